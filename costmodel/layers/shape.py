@@ -1,0 +1,50 @@
+"""The shape of one micro-batch on one device: what decides how big a layer's operators are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodel.operators.operator import Numbers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """
+    Facts and decisions that size the operators of a layer; every number may be an array over strategies.
+
+    Parameters
+    ----------
+    hidden_size, sequence_length
+        Width of the residual stream; tokens of one whole sequence.
+    activation_bytes
+        Per element.
+    causal
+        Whether attention kernels skip the masked half of the scores.
+    mbs
+        Sequences per micro-batch.
+    tp, cp, ep, etp
+        Degrees that split a layer.
+    sequence_parallel
+        0 or 1: norms and residuals are split over the tensor-parallel ranks.
+    """
+
+    hidden_size: int
+    sequence_length: int
+    activation_bytes: float
+    causal: bool
+    mbs: Numbers = 1
+    tp: Numbers = 1
+    cp: Numbers = 1
+    ep: Numbers = 1
+    etp: Numbers = 1
+    sequence_parallel: Numbers = 0
+
+    @property
+    def tokens(self) -> Numbers:
+        """Tokens of one micro-batch on one context-parallel rank, N = b s / c."""
+        return self.mbs * self.sequence_length / self.cp
+
+    @property
+    def sequence_shards(self) -> Numbers:
+        """Ways in which norms and residuals are split over tensor-parallel ranks: t with sequence parallelism."""
+        return 1 + self.sequence_parallel * (self.tp - 1)

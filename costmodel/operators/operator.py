@@ -1,0 +1,84 @@
+"""What an operator is: work, traffic, parameters and what it keeps for the backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers: TypeAlias = float | NDArray[np.float64]
+"""A scalar, or an array over strategies; every formula takes both."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operator:
+    """
+    One operator of one micro-batch on one device, both passes.
+
+    Every number may be an array over strategies.
+
+    Parameters
+    ----------
+    name
+        What it computes: ``qkv``, ``core_attention``, ``up``, ``norm`` ...
+    kind
+        Which law times it: ``matmul``, ``grouped_matmul``, ``attention``, ``elementwise``.
+    flops, backward_flops
+        Floating-point operations of the forward and of the whole backward pass.
+    bytes, backward_bytes
+        Bytes read and written in device memory.
+    kernels
+        Kernels launched in the forward pass (the backward launches twice as many).
+    saved_bytes
+        What stays in memory between forward and backward.
+    saved_as
+        The module of the saved bytes, by which selective recomputation drops them.
+    parameters
+        Parameters of this operator on one device.
+    expert
+        Whether the parameters belong to a routed expert, so that ``ep`` and ``etp`` split them.
+    rows, shards, groups
+        Shape facts by which a measured table knows the operator: tokens per micro-batch that enter it, ways it is
+        split over tensor-parallel ranks, local experts.
+    """
+
+    name: str
+    kind: str
+    flops: Numbers = 0.0
+    backward_flops: Numbers = 0.0
+    bytes: Numbers = 0.0
+    backward_bytes: Numbers = 0.0
+    kernels: int = 1
+    saved_bytes: Numbers = 0.0
+    saved_as: str = ""
+    parameters: Numbers = 0.0
+    expert: bool = False
+    rows: Numbers = 1.0
+    shards: Numbers = 1.0
+    groups: Numbers = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Communication:
+    """
+    Collectives that a layer needs for one micro-batch on one device.
+
+    Parameters
+    ----------
+    group
+        Whose ranks take part: ``tp``, ``cp``, ``ep``, ``etp``.
+    kind
+        ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, ``ring`` (one send per step).
+    nbytes
+        Bytes of the whole tensor: gathered output, scattered input, or what a rank sends in an all-to-all.
+    forward, backward
+        How many of them in each pass.
+    """
+
+    group: str
+    kind: str
+    nbytes: Numbers
+    forward: int
+    backward: int

@@ -1,0 +1,577 @@
+"""
+The facts: model, device, cluster, workload, reliability; validated where they enter.
+
+Each record refuses values that are impossible on their own. Relations between records are rules (``constraints``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"expected a number, got {str(value).lower()}")
+    return value
+
+
+Count: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10**9)]
+CountOrZero: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=10**9)]
+Positive: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1e24)]
+NotNegative: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1e24)]
+Fraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
+Dtype: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+
+
+# --- model -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Attention:
+    """
+    Softmax attention with query, key and value heads: MHA, GQA and MQA.
+
+    Parameters
+    ----------
+    num_heads, num_kv_heads
+        Query heads; key-value heads (equal: MHA, one: MQA, between: GQA).
+    head_dim
+        Width of one head.
+    qkv_bias, output_bias
+        Whether the projections add a bias.
+    qk_norm
+        ``per_head``: one weight vector of ``head_dim`` for queries and one for keys; ``full``: over all heads.
+    output_gate
+        Whether a second query-sized projection gates the output (Qwen3-Next).
+    sinks
+        Whether each head has a learned sink logit (gpt-oss).
+    window
+        Sliding window in tokens; None attends to everything before.
+    """
+
+    num_heads: Count
+    num_kv_heads: Count
+    head_dim: Count
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: Literal["none", "per_head", "full"] = "none"
+    output_gate: bool = False
+    sinks: bool = False
+    window: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class LatentAttention:
+    """
+    Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434).
+
+    Parameters
+    ----------
+    num_heads
+        Heads.
+    q_lora_rank
+        Rank of the query's down-projection; None projects queries directly.
+    kv_lora_rank
+        Rank of the joint key-value latent.
+    qk_nope_head_dim, qk_rope_head_dim, v_head_dim
+        Widths per head: keys without and with rotary position, values.
+    bias
+        Whether the down-projections and the output projection add a bias.
+    """
+
+    num_heads: Count
+    q_lora_rank: Count | None
+    kv_lora_rank: Count
+    qk_nope_head_dim: Count
+    qk_rope_head_dim: Count
+    v_head_dim: Count
+    bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class LinearAttention:
+    """
+    Attention whose cost is linear in the sequence.
+
+    Parameters
+    ----------
+    variant
+        ``lightning`` (MiniMax-Text-01) or ``gated_delta`` (Qwen3-Next).
+    num_key_heads, num_value_heads, key_head_dim, value_head_dim
+        Heads and their widths (lightning: all heads alike).
+    conv_kernel
+        Width of the short causal convolution; 0 is none.
+    """
+
+    variant: Literal["lightning", "gated_delta"]
+    num_key_heads: Count
+    num_value_heads: Count
+    key_head_dim: Count
+    value_head_dim: Count
+    conv_kernel: CountOrZero = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Mlp:
+    """
+    Dense feed-forward block.
+
+    Parameters
+    ----------
+    ffn_hidden_size
+        Width between the two linears.
+    gated
+        Whether the first linear is doubled by a gate (SwiGLU, GeGLU).
+    bias
+        Whether the linears add a bias.
+    """
+
+    ffn_hidden_size: Count
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Experts:
+    """
+    Mixture-of-experts feed-forward block.
+
+    Parameters
+    ----------
+    num_experts, top_k
+        Routed experts; how many of them a token visits.
+    ffn_hidden_size
+        Width inside one routed expert.
+    shared_ffn_hidden_size
+        Width of all shared experts together; 0 is none.
+    gated, bias
+        As in :class:`Mlp`, for routed and shared experts.
+    router_bias
+        Whether the router's logits have a learned bias (gpt-oss).
+    shared_gate
+        Whether a hidden-to-1 gate scales the shared expert (Qwen3-Next).
+    """
+
+    num_experts: Count
+    top_k: Count
+    ffn_hidden_size: Count
+    shared_ffn_hidden_size: CountOrZero = 0
+    gated: bool = True
+    bias: bool = False
+    router_bias: bool = False
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Layer:
+    """
+    One transformer layer: attention, feed-forward, norms.
+
+    Parameters
+    ----------
+    attention, feed_forward
+        The two blocks.
+    num_norms
+        Norms over the hidden size (2 before the blocks; Gemma has 4).
+    norm
+        ``rms``: one weight per channel; ``layer``: weight and bias; ``none``: no parameters counted.
+    """
+
+    attention: Attention | LatentAttention | LinearAttention
+    feed_forward: Mlp | Experts
+    num_norms: CountOrZero = 2
+    norm: Literal["rms", "layer", "none"] = "rms"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Model:
+    """
+    A decoder-only language model: a list of layers between an embedding and a head.
+
+    Parameters
+    ----------
+    name, source
+        What it is called and where its numbers come from.
+    family
+        The Hugging Face ``model_type``, or ``inline``.
+    hidden_size, vocab_size
+        Width of the residual stream; entries of the vocabulary.
+    layers
+        Every layer in order.
+    tied_embeddings
+        Whether embedding and head share their weights.
+    mtp_layers
+        Layers of multi-token prediction behind the last layer, counted apart.
+    learned_positions
+        Entries of a learned position embedding; 0 is none.
+    final_norm
+        As :attr:`Layer.norm`.
+    head_bias
+        Whether the head adds a bias.
+    """
+
+    name: str
+    hidden_size: Count
+    vocab_size: Count
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=4096)]
+    source: str = "job file"
+    family: str = "inline"
+    tied_embeddings: bool = False
+    mtp_layers: tuple[Layer, ...] = ()
+    learned_positions: CountOrZero = 0
+    final_norm: Literal["rms", "layer", "none"] = "rms"
+    head_bias: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """Layers without the multi-token prediction."""
+        return len(self.layers)
+
+    @property
+    def kinds(self) -> tuple[Layer, ...]:
+        """The different layers, in order of first appearance; MTP blocks included."""
+        return tuple(dict.fromkeys((*self.layers, *self.mtp_layers)))
+
+
+# --- hardware ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Network:
+    """
+    One level of interconnect, as seen by one device.
+
+    Parameters
+    ----------
+    name
+        ``nvlink``, ``node``, ``rail``, ``spine`` ...
+    num_peers
+        Devices reachable on this level, itself included.
+    bandwidth
+        Bytes per second that a device can send, one direction, measured between ``reference_peers`` devices.
+    latency
+        Seconds before the first byte of a message arrives.
+    decay
+        Factor on the bandwidth for each doubling of the ranks beyond ``reference_peers``: MoFa's gamma, equation (3).
+    reference_peers
+        Ranks at which ``bandwidth`` holds.
+    """
+
+    name: str
+    num_peers: Count
+    bandwidth: Positive
+    latency: NotNegative
+    decay: Annotated[Fraction, Field(gt=0)] = 1.0
+    reference_peers: Count = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class MeasuredRate:
+    """
+    Measured throughput of operators, MoFa's P in equation (1), known by shape.
+
+    Parameters
+    ----------
+    kinds
+        Operator kinds (or, with a colon, kind and name: ``matmul:head``) that the rate is for.
+    flops_per_second
+        Achieved rate, forward and backward alike.
+    rows, shards, groups
+        The shape that it was measured at; None matches every shape.
+    """
+
+    kinds: tuple[str, ...]
+    flops_per_second: Positive
+    rows: Count | None = None
+    shards: Count | None = None
+    groups: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class MeasuredCollective:
+    """
+    Measured time of a collective, known by its shape.
+
+    Parameters
+    ----------
+    group, kind
+        As in :class:`costmodel.operators.operator.Communication`; ``pp`` sends are of kind ``send``.
+    seconds
+        Of one call.
+    ranks, nbytes
+        The shape that it was measured at; None matches every one.
+    """
+
+    group: str
+    kind: str
+    seconds: Positive
+    ranks: Count | None = None
+    nbytes: Positive | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class DpOverlap:
+    """
+    Measured closed form of overlapped data-parallel communication, instead of equation (24).
+
+    ``exposed = unhidden * full + max(0, slowdown * full - window * pp * stage_seconds)``, where ``full`` is the
+    communication alone and ``stage_seconds`` one micro-batch on one rank.
+    """
+
+    unhidden: NotNegative
+    slowdown: NotNegative
+    window: NotNegative
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Profile:
+    """
+    What a device achieves with its software: few constants, each physical, each with its source in the catalog.
+
+    Parameters
+    ----------
+    times
+        Who times operators: ``roofline``, ``modified_roofline`` or ``measured``.
+    matmul_efficiency
+        Achieved fraction of the dense peak of large matmuls, per dtype.
+    grouped_matmul_efficiency
+        The same for experts' grouped matmuls, relative to ``matmul_efficiency``.
+    attention_efficiency
+        Fraction of the 16-bit dense peak that attention kernels achieve at long sequences.
+    attention_half_length
+        Sequence length at which attention reaches half of that (s / (s + half)).
+    causal_attention
+        Whether the kernel skips the masked half of the scores.
+    memory_efficiency
+        Achieved fraction of the device memory's bandwidth.
+    kernel_seconds
+        Time between the ends of two kernels that no roofline sees: launch and tail.
+    compute_scaling, communication_scaling
+        MoFa's alpha and beta, equations (17) and (18): gains of better kernels and collectives.
+    overlap_slowdown_compute, overlap_slowdown_communication
+        MoFa's k and c: how much slower each gets when both run at once.
+    tp_overlap_splits
+        Pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
+    tp_contention
+        Computation lost to tensor-parallel collectives that do not overlap, as a fraction of their time.
+    runtime_bytes
+        Device memory that the driver, the communication library and the allocator take.
+    working_layers
+        Layers whose activations are in device memory while the others are offloaded or recomputed.
+    embedding_buffers
+        Extra 16-bit copies of the embedding that the framework keeps on its rank.
+    optimizer_bytes_per_parameter
+        Device memory traffic of one parameter's update.
+    parameter_pass_seconds
+        Time per parameter of a device of the passes that no sharding shortens (unscale, norm, cast).
+    cpu_parameters_per_second
+        Parameters that the host's CPU updates per second and device.
+    head_fill_fraction
+        Share of the head's time that each pipeline rank adds once per step.
+    dp_overlap
+        Measured form of equation (24); None computes it.
+    measured_rates, measured_collectives
+        Tables of ``measured``.
+    """
+
+    times: Literal["roofline", "modified_roofline", "measured"] = "modified_roofline"
+    matmul_efficiency: dict[Dtype, Annotated[Fraction, Field(gt=0)]] = field(default_factory=dict)
+    grouped_matmul_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
+    attention_efficiency: Annotated[Fraction, Field(gt=0)]
+    attention_half_length: NotNegative = 0.0
+    causal_attention: bool = True
+    memory_efficiency: Annotated[Fraction, Field(gt=0)]
+    kernel_seconds: NotNegative = 0.0
+    compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
+    communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
+    overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
+    overlap_slowdown_communication: Annotated[float, Field(ge=1, le=10)] = 1.0
+    tp_overlap_splits: Count = 4
+    tp_contention: NotNegative = 0.0
+    runtime_bytes: NotNegative
+    working_layers: NotNegative = 1.0
+    embedding_buffers: NotNegative = 0.0
+    optimizer_bytes_per_parameter: NotNegative = 30.0
+    parameter_pass_seconds: NotNegative = 0.0
+    cpu_parameters_per_second: Positive
+    head_fill_fraction: NotNegative = 0.0
+    dp_overlap: DpOverlap | None = None
+    measured_rates: tuple[MeasuredRate, ...] = ()
+    measured_collectives: tuple[MeasuredCollective, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Device:
+    """
+    One accelerator and the share of the host that belongs to it.
+
+    Parameters
+    ----------
+    name
+        As the catalog calls it.
+    peak_flops
+        Dense peak per dtype, FLOP/s.
+    memory_bytes, memory_bandwidth
+        Device memory and its bytes per second.
+    devices_per_node
+        Devices that share a host.
+    networks
+        From the innermost level outwards; the first is the scale-up domain (NVLink).
+    host_memory_bytes
+        Host memory per device.
+    host_to_device_bandwidth, device_to_host_bandwidth
+        Bytes per second and direction.
+    disk_write_bandwidth, disk_read_bandwidth
+        Bytes per second per device to checkpoint storage.
+    profile
+        What it achieves.
+    sources
+        Field name to where its number comes from.
+    """
+
+    name: str
+    peak_flops: Annotated[dict[Dtype, Positive], Field(min_length=1)]
+    memory_bytes: Positive
+    memory_bandwidth: Positive
+    devices_per_node: Count
+    networks: Annotated[tuple[Network, ...], Field(min_length=1)]
+    host_memory_bytes: Positive
+    host_to_device_bandwidth: Positive
+    device_to_host_bandwidth: Positive
+    disk_write_bandwidth: Positive
+    disk_read_bandwidth: Positive
+    profile: Profile
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Cluster:
+    """
+    Devices of one kind, their nodes and their network.
+
+    Parameters
+    ----------
+    device
+        The accelerator.
+    num_devices
+        How many of them the job gets.
+    """
+
+    device: Device
+    num_devices: Count
+
+    @property
+    def scale_up_size(self) -> int:
+        """Devices of one NVLink domain."""
+        return self.device.networks[0].num_peers
+
+    @property
+    def num_nodes(self) -> int:
+        """Hosts, the last one possibly in part."""
+        return -(-self.num_devices // self.device.devices_per_node)
+
+
+# --- the job -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Precision:
+    """
+    Bytes per element of a training recipe.
+
+    Parameters
+    ----------
+    name
+        Recipe, such as ``bf16``.
+    compute
+        Dtype of the matmuls.
+    weight_bytes, gradient_bytes, optimizer_bytes
+        Per parameter: weights, gradients as accumulated and reduced, all optimizer states together.
+    parameter_gather_bytes
+        Per parameter, when data-parallel ranks gather updated weights.
+    activation_bytes
+        Per element of an activation.
+    """
+
+    name: str
+    compute: Dtype
+    weight_bytes: Positive
+    gradient_bytes: Positive
+    optimizer_bytes: Positive
+    parameter_gather_bytes: Positive
+    activation_bytes: Positive = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Workload:
+    """
+    What is trained, per step and in total.
+
+    Parameters
+    ----------
+    global_batch_size
+        Sequences per optimizer step.
+    sequence_length
+        Tokens per sequence.
+    tokens
+        Tokens of the whole training.
+    precision
+        Bytes and dtypes.
+    """
+
+    global_batch_size: Count
+    sequence_length: Count
+    tokens: Positive
+    precision: Precision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class RecoveryLevel:
+    """
+    One way to recover from a failure.
+
+    Parameters
+    ----------
+    name
+        ``process``, ``pod``, ``job``.
+    probability
+        Share of the failures that this level recovers.
+    seconds
+        From the failure to the next step.
+    """
+
+    name: str
+    probability: Fraction
+    seconds: NotNegative
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Reliability:
+    """
+    How often the job fails, and what recovery and checkpoints cost.
+
+    Parameters
+    ----------
+    failures_per_node_day
+        Mean failures of one node in 86,400 s.
+    mttr_seconds
+        Mean time to repair: from failure to training again.
+    checkpoint_seconds
+        Training time lost per checkpoint.
+    init_seconds
+        From the start of the job to its first step.
+    """
+
+    failures_per_node_day: NotNegative
+    mttr_seconds: NotNegative
+    checkpoint_seconds: NotNegative
+    init_seconds: NotNegative = 0.0
+
+

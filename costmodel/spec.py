@@ -12,7 +12,6 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 

@@ -1,0 +1,61 @@
+"""
+What is allowed: one function per rule, and this table of contents.
+
+``PHYSICS_RULES`` hold for any framework; ``FRAMEWORK_RULES`` are refusals of today's. ``MEMORY_RULES``, a part of the
+former, need the bytes that a strategy takes; all the others need the strategy alone.
+"""
+
+from constraints import divisibility, experts, features, frameworks, memory, microbatches, topology
+from constraints.rule import Rule, family, sentence
+
+MEMORY_RULES: tuple[Rule, ...] = (memory.fits_in_device_memory, memory.fits_in_host_memory)
+
+PHYSICS_RULES: tuple[Rule, ...] = (
+    topology.degrees_multiply_to_the_devices,
+    topology.tp_stays_inside_a_scale_up_domain,
+    topology.tp_groups_tile_the_nodes,
+    topology.virtual_stages_hold_something,
+    topology.interleaving_needs_a_pipeline,
+    microbatches.global_batch_splits_over_ranks,
+    microbatches.microbatches_fill_the_pipeline,
+    divisibility.heads_split_over_tp,
+    divisibility.kv_heads_split_over_tp,
+    divisibility.dense_widths_split_over_tp,
+    divisibility.shared_expert_widths_split_over_tp,
+    divisibility.expert_widths_split_over_etp,
+    divisibility.sequence_splits_over_cp,
+    divisibility.sequence_splits_over_tp,
+    experts.experts_split_over_ep,
+    experts.expert_degrees_need_experts,
+    experts.expert_groups_tile_a_stage,
+    experts.experts_split_like_attention_or_not_at_all,
+    features.sequence_parallelism_needs_tp,
+    features.tp_overlap_needs_tp,
+    features.cp_overlap_needs_cp,
+    features.ep_overlap_needs_ep,
+    features.pp_overlap_needs_pp,
+    features.dp_overlap_needs_replicas,
+    features.sharding_needs_replicas,
+    features.full_recompute_leaves_nothing_to_offload,
+    *MEMORY_RULES,
+)
+
+FRAMEWORK_RULES: tuple[Rule, ...] = (
+    frameworks.interleaving_needs_whole_groups_of_microbatches,
+    frameworks.two_rank_interleaving_needs_pp_overlap,
+    frameworks.pp_overlap_needs_interleaving,
+    frameworks.tp_overlap_needs_sequence_parallelism,
+    frameworks.experts_need_sequence_parallelism,
+    frameworks.gated_delta_layers_exclude_cp,
+    frameworks.ep_overlap_excludes_full_recompute,
+    frameworks.ep_overlap_in_a_pipeline_needs_interleaving,
+    frameworks.ep_overlap_allows_one_mtp_layer,
+    frameworks.ep_overlap_with_mtp_needs_a_pipeline,
+    frameworks.dp_overlap_needs_a_sharded_optimizer,
+    frameworks.gradient_sharding_excludes_pipelines,
+    frameworks.optimizer_offload_needs_a_sharded_optimizer,
+)
+
+RULES: tuple[Rule, ...] = PHYSICS_RULES + FRAMEWORK_RULES
+
+__all__ = ["FRAMEWORK_RULES", "MEMORY_RULES", "PHYSICS_RULES", "RULES", "Rule", "family", "sentence"]

@@ -53,6 +53,8 @@ class Attention:
         Whether each head has a learned sink logit (gpt-oss).
     window
         Sliding window in tokens; None attends to everything before.
+    rotary
+        Whether queries and keys are rotated by their position (RoPE).
     """
 
     num_heads: Count
@@ -64,6 +66,7 @@ class Attention:
     output_gate: bool = False
     sinks: bool = False
     window: Count | None = None
+    rotary: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -261,6 +264,8 @@ class Network:
         Factor on the bandwidth for each doubling of the ranks beyond ``reference_peers``: MoFa's gamma, equation (3).
     reference_peers
         Ranks at which ``bandwidth`` holds.
+    parallel_links
+        Links of this level that one group can use at once from one scale-up domain; None: one per member there.
     """
 
     name: str
@@ -269,6 +274,7 @@ class Network:
     latency: NotNegative
     decay: Annotated[Fraction, Field(gt=0)] = 1.0
     reference_peers: Count = 1
+    parallel_links: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -374,6 +380,8 @@ class Profile:
         Parameters that the host's CPU updates per second and device.
     head_fill_fraction
         Share of the head's time that each pipeline rank adds once per step.
+    edge_update_fraction
+        Share of the parameters of embedding and head that the update's time counts.
     dp_overlap
         Measured form of equation (24); None computes it.
     measured_rates, measured_collectives
@@ -401,6 +409,7 @@ class Profile:
     parameter_pass_seconds: NotNegative = 0.0
     cpu_parameters_per_second: Positive
     head_fill_fraction: NotNegative = 0.0
+    edge_update_fraction: Fraction = 1.0
     dp_overlap: DpOverlap | None = None
     measured_rates: tuple[MeasuredRate, ...] = ()
     measured_collectives: tuple[MeasuredCollective, ...] = ()
@@ -572,5 +581,3 @@ class Reliability:
     mttr_seconds: NotNegative
     checkpoint_seconds: NotNegative
     init_seconds: NotNegative = 0.0
-
-

@@ -1,0 +1,22 @@
+"""Layers as lists of operators: one file per kind, one registry, one source of every layer's numbers."""
+
+from costmodel.layers.embedding import (
+    embedding_communications,
+    embedding_operators,
+    head_communications,
+    head_operators,
+)
+from costmodel.layers.layer import layer_communications, layer_operators, mtp_communications, mtp_operators
+from costmodel.layers.shape import Shape
+
+__all__ = [
+    "Shape",
+    "embedding_communications",
+    "embedding_operators",
+    "head_communications",
+    "head_operators",
+    "layer_communications",
+    "layer_operators",
+    "mtp_communications",
+    "mtp_operators",
+]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodel.operators.operator import Numbers
 
 
@@ -48,3 +51,9 @@ class Shape:
     def sequence_shards(self) -> Numbers:
         """Ways in which norms and residuals are split over tensor-parallel ranks: t with sequence parallelism."""
         return 1 + self.sequence_parallel * (self.tp - 1)
+
+    @property
+    def zeros(self) -> NDArray[np.float64]:
+        """Zeros in the broadcast shape of the decisions: what every quantity of this shape is added to."""
+        decisions = (self.mbs, self.tp, self.cp, self.ep, self.etp, self.sequence_parallel)
+        return np.zeros(np.broadcast_shapes(*(np.shape(decision) for decision in decisions)))

@@ -42,6 +42,8 @@ class Operator:
     rows, shards, groups
         Shape facts by which a measured table knows the operator: tokens per micro-batch that enter it, ways it is
         split over tensor-parallel ranks, local experts.
+    length
+        Tokens that one query of an attention reads (the sequence, or the window); 0 where nothing attends.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Operator:
     rows: Numbers = 1.0
     shards: Numbers = 1.0
     groups: Numbers = 1.0
+    length: Numbers = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +75,8 @@ class Communication:
     kind
         ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, ``ring`` (one send per step).
     nbytes
-        Bytes of the whole tensor: gathered output, scattered input, or what a rank sends in an all-to-all.
+        Bytes of the whole tensor: gathered output, scattered input; or what a rank sends in an all-to-all, or in all
+        steps of a ring together.
     forward, backward
         How many of them in each pass.
     """

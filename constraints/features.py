@@ -1,0 +1,53 @@
+"""A feature is on only where it has something to do."""
+
+from __future__ import annotations
+
+from constraints.rule import Flags, Holds, Ints, implies
+from costmodel.strategy import Recompute, Sharding
+
+
+def sequence_parallelism_needs_tp(*, tp: Ints, sequence_parallel: Flags) -> Holds:
+    """Only tensor-parallel ranks (tp above 1) use sequence parallelism."""
+    return implies(sequence_parallel, tp > 1)
+
+
+def tp_overlap_needs_tp(*, tp: Ints, tp_overlap: Flags) -> Holds:
+    """Only tensor-parallel ranks (tp above 1) have tensor-parallel communication to overlap."""
+    return implies(tp_overlap, tp > 1)
+
+
+def cp_overlap_needs_cp(*, cp: Ints, cp_overlap: Flags) -> Holds:
+    """Only context-parallel ranks (cp above 1) have context-parallel communication to overlap."""
+    return implies(cp_overlap, cp > 1)
+
+
+def ep_overlap_needs_ep(*, ep: Ints, ep_overlap: Flags) -> Holds:
+    """Only expert-parallel ranks (ep above 1) have expert-parallel communication to overlap."""
+    return implies(ep_overlap, ep > 1)
+
+
+def pp_overlap_needs_pp(*, pp: Ints, pp_overlap: Flags) -> Holds:
+    """Only pipeline ranks (pp above 1) have pipeline communication to overlap."""
+    return implies(pp_overlap, pp > 1)
+
+
+def dp_overlap_needs_replicas(*, cp: Ints, dp: Ints, dp_overlap: Flags) -> Holds:
+    """Only replicas of the weights (dp times cp above 1) have data-parallel communication to overlap."""
+    return implies(dp_overlap, dp * cp > 1)
+
+
+def sharding_needs_replicas(*, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """Only replicas of the weights (dp times cp above 1) shard optimizer states, gradients or weights."""
+    return implies(sharding > Sharding.NONE, dp * cp > 1)
+
+
+def full_recompute_leaves_nothing_to_offload(*, recompute: Ints, activation_offload: Flags) -> Holds:
+    """
+    Activations are either recomputed in full or offloaded, not both.
+
+    References
+    ----------
+    MoFa, arXiv 2511.09837, equations (31) and (33): full recomputation and offloading leave the same bytes, the
+    inputs of the layers, and Table 5 uses one or the other.
+    """
+    return implies(activation_offload, recompute < Recompute.FULL)

@@ -1,0 +1,162 @@
+"""
+What today's frameworks refuse although the hardware could do it.
+
+Lines of ``megatron/core`` are those of the wheel megatron-core 0.16.1; what ``validate_args`` refuses was seen by
+running the real parser of Megatron-LM main d98e8a64 (2026-08-22, MCore 0.20.0).
+"""
+
+from __future__ import annotations
+
+from constraints.rule import Flags, Holds, Ints, implies
+from costmodel.spec import Experts, LinearAttention, Model
+from costmodel.strategy import Recompute, Sharding
+
+
+def interleaving_needs_whole_groups_of_microbatches(*, num_microbatches: Ints, pp: Ints, vpp: Ints) -> Holds:
+    """
+    With virtual stages (vpp above 1), the number of micro-batches is a multiple of pp.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/pipeline_parallel/schedules.py:1007, groups of the default size, which
+    megatron/core/model_parallel_config.py:448 sets to pp.
+    """
+    return implies(vpp > 1, num_microbatches % pp == 0)
+
+
+def two_rank_interleaving_needs_pp_overlap(*, pp: Ints, vpp: Ints, pp_overlap: Flags) -> Holds:
+    """
+    With virtual stages (vpp above 1) on only two pipeline ranks, pipeline communication is overlapped.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args.
+    """
+    return implies((vpp > 1) & (pp == 2), pp_overlap)
+
+
+def pp_overlap_needs_interleaving(*, vpp: Ints, pp_overlap: Flags) -> Holds:
+    """
+    Only the interleaved schedule (vpp above 1) overlaps pipeline communication.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: switches overlap_p2p_comm off without virtual stages.
+    """
+    return implies(pp_overlap, vpp > 1)
+
+
+def tp_overlap_needs_sequence_parallelism(*, sequence_parallel: Flags, tp_overlap: Flags) -> Holds:
+    """
+    Tensor-parallel communication is overlapped only together with sequence parallelism.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args.
+    """
+    return implies(tp_overlap, sequence_parallel)
+
+
+def experts_need_sequence_parallelism(model: Model, *, tp: Ints, sequence_parallel: Flags) -> Holds:
+    """
+    A model with experts on tensor-parallel ranks (tp above 1) uses sequence parallelism.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/moe/moe_layer.py:379.
+    """
+    has_experts = any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
+    return implies(has_experts & (tp > 1), sequence_parallel)
+
+
+def gated_delta_layers_exclude_cp(model: Model, *, cp: Ints) -> Holds:
+    """
+    A model with gated delta layers has no context parallelism (cp is 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:983.
+    """
+    attentions = [kind.attention for kind in model.kinds]
+    return implies(any(isinstance(a, LinearAttention) and a.variant == "gated_delta" for a in attentions), cp == 1)
+
+
+def ep_overlap_excludes_full_recompute(*, recompute: Ints, ep_overlap: Flags) -> Holds:
+    """
+    Expert-parallel communication is not overlapped while layers are recomputed in full.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1871.
+    """
+    return implies(ep_overlap, recompute < Recompute.FULL)
+
+
+def ep_overlap_in_a_pipeline_needs_interleaving(*, pp: Ints, vpp: Ints, ep_overlap: Flags) -> Holds:
+    """
+    In a pipeline (pp above 1), expert-parallel communication is overlapped only with virtual stages (vpp above 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1857.
+    """
+    return implies((pp > 1) & ep_overlap, vpp > 1)
+
+
+def ep_overlap_allows_one_mtp_layer(model: Model, *, ep_overlap: Flags) -> Holds:
+    """
+    Expert-parallel communication is overlapped in models with at most one multi-token-prediction layer.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1889.
+    """
+    return implies(ep_overlap, len(model.mtp_layers) <= 1)
+
+
+def ep_overlap_with_mtp_needs_a_pipeline(model: Model, *, pp: Ints, ep_overlap: Flags) -> Holds:
+    """
+    With multi-token prediction, expert-parallel communication is overlapped only in a pipeline (pp above 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1892 (of megatron-core 0.16.1).
+    """
+    return implies(ep_overlap, (not model.mtp_layers) | (pp > 1))
+
+
+def dp_overlap_needs_a_sharded_optimizer(*, sharding: Ints, dp_overlap: Flags) -> Holds:
+    """
+    Data-parallel communication is overlapped only with sharded optimizer states.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: --overlap-param-gather needs the distributed optimizer.
+    """
+    return implies(dp_overlap, sharding >= Sharding.OPTIMIZER)
+
+
+def gradient_sharding_excludes_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
+    """
+    Gradients and weights are sharded (ZeRO-2, ZeRO-3, FSDP) only without a pipeline (pp is 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: --use-torch-fsdp2 is not supported with pipeline
+    parallelism. DeepSpeed, deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with pipelines.
+    """
+    return implies(sharding >= Sharding.GRADIENTS, pp == 1)
+
+
+def optimizer_offload_needs_a_sharded_optimizer(
+    *, cp: Ints, dp: Ints, sharding: Ints, optimizer_offload: Flags
+) -> Holds:
+    """
+    Where weights have replicas (dp times cp above 1), the optimizer is offloaded only with sharded optimizer states.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py: --optimizer-cpu-offload needs --use-precision-aware-optimizer, which
+    needs the distributed optimizer (megatron/core/optimizer/optimizer_config.py:379).
+    """
+    return implies(optimizer_offload & (dp * cp > 1), sharding >= Sharding.OPTIMIZER)

@@ -1,0 +1,208 @@
+"""
+Collectives: what ranks send each other takes, over a hierarchy of networks (NVLink domain, node, rail, spine).
+
+All have one signature. The ranks of a group are ``stride`` devices apart in the device order (tensor, context, data and
+expert, pipeline), so that ``stride`` decides how many of them share an inner network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.operators.operator import Communication, Numbers
+from costmodel.spec import Cluster, Network
+
+
+def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    r"""
+    Seconds until every rank has the whole of a tensor of which each had one shard, equation (2).
+
+    Rings through all ranks, as NCCL builds them: every rank receives what it lacks over the scale-up network, and as
+    many rings run in parallel as the group has members in one scale-up domain, each with its own link to the next.
+
+    .. math:: T = Q \frac{n-1}{n} \max\left(\frac{1}{B_1}, \frac{1}{g_1 B_2}, \frac{1}{g_1 B_3} \ldots\right)
+              + \sum_k (g_k / g_{k-1} - 1) \lambda_k
+
+    over the levels k that the group crosses; :math:`g_k` are its members within one network of level k,
+    :math:`g_0 = 1`. Groups are assumed to be placed so that they fill networks.
+
+    Parameters
+    ----------
+    cluster
+        Devices and networks.
+    nbytes
+        Bytes of the whole tensor, Q.
+    ranks
+        Ranks of the group, n; 1 communicates nothing.
+    stride
+        Devices from one rank of the group to the next.
+    """
+    transfer: Numbers = 0.0
+    latency: Numbers = 0.0
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        traffic = np.where(level.is_crossed, nbytes * (ranks - 1) / ranks, 0.0)[()]
+        transfer = np.maximum(transfer, traffic / (level.links * level.bandwidth))
+        latency = latency + (level.outer / level.inner - 1) * level.latency
+    return transfer + latency
+
+
+def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    """Seconds until every rank has one shard of the sum: :func:`all_gather` backwards, the same traffic."""
+    return all_gather(cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+
+
+def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    """Seconds until every rank has the sum: :func:`reduce_scatter`, then :func:`all_gather`."""
+    return 2 * all_gather(cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+
+
+def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    r"""
+    Seconds until every rank has sent each other rank its part of ``nbytes``.
+
+    .. math:: T = \max_k \frac{Q (g_k - g_{k-1}) / n}{B_k} + \sum_k \lambda_k
+
+    A rank's own part, Q / n, crosses no link. MoFa's printed times count it (they do not depend on (n-1)/n): there
+    the profile's measured collectives say so.
+    """
+    transfer: Numbers = 0.0
+    latency: Numbers = 0.0
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        traffic = nbytes * (level.outer - level.inner) / ranks
+        transfer = np.maximum(transfer, traffic / level.bandwidth)
+        latency = latency + np.where(level.is_crossed, level.latency, 0.0)[()]
+    return transfer + latency
+
+
+def send(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    """Seconds of the slowest send of ``nbytes`` from one rank of the group to the next: the one between networks."""
+    seconds: Numbers = 0.0
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        seconds = np.maximum(seconds, level.is_crossed * (nbytes / level.bandwidth + level.latency))
+    return seconds
+
+
+def ring(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    """Seconds of n - 1 sends to the next rank, one after the other, that take ``nbytes`` from every rank together."""
+    steps = ranks - 1
+    return steps * send(cluster, nbytes=nbytes / np.maximum(steps, 1), ranks=ranks, stride=stride)
+
+
+COLLECTIVES = {
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_reduce": all_reduce,
+    "all_to_all": all_to_all,
+    "send": send,
+    "ring": ring,
+}
+
+
+def collective_seconds(
+    cluster: Cluster, group: str, kind: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers
+) -> Numbers:
+    """
+    Seconds of one collective: measured where the profile knows its shape, else computed; none without bytes.
+
+    Parameters
+    ----------
+    cluster
+        Devices and networks; its profile holds the measured collectives.
+    group
+        Whose ranks take part: ``tp``, ``cp``, ``ep``, ``etp``, ``dp``, ``pp``.
+    kind
+        One of ``COLLECTIVES``.
+    nbytes, ranks, stride
+        As in :func:`all_gather`.
+    """
+    profile = cluster.device.profile
+    seconds = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+    for entry in reversed(profile.measured_collectives):
+        if (entry.group, entry.kind) == (group, kind):
+            known = (np.asarray(ranks) > 1) & _is_or_any(entry.ranks, ranks) & _is_or_any(entry.nbytes, nbytes)
+            seconds = np.where(known, entry.seconds / profile.communication_scaling, seconds)[()]
+    return np.where(np.asarray(nbytes) > 0, seconds, 0.0)[()]
+
+
+def communication_seconds(
+    cluster: Cluster, communication: Communication, *, ranks: Numbers, stride: Numbers
+) -> Numbers:
+    """
+    Seconds of one of the collectives of a layer's communication, for one micro-batch.
+
+    Parameters
+    ----------
+    cluster
+        Devices and networks.
+    communication
+        What a layer communicates; ``forward`` and ``backward`` say how often.
+    ranks, stride
+        Of the group ``communication.group``.
+    """
+    group, kind, nbytes = communication.group, communication.kind, communication.nbytes
+    return collective_seconds(cluster, group, kind, nbytes=nbytes, ranks=ranks, stride=stride)
+
+
+def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:
+    return np.asarray(known is None or np.isclose(seen, known))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Level:
+    """
+    One network as a group uses it.
+
+    Parameters
+    ----------
+    inner, outer
+        Members of the group within one network of the level inside this one, and within this one.
+    links
+        Links that work in parallel for the group.
+    bandwidth, latency
+        Of one link.
+    """
+
+    inner: Numbers
+    outer: Numbers
+    links: Numbers
+    bandwidth: Numbers
+    latency: float
+
+    @property
+    def is_crossed(self) -> NDArray[np.bool_]:
+        return np.asarray(self.outer) > np.asarray(self.inner)
+
+
+def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_Level]:
+    """The networks of the cluster, from the innermost; the outermost reaches every rank."""
+    networks = cluster.device.networks
+    inner: Numbers = 1
+    scale_up: Numbers = 1
+    for network in networks:
+        is_outermost = network is networks[-1]
+        outer = ranks if is_outermost else np.clip(network.num_peers // np.asarray(stride), inner, ranks)
+        yield _Level(
+            inner=inner,
+            outer=outer,
+            links=scale_up if network.parallel_links is None else np.minimum(scale_up, network.parallel_links),
+            bandwidth=_bandwidth(cluster, network, ranks=ranks),
+            latency=network.latency,
+        )
+        inner = outer
+        scale_up = outer if network is networks[0] else scale_up
+
+
+def _bandwidth(cluster: Cluster, network: Network, *, ranks: Numbers) -> Numbers:
+    r"""
+    Bytes per second between this many ranks, equations (3) and (18).
+
+    .. math:: B' = \beta B \gamma^{\max(0, \log_2(n / n_{reference}))}
+    """
+    doublings = np.log2(np.maximum(ranks / network.reference_peers, 1))
+    scaling = cluster.device.profile.communication_scaling
+    bandwidth: Numbers = scaling * network.bandwidth * network.decay**doublings
+    return bandwidth

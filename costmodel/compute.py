@@ -1,0 +1,229 @@
+"""
+Seconds of one layer and of the pipeline's edges for one micro-batch, each part alone: MoFa (1), (2), (7), (8), (30).
+
+What runs at the same time, and what of it is exposed, is decided later (``overlap``, ``step``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.collectives import communication_seconds
+from costmodel.groups import layer_group
+from costmodel.layers import (
+    embedding_communications,
+    embedding_operators,
+    head_communications,
+    head_operators,
+    layer_communications,
+    layer_operators,
+    mtp_communications,
+    mtp_operators,
+)
+from costmodel.layers.shape import Shape
+from costmodel.operators.operator import Communication, Numbers, Operator
+from costmodel.operators.source import OperatorTimes, operator_times
+from costmodel.spec import Cluster, Layer, Model, Workload
+
+SELECTIVE_OPERATORS = frozenset({"qkv", "q_up", "kv_up", "qk_norm", "rotary", "core_attention"})
+"""What selective recomputation computes again: Q, K, V and the attention core (MoFa, equation (30))."""
+
+SELECTIVE_MODULES = frozenset({"qkv", "core_attention"})
+"""Saved bytes that selective recomputation drops: attention's intermediates (MoFa, equation (29))."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerSeconds:
+    """
+    Seconds of one layer and micro-batch on one device, per kind of layer on the last axis: shape (..., K).
+
+    Parameters
+    ----------
+    forward, backward
+        Computation.
+    core_forward, core_backward
+        The attention core in it.
+    attention_forward
+        Query, key and value projections and the attention core in ``forward``: what (30) computes again.
+    tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
+        Communication alone.
+    """
+
+    forward: NDArray[np.float64]
+    backward: NDArray[np.float64]
+    core_forward: NDArray[np.float64]
+    core_backward: NDArray[np.float64]
+    attention_forward: NDArray[np.float64]
+    tp_forward: NDArray[np.float64]
+    tp_backward: NDArray[np.float64]
+    cp_forward: NDArray[np.float64]
+    cp_backward: NDArray[np.float64]
+    ep_forward: NDArray[np.float64]
+    ep_backward: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeSeconds:
+    """
+    One micro-batch, forward and backward, on the first rank (embedding) and the last one (head, MTP) beyond its layers.
+
+    Parameters
+    ----------
+    embedding, head, mtp
+        Computation.
+    embedding_communication, head_communication, mtp_communication
+        Collectives, which nothing hides.
+    """
+
+    embedding: NDArray[np.float64]
+    head: NDArray[np.float64]
+    mtp: NDArray[np.float64]
+    embedding_communication: NDArray[np.float64]
+    head_communication: NDArray[np.float64]
+    mtp_communication: NDArray[np.float64]
+
+    @property
+    def first(self) -> NDArray[np.float64]:
+        """All that the first rank adds."""
+        return self.embedding + self.embedding_communication
+
+    @property
+    def last(self) -> NDArray[np.float64]:
+        """All that the last rank adds."""
+        return self.head + self.mtp + self.head_communication + self.mtp_communication
+
+
+def layer_shape(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+) -> Shape:
+    """Facts and decisions that size a layer's operators, in one record."""
+    return Shape(
+        hidden_size=model.hidden_size,
+        sequence_length=workload.sequence_length,
+        activation_bytes=workload.precision.activation_bytes,
+        causal=cluster.device.profile.causal_attention,
+        mbs=mbs,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        sequence_parallel=sequence_parallel,
+    )
+
+
+def layer_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+) -> LayerSeconds:
+    r"""
+    Every part of a layer's time, alone.
+
+    .. math:: T_{comp} = \sum_i S_i / P_i, \qquad T_{comm} = \sum_j S_j / B_j
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (1), (2), and the terms of (7), (8), (30).
+    """
+    shape = layer_shape(
+        model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
+    )
+    times = operator_times(cluster.device, workload.precision.compute)
+    parts = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
+    return LayerSeconds(**{name: _stack([part[name] for part in parts], shape) for name in parts[0]})
+
+
+def edge_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+) -> EdgeSeconds:
+    """The embedding, the head with its loss, and the multi-token prediction, shape (...)."""
+    shape = layer_shape(
+        model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
+    )
+    times = operator_times(cluster.device, workload.precision.compute)
+
+    def compute(operators: tuple[Operator, ...]) -> NDArray[np.float64]:
+        return shape.zeros + _forward(operators, times) + _backward(operators, times)
+
+    def communicate(communications: tuple[Communication, ...]) -> NDArray[np.float64]:
+        both = ((one.forward + one.backward) * _one_call(cluster, one, shape) for one in communications)
+        return shape.zeros + sum(both, start=0.0)
+
+    return EdgeSeconds(
+        embedding=compute(embedding_operators(model, shape)),
+        head=compute(head_operators(model, shape)),
+        mtp=compute(mtp_operators(model, shape)),
+        embedding_communication=communicate(embedding_communications(model, shape)),
+        head_communication=communicate(head_communications(model, shape)),
+        mtp_communication=communicate(mtp_communications(model, shape)),
+    )
+
+
+def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes) -> dict[str, Numbers]:
+    operators = layer_operators(layer, shape)
+    core = [operator for operator in operators if operator.kind == "attention"]
+    attention = [operator for operator in operators if operator.name in SELECTIVE_OPERATORS]
+    parts: dict[str, Numbers] = {
+        "forward": _forward(operators, times),
+        "backward": _backward(operators, times),
+        "core_forward": _forward(core, times),
+        "core_backward": _backward(core, times),
+        "attention_forward": _forward(attention, times),
+    }
+    communications = layer_communications(layer, shape)
+    for name, groups in {"tp": ("tp", "etp"), "cp": ("cp",), "ep": ("ep",)}.items():
+        seconds = [(one, _one_call(cluster, one, shape)) for one in communications if one.group in groups]
+        parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
+        parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
+    return parts
+
+
+def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
+    group = layer_group(communication.group, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
+    seconds = communication_seconds(cluster, communication, ranks=group.ranks, stride=group.stride)
+    return np.asarray(seconds * (np.asarray(communication.nbytes) > 0))
+
+
+def _forward(operators: Iterable[Operator], times: OperatorTimes) -> Numbers:
+    return _sum(times.forward_seconds, operators)
+
+
+def _backward(operators: Iterable[Operator], times: OperatorTimes) -> Numbers:
+    return _sum(times.backward_seconds, operators)
+
+
+def _sum(seconds: Callable[[Operator], Numbers], operators: Iterable[Operator]) -> Numbers:
+    return sum((seconds(operator) for operator in operators), start=0.0)
+
+
+def _stack(values: list[Numbers], shape: Shape) -> NDArray[np.float64]:
+    return np.stack([shape.zeros + value for value in values], axis=-1)

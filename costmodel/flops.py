@@ -1,0 +1,83 @@
+"""Floating-point operations that a model needs, whatever the strategy: the numerator of MFU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from costmodel.layers import Shape, head_operators, layer_operators, mtp_operators
+from costmodel.operators.operator import Operator
+from costmodel.parameters import whole_shape
+from costmodel.spec import Model
+
+AttentionConvention: TypeAlias = Literal["full", "causal"]
+"""Whether the scores that the causal mask hides are counted (MoFa, Megatron-LM) or not."""
+
+
+def forward_matmul_flops(model: Model, *, tokens: int) -> int:
+    """
+    Matmuls of the forward pass over ``tokens`` tokens, head and multi-token prediction included, without scores.
+
+    .. math:: F = 2 P_{matmul} N
+
+    Parameters
+    ----------
+    model
+        The model; drop its ``mtp_layers`` to leave them out.
+    tokens
+        N, of any number of sequences.
+    """
+    operators = _forward_operators(model, whole_shape(model, sequence_length=tokens))
+    return _total(operator for operator in operators if operator.kind in ("matmul", "grouped_matmul"))
+
+
+def forward_attention_flops(model: Model, *, sequence_length: int, attention: AttentionConvention) -> int:
+    """
+    Attention scores and weighted values of the forward pass over one sequence.
+
+    Parameters
+    ----------
+    model
+        The model.
+    sequence_length
+        Tokens of the sequence.
+    attention
+        ``full``: every pair of tokens; ``causal``: half of them. A sliding window counts in both.
+    """
+    shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
+    return _total(operator for operator in _forward_operators(model, shape) if operator.kind == "attention")
+
+
+def model_flops_per_token(model: Model, sequence_length: int, attention: AttentionConvention) -> float:
+    """
+    FLOPs of forward and backward pass per token: three times the forward pass; recompute is not counted.
+
+    .. math:: F = 6 P_{matmul} + 12 L h s
+
+    The second term is that of full attention; causal attention needs half of it. Equation (15) of MoFa
+    (arXiv 2511.09837) is this with ``full``, times the tokens of a step.
+
+    Parameters
+    ----------
+    model
+        The model; its layers of multi-token prediction count if it has them.
+    sequence_length
+        Tokens of a sequence.
+    attention
+        The convention, as in :func:`forward_attention_flops`.
+    """
+    matmuls = forward_matmul_flops(model, tokens=sequence_length)
+    scores = forward_attention_flops(model, sequence_length=sequence_length, attention=attention)
+    return 3 * (matmuls + scores) / sequence_length
+
+
+def _forward_operators(model: Model, shape: Shape) -> Iterable[Operator]:
+    by_kind = {layer: layer_operators(layer, shape) for layer in model.kinds}
+    for layer in model.layers:
+        yield from by_kind[layer]
+    yield from head_operators(model, shape)
+    yield from mtp_operators(model, shape)
+
+
+def _total(operators: Iterable[Operator]) -> int:
+    return sum(round(float(operator.flops)) for operator in operators)

@@ -1,0 +1,58 @@
+"""
+Process groups: how many ranks a group has, and how far apart in the order of devices its neighbours stand.
+
+Ranks are numbered as Megatron-LM does by default: tp fastest, then cp, dp, pp; inside experts etp, ep, expert data
+parallel, pp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodel.operators.operator import Numbers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """
+    One process group.
+
+    Parameters
+    ----------
+    ranks
+        Devices in the group.
+    stride
+        Distance between neighbours in the order of devices.
+    """
+
+    ranks: Numbers
+    stride: Numbers
+
+
+def layer_group(name: str, *, tp: Numbers, cp: Numbers, ep: Numbers, etp: Numbers) -> Group:
+    """The group of a layer's collective: ``tp``, ``cp``, ``ep`` or ``etp``."""
+    return {
+        "tp": Group(ranks=tp, stride=1),
+        "cp": Group(ranks=cp, stride=tp),
+        "ep": Group(ranks=ep, stride=etp),
+        "etp": Group(ranks=etp, stride=1),
+    }[name]
+
+
+def dense_data_group(*, tp: Numbers, cp: Numbers, dp: Numbers) -> Group:
+    """Ranks that hold the same dense parameters: they reduce gradients and shard states among themselves."""
+    return Group(ranks=dp * cp, stride=tp)
+
+
+def expert_data_group(*, tp: Numbers, cp: Numbers, dp: Numbers, ep: Numbers, etp: Numbers) -> Group:
+    r"""
+    Ranks that hold the same experts.
+
+    .. math:: d_e = t c d / (e \cdot t_e)
+    """
+    return Group(ranks=tp * cp * dp / (ep * etp), stride=ep * etp)
+
+
+def pipeline_group(*, tp: Numbers, cp: Numbers, dp: Numbers, pp: Numbers) -> Group:
+    """Ranks that hold the stages of one pipeline."""
+    return Group(ranks=pp, stride=tp * cp * dp)

@@ -1,0 +1,196 @@
+"""
+One layer with its features: what of computation, communication and transfers the pipeline has to wait for.
+
+Decisions may be scalars or arrays that broadcast against each other; kinds of layers are on the last axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.compute import LayerSeconds, layer_seconds
+from costmodel.footprint import LayerFootprint, layer_footprint
+from costmodel.memory import kept_bytes
+from costmodel.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
+from costmodel.spec import Device, Profile
+from costmodel.strategy import Recompute
+from costmodel.tables import Facts, lookup
+
+Decisions: TypeAlias = Mapping[str, Any]
+Array: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerParts:
+    """
+    Where the time of one layer and micro-batch goes, forward and backward, per kind of layer: shape (..., K).
+
+    Parameters
+    ----------
+    compute, recompute
+        Computation, and what recomputation adds (its communication included).
+    tp, cp, ep, offload
+        Exposed communication and transfers in the steady phase.
+    ep_edges
+        What warm-up and cool-down expose of expert parallelism beyond ``ep``.
+    """
+
+    compute: Array
+    recompute: Array
+    tp: Array
+    cp: Array
+    ep: Array
+    offload: Array
+    ep_edges: Array
+
+    @property
+    def total(self) -> Array:
+        """Seconds of one layer in the steady phase: (7) + (8) with their overlaps."""
+        return self.compute + self.recompute + self.tp + self.cp + self.ep + self.offload
+
+
+def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
+    """
+    One layer's time by where it goes, with the overlaps, recomputation and offloading that the decisions say.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (7), (8) with (20)-(22), (30), (32), (34), (35).
+    """
+    device = facts.cluster.device
+    seconds = lookup(layer_seconds, facts, decisions)
+    tp_overlap = over_kinds(decisions["tp_overlap"])
+    tp_forward, tp_backward = tp_exposed(seconds, device.profile, tp_overlap=tp_overlap)
+    cp_forward, cp_backward = cp_exposed(
+        seconds, device.profile, cp=over_kinds(decisions["cp"]), cp_overlap=over_kinds(decisions["cp_overlap"])
+    )
+    ep_plain = seconds.ep_forward + seconds.ep_backward
+    ep_steady = np.where(over_kinds(decisions["ep_overlap"]), _ep_overlapped(seconds, device.profile), ep_plain)
+    plain_tp = seconds.tp_forward + seconds.tp_backward
+    contention = np.where(tp_overlap, 0.0, device.profile.tp_contention * plain_tp)
+    forward = seconds.forward + tp_forward + cp_forward + seconds.ep_forward
+    recompute = recompute_seconds(seconds, forward, recompute=over_kinds(decisions["recompute"]))
+    offload = _offload_exposed(
+        device,
+        lookup(layer_footprint, facts, decisions),
+        forward_seconds=seconds.forward,
+        backward_seconds=seconds.backward,
+        recompute=over_kinds(decisions["recompute"]),
+    )
+    return LayerParts(
+        compute=seconds.forward + seconds.backward + contention,
+        recompute=recompute,
+        tp=tp_forward + tp_backward,
+        cp=cp_forward + cp_backward,
+        ep=ep_steady,
+        offload=np.where(over_kinds(decisions["activation_offload"]), offload, 0.0),
+        ep_edges=ep_plain - ep_steady,
+    )
+
+
+def over_kinds(decision: Any) -> NDArray[Any]:
+    """A decision with an axis for the kinds of layers (or for the ranks) behind its own."""
+    return np.asarray(decision)[..., None]
+
+
+def tp_exposed(seconds: LayerSeconds, profile: Profile, *, tp_overlap: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Exposed tensor-parallel communication of the forward and of the backward pass, plain or by (20)."""
+    overlapped_forward = exposed_tp_seconds(
+        seconds.tp_forward,
+        seconds.forward - seconds.core_forward,
+        splits=profile.tp_overlap_splits,
+        slowdown_communication=profile.overlap_slowdown_communication,
+        slowdown_compute=profile.overlap_slowdown_compute,
+    )
+    overlapped_backward = exposed_tp_seconds(
+        seconds.tp_backward,
+        seconds.backward - seconds.core_backward,
+        splits=profile.tp_overlap_splits,
+        slowdown_communication=profile.overlap_slowdown_communication,
+        slowdown_compute=profile.overlap_slowdown_compute,
+    )
+    forward = np.where(tp_overlap, overlapped_forward, seconds.tp_forward)
+    return forward, np.where(tp_overlap, overlapped_backward, seconds.tp_backward)
+
+
+def cp_exposed(
+    seconds: LayerSeconds, profile: Profile, *, cp: NDArray[Any], cp_overlap: NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    """Exposed context-parallel communication of the forward and of the backward pass, plain or by (21)."""
+    slowdowns = {
+        "slowdown_communication": profile.overlap_slowdown_communication,
+        "slowdown_compute": profile.overlap_slowdown_compute,
+    }
+    forward = exposed_cp_seconds(seconds.cp_forward, seconds.core_forward, cp=cp, **slowdowns)
+    backward = exposed_cp_seconds(seconds.cp_backward, seconds.core_backward, cp=cp, **slowdowns)
+    return (
+        np.where(cp_overlap, forward, seconds.cp_forward),
+        np.where(cp_overlap, backward, seconds.cp_backward),
+    )
+
+
+def _ep_overlapped(seconds: LayerSeconds, profile: Profile) -> Array:
+    """Exposed all-to-alls when each pass hides those of the other micro-batch's opposite pass: (22)."""
+    slowdowns = {
+        "slowdown_communication": profile.overlap_slowdown_communication,
+        "slowdown_compute": profile.overlap_slowdown_compute,
+    }
+    return np.asarray(
+        exposed_beside_seconds(seconds.ep_backward, seconds.forward, **slowdowns)
+        + exposed_beside_seconds(seconds.ep_forward, seconds.backward, **slowdowns)
+    )
+
+
+def recompute_seconds(seconds: LayerSeconds, forward_seconds: Array, *, recompute: NDArray[Any]) -> Array:
+    r"""
+    What recomputation adds to the backward pass.
+
+    .. math:: T_{BWD} \mathrel{+}= T_Q + T_K + T_V + T_{attn} \;\text{(selective)}, \qquad T_{FWD} \;\text{(full)}
+
+    Parameters
+    ----------
+    seconds
+        The layer's parts.
+    forward_seconds
+        The whole forward pass, its exposed communication included.
+    recompute
+        Decision.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (30) and (32).
+    """
+    selective = np.where(recompute == int(Recompute.SELECTIVE), seconds.attention_forward, 0.0)
+    return np.where(recompute == int(Recompute.FULL), forward_seconds, selective)
+
+
+def _offload_exposed(
+    device: Device,
+    footprint: LayerFootprint,
+    *,
+    forward_seconds: Array,
+    backward_seconds: Array,
+    recompute: NDArray[Any],
+) -> Array:
+    r"""
+    What copies to and from the host add, one layer behind the other.
+
+    .. math:: T_{FWD,off} = \max(k T_{FWD}, c A / B_{D2H}), \qquad T_{BWD,off} = \max(k' T_{BWD}, c' A / B_{H2D})
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (34) and (35).
+    """
+    slowdowns = {
+        "slowdown_communication": device.profile.overlap_slowdown_communication,
+        "slowdown_compute": device.profile.overlap_slowdown_compute,
+    }
+    kept = kept_bytes(footprint.saved_bytes, footprint.attention_bytes, footprint.input_bytes, recompute=recompute)
+    down = exposed_beside_seconds(kept / device.device_to_host_bandwidth, forward_seconds, **slowdowns)
+    up = exposed_beside_seconds(kept / device.host_to_device_bandwidth, backward_seconds, **slowdowns)
+    return np.asarray(down + up)

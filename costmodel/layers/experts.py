@@ -1,0 +1,153 @@
+"""The mixture-of-experts feed-forward block: router, routed experts, shared expert."""
+
+from __future__ import annotations
+
+from costmodel.layers.kernels import elementwise, matmul, tensor_parallel_collectives
+from costmodel.layers.mlp import activation, feed_forward_operators
+from costmodel.layers.shape import Shape
+from costmodel.operators.operator import Communication, Numbers, Operator
+from costmodel.spec import Experts
+
+
+def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """
+    Router, dispatch, the local experts, combine, shared expert; balanced routing.
+
+    Tensor-parallel ranks dispatch their own part of the tokens each (sequence parallelism, which Megatron-LM demands
+    here), so a (token, expert) pair is computed once: N k etp / tp tokens with 1 / etp of the width per device, and
+    the work of all devices together depends neither on ``ep`` nor on ``etp``.
+    """
+    return (
+        *_router(experts, shape),
+        _permute("dispatch", experts, shape),
+        *_routed(experts, shape),
+        _permute("combine", experts, shape, saved_elements=sent_tokens(experts, shape) * shape.hidden_size),
+        *_shared(experts, shape),
+    )
+
+
+def experts_communications(experts: Experts, shape: Shape) -> tuple[Communication, ...]:
+    """Two all-to-alls per pass over ``ep``, gather and scatter over ``etp``, and the shared expert's collectives."""
+    token_bytes = shape.activation_bytes * shape.hidden_size
+    sent = token_bytes * sent_tokens(experts, shape)
+    gathered = token_bytes * received_tokens(experts, shape)
+    return (
+        Communication(group="ep", kind="all_to_all", nbytes=sent, forward=2, backward=2),
+        Communication(group="etp", kind="all_gather", nbytes=gathered, forward=1, backward=1),
+        Communication(group="etp", kind="reduce_scatter", nbytes=gathered, forward=1, backward=1),
+        *(tensor_parallel_collectives(shape) if experts.shared_ffn_hidden_size else ()),
+    )
+
+
+def sent_tokens(experts: Experts, shape: Shape) -> Numbers:
+    """(Token, expert) pairs that one device dispatches, N k / tp."""
+    return shape.tokens * experts.top_k / shape.tp
+
+
+def received_tokens(experts: Experts, shape: Shape) -> Numbers:
+    """Tokens that the local experts of one device work on: N' = N k etp / tp, each with 1 / etp of the width."""
+    return sent_tokens(experts, shape) * shape.etp
+
+
+def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """Logits of all experts for this rank's tokens, with replicated weights; then the choice of the best."""
+    rows = shape.tokens / shape.sequence_shards
+    logits = rows * experts.num_experts
+    return (
+        matmul(
+            "router",
+            shape,
+            rows=rows,
+            inputs=shape.hidden_size,
+            outputs=experts.num_experts,
+            bias=experts.num_experts if experts.router_bias else 0,
+            saved_elements=rows * shape.hidden_size + logits,
+            saved_as="router",
+        ),
+        elementwise("top_k", shape, elements=logits, forward_passes=2, backward_passes=2),
+    )
+
+
+def _permute(name: str, experts: Experts, shape: Shape, *, saved_elements: Numbers = 0.0) -> Operator:
+    """
+    Tokens sorted by destination device on one side of an all-to-all, by local expert on the other.
+
+    On the way back the weighting by the router's score keeps the experts' outputs (``saved_elements``).
+    """
+    tokens = shape.tokens / shape.sequence_shards
+    moved = tokens + sent_tokens(experts, shape) + 2 * received_tokens(experts, shape)
+    return elementwise(
+        name,
+        shape,
+        elements=moved * shape.hidden_size,
+        forward_passes=1,
+        backward_passes=1,
+        kernels=2,
+        saved_elements=saved_elements,
+        saved_as="experts",
+    )
+
+
+def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """Grouped matmuls over the local experts, and the activation between them."""
+    rows = received_tokens(experts, shape)
+    groups = experts.num_experts / shape.ep
+    width = experts.ffn_hidden_size / shape.etp
+    fan = 2 if experts.gated else 1
+    return (
+        matmul(
+            "expert_up",
+            shape,
+            rows=rows,
+            inputs=shape.hidden_size,
+            outputs=fan * width,
+            bias=fan * width if experts.bias else 0,
+            saved_elements=rows * shape.hidden_size,
+            saved_as="experts",
+            groups=groups,
+            expert=True,
+        ),
+        activation(
+            "expert_activation", shape, elements=rows * width, gated=experts.gated, saved_as="expert_activation"
+        ),
+        matmul(
+            "expert_down",
+            shape,
+            rows=rows,
+            inputs=width,
+            outputs=shape.hidden_size,
+            bias=shape.hidden_size if experts.bias else 0,
+            saved_elements=rows * width,
+            saved_as="experts",
+            groups=groups,
+            expert=True,
+        ),
+    )
+
+
+def _shared(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """The experts that every token visits, dense and split over tp; their input is kept by the router."""
+    if not experts.shared_ffn_hidden_size:
+        return ()
+    dense = feed_forward_operators(
+        shape,
+        ffn_hidden_size=experts.shared_ffn_hidden_size,
+        gated=experts.gated,
+        bias=experts.bias,
+        saved_input=0.0,
+        prefix="shared_",
+    )
+    return (*dense, *_shared_gate(experts, shape))
+
+
+def _shared_gate(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """A scalar per token that scales the shared expert's output, which is kept for its gradient."""
+    if not experts.shared_gate:
+        return ()
+    rows = shape.tokens / shape.sequence_shards
+    kept = rows * shape.hidden_size
+    return (
+        matmul(
+            "shared_gate", shape, rows=rows, inputs=shape.hidden_size, outputs=1, saved_elements=kept, saved_as="mlp"
+        ),
+    )

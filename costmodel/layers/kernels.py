@@ -1,0 +1,260 @@
+"""The kernels that layers are made of: matmuls, attention cores, element-wise passes, and their collectives."""
+
+from __future__ import annotations
+
+from costmodel.layers.shape import Shape
+from costmodel.operators.operator import Communication, Numbers, Operator
+
+CAUSAL_BACKWARD = 2.5
+"""Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
+
+FULL_BACKWARD = 2.0
+"""The same by the convention of MoFa's Table 2 (arXiv 2511.09837), which recomputes no scores."""
+
+
+def matmul(
+    name: str,
+    shape: Shape,
+    *,
+    rows: Numbers,
+    inputs: Numbers,
+    outputs: Numbers,
+    bias: Numbers = 0,
+    saved_elements: Numbers = 0.0,
+    saved_as: str = "",
+    groups: Numbers = 1,
+    expert: bool = False,
+) -> Operator:
+    """
+    Linear projections of one device: 2 m n k FLOPs forward, twice that backward.
+
+    Parameters
+    ----------
+    name, shape
+        What it computes; the micro-batch.
+    rows, inputs, outputs
+        m, k and n of the device's matmul; each of the ``groups`` has a weight of ``inputs * outputs``.
+    bias
+        Further parameters of each group.
+    saved_elements, saved_as
+        Elements kept for the backward pass, and their module.
+    groups
+        Local experts, among which the rows are divided.
+    expert
+        Whether the weights belong to routed experts.
+    """
+    weight = groups * inputs * outputs
+    flops = 2 * rows * inputs * outputs
+    nbytes = shape.activation_bytes * (rows * inputs + weight + rows * outputs)
+    return Operator(
+        name=name,
+        kind="grouped_matmul" if expert else "matmul",
+        flops=flops,
+        backward_flops=2 * flops,
+        bytes=nbytes,
+        backward_bytes=2 * nbytes,
+        saved_bytes=shape.activation_bytes * saved_elements,
+        saved_as=saved_as,
+        parameters=weight + groups * bias,
+        expert=expert,
+        rows=rows if expert else shape.tokens,
+        shards=shape.etp if expert else shape.tp,
+        groups=groups,
+    )
+
+
+def elementwise(
+    name: str,
+    shape: Shape,
+    *,
+    elements: Numbers,
+    forward_passes: float,
+    backward_passes: float,
+    kernels: int = 1,
+    saved_elements: Numbers = 0.0,
+    saved_as: str = "",
+    parameters: Numbers = 0.0,
+    flops: Numbers = 0.0,
+) -> Operator:
+    """
+    A pass over device memory, as norms, activations and residuals are.
+
+    Parameters
+    ----------
+    name, shape
+        What it computes; the micro-batch.
+    elements
+        Elements of the tensor that it works on.
+    forward_passes, backward_passes
+        How often those elements are read or written.
+    kernels, parameters, flops, saved_as
+        As in :class:`Operator`; the backward pass takes twice the FLOPs.
+    saved_elements
+        Elements kept for the backward pass.
+    """
+    return Operator(
+        name=name,
+        kind="elementwise",
+        flops=flops,
+        backward_flops=2 * flops,
+        bytes=shape.activation_bytes * elements * forward_passes,
+        backward_bytes=shape.activation_bytes * elements * backward_passes,
+        kernels=kernels,
+        saved_bytes=shape.activation_bytes * saved_elements,
+        saved_as=saved_as,
+        parameters=parameters,
+        rows=shape.tokens,
+        shards=shape.tp,
+    )
+
+
+def core_attention(
+    shape: Shape,
+    *,
+    heads: Numbers,
+    kv_heads: Numbers,
+    qk_head_dim: int,
+    v_head_dim: int,
+    window: int | None = None,
+    sinks: Numbers = 0.0,
+) -> Operator:
+    """
+    Scores and weighted values of flash attention; keeps Q, K and V.
+
+    Context parallelism splits the queries and passes all keys by in a ring. Of Table 2's softmax row nothing is
+    kept; in truth flash attention keeps 4 more bytes per query and head (the log of the sum of exponentials).
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    heads, kv_heads
+        Query heads and key-value heads of this device.
+    qk_head_dim, v_head_dim
+        Widths of a head.
+    window
+        Sliding window in tokens; None: the whole sequence.
+    sinks
+        Learned sink logits of this device.
+    """
+    flops = 2 * shape.tokens * mean_keys(shape, window) * heads * (qk_head_dim + v_head_dim)
+    queries_and_outputs = shape.tokens * heads * (qk_head_dim + v_head_dim)
+    keys_and_values = shape.tokens * kv_heads * (qk_head_dim + v_head_dim)
+    nbytes = shape.activation_bytes * (queries_and_outputs + keys_and_values * shape.cp)
+    return Operator(
+        name="core_attention",
+        kind="attention",
+        flops=flops,
+        backward_flops=flops * (CAUSAL_BACKWARD if shape.causal else FULL_BACKWARD),
+        bytes=nbytes,
+        backward_bytes=2 * nbytes,
+        saved_bytes=shape.activation_bytes * (shape.tokens * heads * qk_head_dim + keys_and_values),
+        saved_as="qkv",
+        parameters=sinks,
+        rows=shape.tokens,
+        shards=shape.tp,
+        length=readable_keys(shape, window),
+    )
+
+
+def readable_keys(shape: Shape, window: int | None = None) -> int:
+    """Keys before the causal mask: the whole sequence, or the window."""
+    return shape.sequence_length if window is None else min(window, shape.sequence_length)
+
+
+def mean_keys(shape: Shape, window: int | None = None) -> float:
+    """
+    Keys that a query is multiplied with, averaged over the sequence.
+
+    Without a mask all s of them, in a window of w tokens at most w. A kernel that skips what the causal mask hides
+    multiplies w - w^2 / (2 s), which is s / 2 without a window.
+
+    >>> mean_keys(Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True))
+    2048.0
+    """
+    keys = readable_keys(shape, window)
+    return keys * (1 - keys / (2 * shape.sequence_length)) if shape.causal else keys
+
+
+def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
+    """
+    Norms over the hidden size; each keeps its input.
+
+    Parameters
+    ----------
+    name, shape
+        What they normalise; the micro-batch.
+    count
+        How many norms.
+    norm
+        ``rms``, ``layer`` or ``none``, as in :class:`costmodel.spec.Layer`; decides the parameters only.
+    """
+    weights = {"rms": 1, "layer": 2, "none": 0}[norm]
+    elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
+    return elementwise(
+        name,
+        shape,
+        elements=elements,
+        forward_passes=2,
+        backward_passes=3,
+        kernels=count,
+        saved_elements=elements,
+        saved_as="norm",
+        parameters=count * weights * shape.hidden_size,
+    )
+
+
+def tensor_parallel_collectives(
+    shape: Shape, *, entry_width: int | None = None, exit_width: int | None = None
+) -> tuple[Communication, ...]:
+    """
+    What one block split over tensor-parallel ranks exchanges where tokens enter it and where they leave it.
+
+    With sequence parallelism the forward pass gathers the input and scatters the sum of the outputs, the backward
+    pass the other way round; without it the outputs are summed in the forward, the input's gradients in the backward
+    pass. The kind that a strategy does not use has zero bytes. Megatron-LM gathers the input once more in the
+    backward pass, behind the gradient's matmul: as in MoFa, not counted.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    entry_width, exit_width
+        Elements per token that enter and leave; None: the hidden size.
+    """
+    entering = _token_bytes(shape, entry_width)
+    leaving = _token_bytes(shape, exit_width)
+    split, whole = shape.sequence_parallel, 1 - shape.sequence_parallel
+    if entry_width == exit_width:
+        return (
+            Communication(group="tp", kind="all_gather", nbytes=entering * split, forward=1, backward=1),
+            Communication(group="tp", kind="reduce_scatter", nbytes=entering * split, forward=1, backward=1),
+            Communication(group="tp", kind="all_reduce", nbytes=entering * whole, forward=1, backward=1),
+        )
+    return (
+        Communication(group="tp", kind="all_gather", nbytes=entering * split, forward=1, backward=0),
+        Communication(group="tp", kind="reduce_scatter", nbytes=leaving * split, forward=1, backward=0),
+        Communication(group="tp", kind="all_gather", nbytes=leaving * split, forward=0, backward=1),
+        Communication(group="tp", kind="reduce_scatter", nbytes=entering * split, forward=0, backward=1),
+        Communication(group="tp", kind="all_reduce", nbytes=leaving * whole, forward=1, backward=0),
+        Communication(group="tp", kind="all_reduce", nbytes=entering * whole, forward=0, backward=1),
+    )
+
+
+def ring(shape: Shape, *, width: Numbers) -> Communication:
+    """
+    Keys and values (or a state) of this rank on their way past all other context-parallel ranks.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    width
+        Elements per token that travel; the backward pass sends the gradients too.
+    """
+    nbytes = shape.activation_bytes * shape.tokens * width * (shape.cp - 1)
+    return Communication(group="cp", kind="ring", nbytes=nbytes, forward=1, backward=2)
+
+
+def _token_bytes(shape: Shape, width: int | None) -> Numbers:
+    return shape.activation_bytes * shape.tokens * (shape.hidden_size if width is None else width)

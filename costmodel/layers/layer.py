@@ -1,0 +1,92 @@
+"""One transformer layer: the registry of its blocks, and the norms and residuals around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from costmodel.layers.attention import attention_communications, attention_operators
+from costmodel.layers.embedding import next_token_communications, next_token_operators
+from costmodel.layers.experts import experts_communications, experts_operators
+from costmodel.layers.kernels import elementwise, norms
+from costmodel.layers.latent_attention import latent_attention_communications, latent_attention_operators
+from costmodel.layers.linear_attention import linear_attention_communications, linear_attention_operators
+from costmodel.layers.mlp import mlp_communications, mlp_operators
+from costmodel.layers.shape import Shape
+from costmodel.operators.operator import Communication, Operator
+from costmodel.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mlp, Model
+
+OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
+    Attention: attention_operators,
+    LatentAttention: latent_attention_operators,
+    LinearAttention: linear_attention_operators,
+    Mlp: mlp_operators,
+    Experts: experts_operators,
+}
+"""What computes a block, by its record."""
+
+COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = {
+    Attention: attention_communications,
+    LatentAttention: latent_attention_communications,
+    LinearAttention: linear_attention_communications,
+    Mlp: mlp_communications,
+    Experts: experts_communications,
+}
+"""What a block exchanges, by its record."""
+
+
+def layer_operators(layer: Layer, shape: Shape) -> tuple[Operator, ...]:
+    """
+    Every operator of one layer for one micro-batch on one device.
+
+    The one source of the layer's parameters, FLOPs, memory traffic and saved activations.
+
+    Parameters
+    ----------
+    layer
+        The blocks.
+    shape
+        The micro-batch and the degrees; its numbers may be arrays that broadcast.
+    """
+    around = (norms("norms", shape, count=layer.num_norms, norm=layer.norm),) if layer.num_norms else ()
+    return (
+        *around,
+        *OPERATORS[type(layer.attention)](layer.attention, shape),
+        *OPERATORS[type(layer.feed_forward)](layer.feed_forward, shape),
+        _residuals(shape),
+    )
+
+
+def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...]:
+    """
+    Every collective of one layer for one micro-batch on one device; some have zero bytes.
+
+    Parameters
+    ----------
+    layer
+        The blocks.
+    shape
+        The micro-batch and the degrees; its numbers may be arrays that broadcast.
+    """
+    return (
+        *COMMUNICATIONS[type(layer.attention)](layer.attention, shape),
+        *COMMUNICATIONS[type(layer.feed_forward)](layer.feed_forward, shape),
+    )
+
+
+def mtp_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
+    """Operators of all layers of multi-token prediction; none if the model has none."""
+    blocks = (layer_operators(layer, shape) for layer in model.mtp_layers)
+    return tuple(operator for block in blocks for operator in next_token_operators(model, shape, block))
+
+
+def mtp_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
+    """Collectives of all layers of multi-token prediction."""
+    blocks = (layer_communications(layer, shape) for layer in model.mtp_layers)
+    return tuple(collective for block in blocks for collective in next_token_communications(model, shape, block))
+
+
+def _residuals(shape: Shape) -> Operator:
+    """Two additions to the residual stream: two reads and a write each, in both passes."""
+    elements = 2 * shape.tokens * shape.hidden_size / shape.sequence_shards
+    return elementwise("residuals", shape, elements=elements, forward_passes=3, backward_passes=3, kernels=2)

@@ -1,0 +1,93 @@
+"""The dense feed-forward block."""
+
+from __future__ import annotations
+
+from costmodel.layers.kernels import elementwise, matmul, tensor_parallel_collectives
+from costmodel.layers.shape import Shape
+from costmodel.operators.operator import Communication, Numbers, Operator
+from costmodel.spec import Mlp
+
+
+def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:
+    """Linear, activation, linear: the last three rows of MoFa's Table 2 before the head."""
+    return feed_forward_operators(
+        shape,
+        ffn_hidden_size=mlp.ffn_hidden_size,
+        gated=mlp.gated,
+        bias=mlp.bias,
+        saved_input=shape.tokens * shape.hidden_size / shape.sequence_shards,
+    )
+
+
+def mlp_communications(mlp: Mlp, shape: Shape) -> tuple[Communication, ...]:
+    """Tensor-parallel collectives of the block, whatever its width."""
+    return tensor_parallel_collectives(shape)
+
+
+def feed_forward_operators(
+    shape: Shape, *, ffn_hidden_size: int, gated: bool, bias: bool, saved_input: Numbers, prefix: str = ""
+) -> tuple[Operator, ...]:
+    """
+    A dense feed-forward split by columns, then rows, over the tensor-parallel ranks.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    ffn_hidden_size, gated, bias
+        As in :class:`costmodel.spec.Mlp`.
+    saved_input
+        Elements of the input kept here; 0 if another operator keeps that tensor.
+    prefix
+        In front of the operators' names.
+    """
+    width = ffn_hidden_size / shape.tp
+    fan = 2 if gated else 1
+    return (
+        matmul(
+            f"{prefix}up",
+            shape,
+            rows=shape.tokens,
+            inputs=shape.hidden_size,
+            outputs=fan * width,
+            bias=fan * width if bias else 0,
+            saved_elements=saved_input,
+            saved_as="mlp",
+        ),
+        activation(f"{prefix}activation", shape, elements=shape.tokens * width, gated=gated, saved_as="activation"),
+        matmul(
+            f"{prefix}down",
+            shape,
+            rows=shape.tokens,
+            inputs=width,
+            outputs=shape.hidden_size,
+            bias=shape.hidden_size if bias else 0,
+            saved_elements=shape.tokens * width,
+            saved_as="mlp",
+        ),
+    )
+
+
+def activation(name: str, shape: Shape, *, elements: Numbers, gated: bool, saved_as: str) -> Operator:
+    """
+    The non-linearity, which keeps its input: two halves if gated.
+
+    Parameters
+    ----------
+    name, shape, saved_as
+        As in :class:`Operator`; the micro-batch.
+    elements
+        Elements of its output.
+    gated
+        Whether a gate doubles the input.
+    """
+    halves = 2 if gated else 1
+    return elementwise(
+        name,
+        shape,
+        elements=elements,
+        forward_passes=halves + 1,
+        backward_passes=2 * halves + 1,
+        saved_elements=halves * elements,
+        saved_as=saved_as,
+    )

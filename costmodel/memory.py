@@ -1,0 +1,128 @@
+"""
+Bytes on one device of a pipeline rank: MoFa (4)-(6), (25), (27), (29), (31), (33).
+
+Every quantity is for one pipeline rank; the planner takes the fullest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.operators.operator import Numbers
+from costmodel.optimizer import state_shards
+from costmodel.spec import Precision
+from costmodel.strategy import Recompute, Sharding
+
+
+def weight_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
+    r"""
+    Weights, :math:`D_w P`, sharded from ZeRO-3 on.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (4); Rajbhandari et al., arXiv:1910.02054.
+    """
+    return precision.weight_bytes * parameters / state_shards(group_ranks, sharding=sharding, level=Sharding.WEIGHTS)
+
+
+def gradient_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
+    r"""
+    Accumulated gradients, :math:`D_g P`, sharded from ZeRO-2 on.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (4); Rajbhandari et al., arXiv:1910.02054.
+    """
+    shards = state_shards(group_ranks, sharding=sharding, level=Sharding.GRADIENTS)
+    return precision.gradient_bytes * parameters / shards
+
+
+def optimizer_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
+    r"""
+    Optimizer states wherever they live, :math:`4 D_o P / d`, sharded from ZeRO-1 on.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (4) and (25).
+    """
+    shards = state_shards(group_ranks, sharding=sharding, level=Sharding.OPTIMIZER)
+    return precision.optimizer_bytes * parameters / shards
+
+
+def activation_bytes(
+    saved_bytes: Numbers,
+    attention_bytes: Numbers,
+    input_bytes: Numbers,
+    *,
+    microbatches_in_flight: Numbers,
+    recompute: Numbers,
+    activation_offload: Numbers,
+) -> Numbers:
+    r"""
+    Activations of a rank's layers that stay in device memory until their backward pass.
+
+    .. math::
+
+        M = n \cdot \begin{cases} A & \text{(5)} \\ A - A_{attn} & \text{selective, (29)} \\
+        A_{in} & \text{full, (31)} \end{cases} \qquad M_{offload} = \min(n, 1) \cdot A_{in} \quad (33)
+
+    Parameters
+    ----------
+    saved_bytes, attention_bytes, input_bytes
+        Of all layers of the rank, one micro-batch: A, A_attn, A_in.
+    microbatches_in_flight
+        Micro-batches alive on the rank, n (chunks in flight / chunks per rank).
+    recompute, activation_offload
+        Decisions.
+    """
+    kept = kept_bytes(saved_bytes, attention_bytes, input_bytes, recompute=recompute)
+    resident = np.minimum(microbatches_in_flight, 1.0) * input_bytes
+    return np.where(np.asarray(activation_offload) > 0, resident, microbatches_in_flight * kept)
+
+
+def kept_bytes(saved_bytes: Numbers, attention_bytes: Numbers, input_bytes: Numbers, *, recompute: Numbers) -> Numbers:
+    """Activations of one micro-batch that are kept, on the device or the host: (5), (29) or (31)."""
+    recompute = np.asarray(recompute)
+    selective = np.where(recompute == int(Recompute.SELECTIVE), saved_bytes - attention_bytes, saved_bytes)
+    return np.where(recompute == int(Recompute.FULL), input_bytes, selective)
+
+
+def working_bytes(
+    largest_layer_bytes: Numbers, largest_attention_bytes: Numbers, *, recompute: Numbers, activation_offload: Numbers
+) -> Numbers:
+    """
+    Activations of the layer at work that are not among the resident ones, per working layer of the profile.
+
+    A whole layer under full recomputation, its attention under selective; with offloading two layers are in transit or
+    at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)).
+    """
+    recompute = np.asarray(recompute)
+    recomputed = np.where(recompute == int(Recompute.FULL), largest_layer_bytes, 0.0)
+    recomputed = recomputed + np.where(recompute == int(Recompute.SELECTIVE), largest_attention_bytes, 0.0)
+    return np.where(np.asarray(activation_offload) > 0, 2 * largest_layer_bytes, recomputed)
+
+
+def offloaded_bytes(
+    saved_bytes: Numbers,
+    attention_bytes: Numbers,
+    input_bytes: Numbers,
+    *,
+    microbatches_in_flight: Numbers,
+    recompute: Numbers,
+    activation_offload: Numbers,
+) -> Numbers:
+    """
+    Activations of a rank's layers that wait in host memory.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, the capacity limit of (33)-(35).
+    """
+    kept = kept_bytes(saved_bytes, attention_bytes, input_bytes, recompute=recompute)
+    return np.where(np.asarray(activation_offload) > 0, microbatches_in_flight * kept, 0.0)
+
+
+def gathered_bytes(precision: Precision, *, largest_layer_parameters: Numbers, sharding: Numbers) -> Numbers:
+    """Whole weights of the layer at work and of the next one, when weights are sharded (ZeRO-3 / FSDP prefetch)."""
+    gathered = 2 * precision.parameter_gather_bytes * largest_layer_parameters
+    return np.where(np.asarray(sharding) >= int(Sharding.WEIGHTS), gathered, 0.0)

@@ -1,0 +1,85 @@
+"""Operator times from a table of measured rates, MoFa's equation (1): known shapes only, nothing between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.operators.operator import Numbers, Operator
+from costmodel.spec import Device, MeasuredRate, Profile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredTimes:
+    """
+    Operators run at the rate that was measured for their kind and shape.
+
+    A shape that the profile has not measured takes NaN seconds: rules refuse its strategies (:func:`measured`).
+    Element-wise operators that no entry names take none: a rate over seconds per layer already contains them.
+
+    Parameters
+    ----------
+    device
+        The accelerator whose profile holds the table.
+    """
+
+    device: Device
+
+    def forward_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of the forward pass, equations (1) and (17)."""
+        return self._seconds(operator, operator.flops)
+
+    def backward_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of the backward pass, at the same rate."""
+        return self._seconds(operator, operator.backward_flops)
+
+    def origin(self, operator: Operator) -> str:
+        """The table, or that the operator is inside another one's rate."""
+        if is_inside_other_rates(self.device.profile, operator):
+            return f"inside the measured rates of {self.device.name}"
+        return f"measured rates of {self.device.name}"
+
+    def _seconds(self, operator: Operator, flops: Numbers) -> Numbers:
+        profile = self.device.profile
+        if is_inside_other_rates(profile, operator):
+            return flops * 0.0
+        return flops / (measured_rate(profile, operator) * profile.compute_scaling)
+
+
+def measured(profile: Profile, operator: Operator) -> NDArray[np.bool_]:
+    """Whether the profile can time the operator: always with a roofline, else where its shape was measured."""
+    if profile.times != "measured" or is_inside_other_rates(profile, operator):
+        return np.asarray(True)
+    return ~np.isnan(measured_rate(profile, operator))
+
+
+def measured_rate(profile: Profile, operator: Operator) -> Numbers:
+    """
+    FLOP/s of the operator's shape; NaN where it was not measured.
+
+    Entries for the operator's kind and name go before entries for its kind, earlier ones before later ones.
+    """
+    rate: Numbers = np.nan
+    for entry in reversed(_entries(profile, operator)):
+        rate = np.where(_matches(entry, operator), entry.flops_per_second, rate)[()]
+    return rate
+
+
+def is_inside_other_rates(profile: Profile, operator: Operator) -> bool:
+    """Whether the table times this element-wise operator together with the others of its layer."""
+    return operator.kind == "elementwise" and not _entries(profile, operator)
+
+
+def _entries(profile: Profile, operator: Operator) -> list[MeasuredRate]:
+    keys = (f"{operator.kind}:{operator.name}", operator.kind)
+    return [entry for key in keys for entry in profile.measured_rates if key in entry.kinds]
+
+
+def _matches(entry: MeasuredRate, operator: Operator) -> NDArray[np.bool_]:
+    matches = np.asarray(True)
+    for known, seen in ((entry.rows, operator.rows), (entry.shards, operator.shards), (entry.groups, operator.groups)):
+        if known is not None:
+            matches = matches & np.isclose(seen, known)
+    return matches

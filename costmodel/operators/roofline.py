@@ -1,0 +1,136 @@
+"""Operator times from peak rates: the theoretical roofline, and the same law with fitted rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.operators.operator import Numbers, Operator
+from costmodel.spec import Device, Dtype
+
+BACKWARD_KERNELS = 2
+"""Kernels of the backward pass per kernel of the forward pass: one for the input's gradient, one for the weight's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roofline:
+    """
+    Operators run at the peak rate or at the memory's, whichever is slower, equation (19).
+
+    Parameters
+    ----------
+    name
+        What the report calls this source.
+    flops_per_second
+        Peak rate by operator kind, or by kind and name (``matmul:head``); kinds that are not listed only move bytes.
+    bytes_per_second
+        Rate of the device memory.
+    attention_half_length
+        Length at which attention reaches half of its rate.
+    kernel_seconds
+        Gap that every kernel adds.
+    compute_scaling
+        MoFa's alpha, equation (17).
+    """
+
+    name: str
+    flops_per_second: Mapping[str, float]
+    bytes_per_second: float
+    attention_half_length: float = 0.0
+    kernel_seconds: float = 0.0
+    compute_scaling: float = 1.0
+
+    def forward_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of the forward pass."""
+        busy = self._busy_seconds(operator, operator.flops, operator.bytes)
+        return busy + operator.kernels * self.kernel_seconds
+
+    def backward_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of the backward pass, which launches twice the kernels."""
+        busy = self._busy_seconds(operator, operator.backward_flops, operator.backward_bytes)
+        return busy + BACKWARD_KERNELS * operator.kernels * self.kernel_seconds
+
+    def origin(self, operator: Operator) -> str:
+        """The name of this roofline, the same for every operator."""
+        return self.name
+
+    def _busy_seconds(self, operator: Operator, flops: Numbers, nbytes: Numbers) -> Numbers:
+        r"""
+        Time of one pass of one operator.
+
+        .. math:: T = \frac{F}{\alpha \min(P, F / Q \cdot B)} = \max(F / P, Q / B) / \alpha
+        """
+        seconds: Numbers = np.maximum(flops / self._rate(operator), nbytes / self.bytes_per_second)
+        return seconds / self.compute_scaling
+
+    def _rate(self, operator: Operator) -> Numbers:
+        rates = self.flops_per_second
+        rate = rates.get(f"{operator.kind}:{operator.name}", rates.get(operator.kind, np.inf))
+        if operator.kind != "attention":
+            return rate
+        length: Numbers = np.where(np.asarray(operator.length) > 0, operator.length, operator.rows)[()]
+        return rate * length / (length + self.attention_half_length)
+
+
+def theoretical_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
+    """
+    The datasheet's peaks, nothing fitted: a lower bound of every time.
+
+    Attention and the logits stay in 16 bits in every recipe (Transformer Engine's FP8 covers the layers' linears only).
+    """
+    peak, peak_16bit = _peak(device, compute_dtype), _peak(device, _dtype_16bit(device, compute_dtype))
+    return Roofline(
+        name=f"theoretical roofline of {device.name}",
+        flops_per_second={
+            "matmul": peak,
+            "grouped_matmul": peak,
+            "matmul:head": peak_16bit,
+            "attention": peak_16bit,
+        },
+        bytes_per_second=device.memory_bandwidth,
+        compute_scaling=device.profile.compute_scaling,
+    )
+
+
+def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
+    """The roofline with the profile's fitted rates, and the gap between kernels that no rate explains."""
+    profile, dtype_16bit = device.profile, _dtype_16bit(device, compute_dtype)
+    rate, peak_16bit = _matmul_rate(device, compute_dtype), _peak(device, dtype_16bit)
+    return Roofline(
+        name=f"modified roofline of {device.name}",
+        flops_per_second={
+            "matmul": rate,
+            "grouped_matmul": rate * profile.grouped_matmul_efficiency,
+            "matmul:head": _matmul_rate(device, dtype_16bit),
+            "attention": peak_16bit * profile.attention_efficiency,
+        },
+        bytes_per_second=device.memory_bandwidth * profile.memory_efficiency,
+        attention_half_length=profile.attention_half_length,
+        kernel_seconds=profile.kernel_seconds,
+        compute_scaling=profile.compute_scaling,
+    )
+
+
+def _dtype_16bit(device: Device, compute_dtype: Dtype) -> Dtype:
+    """The 16-bit dtype beside a recipe's matmuls: its own, else bf16 where the device has it."""
+    if compute_dtype in ("bf16", "fp16"):
+        return compute_dtype
+    return "bf16" if "bf16" in device.peak_flops else "fp16"
+
+
+def _matmul_rate(device: Device, dtype: Dtype) -> float:
+    peak, efficiencies = _peak(device, dtype), device.profile.matmul_efficiency
+    if dtype not in efficiencies:
+        where = f"{device.name}.profile.matmul_efficiency"
+        raise SpecError(where, f"has no entry for {dtype}.", did_you_mean(dtype, efficiencies))
+    return peak * efficiencies[dtype]
+
+
+def _peak(device: Device, dtype: Dtype) -> float:
+    if dtype not in device.peak_flops:
+        hint = f"It has: {', '.join(sorted(device.peak_flops))}."
+        raise SpecError("precision", f"{device.name} has no {dtype} matmuls.", hint)
+    return device.peak_flops[dtype]

@@ -1,0 +1,103 @@
+"""
+The end of a step: data-parallel communication and parameter updates, MoFa (13), (24)-(28).
+
+"Parameters" here are those of one pipeline rank's device, dense and expert apart, since different groups share them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.collectives import collective_seconds
+from costmodel.groups import Group
+from costmodel.operators.operator import Numbers
+from costmodel.spec import Cluster, Device, Workload
+from costmodel.strategy import Sharding
+
+
+def gradient_reduce_seconds(cluster: Cluster, workload: Workload, *, parameters: Numbers, group: Group) -> Numbers:
+    r"""
+    One reduce-scatter of all gradients of a rank over its data-parallel group.
+
+    .. math:: T_{RS} = S_{grad} / B_{RS}
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (13).
+    """
+    nbytes = parameters * workload.precision.gradient_bytes
+    return collective_seconds(cluster, "dp", "reduce_scatter", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+
+
+def parameter_gather_seconds(cluster: Cluster, workload: Workload, *, parameters: Numbers, group: Group) -> Numbers:
+    r"""
+    One all-gather of all parameters of a rank over its data-parallel group.
+
+    .. math:: T_{AG} = S_{para} / B_{AG}
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (13).
+    """
+    nbytes = parameters * workload.precision.parameter_gather_bytes
+    return collective_seconds(cluster, "dp", "all_gather", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+
+
+def state_shards(group_ranks: Numbers, *, sharding: Numbers, level: Sharding) -> Numbers:
+    """
+    Ways in which a state is split: over its data-parallel group from ``level`` of sharding on, else not at all.
+
+    >>> float(state_shards(64, sharding=1, level=Sharding.OPTIMIZER))
+    64.0
+    """
+    shards = np.where(np.asarray(sharding) >= int(level), group_ranks, 1.0)
+    return np.asarray(shards, dtype=np.float64)
+
+
+def device_update_seconds(device: Device, *, local_parameters: Numbers) -> Numbers:
+    r"""
+    The optimizer's update on the device: bound by its memory, on the rank's shard of the states.
+
+    .. math:: T_{upd,dist} = T_{upd} / d
+
+    Parameters
+    ----------
+    device
+        The accelerator.
+    local_parameters
+        Parameters whose states this device holds.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (26).
+    """
+    profile = device.profile
+    bandwidth = device.memory_bandwidth * profile.memory_efficiency
+    return local_parameters * profile.optimizer_bytes_per_parameter / bandwidth
+
+
+def host_update_seconds(device: Device, workload: Workload, *, local_parameters: Numbers) -> Numbers:
+    r"""
+    The optimizer's update on the host: gradients down, update, weights up.
+
+    .. math:: T_{cpu} = D_g P / B_{D2H} + P / P_{cpu} + D_w P / B_{H2D}
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (28). The transfers carry 16-bit gradients and weights.
+    """
+    per_parameter = (
+        min(workload.precision.gradient_bytes, HOST_TRANSFER_BYTES) / device.device_to_host_bandwidth
+        + 1 / device.profile.cpu_parameters_per_second
+        + min(workload.precision.weight_bytes, HOST_TRANSFER_BYTES) / device.host_to_device_bandwidth
+    )
+    return local_parameters * per_parameter
+
+
+HOST_TRANSFER_BYTES = 2.0
+"""Gradients and weights cross to the host in 16 bits (MoFa, Table 6: 1.25e-10 s per parameter at 32 GB/s)."""
+
+
+def parameter_pass_seconds(device: Device, *, parameters: Numbers) -> Numbers:
+    """Passes over all parameters of a rank that no sharding shortens: unscale, norm, cast (MoFa prints a floor)."""
+    return parameters * device.profile.parameter_pass_seconds

@@ -1,0 +1,178 @@
+"""
+What communication still costs when it runs beside computation: MoFa (20)-(24), (34), (35).
+
+All have one pattern: the two run together for as long as the longer of them takes, each slowed down by the other
+(``slowdown_communication`` c and ``slowdown_compute`` k, both at least 1), and what exceeds the computation is exposed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.operators.operator import Numbers
+
+
+def exposed_beside_seconds(
+    communication_seconds: Numbers,
+    compute_seconds: Numbers,
+    *,
+    slowdown_communication: float,
+    slowdown_compute: float,
+) -> Numbers:
+    r"""
+    Time beyond the computation when one communication runs beside it: the pattern of (22), (23), (34) and (35).
+
+    .. math:: T_{exp} = \max(c T_{comm}, k T_{comp}) - T_{comp}
+
+    Nothing is exposed where there is no communication.
+
+    Parameters
+    ----------
+    communication_seconds, compute_seconds
+        Each of them alone.
+    slowdown_communication, slowdown_compute
+        c and k, both at least 1.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (22), (23), (34), (35).
+
+    >>> float(exposed_beside_seconds(3.0, 2.0, slowdown_communication=1.0, slowdown_compute=1.0))
+    1.0
+    """
+    together: Numbers = np.maximum(slowdown_communication * communication_seconds, slowdown_compute * compute_seconds)
+    return np.asarray((together - compute_seconds) * (np.asarray(communication_seconds) > 0), dtype=np.float64)
+
+
+def exposed_tp_seconds(
+    communication_seconds: Numbers,
+    compute_seconds: Numbers,
+    *,
+    splits: int,
+    slowdown_communication: float,
+    slowdown_compute: float,
+) -> Numbers:
+    r"""
+    Exposed tensor-parallel communication that is split into n stages and pipelined with its matmul.
+
+    .. math:: T_{exp} = T/n + (n-1) \max(c T/n, k C/n) - (n-1) C/n
+
+    With the communication hidden and k = 1, the first piece remains: T/n.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (20).
+
+    >>> float(exposed_tp_seconds(4.0, 40.0, splits=4, slowdown_communication=1.0, slowdown_compute=1.0))
+    1.0
+    """
+    piece = exposed_beside_seconds(
+        communication_seconds / splits,
+        compute_seconds / splits,
+        slowdown_communication=slowdown_communication,
+        slowdown_compute=slowdown_compute,
+    )
+    return communication_seconds / splits + (splits - 1) * piece
+
+
+def exposed_cp_seconds(
+    communication_seconds: Numbers,
+    attention_seconds: Numbers,
+    *,
+    cp: Numbers,
+    slowdown_communication: float,
+    slowdown_compute: float,
+) -> Numbers:
+    r"""
+    Exposed context-parallel communication of ring attention: c pieces of attention, c - 1 sends behind the first ones.
+
+    .. math:: T_{exp} = \sum_{i=1}^{c-1} \left[\max(k A_i, c' R_{i+1}) - A_i\right]
+
+    Parameters
+    ----------
+    communication_seconds
+        The whole ring pass, c - 1 sends.
+    attention_seconds
+        All c pieces of attention.
+    cp
+        Context-parallel degree c.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (21).
+    """
+    sends: Numbers = np.maximum(cp - 1, 1.0)
+    return sends * exposed_beside_seconds(
+        communication_seconds / sends,
+        attention_seconds / cp,
+        slowdown_communication=slowdown_communication,
+        slowdown_compute=slowdown_compute,
+    )
+
+
+def exposed_dp_seconds(
+    communication_seconds: Numbers,
+    window_seconds: Numbers,
+    *,
+    num_pieces: Numbers,
+    slowdown_communication: float,
+    slowdown_compute: float,
+) -> Numbers:
+    r"""
+    Exposed data-parallel communication in n equal pieces: the first alone, the others behind computation.
+
+    .. math:: T_{exp} = T_1 + \sum_{i=2}^{n} \left[\max(c T_i, k W_i) - W_i\right]
+
+    Parameters
+    ----------
+    communication_seconds
+        Reduce-scatter of the gradients, or all-gather of the parameters, alone.
+    window_seconds
+        Computation behind which the later pieces run: the backward of the chunks that follow in the cool-down, the
+        forward of the chunks that precede in the warm-up.
+    num_pieces
+        Pieces n (chunks of a rank, or buckets).
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (24), once for the reduce-scatter and once for the all-gather.
+    """
+    pieces = np.maximum(num_pieces, 1)
+    first = communication_seconds / pieces
+    return first + exposed_beside_seconds(
+        communication_seconds - first,
+        window_seconds,
+        slowdown_communication=slowdown_communication,
+        slowdown_compute=slowdown_compute,
+    )
+
+
+def exposed_dp_seconds_measured(
+    communication_seconds: Numbers,
+    stage_seconds: Numbers,
+    *,
+    pp: Numbers,
+    unhidden: float,
+    slowdown: float,
+    window: float,
+) -> Numbers:
+    r"""
+    Exposed data-parallel communication by a law measured on one cluster, the rival of :func:`exposed_dp_seconds`.
+
+    .. math:: T_{exp} = u T + \max(0, c T - w p A)
+
+    Parameters
+    ----------
+    communication_seconds
+        Reduce-scatter and all-gather alone, T.
+    stage_seconds
+        One micro-batch on one rank, forward and backward, A.
+    unhidden, slowdown, window
+        u, c, w of the device profile.
+
+    References
+    ----------
+    The seven data-parallel times that MoFa prints (Tables 6 and 9) follow it to 0.01 s.
+    """
+    remaining = np.maximum(0.0, slowdown * communication_seconds - window * pp * stage_seconds)
+    return unhidden * communication_seconds + remaining

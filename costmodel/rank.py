@@ -1,0 +1,235 @@
+"""What each different rank of a pipeline holds: parameters and bytes, on a trailing axis of ranks, shape (..., U)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.footprint import edge_footprint, layer_footprint
+from costmodel.groups import Group, dense_data_group, expert_data_group
+from costmodel.layer import Array, Decisions, over_kinds
+from costmodel.memory import (
+    activation_bytes,
+    gathered_bytes,
+    gradient_bytes,
+    offloaded_bytes,
+    optimizer_bytes,
+    weight_bytes,
+    working_bytes,
+)
+from costmodel.operators.operator import Numbers
+from costmodel.pipeline import chunks_in_flight
+from costmodel.spec import Precision
+from costmodel.stages import Stages, stages
+from costmodel.tables import Facts, lookup, microbatches
+
+StateBytes: TypeAlias = Callable[..., Numbers]
+"""Bytes of weights, gradients or optimizer states: one signature in ``memory``."""
+
+BUFFER_BYTES = 2.0
+"""Bytes per parameter of a buffered embedding: 16 bits (MoFa, Table 6's memory column)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankParameters:
+    """
+    Parameters on one device of each rank, shape (..., U).
+
+    Parameters
+    ----------
+    layers
+        Dense parameters of the layers.
+    edges
+        Those of embedding, head and MTP.
+    experts
+        Those of routed experts.
+    """
+
+    layers: Array
+    edges: Array
+    experts: Array
+
+    @property
+    def dense(self) -> Array:
+        """All that are not in routed experts."""
+        return self.layers + self.edges
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankBytes:
+    """
+    Peak memory of one device of each rank by what it holds, shape (..., U).
+
+    Parameters
+    ----------
+    weights, gradients, optimizer
+        Model states.
+    activations
+        Of all micro-batches in flight.
+    logits
+        Saved by head, loss and MTP.
+    working
+        Of the layer at work, while the others are recomputed or offloaded.
+    gathered
+        Whole weights of the layers at work under sharded weights.
+    buffers
+        Copies of the embedding that the framework keeps.
+    runtime
+        Driver, communication library, allocator.
+    """
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    activations: Array
+    logits: Array
+    working: Array
+    gathered: Array
+    buffers: Array
+    runtime: Array
+
+    @property
+    def total(self) -> Array:
+        """The peak: equation (6)."""
+        return np.asarray(sum((getattr(self, field.name) for field in fields(self)), start=np.float64(0.0)))
+
+
+def different_ranks(facts: Facts, decisions: Decisions) -> Stages:
+    """What the different ranks of each strategy's pipeline hold."""
+    return lookup(stages, facts, decisions)
+
+
+def data_groups(decisions: Decisions) -> tuple[Group, Group]:
+    """The groups that share dense and expert parameters, with an axis for the ranks."""
+    dense = dense_data_group(
+        tp=over_kinds(decisions["tp"]), cp=over_kinds(decisions["cp"]), dp=over_kinds(decisions["dp"])
+    )
+    expert = expert_data_group(
+        tp=over_kinds(decisions["tp"]),
+        cp=over_kinds(decisions["cp"]),
+        dp=over_kinds(decisions["dp"]),
+        ep=over_kinds(decisions["ep"]),
+        etp=over_kinds(decisions["etp"]),
+    )
+    return dense, expert
+
+
+def rank_parameters(facts: Facts, decisions: Decisions, held: Stages) -> RankParameters:
+    """Parameters on one device of each rank: the sum of S_w in (4)."""
+    layer = lookup(layer_footprint, facts, decisions)
+    edge = lookup(edge_footprint, facts, decisions)
+    last = over_kinds(edge.head_parameters) + over_kinds(edge.mtp_parameters)
+    return RankParameters(
+        layers=_over_layers(held, layer.dense_parameters),
+        edges=held.first * over_kinds(edge.embedding_parameters) + held.last * last,
+        experts=_over_layers(held, layer.expert_parameters) + held.last * over_kinds(edge.mtp_expert_parameters),
+    )
+
+
+def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
+    """
+    Peak device memory of each rank.
+
+    .. math:: M_{peak} = M_{static} + M_{act} + M_{const}
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (4)-(6), (25), (27), (29), (31), (33).
+    """
+    profile, precision = facts.cluster.device.profile, facts.workload.precision
+    layer = lookup(layer_footprint, facts, decisions)
+    edge = lookup(edge_footprint, facts, decisions)
+    parameters = rank_parameters(facts, decisions, held)
+    recompute, offload = over_kinds(decisions["recompute"]), over_kinds(decisions["activation_offload"])
+    sharding, in_flight = over_kinds(decisions["sharding"]), microbatches_in_flight(facts, decisions, held)
+    states = partial(_state_bytes, precision, parameters, *data_groups(decisions), sharding=sharding)
+    activations = activation_bytes(
+        _over_layers(held, layer.saved_bytes),
+        _over_layers(held, layer.attention_bytes),
+        _over_layers(held, layer.input_bytes),
+        microbatches_in_flight=in_flight,
+        recompute=recompute,
+        activation_offload=offload,
+    )
+    working = working_bytes(
+        _largest(layer.saved_bytes), _largest(layer.attention_bytes), recompute=recompute, activation_offload=offload
+    )
+    largest_layer = _largest(layer.dense_parameters + layer.expert_parameters)
+    ones = np.ones_like(held.rank)
+    return RankBytes(
+        weights=states(weight_bytes),
+        gradients=states(gradient_bytes),
+        optimizer=np.where(over_kinds(decisions["optimizer_offload"]), 0.0, states(optimizer_bytes)),
+        activations=np.asarray(activations),
+        logits=held.last * over_kinds(edge.last_saved_bytes),
+        working=ones * profile.working_layers * working,
+        gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
+        buffers=held.first * profile.embedding_buffers * BUFFER_BYTES * over_kinds(edge.embedding_parameters),
+        runtime=ones * profile.runtime_bytes,
+    )
+
+
+def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    Host memory that one device of each rank needs: offloaded activations and optimizer states.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (27), (33)-(35) and the limit M_CPU in (42).
+    """
+    layer = lookup(layer_footprint, facts, decisions)
+    parameters = rank_parameters(facts, decisions, held)
+    precision, sharding = facts.workload.precision, over_kinds(decisions["sharding"])
+    states = _state_bytes(precision, parameters, *data_groups(decisions), optimizer_bytes, sharding=sharding)
+    activations = offloaded_bytes(
+        _over_layers(held, layer.saved_bytes),
+        _over_layers(held, layer.attention_bytes),
+        _over_layers(held, layer.input_bytes),
+        microbatches_in_flight=microbatches_in_flight(facts, decisions, held),
+        recompute=over_kinds(decisions["recompute"]),
+        activation_offload=over_kinds(decisions["activation_offload"]),
+    )
+    return np.asarray(np.where(over_kinds(decisions["optimizer_offload"]), states, 0.0) + activations)
+
+
+def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """Micro-batches whose activations a rank holds at the peak, in units of all its layers."""
+    vpp = over_kinds(decisions["vpp"])
+    chunks = chunks_in_flight(
+        pp=over_kinds(decisions["pp"]),
+        vpp=vpp,
+        num_microbatches=over_kinds(microbatches(facts, decisions)),
+        rank=held.rank,
+    )
+    return np.asarray(chunks / vpp)
+
+
+def _state_bytes(
+    precision: Precision,
+    parameters: RankParameters,
+    dense: Group,
+    expert: Group,
+    state: StateBytes,
+    *,
+    sharding: NDArray[np.int64],
+) -> Array:
+    """One state of all parameters of a rank, each sharded over its own group."""
+    return np.asarray(
+        state(precision, parameters=parameters.dense, group_ranks=dense.ranks, sharding=sharding)
+        + state(precision, parameters=parameters.experts, group_ranks=expert.ranks, sharding=sharding)
+    )
+
+
+def _over_layers(held: Stages, per_kind: Array) -> Array:
+    """The sum over a rank's layers of a quantity per kind of layer, shape (..., U)."""
+    return np.asarray((held.layers * per_kind[..., None, :]).sum(axis=-1))
+
+
+def _largest(per_kind: Array) -> Array:
+    """The largest over the kinds of layers, with an axis for the ranks."""
+    return np.asarray(per_kind.max(axis=-1, keepdims=True))

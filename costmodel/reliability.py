@@ -1,0 +1,204 @@
+"""
+Failures, checkpoints and the time of a whole training: MoFa, equations (36)-(41), (44) and (45).
+
+T_step is ``step_seconds``, K ``interval_steps``, N_step ``num_steps``; q is the job's failures per second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from costmodel.spec import Cluster, RecoveryLevel, Reliability, Workload
+
+DAY = 86_400.0
+
+
+def num_steps(workload: Workload) -> int:
+    r"""
+    Optimizer steps of the whole training, MoFa equation (37).
+
+    .. math:: N_{step} = \lceil D / (gbs \cdot s) \rceil
+    """
+    return math.ceil(workload.tokens / (workload.global_batch_size * workload.sequence_length))
+
+
+def effective_seconds(*, num_steps: int, step_seconds: float) -> float:
+    r"""
+    Time in which the training makes progress, MoFa equation (37).
+
+    .. math:: T_{eff} = N_{step} T_{step}
+    """
+    return num_steps * step_seconds
+
+
+def failures_per_second(cluster: Cluster, reliability: Reliability) -> float:
+    r"""
+    Failures of any node of the job per second, the q of MoFa equation (38).
+
+    .. math:: q = N_{node} P_f / 86400
+    """
+    return cluster.num_nodes * reliability.failures_per_node_day / DAY
+
+
+def num_failures(cluster: Cluster, reliability: Reliability, *, total_seconds: float) -> float:
+    r"""
+    Mean failures of the whole training, MoFa equation (38); also interruptions can fail.
+
+    .. math:: N_{fail} = q (T_{eff} + T_{int})
+    """
+    return failures_per_second(cluster, reliability) * total_seconds
+
+
+def failure_seconds(reliability: Reliability, *, interval_steps: float, step_seconds: float) -> float:
+    r"""
+    Time lost to one failure, a part of MoFa equation (39): recovery and half an interval done again.
+
+    .. math:: MTTR + K T_{step} / 2
+    """
+    return reliability.mttr_seconds + interval_steps * step_seconds / 2
+
+
+def interruption_seconds(
+    reliability: Reliability, *, failures: float, interval_steps: float, num_steps: int, step_seconds: float
+) -> float:
+    r"""
+    Time without progress, MoFa equation (39): the start, the failures and the checkpoints.
+
+    .. math:: T_{int} = T_{init} + N_{fail} (MTTR + K T_{step} / 2) + (N_{step} / K) T_{ckpt}
+    """
+    lost = failures * failure_seconds(reliability, interval_steps=interval_steps, step_seconds=step_seconds)
+    saved = num_steps / interval_steps * reliability.checkpoint_seconds
+    return reliability.init_seconds + lost + saved
+
+
+def progress_fraction(
+    cluster: Cluster, reliability: Reliability, *, interval_steps: float, step_seconds: float
+) -> float:
+    r"""
+    Share of the time that failures leave, the numerator of MoFa equation (40); without progress not positive.
+
+    .. math:: 1 - q (MTTR + K T_{step} / 2)
+    """
+    lost = failure_seconds(reliability, interval_steps=interval_steps, step_seconds=step_seconds)
+    return 1 - failures_per_second(cluster, reliability) * lost
+
+
+def total_seconds(
+    cluster: Cluster, reliability: Reliability, *, interval_steps: float, num_steps: int, step_seconds: float
+) -> float:
+    r"""
+    Time of the whole training, MoFa equations (38) and (39) solved for it.
+
+    .. math:: T_{total} = \frac{N_{step} T_{step} + (N_{step} / K) T_{ckpt} + T_{init}}{1 - q (MTTR + K T_{step} / 2)}
+
+    Defined only while failures leave progress: :func:`progress_fraction` is positive.
+    """
+    progress = progress_fraction(cluster, reliability, interval_steps=interval_steps, step_seconds=step_seconds)
+    effective = effective_seconds(num_steps=num_steps, step_seconds=step_seconds)
+    saved = num_steps / interval_steps * reliability.checkpoint_seconds
+    return (effective + saved + reliability.init_seconds) / progress
+
+
+def ettr_fraction(*, effective_seconds: float, interruption_seconds: float) -> float:
+    r"""
+    Effective training time ratio, MoFa equation (36).
+
+    .. math:: ETTR = T_{eff} / (T_{eff} + T_{int})
+    """
+    return effective_seconds / (effective_seconds + interruption_seconds)
+
+
+def ettr_closed_fraction(
+    cluster: Cluster, reliability: Reliability, *, interval_steps: float, num_steps: int, step_seconds: float
+) -> float:
+    r"""
+    Effective training time ratio without the detour over the total time, MoFa equation (40).
+
+    .. math::
+
+        ETTR = \frac{1 - q (MTTR + K T_{step} / 2)}{1 + T_{ckpt} / (K T_{step}) + T_{init} / (N_{step} T_{step})}
+    """
+    progress = progress_fraction(cluster, reliability, interval_steps=interval_steps, step_seconds=step_seconds)
+    saved = reliability.checkpoint_seconds / (interval_steps * step_seconds)
+    started = reliability.init_seconds / (num_steps * step_seconds)
+    return progress / (1 + saved + started)
+
+
+def mttr_seconds(levels: Iterable[RecoveryLevel]) -> float:
+    r"""
+    Mean time to repair, MoFa equation (41).
+
+    .. math:: MTTR = \sum_i P_i T_i
+
+    >>> process = RecoveryLevel(name="process", probability=0.3, seconds=141)
+    >>> pod = RecoveryLevel(name="pod", probability=0.6, seconds=262)
+    >>> job = RecoveryLevel(name="job", probability=0.1, seconds=307)
+    >>> round(mttr_seconds([process, pod, job]), 1)
+    230.2
+    """
+    return sum(level.probability * level.seconds for level in levels)
+
+
+def optimal_interval_steps(cluster: Cluster, reliability: Reliability, *, num_steps: int, step_seconds: float) -> float:
+    r"""
+    Steps between checkpoints that minimise the total time, real valued, MoFa equation (44).
+
+    .. math:: K^* = \frac{-T_{ckpt} + \sqrt{T_{ckpt}^2 + 2 T_{ckpt} (1 - q MTTR) e / (q T_{step})}}{e}
+
+    with :math:`e = T_{step} + T_{init} / N_{step}`, the step and its share of the start. With T_init = 0 this is
+    MoFa's form; both are the zero of the derivative of :func:`total_seconds`.
+
+    Returns
+    -------
+    float
+        Infinite where nothing fails. Defined only while failures leave progress: q MTTR < 1.
+    """
+    failure_rate = failures_per_second(cluster, reliability)
+    if failure_rate == 0:
+        return math.inf
+    saving = reliability.checkpoint_seconds
+    step = step_seconds + reliability.init_seconds / num_steps
+    repaired = 1 - failure_rate * reliability.mttr_seconds
+    return (math.sqrt(saving * saving + 2 * saving * repaired * step / (failure_rate * step_seconds)) - saving) / step
+
+
+def linearity_fraction(*, small_step_seconds: float, large_step_seconds: float) -> float:
+    r"""
+    How much of a cluster's speed per device a larger one keeps, MoFa equation (45).
+
+    The global batch grows with the number of devices, so that each device has the same work in both.
+
+    .. math:: linearity_{1 \to 2} = T_{step, 1} / T_{step, 2}
+    """
+    return small_step_seconds / large_step_seconds
+
+
+def checkpoint_bytes(workload: Workload, *, num_parameters: float) -> float:
+    """Bytes of one checkpoint: the weights and the optimizer states of the whole model, once."""
+    precision = workload.precision
+    return num_parameters * (precision.weight_bytes + precision.optimizer_bytes)
+
+
+def checkpoint_seconds(cluster: Cluster, *, checkpoint_bytes: float, asynchronous: bool) -> float:
+    """
+    Training time that one checkpoint takes.
+
+    Every device saves an equal share: it copies it to the host, and the host writes it. A synchronous save waits for
+    both, an asynchronous one for the copy.
+    """
+    share = checkpoint_bytes / cluster.num_devices
+    copy_seconds = share / cluster.device.device_to_host_bandwidth
+    write_seconds = share / cluster.device.disk_write_bandwidth
+    return copy_seconds if asynchronous else copy_seconds + write_seconds
+
+
+def load_seconds(cluster: Cluster, *, checkpoint_bytes: float) -> float:
+    """Time to read a checkpoint and to copy it to the devices, an equal share each."""
+    share = checkpoint_bytes / cluster.num_devices
+    return share / cluster.device.disk_read_bandwidth + share / cluster.device.host_to_device_bandwidth
+
+
+def recovery_seconds(cluster: Cluster, *, restart_seconds: float, checkpoint_bytes: float) -> float:
+    """Time to repair, from the time to detect and restart and the time to load the last checkpoint."""
+    return restart_seconds + load_seconds(cluster, checkpoint_bytes=checkpoint_bytes)

@@ -1,0 +1,419 @@
+"""
+One optimizer step of any strategy: MoFa (14), (16), with the slowest rank's pace and the fullest rank's memory.
+
+Decisions may be scalars or arrays that broadcast against each other. Each part is computed at the broadcast shape of
+the decisions that it depends on; only the last sums have the shape of all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.collectives import collective_seconds
+from costmodel.compute import edge_seconds, layer_seconds
+from costmodel.groups import Group, pipeline_group
+from costmodel.layer import Array, Decisions, LayerParts, layer_parts, over_kinds
+from costmodel.operators.operator import Numbers
+from costmodel.optimizer import (
+    device_update_seconds,
+    gradient_reduce_seconds,
+    host_update_seconds,
+    parameter_gather_seconds,
+    parameter_pass_seconds,
+    state_shards,
+)
+from costmodel.overlap import exposed_beside_seconds, exposed_dp_seconds, exposed_dp_seconds_measured
+from costmodel.pipeline import bubble_seconds, busy_seconds, hop_exposed_seconds
+from costmodel.rank import (
+    data_groups,
+    different_ranks,
+    rank_bytes,
+    rank_host_bytes,
+    rank_parameters,
+)
+from costmodel.spec import Cluster, Model, Workload
+from costmodel.stages import Stages
+from costmodel.strategy import Recompute, Sharding
+from costmodel.tables import Facts, lookup, microbatches
+
+BUCKET_PARAMETERS = 40e6
+BUCKET_PARAMETERS_PER_RANK = 1e6
+"""A bucket of data-parallel communication holds the larger of the two, the second times the group's ranks (Megatron-LM,
+``megatron/core/distributed/distributed_data_parallel.py``, default ``bucket_size``)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """
+    What a strategy costs; every field has the broadcast shape of the decisions.
+
+    Parameters
+    ----------
+    step_seconds
+        One optimizer step.
+    device_bytes
+        Peak memory of the fullest device.
+    host_bytes
+        Host memory that one device needs.
+    """
+
+    step_seconds: Array
+    device_bytes: Array
+    host_bytes: Array
+
+
+def cost(facts: Facts, decisions: Decisions) -> Cost:
+    """
+    Step time and memory of the strategies that the decisions span.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    decisions
+        Every decision of :class:`costmodel.strategy.Strategy` by name; scalars, or arrays that broadcast.
+    """
+    held = different_ranks(facts, decisions)
+    return Cost(
+        step_seconds=step_seconds(facts, decisions, held),
+        device_bytes=rank_bytes(facts, decisions, held).total.max(axis=-1),
+        host_bytes=rank_host_bytes(facts, decisions, held).max(axis=-1),
+    )
+
+
+def step_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    r"""
+    One optimizer step.
+
+    .. math:: T_{step} = T_{warmup} + T_{steady} + T_{cooldown} + T_{opt}
+
+    written as what the slowest rank does in it, which is the same sum: it works, it waits for the pipeline to fill and
+    to drain, and what is exposed of the transfers between ranks and of the optimizer is added.
+
+    Parameters
+    ----------
+    facts, decisions
+        As in :func:`cost`.
+    held
+        What the ranks hold.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (14).
+    """
+    parts = layer_parts(facts, decisions)
+    ranks = rank_seconds(facts, decisions, held, parts.total)
+    ending = dp_seconds(facts, decisions, held, ranks) + update_seconds(facts, decisions, held)
+    return np.asarray(
+        pipeline_seconds(facts, decisions, held, parts, ranks)
+        + pp_seconds(facts, decisions, held)
+        + ending.max(axis=-1)
+    )
+
+
+def pipeline_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Array:
+    """Busy time, bubble, and what the pipeline's edges add: (12) without the transfers between ranks."""
+    slowest = ranks.max(axis=-1)
+    return np.asarray(
+        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
+        + bubble_seconds(slowest, all_ranks_seconds(facts, decisions, held, parts.total), vpp=decisions["vpp"])
+        + fill_seconds(facts, decisions)
+        + ep_edge_seconds(held, parts)
+    )
+
+
+# --- the pipeline ------------------------------------------------------------------------------------------
+
+
+def rank_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array) -> Array:
+    """
+    One micro-batch on each different rank, forward and backward: R, shape (..., U).
+
+    Parameters
+    ----------
+    facts, decisions, held
+        As in :func:`step_seconds`.
+    layer
+        Seconds of one layer of each kind, shape (..., K).
+    """
+    edge = lookup(edge_seconds, facts, decisions)
+    edges = held.first * over_kinds(edge.first) + held.last * over_kinds(edge.last)
+    return np.asarray((held.layers * layer[..., None, :]).sum(axis=-1) + edges)
+
+
+def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array) -> Array:
+    """One micro-batch on all ranks together: the whole model once, shape (...)."""
+    edge = lookup(edge_seconds, facts, decisions)
+    layers = (held.all_layers * layer).sum(axis=-1)
+    return np.asarray(layers + edge.first + edge.last)
+
+
+def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """What each rank adds once per step because the head's slot is longer than the others, measured by the profile."""
+    head = lookup(edge_seconds, facts, decisions).head
+    return np.asarray(facts.cluster.device.profile.head_fill_fraction * head * decisions["pp"])
+
+
+def ep_edge_seconds(held: Stages, parts: LayerParts) -> Array:
+    """
+    Expert-parallel communication that warm-up and cool-down expose though the steady phase hides it.
+
+    Each passes all chunks once, so that the whole model's all-to-alls are exposed once (MoFa, Table 8: the EP column
+    depends on neither the number of micro-batches nor of ranks).
+    """
+    return np.asarray((held.all_layers * parts.ep_edges).sum(axis=-1))
+
+
+def hop_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    pp: Numbers,
+    dp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+) -> Array:
+    r"""
+    One transfer of a micro-batch's activations between pipeline ranks, each tensor-parallel rank sending its share.
+
+    .. math:: T_{pp} = b s h D / (t c B)
+
+    Zero without a pipeline. Without sequence parallelism the ranks still send 1/t each and gather on arrival
+    (Megatron-LM's scatter-gather, arXiv:2104.04473, section 4.1).
+    """
+    group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
+    elements = mbs * workload.sequence_length * model.hidden_size / (tp * cp) + 0 * sequence_parallel
+    nbytes = workload.precision.activation_bytes * elements
+    seconds = collective_seconds(cluster, "pp", "send", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+    return np.asarray(seconds * (np.asarray(pp) > 1))
+
+
+def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    Exposed transfers between pipeline ranks: all of them in warm-up and cool-down, the rest of (23) in between.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of one chunk.
+    """
+    profile = facts.cluster.device.profile
+    hop = lookup(hop_seconds, facts, decisions)
+    seconds = lookup(layer_seconds, facts, decisions)
+    chunk = (held.layers * seconds.forward[..., None, :]).sum(axis=-1).max(axis=-1) / decisions["vpp"]
+    hidden = exposed_beside_seconds(
+        hop,
+        chunk,
+        slowdown_communication=profile.overlap_slowdown_communication,
+        slowdown_compute=profile.overlap_slowdown_compute,
+    )
+    steady = np.where(np.asarray(decisions["pp_overlap"]), hidden, hop)
+    m = microbatches(facts, decisions)
+    return np.asarray(hop_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m))
+
+
+# --- the optimizer -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataParallel:
+    """
+    Data-parallel communication of one step alone, on each different rank: shape (..., U).
+
+    Parameters
+    ----------
+    reduce, gather
+        All reduce-scatters of gradients; all gathers of parameters (or the second half of the all-reduces).
+    """
+
+    reduce: Array
+    gather: Array
+
+
+def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> DataParallel:
+    r"""
+    Data-parallel communication alone.
+
+    Gradients are reduced once per step, from ZeRO-2 on once per micro-batch; parameters are gathered once, under ZeRO-3
+    twice per micro-batch (before the forward and before the backward pass). Without sharding the gradients are gathered
+    instead of the parameters: together an all-reduce.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (13); Rajbhandari et al., arXiv:1910.02054, section 7.
+    """
+    cluster, workload = facts.cluster, facts.workload
+    parameters = rank_parameters(facts, decisions, held)
+    dense, expert = data_groups(decisions)
+    sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
+    reduce = gradient_reduce_seconds(cluster, workload, parameters=parameters.dense, group=dense)
+    reduce = reduce + gradient_reduce_seconds(cluster, workload, parameters=parameters.experts, group=expert)
+    gather = parameter_gather_seconds(cluster, workload, parameters=parameters.dense, group=dense)
+    gather = gather + parameter_gather_seconds(cluster, workload, parameters=parameters.experts, group=expert)
+    reduces = np.where(sharding >= int(Sharding.GRADIENTS), m, 1)
+    gathers = np.where(sharding >= int(Sharding.WEIGHTS), 2 * m, 1)
+    return DataParallel(
+        reduce=np.asarray(reduce * reduces),
+        gather=np.where(sharding == int(Sharding.NONE), reduce, gather * gathers),
+    )
+
+
+def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, ranks: Array) -> Array:
+    """
+    Exposed data-parallel communication of each different rank, by (24) or by the profile's measured law.
+
+    Parameters
+    ----------
+    facts, decisions, held
+        As in :func:`step_seconds`.
+    ranks
+        One micro-batch on each rank; only a measured law needs it.
+    """
+    profile = facts.cluster.device.profile
+    alone = data_parallel_seconds(facts, decisions, held)
+    plain = alone.reduce + alone.gather
+    if profile.dp_overlap is None:
+        overlapped = _dp_overlapped(facts, decisions, held, alone)
+    else:
+        law = profile.dp_overlap
+        overlapped = np.asarray(
+            exposed_dp_seconds_measured(
+                plain,
+                ranks,
+                pp=over_kinds(decisions["pp"]),
+                unhidden=law.unhidden,
+                slowdown=law.slowdown,
+                window=law.window,
+            )
+        )
+    return np.where(over_kinds(decisions["dp_overlap"]), overlapped, plain)
+
+
+def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: DataParallel) -> Array:
+    profile = facts.cluster.device.profile
+    sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
+    forward, backward = _window_seconds(facts, decisions, held)
+    pieces = _num_buckets(facts, decisions, held)
+    once = _window_fraction(facts, decisions, held)
+    every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
+    slowdowns = {
+        "slowdown_communication": profile.overlap_slowdown_communication,
+        "slowdown_compute": profile.overlap_slowdown_compute,
+    }
+    reduce = exposed_dp_seconds(
+        alone.reduce,
+        np.where(every_reduce, m, once) * backward,
+        num_pieces=np.where(every_reduce, m, 1) * pieces,
+        **slowdowns,
+    )
+    gather = exposed_dp_seconds(
+        alone.gather,
+        np.where(every_gather, m * (forward + backward), once * forward),
+        num_pieces=np.where(every_gather, 2 * m, 1) * pieces,
+        **slowdowns,
+    )
+    return np.asarray(reduce + gather)
+
+
+def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
+    """Computation of one micro-batch on each rank behind which communication can hide: forward and backward."""
+    seconds = lookup(layer_seconds, facts, decisions)
+    recompute = over_kinds(decisions["recompute"])
+    selective = np.where(recompute == int(Recompute.SELECTIVE), seconds.attention_forward, 0.0)
+    again = np.where(recompute == int(Recompute.FULL), seconds.forward, selective)
+    forward = (held.layers * seconds.forward[..., None, :]).sum(axis=-1)
+    backward = (held.layers * (seconds.backward + again)[..., None, :]).sum(axis=-1)
+    return np.asarray(forward), np.asarray(backward)
+
+
+def _window_fraction(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    r"""
+    Micro-batches' worth of a rank's computation that runs while one chunk's communication is under way.
+
+    The other v - 1 chunks pass p micro-batches each in cool-down or warm-up, and within the last chunk all layers but
+    one are computed behind another's communication.
+
+    .. math:: w = \left[(v - 1) p + 1 - 1/l\right] / v
+    """
+    vpp, largest = over_kinds(decisions["vpp"]), over_kinds(held.largest_chunk)
+    return np.asarray(((vpp - 1) * over_kinds(decisions["pp"]) + 1 - 1 / np.maximum(largest, 1)) / vpp)
+
+
+def _num_buckets(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """Buckets of a rank's parameters: none spans two chunks, none is smaller than a layer or the framework's size."""
+    parameters = rank_parameters(facts, decisions, held)
+    dense, _ = data_groups(decisions)
+    size = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * np.asarray(dense.ranks))
+    layers = over_kinds(decisions["vpp"]) * over_kinds(held.largest_chunk)
+    buckets = np.minimum((parameters.dense + parameters.experts) / size, layers)
+    return np.asarray(np.maximum(buckets, over_kinds(decisions["vpp"])))
+
+
+def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    Parameter update of each different rank, on the device or on the host, shape (..., U).
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (13), (26), (28).
+    """
+    device, profile = facts.cluster.device, facts.cluster.device.profile
+    parameters = rank_parameters(facts, decisions, held)
+    dense, expert = data_groups(decisions)
+    updated = parameters.layers + profile.edge_update_fraction * parameters.edges
+    local = updated / _shards(dense, decisions) + parameters.experts / _shards(expert, decisions)
+    on_host = host_update_seconds(device, facts.workload, local_parameters=local)
+    on_device = device_update_seconds(device, local_parameters=local)
+    passes = parameter_pass_seconds(device, parameters=updated + parameters.experts)
+    return np.where(over_kinds(decisions["optimizer_offload"]), on_host, on_device + passes)
+
+
+def _shards(group: Group, decisions: Decisions) -> Numbers:
+    return state_shards(group.ranks, sharding=over_kinds(decisions["sharding"]), level=Sharding.OPTIMIZER)
+
+
+# --- bounds ------------------------------------------------------------------------------------------------
+
+
+def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """
+    A step time that no choice of features undercuts, from the degrees alone.
+
+    Nothing is recomputed or offloaded, each communication takes the faster of its two ways, data-parallel communication
+    is hidden, states are updated where that is fastest.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    decisions
+        The degrees and ``sequence_parallel``; features are ignored.
+    """
+    ideal = {**decisions, "recompute": Recompute.NONE, "activation_offload": False}
+    hidden, plain = (layer_parts(facts, {**ideal, **dict.fromkeys(LAYER_OVERLAPS, on)}) for on in (True, False))
+    layer = LayerParts(
+        compute=np.minimum(hidden.compute, plain.compute),
+        recompute=hidden.recompute,
+        tp=np.minimum(hidden.tp, plain.tp),
+        cp=np.minimum(hidden.cp, plain.cp),
+        ep=np.minimum(hidden.ep, plain.ep),
+        offload=hidden.offload,
+        ep_edges=np.zeros_like(hidden.ep_edges),
+    )
+    held = different_ranks(facts, ideal)
+    ranks = rank_seconds(facts, ideal, held, layer.total)
+    transfers = [pp_seconds(facts, {**ideal, "pp_overlap": on}, held) for on in (True, False)]
+    updates = [
+        update_seconds(facts, {**ideal, "sharding": sharding, "optimizer_offload": offload}, held).max(axis=-1)
+        for sharding in (Sharding.NONE, Sharding.OPTIMIZER)
+        for offload in (False, True)
+    ]
+    pipeline = pipeline_seconds(facts, ideal, held, layer, ranks)
+    return np.asarray(pipeline + np.minimum(*transfers) + np.minimum.reduce(updates))
+
+
+LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")

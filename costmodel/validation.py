@@ -1,0 +1,228 @@
+"""From plain data to validated records: pydantic checks, and the first thing wrong becomes one clear sentence."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from costmodel.errors import SpecError, did_you_mean
+
+Record = TypeVar("Record")
+
+MAX_SHOWN = 60
+"""Characters of a user's value that a message repeats."""
+
+EXPECTED = {
+    "int_type": "int",
+    "int_parsing": "int",
+    "int_parsing_size": "int",
+    "int_from_float": "int",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "dataclass_type": "a mapping",
+    "dict_type": "a mapping",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "none_required": "null",
+}
+"""What was expected, by pydantic's type of error."""
+
+LIMITS = {"greater_than_equal": "at least {ge}", "greater_than": "more than {gt}", "less_than_equal": "at most {le}"}
+LENGTHS = {"too_short": "at least {min_length}", "too_long": "at most {max_length}"}
+
+
+def build(record_type: type[Record], mapping: object, where: str) -> Record:
+    """
+    Make a record of plain data, as read from YAML or JSON.
+
+    Parameters
+    ----------
+    record_type
+        A pydantic dataclass; its fields may be records, unions, lists and mappings of them.
+    mapping
+        The entries by field name; text that reads as a number is one (``"8"``, ``"1e9"``), other text is not.
+    where
+        Dotted path of the mapping, the start of every message.
+
+    Raises
+    ------
+    SpecError
+        For the first thing wrong, in the order of the fields; unknown entries first: a misspelt one is also missing.
+
+    >>> from costmodel.spec import RecoveryLevel
+    >>> build(RecoveryLevel, {"name": "pod", "probability": 0.6, "second": 262}, "reliability.levels.1")
+    Traceback (most recent call last):
+    costmodel.errors.SpecError: reliability.levels.1.second: no such entry. Did you mean 'seconds'?
+    """
+    try:
+        record: Record = _adapter(cast(Hashable, record_type)).validate_python(mapping)
+    except ValidationError:
+        raise _first_problem(record_type, mapping, where) from None
+    return record
+
+
+def shown(value: object) -> str:
+    """
+    A value as a message repeats it, in at most 60 characters.
+
+    >>> shown("8k"), shown(True), shown(None)
+    ("'8k'", 'true', 'null')
+    """
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    brief = reprlib.Repr()
+    brief.maxstring = brief.maxother = brief.maxlong = MAX_SHOWN
+    try:
+        return _shortened(brief.repr(value))
+    except ValueError:  # Python refuses to write out integers of more than 4300 digits.
+        return "a number of thousands of digits"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+@cache
+def _adapter(record_type: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast(Any, record_type))
+
+
+# --- down the types, to the first value that does not fit ----------------------------------------------------
+
+
+def _first_problem(annotation: Any, value: object, where: str) -> SpecError:
+    """The first problem of a value that does not fit its annotation."""
+    bare = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    if get_origin(bare) in (Union, UnionType):
+        return _problem_of_union(get_args(bare), value, where)
+    for part, inner, entry in _entries(bare, value):
+        if inner is None:
+            return SpecError(_join(where, part), "no such entry.", did_you_mean(part, _known_keys(bare)))
+        if entry is MISSING:
+            return SpecError(_join(where, part), "is required but missing.")
+        if not _fits(inner, entry):
+            return _first_problem(inner, entry, _join(where, part))
+    return SpecError(where, *_problem(annotation, value))
+
+
+def _entries(annotation: Any, value: object) -> Iterable[tuple[object, Any, object]]:
+    """The parts of a record, a mapping or a list: name, annotation (None: unknown), value (MISSING: none)."""
+    origin = get_origin(annotation)
+    if isinstance(value, Mapping) and _is_record(annotation):
+        return _record_entries(annotation, value)
+    if isinstance(value, Mapping) and origin is dict:
+        key_type, value_type = get_args(annotation)
+        return ((key, value_type if _fits(key_type, key) else None, entry) for key, entry in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and origin in (tuple, list):
+        item_type = get_args(annotation)[0]
+        return ((index, item_type, entry) for index, entry in enumerate(value))
+    return ()
+
+
+def _record_entries(record_type: Any, value: Mapping[Any, object]) -> Iterable[tuple[object, Any, object]]:
+    hints = get_type_hints(record_type, include_extras=True)
+    names = _known_keys(record_type)
+    yield from ((key, None, entry) for key, entry in value.items() if key not in names)
+    required = {field.name for field in fields(record_type) if _is_required(field)}
+    yield from ((name, hints[name], value.get(name, MISSING)) for name in names if name in value or name in required)
+
+
+def _is_record(annotation: Any) -> bool:
+    return isinstance(annotation, type) and is_dataclass(annotation)
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.init and field.default is MISSING and field.default_factory is MISSING
+
+
+def _known_keys(annotation: Any) -> tuple[str, ...]:
+    """What may be written at this level: a record's fields, or the keys that a mapping's type lists."""
+    if _is_record(annotation):
+        return tuple(field.name for field in fields(annotation) if field.init)
+    key_type = get_args(annotation)[0]
+    return get_args(key_type) if get_origin(key_type) is Literal else ()
+
+
+def _fits(annotation: Any, value: object) -> bool:
+    return not _errors(annotation, value)
+
+
+def _errors(annotation: Any, value: object) -> list[Any]:
+    try:
+        TypeAdapter(annotation).validate_python(value)
+    except ValidationError as error:
+        return error.errors(include_url=False)
+    return []
+
+
+def _join(where: str, part: object) -> str:
+    name = _shortened(str(part) if str(part).isprintable() else repr(part))
+    return f"{where}.{name}" if where else name
+
+
+# --- a union: the member that the user most likely meant -----------------------------------------------------
+
+
+def _problem_of_union(members: tuple[Any, ...], value: object, where: str) -> SpecError:
+    members = tuple(member for member in members if member is not NoneType)
+    alike = [member for member in members if _is_alike(member, value)] or list(members)
+    if len(alike) == 1 or isinstance(value, Mapping):
+        return _first_problem(min(alike, key=lambda member: _num_wrong_keys(member, value)), value, where)
+    errors = [(member, _errors(member, value)[0]) for member in alike]
+    for member, error in errors:
+        if _expected(error) is None:
+            return SpecError(where, *_problem(member, value))
+    expected = dict.fromkeys(str(_expected(error)) for _, error in errors)
+    return SpecError(where, f"expected {' or '.join(expected)}, got {shown(value)}.")
+
+
+def _is_alike(annotation: Any, value: object) -> bool:
+    """Whether a value has the form of an annotation: a mapping, a list, or neither."""
+    bare = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    if isinstance(value, Mapping):
+        return _is_record(bare) or get_origin(bare) is dict
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return get_origin(bare) in (tuple, list)
+    return not _is_record(bare) and get_origin(bare) not in (dict, tuple, list)
+
+
+def _num_wrong_keys(annotation: Any, value: object) -> int:
+    return sum(inner is None or entry is MISSING for _, inner, entry in _entries(annotation, value))
+
+
+# --- one value: what was expected, what was seen -------------------------------------------------------------
+
+
+def _problem(annotation: Any, value: object) -> tuple[str, str]:
+    """Sentence and hint for a value that is wrong in itself."""
+    error = _errors(annotation, value)[0]
+    kind, context = error["type"], error.get("ctx", {})
+    hint = _literal_hint(annotation, value) if kind == "literal_error" else ""
+    if expected := _expected(error):
+        return f"expected {expected}, got {shown(value)}.", hint
+    if kind in LIMITS:
+        return f"must be {LIMITS[kind].format(**context)}, got {shown(value)}.", hint
+    if kind in LENGTHS:
+        return f"length must be {LENGTHS[kind].format(**context)}, got {context['actual_length']}.", hint
+    return f"{error['msg'].removeprefix('Value error, ').rstrip('.')}.", hint
+
+
+def _expected(error: Any) -> str | None:
+    if error["type"] == "literal_error":
+        return str(error["ctx"]["expected"])
+    return EXPECTED.get(error["type"])
+
+
+def _literal_hint(annotation: Any, value: object) -> str:
+    hint = did_you_mean(value, [str(choice) for choice in get_args(annotation)])
+    return hint if hint.startswith("Did") else ""

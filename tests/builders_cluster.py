@@ -1,0 +1,90 @@
+"""Small valid facts and decisions; a test names only what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.spec import Cluster, Device, Model, Network, Precision, Profile, Workload
+from costmodel.strategy import Recompute, Sharding, Strategy
+from costmodel.tables import Facts
+
+GB = 10**9
+
+
+def a_device(**changes: Any) -> Device:
+    """Eight devices of 80 GB per node, NVLink inside it, 50 GB/s outside."""
+    profile = Profile(
+        attention_efficiency=0.5, memory_efficiency=0.8, runtime_bytes=1 * GB, cpu_parameters_per_second=4 * GB
+    )
+    facts: dict[str, Any] = {
+        "name": "test-device",
+        "peak_flops": {"bf16": 1e15},
+        "memory_bytes": 80 * GB,
+        "memory_bandwidth": 3000 * GB,
+        "devices_per_node": 8,
+        "networks": (
+            Network(name="nvlink", num_peers=8, bandwidth=400 * GB, latency=1e-6),
+            Network(name="node", num_peers=10**6, bandwidth=50 * GB, latency=1e-5),
+        ),
+        "host_memory_bytes": 200 * GB,
+        "host_to_device_bandwidth": 32 * GB,
+        "device_to_host_bandwidth": 32 * GB,
+        "disk_write_bandwidth": 2 * GB,
+        "disk_read_bandwidth": 2 * GB,
+        "profile": profile,
+    }
+    return Device(**(facts | changes))
+
+
+def a_cluster(num_devices: int = 64, **device: Any) -> Cluster:
+    """Test devices, 64 of them unless told otherwise."""
+    return Cluster(device=a_device(**device), num_devices=num_devices)
+
+
+def a_workload(**changes: Any) -> Workload:
+    """128 sequences of 4,096 tokens per step, a billion tokens in all."""
+    precision = Precision(
+        name="bf16",
+        compute="bf16",
+        weight_bytes=2,
+        gradient_bytes=4,
+        optimizer_bytes=12,
+        parameter_gather_bytes=2,
+    )
+    facts: dict[str, Any] = {
+        "global_batch_size": 128,
+        "sequence_length": 4096,
+        "tokens": 1e9,
+        "precision": precision,
+    }
+    return Workload(**(facts | changes))
+
+
+def facts(model: Model, *, cluster: Cluster | None = None, workload: Workload | None = None) -> Facts:
+    """The model on the test cluster with the test workload."""
+    return Facts(model=model, cluster=cluster or a_cluster(), workload=workload or a_workload())
+
+
+def a_strategy(**changes: Any) -> Strategy:
+    """Everything is 1, off or none, but for the changes."""
+    decisions: dict[str, Any] = {
+        "tp": 1,
+        "cp": 1,
+        "pp": 1,
+        "dp": 1,
+        "ep": 1,
+        "etp": 1,
+        "vpp": 1,
+        "mbs": 1,
+        "sequence_parallel": False,
+        "sharding": Sharding.NONE,
+        "recompute": Recompute.NONE,
+        "activation_offload": False,
+        "optimizer_offload": False,
+        "tp_overlap": False,
+        "cp_overlap": False,
+        "ep_overlap": False,
+        "pp_overlap": False,
+        "dp_overlap": False,
+    }
+    return Strategy(**(decisions | changes))

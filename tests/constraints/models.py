@@ -1,0 +1,32 @@
+"""Models whose numbers make the rules' arithmetic easy to follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mlp, Model
+
+ATTENTION = Attention(num_heads=32, num_kv_heads=8, head_dim=128)
+DENSE_LAYER = Layer(attention=ATTENTION, feed_forward=Mlp(ffn_hidden_size=96))
+EXPERT_LAYER = Layer(
+    attention=ATTENTION,
+    feed_forward=Experts(num_experts=16, top_k=2, ffn_hidden_size=48, shared_ffn_hidden_size=40),
+)
+GATED_DELTA_LAYER = Layer(
+    attention=LinearAttention(
+        variant="gated_delta", num_key_heads=16, num_value_heads=32, key_head_dim=128, value_head_dim=128
+    ),
+    feed_forward=Mlp(ffn_hidden_size=96),
+)
+
+
+def a_stack(*layers: Layer, **changes: Any) -> Model:
+    """A model of these layers."""
+    return Model(**({"name": "test", "hidden_size": 4096, "vocab_size": 32000, "layers": layers} | changes))
+
+
+DENSE = a_stack(*[DENSE_LAYER] * 8)
+SPARSE = a_stack(DENSE_LAYER, *[EXPERT_LAYER] * 7)
+ONE_MTP = a_stack(*[EXPERT_LAYER] * 8, mtp_layers=(EXPERT_LAYER,))
+TWO_MTP = a_stack(*[EXPERT_LAYER] * 8, mtp_layers=(EXPERT_LAYER, EXPERT_LAYER))
+HYBRID = a_stack(*[GATED_DELTA_LAYER] * 3, DENSE_LAYER)

@@ -1,0 +1,303 @@
+"""Every rule: one strategy that it allows, one that it refuses, its sentence, arrays like scalars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from constraints import (
+    FRAMEWORK_RULES,
+    MEMORY_RULES,
+    PHYSICS_RULES,
+    RULES,
+    divisibility,
+    experts,
+    family,
+    features,
+    frameworks,
+    memory,
+    microbatches,
+    sentence,
+    topology,
+)
+from constraints.rule import Rule
+from constraints.verdict import violated
+from costmodel.spec import Model
+from costmodel.strategy import DECISIONS, Recompute, Sharding
+from costmodel.tables import tabulate
+from tests.builders_cluster import GB, a_cluster, a_strategy, a_workload, facts
+from tests.constraints.models import DENSE, DENSE_LAYER, HYBRID, ONE_MTP, SPARSE, TWO_MTP, a_stack
+
+NO_BYTES = {"device_bytes": 0.0, "host_bytes": 0.0, "memory_headroom_bytes": 0.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What to change about a strategy of ones so that the rule holds, and so that it does not."""
+
+    rule: Rule
+    allowed: dict[str, Any]
+    refused: dict[str, Any]
+    model: Model = field(default=DENSE, repr=False)
+
+
+CASES = (
+    # 64 devices, 8 per node and NVLink domain
+    Case(
+        rule=topology.degrees_multiply_to_the_devices,
+        allowed={"tp": 4, "cp": 2, "pp": 2, "dp": 4},
+        refused={"tp": 4, "cp": 2, "pp": 2, "dp": 5},
+    ),
+    Case(rule=topology.tp_stays_inside_a_scale_up_domain, allowed={"tp": 8}, refused={"tp": 16}),
+    Case(rule=topology.tp_groups_tile_the_nodes, allowed={"tp": 4}, refused={"tp": 3}),
+    # 8 layers, embedding and head
+    Case(rule=topology.virtual_stages_hold_something, allowed={"pp": 5, "vpp": 2}, refused={"pp": 11}),
+    Case(rule=topology.interleaving_needs_a_pipeline, allowed={"pp": 2, "vpp": 2}, refused={"vpp": 2}),
+    # 128 sequences per step
+    Case(
+        rule=microbatches.global_batch_splits_over_ranks,
+        allowed={"dp": 16, "mbs": 4},
+        refused={"dp": 16, "mbs": 3},
+    ),
+    Case(
+        rule=microbatches.microbatches_fill_the_pipeline,
+        allowed={"dp": 16, "mbs": 4, "pp": 2},
+        refused={"dp": 16, "mbs": 4, "pp": 4},
+    ),
+    # 32 heads, 8 key-value heads, widths of 96 (dense), 48 (expert) and 40 (shared), 4,096 tokens
+    Case(rule=divisibility.heads_split_over_tp, allowed={"tp": 16}, refused={"tp": 64}),
+    Case(rule=divisibility.kv_heads_split_over_tp, allowed={"tp": 16}, refused={"tp": 12}),
+    Case(rule=divisibility.dense_widths_split_over_tp, allowed={"tp": 32}, refused={"tp": 64}),
+    Case(rule=divisibility.shared_expert_widths_split_over_tp, allowed={"tp": 8}, refused={"tp": 16}, model=SPARSE),
+    Case(rule=divisibility.expert_widths_split_over_etp, allowed={"etp": 16}, refused={"etp": 32}, model=SPARSE),
+    Case(rule=divisibility.sequence_splits_over_cp, allowed={"cp": 8}, refused={"cp": 3}),
+    Case(
+        rule=divisibility.sequence_splits_over_tp,
+        allowed={"tp": 8, "cp": 2, "sequence_parallel": True},
+        refused={"tp": 3, "sequence_parallel": True},
+    ),
+    # 16 experts
+    Case(rule=experts.experts_split_over_ep, allowed={"ep": 8}, refused={"ep": 6}, model=SPARSE),
+    Case(rule=experts.expert_degrees_need_experts, allowed={"ep": 1}, refused={"ep": 2}),
+    Case(
+        rule=experts.expert_groups_tile_a_stage,
+        allowed={"tp": 2, "dp": 4, "ep": 4, "etp": 2},
+        refused={"tp": 2, "dp": 4, "ep": 8, "etp": 2},
+        model=SPARSE,
+    ),
+    Case(
+        rule=experts.experts_split_like_attention_or_not_at_all,
+        allowed={"tp": 4, "etp": 4},
+        refused={"tp": 4, "etp": 2},
+        model=SPARSE,
+    ),
+    Case(
+        rule=features.sequence_parallelism_needs_tp,
+        allowed={"tp": 2, "sequence_parallel": True},
+        refused={"sequence_parallel": True},
+    ),
+    Case(rule=features.tp_overlap_needs_tp, allowed={"tp": 2, "tp_overlap": True}, refused={"tp_overlap": True}),
+    Case(rule=features.cp_overlap_needs_cp, allowed={"cp": 2, "cp_overlap": True}, refused={"cp_overlap": True}),
+    Case(rule=features.ep_overlap_needs_ep, allowed={"ep": 2, "ep_overlap": True}, refused={"ep_overlap": True}),
+    Case(rule=features.pp_overlap_needs_pp, allowed={"pp": 2, "pp_overlap": True}, refused={"pp_overlap": True}),
+    Case(rule=features.dp_overlap_needs_replicas, allowed={"dp": 2, "dp_overlap": True}, refused={"dp_overlap": True}),
+    Case(
+        rule=features.sharding_needs_replicas,
+        allowed={"cp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"tp": 2, "sharding": Sharding.OPTIMIZER},
+    ),
+    Case(
+        rule=features.full_recompute_leaves_nothing_to_offload,
+        allowed={"recompute": Recompute.SELECTIVE, "activation_offload": True},
+        refused={"recompute": Recompute.FULL, "activation_offload": True},
+    ),
+    # 80 GB per device and 200 GB of host memory
+    Case(
+        rule=memory.fits_in_device_memory,
+        allowed={"device_bytes": 70.0 * GB, "memory_headroom_bytes": 10.0 * GB},
+        refused={"device_bytes": 70.0 * GB, "memory_headroom_bytes": 11.0 * GB},
+    ),
+    Case(rule=memory.fits_in_host_memory, allowed={"host_bytes": 200.0 * GB}, refused={"host_bytes": 201.0 * GB}),
+    # 128 sequences on 16 ranks are 8 micro-batches
+    Case(
+        rule=frameworks.interleaving_needs_whole_groups_of_microbatches,
+        allowed={"dp": 16, "pp": 4, "vpp": 2},
+        refused={"dp": 16, "pp": 3, "vpp": 2},
+    ),
+    Case(
+        rule=frameworks.two_rank_interleaving_needs_pp_overlap,
+        allowed={"pp": 2, "vpp": 2, "pp_overlap": True},
+        refused={"pp": 2, "vpp": 2},
+    ),
+    Case(
+        rule=frameworks.pp_overlap_needs_interleaving,
+        allowed={"pp": 4, "vpp": 2, "pp_overlap": True},
+        refused={"pp": 4, "pp_overlap": True},
+    ),
+    Case(
+        rule=frameworks.tp_overlap_needs_sequence_parallelism,
+        allowed={"tp": 2, "tp_overlap": True, "sequence_parallel": True},
+        refused={"tp": 2, "tp_overlap": True},
+    ),
+    Case(
+        rule=frameworks.experts_need_sequence_parallelism,
+        allowed={"tp": 2, "sequence_parallel": True},
+        refused={"tp": 2},
+        model=SPARSE,
+    ),
+    Case(rule=frameworks.gated_delta_layers_exclude_cp, allowed={"tp": 2}, refused={"cp": 2}, model=HYBRID),
+    Case(
+        rule=frameworks.ep_overlap_excludes_full_recompute,
+        allowed={"ep": 2, "ep_overlap": True, "recompute": Recompute.SELECTIVE},
+        refused={"ep": 2, "ep_overlap": True, "recompute": Recompute.FULL},
+    ),
+    Case(
+        rule=frameworks.ep_overlap_in_a_pipeline_needs_interleaving,
+        allowed={"ep": 2, "ep_overlap": True, "pp": 2, "vpp": 2},
+        refused={"ep": 2, "ep_overlap": True, "pp": 2},
+    ),
+    Case(
+        rule=frameworks.ep_overlap_allows_one_mtp_layer,
+        allowed={"ep": 2},
+        refused={"ep": 2, "ep_overlap": True},
+        model=TWO_MTP,
+    ),
+    Case(
+        rule=frameworks.ep_overlap_with_mtp_needs_a_pipeline,
+        allowed={"ep": 2, "ep_overlap": True, "pp": 2},
+        refused={"ep": 2, "ep_overlap": True},
+        model=ONE_MTP,
+    ),
+    Case(
+        rule=frameworks.dp_overlap_needs_a_sharded_optimizer,
+        allowed={"dp": 2, "dp_overlap": True, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 2, "dp_overlap": True},
+    ),
+    Case(
+        rule=frameworks.gradient_sharding_excludes_pipelines,
+        allowed={"dp": 2, "pp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 2, "pp": 2, "sharding": Sharding.GRADIENTS},
+    ),
+    Case(
+        rule=frameworks.optimizer_offload_needs_a_sharded_optimizer,
+        allowed={"tp": 2, "optimizer_offload": True},
+        refused={"dp": 2, "optimizer_offload": True},
+    ),
+)
+
+
+def decisions_of(changes: dict[str, Any]) -> dict[str, Any]:
+    """Every decision that a rule can name."""
+    return a_strategy().decisions() | NO_BYTES | changes
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule.__name__)
+def test_rule_allows_and_refuses(case):
+    """Each rule tells its allowed case from its refused one."""
+    assert tabulate(case.rule, facts(case.model), decisions_of(case.allowed))
+    assert not tabulate(case.rule, facts(case.model), decisions_of(case.refused))
+
+
+def test_every_rule_has_a_case():
+    """No rule is listed without an allowed and a refused case, and none is listed twice."""
+    assert sorted(case.rule.__name__ for case in CASES) == sorted(rule.__name__ for rule in RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_rule_explains_itself(rule):
+    """The user meets the first docstring line when nothing fits."""
+    assert sentence(rule)[0].isupper()
+    assert sentence(rule).endswith(".")
+
+
+def test_sentences_differ():
+    """Two rules that say the same would be one rule."""
+    assert len({sentence(rule) for rule in RULES}) == len(RULES)
+
+
+def test_framework_rules_can_be_left_out():
+    """Refusals of a framework live in one family; the rest is physics."""
+    assert {family(rule) for rule in FRAMEWORK_RULES} == {"frameworks"}
+    assert "frameworks" not in {family(rule) for rule in PHYSICS_RULES}
+    assert {family(rule) for rule in MEMORY_RULES} == {"memory"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("model", [DENSE, SPARSE, TWO_MTP, HYBRID], ids=["dense", "sparse", "mtp", "hybrid"])
+def test_arrays_equal_scalars(rule, model):
+    """A table of 200 random strategies holds what 200 calls return."""
+    given = facts(model)
+    table = random_decisions(200)
+
+    answers = np.broadcast_to(tabulate(rule, given, table), 200)
+    one_by_one = [tabulate(rule, given, {name: table[name][row].item() for name in table}) for row in range(200)]
+
+    assert answers.dtype == np.bool_
+    assert answers.tolist() == [bool(answer) for answer in one_by_one]
+
+
+def random_decisions(rows: int) -> dict[str, np.ndarray]:
+    """Random values of every decision, most strategies forbidden."""
+    rng = np.random.default_rng(7)
+    degrees = {name: rng.choice([1, 2, 3, 4, 8, 12, 16], rows) for name in DECISIONS[:8]}
+    enums = {"sharding": rng.integers(0, 4, rows), "recompute": rng.integers(0, 3, rows)}
+    flags = {name: rng.random(rows) < 0.5 for name in DECISIONS[8:] if name not in enums}
+    return degrees | enums | flags | {name: rng.random(rows) * 300 * GB for name in NO_BYTES}
+
+
+def test_linear_attention_splits_keys_and_values():
+    """16 key heads cannot go to 32 ranks although 32 value heads and 32 attention heads could."""
+    assert divisibility.heads_split_over_tp(HYBRID, tp=16)
+    assert not divisibility.heads_split_over_tp(HYBRID, tp=32)
+
+
+def test_causal_context_parallelism_needs_two_pieces_per_rank():
+    """4,098 tokens are 2 equal pieces, but not 4."""
+    assert divisibility.sequence_splits_over_cp(a_workload(sequence_length=4098), cp=1)
+    assert not divisibility.sequence_splits_over_cp(a_workload(sequence_length=4098), cp=2)
+
+
+def test_rack_scale_domain_takes_groups_of_whole_nodes():
+    """16 tensor-parallel ranks are 4 whole nodes of 4 in a 72-GPU NVLink domain; 6 would cut a node."""
+    network = {"name": "nvlink", "num_peers": 72, "bandwidth": 9e11, "latency": 1e-6}
+    rack = a_cluster(144, devices_per_node=4, networks=(network,))
+
+    assert topology.tp_stays_inside_a_scale_up_domain(rack, tp=16)
+    assert topology.tp_groups_tile_the_nodes(rack, tp=16)
+    assert not topology.tp_groups_tile_the_nodes(rack, tp=6)
+
+
+def test_dense_models_need_no_expert_rules():
+    """Without experts, the widths and counts of experts forbid nothing."""
+    model = a_stack(DENSE_LAYER)
+
+    assert experts.experts_split_over_ep(model, ep=3)
+    assert divisibility.expert_widths_split_over_etp(model, etp=5)
+
+
+def test_a_good_strategy_breaks_no_rule():
+    """64 devices as tp 4, pp 2, dp 8 with all that Megatron wants."""
+    strategy = a_strategy(tp=4, pp=2, dp=8, vpp=2, sequence_parallel=True, pp_overlap=True)
+
+    assert violated(facts(DENSE), strategy.decisions() | NO_BYTES) == ()
+
+
+def test_verdict_names_the_broken_rules():
+    """63 ranks of 64, and overlap of communication that 1 rank does not have."""
+    strategy = a_strategy(dp=63, tp_overlap=True)
+
+    broken = violated(facts(DENSE), strategy.decisions(), rules=(*FRAMEWORK_RULES, *features_and_degrees()))
+
+    assert broken == (
+        frameworks.tp_overlap_needs_sequence_parallelism,
+        topology.degrees_multiply_to_the_devices,
+        features.tp_overlap_needs_tp,
+    )
+
+
+def features_and_degrees() -> tuple[Rule, ...]:
+    """Rules that need no bytes."""
+    return topology.degrees_multiply_to_the_devices, features.tp_overlap_needs_tp

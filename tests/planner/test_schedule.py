@@ -1,0 +1,114 @@
+"""The checkpoint interval: the paper's point, and every other interval as the oracle."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from costmodel.errors import SpecError
+from costmodel.spec import Reliability, Workload
+from planner.schedule import schedule_checkpoints, schedule_every
+from tests.builders_cluster import a_cluster, a_workload
+
+
+def a_training(num_steps: int) -> Workload:
+    """A workload of so many steps."""
+    return a_workload(global_batch_size=1, sequence_length=1, tokens=num_steps)
+
+
+def test_section_541():
+    """32 nodes, 0.01 failures per node and day, 28 s steps, 2 s checkpoints, 60 s repairs: K* = 37, ETTR 99.59 %."""
+    reliability = Reliability(failures_per_node_day=0.01, mttr_seconds=60, checkpoint_seconds=2)
+
+    schedule = schedule_checkpoints(a_cluster(256), a_training(10**6), reliability, step_seconds=28)
+
+    assert schedule.interval_steps == 37
+    assert schedule.interval_seconds == 37 * 28
+    assert math.floor(schedule.ettr * 10_000) == 9959
+
+
+def test_table_5_row_1():
+    """MoFa, Table 5, LLaMA2-70B on 128 GPUs with K = 10; 26,947,190.75 s are 311.9 days and 958,122 GPU hours."""
+    reliability = Reliability(failures_per_node_day=0.005, mttr_seconds=134.41, checkpoint_seconds=4.19)
+    workload = a_workload(global_batch_size=256, sequence_length=4096, tokens=1e12)
+
+    schedule = schedule_every(a_cluster(128), workload, reliability, step_seconds=27.83, interval_steps=10)
+
+    assert schedule.num_steps == 953_675
+    assert schedule.total_seconds == pytest.approx(26_947_190.75, abs=1.5)
+    assert schedule.effective_seconds + schedule.interruption_seconds == pytest.approx(schedule.total_seconds)
+    assert schedule.days == pytest.approx(311.89, abs=0.005)
+    assert schedule.gpu_hours == pytest.approx(958_122, abs=1)
+
+
+@given(
+    num_nodes=st.integers(1, 64),
+    num_steps=st.integers(1, 300),
+    step_seconds=st.floats(0.01, 1000),
+    failures_per_node_day=st.one_of(st.just(0.0), st.floats(1e-6, 50)),
+    mttr_seconds=st.floats(0, 1000),
+    checkpoint_seconds=st.one_of(st.just(0.0), st.floats(1e-3, 1000)),
+    init_seconds=st.floats(0, 1e5),
+)
+def test_no_other_interval_is_better(
+    num_nodes, num_steps, step_seconds, failures_per_node_day, mttr_seconds, checkpoint_seconds, init_seconds
+):
+    """The chosen interval has the smallest total time of all intervals from 1 to the number of steps."""
+    rate = num_nodes * failures_per_node_day / 86_400
+    fixed = num_steps * step_seconds + init_seconds
+    totals = {
+        interval: (fixed + num_steps / interval * checkpoint_seconds) / progress
+        for interval in range(1, num_steps + 1)
+        if (progress := 1 - rate * (mttr_seconds + interval * step_seconds / 2)) > 1e-9
+    }
+    assume(1 in totals)
+
+    schedule = schedule_checkpoints(
+        a_cluster(8 * num_nodes),
+        a_training(num_steps),
+        Reliability(
+            failures_per_node_day=failures_per_node_day,
+            mttr_seconds=mttr_seconds,
+            checkpoint_seconds=checkpoint_seconds,
+            init_seconds=init_seconds,
+        ),
+        step_seconds=step_seconds,
+    )
+
+    assert schedule.total_seconds == pytest.approx(min(totals.values()), rel=1e-12)
+    assert totals[schedule.interval_steps] == pytest.approx(min(totals.values()), rel=1e-12)
+
+
+def test_without_failures_one_checkpoint_at_the_end():
+    """100 steps of 2 s and one checkpoint of 5 s."""
+    never = Reliability(failures_per_node_day=0, mttr_seconds=60, checkpoint_seconds=5)
+
+    schedule = schedule_checkpoints(a_cluster(), a_training(100), never, step_seconds=2)
+
+    assert (schedule.interval_steps, schedule.k_real) == (100, math.inf)
+    assert schedule.total_seconds == 205
+    assert schedule.failures == 0
+
+
+def test_free_checkpoints_are_saved_at_every_step():
+    """What costs nothing is done as often as possible."""
+    free = Reliability(failures_per_node_day=0.1, mttr_seconds=60, checkpoint_seconds=0)
+
+    schedule = schedule_checkpoints(a_cluster(), a_training(100), free, step_seconds=2)
+
+    assert schedule.interval_steps == 1
+
+
+def test_failures_that_outrun_progress_are_said_with_their_numbers():
+    """8 nodes x 100 failures a day x (100 + 10 / 2) s are 84,000 s of the day's 86,400; twice as many are too many."""
+    bearable = Reliability(failures_per_node_day=100, mttr_seconds=100, checkpoint_seconds=1)
+    hopeless = Reliability(failures_per_node_day=200, mttr_seconds=100, checkpoint_seconds=1)
+
+    assert schedule_checkpoints(a_cluster(64), a_training(100), bearable, step_seconds=10).ettr < 0.03
+    with pytest.raises(
+        SpecError, match=r"failures outrun progress: 1600 failures a day on 8 nodes, 105 s lost to each"
+    ):
+        schedule_checkpoints(a_cluster(64), a_training(100), hopeless, step_seconds=10)

@@ -1,0 +1,67 @@
+"""The law of the house: imports only go left, and only the top layer prints."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+STAIRCASE = ("costmodel", "constraints", "planner", "benchmarks")
+
+FOREIGN = {
+    "costmodel": {"ortools", "pandas"},
+    "constraints": {"yaml", "pandas", "argparse"},
+    "planner": {"torch", "transformers"},
+    "benchmarks": set(),
+}
+"""What a package may not import from outside; ``yaml`` in the cost model only where the catalog is read."""
+
+FILES = sorted(path for package in STAIRCASE for path in (ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level names of everything that a file imports, also inside functions."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    plain = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    names = plain | {node.module or "." for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in names}
+
+
+def label(path: Path) -> str:
+    """The path as one reads it."""
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_imports_only_go_left(path):
+    """From the cost model to the benchmarks, nobody imports what stands to the right, or the tests."""
+    package = path.relative_to(ROOT).parts[0]
+    right = {*STAIRCASE[STAIRCASE.index(package) + 1 :], "tests"}
+
+    assert not imports(path) & (right | FOREIGN[package])
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_cost_model_reads_yaml_only_in_its_catalog(path):
+    """A formula never meets a file."""
+    parts = path.relative_to(ROOT).parts
+
+    assert parts[0] != "costmodel" or "catalog" in label(path) or "yaml" not in imports(path)
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if label(path).startswith(STAIRCASE[:2])], ids=label)
+def test_nothing_prints_below_the_planner(path):
+    """Results leave as values; the command line prints them."""
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+
+    assert "print" not in {call.id for call in calls if isinstance(call, ast.Name)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_no_module_is_named_like_a_standard_one(path):
+    """``operator`` or ``time`` in a traceback must mean Python's own."""
+    assert path.stem not in sys.stdlib_module_names - {"__init__", "__main__"}

@@ -66,14 +66,15 @@ def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
 
     .. math:: T = \max_k \frac{Q (g_k - g_{k-1}) / n}{B_k} + \sum_k \lambda_k
 
-    A rank's own part, Q / n, crosses no link. MoFa's printed times count it (they do not depend on (n-1)/n): there
-    the profile's measured collectives say so.
+    Members within a scale-up domain have a link each to what is outside, or share fewer. A rank's own part, Q / n,
+    crosses no link: MoFa counts it (its printed times do not depend on (n - 1) / n), the physical time does not.
+    Measured collectives of a profile give the paper's.
     """
     transfer: Numbers = 0.0
     latency: Numbers = 0.0
     for level in _levels(cluster, ranks=ranks, stride=stride):
         traffic = nbytes * (level.outer - level.inner) / ranks
-        transfer = np.maximum(transfer, traffic / level.bandwidth)
+        transfer = np.maximum(transfer, traffic * level.members_per_link / level.bandwidth)
         latency = latency + np.where(level.is_crossed, level.latency, 0.0)[()]
     return transfer + latency
 
@@ -160,8 +161,8 @@ class _Level:
     ----------
     inner, outer
         Members of the group within one network of the level inside this one, and within this one.
-    links
-        Links that work in parallel for the group.
+    links, members_per_link
+        Links that work in parallel for the members within one scale-up domain, and how many share each.
     bandwidth, latency
         Of one link.
     """
@@ -169,6 +170,7 @@ class _Level:
     inner: Numbers
     outer: Numbers
     links: Numbers
+    members_per_link: Numbers
     bandwidth: Numbers
     latency: float
 
@@ -181,19 +183,21 @@ def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_L
     """The networks of the cluster, from the innermost; the outermost reaches every rank."""
     networks = cluster.device.networks
     inner: Numbers = 1
-    scale_up: Numbers = 1
+    members: Numbers = 1
     for network in networks:
         is_outermost = network is networks[-1]
         outer = ranks if is_outermost else np.clip(network.num_peers // np.asarray(stride), inner, ranks)
+        links = members if network.parallel_links is None else np.minimum(members, network.parallel_links)
         yield _Level(
             inner=inner,
             outer=outer,
-            links=scale_up if network.parallel_links is None else np.minimum(scale_up, network.parallel_links),
+            links=links,
+            members_per_link=members / links,
             bandwidth=_bandwidth(cluster, network, ranks=ranks),
             latency=network.latency,
         )
         inner = outer
-        scale_up = outer if network is networks[0] else scale_up
+        members = outer if network is networks[0] else members
 
 
 def _bandwidth(cluster: Cluster, network: Network, *, ranks: Numbers) -> Numbers:

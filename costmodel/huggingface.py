@@ -527,11 +527,19 @@ def _expert_layers(config: _Config, family: Family, *, num_layers: int) -> tuple
     first = config.integer("first_k_dense_replace", default=family.first_dense, at_most=MAX_LAYERS)
     frequency = config.integer("moe_layer_freq", at_least=1, default=1)
     step = config.integer("decoder_sparse_step", at_least=1, default=1)
-    dense = config.items("mlp_only_layers") or []
+    dense = _layer_numbers(config, "mlp_only_layers")
     return tuple(
         index >= first and index % frequency == 0 and (index + 1) % step == 0 and index not in dense
         for index in range(num_layers)
     )
+
+
+def _layer_numbers(config: _Config, key: str) -> list[int]:
+    numbers = config.items(key) or []
+    for index, number in enumerate(numbers):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise config.error(f"{key}.{index}", f"expected int, got {shown(number)}.")
+    return numbers
 
 
 def _num_mtp_layers(config: _Config) -> int:
@@ -662,7 +670,9 @@ def _experts(config: _Config, family: Family) -> Experts:
         num_experts=num_experts,
         top_k=top_k,
         ffn_hidden_size=ffn_hidden_size,
-        shared_ffn_hidden_size=config.count("shared_ffn_hidden_size", default=shared, at_least=0),
+        shared_ffn_hidden_size=config.count(
+            "shared_ffn_hidden_size", default=None if family.shared_gate else shared, at_least=0
+        ),
         gated=family.gated,
         bias=config.flag(family.expert_bias),
         router_bias=config.flag(family.router_bias),

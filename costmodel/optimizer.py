@@ -15,9 +15,9 @@ from costmodel.spec import Cluster, Device, Workload
 from costmodel.strategy import Sharding
 
 
-def gradient_reduce_seconds(cluster: Cluster, workload: Workload, *, parameters: Numbers, group: Group) -> Numbers:
+def reduce_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Numbers:
     r"""
-    One reduce-scatter of all gradients of a rank over its data-parallel group.
+    One reduce-scatter of the gradients of a rank over its data-parallel group.
 
     .. math:: T_{RS} = S_{grad} / B_{RS}
 
@@ -25,13 +25,12 @@ def gradient_reduce_seconds(cluster: Cluster, workload: Workload, *, parameters:
     ----------
     MoFa, arXiv:2511.09837, equation (13).
     """
-    nbytes = parameters * workload.precision.gradient_bytes
     return collective_seconds(cluster, "dp", "reduce_scatter", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
 
 
-def parameter_gather_seconds(cluster: Cluster, workload: Workload, *, parameters: Numbers, group: Group) -> Numbers:
+def gather_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Numbers:
     r"""
-    One all-gather of all parameters of a rank over its data-parallel group.
+    One all-gather of the parameters of a rank over its data-parallel group.
 
     .. math:: T_{AG} = S_{para} / B_{AG}
 
@@ -39,8 +38,45 @@ def parameter_gather_seconds(cluster: Cluster, workload: Workload, *, parameters
     ----------
     MoFa, arXiv:2511.09837, equation (13).
     """
-    nbytes = parameters * workload.precision.parameter_gather_bytes
     return collective_seconds(cluster, "dp", "all_gather", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+
+
+def replicas_seconds_measured(
+    cluster: Cluster, *, dense_bytes: Numbers, expert_bytes: Numbers, dense: Group, expert: Group
+) -> Numbers:
+    r"""
+    One reduce-scatter or all-gather of all parameters by the profile's measured bandwidths, instead of the networks'.
+
+    .. math:: T = \left[Q_{dense} / B_{dense} + Q_{expert} (d - 1) / (d B_{expert})\right] / \gamma^{\log_2(e d / n_0)}
+
+    Parameters
+    ----------
+    cluster
+        Nodes, and the profile with its ``dp_bandwidths``.
+    dense_bytes, expert_bytes
+        What a rank holds of both.
+    dense, expert
+        Their groups: e d and d replicas.
+
+    References
+    ----------
+    The data-parallel column of MoFa's Table 8 follows it to 0.02 s.
+    """
+    profile, node = cluster.device.profile, cluster.device.devices_per_node
+    replicas = np.asarray(expert.ranks)
+    parts = np.asarray(dense.ranks) / replicas
+    inside = np.asarray(dense.ranks) <= node
+    where = {
+        "inside_node": inside,
+        "more_replicas": ~inside & (replicas > parts),
+        "fewer_replicas": ~inside & (replicas <= parts),
+    }
+    seconds: Numbers = np.nan
+    for law in profile.dp_bandwidths:
+        scale = law.decay ** np.log2(np.asarray(dense.ranks) / law.reference_ranks)
+        time = (dense_bytes / law.dense + expert_bytes * (replicas - 1) / replicas / law.expert) / scale
+        seconds = np.where(where[law.placement], time, seconds)
+    return seconds
 
 
 def state_shards(group_ranks: Numbers, *, sharding: Numbers, level: Sharding) -> Numbers:

@@ -336,6 +336,29 @@ class DpOverlap:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class DpBandwidth:
+    """
+    Measured bandwidth of data-parallel communication in one placement of the replicas of experts on nodes.
+
+    Parameters
+    ----------
+    placement
+        ``inside_node``: all replicas of the attention share a node; ``more_replicas``: experts have more replicas than
+        expert-parallel ranks; ``fewer_replicas``: the others.
+    dense, expert
+        Bytes per second of the dense parameters' and of the experts' communication.
+    decay, reference_ranks
+        Factor per doubling of the replicas of the attention against ``reference_ranks``: gamma of equation (3).
+    """
+
+    placement: Literal["inside_node", "more_replicas", "fewer_replicas"]
+    dense: Positive
+    expert: Positive
+    decay: Annotated[Fraction, Field(gt=0)]
+    reference_ranks: Count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Profile:
     """
     What a device achieves with its software: few constants, each physical, each with its source in the catalog.
@@ -380,8 +403,10 @@ class Profile:
         Parameters that the host's CPU updates per second and device.
     head_fill_fraction
         Share of the head's time that each pipeline rank adds once per step.
-    edge_update_fraction
-        Share of the parameters of embedding and head that the update's time counts.
+    edge_fraction
+        Share of the parameters of embedding and head that the times of update and data-parallel communication count.
+    dp_bandwidths
+        Measured bandwidths of data-parallel communication; empty computes it over the networks.
     dp_overlap
         Measured form of equation (24); None computes it.
     measured_rates, measured_collectives
@@ -409,7 +434,8 @@ class Profile:
     parameter_pass_seconds: NotNegative = 0.0
     cpu_parameters_per_second: Positive
     head_fill_fraction: NotNegative = 0.0
-    edge_update_fraction: Fraction = 1.0
+    edge_fraction: Fraction = 1.0
+    dp_bandwidths: tuple[DpBandwidth, ...] = ()
     dp_overlap: DpOverlap | None = None
     measured_rates: tuple[MeasuredRate, ...] = ()
     measured_collectives: tuple[MeasuredCollective, ...] = ()

@@ -7,6 +7,7 @@ the decisions that it depends on; only the last sums have the shape of all of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +19,11 @@ from costmodel.layer import Array, Decisions, LayerParts, layer_parts, over_kind
 from costmodel.operators.operator import Numbers
 from costmodel.optimizer import (
     device_update_seconds,
-    gradient_reduce_seconds,
+    gather_seconds,
     host_update_seconds,
-    parameter_gather_seconds,
     parameter_pass_seconds,
+    reduce_seconds,
+    replicas_seconds_measured,
     state_shards,
 )
 from costmodel.overlap import exposed_beside_seconds, exposed_dp_seconds, exposed_dp_seconds_measured
@@ -246,19 +248,30 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     ----------
     MoFa, arXiv:2511.09837, equation (13); Rajbhandari et al., arXiv:1910.02054, section 7.
     """
-    cluster, workload = facts.cluster, facts.workload
-    parameters = rank_parameters(facts, decisions, held)
-    dense, expert = data_groups(decisions)
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
-    reduce = gradient_reduce_seconds(cluster, workload, parameters=parameters.dense, group=dense)
-    reduce = reduce + gradient_reduce_seconds(cluster, workload, parameters=parameters.experts, group=expert)
-    gather = parameter_gather_seconds(cluster, workload, parameters=parameters.dense, group=dense)
-    gather = gather + parameter_gather_seconds(cluster, workload, parameters=parameters.experts, group=expert)
+    precision = facts.workload.precision
+    reduce = _over_data_groups(reduce_seconds, precision.gradient_bytes, facts, decisions, held)
+    gather = _over_data_groups(gather_seconds, precision.parameter_gather_bytes, facts, decisions, held)
     reduces = np.where(sharding >= int(Sharding.GRADIENTS), m, 1)
     gathers = np.where(sharding >= int(Sharding.WEIGHTS), 2 * m, 1)
     return DataParallel(
         reduce=np.asarray(reduce * reduces),
         gather=np.where(sharding == int(Sharding.NONE), reduce, gather * gathers),
+    )
+
+
+def _over_data_groups(
+    seconds: Callable[..., Numbers], bytes_per_parameter: float, facts: Facts, decisions: Decisions, held: Stages
+) -> Numbers:
+    """One reduce-scatter or all-gather of all parameters of each rank, dense and expert ones in their own groups."""
+    cluster, parameters = facts.cluster, rank_parameters(facts, decisions, held)
+    counted = parameters.layers + cluster.device.profile.edge_fraction * parameters.edges
+    dense, expert = data_groups(decisions)
+    dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
+    if not cluster.device.profile.dp_bandwidths:
+        return seconds(cluster, nbytes=dense_bytes, group=dense) + seconds(cluster, nbytes=expert_bytes, group=expert)
+    return replicas_seconds_measured(
+        cluster, dense_bytes=dense_bytes, expert_bytes=expert_bytes, dense=dense, expert=expert
     )
 
 
@@ -364,7 +377,7 @@ def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     device, profile = facts.cluster.device, facts.cluster.device.profile
     parameters = rank_parameters(facts, decisions, held)
     dense, expert = data_groups(decisions)
-    updated = parameters.layers + profile.edge_update_fraction * parameters.edges
+    updated = parameters.layers + profile.edge_fraction * parameters.edges
     local = updated / _shards(dense, decisions) + parameters.experts / _shards(expert, decisions)
     on_host = host_update_seconds(device, facts.workload, local_parameters=local)
     on_device = device_update_seconds(device, local_parameters=local)

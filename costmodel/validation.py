@@ -177,7 +177,7 @@ def _problem_of_union(members: tuple[Any, ...], value: object, where: str) -> Sp
     members = tuple(member for member in members if member is not NoneType)
     alike = [member for member in members if _is_alike(member, value)] or list(members)
     if len(alike) == 1 or isinstance(value, Mapping):
-        return _first_problem(min(alike, key=lambda member: _num_wrong_keys(member, value)), value, where)
+        return _first_problem(min(alike, key=lambda member: _wrong_keys(member, value)), value, where)
     errors = [(member, _errors(member, value)[0]) for member in alike]
     for member, error in errors:
         if _expected(error) is None:
@@ -196,8 +196,10 @@ def _is_alike(annotation: Any, value: object) -> bool:
     return not _is_record(bare) and get_origin(bare) not in (dict, tuple, list)
 
 
-def _num_wrong_keys(annotation: Any, value: object) -> int:
-    return sum(inner is None or entry is MISSING for _, inner, entry in _entries(annotation, value))
+def _wrong_keys(annotation: Any, value: object) -> tuple[int, int]:
+    """How many entries a record would not know, and how many it would miss."""
+    entries = tuple(_entries(annotation, value))
+    return sum(inner is None for _, inner, _ in entries), sum(entry is MISSING for _, _, entry in entries)
 
 
 # --- one value: what was expected, what was seen -------------------------------------------------------------

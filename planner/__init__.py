@@ -1,0 +1,75 @@
+"""
+Plan the pretraining of a language model: ``from planner import load, plan, estimate``.
+
+Nothing is imported before it is used, so that ``planner --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from costmodel.errors import PlanningError, SpecError
+    from planner.plan import EstimateReport, Plan, PlanReport, estimate, plan
+    from planner.problem import Problem, load
+    from planner.report import render
+
+__all__ = [
+    "EstimateReport",
+    "Plan",
+    "PlanReport",
+    "PlanningError",
+    "Problem",
+    "SpecError",
+    "estimate",
+    "load",
+    "plan",
+    "render",
+]
+
+_HOMES = {
+    "EstimateReport": "planner.plan",
+    "Plan": "planner.plan",
+    "PlanReport": "planner.plan",
+    "PlanningError": "costmodel.errors",
+    "Problem": "planner.problem",
+    "SpecError": "costmodel.errors",
+    "estimate": "planner.plan",
+    "load": "planner.problem",
+    "plan": "planner.plan",
+    "render": "planner.report",
+}
+"""Where each public name is defined."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Public names, imported or not."""
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """
+    A package whose ``plan`` is the verb.
+
+    Importing ``planner.plan`` makes Python store that module as the package's attribute of the same name. The verb is
+    stored instead; the module stays reachable as ``from planner.plan import ...``.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        is_home = isinstance(value, ModuleType) and _HOMES.get(name) == value.__name__
+        super().__setattr__(name, getattr(value, name) if is_home else value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,36 @@
+"""``python -m benchmarks.paper``: every printed number of MoFa that decides something, beside ours."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.paper.checks import Check, all_checks
+
+
+def main() -> int:
+    """Print all checks; 0 if they hold, 1 if not."""
+    checks = list(all_checks())
+    print(f"{'MoFa (arXiv 2511.09837)':<66} {'rows':>5} {'hold':>5}   worst row: printed, reached (error)")
+    for check in checks:
+        print(_line(check))
+    failed = [check for check in checks if not check.holds]
+    for check in failed:
+        print(f"\n{check.name}: rows that do not hold")
+        for one in check.comparisons:
+            if not one.holds:
+                print(f"  {one.label}: printed {one.printed:g}, reached {one.reached:.6g} (allowed {one.tolerance:g})")
+    total = sum(len(check.comparisons) for check in checks)
+    held = sum(one.holds for check in checks for one in check.comparisons)
+    print(f"\n{held} of {total} numbers hold, {len(checks) - len(failed)} of {len(checks)} checks.")
+    return 1 if failed else 0
+
+
+def _line(check: Check) -> str:
+    worst = check.worst
+    held = sum(one.holds for one in check.comparisons)
+    numbers = f"{worst.printed:.10g}, {worst.reached:.10g} ({worst.error:.2g} {check.unit}, allowed {worst.tolerance:.2g})"
+    return f"{check.name:<66} {len(check.comparisons):>5} {held:>5}   {worst.label}: {numbers}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,380 @@
+"""
+MoFa's printed numbers as checks, in the order of the table that lists them.
+
+A check compares each printed number with the project's own and keeps the worst; it holds when every row agrees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.paper import rows
+from costmodel.estimate import estimate
+from costmodel.flops import model_flops_per_token
+from costmodel.layer import layer_parts
+from costmodel.spec import Cluster, Reliability, Workload
+from costmodel.stages import stages
+from costmodel.step import dp_seconds, pipeline_seconds, pp_seconds, rank_seconds, update_seconds
+from costmodel.strategy import Strategy
+from costmodel.tables import Facts
+from costmodel.utilization import flops_per_second_per_device
+from planner.schedule import schedule_checkpoints, schedule_every
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """
+    One printed number and ours.
+
+    Parameters
+    ----------
+    label
+        Which row.
+    printed, reached
+        The two numbers.
+    tolerance
+        How far apart they may be.
+    """
+
+    label: str
+    printed: float
+    reached: float
+    tolerance: float
+
+    @property
+    def error(self) -> float:
+        """Distance between the two."""
+        return abs(self.reached - self.printed)
+
+    @property
+    def holds(self) -> bool:
+        """Whether they agree; rounding of the last bit is forgiven."""
+        return self.error <= self.tolerance * (1 + 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """
+    One line of the benchmark.
+
+    Parameters
+    ----------
+    name, unit
+        What is compared; unit of the error.
+    comparisons
+        Every row of it.
+    """
+
+    name: str
+    unit: str
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every row agrees."""
+        return all(comparison.holds for comparison in self.comparisons)
+
+    @property
+    def worst(self) -> Comparison:
+        """The row that uses most of its tolerance."""
+        return max(self.comparisons, key=lambda one: one.error / one.tolerance if one.tolerance else one.error)
+
+
+def all_checks() -> Iterator[Check]:
+    """Every check, in the order of the paper's numbers as tests."""
+    yield from table5_checks()
+    yield section_541_check()
+    yield flops_check()
+    yield memory_check()
+    yield printed_parts_check()
+    yield tp_check()
+    yield pp_check()
+    yield ep_check()
+    yield from step_checks()
+    yield chunks_check()
+
+
+# --- fault tolerance ---------------------------------------------------------------------------------------
+
+
+def table5_checks() -> Iterator[Check]:
+    """Table 5: steps, total time with both repair times, ETTR as printed (truncated)."""
+    printed = list(rows.table(5).itertuples())
+    measured = [(row, _table5_schedule(row, mttr_seconds=row.MTTR_s)) for row in printed]
+    fitted = [(row, _table5_schedule(row, mttr_seconds=121.1018 + 0.1039877 * row.n_gpu)) for row in printed]
+    yield Check(
+        name="Table 5: number of steps (37)",
+        unit="steps",
+        comparisons=tuple(
+            Comparison(label=_table5_label(row), printed=row.N_steps, reached=schedule.num_steps, tolerance=0)
+            for row, schedule in measured
+        ),
+    )
+    for name, tolerance, schedules in (("the printed", 1.5, measured), ("the fitted", 0.03, fitted)):
+        yield Check(
+            name=f"Table 5: total time (36)-(39), {name} MTTR",
+            unit="s",
+            comparisons=tuple(
+                Comparison(
+                    label=_table5_label(row), printed=row.T_total_s, reached=schedule.total_seconds, tolerance=tolerance
+                )
+                for row, schedule in schedules
+            ),
+        )
+    yield Check(
+        name="Table 5: ETTR (40), truncated as printed",
+        unit="%",
+        comparisons=tuple(
+            Comparison(label=_table5_label(row), printed=row.ETTR_pct, reached=_truncated_per_cent(schedule.ettr), tolerance=1e-9)
+            for row, schedule in measured
+        ),
+    )
+
+
+def section_541_check() -> Check:
+    """5.4.1: the optimal interval and its ETTR at 32 nodes."""
+    cluster = Cluster(device=rows.catalog.device("mofa-b"), num_devices=256)
+    workload = _steps_workload(10**6)
+    reliability = Reliability(failures_per_node_day=0.01, mttr_seconds=60, checkpoint_seconds=2)
+    schedule = schedule_checkpoints(cluster, workload, reliability, step_seconds=28)
+    ettr = _truncated_per_cent(schedule.ettr)
+    return Check(
+        name="5.4.1: optimal interval (44) and its ETTR",
+        unit="steps, %",
+        comparisons=(
+            Comparison(label="K*", printed=37, reached=schedule.interval_steps, tolerance=0),
+            Comparison(label="ETTR", printed=99.59, reached=ettr, tolerance=1e-9),
+        ),
+    )
+
+
+def _table5_schedule(row: Any, *, mttr_seconds: float) -> Any:
+    device = rows.catalog.device("mofa-a" if row.gpu == "A" else "mofa-b")
+    cluster = Cluster(device=rows.with_nodes_of(device, int(row.gpus_per_node)), num_devices=int(row.n_gpu))
+    reliability = Reliability(
+        failures_per_node_day=row.fail_per_node_day / 100, mttr_seconds=mttr_seconds, checkpoint_seconds=row.T_ckpt_s
+    )
+    workload = rows.workload(int(row.gbs), sequence_length=rows.TABLE5_SEQUENCE_LENGTH)
+    return schedule_every(
+        cluster, workload, reliability, step_seconds=row.T_step_model_s, interval_steps=int(row.K_steps)
+    )
+
+
+def _table5_label(row: Any) -> str:
+    return f"{row.model} on {row.n_gpu}"
+
+
+def _steps_workload(num_steps: int) -> Workload:
+    """A training of so many steps of one token."""
+    return Workload(
+        global_batch_size=1, sequence_length=1, tokens=num_steps, precision=rows.catalog.precision("mofa")
+    )
+
+
+def _truncated_per_cent(fraction: float) -> float:
+    return math.floor(fraction * 10_000) / 100
+
+
+# --- one step ----------------------------------------------------------------------------------------------
+
+
+def flops_check() -> Check:
+    """Tables 6 and 9: TFLOPS from the printed step time."""
+    return Check(
+        name="Tables 6, 9: TFLOPS from the step time (15)",
+        unit="TFLOPS",
+        comparisons=tuple(_flops_comparison(label, row) for label, row in _llama_rows(6, 9)),
+    )
+
+
+def _flops_comparison(label: str, row: Any) -> Comparison:
+    facts = rows.llama_facts(int(row.n_gpu), int(row.gbs))
+    per_token = model_flops_per_token(facts.model, facts.workload.sequence_length, "full")
+    reached = flops_per_second_per_device(
+        facts.cluster, facts.workload, flops_per_token=per_token, step_seconds=row.T_step
+    )
+    rounding = 0.005 + row.TFLOPS * 0.005 / row.T_step
+    return Comparison(label=label, printed=row.TFLOPS, reached=float(reached) / 1e12, tolerance=rounding)
+
+
+def memory_check() -> Check:
+    """Tables 6 and 7: memory of the first rank."""
+    six = [(label, row, rows.table6_strategy(row)) for label, row in _llama_rows(6)]
+    seven = [(f"Table 7, {row.n_gpu}", row, rows.table7_strategy(row)) for row in rows.table(7).itertuples()]
+    return Check(
+        name="Tables 6, 7: memory (4)-(6), (25), (27), (33)",
+        unit="GiB",
+        comparisons=tuple(
+            Comparison(
+                label=label,
+                printed=row.mem_GiB,
+                reached=estimate(rows.llama_facts(int(row.n_gpu), int(row.gbs)), strategy).ranks[0].device_bytes / 2**30,
+                tolerance=0.005,
+            )
+            for label, row, strategy in (*six, *seven)
+        ),
+    )
+
+
+def printed_parts_check() -> Check:
+    """Tables 6, 8 and 9: the printed parts add up to the printed step, so that a step has no part that is not modelled."""
+    dense = [(label, row, row.T_comp + row.T_tp) for label, row in _llama_rows(6, 9)]
+    experts = [(label, row, row.T_comp + row.T_ep) for label, row in _table8_rows()]
+    return Check(
+        name="Tables 6, 8, 9: the step is the sum of its printed parts (14)",
+        unit="s",
+        comparisons=tuple(
+            Comparison(label=label, printed=row.T_step, reached=first + row.T_pp + row.T_dp + row.T_opt, tolerance=0.02)
+            for label, row, first in (*dense, *experts)
+        ),
+    )
+
+
+def tp_check() -> Check:
+    """Tables 6 and 9: the TP column is m + (p - 1) / v stage times of exposed communication, a quarter when overlapped."""
+    return Check(
+        name="Tables 6, 9: TP column (9)-(12), (20)",
+        unit="s",
+        comparisons=tuple(
+            Comparison(label=label, printed=row.T_tp, reached=_tp_column(facts, strategy), tolerance=0.01)
+            for label, row, facts, strategy in _llama_strategies()
+        ),
+    )
+
+
+def _tp_column(facts: Facts, strategy: Strategy) -> float:
+    layers = facts.model.num_layers / strategy.pp
+    m = facts.workload.global_batch_size / (strategy.dp * strategy.mbs)
+    stage_times = m + (strategy.pp - 1) / strategy.vpp
+    return stage_times * layers * float(layer_parts(facts, strategy.decisions()).tp.sum())
+
+
+def pp_check() -> Check:
+    """Tables 6 and 9: the PP column is 2 (p v - 1) hops, the steady phase is hidden."""
+    return Check(
+        name="Tables 6, 9: PP column (9)-(12), (23)",
+        unit="s",
+        comparisons=tuple(
+            Comparison(label=label, printed=row.T_pp, reached=_part(facts, strategy, "pp"), tolerance=0.01)
+            for label, row, facts, strategy in _llama_strategies()
+        ),
+    )
+
+
+def ep_check() -> Check:
+    """Table 8: the EP column is exposed in warm-up and cool-down only, and decays by 0.9 per doubling."""
+    return Check(
+        name="Table 8: EP column (3), (22)",
+        unit="s",
+        comparisons=tuple(
+            Comparison(
+                label=label,
+                printed=row.T_ep,
+                reached=_part(rows.deepseek_facts(row), rows.table8_strategy(row), "ep"),
+                tolerance=0.01,
+            )
+            for label, row in _table8_rows()
+        ),
+    )
+
+
+def step_checks() -> Iterator[Check]:
+    """Tables 6, 7, 8 and 9: whole steps with the fitted profiles of GPU B."""
+    dense = [(label, row.T_step, estimate(facts, strategy)) for label, row, facts, strategy in _llama_strategies()]
+    yield Check(
+        name="Tables 6, 9: whole step with the fitted profile",
+        unit="%",
+        comparisons=tuple(_step_comparison(label, printed, ours.step_seconds, 0.1) for label, printed, ours in dense),
+    )
+    experts = [(label, row.T_step, _contiguous_step_seconds(row)) for label, row in _table8_rows()]
+    yield Check(
+        name="Table 8: whole step with the fitted profile",
+        unit="%",
+        comparisons=tuple(_step_comparison(label, printed, seconds, 0.1) for label, printed, seconds in experts),
+    )
+    yield Check(
+        name="Table 7: whole step; 128 and 256 GPUs were never fitted",
+        unit="%",
+        comparisons=tuple(_table7_comparison(row) for row in rows.table(7).itertuples()),
+    )
+
+
+def _contiguous_step_seconds(row: Any) -> float:
+    """
+    A row of Table 8 with the paper's simplification: the parameters of contiguous stages although chunks interleave.
+
+    Its optimizer and data-parallel columns are those of the first rank with the first 64 / p - 1 layers.
+    """
+    facts, decisions = rows.deepseek_facts(row), rows.table8_strategy(row).decisions()
+    held = stages(facts.model, pp=decisions["pp"], vpp=1)
+    parts = layer_parts(facts, decisions)
+    ranks = rank_seconds(facts, decisions, held, parts.total)
+    ending = dp_seconds(facts, decisions, held, ranks) + update_seconds(facts, decisions, held)
+    pipeline = pipeline_seconds(facts, decisions, held, parts, ranks) + pp_seconds(facts, decisions, held)
+    return float(pipeline + ending[..., 0])
+
+
+def _step_comparison(label: str, printed_seconds: float, seconds: float, tolerance_per_cent: float) -> Comparison:
+    """In per cent of the printed step."""
+    reached = 100 * seconds / printed_seconds
+    return Comparison(label=label, printed=100.0, reached=reached, tolerance=tolerance_per_cent)
+
+
+def _table7_comparison(row: Any) -> Comparison:
+    facts = rows.llama_facts(int(row.n_gpu), int(row.gbs))
+    per_token = model_flops_per_token(facts.model, facts.workload.sequence_length, "full")
+    seconds = facts.workload.global_batch_size * facts.workload.sequence_length * per_token / row.n_gpu / row.TFLOPS / 1e12
+    ours = estimate(facts, rows.table7_strategy(row)).step_seconds
+    return _step_comparison(f"Table 7, {row.n_gpu}", seconds, ours, 0.1 if row.n_gpu == 64 else 2.0)
+
+
+def chunks_check() -> Check:
+    """Fig. 6 and 5.5.1: 405B on 2,048 GPUs is fastest with v = 8; v = 16 costs 2.7 s of transfers for 0.8 s of bubble."""
+    row = next(row for row in rows.table(6).itertuples() if row.n_gpu == 2048 and row.gbs == 512)
+    facts = rows.llama_facts(2048, 512)
+    by_chunks = {vpp: estimate(facts, rows.llama_strategy(row, optimizer="dist", vpp=vpp, dp_overlap=True)) for vpp in (1, 2, 4, 8, 16)}
+    best = min(by_chunks, key=lambda vpp: by_chunks[vpp].step_seconds)
+    parts = {vpp: {part.name: part.exposed_seconds for part in ours.breakdown} for vpp, ours in by_chunks.items()}
+    return Check(
+        name="Fig. 6, 5.5.1: best v, and v = 16 against v = 8",
+        unit="chunks, s",
+        comparisons=(
+            Comparison(label="best v", printed=8, reached=best, tolerance=0),
+            Comparison(label="PP, v 8 to 16", printed=2.7, reached=parts[16]["pp"] - parts[8]["pp"], tolerance=0.1),
+            Comparison(label="bubble, v 8 to 16", printed=-0.8, reached=parts[16]["bubble"] - parts[8]["bubble"], tolerance=0.1),
+        ),
+    )
+
+
+# --- rows --------------------------------------------------------------------------------------------------
+
+
+def _llama_rows(*numbers: int) -> Iterator[tuple[str, Any]]:
+    for number in numbers:
+        for row in rows.table(number).itertuples():
+            yield f"Table {number} row {row.Index + 1}", row
+
+
+def _table8_rows() -> Iterator[tuple[str, Any]]:
+    for row in rows.table(8).itertuples():
+        yield f"Table 8 row {row.Index + 1}", row
+
+
+def _llama_strategies() -> Iterator[tuple[str, Any, Facts, Strategy]]:
+    by_table: dict[int, Callable[[Any], Strategy]] = {6: rows.table6_strategy, 9: rows.table9_strategy}
+    for number, strategy in by_table.items():
+        for label, row in _llama_rows(number):
+            facts = rows.llama_facts(int(row.n_gpu), int(row.gbs), optimized=_is_optimized(row))
+            yield label, row, facts, strategy(row)
+
+
+def _is_optimized(row: Any) -> bool:
+    """Whether Table 9 raised the slow attention operator in this row."""
+    return getattr(row, "attention_outlier", "base") == "optimized"
+
+
+def _part(facts: Facts, strategy: Strategy, name: str) -> float:
+    return next(part.exposed_seconds for part in estimate(facts, strategy).breakdown if part.name == name)

@@ -1,0 +1,326 @@
+"""
+The command line: parse, call one verb, print. Results go to stdout, progress and complaints to stderr.
+
+Nothing heavier than argparse is imported before a command runs, so that ``planner --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from costmodel.errors import PlanningError, SpecError
+
+DISTRIBUTION = "pretraining-planner"
+
+EXIT_WRONG_INPUT = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+EXIT_CODES = """exit codes:
+  0  a plan was found and proven optimal
+  1  nothing fits: no strategy satisfies all rules
+  2  wrong input
+  3  the time limit came before the proof
+"""
+
+REPORT_FORMATS = ("table", "json", "csv", "markdown")
+TEXT_FORMATS = ("table", "json")
+ATTENTION_CONVENTIONS = ("full", "causal")
+PATIENCE_SECONDS = 1.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Run one command and return its exit code.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the program's name; those of the process by default.
+    """
+    try:
+        arguments = _parse(sys.argv[1:] if argv is None else argv)
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except PlanningError as error:
+        print(f"planner: {error}", file=sys.stderr)
+        return EXIT_WRONG_INPUT
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else EXIT_WRONG_INPUT
+    except KeyboardInterrupt:
+        print("planner: interrupted.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return EXIT_BROKEN_PIPE
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter from complaining when it flushes a pipe that nobody reads."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = None
+
+
+# --- parsing -----------------------------------------------------------------------------------------------
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Options and ``key=value`` may come in any order, which argparse alone does not allow."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        raise SystemExit(0)
+    unknown = [word for word in rest if word.startswith("-") or "=" not in word]
+    if unknown or (rest and not hasattr(arguments, "assignments")):
+        parser.error(f"unrecognized arguments: {' '.join(unknown or rest)}")
+    if rest:
+        arguments.assignments = [*arguments.assignments, *rest]
+    return arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="planner",
+        description="Chooses how to split an LLM pretraining job over a cluster, proves it optimal, "
+        "and schedules its checkpoints.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_plan(commands)
+    _add_estimate(commands)
+    _add_model(commands)
+    _add_catalog(commands)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Look the version up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print and stop."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"planner {version(DISTRIBUTION)}")
+        except PackageNotFoundError:
+            print("planner, not installed: running from its sources")
+        parser.exit()
+
+
+def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="choose the fastest strategies for a job",
+        description="Chooses the fastest strategies for a job and proves that nothing allowed is faster.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_job(parser, "change an entry of the job, such as training.global_batch_size=512 or search.pin.tp=8")
+    parser.add_argument("--top", metavar="K", help="how many plans to report (default: the job's 'top', or 1)")
+    parser.add_argument("--time-limit", metavar="S", help="seconds until the best plan so far is reported")
+    _add_output(parser, REPORT_FORMATS)
+    parser.set_defaults(run=_run_plan)
+
+
+def _add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "estimate",
+        help="time and memory of one given strategy",
+        description="Costs one given strategy, also where a rule forbids it, and says which rule does.",
+    )
+    _add_job(parser, "a decision such as tp=8 or recompute=full, or a job entry such as training.sequence_length=8192")
+    _add_output(parser, REPORT_FORMATS)
+    parser.set_defaults(run=_run_estimate)
+
+
+def _add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("model", help="the architecture as it was read, with its parameters and FLOPs")
+    parser.add_argument("model", metavar="NAME_OR_CONFIG", help="catalog name, or path of a Hugging Face config.json")
+    parser.add_argument(
+        "--sequence-length", metavar="S", default="4096", help="tokens per sequence for the FLOPs (default: 4096)"
+    )
+    parser.add_argument(
+        "--attention",
+        choices=ATTENTION_CONVENTIONS,
+        default="full",
+        help="whether scores that the causal mask hides count as FLOPs: full (default) or causal",
+    )
+    _add_output(parser, TEXT_FORMATS)
+    parser.set_defaults(run=_run_model)
+
+
+def _add_catalog(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("catalog", help="the known devices, models and precisions, with their sources")
+    parser.add_argument("entry", metavar="WHAT", nargs="?", help="devices, models, precisions, or the name of one")
+    _add_output(parser, TEXT_FORMATS)
+    parser.set_defaults(run=_run_catalog)
+
+
+def _add_job(parser: argparse.ArgumentParser, assignments_help: str) -> None:
+    parser.add_argument("job", metavar="JOB.yaml", type=Path, help="the job file")
+    parser.add_argument("assignments", metavar="key=value", nargs="*", help=assignments_help)
+
+
+def _add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    parser.add_argument("--format", choices=formats, default="table", help="output format (default: table)")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
+
+
+# --- commands ----------------------------------------------------------------------------------------------
+
+
+def _run_plan(arguments: argparse.Namespace) -> int:
+    overrides = list(arguments.assignments)
+    if arguments.top is not None:
+        overrides.append(f"top={arguments.top}")
+    if arguments.time_limit is not None:
+        overrides.append(f"search.time_limit_seconds={arguments.time_limit}")
+    with _progress(f"planning {arguments.job}"):
+        from planner.plan import plan
+        from planner.problem import load
+        from planner.report import render
+
+        problem = load(arguments.job, overrides)
+        _check_output(arguments.output, problem.sources)
+        report = plan(problem)
+        text = render(report, arguments.format)
+    _write(text, arguments.output)
+    return int(report.exit_code)
+
+
+def _run_estimate(arguments: argparse.Namespace) -> int:
+    with _progress(f"estimating {arguments.job}"):
+        from planner.plan import estimate
+        from planner.problem import load, read_decisions, split_overrides
+        from planner.report import render
+
+        overrides, decisions = split_overrides(arguments.assignments)
+        problem = load(arguments.job, overrides)
+        _check_output(arguments.output, problem.sources)
+        report = estimate(problem, read_decisions(decisions))
+        text = render(report, arguments.format)
+    _write(text, arguments.output)
+    return int(report.exit_code)
+
+
+def _run_model(arguments: argparse.Namespace) -> int:
+    with _progress(f"reading {arguments.model}"):
+        from planner.describe import describe_model, json_text, model_text
+
+        described = describe_model(arguments.model, arguments.sequence_length, arguments.attention)
+    model = Path(arguments.model)
+    _check_output(arguments.output, (model, model / "config.json"))
+    _write({"table": model_text, "json": json_text}[arguments.format](described), arguments.output)
+    return 0
+
+
+def _run_catalog(arguments: argparse.Namespace) -> int:
+    with _progress("reading the catalog"):
+        from planner.describe import catalog_text, describe_catalog, json_text
+
+        described = describe_catalog(arguments.entry)
+    _check_output(arguments.output, ())
+    _write({"table": catalog_text, "json": json_text}[arguments.format](described), arguments.output)
+    return 0
+
+
+# --- output ------------------------------------------------------------------------------------------------
+
+
+def _check_output(path: Path | None, inputs: Sequence[Path]) -> None:
+    """Refuse a file that cannot be written before the work begins, and one that was read."""
+    if path is None:
+        return
+    with _file_errors(path):
+        if path.is_dir():
+            raise SpecError(str(path), "is a directory, expected a file to write to.")
+        if not path.parent.is_dir():
+            raise SpecError(str(path), f"there is no folder '{path.parent}' to write to.")
+        if any(_same_file(path, source) for source in inputs):
+            raise SpecError(str(path), "is what this command reads; it is not overwritten.", "Name another file.")
+
+
+@contextmanager
+def _file_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SpecError(str(path)[:200], f"cannot be written: {reason}.") from None
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return False
+
+
+def _write(text: str, path: Path | None) -> None:
+    text = text if text.endswith("\n") else f"{text}\n"
+    if path is None:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        return
+    with _file_errors(path):
+        _write_file(text, path.resolve())
+
+
+def _write_file(text: str, path: Path) -> None:
+    """Write beside the file and rename, so that nobody ever finds half of it."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return
+    draft = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _progress(task: str) -> Iterator[None]:
+    """Say on stderr what takes longer than a second: one line in a log, a running clock in a terminal."""
+    from threading import Event, Thread
+
+    done = Event()
+    clock = Thread(target=_tell_progress, args=(task, done), daemon=True)
+    clock.start()
+    try:
+        yield
+    finally:
+        done.set()
+        clock.join()
+
+
+def _tell_progress(task: str, done: object) -> None:
+    from threading import Event
+    from time import monotonic
+
+    assert isinstance(done, Event)
+    begin = monotonic()
+    if done.wait(PATIENCE_SECONDS):
+        return
+    if not sys.stderr.isatty():
+        print(f"planner: {task} ...", file=sys.stderr, flush=True)
+        return
+    while True:
+        print(f"\rplanner: {task} ... {monotonic() - begin:.0f} s ", end="", file=sys.stderr, flush=True)
+        if done.wait(PATIENCE_SECONDS):
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

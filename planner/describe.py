@@ -1,0 +1,266 @@
+"""What the planner knows, for people and programs: a model as it was read, and the catalog with its sources."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from costmodel import catalog
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.flops import AttentionConvention, model_flops_per_token
+from costmodel.parameters import active_parameters, mtp_parameters, parameters
+from costmodel.spec import Layer, Model, Workload
+from costmodel.validation import build, shown
+from planner.problem import GIB_BYTES, read_model
+
+Plain: TypeAlias = dict[str, Any]
+
+LISTS = ("devices", "models", "precisions")
+
+
+# --- a model -----------------------------------------------------------------------------------------------
+
+
+def describe_model(name: str, sequence_length: object, attention: AttentionConvention) -> Plain:
+    """
+    The architecture as it was read, its parameters and its FLOPs.
+
+    Parameters
+    ----------
+    name
+        Name in the catalog, or path of a ``config.json`` or of its folder.
+    sequence_length
+        Tokens per sequence for the FLOPs.
+    attention
+        Whether scores that the causal mask hides are counted (``full``) or not (``causal``).
+    """
+    model = read_model(name)
+    length = _sequence_length(sequence_length)
+    return {
+        **_model_facts(model),
+        "layers": _layer_kinds(model.layers),
+        "mtp_layers": _layer_kinds(model.mtp_layers),
+        "parameters": parameters(model),
+        "active_parameters": active_parameters(model),
+        "mtp_parameters": mtp_parameters(model),
+        "flops_per_token": model_flops_per_token(model, length, attention),
+        "flops_per_token_counts": "forward and backward pass, multi-token prediction included, without recompute",
+        "sequence_length": length,
+        "attention_convention": attention,
+    }
+
+
+def model_text(described: Plain) -> str:
+    """A description of :func:`describe_model` as lines of text."""
+    whole = {key: value for key, value in described.items() if isinstance(value, (str, int, bool))}
+    causal = described["attention_convention"] == "causal"
+    convention = "half of the scores, as causal attention needs" if causal else "all scores, also the masked half"
+    rows = [
+        *((key, _text(value)) for key, value in whole.items() if key in _MODEL_ROWS),
+        *(("layers", _layer_text(layer)) for layer in described["layers"]),
+        *(("mtp_layers", _layer_text(layer)) for layer in described["mtp_layers"]),
+        *((key, f"{described[key]:,}") for key in ("parameters", "active_parameters", "mtp_parameters")),
+        ("flops_per_token", f"{described['flops_per_token']:.6g}"),
+        ("", described["flops_per_token_counts"]),
+        ("", f"sequences of {described['sequence_length']:,} tokens; {convention}"),
+    ]
+    return _aligned(rows)
+
+
+_MODEL_ROWS = (
+    "name",
+    "family",
+    "source",
+    "hidden_size",
+    "vocab_size",
+    "num_layers",
+    "tied_embeddings",
+    "learned_positions",
+    "final_norm",
+    "head_bias",
+)
+
+
+def _model_facts(model: Model) -> Plain:
+    return {name: getattr(model, name) for name in _MODEL_ROWS}
+
+
+def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
+    """The different layers with how often each occurs, in order of first appearance."""
+    return [
+        {
+            "num_layers": layers.count(layer),
+            "attention": _block(layer.attention),
+            "feed_forward": _block(layer.feed_forward),
+            "num_norms": layer.num_norms,
+            "norm": layer.norm,
+        }
+        for layer in dict.fromkeys(layers)
+    ]
+
+
+def _block(block: Any) -> Plain:
+    return {"kind": type(block).__name__, **asdict(block)}
+
+
+def _layer_text(layer: Plain) -> str:
+    blocks = "; ".join(_block_text(layer[name]) for name in ("attention", "feed_forward"))
+    return f"{layer['num_layers']} x {blocks}; {layer['num_norms']} {layer['norm']} norms"
+
+
+def _block_text(block: Plain) -> str:
+    """
+    One block with what is not off.
+
+    >>> _block_text({"kind": "Mlp", "ffn_hidden_size": 14336, "gated": True, "bias": False})
+    'Mlp ffn_hidden_size=14336 gated'
+    """
+    given = {name: value for name, value in block.items() if value not in (None, False, 0, "none") and name != "kind"}
+    words = [name if value is True else f"{name}={value}" for name, value in given.items()]
+    return " ".join([block["kind"], *words])
+
+
+def _sequence_length(value: object) -> int:
+    """Checked as a job's own would be."""
+    rest = {"global_batch_size": 1, "tokens": 1, "precision": asdict(catalog.precision("bf16"))}
+    return build(Workload, {**rest, "sequence_length": value}, "").sequence_length
+
+
+# --- the catalog -------------------------------------------------------------------------------------------
+
+
+def describe_catalog(entry: str | None) -> Plain:
+    """
+    The catalog, one of its lists, or one entry.
+
+    Parameters
+    ----------
+    entry
+        ``devices``, ``models``, ``precisions``, the name of one, or None for everything.
+    """
+    if entry is None:
+        return {name: _list(name) for name in LISTS}
+    if entry in LISTS:
+        return {entry: _list(entry)}
+    for name in LISTS:
+        if entry in _names(name):
+            return _entry(name, entry)
+    known = [*LISTS, *(known for name in LISTS for known in _names(name))]
+    raise SpecError("catalog", f"{shown(entry)} is not in it.", did_you_mean(entry, known))
+
+
+def catalog_text(described: Plain) -> str:
+    """A description of :func:`describe_catalog` as tables, or one entry as lines."""
+    if not set(described) <= set(LISTS):
+        return _aligned(_flat(described))
+    rows = {"devices": _device_row, "models": _model_row, "precisions": _precision_row}
+    return "\n\n".join(_table(name, [rows[name](entry) for entry in described[name]]) for name in described)
+
+
+def _names(name: str) -> Sequence[str]:
+    return {"devices": catalog.devices, "models": catalog.models, "precisions": catalog.precisions}[name]()
+
+
+def _list(name: str) -> list[Plain]:
+    return [_entry(name, entry) for entry in _names(name)]
+
+
+def _entry(name: str, entry: str) -> Plain:
+    if name == "devices":
+        return asdict(catalog.device(entry))
+    if name == "precisions":
+        return {**asdict(catalog.precision(entry)), "source": catalog.precision_source(entry)}
+    model = catalog.model(entry)
+    return {
+        **_model_facts(model),
+        "parameters": parameters(model),
+        "active_parameters": active_parameters(model),
+        "mtp_parameters": mtp_parameters(model),
+    }
+
+
+def _device_row(device: Plain) -> Plain:
+    peaks = device["peak_flops"]
+    return {
+        "name": device["name"],
+        "GiB": f"{device['memory_bytes'] / GIB_BYTES:.0f}",
+        "TB/s": f"{device['memory_bandwidth'] / 1e12:.2f}",
+        "dense peak, TFLOP/s": ", ".join(f"{dtype} {peak / 1e12:.0f}" for dtype, peak in peaks.items()),
+        "per node": str(device["devices_per_node"]),
+        "networks (devices: GB/s)": ", ".join(
+            f"{network['name']} {network['num_peers']}: {network['bandwidth'] / 1e9:.0f}"
+            for network in device["networks"]
+        ),
+        "source of the peak": device["sources"].get("peak_flops", ""),
+    }
+
+
+def _model_row(model: Plain) -> Plain:
+    return {
+        "name": model["name"],
+        "family": model["family"],
+        "layers": str(model["num_layers"]),
+        "parameters": f"{model['parameters']:,}",
+        "active": f"{model['active_parameters']:,}",
+        "source": model["source"],
+    }
+
+
+def _precision_row(precision: Plain) -> Plain:
+    return {
+        "name": precision["name"],
+        "compute": precision["compute"],
+        "bytes: weight": f"{precision['weight_bytes']:g}",
+        "gradient": f"{precision['gradient_bytes']:g}",
+        "optimizer": f"{precision['optimizer_bytes']:g}",
+        "gather": f"{precision['parameter_gather_bytes']:g}",
+        "activation": f"{precision['activation_bytes']:g}",
+        "source": precision["source"],
+    }
+
+
+# --- text --------------------------------------------------------------------------------------------------
+
+
+def json_text(described: Plain) -> str:
+    """A description as JSON."""
+    return json.dumps(described, indent=2, ensure_ascii=False)
+
+
+def _flat(value: object, path: str = "") -> Iterable[tuple[str, str]]:
+    """The leaves of a description by dotted path."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value):
+        for index, inner in enumerate(value):
+            yield from _flat(inner, f"{path}.{index}")
+    else:
+        yield path, _text(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_text(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _aligned(rows: Iterable[tuple[str, str]]) -> str:
+    rows = list(rows)
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in rows)
+
+
+def _table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """Columns as wide as their widest cell; the last one runs free."""
+    if not rows:
+        return f"{title}: none"
+    columns = list(rows[0])
+    widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in columns}
+    lines = [columns, *([row[column] for column in columns] for row in rows)]
+    cells = [[cell.ljust(widths[column]) for column, cell in zip(columns, line, strict=True)] for line in lines]
+    return "\n".join(["  ".join(line).rstrip() for line in cells])

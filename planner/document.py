@@ -1,0 +1,299 @@
+"""
+Plain data from outside: YAML text, Python mappings and ``key=value`` overrides, before anything is known about jobs.
+
+YAML is read as version 1.2 spells numbers (``15e12`` is one, ``010`` is ten, ``2026-01-01`` is text), without tags,
+anchors and aliases, and within limits of size, depth and number of entries.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+
+Plain: TypeAlias = dict[str, "Plain"] | list["Plain"] | str | int | float | bool | None
+
+MAX_BYTES = 2**20
+MAX_ENTRIES = 20_000
+MAX_DEPTH = 32
+MAX_INTEGER_DIGITS = 40
+
+TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels."
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the base is chosen at run time
+    """Safe YAML whose plain words are numbers only where YAML 1.2 says so."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  # PyYAML's own protocol
+
+
+def _resolve(kind: str, pattern: str, first: Sequence[str]) -> None:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"^(?:{pattern})$"), list(first))
+
+
+_resolve("null", r"~|null|Null|NULL|", ("~", "n", "N", ""))
+_resolve("bool", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO")
+_resolve("int", r"[-+]?[0-9][0-9_]*", "-+0123456789")
+_resolve("float", r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789")
+_resolve("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.")
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def read_mapping(path: Path) -> dict[str, Plain]:
+    """
+    The mapping that a YAML file holds.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read, is too large, or does not hold one mapping.
+    """
+    return mapping_from_text(_text(path), str(path))
+
+
+def mapping_from_text(text: str, source: str) -> dict[str, Plain]:
+    """The mapping that a YAML text holds; ``source`` is what messages call the text."""
+    value = parse(text, source)
+    if value is None:
+        raise SpecError(source, "is empty.", "A job needs at least 'model', 'cluster' and 'training'.")
+    if not isinstance(value, dict):
+        raise SpecError(source, f"holds {shown(value)}, expected entries such as 'model: llama3-8b'.")
+    return value
+
+
+def parse(text: str, source: str) -> Plain:
+    """
+    The plain value that a YAML text stands for.
+
+    >>> parse("[8, 15e12, on, 010, 2026-01-01, none]", "example")
+    [8, 15000000000000.0, True, 10, '2026-01-01', 'none']
+    """
+    try:
+        _refuse_bombs(text, source)
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            return None if node is None else _from_node(loader, node, source, "")
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        raise SpecError(source, _yaml_problem(error)) from None
+    except UnicodeEncodeError as error:
+        raise SpecError(source, f"is not text in UTF-8 (character {error.start + 1}).") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise SpecError(str(path), "no such file.", _similar_files(path)) from None
+    except IsADirectoryError:
+        raise SpecError(str(path), "is a directory, expected a YAML file.") from None
+    except (OSError, ValueError) as error:
+        raise SpecError(shown(str(path)), f"cannot be read: {_reason(error)}.") from None
+    if len(content) > MAX_BYTES:
+        raise SpecError(str(path), f"is larger than {MAX_BYTES // 1024} KiB, which no job file is.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(str(path), f"is not text in UTF-8 (byte {error.start}).") from None
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _similar_files(path: Path) -> str:
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if entry.is_file()]
+    except OSError:
+        return f"There is no folder '{path.parent}' either."
+    nearest = difflib.get_close_matches(path.name, names, n=1)
+    return f"Did you mean '{path.parent / nearest[0]}'?" if nearest else ""
+
+
+def _refuse_bombs(text: str, source: str) -> None:
+    """Read the text's events, which costs no memory, before building anything of them."""
+    depth = 0
+    events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
+    for number, event in enumerate(events):
+        where = f"{source}, line {event.start_mark.line + 1}"
+        if number > MAX_ENTRIES:
+            raise SpecError(where, f"has more than {MAX_ENTRIES} entries, which no job file has.")
+        if getattr(event, "anchor", None) is not None:
+            raise SpecError(where, "uses an anchor or alias (& or *), which job files may not. Write the value out.")
+        if getattr(event, "tag", None) is not None:
+            raise SpecError(where, f"uses the tag {shown(event.tag)}, which job files may not.")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise SpecError(where, TOO_DEEP)
+
+
+def _from_node(loader: Any, node: yaml.Node, source: str, where: str) -> Plain:
+    if isinstance(node, yaml.SequenceNode):
+        return [_from_node(loader, item, source, _join(where, index)) for index, item in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return _scalar(loader, node)
+    mapping: dict[str, Plain] = {}
+    for key_node, value_node in node.value:
+        key = _key(loader, key_node, source)
+        if key in mapping:
+            line = key_node.start_mark.line + 1
+            raise SpecError(_join(where, key), f"is written twice, again in {source}, line {line}.")
+        mapping[key] = _from_node(loader, value_node, source, _join(where, key))
+    return mapping
+
+
+def _join(where: str, name: object) -> str:
+    return f"{where}.{name}" if where else str(name)
+
+
+def _key(loader: Any, node: yaml.Node, source: str) -> str:
+    key = _scalar(loader, node) if isinstance(node, yaml.ScalarNode) else node.value
+    if not isinstance(key, str):
+        where = f"{source}, line {node.start_mark.line + 1}"
+        written = shown(node.value) if isinstance(node, yaml.ScalarNode) else "a list or mapping"
+        raise SpecError(where, f"{written} cannot name an entry, expected a word before the colon.")
+    return key
+
+
+def _scalar(loader: Any, node: yaml.Node) -> Plain:
+    kind = node.tag.rpartition(":")[2]
+    if kind == "int":
+        digits = node.value.replace("_", "")
+        return int(digits) if len(digits) <= MAX_INTEGER_DIGITS else float(digits)
+    if kind == "float":
+        return float(node.value.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+    value: str | bool | None = loader.construct_object(node)
+    return value
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """PyYAML's complaint in one sentence."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+    return f"is not YAML{place}: {problem}."
+
+
+# --- Python objects ----------------------------------------------------------------------------------------
+
+
+def mapping_from_python(value: Mapping[Any, Any]) -> dict[str, Plain]:
+    """
+    A copy of a mapping as if it had been read from a file: dictionaries, lists and scalars.
+
+    >>> mapping_from_python({"search": {"allow": {"pp": (4, 8)}}})
+    {'search': {'allow': {'pp': [4, 8]}}}
+    """
+    plain = _from_python(value, "", MAX_DEPTH, iter(range(MAX_ENTRIES)))
+    assert isinstance(plain, dict), "a mapping becomes a dictionary"
+    return plain
+
+
+def _from_python(value: object, where: str, depth_left: int, budget: Iterator[int]) -> Plain:
+    if depth_left < 0:
+        raise SpecError(where, TOO_DEEP)
+    if next(budget, None) is None:
+        raise SpecError(where, f"lies beyond the {MAX_ENTRIES} entries that a job may have.")
+    if value is None or isinstance(value, (bool, str, int, float)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {
+            _python_key(key, where): _from_python(item, _join(where, key), depth_left - 1, budget)
+            for key, item in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
+        return [_from_python(item, _join(where, i), depth_left - 1, budget) for i, item in enumerate(value)]
+    raise SpecError(where, f"expected text, a number, a list or a mapping, got {type(value).__name__}.")
+
+
+def _python_key(key: object, where: str) -> str:
+    if not isinstance(key, str):
+        raise SpecError(where, f"{shown(key)} cannot name an entry, expected text.")
+    return key
+
+
+# --- overrides ---------------------------------------------------------------------------------------------
+
+
+def apply_override(document: dict[str, Plain], assignment: str) -> None:
+    """
+    Write ``key=value`` into a document; the key is a dotted path, the value YAML.
+
+    Sections that are missing are made, entries of lists are addressed by their number.
+
+    >>> document = {"training": {"sequence_length": 4096}}
+    >>> apply_override(document, "search.allow.pp=[4, 8]")
+    >>> document
+    {'training': {'sequence_length': 4096}, 'search': {'allow': {'pp': [4, 8]}}}
+    """
+    path, value = split_assignment(assignment)
+    *sections, last = path.split(".")
+    place: Plain = document
+    for index, name in enumerate(sections):
+        place = _step_into(place, name, ".".join(sections[:index]))
+    parent = ".".join(sections)
+    if isinstance(place, list):
+        place[_list_index(place, last, parent)] = value
+    elif isinstance(place, dict):
+        place[last] = value
+    else:
+        raise _no_entries(parent, place)
+
+
+def split_assignment(assignment: str) -> tuple[str, Plain]:
+    """
+    The dotted path and the value of ``key=value``.
+
+    >>> split_assignment("training.tokens=15e12")
+    ('training.tokens', 15000000000000.0)
+    """
+    path, equals, text = str(assignment).partition("=")
+    path = path.strip()
+    if not equals or not path:
+        raise SpecError(shown(assignment), "expected key=value, such as training.global_batch_size=512.")
+    if not all(path.split(".")) or len(path.split(".")) > MAX_DEPTH:
+        raise SpecError(shown(path), "expected names joined by single dots, such as search.pin.tp.")
+    if len(text) > MAX_BYTES:
+        raise SpecError(shown(path), f"is larger than {MAX_BYTES // 1024} KiB.")
+    return path, parse(text, path)
+
+
+def _step_into(place: Plain, name: str, parent: str) -> Plain:
+    if isinstance(place, list):
+        return place[_list_index(place, name, parent)]
+    if isinstance(place, dict):
+        if place.get(name) is None:
+            place[name] = {}
+        return place[name]
+    raise _no_entries(parent, place)
+
+
+def _list_index(place: list[Plain], name: str, parent: str) -> int:
+    if name.isascii() and name.isdigit() and len(name) <= 9 and int(name) < len(place):
+        return int(name)
+    allowed = f"a number from 0 to {len(place) - 1}" if place else "none, it is empty"
+    raise SpecError(parent, f"is a list; {shown(name)} is no entry of it (allowed: {allowed}).")
+
+
+def _no_entries(where: str, value: Plain) -> SpecError:
+    return SpecError(where, f"is {shown(value)} and has no entries of its own.", "Write it as a mapping first.")

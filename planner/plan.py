@@ -1,0 +1,476 @@
+"""Problem -> PlanReport: search, estimate each strategy, schedule its checkpoints; or one given strategy alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from constraints import MEMORY_RULES, Rule, sentence
+from constraints.verdict import violated
+from costmodel import estimate as detail
+from costmodel.compute import SELECTIVE_OPERATORS
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.estimate import Estimate, RankEstimate
+from costmodel.flops import AttentionConvention, model_flops_per_token
+from costmodel.layers import embedding_operators, head_operators, layer_operators, mtp_operators
+from costmodel.operators.operator import Operator
+from costmodel.operators.source import operator_times
+from costmodel.parameters import active_parameters, mtp_parameters, parameters, whole_shape
+from costmodel.spec import Cluster, Dtype, Model
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Sharding, Strategy
+from costmodel.tables import Facts, num_microbatches
+from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
+from costmodel.validation import shown
+from planner.problem import MAX_DEGREE, Problem, decision_value
+from planner.schedule import CheckpointSchedule, schedule_checkpoints
+from planner.space import problem_rules
+
+if TYPE_CHECKING:
+    from planner.search import Outcome
+
+EXIT_CODES = {"optimal": 0, "infeasible": 1, "feasible": 3, "unknown": 3}
+"""What a command returns, by the status of the search."""
+
+
+# --- records -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """
+    One strategy and all that follows from it.
+
+    Parameters
+    ----------
+    estimate
+        Its step with the breakdown, and the memory of every pipeline rank.
+    schedule
+        Its checkpoint interval and the whole training.
+    tokens_per_second_per_device
+        Tokens that one device trains per second.
+    model_flops_per_second_per_device, hardware_flops_per_second_per_device
+        FLOP/s of one device: what the model needs; recomputed forward passes added.
+    mfu, hfu
+        The same over the peak; the report's conventions say which.
+    memory_bytes, host_memory_bytes
+        What one device has: its own memory, and its share of the host's.
+    """
+
+    estimate: Estimate
+    schedule: CheckpointSchedule
+    tokens_per_second_per_device: float
+    model_flops_per_second_per_device: float
+    hardware_flops_per_second_per_device: float
+    mfu: float
+    hfu: float
+    memory_bytes: float
+    host_memory_bytes: float
+
+    @property
+    def strategy(self) -> Strategy:
+        """The decisions."""
+        return self.estimate.strategy
+
+    @property
+    def step_seconds(self) -> float:
+        """One optimizer step."""
+        return self.estimate.step_seconds
+
+    @property
+    def headroom_bytes(self) -> float:
+        """What the fullest rank leaves free; negative where it does not fit."""
+        return self.memory_bytes - self.estimate.device_bytes
+
+    def rank_headroom_bytes(self, rank: RankEstimate) -> float:
+        """What one rank leaves free."""
+        return self.memory_bytes - rank.device_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSummary:
+    """
+    What is trained, in numbers that people compare.
+
+    Parameters
+    ----------
+    name, source
+        What it is called and where its numbers come from.
+    num_layers
+        Layers, multi-token prediction not counted.
+    parameters, active_parameters, mtp_parameters
+        All; those that one token meets; those of multi-token prediction, in neither.
+    flops_per_token
+        Forward and backward pass, multi-token prediction included, in the report's attention convention.
+    """
+
+    name: str
+    source: str
+    num_layers: int
+    parameters: int
+    active_parameters: int
+    mtp_parameters: int
+    flops_per_token: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conventions:
+    """
+    What must be known to compare the report's figures with others'.
+
+    Parameters
+    ----------
+    peak_dtype, peak_flops
+        The dense peak that MFU and HFU refer to.
+    attention
+        Whether the scores that the causal mask hides are counted as FLOPs (``full``) or not (``causal``).
+    operator_times
+        Who timed each operator.
+    """
+
+    peak_dtype: Dtype
+    peak_flops: float
+    attention: AttentionConvention
+    operator_times: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanReport:
+    """
+    The answer to a problem.
+
+    Parameters
+    ----------
+    problem
+        What was asked.
+    model
+        What is trained.
+    conventions
+        How to read MFU and HFU, and who timed the operators.
+    plans
+        Best first.
+    outcome
+        Status, bound, gap, the space's size, the effort, and why nothing fits.
+    closest
+        The strategy that lacks least memory, where nothing fits for want of memory.
+    """
+
+    problem: Problem
+    model: ModelSummary
+    conventions: Conventions
+    plans: tuple[Plan, ...]
+    outcome: Outcome
+    closest: Estimate | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0: proven; 1: nothing fits; 3: the time limit came before the proof."""
+        return EXIT_CODES[self.outcome.status]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EstimateReport:
+    """
+    What one given strategy costs.
+
+    Parameters
+    ----------
+    problem
+        The job that it is for.
+    model
+        What is trained.
+    conventions
+        How to read MFU and HFU, and who timed the operators.
+    plan
+        The strategy and all that follows from it.
+    broken_rules
+        The sentences of the rules that forbid it.
+    """
+
+    problem: Problem
+    model: ModelSummary
+    conventions: Conventions
+    plan: Plan
+    broken_rules: tuple[str, ...]
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The one plan, as a :class:`PlanReport` holds them."""
+        return (self.plan,)
+
+    @property
+    def exit_code(self) -> int:
+        """0: an estimate is an answer, whatever the rules say of it."""
+        return 0
+
+
+# --- verbs -------------------------------------------------------------------------------------------------
+
+
+def plan(problem: Problem) -> PlanReport:
+    """
+    Choose the fastest strategies, and schedule the checkpoints of each.
+
+    The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
+    time grows with the step time), so that one search serves both.
+
+    Raises
+    ------
+    SpecError
+        If failures outrun progress, so that no training ends.
+    """
+    from planner.search import search
+
+    outcome = search(problem)
+    nearest = outcome.conflict.closest if outcome.conflict else None
+    conventions = _conventions(problem.facts)
+    return PlanReport(
+        problem=problem,
+        model=_model_summary(problem.facts, conventions),
+        conventions=conventions,
+        plans=tuple(_plan(problem, strategy, conventions) for strategy in outcome.strategies),
+        outcome=outcome,
+        closest=detail.estimate(problem.facts, nearest) if nearest else None,
+    )
+
+
+def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:
+    """
+    Cost one given strategy, also where a rule forbids it.
+
+    Parameters
+    ----------
+    problem
+        The job.
+    decisions
+        Values by name, as job files spell them or as members of their enums. What is missing is what ``search.pin``
+        says, else: ``dp`` takes the devices that the other degrees leave; the other degrees are 1; sequence
+        parallelism is on where ``tp`` is above 1, optimizer states are sharded where weights have replicas
+        (``dp * cp`` above 1); everything else is off.
+
+    Raises
+    ------
+    SpecError
+        If a name or a value is wrong, or if the strategy is so far from the job that it has no cost.
+    """
+    strategy = complete(problem.facts, {**problem.search.pin, **_checked(decisions)})
+    _require_cost(problem.facts, strategy)
+    conventions = _conventions(problem.facts)
+    estimated = _plan(problem, strategy, conventions)
+    return EstimateReport(
+        problem=problem,
+        model=_model_summary(problem.facts, conventions),
+        conventions=conventions,
+        plan=estimated,
+        broken_rules=tuple(sentence(rule) for rule in _broken_rules(problem, estimated.estimate)),
+    )
+
+
+# --- one plan ----------------------------------------------------------------------------------------------
+
+
+def _plan(problem: Problem, strategy: Strategy, conventions: Conventions) -> Plan:
+    facts = problem.facts
+    estimated = detail.estimate(facts, strategy)
+    _require_finite(facts.cluster, estimated)
+    used = replace(facts, cluster=_used(facts.cluster, strategy))
+    needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
+    again = recomputed_flops_per_token(
+        facts.model, facts.workload.sequence_length, conventions.attention, recompute=strategy.recompute
+    )
+    model_flops, hardware_flops = (
+        _flops_per_second(used, flops_per_token=flops, step_seconds=estimated.step_seconds)
+        for flops in (needed, needed + again)
+    )
+    tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
+    return Plan(
+        estimate=estimated,
+        schedule=schedule_checkpoints(
+            used.cluster, used.workload, problem.reliability, step_seconds=estimated.step_seconds
+        ),
+        tokens_per_second_per_device=float(tokens),
+        model_flops_per_second_per_device=model_flops,
+        hardware_flops_per_second_per_device=hardware_flops,
+        mfu=float(utilization_fraction(model_flops, peak_flops=conventions.peak_flops)),
+        hfu=float(utilization_fraction(hardware_flops, peak_flops=conventions.peak_flops)),
+        memory_bytes=facts.cluster.device.memory_bytes,
+        host_memory_bytes=facts.cluster.device.host_memory_bytes,
+    )
+
+
+def _used(cluster: Cluster, strategy: Strategy) -> Cluster:
+    """The cluster; a strategy for more devices than it has is counted with the devices that it takes."""
+    return replace(cluster, num_devices=max(cluster.num_devices, _num_devices(strategy)))
+
+
+def _num_devices(strategy: Strategy) -> int:
+    return strategy.tp * strategy.cp * strategy.pp * strategy.dp
+
+
+def _flops_per_second(facts: Facts, *, flops_per_token: float, step_seconds: float) -> float:
+    return float(
+        flops_per_second_per_device(
+            facts.cluster, facts.workload, flops_per_token=flops_per_token, step_seconds=step_seconds
+        )
+    )
+
+
+def recomputed_flops_per_token(
+    model: Model, sequence_length: int, attention: AttentionConvention, *, recompute: Recompute
+) -> float:
+    """
+    FLOPs per token that the backward pass computes again, the difference between HFU and MFU.
+
+    Full recomputation repeats the forward pass of all layers, selective recomputation the projections to Q, K and V
+    and the attention core. Head and multi-token prediction are never recomputed.
+
+    Parameters
+    ----------
+    model, sequence_length, attention
+        As in :func:`costmodel.flops.model_flops_per_token`.
+    recompute
+        What is computed again.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (30) and (32).
+    """
+    if recompute == Recompute.NONE:
+        return 0.0
+    shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
+    by_kind = {
+        layer: sum(
+            float(operator.flops)
+            for operator in layer_operators(layer, shape)
+            if operator.kind != "elementwise" and (recompute == Recompute.FULL or operator.name in SELECTIVE_OPERATORS)
+        )
+        for layer in model.kinds
+    }
+    return sum(by_kind[layer] for layer in model.layers) / sequence_length
+
+
+# --- the setting -------------------------------------------------------------------------------------------
+
+
+def _conventions(facts: Facts) -> Conventions:
+    device, dtype = facts.cluster.device, facts.workload.precision.compute
+    times = operator_times(device, dtype)
+    return Conventions(
+        peak_dtype=dtype,
+        peak_flops=device.peak_flops[dtype],
+        attention="causal" if device.profile.causal_attention else "full",
+        operator_times={operator.name: times.origin(operator) for operator in _every_operator(facts.model)},
+    )
+
+
+def _every_operator(model: Model) -> Iterable[Operator]:
+    """Each operator at least once, in the order of a forward pass."""
+    shape = whole_shape(model)
+    yield from embedding_operators(model, shape)
+    for layer in model.kinds:
+        yield from layer_operators(layer, shape)
+    yield from head_operators(model, shape)
+    yield from mtp_operators(model, shape)
+
+
+def _model_summary(facts: Facts, conventions: Conventions) -> ModelSummary:
+    model = facts.model
+    return ModelSummary(
+        name=model.name,
+        source=model.source,
+        num_layers=model.num_layers,
+        parameters=parameters(model),
+        active_parameters=active_parameters(model),
+        mtp_parameters=mtp_parameters(model),
+        flops_per_token=model_flops_per_token(model, facts.workload.sequence_length, conventions.attention),
+    )
+
+
+# --- a given strategy --------------------------------------------------------------------------------------
+
+
+def complete(facts: Facts, decisions: Mapping[str, int]) -> Strategy:
+    """
+    The strategy that some decisions mean, with the defaults of :func:`estimate`.
+
+    Parameters
+    ----------
+    facts
+        What is given.
+    decisions
+        Values by name, as :func:`planner.problem.decision_value` returns them.
+    """
+    degree = {name: decisions.get(name, 1) for name in ("tp", "cp", "pp", "ep", "etp", "vpp", "mbs")}
+    dp = decisions.get("dp", facts.cluster.num_devices // (degree["tp"] * degree["cp"] * degree["pp"]))
+    rest = {
+        "dp": dp,
+        "sequence_parallel": degree["tp"] > 1,
+        "sharding": Sharding.OPTIMIZER if dp * degree["cp"] > 1 else Sharding.NONE,
+        "recompute": Recompute.NONE,
+    }
+    off = dict.fromkeys(FLAGS, False)
+    kinds = ENUMS | dict.fromkeys(FLAGS, bool)
+    chosen = {**off, **degree, **rest, **decisions}
+    return Strategy(**{name: kinds.get(name, int)(chosen[name]) for name in DECISIONS})
+
+
+def _checked(decisions: Mapping[str, object]) -> dict[str, int]:
+    for name in decisions:
+        if name not in DECISIONS:
+            raise SpecError(f"strategy.{shown(name).strip(chr(39))}", "no such decision.", did_you_mean(name, DECISIONS))
+    return {name: decision_value(name, value, f"strategy.{name}") for name, value in decisions.items()}
+
+
+def _require_cost(facts: Facts, strategy: Strategy) -> None:
+    """Refuse what no formula covers: the rules forbid it too, but there is nothing to report beside them."""
+    num_devices, stage_devices = _num_devices(strategy), strategy.tp * strategy.cp * strategy.dp
+    if strategy.dp < 1:
+        raise SpecError(
+            "strategy.dp",
+            f"nothing is left for it: tp * cp * pp = {strategy.tp * strategy.cp * strategy.pp} of "
+            f"{facts.cluster.num_devices} devices.",
+        )
+    if num_devices > MAX_DEGREE:
+        raise SpecError("strategy", f"takes {num_devices:.4g} devices, at most {MAX_DEGREE:.0e} are estimated.")
+    if num_microbatches(facts.workload, dp=strategy.dp, mbs=strategy.mbs) < 1:
+        raise SpecError(
+            "strategy.mbs",
+            f"dp * mbs = {strategy.dp * strategy.mbs} sequences are more than the global batch of "
+            f"{facts.workload.global_batch_size}.",
+        )
+    if strategy.pp * strategy.vpp > facts.model.num_layers + 2:
+        raise SpecError(
+            "strategy.pp",
+            f"pp * vpp = {strategy.pp * strategy.vpp} virtual stages are more than {facts.model.num_layers} layers, "
+            f"embedding and head can fill.",
+        )
+    if strategy.ep * strategy.etp > stage_devices:
+        raise SpecError(
+            "strategy.ep",
+            f"ep * etp = {strategy.ep * strategy.etp} ranks share experts, a pipeline stage has only tp * cp * dp = "
+            f"{stage_devices}.",
+        )
+
+
+def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
+    if math.isfinite(estimated.step_seconds) and math.isfinite(estimated.device_bytes + estimated.host_bytes):
+        return
+    raise SpecError(
+        "strategy",
+        f"{cluster.device.name} has no time for it: its profile has {cluster.device.profile.times} operator times, "
+        f"and not for all shapes of this strategy.",
+        "Change tp, mbs or ep, or cluster.device.profile.times.",
+    )
+
+
+def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
+    """Rules and limits of the job that forbid a strategy; the search's own bounds on what it tries are none."""
+    rules = problem_rules(problem)
+    asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory) if rule not in rules.bounds]
+    resources = {
+        "device_bytes": estimated.device_bytes,
+        "host_bytes": estimated.host_bytes,
+        "memory_headroom_bytes": problem.search.memory_headroom_bytes,
+    }
+    return violated(problem.facts, estimated.strategy.decisions() | resources, rules=asked)

@@ -1,0 +1,149 @@
+"""
+The JSON Schema of the job file, for editors that complete and check it: ``python -m planner.schema`` writes it anew.
+
+Types and limits come from the records that read the job, descriptions from their docstrings, names from the catalog.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pydantic import TypeAdapter
+
+from costmodel import catalog, spec
+from costmodel.description import Description
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
+from planner import job
+
+PATH = Path(__file__).with_name("job.schema.json")
+
+Schema: TypeAlias = dict[str, Any]
+
+LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+def job_schema() -> Schema:
+    """The whole schema as plain data."""
+    schema = _record_schema(job.Job)
+    definitions: Schema = schema["$defs"]
+    for inline in (spec.Device, spec.Precision, Description):
+        own = _record_schema(inline)
+        definitions.update(own.pop("$defs", {}))
+        definitions[inline.__name__] = own
+    schema["properties"]["model"]["anyOf"] = _model_forms(definitions["Description"])
+    cluster, training = definitions["ClusterSection"]["properties"], definitions["TrainingSection"]["properties"]
+    cluster["device"]["anyOf"] = _forms(catalog.devices(), definitions["Device"])
+    training["precision"]["anyOf"] = _forms(catalog.precisions(), definitions["Precision"])
+    search = definitions["SearchSection"]["properties"]
+    search["pin"].update(_decisions("one"))
+    search["allow"].update(_decisions("list"))
+    search["forbid"]["items"] = {**_decisions("one"), "minProperties": 1}
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Pretraining job", **schema}
+    return {name: _with_limits(part) for name, part in whole.items()}
+
+
+def schema_text() -> str:
+    """The schema as the checked-in file holds it."""
+    return json.dumps(job_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def descriptions(record_type: type) -> dict[str, str]:
+    """
+    What the docstring of a record says of each field.
+
+    >>> descriptions(spec.RecoveryLevel)["probability"]
+    'Share of the failures that this level recovers.'
+    """
+    lines = (inspect.getdoc(record_type) or "").partition("Parameters\n----------\n")[2].splitlines()
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in lines:
+        if line and not line.startswith(" "):
+            names = line.split(", ")
+        elif line:
+            found.update({name: f"{found.get(name, '')} {line.strip()}".strip().replace("``", "`") for name in names})
+        elif names:
+            break
+    return found
+
+
+def _record_schema(record_type: Any) -> Schema:
+    """Pydantic's schema of a record, with the docstrings of it and of the records inside."""
+    schema: Schema = TypeAdapter(record_type).json_schema()
+    for name, definition in schema.get("$defs", {}).items():
+        _describe(definition, getattr(job, name, None) or getattr(spec, name))
+    _describe(schema, record_type)
+    return schema
+
+
+def _describe(schema: Schema, record_type: type) -> None:
+    schema["description"] = (inspect.getdoc(record_type) or "").partition("\n")[0]
+    texts = descriptions(record_type)
+    for name, entry in schema["properties"].items():
+        entry.pop("title", None)
+        entry["description"] = texts.get(name, schema["description"])
+
+
+def _with_limits(part: Any) -> Any:
+    """Pydantic leaves limits in its own words where a validator runs before them."""
+    if isinstance(part, list):
+        return [_with_limits(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    return {LIMITS.get(name, name) if _is_number(inner) else name: _with_limits(inner) for name, inner in part.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _model_forms(described: Schema) -> list[Schema]:
+    text = {"type": "string"}
+    return [
+        {"enum": list(catalog.models())},
+        {**text, "description": "Path of a Hugging Face config.json or of the folder that holds it."},
+        {"type": "object", "required": ["model_type"], "description": "The model in Hugging Face's keys."},
+        {**described, "properties": {"name": text, "source": text, **described["properties"]}},
+    ]
+
+
+def _forms(names: Any, record: Mapping[str, Any]) -> list[Schema]:
+    """A name, the whole record, or what differs from a named one."""
+    known = {"enum": list(names)}
+    properties = {"base": {**known, "description": "Where to start from."}, **record["properties"]}
+    return [
+        known,
+        {
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": False,
+            "anyOf": [{"required": ["base"]}, {"required": [n for n in record["required"] if n != "name"]}],
+        },
+    ]
+
+
+def _decisions(form: str) -> Schema:
+    texts = descriptions(Strategy)
+    values = {name: _decision(name) for name in DECISIONS}
+    if form == "list":
+        values = {name: {"type": "array", "minItems": 1, "items": value} for name, value in values.items()}
+    return {
+        "type": "object",
+        "properties": {name: {**value, "description": texts[name]} for name, value in values.items()},
+        "additionalProperties": False,
+    }
+
+
+def _decision(name: str) -> Schema:
+    if name in ENUMS:
+        return {"enum": [member.text for member in ENUMS[name]]}
+    return {"type": "boolean"} if name in FLAGS else {"type": "integer", "minimum": 1, "maximum": 10**9}
+
+
+if __name__ == "__main__":
+    PATH.write_text(schema_text(), encoding="utf-8")
+    print(f"wrote {PATH}")

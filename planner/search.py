@@ -1,0 +1,417 @@
+"""
+Branch and bound over the rows of the space, CP-SAT inside, down to a proven optimum.
+
+Rows are taken in the order of a lower bound of their step time, which needs their degrees alone. A batch of rows is
+tabulated with all its features, reduced to candidates, and handed to CP-SAT, which selects one within the memory. Its
+value cuts what follows: rows and candidates that are slower are never looked at. When the next row's bound is above
+the value, nothing better is left.
+
+Ties are broken outside the solver. Of equally fast overlaps a candidate takes the fewest; of candidates with the same
+ticks the smaller device memory wins, then the smaller host memory (both in MiB), then the smaller values of the
+decisions in the order of ``DECISIONS``.
+
+The objective ``total_time`` orders strategies as ``step_time`` does: failures, recovery and the cost of a checkpoint
+are facts of the job, and with them given its total time grows with its step time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.sat.python import cp_model
+
+from constraints.conflict import Conflict
+from constraints.encoding import (
+    MAX_TICKS,
+    TICK_SECONDS,
+    Candidates,
+    Encoding,
+    encode,
+    exclude,
+    joined,
+    seconds_to_floor_ticks,
+)
+from constraints.verdict import violated
+from costmodel import step
+from costmodel.strategy import DECISIONS, Strategy
+from costmodel.tables import Facts
+from planner.candidates import CostFunction, Ints, MemoryFunction, Tabulator, capacity, memory_alone
+from planner.explanation import explain
+from planner.problem import Problem
+from planner.space import ROW_DECISIONS, Space, build_space, strategy_of
+
+FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 32, 4, 2048
+"""Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
+
+BOUND_ROWS, MEMORY_ROWS = 2**16, 2**12
+"""Rows whose bound, and rows whose memory alone is computed at once; a matter of memory only."""
+
+FRUITLESS_ROWS = 2**12
+"""Rows without a strategy that fits after which the search asks whether any row has one."""
+
+GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
+"""Of several strategies that agree in these, only the best is reported."""
+
+ROUNDING_BOUND_SECONDS = TICK_SECONDS
+"""Half a tick for the reported strategy, half a tick for any that it is compared with."""
+
+BoundFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
+
+
+class Status(StrEnum):
+    """How a search ended."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """
+    What the search had to do.
+
+    Parameters
+    ----------
+    raw_size
+        Combinations of all values before any rule.
+    size
+        Strategies that satisfy every rule but those of memory.
+    bounds
+        What the search leaves out by itself, one sentence each.
+    num_rows, num_rows_tabulated
+        Rows of degrees; those whose features were tabulated. The bound pruned the others.
+    num_candidates
+        Literals that CP-SAT saw. Of the tabulated strategies, the cut, the overlaps and dominance removed the others.
+    num_solves
+        Times that CP-SAT ran.
+    build_seconds, solve_seconds
+        Time for the space, tables and models; time inside CP-SAT.
+    """
+
+    raw_size: int
+    size: int
+    bounds: tuple[str, ...]
+    num_rows: int
+    num_rows_tabulated: int
+    num_candidates: int
+    num_solves: int
+    build_seconds: float
+    solve_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """
+    What the search found.
+
+    Parameters
+    ----------
+    status
+        ``optimal``: nothing in the space is faster (for ``top`` strategies: they are the best of as many groups);
+        ``feasible``: time ran out with strategies in hand; ``infeasible``: the conflict says why; ``unknown``: time
+        ran out with nothing.
+    strategies
+        Best first, each of another combination of tp, cp, pp, dp and ep.
+    step_seconds
+        Of each strategy, evaluated again in floats.
+    lower_bound_seconds
+        No strategy of the space is faster, but for the rounding bound; infinite where none exists.
+    gap
+        How far the best strategy may be from that, as a fraction of its time; 0 when optimal.
+    rounding_bound_seconds
+        What rounding to the solver's ticks may hide.
+    effort
+        Sizes and times.
+    conflict
+        Why nothing fits.
+    """
+
+    status: Status
+    strategies: tuple[Strategy, ...]
+    step_seconds: tuple[float, ...]
+    lower_bound_seconds: float
+    gap: float
+    rounding_bound_seconds: float
+    effort: Effort
+    conflict: Conflict | None = None
+
+
+def search(
+    problem: Problem,
+    *,
+    cost: CostFunction = step.cost,
+    lower_bound: BoundFunction = step.lower_bound_seconds,
+    memory: MemoryFunction = memory_alone,
+) -> Outcome:
+    """
+    The best strategies of a problem, with proof.
+
+    Parameters
+    ----------
+    problem
+        What to plan.
+    cost, lower_bound, memory
+        Step time and memory of strategies; a bound of the step time from the degrees alone; the memory alone.
+    """
+    return _Search(problem, cost, lower_bound, memory).run()
+
+
+# --- what is known so far ----------------------------------------------------------------------------------
+
+
+@dataclass(order=True, frozen=True, slots=True)
+class _Found:
+    """A strategy, in the order of preference."""
+
+    ticks: int
+    device_mebibytes: int
+    host_mebibytes: int
+    values: tuple[int, ...]
+
+    @classmethod
+    def of(cls, candidates: Candidates, index: int) -> _Found:
+        return cls(
+            ticks=int(candidates.ticks[index]),
+            device_mebibytes=int(candidates.device_mebibytes[index]),
+            host_mebibytes=int(candidates.host_mebibytes[index]),
+            values=tuple(int(candidates.decisions[name][index]) for name in DECISIONS),
+        )
+
+    @property
+    def strategy(self) -> Strategy:
+        return strategy_of(dict(zip(DECISIONS, self.values, strict=True)))
+
+
+@dataclass(kw_only=True, slots=True)
+class _Board:
+    """The best strategy of each group so far, and the cut that follows."""
+
+    top: int
+    groups: dict[int, _Found] = field(default_factory=dict)
+
+    def add(self, group: int, found: _Found) -> None:
+        self.groups[group] = min(found, self.groups.get(group, found))
+
+    @property
+    def best(self) -> list[_Found]:
+        return sorted(self.groups.values())[: self.top]
+
+    @property
+    def cut(self) -> int:
+        """Ticks above which nothing is of interest."""
+        best = self.best
+        return best[-1].ticks if len(best) == self.top else MAX_TICKS
+
+    def cuts(self, groups: Ints) -> Ints:
+        """The same for rows of given groups: a group's own strategy cuts it too."""
+        cut = self.cut
+        own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]
+        return np.array(own, dtype=np.int64)
+
+
+class _Search:
+    """One run; its state is the board, the bound and the clock."""
+
+    def __init__(
+        self, problem: Problem, cost: CostFunction, lower_bound: BoundFunction, memory: MemoryFunction
+    ) -> None:
+        self.started = time.perf_counter()
+        self.problem = problem
+        self.memory = memory
+        self.space = build_space(problem)
+        self.tabulator = Tabulator(
+            space=self.space,
+            capacity=capacity(problem),
+            headroom_bytes=problem.search.memory_headroom_bytes,
+            cost=cost,
+            memory=memory,
+        )
+        self.bounds = _bounds(self.space, lower_bound)
+        self.group_of_row = _groups(self.space)
+        self.board = _Board(top=problem.top)
+        self.unresolved_ticks = MAX_TICKS
+        self.num_rows_tabulated = self.num_candidates = self.num_solves = 0
+        self.solve_seconds = 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        return self.problem.search.time_limit_seconds - (time.perf_counter() - self.started)
+
+    def run(self) -> Outcome:
+        for rows in self.batches():
+            groups = self.group_of_row[rows]
+            competitors = groups if self.board.top > 1 else np.zeros_like(groups)
+            candidates, row = self.tabulator.fastest(rows, self.board.cuts(groups), competitors)
+            self.num_rows_tabulated += len(rows)
+            if len(candidates):
+                self.select(candidates, self.group_of_row[row])
+        return self.outcome()
+
+    # --- branch --------------------------------------------------------------------------------------------
+
+    def batches(self) -> Iterator[Ints]:
+        """Rows that may still matter, best bound first; ends when none is left or time is up."""
+        order = np.argsort(self.bounds, kind="stable")
+        position, size, doubted = 0, FIRST_BATCH_ROWS, False
+        while position < len(order) and self.bounds[order[position]] <= self.board.cut:
+            if self.seconds_left <= 0:
+                self.leave(int(self.bounds[order[position]]))
+                return
+            if position >= FRUITLESS_ROWS and not self.board.groups and not doubted:
+                doubted = True
+                roomy = self.roomy_row()
+                if roomy is None:
+                    return
+                yield np.array([roomy])
+                continue
+            rows = order[position : position + size]
+            yield np.sort(rows[self.bounds[rows] <= self.board.cut])
+            position, size = position + size, min(BATCH_GROWTH * size, LARGEST_BATCH_ROWS)
+
+    def leave(self, ticks: int) -> None:
+        """Note that time is up, and that something as fast as this may have been left."""
+        self.unresolved_ticks = min(self.unresolved_ticks, ticks)
+
+    def roomy_row(self) -> int | None:
+        """A row that fits into memory, however slow; None where there is none, so that the search is over."""
+        found = []
+        for start in range(0, self.space.num_rows, MEMORY_ROWS):
+            if self.seconds_left <= 0:
+                self.leave(int(self.bounds.min()))
+                return None
+            found.append(self.tabulator.smallest(np.arange(start, min(start + MEMORY_ROWS, self.space.num_rows))))
+        candidates, rows = joined([some for some, _ in found]), np.concatenate([row for _, row in found])
+        encoding = self.encode(candidates)
+        status, solver = self.solve(encoding)
+        if status == cp_model.UNKNOWN:
+            self.leave(int(self.bounds.min()))
+        if status in (cp_model.UNKNOWN, cp_model.INFEASIBLE):
+            return None
+        return int(rows[[solver.boolean_value(literal) for literal in encoding.literals].index(True)])
+
+    # --- select --------------------------------------------------------------------------------------------
+
+    def select(self, candidates: Candidates, groups: Ints) -> None:
+        """Let CP-SAT choose; where several strategies are wanted, again without the groups that are chosen."""
+        encoding = self.encode(candidates)
+        alive = np.ones(len(candidates), dtype=bool)
+        while alive.any():
+            status, solver = self.solve(encoding)
+            if status == cp_model.INFEASIBLE:
+                return
+            if status != cp_model.OPTIMAL:
+                proven = int(solver.best_objective_bound) if status == cp_model.FEASIBLE else 0
+                self.leave(max(proven, int(candidates.ticks[alive].min())))
+            if status == cp_model.UNKNOWN:
+                return
+            chosen = self.preferred(candidates, alive & (candidates.ticks == round(solver.objective_value)))
+            self.board.add(int(groups[chosen]), _Found.of(candidates, chosen))
+            if self.board.top == 1 or status != cp_model.OPTIMAL:
+                return
+            dead = alive & ((groups == groups[chosen]) | (candidates.ticks > self.board.cut))
+            exclude(encoding, dead)
+            alive &= ~dead
+
+    def preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
+        """Of equally fast candidates that fit the preferred one."""
+        room = self.tabulator.capacity
+        fit = (candidates.device_mebibytes <= room.device_mebibytes) & (
+            candidates.host_mebibytes <= room.host_mebibytes
+        )
+        return min(np.flatnonzero(which & fit).tolist(), key=lambda index: _Found.of(candidates, index))
+
+    def encode(self, candidates: Candidates) -> Encoding:
+        self.num_candidates += len(candidates)
+        return encode(candidates, self.tabulator.capacity)
+
+    def solve(self, encoding: Encoding) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
+        """One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit."""
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 0
+        solver.parameters.presolve_inclusion_work_limit = 0
+        solver.parameters.max_time_in_seconds = max(self.seconds_left, 0.0)
+        started = time.perf_counter()
+        status = solver.solve(encoding.model)
+        self.solve_seconds += time.perf_counter() - started
+        self.num_solves += 1
+        assert status != cp_model.MODEL_INVALID, encoding.model.validate()
+        return status, solver
+
+    # --- report --------------------------------------------------------------------------------------------
+
+    def outcome(self) -> Outcome:
+        best = self.board.best
+        proven = min(self.unresolved_ticks, best[0].ticks if best else MAX_TICKS)
+        finished = self.unresolved_ticks == MAX_TICKS or (bool(best) and self.unresolved_ticks > self.board.cut)
+        return Outcome(
+            status=_status(bool(best), finished),
+            strategies=tuple(found.strategy for found in best),
+            step_seconds=tuple(self.checked_seconds(found) for found in best),
+            lower_bound_seconds=proven * TICK_SECONDS if proven < MAX_TICKS else float("inf"),
+            gap=(best[0].ticks - proven) / max(best[0].ticks, 1) if best else float("inf"),
+            rounding_bound_seconds=ROUNDING_BOUND_SECONDS,
+            effort=self.effort(),
+            conflict=explain(self.problem, self.space, self.memory) if finished and not best else None,
+        )
+
+    def checked_seconds(self, found: _Found) -> float:
+        """The step time again, from scalars; the strategy must break no rule."""
+        decisions = found.strategy.decisions()
+        facts, rules = self.space.facts, self.space.rules
+        again = self.tabulator.cost(facts, decisions)
+        memory = {
+            "device_bytes": again.device_bytes,
+            "host_bytes": again.host_bytes,
+            "memory_headroom_bytes": self.tabulator.headroom_bytes,
+        }
+        broken = violated(facts, decisions | memory, rules=(*rules.rows, *rules.mixed, *rules.memory))
+        assert not broken, f"the search chose {found.strategy}, which breaks {broken}"
+        seconds = float(again.step_seconds)
+        assert found.ticks == MAX_TICKS or abs(seconds / TICK_SECONDS - found.ticks) <= 1, (seconds, found)
+        return seconds
+
+    def effort(self) -> Effort:
+        elapsed = time.perf_counter() - self.started
+        return Effort(
+            raw_size=self.space.raw_size,
+            size=self.space.size,
+            bounds=self.space.rules.bound_sentences,
+            num_rows=self.space.num_rows,
+            num_rows_tabulated=self.num_rows_tabulated,
+            num_candidates=self.num_candidates,
+            num_solves=self.num_solves,
+            build_seconds=elapsed - self.solve_seconds,
+            solve_seconds=self.solve_seconds,
+        )
+
+
+def _status(found: bool, finished: bool) -> Status:
+    if finished:
+        return Status.OPTIMAL if found else Status.INFEASIBLE
+    return Status.FEASIBLE if found else Status.UNKNOWN
+
+
+def _bounds(space: Space, lower_bound: BoundFunction) -> Ints:
+    """Lower bound of each row in ticks, rounded down."""
+    bounds = np.zeros(space.num_rows, dtype=np.int64)
+    for start in range(0, space.num_rows, BOUND_ROWS):
+        some = slice(start, start + BOUND_ROWS)
+        seconds = np.asarray(lower_bound(space.facts, space.degrees(some)), dtype=np.float64)
+        bounds[some] = seconds_to_floor_ticks(np.nan_to_num(seconds, nan=0.0, posinf=np.inf))
+    return bounds
+
+
+def _groups(space: Space) -> Ints:
+    """The group of each row; rows ascend, so that a new group begins wherever one of its decisions changes."""
+    assert ROW_DECISIONS[: len(GROUP_DECISIONS)] == GROUP_DECISIONS
+    columns = np.stack([space.rows[name] for name in GROUP_DECISIONS])
+    return np.concatenate([[0], np.cumsum((columns[:, 1:] != columns[:, :-1]).any(axis=0))])[: space.num_rows]

@@ -1,0 +1,438 @@
+"""
+The space of a problem: every combination of degrees (a row) and features that the rules allow.
+
+Rows grow one degree at a time, and each rule is asked as soon as its decisions are known. Rules that mix degrees and
+features sort the rows into few classes, each with one table of the features that it allows. The memory rules need the
+cost of a strategy and are left to the solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints.classes import Classes
+from constraints.limits import limit_rules, limited
+from constraints.rule import Flags, Holds, Ints, Rule, sentence
+from costmodel.spec import Experts
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, OVERLAPS, Recompute, Sharding, Strategy
+from costmodel.tables import Facts, signature, tabulate
+from planner.problem import Problem
+
+Columns = dict[str, NDArray[Any]]
+
+MAX_MICRO_BATCH_SIZE = 16
+"""Largest micro-batch that the search tries unless the job says otherwise."""
+
+ROW_DECISIONS = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "mbs", "sequence_parallel")
+
+FEATURES = DECISIONS[len(ROW_DECISIONS) :]
+
+MODES = tuple(name for name in FEATURES if name not in OVERLAPS)
+"""Features that change memory; the overlaps change nothing but time."""
+
+GROWTH = ("pp", "vpp", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
+"""Rows grow in this order: what the rules cut most comes first."""
+
+WORLD = frozenset({"tp", "cp", "pp", "dp"})
+
+FEATURE_VALUES: dict[str, tuple[int, ...]] = {
+    name: tuple(Sharding) if name == "sharding" else tuple(Recompute) if name == "recompute" else (0, 1)
+    for name in FEATURES
+}
+
+
+def micro_batches_are_small(*, mbs: Ints) -> Holds:
+    """The search tries micro-batches of at most 16 sequences (search.allow.mbs changes that)."""
+    return mbs <= MAX_MICRO_BATCH_SIZE
+
+
+def sequence_is_split_where_it_can_be(*, tp: Ints, sequence_parallel: Flags) -> Holds:
+    """The search uses sequence parallelism exactly where tp is above 1 (search.pin.sequence_parallel changes that)."""
+    answer: Holds = np.equal(np.asarray(sequence_parallel), np.asarray(tp) > 1)
+    return answer
+
+
+SEARCH_BOUNDS: dict[str, Rule] = {
+    "mbs": micro_batches_are_small,
+    "sequence_parallel": sequence_is_split_where_it_can_be,
+}
+"""What the search leaves out by default, by the decision whose pin or allow lifts the bound."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """
+    The rules of a problem, by what they need.
+
+    Parameters
+    ----------
+    rows
+        Rules of degrees alone; the search's own bounds are among them.
+    mixed
+        Rules of degrees and features, or of features alone.
+    memory
+        Rules of the bytes that a strategy takes.
+    limits
+        Those of the others that the job's pin, allow and forbid made.
+    bounds
+        Those of the others that are the search's own.
+    """
+
+    rows: tuple[Rule, ...]
+    mixed: tuple[Rule, ...]
+    memory: tuple[Rule, ...]
+    limits: tuple[Rule, ...]
+    bounds: tuple[Rule, ...]
+
+    @property
+    def bound_sentences(self) -> tuple[str, ...]:
+        """What the search leaves out by itself, in words."""
+        return tuple(sentence(bound) for bound in self.bounds)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """
+    Rows of degrees, and the features that each may have.
+
+    Parameters
+    ----------
+    facts
+        What is given.
+    rules
+        What made it.
+    rows
+        One value per row for each of ``ROW_DECISIONS``; rows are in ascending order of them.
+    features
+        Values of each feature, one axis each.
+    feature_class
+        For each row the index of its table in ``allowed``.
+    allowed
+        Which features rows of a class may have; the classes on the first axis, then the features' axes in order.
+    raw_size
+        Strategies before any rule, the number of devices apart: the product of the domains.
+    """
+
+    facts: Facts
+    rules: Rules
+    rows: Columns
+    features: Columns
+    feature_class: NDArray[np.int64]
+    allowed: NDArray[np.bool_]
+    raw_size: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that have at least one allowed combination of features."""
+        return len(self.feature_class)
+
+    @property
+    def size(self) -> int:
+        """Complete strategies that satisfy every rule but those of memory."""
+        per_class = self.allowed.sum(axis=tuple(range(1, self.allowed.ndim)), dtype=np.int64)
+        return int(per_class[self.feature_class].sum())
+
+    def degrees(self, rows: Any) -> Columns:
+        """The decisions of some rows, one axis."""
+        return {name: values[rows] for name, values in self.rows.items()}
+
+    def box(self, rows: NDArray[np.int64]) -> Box:
+        """Some rows with all the features that any of them may have."""
+        present, class_of_row = np.unique(self.feature_class[rows], return_inverse=True)
+        allowed = self.allowed[present]
+        used = [allowed.any(axis=tuple(a for a in range(allowed.ndim) if a != axis)) for axis in range(1, allowed.ndim)]
+        features = {name: values[use] for (name, values), use in zip(self.features.items(), used, strict=True)}
+        boxed = allowed[np.ix_(np.arange(len(present)), *(np.flatnonzero(use) for use in used))]
+        return Box(degrees=self.degrees(rows), features=features, allowed=boxed[class_of_row])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Box:
+    """
+    Some rows, and the smallest table of features around what they may have.
+
+    Parameters
+    ----------
+    degrees, features
+        Values: of the rows; of each feature.
+    allowed
+        Which features each row may have; rows on the first axis, then the features' axes in order.
+    """
+
+    degrees: Columns
+    features: Columns
+    allowed: NDArray[np.bool_]
+
+    @property
+    def num_modes(self) -> int:
+        """Combinations of the features that change memory."""
+        return prod(len(self.features[name]) for name in MODES)
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        """Every decision: degrees on the first axis, each feature on an axis of its own."""
+        return spread(self.degrees, self.features)
+
+    def values(self, row: int, mode: int, overlaps: int) -> dict[str, int]:
+        """One strategy's decisions, from the flat indices of its mode and of its overlaps."""
+        degrees = {name: int(values[row]) for name, values in self.degrees.items()}
+        return degrees | {name: int(values) for name, values in unflatten(self.features, mode, overlaps).items()}
+
+
+def unflatten(features: Columns, mode: Any, overlaps: Any) -> Columns:
+    """Values of the features from flat indices into the axes of the modes and into those of the overlaps."""
+    columns: Columns = {}
+    for names, flat in ((MODES, mode), (OVERLAPS, overlaps)):
+        indices = np.unravel_index(flat, tuple(len(features[name]) for name in names))
+        columns |= {name: features[name][index] for name, index in zip(names, indices, strict=True)}
+    return columns
+
+
+def strategy_of(values: Mapping[str, int]) -> Strategy:
+    """A strategy from one number per decision."""
+    kinds: dict[str, Callable[[int], Any]] = {**ENUMS, **dict.fromkeys(FLAGS, bool)}
+    return Strategy(**{name: kinds.get(name, int)(values[name]) for name in DECISIONS})
+
+
+def build_space(problem: Problem) -> Space:
+    """Everything that the problem's rules allow, memory apart."""
+    rules = problem_rules(problem)
+    domains = row_domains(problem)
+    rows, _ = grow(problem.facts, domains, rules.rows, tolerate=())
+    features = feature_values(problem)
+    sorted_rows = _ascending(rows)
+    classes, allowed = allowed_features(problem.facts, sorted_rows, features, rules.mixed)
+    useful = np.flatnonzero(allowed.reshape(len(allowed), -1).any(axis=1)[classes]) if len(classes) else classes
+    return Space(
+        facts=problem.facts,
+        rules=rules,
+        rows={name: values[useful] for name, values in sorted_rows.items()},
+        features=features,
+        feature_class=classes[useful],
+        allowed=allowed,
+        raw_size=_raw_size(problem.facts, domains, features),
+    )
+
+
+def problem_rules(problem: Problem) -> Rules:
+    """The rules of a problem: physics, frameworks if the job wants them, its own limits, the search's bounds."""
+    search = problem.search
+    limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid)
+    lifted = search.pin.keys() | search.allow.keys()
+    bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
+    rules = [*limits, *PHYSICS_RULES, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
+    others = [rule for rule in rules if rule not in MEMORY_RULES]
+    return Rules(
+        rows=tuple(rule for rule in others if not needs(rule) & set(FEATURES)),
+        mixed=tuple(rule for rule in others if needs(rule) & set(FEATURES)),
+        memory=tuple(rule for rule in rules if rule in MEMORY_RULES),
+        limits=limits,
+        bounds=bounds,
+    )
+
+
+def needs(rule: Rule) -> set[str]:
+    """The decisions that a rule is about."""
+    names = set(signature(rule)[1])
+    return names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names
+
+
+def spread(degrees: Mapping[str, Any], features: Columns) -> dict[str, Any]:
+    """Degrees on the first axis, each feature on an axis of its own."""
+    axes = len(features)
+    spread_degrees = {name: np.reshape(values, (-1, *(1,) * axes)) for name, values in degrees.items()}
+    spread_features = {
+        name: np.reshape(values, (1,) * (1 + axis) + (-1,) + (1,) * (axes - 1 - axis))
+        for axis, (name, values) in enumerate(features.items())
+    }
+    return spread_degrees | spread_features
+
+
+# --- domains -----------------------------------------------------------------------------------------------
+
+
+def row_domains(problem: Problem) -> Columns:
+    """Values of each degree: the job's own, or else all that could make sense. ``dp`` follows from the others."""
+    search = problem.search
+    chosen = limited(pin=search.pin, allow=search.allow)
+    domains = default_domains(problem.facts) | {name: values for name, values in chosen.items() if name in GROWTH}
+    return {name: column(name, values) for name, values in domains.items() if name != "dp"}
+
+
+def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
+    """
+    Values of each degree that the job does not limit.
+
+    tp: divisors of the devices up to the scale-up domain; cp, pp: all divisors; etp: 1 or a value of tp; ep: divisors
+    of the experts; vpp: up to one chunk per layer, embedding and head; mbs: small divisors of the global batch.
+    """
+    devices = divisors(facts.cluster.num_devices)
+    tp = tuple(value for value in devices if value <= facts.cluster.scale_up_size)
+    batch = divisors(facts.workload.global_batch_size)
+    experts = gcd(*(k.feed_forward.num_experts for k in facts.model.kinds if isinstance(k.feed_forward, Experts)))
+    return {
+        "tp": tp,
+        "cp": devices,
+        "pp": devices,
+        "ep": divisors(experts) if experts else (1,),
+        "etp": tp if experts else (1,),
+        "vpp": tuple(range(1, facts.model.num_layers + 3)),
+        "mbs": tuple(value for value in batch if value <= MAX_MICRO_BATCH_SIZE),
+        "sequence_parallel": (0, 1),
+    }
+
+
+def feature_values(problem: Problem) -> Columns:
+    """Values of each feature: the job's own, or else all."""
+    chosen = limited(pin=problem.search.pin, allow=problem.search.allow)
+    return {name: column(name, chosen.get(name, FEATURE_VALUES[name])) for name in FEATURES}
+
+
+def column(name: str, values: Sequence[int]) -> NDArray[Any]:
+    """Values of a decision in the type that formulas and rules expect."""
+    return np.array(values, dtype=bool if name in FLAGS else np.int64)
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """
+    All divisors in ascending order.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    candidates = np.arange(1, int(number**0.5) + 2)
+    small = candidates[number % candidates == 0]
+    return tuple(sorted({*small.tolist(), *(number // small).tolist()}))
+
+
+def _raw_size(facts: Facts, domains: Mapping[str, NDArray[Any]], features: Columns) -> int:
+    """Combinations before any rule; only ``dp`` follows from the others."""
+    return prod(len(values) for values in (*domains.values(), *features.values()))
+
+
+# --- rows --------------------------------------------------------------------------------------------------
+
+
+def grow(
+    facts: Facts,
+    domains: Mapping[str, NDArray[Any]],
+    rules: Sequence[Rule],
+    *,
+    tolerate: Iterable[Rule],
+    replicas: Iterable[int] = (),
+) -> tuple[Columns, Classes]:
+    """
+    Rows of degrees, grown one degree at a time.
+
+    Parameters
+    ----------
+    facts
+        What is given.
+    domains
+        Values of each degree but ``dp``.
+    rules
+        Rules of degrees alone, each asked as soon as it can be.
+    tolerate
+        Rules that a row may break; it then belongs to the class of the rules that it breaks. Rows that break another
+        rule are dropped.
+    replicas
+        Values of ``dp`` beside the one that follows from the other degrees.
+
+    Returns
+    -------
+    tuple
+        The rows, and which of the tolerated rules each breaks.
+    """
+    tolerated = set(tolerate)
+    columns: Columns = {}
+    classes = Classes.one(1)
+    waiting = list(rules)
+    for name in GROWTH:
+        left, values = _next_column(facts, columns, name, domains, replicas, classes.size)
+        known = {*columns, name}
+        asked = sorted((r for r in waiting if needs(r) <= known), key=lambda rule: rule in tolerated)
+        waiting = [rule for rule in waiting if rule not in asked]
+        classes = classes.take(left)
+        for rule in asked:
+            holds = _ask(rule, facts, columns, left, name, values)
+            if rule in tolerated:
+                classes = classes.refine(~holds, rule)
+            else:
+                left, values, classes = left[holds], values[holds], classes.take(holds)
+        columns = {known_name: column[left] for known_name, column in columns.items()} | {name: values}
+    assert not waiting, f"rules that no column serves: {waiting}"
+    return columns, classes
+
+
+def _next_column(
+    facts: Facts,
+    columns: Columns,
+    name: str,
+    domains: Mapping[str, NDArray[Any]],
+    replicas: Iterable[int],
+    size: int,
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The cross product of the rows so far with one more column: index of the row, value of the column."""
+    if name != "dp":
+        values = domains[name]
+        return np.repeat(np.arange(size), len(values)), np.tile(values, size)
+    following = facts.cluster.num_devices // columns["tp"] // columns["cp"] // columns["pp"]
+    others = np.array(list(replicas), dtype=np.int64)
+    table = np.column_stack([np.maximum(following, 1), np.tile(others, (size, 1))])
+    keep = np.column_stack([np.ones(size, dtype=bool), table[:, 1:] != table[:, :1]])
+    return np.repeat(np.arange(size), keep.sum(axis=1)), table[keep]
+
+
+def _ask(
+    rule: Rule, facts: Facts, columns: Columns, left: NDArray[np.int64], name: str, values: NDArray[Any]
+) -> NDArray[np.bool_]:
+    decisions = {known: columns[known][left] for known in needs(rule) if known in columns}
+    return np.broadcast_to(np.asarray(tabulate(rule, facts, decisions | {name: values})), values.shape)
+
+
+def _ascending(rows: Columns) -> Columns:
+    order = np.lexsort([rows[name] for name in reversed(ROW_DECISIONS)])
+    return {name: rows[name][order] for name in ROW_DECISIONS}
+
+
+# --- features ----------------------------------------------------------------------------------------------
+
+
+def allowed_features(
+    facts: Facts, rows: Columns, features: Columns, rules: Sequence[Rule]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """For each row the class of features that it allows, and the table of each class."""
+    shape = tuple(len(values) for values in features.values())
+    if not len(rows["tp"]):
+        return np.zeros(0, dtype=np.int64), np.zeros((0, *shape), dtype=bool)
+    classes = classify_features(facts, rows, features, rules)
+    representatives = {name: values[classes.first] for name, values in rows.items()}
+    decisions = spread(representatives, features)
+    allowed = np.ones((classes.count, *shape), dtype=bool)
+    for rule in rules:
+        allowed &= tabulate(rule, facts, decisions)
+    return classes.index, allowed
+
+
+def classify_features(
+    facts: Facts, rows: Columns, features: Columns, rules: Sequence[Rule], classes: Classes | None = None
+) -> Classes:
+    """Rows that no rule tells apart, whatever the features, are one class; ``classes`` are split further."""
+    classes = classes or Classes.one(len(rows["tp"]))
+    for rule in rules:
+        own = {name: values for name, values in features.items() if name in needs(rule)}
+        if needs(rule) <= set(own):
+            continue
+        degrees = {name: rows[name] for name in needs(rule) - set(own)}
+        holds = tabulate(rule, facts, spread(degrees, own))
+        table = np.broadcast_to(np.asarray(holds), (classes.size, *(len(values) for values in own.values())))
+        for cell in table.reshape(classes.size, -1).T:
+            classes = classes.refine(cell, None)
+    return classes

@@ -1,0 +1,231 @@
+"""Collectives on a small cluster: 8 devices at 400 GB/s and 1 us inside, 50 GB/s and 10 us per device outside."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel import catalog
+from costmodel.collectives import (
+    COLLECTIVES,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    collective_seconds,
+    communication_seconds,
+    reduce_scatter,
+    ring,
+    send,
+)
+from costmodel.operators.operator import Communication
+from costmodel.spec import Cluster, MeasuredCollective, Network, Profile
+from tests.builders_cluster import a_cluster
+
+GB = 10**9
+ROOT = Path(__file__).parents[2]
+MEASURED = ROOT / "tests" / "data" / "nccl_collectives.csv"
+SHARED = ROOT.parent / "shared" / "data" / "operators" / "collectives.csv"
+
+
+def a_profile(**changes) -> Profile:
+    """A profile without measured collectives."""
+    facts = {
+        "attention_efficiency": 0.5,
+        "memory_efficiency": 0.8,
+        "runtime_bytes": GB,
+        "cpu_parameters_per_second": GB,
+    }
+    return Profile(**(facts | changes))
+
+
+def test_all_gather_inside_a_node():
+    """Each of 8 devices receives 7/8 of 3.2 GB at 400 GB/s in 7 steps: 7 ms + 7 us."""
+    assert all_gather(a_cluster(), nbytes=3.2 * GB, ranks=8, stride=1) == pytest.approx(7.007e-3)
+
+
+def test_all_gather_over_two_nodes_uses_eight_adapters():
+    """16 ranks, 6.4 GB: 6 GB by eight adapters of 50 GB/s are 15 ms (as by NVLink), 7 us + 10 us of latency."""
+    assert all_gather(a_cluster(), nbytes=6.4 * GB, ranks=16, stride=1) == pytest.approx(15.017e-3)
+
+
+def test_all_gather_of_strangers_uses_one_adapter():
+    """With one rank per node, half of 1 GB leaves by one adapter: 10 ms + 10 us."""
+    assert all_gather(a_cluster(), nbytes=1 * GB, ranks=2, stride=8) == pytest.approx(10.01e-3)
+
+
+def test_stride_decides_how_many_members_share_a_node():
+    """4 ranks at stride 4 are two per node: 3/4 of 0.8 GB by two adapters, 6 ms; a step of 1 us and one of 10 us."""
+    assert all_gather(a_cluster(), nbytes=0.8 * GB, ranks=4, stride=4) == pytest.approx(6.011e-3)
+
+
+def test_shared_adapter():
+    """The same group where a node's two members share one link takes twice as long; so does its all-to-all."""
+    networks = (
+        Network(name="nvlink", num_peers=8, bandwidth=400 * GB, latency=0),
+        Network(name="node", num_peers=10**6, bandwidth=50 * GB, latency=0, parallel_links=1),
+    )
+
+    cluster = a_cluster(networks=networks)
+
+    assert all_gather(cluster, nbytes=0.8 * GB, ranks=4, stride=4) == pytest.approx(12e-3)
+    assert all_to_all(cluster, nbytes=0.8 * GB, ranks=4, stride=4) == pytest.approx(16e-3)
+
+
+def test_all_reduce_is_scatter_and_gather():
+    """Either phase takes the 7.007 ms of the all-gather above."""
+    case = {"nbytes": 3.2 * GB, "ranks": 8, "stride": 1}
+
+    assert reduce_scatter(a_cluster(), **case) == pytest.approx(7.007e-3)
+    assert all_reduce(a_cluster(), **case) == pytest.approx(2 * 7.007e-3)
+
+
+def test_all_to_all_keeps_its_own_part():
+    """Of 1.6 GB, 8 ranks in a node send 7/8 at 400 GB/s; of 16 ranks in two nodes, each sends half at 50 GB/s."""
+    assert all_to_all(a_cluster(), nbytes=1.6 * GB, ranks=8, stride=1) == pytest.approx(3.5e-3 + 1e-6)
+    assert all_to_all(a_cluster(), nbytes=1.6 * GB, ranks=16, stride=1) == pytest.approx(16e-3 + 11e-6)
+
+
+def test_send_is_as_slow_as_its_slowest_hop():
+    """Two stages of 4 devices share a node; of four, some hop crosses nodes: 0.1 GB at 400 and at 50 GB/s."""
+    assert send(a_cluster(), nbytes=0.1 * GB, ranks=2, stride=4) == pytest.approx(0.251e-3)
+    assert send(a_cluster(), nbytes=0.1 * GB, ranks=4, stride=4) == pytest.approx(2.01e-3)
+
+
+def test_ring_sends_one_part_per_step():
+    """3 steps that carry 1.2 GB together: 3 ms at 400 GB/s, and 3 us."""
+    assert ring(a_cluster(), nbytes=1.2 * GB, ranks=4, stride=1) == pytest.approx(3.003e-3)
+
+
+def test_bandwidth_decays_per_doubling():
+    """Equation (3): 0.9 per doubling beyond 8 ranks is 0.81 at 32, and nothing is gained below 8."""
+    networks = (Network(name="node", num_peers=1000, bandwidth=GB, latency=0, decay=0.9, reference_peers=8),)
+    cluster = a_cluster(networks=networks)
+
+    assert all_gather(cluster, nbytes=GB, ranks=32, stride=1) == pytest.approx(31 / 32 / 0.81)
+    assert all_gather(cluster, nbytes=GB, ranks=2, stride=1) == pytest.approx(0.5)
+
+
+def test_communication_scaling_is_a_gain_of_bandwidth():
+    """Equation (18): with beta = 2 the 7 ms of the first test are 3.5 ms, latencies stay."""
+    cluster = a_cluster(profile=a_profile(communication_scaling=2))
+
+    assert all_gather(cluster, nbytes=3.2 * GB, ranks=8, stride=1) == pytest.approx(3.507e-3)
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+def test_nobody_to_talk_to_costs_nothing(kind):
+    """One rank, or no bytes: no latency either."""
+    assert COLLECTIVES[kind](a_cluster(), nbytes=GB, ranks=1, stride=1) == 0
+    assert collective_seconds(a_cluster(), "tp", kind, nbytes=0, ranks=8, stride=1) == 0
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+def test_arrays_equal_scalars(kind):
+    """One formula for one strategy and for a table of them."""
+    profile = a_profile(measured_collectives=(MeasuredCollective(group="tp", kind=kind, seconds=1, ranks=4),))
+    cluster = a_cluster(profile=profile)
+    nbytes, ranks, stride = np.meshgrid([0.0, 1e6, 1e9], [1, 2, 4, 8, 16, 64], [1, 2, 8, 16])
+
+    table = collective_seconds(cluster, "tp", kind, nbytes=nbytes, ranks=ranks, stride=stride)
+    cases = zip(nbytes.flat, ranks.flat, stride.flat, strict=True)
+    scalars = [collective_seconds(cluster, "tp", kind, nbytes=b, ranks=n, stride=s) for b, n, s in cases]
+
+    np.testing.assert_allclose(np.broadcast_to(table, nbytes.shape).ravel(), scalars)
+
+
+def test_measured_collective_goes_first_where_it_matches():
+    """0.5 s was measured for 8 ranks and 1 GB of tensor parallelism: other shapes and groups are computed."""
+    entry = MeasuredCollective(group="tp", kind="all_gather", seconds=0.5, ranks=8, nbytes=GB)
+    cluster = a_cluster(profile=a_profile(measured_collectives=(entry,)))
+    gathered = Communication(group="tp", kind="all_gather", nbytes=np.array([GB, 3.2 * GB]), forward=1, backward=1)
+    elsewhere = Communication(group="cp", kind="all_gather", nbytes=3.2 * GB, forward=1, backward=1)
+
+    seconds = communication_seconds(cluster, gathered, ranks=8, stride=1)
+
+    np.testing.assert_allclose(seconds, [0.5, 7.007e-3])
+    assert communication_seconds(cluster, elsewhere, ranks=8, stride=1) == pytest.approx(7.007e-3)
+
+
+def test_scale_up_domain_of_72():
+    """In an NVL72 rack 64 ranks talk by NVLink alone, in an 8-device node they do not."""
+    case = {"nbytes": 64 * 2**20, "ranks": 64, "stride": 1}
+    rack = all_to_all(Cluster(device=catalog.device("gb200"), num_devices=64), **case)
+    nodes = all_to_all(Cluster(device=catalog.device("b200"), num_devices=64), **case)
+
+    assert nodes > 10 * rack
+
+
+def measurements() -> list[dict[str, str]]:
+    """Published nccl-tests, in small."""
+    with MEASURED.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+@pytest.mark.parametrize("row", measurements(), ids=lambda row: "-".join(list(row.values())[:5]))
+def test_catalog_agrees_with_nccl(row):
+    """Published nccl-tests of 16 MiB and more are met within 15 %."""
+    cluster = Cluster(device=catalog.device(row["device"]), num_devices=64)
+    case = {"nbytes": float(row["nbytes"]), "ranks": int(row["ranks"]), "stride": 1}
+
+    assert COLLECTIVES[row["kind"]](cluster, **case) == pytest.approx(float(row["seconds"]), rel=0.15)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the collected measurements (../shared) are not here")
+def test_catalog_agrees_with_the_median_of_an_a100_node():
+    """All sizes from 16 MiB to 16 GiB on 8 A100: the median of measured over computed is 1 within 10 %."""
+    with SHARED.open() as lines:
+        rows = [row for row in csv.DictReader(lines) if row["hardware"] == "8x A100 NVLink3 node"]
+    nbytes = np.array([float(row["message_bytes"]) for row in rows])
+    seconds = np.array([float(row["time_us"]) for row in rows]) / 1e6
+    large = nbytes >= 16 * 2**20
+    cluster = Cluster(device=catalog.device("a100-80gb-sxm"), num_devices=8)
+
+    computed = all_reduce(cluster, nbytes=nbytes[large], ranks=8, stride=1)
+
+    assert np.median(seconds[large] / computed) == pytest.approx(1, abs=0.1)
+
+
+# --- MoFa's cluster B ----------------------------------------------------------------------------------------
+
+
+LAYER_PARAMETERS = 16384 * (16384 + 2 * 2048) + 16384**2 + 3 * 16384 * 53248
+
+
+@pytest.mark.parametrize(
+    ("layers_per_rank", "ranks", "seconds"),
+    [(16, 32, 1.75), (16, 128, 0.63 / 0.303), (8, 16, 0.24 / 0.303), (8, 64, 0.29 / 0.303)],
+)
+def test_mofa_data_parallel_times(layers_per_rank, ranks, seconds):
+    """Tables 6 and 9: 1.75 s plain, 0.63, 0.24 and 0.29 s overlapped, of which 0.303 of the plain time is left."""
+    cluster = Cluster(device=catalog.device("mofa-b"), num_devices=8192)
+    case = {"nbytes": 2 * layers_per_rank * LAYER_PARAMETERS / 8, "ranks": ranks, "stride": 8}
+
+    plain = reduce_scatter(cluster, **case) + all_gather(cluster, **case)
+
+    assert plain == pytest.approx(seconds, abs=0.005 / 0.303)
+
+
+@pytest.mark.parametrize(
+    ("tp", "mbs", "slots_times_layers", "seconds"),
+    [(8, 2, 32.875 * 16, 7.34), (8, 1, 16.875 * 16, 2.07), (4, 2, 35.75 * 8, 3.32), (4, 1, 17.875 * 8, 4 * 0.23)],
+)
+def test_mofa_tensor_parallel_times(tp, mbs, slots_times_layers, seconds):
+    """Table 6: 8 collectives per layer; the last row is printed overlapped, a quarter of it."""
+    cluster = Cluster(device=catalog.device("mofa-b"), num_devices=64)
+    gathered = Communication(group="tp", kind="all_gather", nbytes=mbs * 8192 * 16384 * 2, forward=4, backward=4)
+
+    layer = 8 * communication_seconds(cluster, gathered, ranks=tp, stride=1)
+
+    assert layer * slots_times_layers == pytest.approx(seconds, abs=0.02)
+
+
+@pytest.mark.parametrize(("ep", "seconds"), [(8, 2.30), (16, 2.55), (32, 2.84), (64, 3.15), (128, 3.50), (256, 3.89)])
+def test_mofa_expert_parallel_times(ep, seconds):
+    """Table 8: 4 all-to-alls in each of the 64 slots of the warm-up and the cool-down together."""
+    cluster = Cluster(device=catalog.device("mofa-b-deepseek"), num_devices=1024)
+    dispatched = Communication(group="ep", kind="all_to_all", nbytes=2 * 4096 * 8 * 7168 * 2, forward=2, backward=2)
+
+    assert 256 * communication_seconds(cluster, dispatched, ranks=ep, stride=1) == pytest.approx(seconds, abs=0.005)

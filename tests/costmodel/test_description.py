@@ -1,0 +1,100 @@
+"""Models described in place, and entries of the catalog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from costmodel.description import model_from_description, model_from_entry
+from costmodel.errors import SpecError
+from costmodel.parameters import parameters
+from costmodel.spec import Experts
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64, "num_layers": 4, "num_heads": 8, "ffn_hidden_size": 256, "vocab_size": 1000,
+}  # fmt: skip
+EXPERTS: dict[str, Any] = {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 16}
+
+
+def test_gpt3():
+    """Narayanan et al. (arXiv 2104.04473): P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), and a final norm."""
+    layers, hidden, vocabulary, positions = 96, 12288, 51200, 2048
+    model = model_from_description(
+        {
+            "hidden_size": hidden, "num_layers": layers, "num_heads": 96, "ffn_hidden_size": 4 * hidden,
+            "vocab_size": vocabulary, "learned_positions": positions, "tied_embeddings": True, "gated": False,
+            "norm": "layer", "qkv_bias": True, "output_bias": True, "mlp_bias": True,
+        }
+    )  # fmt: skip
+
+    published = 12 * layers * hidden**2 + 13 * layers * hidden + (vocabulary + positions) * hidden
+    assert parameters(model) == published + 2 * hidden
+
+
+def test_experts_start_behind_the_dense_layers_and_recur():
+    """One dense layer in front, then every second layer."""
+    model = model_from_description(
+        {**SIZES, **EXPERTS, "num_layers": 5, "first_dense_layers": 1, "moe_layer_interval": 2}
+    )
+
+    assert [isinstance(layer.feed_forward, Experts) for layer in model.layers] == [False, False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hiden_size": 64}, "model.hiden_size: no such entry. Did you mean 'hidden_size'?"),
+        ({"hidden_size": "8k"}, "model.hidden_size: expected int, got '8k'."),
+        ({"num_layers": 0}, "model.num_layers: must be at least 1, got 0."),
+        ({"norm": "batch"}, "model.norm: "),
+        ({"num_kv_heads": 3}, "model.num_kv_heads: must divide the 8 heads, got 3."),
+        ({"hidden_size": 65}, "model.hidden_size: must be a multiple of the 8 heads, got 65. Or write 'head_dim'."),
+        ({"top_k": 2}, "model.num_experts: is required beside 'top_k', but missing."),
+        ({**EXPERTS, "top_k": 5}, "model.top_k: must be at most the 4 experts, got 5."),
+        ({"kv_lora_rank": 16}, "model.qk_nope_head_dim: is required beside 'kv_lora_rank', but missing."),
+        ({"q_lora_rank": 16}, "model.kv_lora_rank: is required beside 'q_lora_rank', but missing."),
+        ({"ffn_hidden_size": None}, "model.ffn_hidden_size: is required by the dense layers, but missing."),
+    ],
+)
+def test_refusals(changes: dict[str, Any], message: str):
+    """Dotted path, what was seen, what is allowed."""
+    with pytest.raises(SpecError) as refused:
+        model_from_description({**SIZES, **changes})
+
+    assert str(refused.value).startswith(message)
+
+
+def test_an_entry_describes_a_model_in_one_of_three_ways():
+    """Hugging Face's spelling, ours, or ours without a heading."""
+    config = {
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 8,
+        "intermediate_size": 256, "vocab_size": 1000,
+    }  # fmt: skip
+    entries = [{"config": config}, {"description": SIZES}, SIZES]
+
+    models = [model_from_entry({"source": "a paper", **entry}, "model", "mine") for entry in entries]
+
+    assert {parameters(model) for model in models} == {128000 + 64 + 4 * (4 * 64 * 64 + 3 * 64 * 256 + 128)}
+    assert {(model.name, model.source) for model in models} == {("mine", "a paper")}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"config": {}, "description": {}}, "models.x: has both 'config' and 'description'"),
+        ({"configs": {}, "description": SIZES}, "models.x.configs: no such entry. Did you mean 'config'?"),
+        ({"description": {**SIZES, "num_heads": 0}}, "models.x.description.num_heads: must be at least 1, got 0."),
+        ({"config": {"model_type": "llama"}}, "models.x.config."),
+        ({"config": None}, "models.x.config: expected a mapping, got null."),
+        ({"name": 3, "description": SIZES}, "models.x.name: expected text, got 3."),
+        ({}, "models.x.hidden_size: is required but missing."),
+        ([], "models.x: expected a mapping, got []."),
+    ],
+)
+def test_refused_entries(entry: Any, message: str):
+    """The path tells the catalog's file from the entry in it."""
+    with pytest.raises(SpecError) as refused:
+        model_from_entry(entry, "models.x", "x")
+
+    assert str(refused.value).startswith(message)

@@ -1,0 +1,314 @@
+"""What the reader of config.json understands, and what it refuses by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.huggingface import FAMILIES, model_from_config, read_config
+from costmodel.parameters import parameters
+from costmodel.spec import Attention, Experts, LatentAttention, LinearAttention
+
+CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
+
+
+def a_config(**changes: Any) -> dict[str, Any]:
+    """A small Llama."""
+    sizes = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 4, "vocab_size": 1000}
+    return {"model_type": "llama", **sizes, "num_attention_heads": 8, "num_key_value_heads": 2, **changes}
+
+
+def an_expert_config(**changes: Any) -> dict[str, Any]:
+    """A small Qwen3-MoE."""
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+    return a_config(model_type="qwen3_moe", **{**experts, **changes})
+
+
+def without(config: dict[str, Any], key: str) -> dict[str, Any]:
+    """The configuration less one key."""
+    return {name: value for name, value in config.items() if name != key}
+
+
+def attention(config: dict[str, Any], layer: int = 0) -> Any:
+    """The attention of one layer."""
+    return model_from_config(config).layers[layer].attention
+
+
+def dense_layers(config: dict[str, Any]) -> list[int]:
+    """Layers without experts."""
+    layers = model_from_config(config).layers
+    return [index for index, layer in enumerate(layers) if not isinstance(layer.feed_forward, Experts)]
+
+
+# --- what is read ------------------------------------------------------------------------------------------------
+
+
+def test_absent_kv_heads_mean_as_many_as_query_heads_for_llama():
+    """MHA models leave the key out, or write null."""
+    assert attention(without(a_config(), "num_key_value_heads")).num_kv_heads == 8
+    assert attention(a_config(num_key_value_heads=None)).num_kv_heads == 8
+
+
+def test_head_dim_null_is_hidden_size_over_heads():
+    """64 / 8."""
+    assert attention(a_config(head_dim=None)).head_dim == 8
+    assert attention(a_config(head_dim=16)).head_dim == 16
+
+
+def test_tied_embeddings_default_by_family():
+    """Gemma ties when the key is absent, Llama does not; the key decides for both."""
+    assert model_from_config(a_config(model_type="gemma")).tied_embeddings
+    assert not model_from_config(a_config()).tied_embeddings
+    assert not model_from_config(a_config(model_type="gemma", tie_word_embeddings=False)).tied_embeddings
+
+
+def test_experts_may_be_spelled_four_ways():
+    """num_local_experts, num_experts, n_routed_experts, and SimAI's num_routed_experts."""
+    config = without(an_expert_config(), "num_experts")
+
+    for key in ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts"):
+        assert model_from_config({**config, key: 8}).layers[0].feed_forward.num_experts == 8
+
+
+def test_shared_experts_by_number_or_by_width():
+    """DeepSeek counts them, Qwen writes their width, and has to."""
+    config = {**an_expert_config(shared_expert_intermediate_size=48), "model_type": "qwen2_moe"}
+
+    assert model_from_config(config).layers[0].feed_forward.shared_ffn_hidden_size == 48
+    with pytest.raises(SpecError, match=r"model\.shared_expert_intermediate_size: is required but missing"):
+        model_from_config(without(config, "shared_expert_intermediate_size"))
+    assert read_config(CONFIGS / "deepseek-v2.json").layers[1].feed_forward.shared_ffn_hidden_size == 2 * 1536
+
+
+def test_dense_layers_among_experts():
+    """DeepSeek's first layers, Qwen's list and step, and the list of transformers 5."""
+    deepseek = json.loads((CONFIGS / "deepseek-v3.json").read_text())
+
+    assert dense_layers(deepseek) == [0, 1, 2]
+    assert dense_layers(an_expert_config(mlp_only_layers=[1])) == [1]
+    assert dense_layers(an_expert_config(decoder_sparse_step=2)) == [0, 2]
+    assert dense_layers(an_expert_config(mlp_layer_types=["dense", "sparse", "sparse", "dense"])) == [0, 3]
+
+
+def test_patterns_of_sliding_windows():
+    """Gemma 2 alternates, Gemma 3 has one full layer in six, Qwen slides from max_window_layers on."""
+    gemma2 = read_config(CONFIGS / "gemma-2-27b.json").layers
+    gemma3 = read_config(CONFIGS / "gemma-3-27b-text.json").layers
+    qwen = a_config(model_type="qwen3", use_sliding_window=True, sliding_window=32, max_window_layers=2)
+
+    assert [layer.attention.window for layer in gemma2[:4]] == [4096, None, 4096, None]
+    assert [layer.attention.window for layer in gemma3[:7]] == [1024] * 5 + [None, 1024]
+    assert [layer.attention.window for layer in model_from_config(qwen).layers] == [None, None, 32, 32]
+
+
+def test_a_window_that_is_off_is_off():
+    """Qwen writes a window and turns it off; Mixtral writes null."""
+    assert attention(a_config(model_type="qwen2", sliding_window=32, use_sliding_window=False)).window is None
+    assert read_config(CONFIGS / "mixtral-8x7b.json").layers[0].attention.window is None
+    assert read_config(CONFIGS / "mistral-7b.json").layers[0].attention.window == 4096
+
+
+def test_linear_attention_by_either_spelling():
+    """MiniMax-Text-01: transformers lists names, the hub's own file 0 and 1."""
+    named = json.loads((CONFIGS / "minimax-text-01.json").read_text())
+    numbers = [int(kind == "full_attention") for kind in named["layer_types"]]
+    numbered = {**without(named, "layer_types"), "attn_type_list": numbers}
+
+    assert model_from_config(numbered) == model_from_config(named)
+    assert isinstance(attention(named, 0), LinearAttention)
+    assert isinstance(attention(named, 7), Attention)
+
+
+def test_latent_attention_without_a_query_rank():
+    """q_lora_rank: null projects queries directly (Moonlight, DeepSeek-V2-Lite)."""
+    config = {**json.loads((CONFIGS / "deepseek-v3.json").read_text()), "q_lora_rank": None}
+
+    assert isinstance(attention(config), LatentAttention)
+    assert attention(config).q_lora_rank is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        ({"num_nextn_predict_layers": 1}, 1),
+        ({"num_mtp_modules": 3, "mtp_transformer_layers": 2}, 6),
+        ({"num_mtp_modules": 3, "use_mtp": False}, 0),
+        ({}, 0),
+    ],
+)
+def test_multi_token_prediction_is_counted_apart(changes: dict[str, Any], layers: int):
+    """Its layers are like the last one, and not among the layers."""
+    model = model_from_config(a_config(**changes))
+
+    assert (len(model.mtp_layers), model.num_layers) == (layers, 4)
+
+
+def test_text_part_of_a_multimodal_config():
+    """Gemma 3's hub files hold the language model under text_config; what is missing there the whole says."""
+    text = json.loads((CONFIGS / "gemma-3-27b-text.json").read_text())
+    whole = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
+
+    assert parameters(model_from_config(whole)) == 27_009_346_304
+    inherited = {**whole, "text_config": without(text, "model_type"), "tie_word_embeddings": True}
+    assert parameters(model_from_config(inherited)) == 27_009_346_304
+
+
+def test_keys_that_are_no_architecture_are_ignored():
+    """HF files hold dozens of them; quantised weights are the same model."""
+    config = a_config(torch_dtype="bfloat16", rope_scaling={"type": "yarn"}, quantization_config={"bits": 8}, x=[1])
+
+    assert model_from_config(config) == model_from_config(a_config())
+
+
+def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
+    """config.json says nothing, its folder does."""
+    folder = tmp_path / "my-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(a_config()))
+
+    assert read_config(folder / "config.json").name == "my-llama"
+    assert read_config(CONFIGS / "qwen3-8b.json").name == "qwen3-8b"
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (without(a_config(), "hidden_size"), "model.hidden_size: is required but missing."),
+        (a_config(hidden_size="8k"), "model.hidden_size: expected int, got '8k'."),
+        (a_config(hidden_size=64.5), "model.hidden_size: expected int, got 64.5."),
+        (a_config(hidden_size=True), "model.hidden_size: expected int, got true."),
+        (a_config(hidden_size=None), "model.hidden_size: expected int, got null."),
+        (a_config(hidden_size=0), "model.hidden_size: must be at least 1 and at most 10000000, got 0."),
+        (a_config(vocab_size=-5), "model.vocab_size: must be at least 1 and at most 10000000, got -5."),
+        (a_config(num_hidden_layers=5000), "model.num_hidden_layers: must be at least 1 and at most 4096, got 5000."),
+        (a_config(hidden_size=65), "model.hidden_size: must be a multiple of the 8 attention heads, got 65."),
+        (a_config(num_key_value_heads=3), "model.num_key_value_heads: must divide the 8 attention heads, got 3."),
+        (a_config(tie_word_embeddings="no"), "model.tie_word_embeddings: expected true or false, got 'no'."),
+        (a_config(sliding_window="4k", model_type="mistral"), "model.sliding_window: expected int, got '4k'."),
+        (an_expert_config(mlp_only_layers=["1"]), "model.mlp_only_layers.0: expected int, got '1'."),
+        (a_config(layer_types="full"), "model.layer_types: expected a list, got 'full'."),
+        (a_config(layer_types=["full_attention"]), "model.layer_types: has 1 entries, the model 4 layers."),
+        (
+            a_config(layer_types=["full_atention"] * 4),
+            "model.layer_types.0: unknown kind 'full_atention'. Did you mean 'full_attention'?",
+        ),
+        (
+            a_config(layer_types=[["full_attention"]] * 4),
+            "model.layer_types.0: unknown kind ['full_attention']. Did you mean 'full_attention'?",
+        ),
+        (
+            a_config(layer_types=["sliding_attention"] * 4),
+            "model.sliding_window: is required by the sliding attention in 'layer_types', but missing.",
+        ),
+        (
+            a_config(index_topk=2048),
+            "model.index_topk: asks for sparse attention with an indexer (DSA), which is not modelled, got 2048.",
+        ),
+        (a_config(num_local_experts=8), "model.num_local_experts: the family 'llama' has no experts, got 8."),
+        (a_config(kv_lora_rank=512), "model.kv_lora_rank: the family 'llama' has no latent attention."),
+        (an_expert_config(num_experts_per_tok=9), "model.num_experts_per_tok: must be at most the 8 experts, got 9."),
+        (
+            an_expert_config(num_local_experts=16),
+            "model.num_experts: is 8, but 'num_local_experts' is 16, and they mean the same.",
+        ),
+        (without(an_expert_config(), "num_experts"), "model.num_local_experts: is required but missing."),
+        (a_config(model_type=7), "model.model_type: expected text, got 7."),
+        (
+            a_config(model_type="lama"),
+            "model.model_type: unsupported family 'lama'. Did you mean 'llama'?",
+        ),
+        (a_config(text_config=[1]), "model.text_config: expected a mapping, got [1]."),
+        (
+            {"model_type": "gemma3", "text_config": a_config(model_type="gemma3_text", hidden_size="x")},
+            "model.text_config.hidden_size: expected int, got 'x'.",
+        ),
+        ([1, 2], "model: expected a mapping, got [1, 2]."),
+    ],
+)
+def test_refusals_name_the_path_what_was_seen_and_what_is_allowed(config: Any, message: str):
+    """The first thing wrong, in one sentence."""
+    with pytest.raises(SpecError) as refused:
+        model_from_config(config)
+
+    assert str(refused.value) == message
+
+
+def test_an_unsupported_family_lists_the_supported_ones():
+    """Where no spelling is near, all of them."""
+    with pytest.raises(SpecError, match=r"unsupported family 'rwkv7'\. Known: deepseek_v2, .*, seed_oss\.") as refused:
+        model_from_config(a_config(model_type="rwkv7"))
+
+    assert all(family in str(refused.value) for family in FAMILIES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_empty_config_of_each_family_is_refused(family: str):
+    """Whatever is missing first, it is named."""
+    with pytest.raises(SpecError, match=r"model\.\w+: is required but missing"):
+        model_from_config({"model_type": family})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty."),
+        (b"  \n", "is empty."),
+        (b"{", "is not JSON: "),
+        (b"[1, 2]", "expected an object, got [1, 2]."),
+        (b"3", "expected an object, got 3."),
+        (b'{"hidden_size": NaN}', "NaN is not a number of JSON"),
+        (b'{"hidden_size": -Infinity}', "-Infinity is not a number of JSON"),
+        (b'{"hidden_size": 1, "hidden_size": 2}', "the key 'hidden_size' appears twice"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "is not a config.json: "),
+        (b"[" * 100_000, "is nested too deep"),
+        (b'{"a":' * 100_000, "is nested too deep"),
+        (b"\xff\xfe\x00\x01binary", "is not text in UTF-8."),
+        (b"\x00" * 64, "is not JSON: "),
+        (b" " * (4 * 2**20) + b"{}", "bytes, a config.json at most 4194304."),
+    ],
+)
+def test_broken_files_are_refused(tmp_path: Path, content: bytes, message: str):
+    """Whatever stands in the file, the user gets a sentence with its path."""
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+
+    with pytest.raises(SpecError) as refused:
+        read_config(path)
+
+    assert refused.value.where == str(path)
+    assert message in str(refused.value)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path):
+    """Missing, a folder, a pipe, a path that no file can have."""
+    os.mkfifo(tmp_path / "pipe")
+
+    for path, message in {
+        tmp_path / "missing.json": "no such file",
+        tmp_path: "is a folder. Write",
+        tmp_path / "pipe": "is not a regular file",
+        "a\0b": "cannot be read|no such file",
+        "x" * 5000: "cannot be read|no such file",
+    }.items():
+        with pytest.raises(SpecError, match=message):
+            read_config(path)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(CONFIGS.glob("*.json"))])
+@pytest.mark.parametrize("value", [None, "x", -1, 0, 10**30, 2.5, [], {}, [None], True], ids=repr)
+def test_no_value_of_any_key_breaks_the_reader(name: str, value: Any):
+    """Each key of each known config with an absurd value: a model or a SpecError, nothing else."""
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+
+    for key in config:
+        with suppress(SpecError):
+            model_from_config({**config, key: value})

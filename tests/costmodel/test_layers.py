@@ -1,0 +1,353 @@
+"""MoFa's Table 2 (arXiv 2511.09837) by hand, and what it leaves to the physics of the layers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from costmodel.layers import (
+    Shape,
+    embedding_operators,
+    head_operators,
+    layer_communications,
+    layer_operators,
+    mtp_operators,
+)
+from costmodel.operators.operator import Operator
+from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mlp, Model
+from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
+
+LIGHTNING = LinearAttention(variant="lightning", num_key_heads=4, num_value_heads=4, key_head_dim=8, value_head_dim=8)
+GATED_DELTA = LinearAttention(
+    variant="gated_delta", num_key_heads=2, num_value_heads=4, key_head_dim=8, value_head_dim=8, conv_kernel=4
+)
+EVERYTHING_ON = Attention(
+    num_heads=4, num_kv_heads=2, head_dim=8, qkv_bias=True, output_bias=True, qk_norm="full", output_gate=True,
+    sinks=True, window=4,
+)  # fmt: skip
+SHARED = Experts(
+    num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, shared_gate=True, router_bias=True, bias=True
+)
+
+LAYERS = {
+    "dense": a_model().layers[0],
+    "experts": a_moe_model().layers[1],
+    "latent": a_latent_model().layers[0],
+    "latent-direct-query": a_latent_model(q_lora_rank=None).layers[0],
+    "lightning": Layer(attention=LIGHTNING, feed_forward=SHARED),
+    "gated-delta": Layer(attention=GATED_DELTA, feed_forward=SHARED, norm="layer"),
+    "everything": Layer(attention=EVERYTHING_ON, feed_forward=Mlp(ffn_hidden_size=48, gated=False), num_norms=4),
+}
+
+
+def operator(layer: Layer, shape: Shape, name: str) -> Operator:
+    """The one operator of a layer that has this name."""
+    (found,) = (one for one in layer_operators(layer, shape) if one.name == name)
+    return found
+
+
+def saved(layer: Layer, shape: Shape) -> dict[str, float]:
+    """Saved bytes of a layer by module."""
+    bytes_by_module: dict[str, float] = defaultdict(float)
+    for one in layer_operators(layer, shape):
+        bytes_by_module[one.saved_as] += float(one.saved_bytes)
+    return {module: nbytes for module, nbytes in bytes_by_module.items() if nbytes}
+
+
+def calls(layer: Layer, shape: Shape, group: str) -> dict[str, tuple[int, int, float]]:
+    """Collectives that move something: kind to forward calls, backward calls and bytes of a call."""
+    found: dict[str, tuple[int, int, float]] = {}
+    for one in layer_communications(layer, shape):
+        if one.group == group and one.nbytes:
+            forward, backward, _ = found.get(one.kind, (0, 0, 0.0))
+            found[one.kind] = (forward + one.forward, backward + one.backward, float(one.nbytes))
+    return found
+
+
+# --- Table 2: FLOPs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "flops"),
+    [
+        ("qkv", 2 * 16 * 32 * (32 + 2 * 16) / 2),
+        ("core_attention", 2 * (2 * 16 * 8 * 32) / 2),
+        ("output_projection", 2 * 16 * 32 * 32 / 2),
+        ("up", 2 * 16 * 32 * 2 * 48 / 2),
+        ("down", 2 * 16 * 48 * 32 / 2),
+    ],
+)
+def test_flops_of_a_dense_layer(name: str, flops: float):
+    """N = 16 tokens, s = 8, h = 32, H_kv = 16, g = 48 on t = 2 ranks; the backward pass takes twice that."""
+    found = operator(LAYERS["dense"], a_shape(tp=2, sequence_parallel=1), name)
+
+    assert (found.flops, found.backward_flops) == (flops, 2 * flops)
+
+
+def test_multi_head_attention_projects_three_hidden_sizes():
+    """MHA: 6 N h^2 / t = 6 * 16 * 32 * 32 / 2."""
+    layer = a_model(num_kv_heads=4).layers[0]
+
+    assert operator(layer, a_shape(tp=2), "qkv").flops == 49152
+
+
+def test_more_ranks_than_kv_heads_replicate_them():
+    """One KV head of width 8 on each of 4 ranks beside one query head: 2 N h * 24."""
+    layer = a_model(num_kv_heads=1).layers[0]
+
+    assert operator(layer, a_shape(tp=4), "qkv").flops == 2 * 16 * 32 * 24
+    assert operator(layer, a_shape(tp=4), "qkv").parameters == 32 * 24
+
+
+def test_context_parallelism_splits_queries_and_keeps_all_keys():
+    """N = b s / c = 8 tokens, each with 8 keys."""
+    found = operator(LAYERS["dense"], a_shape(cp=2), "core_attention")
+
+    assert found.flops == 2 * (2 * 8 * 8 * 32)
+
+
+def test_causal_kernels_skip_half_and_recompute_scores_backward():
+    """FlashAttention-2: half the scores; 5 matmuls backward against 2 forward."""
+    full = operator(LAYERS["dense"], a_shape(), "core_attention")
+    causal = operator(LAYERS["dense"], a_shape(causal=True), "core_attention")
+
+    assert causal.flops == full.flops / 2
+    assert causal.backward_flops == 2.5 * causal.flops
+
+
+@pytest.mark.parametrize(("causal", "keys"), [(False, 4), (True, 4 - 16 / 16)])
+def test_a_sliding_window_limits_the_keys(causal: bool, keys: float):
+    """A window of 4 in a sequence of 8: 4 keys each, or the triangle cut off, w - w^2 / (2 s)."""
+    layer = a_model(window=4).layers[0]
+
+    assert operator(layer, a_shape(causal=causal), "core_attention").flops == 2 * 16 * keys * 32 * 2
+
+
+def test_latent_attention_has_wider_keys_than_values():
+    """Map 2 N s a (d_nope + d_rope), on-value 2 N s a d_v: 4 heads, 12 and 8 wide."""
+    found = operator(LAYERS["latent"], a_shape(), "core_attention")
+
+    assert found.flops == 2 * 16 * 8 * 4 * (12 + 8)
+
+
+def test_parameters_of_deepseek_v3_latent_attention():
+    """187.107e6 (equations.md, Table 2): 187,105,280 in projections and 1536 + 512 in norms of the latents."""
+    model = a_latent_model(
+        hidden_size=7168, num_heads=128, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
+        qk_rope_head_dim=64, v_head_dim=128, norm="none", ffn_hidden_size=1,
+    )  # fmt: skip
+    operators = layer_operators(model.layers[0], a_shape(hidden_size=7168))
+
+    assert sum(float(one.parameters) for one in operators) - 3 * 7168 == 187_107_328
+
+
+def test_router_and_experts():
+    """Router 2 N h E; linears 2 N k h 2 g and 2 N k g h with N k = 32, h = 32, g = 24."""
+    shape = a_shape()
+
+    assert operator(LAYERS["experts"], shape, "router").flops == 2 * 16 * 32 * 4
+    assert operator(LAYERS["experts"], shape, "expert_up").flops == 2 * 32 * 32 * 48
+    assert operator(LAYERS["experts"], shape, "expert_down").flops == 2 * 32 * 24 * 32
+
+
+@pytest.mark.parametrize(("tp", "ep", "etp"), [(1, 1, 1), (2, 1, 1), (2, 2, 1), (2, 4, 2), (4, 2, 4), (1, 4, 2)])
+def test_expert_work_is_conserved(tp: int, ep: int, etp: int):
+    """All ranks together compute each (token, expert) pair once, however the experts are spread."""
+    shape = a_shape(tp=tp, ep=ep, etp=etp, sequence_parallel=1)
+
+    assert operator(LAYERS["experts"], shape, "expert_up").flops * tp == 2 * 32 * 32 * 48
+
+
+def test_expert_parameters_split_over_ep_and_etp():
+    """4 experts * 3 h g = 9216 over ep = 2 and etp = 2; tp does not split them."""
+    shape = a_shape(tp=4, ep=2, etp=2)
+    experts = [one for one in layer_operators(LAYERS["experts"], shape) if one.expert]
+
+    assert sum(float(one.parameters) for one in experts) == 2304
+    assert {float(one.groups) for one in experts} == {2}
+
+
+# --- Table 2: saved activations -----------------------------------------------------------------------------------
+
+
+def test_saved_activations_of_a_dense_layer():
+    """D N h / t = 512; Q, K, V 512 + 512; O 512; 2 D N g / t = 1536; D N g / t = 768."""
+    found = saved(LAYERS["dense"], a_shape(tp=2, sequence_parallel=1))
+
+    assert found == {
+        "norm": 2 * 512,
+        "attention_input": 512,
+        "qkv": 512 + 512,
+        "output_projection": 512,
+        "mlp": 512 + 768,
+        "activation": 1536,
+    }
+
+
+def test_without_sequence_parallelism_the_inputs_are_whole():
+    """Norms and inputs of the column-split linears: D N h = 1024 each."""
+    found = saved(LAYERS["dense"], a_shape(tp=2, sequence_parallel=0))
+
+    assert (found["norm"], found["attention_input"], found["mlp"]) == (2 * 1024, 1024, 1024 + 768)
+
+
+def test_gelu_layer_keeps_34_minus_2_sbh():
+    """Korthikanti et al. (arXiv 2205.05198), section 4.1: 34 s b h without scores; 2 of them are dropout masks."""
+    layer = a_model(num_kv_heads=4, ffn_hidden_size=128, gated=False).layers[0]
+
+    assert sum(saved(layer, a_shape()).values()) == 32 * 16 * 32
+
+
+def test_saved_activations_of_an_expert_layer():
+    """N' = N k = 32: inputs D N' h = 2048, outputs to be weighted 2048, inside 2 D N' g = 3072 and 1536."""
+    found = saved(LAYERS["experts"], a_shape())
+
+    assert found["router"] == 2 * 16 * 32 + 2 * 16 * 4
+    assert found["experts"] == 2048 + 1536 + 2048
+    assert found["expert_activation"] == 3072
+
+
+def test_shared_experts_add_their_width_for_all_tokens():
+    """2 D N g + D N g with g = 12; their input is the router's."""
+    layer = Layer(attention=a_model().layers[0].attention, feed_forward=replace(SHARED, shared_gate=False))
+
+    assert saved(layer, a_shape())["activation"] == 2 * 2 * 16 * 12
+    assert saved(layer, a_shape())["mlp"] == 2 * 16 * 12
+
+
+def test_latent_attention_keeps_latents_and_unfolded_heads():
+    """Q and K 12 wide, V 8, in 4 heads; latents 12 and 10 before and after their norm, and the input."""
+    found = saved(LAYERS["latent"], a_shape())
+
+    assert found["qkv"] == 2 * 16 * 4 * (12 + 12 + 8)
+    assert found["attention_input"] == 2 * 16 * (32 + 12 + 10)
+    assert found["norm"] == 2 * 16 * (2 * 32 + 12 + 10)
+
+
+# --- memory traffic -----------------------------------------------------------------------------------------------
+
+
+def test_traffic_of_matmuls_and_element_wise_passes():
+    """Down: D (m k + k n + m n); norms read and write 2 N h elements; SwiGLU reads two halves and writes one."""
+    shape = a_shape()
+
+    assert operator(LAYERS["dense"], shape, "down").bytes == 2 * (16 * 48 + 48 * 32 + 16 * 32)
+    assert operator(LAYERS["dense"], shape, "norms").bytes == 2 * 2 * (2 * 16 * 32)
+    assert operator(LAYERS["dense"], shape, "activation").bytes == 2 * 3 * 16 * 48
+
+
+# --- communication -------------------------------------------------------------------------------------------------
+
+
+def test_tensor_parallel_collectives_with_sequence_parallelism():
+    """2 all-gathers and 2 reduce-scatters per pass of Q = b s h D / c bytes."""
+    found = calls(LAYERS["dense"], a_shape(tp=2, sequence_parallel=1), "tp")
+
+    assert found == {"all_gather": (2, 2, 1024), "reduce_scatter": (2, 2, 1024)}
+
+
+def test_tensor_parallel_collectives_without_sequence_parallelism():
+    """2 all-reduces per pass."""
+    found = calls(LAYERS["dense"], a_shape(tp=2, sequence_parallel=0), "tp")
+
+    assert found == {"all_reduce": (2, 2, 1024)}
+
+
+def test_expert_parallel_collectives():
+    """Dispatch and combine per pass of b s k h D / (t c) bytes; attention alone needs tensor-parallel collectives."""
+    shape = a_shape(tp=2, ep=2, sequence_parallel=1)
+
+    assert calls(LAYERS["experts"], shape, "ep") == {"all_to_all": (2, 2, 2 * 16 * 2 * 32 / 2)}
+    assert calls(LAYERS["experts"], shape, "tp") == {"all_gather": (1, 1, 1024), "reduce_scatter": (1, 1, 1024)}
+
+
+def test_latent_attention_gathers_latents():
+    """12 + 10 + 4 elements per token go in, 32 come out."""
+    shape = a_shape(tp=2, sequence_parallel=1)
+    gathered = [one for one in layer_communications(LAYERS["latent"], shape)[:6] if one.kind == "all_gather"]
+
+    assert [(one.nbytes, one.forward, one.backward) for one in gathered] == [(2 * 16 * 26, 1, 0), (2 * 16 * 32, 0, 1)]
+
+
+def test_ring_sends_keys_and_values_past_all_other_ranks():
+    """N = 4 tokens of 2 KV heads * 8 * 2 elements in 3 steps."""
+    assert calls(LAYERS["dense"], a_shape(cp=4), "cp") == {"ring": (1, 2, 2 * 4 * 32 * 3)}
+    assert calls(LAYERS["dense"], a_shape(cp=1), "cp") == {}
+
+
+# --- embedding, head, multi-token prediction -------------------------------------------------------------------------
+
+
+def test_head_is_split_by_vocabulary_and_keeps_fp32_logits():
+    """2 N h V / t FLOPs; D N h / t input; 4 N V / t bytes of logits (Korthikanti et al., section 4.3)."""
+    norm, head, loss = head_operators(a_model(), a_shape(tp=2, sequence_parallel=1))
+
+    assert (head.flops, head.parameters) == (2 * 16 * 32 * 500, 32 * 500)
+    assert (norm.saved_bytes, head.saved_bytes, loss.saved_bytes) == (512, 512, 4 * 16 * 500)
+
+
+def test_tied_head_owns_no_weight():
+    """The embedding's weight counts once."""
+    model = a_model(tied_embeddings=True)
+    (embedding,) = embedding_operators(model, a_shape(tp=2))
+
+    assert embedding.parameters == 500 * 32
+    assert [one.parameters for one in head_operators(model, a_shape(tp=2))] == [32, 0, 0]
+
+
+def test_multi_token_prediction_is_a_layer_with_its_own_ends():
+    """A dense layer (2*32 + 32*64 + 32*32 + 3*32*48 = 7744), 2 h h = 2048, three norms; embedding and head shared."""
+    operators = mtp_operators(a_model(mtp_layers=1), a_shape())
+
+    assert sum(float(one.parameters) for one in operators) == 7744 + 2048 + 3 * 32
+    assert [one.name for one in operators].count("head") == 1
+
+
+# --- scalars and arrays -------------------------------------------------------------------------------------------
+
+DECISIONS = [
+    {"mbs": 1, "tp": 1, "cp": 1, "ep": 1, "etp": 1, "sequence_parallel": 0},
+    {"mbs": 2, "tp": 2, "cp": 1, "ep": 2, "etp": 1, "sequence_parallel": 1},
+    {"mbs": 1, "tp": 4, "cp": 2, "ep": 4, "etp": 2, "sequence_parallel": 1},
+    {"mbs": 4, "tp": 4, "cp": 4, "ep": 1, "etp": 4, "sequence_parallel": 0},
+]
+
+
+def numbers(layer: Layer, model: Model, shape: Shape) -> list[list[object]]:
+    """Every number of everything that a shape decides, in order."""
+    records = [
+        *layer_operators(layer, shape),
+        *layer_communications(layer, shape),
+        *embedding_operators(model, shape),
+        *head_operators(model, shape),
+        *mtp_operators(model, shape),
+    ]
+    return [[getattr(record, field.name) for field in fields(record)] for record in records]
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("index", range(len(DECISIONS)))
+def test_arrays_give_what_scalars_give(kind: str, index: int):
+    """A table's row is the estimate of its strategy."""
+    arrays = {name: np.array([row[name] for row in DECISIONS]) for name in DECISIONS[0]}
+    model = a_moe_model(mtp_layers=1)
+
+    table = numbers(LAYERS[kind], model, a_shape(**arrays))
+    single = numbers(LAYERS[kind], model, a_shape(**DECISIONS[index]))
+
+    picked = [[np.ravel(v)[index] if isinstance(v, np.ndarray) and v.ndim else v for v in row] for row in table]
+    assert picked == single
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_modules_of_saved_bytes_are_known(kind: str):
+    """Selective recomputation drops saved bytes by these names."""
+    modules = {one.saved_as for one in layer_operators(LAYERS[kind], a_shape()) if one.saved_bytes}
+
+    assert modules <= {
+        "norm", "qkv", "core_attention", "attention_input", "output_projection", "router", "mlp", "activation",
+        "experts", "expert_activation", "embedding", "head",
+    }  # fmt: skip

@@ -1,0 +1,265 @@
+"""Who times operators: roofline, modified roofline, measured rates, behind one protocol."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.operators.measured import measured
+from costmodel.operators.operator import Operator
+from costmodel.operators.source import operator_times
+from costmodel.spec import MeasuredRate, Profile
+from tests.builders_cluster import a_device
+
+GB = 10**9
+RATES = (
+    MeasuredRate(kinds=("matmul", "attention"), flops_per_second=200e12, rows=4096, shards=8),
+    MeasuredRate(kinds=("matmul", "attention"), flops_per_second=100e12, rows=2048, shards=8),
+    MeasuredRate(kinds=("matmul:head",), flops_per_second=400e12),
+    MeasuredRate(kinds=("grouped_matmul",), flops_per_second=50e12, groups=4),
+)
+KINDS = ("matmul", "grouped_matmul", "attention", "elementwise")
+
+
+def a_source(times="modified_roofline", compute="bf16", **changes):
+    """Peaks of 1 PFLOP/s in BF16, 2 in FP8, 4 TB/s; half of each is achieved."""
+    facts = {
+        "times": times,
+        "matmul_efficiency": {"bf16": 0.5, "fp8": 0.5},
+        "attention_efficiency": 0.5,
+        "memory_efficiency": 0.5,
+        "runtime_bytes": GB,
+        "cpu_parameters_per_second": GB,
+        "measured_rates": RATES,
+    }
+    device = a_device(
+        peak_flops={"bf16": 1e15, "fp8": 2e15}, memory_bandwidth=4000 * GB, profile=Profile(**(facts | changes))
+    )
+    return operator_times(device, compute)
+
+
+def an_operator(kind="matmul", **changes) -> Operator:
+    """1 TFLOP forward, 2 TFLOPs backward, for 4,096 tokens on one of 8 shards."""
+    facts = {"name": "up", "flops": 1e12, "backward_flops": 2e12, "rows": 4096, "shards": 8}
+    return Operator(kind=kind, **(facts | changes))
+
+
+def seconds(source, operator) -> tuple[float, float]:
+    """Both passes."""
+    return source.forward_seconds(operator), source.backward_seconds(operator)
+
+
+# --- roofline --------------------------------------------------------------------------------------------------
+
+
+def test_theoretical_roofline_takes_the_slower_of_compute_and_memory():
+    """Equation (19): 1 TFLOP at 1 PFLOP/s is 1 ms; 8 GB at 4 TB/s are 2 ms."""
+    source = a_source("roofline")
+
+    assert seconds(source, an_operator()) == pytest.approx((1e-3, 2e-3))
+    assert seconds(source, an_operator(bytes=8e9, backward_bytes=4e9)) == pytest.approx((2e-3, 2e-3))
+
+
+def test_modified_roofline_achieves_a_part_of_the_peaks():
+    """Half of both peaks doubles both times."""
+    operator = an_operator(bytes=8e9, backward_bytes=4e9)
+
+    assert seconds(a_source(), an_operator()) == pytest.approx((2e-3, 4e-3))
+    assert seconds(a_source(), operator) == pytest.approx((4e-3, 4e-3))
+
+
+def test_elementwise_only_moves_bytes():
+    """2 GB at half of 4 TB/s; FLOPs of element-wise operators never bind."""
+    assert seconds(a_source(), an_operator("elementwise", bytes=2e9)) == pytest.approx((1e-3, 0))
+
+
+def test_every_kernel_adds_a_gap_and_the_backward_pass_has_twice_as_many():
+    """3 kernels of 10 us forward, 6 backward."""
+    operator = an_operator(kernels=3)
+
+    assert seconds(a_source(kernel_seconds=1e-5), operator) == pytest.approx((2e-3 + 3e-5, 4e-3 + 6e-5))
+
+
+def test_grouped_matmuls_are_slower_by_their_own_factor():
+    """Half of the 0.5 PFLOP/s of plain matmuls."""
+    assert seconds(a_source(grouped_matmul_efficiency=0.5), an_operator("grouped_matmul")) == pytest.approx(
+        (4e-3, 8e-3)
+    )
+
+
+def test_attention_reaches_half_of_its_rate_at_the_half_length():
+    """At 1,220 tokens s / (s + 1220) is 1/2, at 3,660 it is 3/4; 0.5 PFLOP/s would take 2 ms."""
+    operator = an_operator("attention", length=np.array([1220, 3660]))
+
+    np.testing.assert_allclose(a_source(attention_half_length=1220).forward_seconds(operator), [4e-3, 2e-3 / 0.75])
+
+
+def test_attention_without_a_length_takes_its_rows():
+    """1,220 rows are the half length: 2 ms become 4."""
+    operator = an_operator("attention", rows=1220)
+
+    assert a_source(attention_half_length=1220).forward_seconds(operator) == pytest.approx(4e-3)
+
+
+def test_fp8_recipes_compute_attention_and_head_in_16_bits():
+    """FP8 has twice the peak of BF16, and only the layers' matmuls use it."""
+    source = a_source(compute="fp8")
+
+    assert source.forward_seconds(an_operator()) == pytest.approx(1e-3)
+    assert source.forward_seconds(an_operator("attention")) == pytest.approx(2e-3)
+    assert source.forward_seconds(an_operator(name="head")) == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize("times", ["roofline", "modified_roofline", "measured"])
+def test_compute_scaling_divides_time(times):
+    """Equation (17): alpha = 2 is a kernel twice as fast."""
+    plain, scaled = a_source(times), a_source(times, compute_scaling=2)
+
+    assert plain.forward_seconds(an_operator()) == pytest.approx(2 * scaled.forward_seconds(an_operator()))
+
+
+def test_device_without_the_dtype_is_refused():
+    """The message lists what the device has."""
+    with pytest.raises(SpecError, match=r"test-device has no nvfp4 matmuls\. It has: bf16, fp8\."):
+        a_source(compute="nvfp4")
+
+
+def test_profile_without_the_dtype_is_refused():
+    """A peak alone is not enough for the modified roofline."""
+    with pytest.raises(SpecError, match=r"profile\.matmul_efficiency: has no entry for fp8\."):
+        a_source(compute="fp8", matmul_efficiency={"bf16": 0.5})
+
+
+# --- measured rates --------------------------------------------------------------------------------------------
+
+
+def test_measured_rate_is_found_by_shape():
+    """200 TFLOP/s for 4,096 rows, 100 for 2,048: 1 TFLOP takes 5 and 10 ms; nothing is known of 1,024."""
+    operator = an_operator(rows=np.array([4096, 2048, 1024]))
+
+    np.testing.assert_allclose(a_source("measured").forward_seconds(operator), [5e-3, 10e-3, np.nan])
+    np.testing.assert_array_equal(measured(a_source("measured").device.profile, operator), [True, True, False])
+
+
+def test_measured_rate_of_a_name_goes_before_its_kind():
+    """1 TFLOP at the 400 TFLOP/s of ``matmul:head``, not at the 200 of ``matmul``."""
+    assert a_source("measured").forward_seconds(an_operator(name="head")) == pytest.approx(2.5e-3)
+
+
+def test_measured_rate_of_local_experts():
+    """Any number of rows, 4 groups only."""
+    operator = an_operator("grouped_matmul", groups=np.array([4, 8]), rows=7)
+
+    np.testing.assert_allclose(a_source("measured").forward_seconds(operator), [20e-3, np.nan])
+
+
+def test_elementwise_operators_are_inside_the_measured_rates():
+    """Seconds per layer contain them; other kinds without an entry are unknown."""
+    source = a_source("measured", measured_rates=RATES[:1])
+
+    assert seconds(source, an_operator("elementwise", bytes=1e9)) == (0, 0)
+    assert np.isnan(source.forward_seconds(an_operator("grouped_matmul")))
+    assert source.origin(an_operator("elementwise")) == "inside the measured rates of test-device"
+
+
+def test_rooflines_know_every_shape():
+    """Only tables have holes."""
+    assert measured(catalog.device("h100-80gb-sxm").profile, an_operator(rows=3))
+
+
+@pytest.mark.parametrize(("tp", "mbs", "expected"), [(8, 2, 0.11727), (8, 1, 0.07154), (4, 2, 0.2121), (4, 1, 0.12623)])
+def test_mofa_seconds_per_layer(tp, mbs, expected):
+    """Constants behind MoFa's Table 6, LLaMA3-405B: h = 16384, 16 groups of 128, g = 53248, s = 8192."""
+    tokens, h, h_kv, g = mbs * 8192, 16384, 2048, 53248
+    flops = (2 * tokens * h * (h + 2 * h_kv) + 4 * tokens * 8192 * h + 2 * tokens * h * h + 6 * tokens * h * g) / tp
+    layer = an_operator(flops=flops, backward_flops=2 * flops, rows=tokens, shards=tp)
+
+    source = operator_times(catalog.device("mofa-b"), "bf16")
+
+    assert sum(seconds(source, layer)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ep", "pp", "microbatches", "vpp", "expected"),
+    [
+        (8, 8, 30, 8, 46.80),
+        (16, 8, 30, 8, 45.12),
+        (64, 8, 30, 8, 43.90),
+        (64, 4, 15, 16, 41.18),
+        (256, 4, 15, 16, 41.04),
+    ],
+)
+def test_mofa_deepseek_computation(ep, pp, microbatches, vpp, expected):
+    """MoFa, Table 8: one layer per chunk (no shared expert), the head's excess per micro-batch and once per rank."""
+    tokens, h = 2 * 4096, 7168
+    projections = h * 1536 + 1536 * 128 * 192 + h * 576 + 512 * 128 * 256 + 128 * 128 * h
+    dense = 2 * tokens * (projections + 4096 * 128 * 320 + h * 256)
+    routed = 2 * tokens * 8 * 3 * h * 2048
+    head = 2 * tokens * h * 129280
+    source = operator_times(catalog.device("mofa-b-deepseek"), "bf16")
+    shape = {"rows": tokens, "shards": 1, "groups": 256 // ep}
+
+    layer = sum(seconds(source, an_operator(flops=dense, backward_flops=2 * dense, **shape)))
+    layer += sum(seconds(source, an_operator("grouped_matmul", flops=routed, backward_flops=2 * routed, **shape)))
+    excess = sum(seconds(source, an_operator(name="head", flops=head, backward_flops=2 * head, **shape)))
+
+    total = (microbatches * vpp + pp - 1) * layer + (microbatches + pp) * excess
+    assert total == pytest.approx(expected, abs=0.02)
+
+
+# --- the protocol, every source ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("times", ["roofline", "modified_roofline", "measured"])
+def test_arrays_equal_scalars(times, kind):
+    """One law for one strategy and for a table of them."""
+    source = a_source(times, attention_half_length=1000)
+    varied = ("flops", "backward_flops", "bytes", "backward_bytes", "rows", "shards", "groups", "length")
+    values = np.array([4096.0, 2048.0, 8.0, 4.0, 0.0])
+    table = an_operator(kind, **dict.fromkeys(varied, values) | {"rows": values[::-1] + 4096, "shards": 8})
+
+    rows = [one_of(table, varied, index) for index in range(len(values))]
+
+    np.testing.assert_allclose(
+        np.broadcast_to(source.forward_seconds(table), 5), [source.forward_seconds(o) for o in rows]
+    )
+    np.testing.assert_allclose(
+        np.broadcast_to(source.backward_seconds(table), 5), [source.backward_seconds(o) for o in rows]
+    )
+
+
+def one_of(table: Operator, varied: tuple[str, ...], index: int) -> Operator:
+    """One strategy out of a table of them."""
+    return replace(table, **{name: np.broadcast_to(getattr(table, name), 5)[index] for name in varied})
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ("roofline", "theoretical roofline of test-device"),
+        ("modified_roofline", "modified roofline of test-device"),
+        ("measured", "measured rates of test-device"),
+    ],
+)
+def test_source_names_itself(times, expected):
+    """The report says who timed what."""
+    assert a_source(times).origin(an_operator()) == expected
+
+
+def test_theoretical_roofline_is_a_lower_bound():
+    """Nothing runs faster than the datasheet, whatever the profile says."""
+    operator = an_operator(bytes=1e9, backward_bytes=1e9)
+    device = catalog.device("h100-80gb-sxm")
+    peak = operator_times(replace(device, profile=replace(device.profile, times="roofline")), "bf16")
+
+    assert seconds(peak, operator) < seconds(operator_times(device, "bf16"), operator)
+
+
+def test_operator_has_a_default_for_every_shape_fact():
+    """Sources may read any of them from any operator."""
+    assert all(getattr(Operator(name="x", kind="matmul"), field.name) is not None for field in fields(Operator))

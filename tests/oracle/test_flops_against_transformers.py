@@ -1,0 +1,195 @@
+"""
+Real model code as the oracle: parameters on the meta device, FLOPs by torch's counter on fake tensors.
+
+Needs torch and transformers (``pip install -e .[oracle]``). The experts run as batched matmuls, one row for each of
+the k experts of a token: the balanced work that the planner assumes, without the routing's data. Attention runs as
+plain matmuls, which multiply every query with every key whatever the mask or the window: the ``full`` convention.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.flops import forward_attention_flops, forward_matmul_flops
+from costmodel.huggingface import FAMILIES, model_from_config, read_config
+from costmodel.layers import layer_operators
+from costmodel.parameters import parameters, whole_shape
+from costmodel.spec import Attention, Layer, Model
+
+REASON = "the oracle needs torch and transformers: pip install -e .[oracle]"
+torch = pytest.importorskip("torch", reason=REASON)
+transformers = pytest.importorskip("transformers", reason=REASON)
+
+CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
+NAMES = [row["model"] for row in csv.DictReader((CONFIGS / "param_counts.csv").open())]
+
+TOKENS = 1024
+"""A multiple of every chunk of linear attention."""
+
+FOREIGN_SPELLINGS = {"num_routed_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"}
+"""Keys of SimAI's copy of DeepSeek-V3 that transformers does not know."""
+
+WITHOUT_A_CLASS = {"kimi_k2": "deepseek_v3"}
+"""Families that transformers loads as another one."""
+
+
+CLASSES = sorted(set(FAMILIES) - set(WITHOUT_A_CLASS) - {"gemma3"})
+"""Families with a class of their own for text."""
+
+COMPLETED = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "glm4_moe": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 48},
+}
+"""What default configurations of transformers lack to be built at all."""
+
+
+def default_config(family: str) -> Any:
+    """The default configuration of a family's class."""
+    return transformers.AutoConfig.for_model(family, **COMPLETED.get(family, {}))
+
+
+def transformers_config(config: dict[str, Any]) -> Any:
+    """The configuration as transformers' own class understands it."""
+    known = {FOREIGN_SPELLINGS.get(key, key): value for key, value in config.items()}
+    family = WITHOUT_A_CLASS.get(config["model_type"], config["model_type"])
+    ignored = ("model_type", "quantization_config", "auto_map")
+    return transformers.AutoConfig.for_model(family, **{k: v for k, v in known.items() if k not in ignored})
+
+
+def build_class(config: Any, **options: Any) -> Any:
+    """The real model."""
+    return transformers.AutoModelForCausalLM.from_config(config, **options)
+
+
+def num_parameters_on_meta(config: Any) -> int:
+    """Parameters of the real model, a tied weight once, without memory."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in build_class(config).parameters())
+
+
+def cut_config(name: str, num_layers: int, **changes: Any) -> dict[str, Any]:
+    """A configuration with its first layers only and no multi-token prediction."""
+    config = {**json.loads((CONFIGS / f"{name}.json").read_text()), "use_mtp": False, "num_nextn_predict_layers": 0}
+    key = "n_layer" if "n_layer" in config else "num_hidden_layers"
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][:num_layers]
+    return {**config, key: num_layers, **changes}
+
+
+def counted_flops(config: dict[str, Any], tokens: int) -> dict[str, int]:
+    """FLOPs of the real model's forward pass by operator, as torch counts them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FakeTensorMode(), torch.no_grad():
+        model = build_class(
+            transformers_config(config), attn_implementation="eager", experts_implementation="batched_mm"
+        )
+        counter = FlopCounterMode(display=False)
+        with counter:
+            model(input_ids=torch.zeros(1, tokens, dtype=torch.long), use_cache=False)
+    return {str(operator): flops for operator, flops in counter.get_flop_counts()["Global"].items()}
+
+
+def windowless(layer: Layer) -> Layer:
+    """The layer as plain matmuls compute it: the whole sequence, then masked."""
+    attention = layer.attention
+    return replace(layer, attention=replace(attention, window=None)) if isinstance(attention, Attention) else layer
+
+
+def our_flops(model: Model, tokens: int) -> int:
+    """Matmuls and full scores of the forward pass."""
+    plain = replace(model, layers=tuple(windowless(layer) for layer in model.layers))
+    scores = forward_attention_flops(plain, sequence_length=tokens, attention="full")
+    return forward_matmul_flops(plain, tokens=tokens) + scores
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_of_the_real_classes(name: str):
+    """All 29 configs, to the last digit."""
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+
+    assert parameters(read_config(CONFIGS / f"{name}.json")) == num_parameters_on_meta(transformers_config(config))
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_parameters_of_every_family_by_its_defaults(family: str):
+    """What transformers 5 writes for a family's default configuration is read, and counts the same."""
+    config = default_config(family)
+
+    assert parameters(model_from_config(config.to_dict())) == num_parameters_on_meta(config)
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_absent_keys_mean_what_the_class_says(family: str):
+    """Without a key the family's default is that of the class, or the reader asks for it; MTP only if written."""
+    config = default_config(family).to_dict()
+    whole = model_from_config(config)
+
+    for key in config.keys() - {"num_nextn_predict_layers"}:
+        with suppress(SpecError):
+            assert model_from_config({name: config[name] for name in config if name != key}) == whole, key
+
+
+def test_two_layers_of_llama_3_8b():
+    """At 4096 tokens 7,876,970,020,864 in the weights and 4 L s^2 h in scores and values."""
+    config = cut_config("llama-3-8b", 2)
+
+    assert counted_flops(config, 4096) == {"aten.mm": 7_876_970_020_864, "aten.bmm": 4 * 2 * 4096**2 * 4096}
+    assert forward_matmul_flops(model_from_config(config), tokens=4096) == 7_876_970_020_864
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("mixtral-8x7b", {}),
+        ("qwen3-30b-a3b", {}),
+        ("deepseek-v3", {"first_k_dense_replace": 1}),
+        ("gpt-oss-20b", {}),
+    ],
+)
+def test_two_layers_of_expert_models(name: str, changes: dict[str, Any]):
+    """At 4096 tokens: router, experts, shared expert, latent attention, scores and head, to the last digit."""
+    config = cut_config(name, 2, **changes)
+
+    assert our_flops(model_from_config(config), 4096) == sum(counted_flops(config, 4096).values())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "qwen3-next-80b-a3b"])
+def test_flops_of_the_real_classes(name: str):
+    """The first 8 layers of every config, scores and lightning attention included, to the last digit."""
+    config = cut_config(name, 8)
+
+    assert our_flops(model_from_config(config), TOKENS) == sum(counted_flops(config, TOKENS).values())
+
+
+def test_flops_of_the_gated_delta_rule():
+    """
+    Qwen3-Next, to the last digit: all but what only one side counts.
+
+    torch counts the short convolution (element-wise here), and does not count the triangular solve: per token and
+    head a chunk of 64 times key and value, 128 wide each, in 32 heads.
+    """
+    config = cut_config("qwen3-next-80b-a3b", 4)
+    counted = counted_flops(config, TOKENS)
+    counted.pop("aten.convolution")
+    solves = 3 * TOKENS * 32 * 64 * (128 + 128)
+
+    assert our_flops(model_from_config(config), TOKENS) - solves == sum(counted.values())
+
+
+def test_backward_of_matmuls_is_twice_forward():
+    """Forward and backward of one dense layer's weights: three times the forward pass."""
+    model = model_from_config(cut_config("llama-3-8b", 1))
+    operators = layer_operators(model.layers[0], whole_shape(model, sequence_length=TOKENS))
+
+    assert all(one.backward_flops == 2 * one.flops for one in operators if one.kind == "matmul")

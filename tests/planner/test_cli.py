@@ -1,0 +1,286 @@
+"""The command line: what it parses, where it prints, how it ends."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+
+import planner.report
+from planner import cli
+from tests.planner.test_job import JOB_TEXT, JOBS
+
+HEAVY = ("numpy", "pandas", "pydantic", "ortools", "yaml")
+
+
+@dataclass
+class FakeReport:
+    """What ``plan`` and ``estimate`` hand to ``render``."""
+
+    problem: object
+    decisions: object = None
+    exit_code: int = 0
+
+
+@pytest.fixture
+def verbs(monkeypatch):
+    """Replace the verbs behind the commands; the list receives what they were called with."""
+    calls = []
+    module = ModuleType("planner.plan")
+
+    def run(problem, decisions=None):
+        calls.append(FakeReport(problem, decisions, exit_code=3))
+        return calls[-1]
+
+    module.plan = module.estimate = run
+    monkeypatch.setitem(sys.modules, "planner.plan", module)
+    monkeypatch.setattr(planner.report, "render", lambda report, form: f"report as {form}", raising=False)
+    return calls
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A valid job file."""
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB_TEXT)
+    return path
+
+
+# --- start and help -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", "--help"], ["--version"], ["plan"]])
+def test_help_imports_nothing_heavy(arguments):
+    """Measured in modules, not in seconds: ``planner --help`` must answer within 0.3 s of CPU."""
+    program = (
+        "import sys; from planner.cli import main; main(sys.argv[1:]); "
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+
+    result = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_names_every_command_and_exit_code(capsys):
+    """The first thing that a newcomer reads."""
+    assert cli.main(["--help"]) == 0
+
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("plan", "estimate", "model", "catalog", "0  a plan", "3  the time limit"))
+
+
+def test_no_command_prints_the_help(capsys):
+    """Nothing was asked, nothing is wrong."""
+    assert cli.main([]) == 0
+    assert "usage: planner" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plam"], "invalid choice: 'plam'"),
+        (["plan"], "the following arguments are required: JOB.yaml"),
+        (["plan", "job.yaml", "--tpo", "3"], "unrecognized arguments: --tpo"),
+        (["plan", "job.yaml", "tp"], "'tp': expected key=value"),
+        (["plan", "job.yaml", "--format", "yaml"], "invalid choice: 'yaml'"),
+        (["catalog", "devices", "a=b"], "unrecognized arguments: a=b"),
+    ],
+)
+def test_wrong_arguments_end_with_2(arguments, message, verbs, capsys, job, monkeypatch):
+    """Wrong input is wrong input, whoever notices."""
+    monkeypatch.chdir(job.parent)
+
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+# --- plan and estimate ----------------------------------------------------------------------------------------
+
+
+def test_plan_hands_the_job_to_the_verb(verbs, job, capsys):
+    """Overrides may stand before and behind options; the report's own exit code is the command's."""
+    arguments = ["plan", str(job), "top=2", "--format", "json", "search.pin.tp=8", "--time-limit", "7", "--top", "5"]
+
+    assert cli.main(arguments) == 3
+
+    [call] = verbs
+    assert (call.problem.top, call.problem.search.pin, call.problem.search.time_limit_seconds) == (5, {"tp": 8}, 7)
+    assert capsys.readouterr().out == "report as json\n"
+
+
+def test_estimate_tells_decisions_from_overrides(verbs, job):
+    """``tp=8`` is a decision, ``training.sequence_length=4096`` changes the job."""
+    cli.main(["estimate", str(job), "tp=8", "training.sequence_length=4096", "recompute=full"])
+
+    [call] = verbs
+    assert call.decisions == {"tp": 8, "recompute": 2}
+    assert call.problem.facts.workload.sequence_length == 4096
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "nowhere.yaml"], "planner: nowhere.yaml: no such file."),
+        (["plan", "job.yaml", "--top", "0"], "planner: top: must be at least 1, got 0."),
+        (["plan", "job.yaml", "--top", "-1"], "planner: top: must be at least 1, got -1."),
+        (
+            ["plan", "job.yaml", "--time-limit", "soon"],
+            "planner: search.time_limit_seconds: expected a number, got 'soon'.",
+        ),
+        (["plan", "job.yaml", "training.toks=1"], "planner: training.toks: no such entry. Did you mean 'tokens'?"),
+        (["estimate", "job.yaml", "tpp=8"], "planner: strategy.tpp: no such decision. Did you mean 'tp'?"),
+        (
+            ["plan", "job.yaml", "-o", "job.yaml"],
+            "planner: job.yaml: is what this command reads; it is not overwritten.",
+        ),
+        (["plan", "job.yaml", "-o", "nowhere/plan.txt"], "planner: nowhere/plan.txt: there is no folder 'nowhere'"),
+        (["plan", "job.yaml", "-o", "."], "planner: .: is a directory, expected a file to write to."),
+        (["plan", "job.yaml", "-o", "x" * 300], ": cannot be written: File name too long."),
+    ],
+)
+def test_mistakes_are_one_message_and_2(arguments, message, verbs, job, capsys, monkeypatch):
+    """No traceback, nothing on stdout, no file."""
+    monkeypatch.chdir(job.parent)
+
+    assert cli.main(arguments) == 2
+
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+    assert [path.name for path in job.parent.iterdir()] == ["job.yaml"]
+
+
+def test_output_file_is_written_whole(verbs, job, capsys):
+    """The report is in the file, stdout stays empty, no draft is left behind."""
+    target = job.parent / "plan.md"
+    target.write_text("an older plan")
+
+    cli.main(["plan", str(job), "--format", "markdown", "-o", str(target)])
+
+    assert target.read_text() == "report as markdown\n"
+    assert capsys.readouterr().out == ""
+    assert {path.name for path in job.parent.iterdir()} == {"job.yaml", "plan.md"}
+
+
+def test_output_may_be_a_device(verbs, job):
+    """``/dev/null`` stays what it is."""
+    assert cli.main(["plan", str(job), "-o", "/dev/null"]) == 3
+
+
+def test_config_that_was_read_is_not_overwritten(verbs, capsys):
+    """The model's file is an input like the job."""
+    config = JOBS / "llama-3.1-405b" / "config.json"
+    before = config.read_bytes()
+
+    assert cli.main(["plan", str(JOBS / "llama3-405b-2048xh100.yaml"), "-o", str(config)]) == 2
+    assert cli.main(["model", str(config.parent), "-o", str(config)]) == 2
+    assert config.read_bytes() == before
+
+
+def test_interruption_ends_without_a_traceback(verbs, job, capsys, monkeypatch):
+    """Ctrl-C in the middle of a search: 128 + SIGINT."""
+
+    def interrupt(report, form):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(planner.report, "render", interrupt, raising=False)
+
+    assert cli.main(["plan", str(job)]) == 130
+    assert capsys.readouterr().err == "planner: interrupted.\n"
+
+
+def test_reader_that_leaves_ends_without_a_traceback():
+    """``planner catalog --format json | head -1``."""
+    command = f"{sys.executable} -m planner.cli catalog --format json | head -1"
+
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+
+    assert result.stdout == "{\n"
+    assert "Traceback" not in result.stderr
+    assert "Exception" not in result.stderr
+
+
+def test_long_work_is_announced_on_stderr(capsys, monkeypatch):
+    """One line in a log where a command takes longer than its reader's patience."""
+    from time import sleep
+
+    monkeypatch.setattr(cli, "PATIENCE_SECONDS", 0.01)
+    with cli._progress("planning job.yaml"):
+        sleep(0.2)
+
+    assert capsys.readouterr() == ("", "planner: planning job.yaml ...\n")
+
+
+# --- model and catalog ----------------------------------------------------------------------------------------
+
+
+def test_model_prints_what_was_read(capsys):
+    """405,853,388,800 parameters as Hugging Face counts them, all of them active."""
+    assert cli.main(["model", str(JOBS / "llama-3.1-405b"), "--format", "json"]) == 0
+
+    model = json.loads(capsys.readouterr().out)
+    assert (model["parameters"], model["active_parameters"], model["mtp_parameters"]) == (405853388800, 405853388800, 0)
+    assert [(layer["num_layers"], layer["attention"]["num_kv_heads"]) for layer in model["layers"]] == [(126, 8)]
+
+
+def test_model_flops_state_their_convention(capsys):
+    """
+    Causal attention needs half the scores.
+
+    12 layers * heads * head_dim * s = 12 * 126 * 16384 * 8192 FLOPs per token for all scores.
+    """
+    flops = {}
+    for convention in ("full", "causal"):
+        cli.main(["model", "llama3-405b", "--sequence-length", "8192", "--attention", convention, "--format", "json"])
+        flops[convention] = json.loads(capsys.readouterr().out)["flops_per_token"]
+
+    assert flops["full"] - flops["causal"] == pytest.approx(12 * 126 * 16384 * 8192 / 2, rel=1e-3)
+
+
+def test_model_as_text_shows_kinds_of_layers(capsys):
+    """DeepSeek-V3: 3 dense layers, 58 with experts, one of multi-token prediction."""
+    assert cli.main(["model", str(JOBS / "deepseek-v3")]) == 0
+
+    shown = capsys.readouterr().out
+    assert "3 x LatentAttention" in shown
+    assert "58 x LatentAttention" in shown
+    assert "671,026,404,352" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["model", "llama3-8"],
+            "planner: model: 'llama3-8' is neither in the catalog nor a file. Did you mean 'llama3-8b'?",
+        ),
+        (["model", "llama3-8b", "--sequence-length", "0"], "planner: sequence_length: must be at least 1, got '0'."),
+        (["model", "llama3-8b", "--sequence-length", "long"], "planner: sequence_length: expected int, got 'long'."),
+        (["catalog", "h100"], "planner: catalog: 'h100' is not in it."),
+    ],
+)
+def test_wrong_names_end_with_2(arguments, message, capsys):
+    """One message with the nearest name."""
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_catalog_lists_everything_with_sources(capsys):
+    """Every device, model and recipe has a source to print."""
+    assert cli.main(["catalog", "--format", "json"]) == 0
+
+    known = json.loads(capsys.readouterr().out)
+    assert all(device["sources"] for device in known["devices"])
+    assert all(entry["source"] for name in ("models", "precisions") for entry in known[name])
+
+
+@pytest.mark.parametrize(
+    "what", [[], ["devices"], ["models"], ["precisions"], ["h100-80gb-sxm"], ["llama3-8b"], ["bf16"]]
+)
+def test_catalog_prints_text(what, capsys):
+    """Lists as tables, one entry as lines."""
+    assert cli.main(["catalog", *what]) == 0
+    assert capsys.readouterr().out.strip()

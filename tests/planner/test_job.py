@@ -1,0 +1,436 @@
+"""The job file: what is read from it, and what every kind of bad input is told."""
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.parameters import parameters
+from costmodel.strategy import Recompute, Sharding
+from planner.problem import load
+
+JOBS = Path(__file__).parents[2] / "benchmarks" / "jobs"
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 64},
+    "training": {"global_batch_size": 256, "sequence_length": 8192, "tokens": 1e12, "precision": "bf16"},
+}
+
+A_TIER = {"name": "nvlink", "num_peers": 8, "bandwidth": 4e11, "latency": 3e-6}
+
+JOB_TEXT = """
+model: llama3-8b
+cluster: {device: h100-80gb-sxm, num_devices: 64}
+training: {global_batch_size: 256, sequence_length: 8192, tokens: 15e12, precision: bf16}
+"""
+
+
+def a_job(**entries):
+    """A valid job with some entries written over; ``search__pin={...}`` is ``search: {pin: {...}}``."""
+    job = copy.deepcopy(JOB)
+    for path, value in entries.items():
+        *sections, last = path.split("__")
+        place = job
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return job
+
+
+def message_of(job, overrides=()):
+    """What the loader says is wrong with a job."""
+    with pytest.raises(SpecError) as caught:
+        load(job, overrides)
+    return str(caught.value)
+
+
+# --- what is read --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_example_jobs_load(path):
+    """The jobs that the README and the editor's users start from."""
+    problem = load(path)
+
+    assert problem.name == path.stem
+    assert str(problem.facts.cluster.num_devices) in path.stem
+
+
+def test_405b_job_reads_the_config_beside_it():
+    """405,853,388,800 parameters, as Hugging Face counts them; 15e12 is a number although YAML 1.1 calls it text."""
+    problem = load(JOBS / "llama3-405b-2048xh100.yaml")
+
+    assert parameters(problem.facts.model) == 405_853_388_800
+    assert problem.facts.workload.tokens == 15e12
+    assert problem.sources[1] == JOBS / "llama-3.1-405b" / "config.json"
+
+
+def test_model_may_be_the_folder_of_a_config():
+    """Models lie in folders, as they do on the hub."""
+    assert load(a_job(model=JOBS / "llama-3.1-405b")).facts.model.num_layers == 126
+
+
+def test_model_may_be_inline_in_hugging_faces_keys():
+    """``model_type`` tells them from the planner's own keys."""
+    inline = {
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "vocab_size": 32000,
+        "tie_word_embeddings": False,
+    }
+
+    assert load(a_job(model=inline)).facts.model.num_layers == 4
+
+
+def test_cluster_entries_replace_the_devices_own():
+    """16 GiB are 17,179,869,184 bytes; what a job changed is no longer the catalog's."""
+    device = load(a_job(cluster__memory_gib=16, cluster__devices_per_node=4, cluster__scale_up_size=4)).facts.cluster
+
+    assert device.device.memory_bytes == 17_179_869_184
+    assert (device.device.devices_per_node, device.scale_up_size) == (4, 4)
+    assert device.device.sources["memory_bytes"] == "job file"
+
+
+def test_networks_replace_the_devices_own():
+    """All levels at once: what is not written is not there."""
+    networks = load(a_job(cluster__networks=[A_TIER])).facts.cluster.device.networks
+
+    assert [network.bandwidth for network in networks] == [4e11]
+
+
+def test_device_may_start_from_another():
+    """Only what differs is written; nested mappings merge, the rest stays as the catalog has it."""
+    known = catalog.device("h100-80gb-sxm")
+    inline = {"base": "h100-80gb-sxm", "memory_bytes": 9.4e10, "profile": {"memory_efficiency": 0.5}}
+
+    device = load(a_job(cluster__device=inline)).facts.cluster.device
+
+    assert (device.memory_bytes, device.profile.memory_efficiency) == (9.4e10, 0.5)
+    assert device.profile.runtime_bytes == known.profile.runtime_bytes
+    assert device.networks == known.networks
+    assert device.sources["memory_bytes"] == "job file"
+
+
+def test_precision_may_be_inline():
+    """Bytes per element, or only those that differ from a known recipe."""
+    precision = load(a_job(training__precision={"base": "bf16", "optimizer_bytes": 8})).facts.workload.precision
+
+    assert (precision.compute, precision.optimizer_bytes) == ("bf16", 8)
+
+
+def test_reliability_has_published_defaults():
+    """Llama 3: 419 failures / 54 days / 2,048 nodes; MoFa: 0.3 * 141 + 0.6 * 262 + 0.1 * 307 = 230.2 s."""
+    reliability = load(JOB).reliability
+
+    assert reliability.failures_per_node_day == pytest.approx(0.0037887, rel=1e-4)
+    assert reliability.mttr_seconds == pytest.approx(230.2)
+
+
+def test_checkpoint_seconds_follow_from_bandwidths():
+    """Half the bandwidth of both ways takes twice as long; a checkpoint that does not wait for the disk is shorter."""
+    section = {"device_to_host_bandwidth": 1e10, "disk_write_bandwidth": 1e9}
+    fast = load(a_job(reliability=section)).reliability.checkpoint_seconds
+    slow = load(a_job(reliability={name: value / 2 for name, value in section.items()})).reliability.checkpoint_seconds
+    copy_only = load(a_job(reliability={**section, "asynchronous_checkpoints": True})).reliability.checkpoint_seconds
+
+    assert slow == pytest.approx(2 * fast)
+    assert copy_only == pytest.approx(fast / 11)
+
+
+def test_search_values_become_numbers():
+    """Enums by name in lower case, flags as booleans, degrees in any order and once each."""
+    search = {
+        "pin": {"recompute": "full", "sequence_parallel": True, "tp": 8},
+        "allow": {"pp": [8, 4, 8], "sharding": ["weights", "none"], "dp_overlap": [False]},
+        "forbid": [{"recompute": "selective", "pp": 8}],
+        "memory_headroom_gib": 2,
+    }
+
+    limits = load(a_job(search=search)).search
+
+    assert limits.pin == {"recompute": Recompute.FULL, "sequence_parallel": 1, "tp": 8}
+    assert limits.allow == {"pp": (4, 8), "sharding": (Sharding.NONE, Sharding.WEIGHTS), "dp_overlap": (0,)}
+    assert limits.forbid == ({"recompute": Recompute.SELECTIVE, "pp": 8},)
+    assert limits.memory_headroom_bytes == 2 * 2**30
+
+
+def test_sections_whose_entries_are_commented_out_are_empty():
+    """YAML reads ``search:`` with nothing below it as null."""
+    assert load(a_job(search=None, reliability=None)) == load(JOB)
+    assert load(a_job(search={"pin": None})) == load(JOB)
+
+
+def test_numbers_are_read_as_yaml_1_2_spells_them(tmp_path):
+    """YAML 1.1 has 15e12 as text, 010 as eight and 1:30 as ninety."""
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB_TEXT.replace("64", "0_64").replace("256", "+0256"))
+
+    facts = load(path).facts
+
+    assert (facts.cluster.num_devices, facts.workload.global_batch_size, facts.workload.tokens) == (64, 256, 15e12)
+
+
+def test_relations_between_decisions_are_no_errors_of_the_file():
+    """Three-way tensor parallelism fits no model, but that is for the rules to say."""
+    assert load(a_job(search__pin={"tp": 3, "dp": 1000})).search.pin == {"tp": 3, "dp": 1000}
+
+
+# --- bad values: one row per kind, with what the user is told -------------------------------------------------
+
+WHOLE = "training.global_batch_size"
+
+BAD_VALUES = [
+    # unknown entries
+    ("modl", 1, "modl: no such entry. Did you mean 'model'?"),
+    ("training__sequence_lenght", 1, "training.sequence_lenght: no such entry. Did you mean 'sequence_length'?"),
+    ("search__pins", {}, "search.pins: no such entry. Did you mean 'pin'?"),
+    ("search__pin", {"tpp": 8}, "search.pin.tpp: no such decision. Did you mean 'tp'?"),
+    (
+        "search__allow",
+        {"recomputation": [1]},
+        "search.allow.recomputation: no such decision. Did you mean 'recompute'?",
+    ),
+    ("search__forbid", [{"pp": 8}, {"xx": 8}], "search.forbid.1.xx: no such decision. Known: activation_offload, "),
+    # numbers
+    ("training__global_batch_size", 0, f"{WHOLE}: must be at least 1, got 0."),
+    ("training__global_batch_size", -1, f"{WHOLE}: must be at least 1, got -1."),
+    ("training__global_batch_size", 10**30, f"{WHOLE}: must be at most 1000000000, got 1{'0' * 30}."),
+    ("training__global_batch_size", 10**5000, f"{WHOLE}: "),
+    ("training__global_batch_size", math.nan, f"{WHOLE}: expected a finite number, got nan."),
+    ("training__global_batch_size", math.inf, f"{WHOLE}: expected a finite number, got inf."),
+    ("training__global_batch_size", 2.5, f"{WHOLE}: expected int, got 2.5."),
+    ("training__global_batch_size", "8k", f"{WHOLE}: expected int, got '8k'."),
+    ("training__global_batch_size", True, f"{WHOLE}: expected a number, got true."),
+    ("training__global_batch_size", None, f"{WHOLE}: expected int, got null."),
+    ("training__global_batch_size", [512], f"{WHOLE}: expected int, got [512]."),
+    ("training__tokens", -math.inf, "training.tokens: must be more than 0, got -inf."),
+    ("training__tokens", math.nan, "training.tokens: "),
+    ("training__tokens", 10**30, "training.tokens: must be at most 1e+24, got 1"),
+    ("training__tokens", 10**400, "training.tokens: "),
+    ("training__tokens", 0.5, "training.tokens: must be at least 1, got 0.5."),
+    ("cluster__memory_gib", 0, "cluster.memory_gib: must be more than 0, got 0."),
+    ("search__memory_headroom_gib", -1, "search.memory_headroom_gib: must be at least 0, got -1."),
+    ("search__time_limit_seconds", 0, "search.time_limit_seconds: must be more than 0, got 0."),
+    ("top", 0, "top: must be at least 1, got 0."),
+    ("top", 1001, "top: must be at most 1000, got 1001."),
+    # other types
+    ("cluster", [], "cluster: expected a mapping, got []."),
+    ("training", "fast", "training: expected a mapping, got 'fast'."),
+    ("objective", "speed", "objective: expected 'step_time' or 'total_time', got 'speed'."),
+    ("search__framework_rules", "maybe", "search.framework_rules: expected true or false, got 'maybe'."),
+    ("search__pin", [8], "search.pin: expected a mapping, got [8]."),
+    ("search__forbid", {"pp": 8}, "search.forbid: expected a list, got {'pp': 8}."),
+    ("search__forbid", [{}], "search.forbid.0: is empty and would forbid every plan."),
+    ("search__allow", {"pp": 4}, "search.allow.pp: expected a list of values such as [4, 8], got 4."),
+    ("search__allow", {"pp": []}, "search.allow.pp: expected a list of values such as [4, 8], got []."),
+    # decisions
+    ("search__pin", {"tp": 0}, "search.pin.tp: must be from 1 to 1000000000, got 0."),
+    ("search__pin", {"tp": True}, "search.pin.tp: expected a whole number, got true."),
+    ("search__pin", {"tp": 2.5}, "search.pin.tp: expected a whole number, got 2.5."),
+    ("search__pin", {"tp": math.nan}, "search.pin.tp: expected a whole number, got nan."),
+    ("search__pin", {"recompute": "ful"}, "expected one of none, selective, full, got 'ful'. Did you mean 'full'?"),
+    ("search__pin", {"recompute": False}, "search.pin.recompute: expected one of none, selective, full, got false."),
+    (
+        "search__pin",
+        {"sharding": 1},
+        "search.pin.sharding: expected one of none, optimizer, gradients, weights, got 1.",
+    ),
+    ("search__pin", {"tp_overlap": "yes"}, "search.pin.tp_overlap: expected true or false, got 'yes'."),
+    ("search__allow", {"pp": [4, "x"]}, "search.allow.pp.1: expected a whole number, got 'x'."),
+    ("search", {"pin": {"tp": 8}, "allow": {"tp": [2, 4]}}, "search.pin.tp: is 8, which search.allow.tp excludes."),
+    # names
+    ("model", "llama3-80b", "model: 'llama3-80b' is neither in the catalog nor a file. Did you mean 'llama3-8b'?"),
+    ("model", "", "model: '' is neither in the catalog nor a file."),
+    ("model", "nowhere/config.json", "model: no such file: 'nowhere/config.json'."),
+    ("model", "a\0b", "model: "),
+    ("model", 405, "model: expected text"),
+    (
+        "cluster__device",
+        "h100-80g-sxm",
+        "cluster.device: 'h100-80g-sxm' is not in the catalog. Did you mean 'h100-80gb-",
+    ),
+    ("cluster__device", {"base": "h101"}, "cluster.device.base: 'h101' is not in the catalog."),
+    ("cluster__device", {"base": 3}, "cluster.device.base: expected a name, got 3."),
+    ("cluster__device", {"base": "h100-80gb-sxm", "memory": 3}, "cluster.device.memory: no such entry. Did you mean"),
+    ("cluster__device", {"memory_bytes": 8e10}, "cluster.device.peak_flops: is required but missing."),
+    ("training__precision", "bf17", "training.precision: 'bf17' is not in the catalog. Did you mean 'bf16'?"),
+    ("training__precision", {"compute": "bf16"}, "training.precision.weight_bytes: is required but missing."),
+    # records
+    ("cluster__networks", [], "cluster.networks: length must be at least 1, got 0."),
+    ("cluster__networks", [{"name": "nvlink"}], "cluster.networks.0.num_peers: is required but missing."),
+    (
+        "cluster__scale_up_size",
+        512,
+        "cluster.scale_up_size: level 'nvlink' reaches 512 devices, level 'rail' around it only",
+    ),
+    ("cluster__networks", [A_TIER, {**A_TIER, "num_peers": 4}], "cluster.networks: level 'nvlink' reaches 8 devices"),
+    # reliability
+    (
+        "reliability__recovery",
+        [{"name": "process", "probability": 0.5, "seconds": 60}],
+        "reliability.recovery: the probabilities must sum to 1, got 0.5.",
+    ),
+    (
+        "reliability",
+        {"mttr_seconds": 60, "recovery": [{"name": "job", "probability": 1, "seconds": 60}]},
+        "reliability.mttr_seconds: is given beside 'recovery', from which it follows; keep one.",
+    ),
+    (
+        "reliability",
+        {"checkpoint_seconds": 5, "disk_write_bandwidth": 2e9},
+        "reliability.checkpoint_seconds: is given beside 'disk_write_bandwidth', from which it follows; keep one.",
+    ),
+    ("reliability__recovery", [], "reliability.recovery: length must be at least 1, got 0."),
+    ("reliability__failures_per_node_day", -0.1, "reliability.failures_per_node_day: must be at least 0, got -0.1."),
+    # Python objects that no file can hold
+    ("cluster__num_devices", {8}, "cluster.num_devices: expected text, a number, a list or a mapping, got set."),
+    ("search__pin", {8: "tp"}, "search.pin: 8 cannot name an entry, expected text."),
+    ("model", b"llama", "model: expected text, a number, a list or a mapping, got bytes."),
+]
+
+
+@pytest.mark.parametrize(("entry", "value", "message"), BAD_VALUES, ids=range(len(BAD_VALUES)))
+def test_bad_value(entry, value, message):
+    """The dotted path, what was seen, what is allowed, and the nearest word."""
+    assert message in message_of(a_job(**{entry: value}))
+
+
+@pytest.mark.parametrize("section", ["model", "cluster", "training"])
+def test_missing_section(section):
+    """Three sections have no defaults."""
+    job = {name: value for name, value in JOB.items() if name != section}
+
+    assert message_of(job) == f"{section}: is required but missing."
+
+
+@pytest.mark.parametrize("name", ["num_devices", "device"])
+def test_missing_number(name):
+    """No hardware number has a default either."""
+    cluster = {key: value for key, value in JOB["cluster"].items() if key != name}
+
+    assert message_of(a_job(cluster=cluster)) == f"cluster.{name}: is required but missing."
+
+
+def test_precision_that_the_device_does_not_have():
+    """An A100 has no tensor cores for fp8."""
+    job = a_job(cluster__device="a100-80gb-sxm", training__precision="fp8")
+
+    message = message_of(job)
+
+    assert message.startswith("training.precision: 'fp8' computes in fp8, which a100-80gb-sxm does not. It has: bf16")
+
+
+def test_config_of_a_family_that_is_not_supported():
+    """It is refused by name, not guessed."""
+    assert "mamba" in message_of(a_job(model={"model_type": "mamba", "hidden_size": 1024}))
+
+
+def test_object_that_contains_itself():
+    """The Python way to make a bomb."""
+    job = a_job()
+    job["search"] = {"pin": job}
+
+    assert "is nested deeper than 32 levels." in message_of(job)
+
+
+# --- bad files ------------------------------------------------------------------------------------------------
+
+BOMB = "a: &a [x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a, b in zip("abcdef", "bcdefg", strict=True)
+)
+
+BAD_TEXTS = [
+    (b"", "is empty. A job needs at least 'model', 'cluster' and 'training'."),
+    (b"# nothing yet\n", "is empty."),
+    (b"null", "is empty."),
+    (b"- a\n- b\n", "holds ['a', 'b'], expected entries such as 'model: llama3-8b'."),
+    (b"llama3-8b", "holds 'llama3-8b', expected entries"),
+    (b"a: 1\n---\nb: 2\n", "is not YAML in line 2, column 1: "),
+    (b"a: [1, 2", "is not YAML in line "),
+    (b"a: b: c", "is not YAML in line 1, column 5: mapping values are not allowed"),
+    (b"a:\n\t- 1", "is not YAML in line 2"),
+    (BOMB.encode(), "line 1: uses an anchor or alias (& or *), which job files may not. Write the value out."),
+    (b"a: *b", "line 1: uses an anchor or alias"),
+    (b"a: {<<: {b: 1}}", "a: no such entry."),
+    (
+        b"a: !!python/object/apply:os.system ['true']",
+        "line 1: uses the tag 'tag:yaml.org,2002:python/object/apply:os.s",
+    ),
+    (b"a: !!timestamp 2026-01-01", "uses the tag"),
+    (b"a: " + b"[" * 5000, "line 1: is nested deeper than 32 levels."),
+    (b"a: " + b"{a: " * 5000, "line 1: is nested deeper than 32 levels."),
+    (b"- " * 5000, "line 1: is nested deeper than 32 levels."),
+    (b"a: [" + b"1, " * 30000 + b"]", "has more than 20000 entries, which no job file has."),
+    (b"#" * (2**20 + 1), "is larger than 1024 KiB, which no job file is."),
+    (b"model: a\ncluster:\n  device: x\n  device: y\n", "cluster.device: is written twice, again in "),
+    (b"1: 2", "line 1: '1' cannot name an entry, expected a word before the colon."),
+    (b"on: 2", "line 1: 'on' cannot name an entry"),
+    (b"[a, b]: 2", "line 1: a list or mapping cannot name an entry"),
+    (b"\x89PNG\r\n\x1a\n\0\0", "is not text in UTF-8 (byte 0)."),
+    (b"a: \xff\xfe", "is not text in UTF-8 (byte 3)."),
+    (b"a: b\0c", "is not YAML"),
+    (b"a: '\\ud800'\nb: \"\\ud800\"", "is not YAML"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_TEXTS, ids=range(len(BAD_TEXTS)))
+def test_bad_file(tmp_path, content, message):
+    """One message with the place, within the blink of an eye."""
+    path = tmp_path / "job.yaml"
+    path.write_bytes(content)
+
+    assert message in message_of(path)
+
+
+BAD_TEXT_VALUES = [
+    ("15e12", ".nan", "training.tokens: "),
+    ("15e12", ".inf", "training.tokens: must be at most 1e+24, got inf."),
+    ("15e12", "1e999", "training.tokens: must be at most 1e+24, got inf."),
+    ("15e12", "9" * 5000, "training.tokens: must be at most 1e+24, got inf."),
+    ("15e12", "2026-01-01", "training.tokens: expected a number, got '2026-01-01'."),
+    ("15e12", "15 trillion", "training.tokens: expected a number, got '15 trillion'."),
+    ("15e12", "yes", "training.tokens: expected a number, got true."),
+    ("15e12", "", "training.tokens: expected a number, got null."),
+    ("64", "2026-01-01 10:00:00", "cluster.num_devices: expected int, got '2026-01-01 10:00:00'."),
+    ("64", "1:30", "cluster.num_devices: expected int, got '1:30'."),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BAD_TEXT_VALUES)
+def test_bad_value_in_a_file(tmp_path, old, new, message):
+    """What YAML makes of words that are meant as numbers."""
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB_TEXT.replace(old, new))
+
+    assert message in message_of(path)
+
+
+def test_missing_file(tmp_path):
+    """The nearest name in the same folder is probably meant."""
+    (tmp_path / "llama.yaml").write_text(JOB_TEXT)
+
+    assert message_of(tmp_path / "lama.yaml").endswith(f"no such file. Did you mean '{tmp_path / 'llama.yaml'}'?")
+
+
+def test_missing_folder(tmp_path):
+    """Then the folder is what is wrong."""
+    assert "There is no folder" in message_of(tmp_path / "nowhere" / "job.yaml")
+
+
+def test_folder_instead_of_a_file(tmp_path):
+    """A folder is no job."""
+    assert message_of(tmp_path) == f"{tmp_path}: is a directory, expected a YAML file."
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "\ud800"])
+def test_impossible_path(path):
+    """Names that no file can have."""
+    assert "cannot be read" in message_of(path)

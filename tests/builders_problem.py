@@ -1,0 +1,77 @@
+"""Small whole problems; a test names only what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from costmodel.spec import Device, Model, Profile, Reliability
+from costmodel.tables import Facts
+from planner.problem import Problem, SearchLimits
+from tests.builders import a_model
+from tests.builders_cluster import GB, a_cluster, a_device, a_workload
+
+
+def a_problem(
+    model: Model | None = None,
+    *,
+    num_devices: int = 8,
+    device: Device | None = None,
+    workload: Mapping[str, Any] | None = None,
+    top: int = 1,
+    **limits: Any,
+) -> Problem:
+    """A small model on a few timed devices; ``limits`` are fields of SearchLimits."""
+    cluster = a_cluster(num_devices, **_fields(device or a_timed_device()))
+    return Problem(
+        name="test-problem",
+        facts=Facts(
+            model=model or a_model(),
+            cluster=cluster,
+            workload=a_workload(**{"global_batch_size": 16, "sequence_length": 64, **(workload or {})}),
+        ),
+        reliability=Reliability(failures_per_node_day=0.01, mttr_seconds=300, checkpoint_seconds=10),
+        recovery=(),
+        search=limits_of(**limits),
+        objective="step_time",
+        top=top,
+    )
+
+
+def limits_of(
+    *,
+    pin: Mapping[str, int] | None = None,
+    allow: Mapping[str, tuple[int, ...]] | None = None,
+    forbid: Sequence[Mapping[str, int]] = (),
+    memory_headroom_bytes: float = 0.0,
+    framework_rules: bool = True,
+    time_limit_seconds: float = 60.0,
+) -> SearchLimits:
+    """No limits but these."""
+    return SearchLimits(
+        pin=pin or {},
+        allow=allow or {},
+        forbid=tuple(forbid),
+        memory_headroom_bytes=memory_headroom_bytes,
+        framework_rules=framework_rules,
+        time_limit_seconds=time_limit_seconds,
+    )
+
+
+def a_timed_device(**changes: Any) -> Device:
+    """The test device with efficiencies, and with overlaps that slow both sides down, so that none is free."""
+    profile = Profile(
+        matmul_efficiency={"bf16": 0.7},
+        attention_efficiency=0.5,
+        memory_efficiency=0.8,
+        kernel_seconds=2e-6,
+        overlap_slowdown_compute=1.05,
+        overlap_slowdown_communication=1.2,
+        runtime_bytes=0.1 * GB,
+        cpu_parameters_per_second=1 * GB,
+    )
+    return a_device(**({"profile": profile} | changes))
+
+
+def _fields(device: Device) -> dict[str, Any]:
+    return {name: getattr(device, name) for name in device.__dataclass_fields__}

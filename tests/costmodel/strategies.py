@@ -1,0 +1,128 @@
+"""Random strategies whose degrees fit together, and the models and profiles that tests of a whole step put them on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.spec import Cluster, Model
+from costmodel.strategy import DECISIONS, Recompute, Sharding, Strategy
+from costmodel.tables import Facts
+from tests.builders import a_latent_model, a_model, a_moe_model
+from tests.builders_cluster import a_cluster, a_workload, facts
+
+NUM_LAYERS = 14
+
+FEATURES = ("sharding", "recompute", "activation_offload", "optimizer_offload")
+FEATURE_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap")
+
+_REALISTIC: dict[str, Any] = {
+    "hidden_size": 2048,
+    "num_layers": NUM_LAYERS,
+    "num_heads": 16,
+    "num_kv_heads": 8,
+    "ffn_hidden_size": 6144,
+    "vocab_size": 64000,
+}
+_EXPERTS: dict[str, Any] = {
+    "num_experts": 16,
+    "top_k": 4,
+    "expert_ffn_hidden_size": 1536,
+    "shared_ffn_hidden_size": 1536,
+    "first_dense_layers": 2,
+}
+_LATENT: dict[str, Any] = {
+    "num_kv_heads": None,
+    "q_lora_rank": 512,
+    "kv_lora_rank": 256,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+
+DENSE = a_model(**_REALISTIC)
+TIED = a_model(**_REALISTIC, tied_embeddings=True)
+MOE = a_moe_model(**(_REALISTIC | _EXPERTS))
+LATENT_MOE = a_latent_model(**(_REALISTIC | _LATENT | _EXPERTS), mtp_layers=1)
+
+MODELS: dict[str, Model] = {"dense": DENSE, "tied": TIED, "moe": MOE, "latent-moe-mtp": LATENT_MOE}
+
+
+def the_facts(model: Model, *, cluster: Cluster | None = None, **profile: Any) -> Facts:
+    """The model on the test cluster, its profile as told, matmuls at 60 % of their peak."""
+    given = facts(model, cluster=cluster or a_cluster(), workload=a_workload(global_batch_size=256))
+    return with_profile(given, **({"matmul_efficiency": {"bf16": 0.6}} | profile))
+
+
+def with_profile(given: Facts, **changes: Any) -> Facts:
+    """The same facts, the profile changed."""
+    device = given.cluster.device
+    device = replace(device, profile=replace(device.profile, **changes))
+    return replace(given, cluster=replace(given.cluster, device=device))
+
+
+def with_device(given: Facts, **changes: Any) -> Facts:
+    """The same facts, the device changed."""
+    return replace(given, cluster=replace(given.cluster, device=replace(given.cluster.device, **changes)))
+
+
+def random_degrees(model: Model, num: int, *, seed: int, gbs: int = 256) -> dict[str, NDArray[np.int64]]:
+    """Degrees that multiply up, experts that tile a stage, micro-batches that fill the pipeline."""
+    rng = np.random.default_rng(seed)
+    num_experts = max((getattr(kind.feed_forward, "num_experts", 1) for kind in model.kinds), default=1)
+    choices: dict[str, list[int]] = {
+        "tp": [1, 2, 4, 8],
+        "cp": [1, 2, 4],
+        "pp": [1, 2, 4, 8],
+        "dp": [1, 2, 4, 8, 16],
+        "ep": [1, 2, 4, 8] if num_experts > 1 else [1],
+        "etp": [1, 2] if num_experts > 1 else [1],
+        "vpp": [1, 2, 4],
+        "mbs": [1, 2, 4],
+        "sequence_parallel": [0, 1],
+    }
+    drawn = {name: rng.choice(values, size=200 * num) for name, values in choices.items()}
+    tp, cp, pp, dp, vpp = (drawn[name] for name in ("tp", "cp", "pp", "dp", "vpp"))
+    experts = drawn["ep"] * drawn["etp"]
+    m = gbs // (dp * drawn["mbs"])
+    fits = (tp * cp * dp) % experts == 0
+    fits &= (gbs % (dp * drawn["mbs"]) == 0) & (m >= pp) & (pp * vpp <= model.num_layers + 2)
+    fits &= (vpp == 1) | ((pp > 1) & (m % pp == 0))
+    fits &= (drawn["sequence_parallel"] == 0) | (tp > 1)
+    if num_experts > 1:
+        fits &= (drawn["sequence_parallel"] == 1) | (tp == 1)
+    index = np.flatnonzero(fits)[:num]
+    assert len(index) == num, "Too few random strategies fit."
+    return {name: values[index] for name, values in drawn.items()}
+
+
+def random_strategies(model: Model, num: int, *, seed: int) -> dict[str, NDArray[np.int64]]:
+    """Random degrees with random features."""
+    rng = np.random.default_rng(seed + 1)
+    features = {
+        "sharding": rng.integers(0, len(Sharding), num),
+        "recompute": rng.integers(0, len(Recompute), num),
+        **{name: rng.integers(0, 2, num) for name in ("activation_offload", "optimizer_offload", *FEATURE_OVERLAPS)},
+    }
+    return random_degrees(model, num, seed=seed) | features
+
+
+def one_of(strategies: dict[str, NDArray[np.int64]], index: int) -> Strategy:
+    """The strategy in one row."""
+    values: dict[str, Any] = {name: strategies[name][index].item() for name in DECISIONS}
+    flags = ("sequence_parallel", "activation_offload", "optimizer_offload", *FEATURE_OVERLAPS)
+    return Strategy(
+        **values
+        | {name: bool(values[name]) for name in flags}
+        | {"sharding": Sharding(values["sharding"]), "recompute": Recompute(values["recompute"])}
+    )
+
+
+def all_features() -> list[dict[str, int]]:
+    """Every combination of the features."""
+    sizes = {"sharding": 4, "recompute": 3, **dict.fromkeys((*FEATURES[2:], *FEATURE_OVERLAPS), 2)}
+    return [dict(zip(sizes, values, strict=True)) for values in product(*map(range, sizes.values()))]

@@ -5,7 +5,7 @@ What is allowed: one function per rule, and this table of contents.
 former, need the bytes that a strategy takes; all the others need the strategy alone.
 """
 
-from constraints import divisibility, experts, features, frameworks, memory, microbatches, topology
+from constraints import divisibility, experts, features, frameworks, memory, microbatches, profiles, topology
 from constraints.rule import Rule, family, sentence
 
 MEMORY_RULES: tuple[Rule, ...] = (memory.fits_in_device_memory, memory.fits_in_host_memory)
@@ -37,6 +37,7 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     features.dp_overlap_needs_replicas,
     features.sharding_needs_replicas,
     features.full_recompute_leaves_nothing_to_offload,
+    profiles.profile_has_measured_the_shapes,
     *MEMORY_RULES,
 )
 

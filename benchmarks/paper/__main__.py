@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 
 from benchmarks.paper.checks import Check, all_checks
+from benchmarks.paper.tuning import first_place_check, settings, where_the_others_land
 
 
 def main() -> int:
     """Print all checks; 0 if they hold, 1 if not."""
-    checks = list(all_checks())
+    searched = list(settings())
+    checks = [*all_checks(), first_place_check(searched)]
     print(f"{'MoFa (arXiv 2511.09837)':<66} {'rows':>5} {'hold':>5}   worst row: printed, reached (error)")
     for check in checks:
         print(_line(check))
@@ -19,6 +21,9 @@ def main() -> int:
         for one in check.comparisons:
             if not one.holds:
                 print(f"  {one.label}: printed {one.printed:g}, reached {one.reached:.6g} (allowed {one.tolerance:g})")
+    print("\n4.1: strategies that the search finds, each with other degrees, and where the paper's four land")
+    for line in where_the_others_land(searched):
+        print(line)
     total = sum(len(check.comparisons) for check in checks)
     held = sum(one.holds for check in checks for one in check.comparisons)
     print(f"\n{held} of {total} numbers hold, {len(checks) - len(failed)} of {len(checks)} checks.")

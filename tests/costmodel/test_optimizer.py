@@ -1,0 +1,115 @@
+"""The end of a step: what data-parallel ranks exchange, and the update."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.groups import Group
+from costmodel.optimizer import (
+    device_update_seconds,
+    gather_seconds,
+    host_update_seconds,
+    parameter_pass_seconds,
+    reduce_seconds,
+    replicas_seconds_measured,
+    state_shards,
+)
+from costmodel.spec import DpBandwidth, Network
+from costmodel.strategy import Sharding
+from tests.builders_cluster import GB, a_cluster, a_device, a_workload
+
+ONE_SWITCH = (Network(name="switch", num_peers=10**6, bandwidth=50 * GB, latency=0.0),)
+
+
+def test_gradients_are_reduced_once_over_the_ring():
+    """4 GB over 8 ranks of one switch: each sends 7 / 8 of it at 50 GB/s, 70 ms."""
+    cluster = a_cluster(networks=ONE_SWITCH)
+
+    assert reduce_seconds(cluster, nbytes=4 * GB, group=Group(ranks=8, stride=1)) == pytest.approx(0.07)
+    assert gather_seconds(cluster, nbytes=4 * GB, group=Group(ranks=8, stride=1)) == pytest.approx(0.07)
+
+
+def test_rings_use_every_link_of_a_node():
+    """64 ranks on eight nodes: eight rings share 4 GB, 4 * 63 / 64 / (8 * 50) = 9.84 ms; NVLink would take 9.84 too."""
+    cluster = a_cluster(64)
+    latency = 7 * 1e-6 + 7 * 1e-5
+
+    seconds = reduce_seconds(cluster, nbytes=4 * GB, group=Group(ranks=64, stride=1))
+
+    assert seconds == pytest.approx(4 * 63 / 64 / 400 + latency)
+
+
+def test_one_replica_exchanges_nothing():
+    """A group of one rank has nobody to talk to."""
+    assert reduce_seconds(a_cluster(), nbytes=4 * GB, group=Group(ranks=1, stride=8)) == 0
+
+
+def test_states_are_split_from_their_level_on():
+    """Gradients from ZeRO-2 on."""
+    shards = state_shards(64, sharding=np.arange(4), level=Sharding.GRADIENTS)
+
+    assert shards.tolist() == [1, 1, 64, 64]
+
+
+def test_update_on_the_device_is_bound_by_its_memory():
+    """1e9 parameters of 30 bytes at 0.8 * 3,000 GB/s: 12.5 ms, over 8 shards an eighth (26)."""
+    assert device_update_seconds(a_device(), local_parameters=1e9) == pytest.approx(0.0125)
+    assert device_update_seconds(a_device(), local_parameters=1e9 / 8) == pytest.approx(0.0125 / 8)
+
+
+def test_update_on_the_host():
+    """MoFa's Table 6: 2 bytes each way at 32 GB/s and 4.46e9 parameters per second, 3.49e-10 s each (28)."""
+    device = a_device()
+    device = replace(device, profile=replace(device.profile, cpu_parameters_per_second=4.46e9))
+
+    assert host_update_seconds(device, a_workload(), local_parameters=1.0) == pytest.approx(3.49e-10, rel=1e-3)
+
+
+def test_passes_over_all_parameters():
+    """1e9 parameters at 1e-11 s each."""
+    device = a_device()
+    device = replace(device, profile=replace(device.profile, parameter_pass_seconds=1e-11))
+
+    assert parameter_pass_seconds(device, parameters=1e9) == pytest.approx(0.01)
+
+
+def a_measured_cluster():
+    """Three placements with bandwidths of 10, 20 and 30 GB/s, experts at half of them, no decay."""
+    laws = tuple(
+        DpBandwidth(placement=placement, dense=speed * GB, expert=speed * GB / 2, decay=1.0, reference_ranks=1)
+        for placement, speed in {"inside_node": 10, "more_replicas": 20, "fewer_replicas": 30}.items()
+    )
+    cluster = a_cluster()
+    device = replace(cluster.device, profile=replace(cluster.device.profile, dp_bandwidths=laws))
+    return replace(cluster, device=device)
+
+
+@pytest.mark.parametrize(
+    ("dense", "expert", "seconds"),
+    [(8, 2, 1 / 10 + 1 / 2 / 5), (64, 16, 1 / 20 + 15 / 16 / 10), (64, 2, 1 / 30 + 1 / 2 / 15)],
+)
+def test_measured_bandwidths(dense, expert, seconds):
+    """1 GB of dense and of expert parameters: 8 ranks are in a node; 16 replicas of 4 parts; 2 of 32."""
+    measured = replicas_seconds_measured(
+        a_measured_cluster(),
+        dense_bytes=1 * GB,
+        expert_bytes=1 * GB,
+        dense=Group(ranks=dense, stride=1),
+        expert=Group(ranks=expert, stride=1),
+    )
+
+    assert measured == pytest.approx(seconds)
+
+
+def test_one_replica_exchanges_nothing_at_measured_bandwidths_either():
+    """dp = cp = 1: the measured law, like the computed one, has nothing to time."""
+    alone = Group(ranks=1, stride=1)
+
+    measured = replicas_seconds_measured(
+        a_measured_cluster(), dense_bytes=1 * GB, expert_bytes=1 * GB, dense=alone, expert=alone
+    )
+
+    assert measured == 0

@@ -1,0 +1,140 @@
+"""Tables: the same values, whether computed for each strategy or looked up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from costmodel.compute import edge_seconds, layer_seconds
+from costmodel.footprint import edge_footprint, layer_footprint
+from costmodel.stages import stages
+from costmodel.step import hop_seconds
+from costmodel.tables import WORTH_A_TABLE, lookup, microbatches, num_microbatches, signature, tabulate
+from tests.costmodel.strategies import MODELS, random_strategies, the_facts
+
+QUANTITIES = (layer_seconds, edge_seconds, layer_footprint, edge_footprint, hop_seconds, stages)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """Two arrays, one with an axis of its own."""
+
+    product: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+class Counter:
+    """A quantity that remembers how many values it was asked for."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __call__(self, model, *, tp, pp):
+        """The product of two degrees, and a row of three per strategy."""
+        product = np.asarray(tp * pp)
+        self.asked += product.size
+        return Answer(product=product, rows=product[..., None] * np.arange(3))
+
+
+def assert_same(seen: object, expected: object) -> None:
+    """Both have the same arrays."""
+    for name in expected.__slots__:
+        assert np.array_equal(getattr(seen, name), getattr(expected, name)), name
+
+
+def test_signature_tells_facts_from_decisions():
+    """Positional parameters are facts, keyword-only ones decisions."""
+    assert signature(num_microbatches) == (("workload",), ("dp", "mbs"))
+    assert signature(hop_seconds) == (
+        ("model", "cluster", "workload"),
+        ("tp", "cp", "pp", "dp", "mbs", "sequence_parallel"),
+    )
+
+
+def test_microbatches():
+    """128 sequences on 4 ranks, two at a time: 16; what does not divide is dropped."""
+    given = the_facts(MODELS["dense"])
+
+    assert num_microbatches(given.workload, dp=4, mbs=2) == 32
+    assert num_microbatches(given.workload, dp=3, mbs=1) == 85
+    assert microbatches(given, {"dp": np.array([1, 2]), "mbs": 2}).tolist() == [128, 64]
+
+
+def test_tabulate_derives_microbatches():
+    """A quantity that asks for them need not be told; told, it takes them."""
+
+    def asked(*, num_microbatches):
+        return num_microbatches
+
+    given = the_facts(MODELS["dense"])
+
+    assert tabulate(asked, given, {"dp": 4, "mbs": 2}) == 32
+    assert tabulate(asked, given, {"dp": 4, "mbs": 2, "num_microbatches": 7}) == 7
+
+
+def test_lookup_computes_each_combination_once():
+    """A thousand strategies, two by three different ones: six values."""
+    rng, counter = np.random.default_rng(1), Counter()
+    decisions = {"tp": rng.choice([1, 2], 1000), "pp": rng.choice([1, 2, 4], 1000), "dp": rng.choice([1, 2], 1000)}
+
+    answer = lookup(counter, the_facts(MODELS["dense"]), decisions)
+
+    assert counter.asked == 6
+    assert answer.product.tolist() == (decisions["tp"] * decisions["pp"]).tolist()
+    assert answer.rows.shape == (1000, 3)
+    assert answer.rows[:, 2].tolist() == (2 * decisions["tp"] * decisions["pp"]).tolist()
+
+
+@pytest.mark.parametrize("shape", [(WORTH_A_TABLE,), (16, 32), (4, 8, 16)])
+def test_lookup_keeps_the_shape_of_the_decisions(shape):
+    """Axes of strategies stay in front of a quantity's own."""
+    rng, counter = np.random.default_rng(2), Counter()
+    decisions = {"tp": rng.choice([1, 2, 8], shape), "pp": rng.choice([1, 2, 4], shape)}
+
+    answer = lookup(counter, the_facts(MODELS["dense"]), decisions)
+
+    assert np.array_equal(answer.product, decisions["tp"] * decisions["pp"])
+    assert answer.rows.shape == (*shape, 3)
+
+
+def test_lookup_takes_scalars_beside_arrays():
+    """A decision that all strategies share."""
+    decisions = {"tp": np.tile([1, 2, 4], 200), "pp": 3}
+
+    answer = lookup(Counter(), the_facts(MODELS["dense"]), decisions)
+
+    assert answer.product.tolist() == (3 * decisions["tp"]).tolist()
+
+
+def test_lookup_of_no_strategies():
+    """An empty table is a table."""
+    empty = np.zeros(0, dtype=np.int64)
+
+    assert lookup(Counter(), the_facts(MODELS["dense"]), {"tp": empty, "pp": empty}).product.shape == (0,)
+
+
+def test_lookup_broadcasts_like_tabulate():
+    """Decisions on axes of their own are an outer product."""
+    decisions = {"tp": np.array([1, 2, 4])[:, None], "pp": np.array([1, 2, 3, 4])[None, :]}
+
+    assert lookup(Counter(), the_facts(MODELS["dense"]), decisions).product.shape == (3, 4)
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.__name__)
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_lookup_equals_tabulate(quantity, model):
+    """Bit by bit, on random strategies."""
+    given, decisions = the_facts(model), random_strategies(model, 400, seed=3)
+
+    seen, expected = lookup(quantity, given, decisions), tabulate(quantity, given, decisions)
+
+    if isinstance(expected, np.ndarray):
+        assert np.array_equal(seen, expected)
+    elif quantity is stages:
+        assert np.array_equal(seen.layers, expected.layers)
+        assert_same(seen, expected)
+    else:
+        assert_same(seen, expected)

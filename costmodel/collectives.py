@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.operators.operator import Communication, Numbers
+from costmodel.operators.work import Communication, Numbers
 from costmodel.spec import Cluster, Network
 
 

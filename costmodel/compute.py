@@ -25,7 +25,7 @@ from costmodel.layers import (
     mtp_operators,
 )
 from costmodel.layers.shape import Shape
-from costmodel.operators.operator import Communication, Numbers, Operator
+from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.spec import Cluster, Layer, Model, Workload
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from costmodel.layers import Shape, head_operators, layer_operators, mtp_operators
-from costmodel.operators.operator import Operator
+from costmodel.operators.work import Operator
 from costmodel.parameters import whole_shape
 from costmodel.spec import Model
 

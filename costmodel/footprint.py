@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.compute import SELECTIVE_MODULES, layer_shape
 from costmodel.layers import embedding_operators, head_operators, layer_operators, mtp_operators
-from costmodel.operators.operator import Numbers, Operator
+from costmodel.operators.work import Numbers, Operator
 from costmodel.spec import Cluster, Model, Workload
 
 

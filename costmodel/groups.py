@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodel.operators.operator import Numbers
+from costmodel.operators.work import Numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.operators.operator import Numbers
+from costmodel.operators.work import Numbers
 from costmodel.optimizer import state_shards
 from costmodel.spec import Precision
 from costmodel.strategy import Recompute, Sharding

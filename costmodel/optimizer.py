@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.collectives import collective_seconds
 from costmodel.groups import Group
-from costmodel.operators.operator import Numbers
+from costmodel.operators.work import Numbers
 from costmodel.spec import Cluster, Device, Workload
 from costmodel.strategy import Sharding
 

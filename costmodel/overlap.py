@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.operators.operator import Numbers
+from costmodel.operators.work import Numbers
 
 
 def exposed_beside_seconds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.layers import Shape, embedding_operators, head_operators, layer_operators, mtp_operators
-from costmodel.operators.operator import Operator
+from costmodel.operators.work import Operator
 from costmodel.spec import Experts, Layer, Model
 
 

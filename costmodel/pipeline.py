@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.operators.operator import Numbers
+from costmodel.operators.work import Numbers
 
 
 def warmup_seconds(forward_seconds: Numbers, hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers) -> Numbers:

@@ -22,7 +22,7 @@ from costmodel.memory import (
     weight_bytes,
     working_bytes,
 )
-from costmodel.operators.operator import Numbers
+from costmodel.operators.work import Numbers
 from costmodel.pipeline import chunks_in_flight
 from costmodel.spec import Precision
 from costmodel.stages import Stages, stages

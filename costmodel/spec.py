@@ -307,7 +307,7 @@ class MeasuredCollective:
     Parameters
     ----------
     group, kind
-        As in :class:`costmodel.operators.operator.Communication`; ``pp`` sends are of kind ``send``.
+        As in :class:`costmodel.operators.work.Communication`; ``pp`` sends are of kind ``send``.
     seconds
         Of one call.
     ranks, nbytes

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.collectives import collective_seconds
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.groups import Group, pipeline_group
 from costmodel.layer import Array, Decisions, LayerParts, layer_parts, over_kinds
-from costmodel.operators.operator import Numbers
+from costmodel.operators.work import Numbers
 from costmodel.optimizer import (
     device_update_seconds,
     gather_seconds,
@@ -407,26 +409,28 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
         The degrees and ``sequence_parallel``; features are ignored.
     """
     ideal = {**decisions, "recompute": Recompute.NONE, "activation_offload": False}
-    hidden, plain = (layer_parts(facts, {**ideal, **dict.fromkeys(LAYER_OVERLAPS, on)}) for on in (True, False))
-    layer = LayerParts(
-        compute=np.minimum(hidden.compute, plain.compute),
-        recompute=hidden.recompute,
-        tp=np.minimum(hidden.tp, plain.tp),
-        cp=np.minimum(hidden.cp, plain.cp),
-        ep=np.minimum(hidden.ep, plain.ep),
-        offload=hidden.offload,
-        ep_edges=np.zeros_like(hidden.ep_edges),
-    )
+    on_or_off = _leading([False, True], decisions)
+    parts = layer_parts(facts, {**ideal, **dict.fromkeys(LAYER_OVERLAPS, on_or_off)})
+    communication = (parts.tp, parts.cp, parts.ep)
+    layer = parts.compute.min(axis=0) + sum((each.min(axis=0) for each in communication), start=np.float64(0.0))
     held = different_ranks(facts, ideal)
-    ranks = rank_seconds(facts, ideal, held, layer.total)
-    transfers = [pp_seconds(facts, {**ideal, "pp_overlap": on}, held) for on in (True, False)]
-    updates = [
-        update_seconds(facts, {**ideal, "sharding": sharding, "optimizer_offload": offload}, held).max(axis=-1)
-        for sharding in (Sharding.NONE, Sharding.OPTIMIZER)
-        for offload in (False, True)
-    ]
-    pipeline = pipeline_seconds(facts, ideal, held, layer, ranks)
-    return np.asarray(pipeline + np.minimum(*transfers) + np.minimum.reduce(updates))
+    slowest = rank_seconds(facts, ideal, held, layer).max(axis=-1)
+    states = {
+        "sharding": _leading([Sharding.NONE, Sharding.OPTIMIZER], decisions),
+        "optimizer_offload": on_or_off[:, None],
+    }
+    return np.asarray(
+        busy_seconds(slowest, num_microbatches=microbatches(facts, ideal))
+        + bubble_seconds(slowest, all_ranks_seconds(facts, ideal, held, layer), vpp=ideal["vpp"])
+        + fill_seconds(facts, ideal)
+        + pp_seconds(facts, {**ideal, "pp_overlap": on_or_off}, held).min(axis=0)
+        + update_seconds(facts, {**ideal, **states}, held).max(axis=-1).min(axis=(0, 1))
+    )
+
+
+def _leading(values: list[Any], decisions: Decisions) -> NDArray[Any]:
+    """Values on an axis in front of those of the degrees."""
+    return np.array(values).reshape(-1, *(1,) * np.ndim(decisions["tp"]))
 
 
 LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.operators.operator import Numbers
+from costmodel.operators.work import Numbers
 from costmodel.spec import Cluster, Workload
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from costmodel.layers.kernels import core_attention, elementwise, matmul, ring, tensor_parallel_collectives
 from costmodel.layers.shape import Shape
-from costmodel.operators.operator import Communication, Numbers, Operator
+from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import Attention
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from costmodel.layers.kernels import elementwise, matmul, norms, tensor_parallel_collectives
 from costmodel.layers.shape import Shape
-from costmodel.operators.operator import Communication, Operator
+from costmodel.operators.work import Communication, Operator
 from costmodel.spec import Model
 
 LOGIT_BYTES = 4

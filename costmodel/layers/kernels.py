@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.layers.shape import Shape
-from costmodel.operators.operator import Communication, Numbers, Operator
+from costmodel.operators.work import Communication, Numbers, Operator
 
 CAUSAL_BACKWARD = 2.5
 """Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""

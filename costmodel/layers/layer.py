@@ -13,7 +13,7 @@ from costmodel.layers.latent_attention import latent_attention_communications, l
 from costmodel.layers.linear_attention import linear_attention_communications, linear_attention_operators
 from costmodel.layers.mlp import mlp_communications, mlp_operators
 from costmodel.layers.shape import Shape
-from costmodel.operators.operator import Communication, Operator
+from costmodel.operators.work import Communication, Operator
 from costmodel.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mlp, Model
 
 OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from costmodel.layers.kernels import elementwise, matmul, ring, tensor_parallel_collectives
 from costmodel.layers.shape import Shape
-from costmodel.operators.operator import Communication, Numbers, Operator
+from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import LinearAttention
 
 LIGHTNING_CHUNK = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.layers.kernels import elementwise, matmul, tensor_parallel_collectives
 from costmodel.layers.shape import Shape
-from costmodel.operators.operator import Communication, Numbers, Operator
+from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import Mlp
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.operators.operator import Numbers
+from costmodel.operators.work import Numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

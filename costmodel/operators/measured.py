@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.operators.operator import Numbers, Operator
+from costmodel.operators.work import Numbers, Operator
 from costmodel.spec import Device, MeasuredRate, Profile
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.operators.operator import Numbers, Operator
+from costmodel.operators.work import Numbers, Operator
 from costmodel.spec import Device, Dtype
 
 BACKWARD_KERNELS = 2

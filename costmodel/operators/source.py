@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from costmodel.operators.measured import MeasuredTimes
-from costmodel.operators.operator import Numbers, Operator
+from costmodel.operators.work import Numbers, Operator
 from costmodel.operators.roofline import modified_roofline, theoretical_roofline
 from costmodel.spec import Device, Dtype
 

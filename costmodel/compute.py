@@ -21,8 +21,8 @@ from costmodel.layers import (
     head_operators,
     layer_communications,
     layer_operators,
-    mtp_communications,
-    mtp_operators,
+    mtp_edge_communications,
+    mtp_edge_operators,
 )
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
@@ -74,7 +74,7 @@ class EdgeSeconds:
     Parameters
     ----------
     embedding, head, mtp
-        Computation.
+        Computation; that of MTP around its transformer layers, which count as layers of the last rank.
     embedding_communication, head_communication, mtp_communication
         Collectives, which nothing hides.
     """
@@ -181,10 +181,10 @@ def edge_seconds(
     return EdgeSeconds(
         embedding=compute(embedding_operators(model, shape)),
         head=compute(head_operators(model, shape)),
-        mtp=compute(mtp_operators(model, shape)),
+        mtp=compute(mtp_edge_operators(model, shape)),
         embedding_communication=communicate(embedding_communications(model, shape)),
         head_communication=communicate(head_communications(model, shape)),
-        mtp_communication=communicate(mtp_communications(model, shape)),
+        mtp_communication=communicate(mtp_edge_communications(model, shape)),
     )
 
 

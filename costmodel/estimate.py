@@ -54,7 +54,7 @@ class RankEstimate:
     rank
         Its number.
     num_layers
-        Layers it holds, MTP not counted.
+        Layers it holds, those of multi-token prediction included.
     microbatch_seconds
         One micro-batch, forward and backward.
     bytes_by_part

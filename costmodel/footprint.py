@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.compute import SELECTIVE_MODULES, layer_shape
-from costmodel.layers import embedding_operators, head_operators, layer_operators, mtp_operators
+from costmodel.layers import embedding_operators, head_operators, layer_operators, mtp_edge_operators
 from costmodel.operators.work import Numbers, Operator
 from costmodel.spec import Cluster, Model, Workload
 
@@ -45,8 +45,8 @@ class EdgeFootprint:
 
     Parameters
     ----------
-    embedding_parameters, head_parameters, mtp_parameters, mtp_expert_parameters
-        Parameters.
+    embedding_parameters, head_parameters, mtp_parameters
+        Parameters; those of MTP around its transformer layers, which count as layers of the last rank.
     last_saved_bytes
         Activations of one micro-batch of head, loss and MTP.
     """
@@ -54,7 +54,6 @@ class EdgeFootprint:
     embedding_parameters: NDArray[np.float64]
     head_parameters: NDArray[np.float64]
     mtp_parameters: NDArray[np.float64]
-    mtp_expert_parameters: NDArray[np.float64]
     last_saved_bytes: NDArray[np.float64]
 
 
@@ -111,7 +110,11 @@ def edge_footprint(
     shape = layer_shape(
         model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
     )
-    embedding, head, mtp = embedding_operators(model, shape), head_operators(model, shape), mtp_operators(model, shape)
+    embedding, head, mtp = (
+        embedding_operators(model, shape),
+        head_operators(model, shape),
+        mtp_edge_operators(model, shape),
+    )
     zero = shape.zeros + np.zeros(np.shape(pp))
     embedding_parameters = zero + _parameters(embedding, expert=False)
     copy = embedding_parameters * (np.asarray(pp) > 1) * model.tied_embeddings
@@ -119,7 +122,6 @@ def edge_footprint(
         embedding_parameters=embedding_parameters,
         head_parameters=zero + _parameters(head, expert=False) + copy,
         mtp_parameters=zero + _parameters(mtp, expert=False),
-        mtp_expert_parameters=zero + _parameters(mtp, expert=True),
         last_saved_bytes=zero + _saved(head) + _saved(mtp),
     )
 

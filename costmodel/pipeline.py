@@ -102,7 +102,7 @@ def bubble_seconds(slowest_rank_seconds: Numbers, all_ranks_seconds: Numbers, *,
     ----------
     MoFa, arXiv:2511.09837, equation (12); Narayanan et al., arXiv:2104.04473, section 2.2.
     """
-    return (all_ranks_seconds - slowest_rank_seconds) / vpp
+    return np.maximum(all_ranks_seconds - slowest_rank_seconds, 0.0) / vpp
 
 
 def hop_exposed_seconds(

@@ -127,7 +127,7 @@ def rank_parameters(facts: Facts, decisions: Decisions, held: Stages) -> RankPar
     return RankParameters(
         layers=_over_layers(held, layer.dense_parameters),
         edges=held.first * over_kinds(edge.embedding_parameters) + held.last * last,
-        experts=_over_layers(held, layer.expert_parameters) + held.last * over_kinds(edge.mtp_expert_parameters),
+        experts=_over_layers(held, layer.expert_parameters),
     )
 
 

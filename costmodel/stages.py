@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.spec import Model
+from costmodel.spec import Layer, Model
 
 EDGE_SLOTS = 2
 """Slots of embedding and head where layers do not divide evenly (Megatron-LM: ``account_for_*_in_pipeline_split``)."""
@@ -56,7 +56,7 @@ class Stages:
     rank
         Pipeline rank, first of its equals (it holds the most micro-batches), shape (..., U).
     layers
-        Layers of each kind on that rank, shape (..., U, K).
+        Layers of each kind on that rank, those of multi-token prediction on the last one included; shape (..., U, K).
     first, last
         1 where the rank holds the embedding, the head; shape (..., U).
     all_layers
@@ -74,7 +74,11 @@ class Stages:
 
 
 def _ranks(
-    layers_before: NDArray[np.int64], pp: int, vpp: int, select: Callable[[list[tuple[int, ...]]], list[int]]
+    layers_before: NDArray[np.int64],
+    mtp_layers: NDArray[np.int64],
+    pp: int,
+    vpp: int,
+    select: Callable[[list[tuple[int, ...]]], list[int]],
 ) -> tuple[NDArray[np.float64], int]:
     """Selected ranks of one pipeline, rows of (rank, first, last, layers per kind), and the largest chunk."""
     num_layers = len(layers_before) - 1
@@ -83,16 +87,17 @@ def _ranks(
     starts = np.concatenate([[0], ends[:-1]])
     per_chunk = layers_before[ends] - layers_before[starts]
     per_rank = per_chunk.reshape(vpp, pp, -1).sum(axis=0)
+    per_rank[-1] += mtp_layers
     held = [(rank == 0, rank == pp - 1, *layers) for rank, layers in enumerate(per_rank.tolist())]
     return np.array([(rank, *held[rank]) for rank in select(held)], dtype=np.float64), max(sizes)
 
 
-def _layers_before(model: Model) -> NDArray[np.int64]:
+def _layers_before(layers: tuple[Layer, ...], kinds: tuple[Layer, ...]) -> NDArray[np.int64]:
     """Layers of each kind in front of layer i, shape (num_layers + 1, K)."""
-    kinds = {layer: index for index, layer in enumerate(model.kinds)}
-    one_hot = np.zeros((model.num_layers + 1, len(kinds)), dtype=np.int64)
-    for position, layer in enumerate(model.layers):
-        one_hot[position + 1, kinds[layer]] = 1
+    index = {layer: position for position, layer in enumerate(kinds)}
+    one_hot = np.zeros((len(layers) + 1, len(kinds)), dtype=np.int64)
+    for position, layer in enumerate(layers):
+        one_hot[position + 1, index[layer]] = 1
     return one_hot.cumsum(axis=0)
 
 
@@ -131,8 +136,9 @@ def _stages(
     select: Callable[[list[tuple[int, ...]]], list[int]],
 ) -> Stages:
     pp, vpp = np.broadcast_arrays(np.asarray(pp), np.asarray(vpp))
-    before = _layers_before(model)
-    tables = [_ranks(before, int(p), int(v), select) for p, v in zip(pp.ravel(), vpp.ravel(), strict=True)]
+    before = _layers_before(model.layers, model.kinds)
+    mtp = _layers_before(model.mtp_layers, model.kinds)[-1]
+    tables = [_ranks(before, mtp, int(p), int(v), select) for p, v in zip(pp.ravel(), vpp.ravel(), strict=True)]
     most = max(len(rows) for rows, _ in tables)
     padded = np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows, _ in tables])
     padded = padded.reshape(*pp.shape, *padded.shape[1:])
@@ -141,6 +147,6 @@ def _stages(
         first=padded[..., 1],
         last=padded[..., 2],
         layers=padded[..., 3:],
-        all_layers=np.broadcast_to(before[-1].astype(np.float64), (*pp.shape, before.shape[1])),
+        all_layers=np.broadcast_to((before[-1] + mtp).astype(np.float64), (*pp.shape, before.shape[1])),
         largest_chunk=np.array([largest for _, largest in tables], dtype=np.float64).reshape(pp.shape),
     )

@@ -309,29 +309,35 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, ranks: Array) -
 
 
 def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: DataParallel) -> Array:
+    """
+    Equation (24), once for what runs behind forward passes and once for what runs behind backward passes.
+
+    Up to ZeRO-1 that is one gather behind the first micro-batches and one reduce-scatter behind the last ones, from
+    ZeRO-2 on a reduce-scatter behind every backward pass, under ZeRO-3 also half of the gathers behind each pass.
+    """
     profile = facts.cluster.device.profile
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
     forward, backward = _window_seconds(facts, decisions, held)
-    pieces = _num_buckets(facts, decisions, held)
-    once = _window_fraction(facts, decisions, held)
+    pieces, once = _num_buckets(facts, decisions, held), _window_fraction(facts, decisions, held)
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
     slowdowns = {
         "slowdown_communication": profile.overlap_slowdown_communication,
         "slowdown_compute": profile.overlap_slowdown_compute,
     }
-    reduce = exposed_dp_seconds(
-        alone.reduce,
+    half = np.where(every_gather, alone.gather / 2, 0.0)
+    behind_backward = exposed_dp_seconds(
+        alone.reduce + half,
         np.where(every_reduce, m, once) * backward,
         num_pieces=np.where(every_reduce, m, 1) * pieces,
         **slowdowns,
     )
-    gather = exposed_dp_seconds(
-        alone.gather,
-        np.where(every_gather, m * (forward + backward), once * forward),
-        num_pieces=np.where(every_gather, 2 * m, 1) * pieces,
+    behind_forward = exposed_dp_seconds(
+        alone.gather - half,
+        np.where(every_gather, m, once) * forward,
+        num_pieces=np.where(every_gather, m, 1) * pieces,
         **slowdowns,
     )
-    return np.asarray(reduce + gather)
+    return np.asarray(behind_backward + behind_forward)
 
 
 def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
@@ -380,15 +386,20 @@ def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     parameters = rank_parameters(facts, decisions, held)
     dense, expert = data_groups(decisions)
     updated = parameters.layers + profile.edge_fraction * parameters.edges
-    local = updated / _shards(dense, decisions) + parameters.experts / _shards(expert, decisions)
+    local = updated / _shards(dense, decisions, Sharding.OPTIMIZER) + parameters.experts / _shards(
+        expert, decisions, Sharding.OPTIMIZER
+    )
     on_host = host_update_seconds(device, facts.workload, local_parameters=local)
     on_device = device_update_seconds(device, local_parameters=local)
-    passes = parameter_pass_seconds(device, parameters=updated + parameters.experts)
-    return np.where(over_kinds(decisions["optimizer_offload"]), on_host, on_device + passes)
+    whole = updated / _shards(dense, decisions, Sharding.WEIGHTS) + parameters.experts / _shards(
+        expert, decisions, Sharding.WEIGHTS
+    )
+    passes = parameter_pass_seconds(device, parameters=whole)
+    return passes + np.where(over_kinds(decisions["optimizer_offload"]), on_host, on_device)
 
 
-def _shards(group: Group, decisions: Decisions) -> Numbers:
-    return state_shards(group.ranks, sharding=over_kinds(decisions["sharding"]), level=Sharding.OPTIMIZER)
+def _shards(group: Group, decisions: Decisions, level: Sharding) -> Numbers:
+    return state_shards(group.ranks, sharding=over_kinds(decisions["sharding"]), level=level)
 
 
 # --- bounds ------------------------------------------------------------------------------------------------
@@ -416,7 +427,7 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     held = different_ranks(facts, ideal)
     slowest = rank_seconds(facts, ideal, held, layer).max(axis=-1)
     states = {
-        "sharding": _leading([Sharding.NONE, Sharding.OPTIMIZER], decisions),
+        "sharding": _leading([Sharding.NONE, Sharding.OPTIMIZER, Sharding.WEIGHTS], decisions),
         "optimizer_offload": on_or_off[:, None],
     }
     return np.asarray(

@@ -6,7 +6,14 @@ from costmodel.layers.embedding import (
     head_communications,
     head_operators,
 )
-from costmodel.layers.layer import layer_communications, layer_operators, mtp_communications, mtp_operators
+from costmodel.layers.layer import (
+    layer_communications,
+    layer_operators,
+    mtp_communications,
+    mtp_edge_communications,
+    mtp_edge_operators,
+    mtp_operators,
+)
 from costmodel.layers.shape import Shape
 
 __all__ = [
@@ -18,5 +25,7 @@ __all__ = [
     "layer_communications",
     "layer_operators",
     "mtp_communications",
+    "mtp_edge_communications",
+    "mtp_edge_operators",
     "mtp_operators",
 ]

@@ -15,6 +15,7 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     topology.tp_stays_inside_a_scale_up_domain,
     topology.tp_groups_tile_the_nodes,
     topology.virtual_stages_hold_something,
+    topology.virtual_stages_hold_equally_much,
     topology.interleaving_needs_a_pipeline,
     microbatches.global_batch_splits_over_ranks,
     microbatches.microbatches_fill_the_pipeline,
@@ -37,6 +38,7 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     features.dp_overlap_needs_replicas,
     features.sharding_needs_replicas,
     features.full_recompute_leaves_nothing_to_offload,
+    features.gradient_sharding_excludes_pipelines,
     profiles.profile_has_measured_the_shapes,
     *MEMORY_RULES,
 )
@@ -53,7 +55,6 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.ep_overlap_allows_one_mtp_layer,
     frameworks.ep_overlap_with_mtp_needs_a_pipeline,
     frameworks.dp_overlap_needs_a_sharded_optimizer,
-    frameworks.gradient_sharding_excludes_pipelines,
     frameworks.optimizer_offload_needs_a_sharded_optimizer,
 )
 

@@ -136,18 +136,6 @@ def dp_overlap_needs_a_sharded_optimizer(*, sharding: Ints, dp_overlap: Flags) -
     return implies(dp_overlap, sharding >= Sharding.OPTIMIZER)
 
 
-def gradient_sharding_excludes_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
-    """
-    Gradients and weights are sharded (ZeRO-2, ZeRO-3, FSDP) only without a pipeline (pp is 1).
-
-    References
-    ----------
-    Megatron-LM, megatron/training/arguments.py, validate_args: --use-torch-fsdp2 is not supported with pipeline
-    parallelism. DeepSpeed, deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with pipelines.
-    """
-    return implies(sharding >= Sharding.GRADIENTS, pp == 1)
-
-
 def optimizer_offload_needs_a_sharded_optimizer(
     *, cp: Ints, dp: Ints, sharding: Ints, optimizer_offload: Flags
 ) -> Holds:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from constraints.rule import Holds, Ints, implies
 from costmodel.spec import Cluster, Model
 
@@ -25,6 +27,20 @@ def tp_groups_tile_the_nodes(cluster: Cluster, *, tp: Ints) -> Holds:
 def virtual_stages_hold_something(model: Model, *, pp: Ints, vpp: Ints) -> Holds:
     """Every virtual pipeline stage (pp times vpp of them) holds a layer, the embedding or the head."""
     return pp * vpp <= model.num_layers + 2
+
+
+def virtual_stages_hold_equally_much(model: Model, *, pp: Ints, vpp: Ints) -> Holds:
+    """
+    Interleaved virtual stages (vpp above 1) hold equally many layers; embedding, head and MTP may replace one each.
+
+    Megatron-LM's interleaved schedule wants it unless a layout is written by hand
+    (``megatron/core/transformer/transformer_config.py``, ``account_for_*_in_pipeline_split``), and neither the step
+    time nor the memory of a rank follows from its sums where its chunks differ.
+    """
+    stages = pp * vpp
+    in_place = model.num_layers + 2 + len(model.mtp_layers)
+    even = np.logical_or(model.num_layers % stages == 0, in_place % stages == 0)
+    return implies(vpp > 1, even)
 
 
 def interleaving_needs_a_pipeline(*, pp: Ints, vpp: Ints) -> Holds:

@@ -1,0 +1,1 @@
+"""What a strategy costs: time and memory of any strategy, with any source of operator times."""

@@ -25,8 +25,8 @@ from costmodel.layers import (
     mtp_edge_operators,
 )
 from costmodel.layers.shape import Shape
-from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.operators.source import OperatorTimes, operator_times
+from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import Cluster, Layer, Model, Workload
 
 SELECTIVE_OPERATORS = frozenset({"qkv", "q_up", "kv_up", "qk_norm", "rotary", "core_attention"})

@@ -105,7 +105,8 @@ def edge_footprint(
     """
     Parameters and saved activations of embedding, head and MTP.
 
-    A head that is tied to the embedding has a copy of it on the last rank as soon as there is a pipeline.
+    As soon as there is a pipeline, its last rank has a copy of the embedding if the head is tied to it or MTP reads it
+    (Megatron-LM, ``megatron/core/models/gpt/gpt_model.py``: ``pre_process or mtp_process``).
     """
     shape = layer_shape(
         model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
@@ -117,7 +118,8 @@ def edge_footprint(
     )
     zero = shape.zeros + np.zeros(np.shape(pp))
     embedding_parameters = zero + _parameters(embedding, expert=False)
-    copy = embedding_parameters * (np.asarray(pp) > 1) * model.tied_embeddings
+    has_copy = model.tied_embeddings or bool(model.mtp_layers)
+    copy = embedding_parameters * (np.asarray(pp) > 1) * has_copy
     return EdgeFootprint(
         embedding_parameters=embedding_parameters,
         head_parameters=zero + _parameters(head, expert=False) + copy,

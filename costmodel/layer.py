@@ -69,27 +69,27 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     cp_forward, cp_backward = cp_exposed(
         seconds, device.profile, cp=over_kinds(decisions["cp"]), cp_overlap=over_kinds(decisions["cp_overlap"])
     )
-    ep_plain = seconds.ep_forward + seconds.ep_backward
-    ep_steady = np.where(over_kinds(decisions["ep_overlap"]), _ep_overlapped(seconds, device.profile), ep_plain)
-    plain_tp = seconds.tp_forward + seconds.tp_backward
-    contention = np.where(tp_overlap, 0.0, device.profile.tp_contention * plain_tp)
-    forward = seconds.forward + tp_forward + cp_forward + seconds.ep_forward
-    recompute = recompute_seconds(seconds, forward, recompute=over_kinds(decisions["recompute"]))
+    ep_forward, ep_backward = ep_exposed(seconds, device.profile, ep_overlap=over_kinds(decisions["ep_overlap"]))
+    contention = np.where(tp_overlap, 0.0, device.profile.tp_contention)
+    again = seconds.forward + contention * seconds.tp_forward + tp_forward + cp_forward + seconds.ep_forward
+    recompute = recompute_seconds(
+        again, seconds.attention_forward + cp_forward, recompute=over_kinds(decisions["recompute"])
+    )
     offload = _offload_exposed(
         device,
         lookup(layer_footprint, facts, decisions),
-        forward_seconds=seconds.forward,
-        backward_seconds=seconds.backward,
+        forward_seconds=seconds.forward + tp_forward + cp_forward + ep_forward,
+        backward_seconds=seconds.backward + tp_backward + cp_backward + ep_backward,
         recompute=over_kinds(decisions["recompute"]),
     )
     return LayerParts(
-        compute=seconds.forward + seconds.backward + contention,
+        compute=seconds.forward + seconds.backward + contention * (seconds.tp_forward + seconds.tp_backward),
         recompute=recompute,
         tp=tp_forward + tp_backward,
         cp=cp_forward + cp_backward,
-        ep=ep_steady,
+        ep=ep_forward + ep_backward,
         offload=np.where(over_kinds(decisions["activation_offload"]), offload, 0.0),
-        ep_edges=ep_plain - ep_steady,
+        ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep_forward - ep_backward, 0.0),
     )
 
 
@@ -134,19 +134,25 @@ def cp_exposed(
     )
 
 
-def _ep_overlapped(seconds: LayerSeconds, profile: Profile) -> Array:
-    """Exposed all-to-alls when each pass hides those of the other micro-batch's opposite pass: (22)."""
+def ep_exposed(seconds: LayerSeconds, profile: Profile, *, ep_overlap: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """
+    Exposed all-to-alls beside the forward and beside the backward pass, plain or by (22).
+
+    Overlapped, each pass hides the all-to-alls of another micro-batch's opposite pass.
+    """
     slowdowns = {
         "slowdown_communication": profile.overlap_slowdown_communication,
         "slowdown_compute": profile.overlap_slowdown_compute,
     }
-    return np.asarray(
-        exposed_beside_seconds(seconds.ep_backward, seconds.forward, **slowdowns)
-        + exposed_beside_seconds(seconds.ep_forward, seconds.backward, **slowdowns)
+    beside_forward = exposed_beside_seconds(seconds.ep_backward, seconds.forward, **slowdowns)
+    beside_backward = exposed_beside_seconds(seconds.ep_forward, seconds.backward, **slowdowns)
+    return (
+        np.where(ep_overlap, beside_forward, seconds.ep_forward),
+        np.where(ep_overlap, beside_backward, seconds.ep_backward),
     )
 
 
-def recompute_seconds(seconds: LayerSeconds, forward_seconds: Array, *, recompute: NDArray[Any]) -> Array:
+def recompute_seconds(forward_seconds: Array, attention_seconds: Array, *, recompute: NDArray[Any]) -> Array:
     r"""
     What recomputation adds to the backward pass.
 
@@ -154,10 +160,10 @@ def recompute_seconds(seconds: LayerSeconds, forward_seconds: Array, *, recomput
 
     Parameters
     ----------
-    seconds
-        The layer's parts.
     forward_seconds
         The whole forward pass, its exposed communication included.
+    attention_seconds
+        Projections of queries, keys and values and the attention core, with the context-parallel ring between them.
     recompute
         Decision.
 
@@ -165,7 +171,7 @@ def recompute_seconds(seconds: LayerSeconds, forward_seconds: Array, *, recomput
     ----------
     MoFa, arXiv:2511.09837, equations (30) and (32).
     """
-    selective = np.where(recompute == int(Recompute.SELECTIVE), seconds.attention_forward, 0.0)
+    selective = np.where(recompute == int(Recompute.SELECTIVE), attention_seconds, 0.0)
     return np.where(recompute == int(Recompute.FULL), forward_seconds, selective)
 
 

@@ -123,6 +123,13 @@ def offloaded_bytes(
 
 
 def gathered_bytes(precision: Precision, *, largest_layer_parameters: Numbers, sharding: Numbers) -> Numbers:
-    """Whole weights of the layer at work and of the next one, when weights are sharded (ZeRO-3 / FSDP prefetch)."""
-    gathered = 2 * precision.parameter_gather_bytes * largest_layer_parameters
-    return np.where(np.asarray(sharding) >= int(Sharding.WEIGHTS), gathered, 0.0)
+    """
+    Whole tensors of the layers at work, while the states are sharded.
+
+    Under ZeRO-3 the weights of the layer at work and of the next one (prefetch), from ZeRO-2 on the gradient of the
+    layer at work before it is scattered, in the bytes of a gathered parameter.
+    """
+    sharding = np.asarray(sharding)
+    layer = precision.parameter_gather_bytes * largest_layer_parameters
+    weights = np.where(sharding >= int(Sharding.WEIGHTS), 2 * layer, 0.0)
+    return weights + np.where(sharding >= int(Sharding.GRADIENTS), layer, 0.0)

@@ -76,7 +76,7 @@ def replicas_seconds_measured(
         scale = law.decay ** np.log2(np.asarray(dense.ranks) / law.reference_ranks)
         time = (dense_bytes / law.dense + expert_bytes * (replicas - 1) / replicas / law.expert) / scale
         seconds = np.where(where[law.placement], time, seconds)
-    return seconds
+    return np.where(np.asarray(dense.ranks) > 1, seconds, 0.0)
 
 
 def state_shards(group_ranks: Numbers, *, sharding: Numbers, level: Sharding) -> Numbers:

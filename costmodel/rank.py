@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.footprint import edge_footprint, layer_footprint
+from costmodel.footprint import LayerFootprint, edge_footprint, layer_footprint
 from costmodel.groups import Group, dense_data_group, expert_data_group
 from costmodel.layer import Array, Decisions, over_kinds
 from costmodel.memory import (
@@ -125,9 +125,9 @@ def rank_parameters(facts: Facts, decisions: Decisions, held: Stages) -> RankPar
     edge = lookup(edge_footprint, facts, decisions)
     last = over_kinds(edge.head_parameters) + over_kinds(edge.mtp_parameters)
     return RankParameters(
-        layers=_over_layers(held, layer.dense_parameters),
+        layers=_over_layers(held.layers, layer.dense_parameters),
         edges=held.first * over_kinds(edge.embedding_parameters) + held.last * last,
-        experts=_over_layers(held, layer.expert_parameters),
+        experts=_over_layers(held.layers, layer.expert_parameters),
     )
 
 
@@ -148,18 +148,16 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     recompute, offload = over_kinds(decisions["recompute"]), over_kinds(decisions["activation_offload"])
     sharding, in_flight = over_kinds(decisions["sharding"]), microbatches_in_flight(facts, decisions, held)
     states = partial(_state_bytes, precision, parameters, *data_groups(decisions), sharding=sharding)
-    activations = activation_bytes(
-        _over_layers(held, layer.saved_bytes),
-        _over_layers(held, layer.attention_bytes),
-        _over_layers(held, layer.input_bytes),
-        microbatches_in_flight=in_flight,
-        recompute=recompute,
-        activation_offload=offload,
+    activations = _over_alive_layers(
+        partial(activation_bytes, recompute=recompute, activation_offload=offload), held, layer, in_flight
     )
     working = working_bytes(
         _largest(layer.saved_bytes), _largest(layer.attention_bytes), recompute=recompute, activation_offload=offload
     )
-    largest_layer = _largest(layer.dense_parameters + layer.expert_parameters)
+    largest_layer = np.maximum(
+        _largest(layer.dense_parameters + layer.expert_parameters),
+        np.maximum(held.first * over_kinds(edge.embedding_parameters), held.last * over_kinds(edge.head_parameters)),
+    )
     ones = np.ones_like(held.rank)
     return RankBytes(
         weights=states(weight_bytes),
@@ -186,27 +184,31 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     parameters = rank_parameters(facts, decisions, held)
     precision, sharding = facts.workload.precision, over_kinds(decisions["sharding"])
     states = _state_bytes(precision, parameters, *data_groups(decisions), optimizer_bytes, sharding=sharding)
-    activations = offloaded_bytes(
-        _over_layers(held, layer.saved_bytes),
-        _over_layers(held, layer.attention_bytes),
-        _over_layers(held, layer.input_bytes),
-        microbatches_in_flight=microbatches_in_flight(facts, decisions, held),
+    offloaded = partial(
+        offloaded_bytes,
         recompute=over_kinds(decisions["recompute"]),
         activation_offload=over_kinds(decisions["activation_offload"]),
     )
+    activations = _over_alive_layers(offloaded, held, layer, microbatches_in_flight(facts, decisions, held))
     return np.asarray(np.where(over_kinds(decisions["optimizer_offload"]), states, 0.0) + activations)
 
 
 def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
-    """Micro-batches whose activations a rank holds at the peak, in units of all its layers."""
-    vpp = over_kinds(decisions["vpp"])
+    """
+    Micro-batches whose activations a rank holds at the peak, in units of all its layers.
+
+    Overlapped expert parallelism runs a forward chunk beside a backward chunk and needs one more of them (Megatron-LM,
+    ``megatron/core/pipeline_parallel/schedules.py``, ``get_pp_rank_microbatches``).
+    """
+    vpp, m = over_kinds(decisions["vpp"]), over_kinds(microbatches(facts, decisions))
     chunks = chunks_in_flight(
         pp=over_kinds(decisions["pp"]),
         vpp=vpp,
-        num_microbatches=over_kinds(microbatches(facts, decisions)),
+        num_microbatches=m,
         rank=held.rank,
     )
-    return np.asarray(chunks / vpp)
+    overlapped = over_kinds(decisions["ep_overlap"]) * 1
+    return np.asarray(np.minimum(chunks + overlapped, m * vpp) / vpp)
 
 
 def _state_bytes(
@@ -225,9 +227,26 @@ def _state_bytes(
     )
 
 
-def _over_layers(held: Stages, per_kind: Array) -> Array:
-    """The sum over a rank's layers of a quantity per kind of layer, shape (..., U)."""
-    return np.asarray((held.layers * per_kind[..., None, :]).sum(axis=-1))
+def _over_alive_layers(nbytes: Callable[..., Numbers], held: Stages, layer: LayerFootprint, in_flight: Array) -> Array:
+    """Activations of a rank's layers in all micro-batches in flight; of MTP, in the last chunk, one at most."""
+    once = np.minimum(in_flight, 1.0)
+    parts = ((held.layers - held.mtp_layers, in_flight), (held.mtp_layers, once))
+    return np.asarray(
+        sum(
+            nbytes(
+                _over_layers(layers, layer.saved_bytes),
+                _over_layers(layers, layer.attention_bytes),
+                _over_layers(layers, layer.input_bytes),
+                microbatches_in_flight=alive,
+            )
+            for layers, alive in parts
+        )
+    )
+
+
+def _over_layers(layers: Array, per_kind: Array) -> Array:
+    """The sum over layers of a quantity per kind of layer, shape (..., U)."""
+    return np.asarray((layers * per_kind[..., None, :]).sum(axis=-1))
 
 
 def _largest(per_kind: Array) -> Array:

@@ -18,12 +18,12 @@ EDGE_SLOTS = 2
 """Slots of embedding and head where layers do not divide evenly (Megatron-LM: ``account_for_*_in_pipeline_split``)."""
 
 
-def layers_per_chunk(num_layers: int, *, num_chunks: int) -> tuple[int, ...]:
+def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -> tuple[int, ...]:
     """
-    Layers of each virtual stage in model order.
+    Layers of each virtual stage in model order, those of multi-token prediction not counted.
 
-    Where the layers divide evenly, every virtual stage gets as many. Otherwise embedding and head count as one slot
-    each, slots are dealt evenly, and virtual stages in front get the remainder.
+    Where the layers divide evenly, every virtual stage gets as many. Otherwise embedding, head and each layer of
+    multi-token prediction count as one slot, slots are dealt evenly, and virtual stages in front get the remainder.
 
     Parameters
     ----------
@@ -31,18 +31,27 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int) -> tuple[int, ...]:
         Layers of the model, at least ``num_chunks - 2``.
     num_chunks
         Virtual stages, pp * vpp.
+    mtp_layers
+        Layers of multi-token prediction, on the last virtual stage.
 
     >>> layers_per_chunk(80, num_chunks=8)
     (10, 10, 10, 10, 10, 10, 10, 10)
     >>> layers_per_chunk(126, num_chunks=16)[:2], layers_per_chunk(126, num_chunks=16)[-1]
     ((7, 8), 7)
+    >>> layers_per_chunk(61, num_chunks=32, mtp_layers=1)[:2], layers_per_chunk(61, num_chunks=32, mtp_layers=1)[-2:]
+    ((1, 2), (2, 0))
     """
     if num_layers % num_chunks == 0:
         return (num_layers // num_chunks,) * num_chunks
-    base, remainder = divmod(num_layers + EDGE_SLOTS, num_chunks)
+    if num_chunks == 1:
+        return (num_layers,)
+    base, remainder = divmod(num_layers + EDGE_SLOTS + mtp_layers, num_chunks)
     sizes = [base + 1] * remainder + [base] * (num_chunks - remainder)
     sizes[0] -= 1
-    sizes[-1] -= 1
+    sizes[-1] -= 1 + mtp_layers
+    missing = max(-sizes[-1], 0)
+    sizes[-1] += missing
+    sizes[-2] -= missing
     return tuple(max(size, 0) for size in sizes)
 
 
@@ -57,6 +66,8 @@ class Stages:
         Pipeline rank, first of its equals (it holds the most micro-batches), shape (..., U).
     layers
         Layers of each kind on that rank, those of multi-token prediction on the last one included; shape (..., U, K).
+    mtp_layers
+        Those of multi-token prediction among them.
     first, last
         1 where the rank holds the embedding, the head; shape (..., U).
     all_layers
@@ -67,6 +78,7 @@ class Stages:
 
     rank: NDArray[np.float64]
     layers: NDArray[np.float64]
+    mtp_layers: NDArray[np.float64]
     first: NDArray[np.float64]
     last: NDArray[np.float64]
     all_layers: NDArray[np.float64]
@@ -82,7 +94,7 @@ def _ranks(
 ) -> tuple[NDArray[np.float64], int]:
     """Selected ranks of one pipeline, rows of (rank, first, last, layers per kind), and the largest chunk."""
     num_layers = len(layers_before) - 1
-    sizes = layers_per_chunk(num_layers, num_chunks=pp * vpp)
+    sizes = layers_per_chunk(num_layers, num_chunks=pp * vpp, mtp_layers=int(mtp_layers.sum()))
     ends = np.minimum(np.cumsum(sizes), num_layers)
     starts = np.concatenate([[0], ends[:-1]])
     per_chunk = layers_before[ends] - layers_before[starts]
@@ -142,11 +154,13 @@ def _stages(
     most = max(len(rows) for rows, _ in tables)
     padded = np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows, _ in tables])
     padded = padded.reshape(*pp.shape, *padded.shape[1:])
+    last = padded[..., 2]
     return Stages(
         rank=padded[..., 0],
         first=padded[..., 1],
-        last=padded[..., 2],
+        last=last,
         layers=padded[..., 3:],
+        mtp_layers=last[..., None] * mtp,
         all_layers=np.broadcast_to((before[-1] + mtp).astype(np.float64), (*pp.shape, before.shape[1])),
         largest_chunk=np.array([largest for _, largest in tables], dtype=np.float64).reshape(pp.shape),
     )

@@ -109,7 +109,7 @@ def step_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, held, parts.total)
-    ending = dp_seconds(facts, decisions, held, ranks) + update_seconds(facts, decisions, held)
+    ending = dp_seconds(facts, decisions, held, parts) + update_seconds(facts, decisions, held)
     return np.asarray(
         pipeline_seconds(facts, decisions, held, parts, ranks)
         + pp_seconds(facts, decisions, held)
@@ -183,15 +183,16 @@ def hop_seconds(
     sequence_parallel: Numbers,
 ) -> Array:
     r"""
-    One transfer of a micro-batch's activations between pipeline ranks, each tensor-parallel rank sending its share.
+    One transfer of a micro-batch's activations between pipeline ranks; zero without a pipeline.
 
     .. math:: T_{pp} = b s h D / (t c B)
 
-    Zero without a pipeline. Without sequence parallelism the ranks still send 1/t each and gather on arrival
-    (Megatron-LM's scatter-gather, arXiv:2104.04473, section 4.1).
+    Each tensor-parallel rank sends its share of the sequence; without sequence parallelism each sends all of it
+    (Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``, ``get_tensor_shapes``).
     """
     group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
-    elements = mbs * workload.sequence_length * model.hidden_size / (tp * cp) + 0 * sequence_parallel
+    shards = cp * (1 + sequence_parallel * (tp - 1))
+    elements = mbs * workload.sequence_length * model.hidden_size / shards
     nbytes = workload.precision.activation_bytes * elements
     seconds = collective_seconds(cluster, "pp", "send", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
     return np.asarray(seconds * (np.asarray(pp) > 1))
@@ -200,6 +201,8 @@ def hop_seconds(
 def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
     Exposed transfers between pipeline ranks: all of them in warm-up and cool-down, the rest of (23) in between.
+
+    Only interleaved chunks have other work to hide a transfer behind; the plain schedule waits for every one.
 
     References
     ----------
@@ -215,7 +218,8 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
         slowdown_communication=profile.overlap_slowdown_communication,
         slowdown_compute=profile.overlap_slowdown_compute,
     )
-    steady = np.where(np.asarray(decisions["pp_overlap"]), hidden, hop)
+    interleaved = np.asarray(decisions["vpp"]) > 1
+    steady = np.where(np.logical_and(decisions["pp_overlap"], interleaved), hidden, hop)
     m = microbatches(facts, decisions)
     return np.asarray(hop_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m))
 
@@ -277,7 +281,7 @@ def _over_data_groups(
     )
 
 
-def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, ranks: Array) -> Array:
+def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts) -> Array:
     """
     Exposed data-parallel communication of each different rank, by (24) or by the profile's measured law.
 
@@ -285,8 +289,8 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, ranks: Array) -
     ----------
     facts, decisions, held
         As in :func:`step_seconds`.
-    ranks
-        One micro-batch on each rank; only a measured law needs it.
+    parts
+        One layer's time; a measured law needs its computation and exposed tensor-parallel communication.
     """
     profile = facts.cluster.device.profile
     alone = data_parallel_seconds(facts, decisions, held)
@@ -298,7 +302,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, ranks: Array) -
         overlapped = np.asarray(
             exposed_dp_seconds_measured(
                 plain,
-                ranks,
+                rank_seconds(facts, decisions, held, parts.compute + parts.tp),
                 pp=over_kinds(decisions["pp"]),
                 unhidden=law.unhidden,
                 slowdown=law.slowdown,
@@ -312,8 +316,9 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
     """
     Equation (24), once for what runs behind forward passes and once for what runs behind backward passes.
 
-    Up to ZeRO-1 that is one gather behind the first micro-batches and one reduce-scatter behind the last ones, from
-    ZeRO-2 on a reduce-scatter behind every backward pass, under ZeRO-3 also half of the gathers behind each pass.
+    Without sharding that is the all-reduce behind the last micro-batches; under ZeRO-1 a gather behind the first and a
+    reduce-scatter behind the last ones; from ZeRO-2 on a reduce-scatter behind every backward pass; under ZeRO-3 also
+    half of the gathers behind each pass.
     """
     profile = facts.cluster.device.profile
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
@@ -324,15 +329,15 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
         "slowdown_communication": profile.overlap_slowdown_communication,
         "slowdown_compute": profile.overlap_slowdown_compute,
     }
-    half = np.where(every_gather, alone.gather / 2, 0.0)
+    late = np.where(sharding == int(Sharding.NONE), alone.gather, np.where(every_gather, alone.gather / 2, 0.0))
     behind_backward = exposed_dp_seconds(
-        alone.reduce + half,
+        alone.reduce + late,
         np.where(every_reduce, m, once) * backward,
         num_pieces=np.where(every_reduce, m, 1) * pieces,
         **slowdowns,
     )
     behind_forward = exposed_dp_seconds(
-        alone.gather - half,
+        alone.gather - late,
         np.where(every_gather, m, once) * forward,
         num_pieces=np.where(every_gather, m, 1) * pieces,
         **slowdowns,
@@ -441,7 +446,7 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 def _leading(values: list[Any], decisions: Decisions) -> NDArray[Any]:
     """Values on an axis in front of those of the degrees."""
-    return np.array(values).reshape(-1, *(1,) * np.ndim(decisions["tp"]))
+    return np.array(values).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
 
 
 LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")

@@ -33,7 +33,9 @@ def main() -> int:
 def _line(check: Check) -> str:
     worst = check.worst
     held = sum(one.holds for one in check.comparisons)
-    numbers = f"{worst.printed:.10g}, {worst.reached:.10g} ({worst.error:.2g} {check.unit}, allowed {worst.tolerance:.2g})"
+    numbers = (
+        f"{worst.printed:.10g}, {worst.reached:.10g} ({worst.error:.2g} {check.unit}, allowed {worst.tolerance:.2g})"
+    )
     return f"{check.name:<66} {len(check.comparisons):>5} {held:>5}   {worst.label}: {numbers}"
 
 

@@ -128,7 +128,12 @@ def table5_checks() -> Iterator[Check]:
         name="Table 5: ETTR (40), truncated as printed",
         unit="%",
         comparisons=tuple(
-            Comparison(label=_table5_label(row), printed=row.ETTR_pct, reached=_truncated_per_cent(schedule.ettr), tolerance=1e-9)
+            Comparison(
+                label=_table5_label(row),
+                printed=row.ETTR_pct,
+                reached=_truncated_per_cent(schedule.ettr),
+                tolerance=1e-9,
+            )
             for row, schedule in measured
         ),
     )
@@ -169,9 +174,7 @@ def _table5_label(row: Any) -> str:
 
 def _steps_workload(num_steps: int) -> Workload:
     """A training of so many steps of one token."""
-    return Workload(
-        global_batch_size=1, sequence_length=1, tokens=num_steps, precision=rows.catalog.precision("mofa")
-    )
+    return Workload(global_batch_size=1, sequence_length=1, tokens=num_steps, precision=rows.catalog.precision("mofa"))
 
 
 def _truncated_per_cent(fraction: float) -> float:
@@ -211,7 +214,8 @@ def memory_check() -> Check:
             Comparison(
                 label=label,
                 printed=row.mem_GiB,
-                reached=estimate(rows.llama_facts(int(row.n_gpu), int(row.gbs)), strategy).ranks[0].device_bytes / 2**30,
+                reached=estimate(rows.llama_facts(int(row.n_gpu), int(row.gbs)), strategy).ranks[0].device_bytes
+                / 2**30,
                 tolerance=0.005,
             )
             for label, row, strategy in (*six, *seven)
@@ -220,7 +224,7 @@ def memory_check() -> Check:
 
 
 def printed_parts_check() -> Check:
-    """Tables 6, 8 and 9: the printed parts add up to the printed step, so that a step has no part that is not modelled."""
+    """Tables 6, 8 and 9: the printed parts add up to the printed step: a step has no part that is not modelled."""
     dense = [(label, row, row.T_comp + row.T_tp) for label, row in _llama_rows(6, 9)]
     experts = [(label, row, row.T_comp + row.T_ep) for label, row in _table8_rows()]
     return Check(
@@ -234,7 +238,7 @@ def printed_parts_check() -> Check:
 
 
 def tp_check() -> Check:
-    """Tables 6 and 9: the TP column is m + (p - 1) / v stage times of exposed communication, a quarter when overlapped."""
+    """Tables 6 and 9: the TP column is m + (p - 1) / v stage times of exposed communication, overlapped a quarter."""
     return Check(
         name="Tables 6, 9: TP column (9)-(12), (20)",
         unit="s",
@@ -312,7 +316,7 @@ def _contiguous_step_seconds(row: Any) -> float:
     held = stages(facts.model, pp=decisions["pp"], vpp=1)
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, held, parts.total)
-    ending = dp_seconds(facts, decisions, held, ranks) + update_seconds(facts, decisions, held)
+    ending = dp_seconds(facts, decisions, held, parts) + update_seconds(facts, decisions, held)
     pipeline = pipeline_seconds(facts, decisions, held, parts, ranks) + pp_seconds(facts, decisions, held)
     return float(pipeline + ending[..., 0])
 
@@ -326,16 +330,21 @@ def _step_comparison(label: str, printed_seconds: float, seconds: float, toleran
 def _table7_comparison(row: Any) -> Comparison:
     facts = rows.llama_facts(int(row.n_gpu), int(row.gbs))
     per_token = model_flops_per_token(facts.model, facts.workload.sequence_length, "full")
-    seconds = facts.workload.global_batch_size * facts.workload.sequence_length * per_token / row.n_gpu / row.TFLOPS / 1e12
+    seconds = (
+        facts.workload.global_batch_size * facts.workload.sequence_length * per_token / row.n_gpu / row.TFLOPS / 1e12
+    )
     ours = estimate(facts, rows.table7_strategy(row)).step_seconds
     return _step_comparison(f"Table 7, {row.n_gpu}", seconds, ours, 0.1 if row.n_gpu == 64 else 2.0)
 
 
 def chunks_check() -> Check:
-    """Fig. 6 and 5.5.1: 405B on 2,048 GPUs is fastest with v = 8; v = 16 costs 2.7 s of transfers for 0.8 s of bubble."""
+    """Fig. 6 and 5.5.1: 405B on 2,048 GPUs is fastest with v = 8; v = 16 trades 0.8 s of bubble for 2.7 of hops."""
     row = next(row for row in rows.table(6).itertuples() if row.n_gpu == 2048 and row.gbs == 512)
     facts = rows.llama_facts(2048, 512)
-    by_chunks = {vpp: estimate(facts, rows.llama_strategy(row, optimizer="dist", vpp=vpp, dp_overlap=True)) for vpp in (1, 2, 4, 8, 16)}
+    by_chunks = {
+        vpp: estimate(facts, rows.llama_strategy(row, optimizer="dist", vpp=vpp, dp_overlap=True))
+        for vpp in (1, 2, 4, 8, 16)
+    }
     best = min(by_chunks, key=lambda vpp: by_chunks[vpp].step_seconds)
     parts = {vpp: {part.name: part.exposed_seconds for part in ours.breakdown} for vpp, ours in by_chunks.items()}
     return Check(
@@ -344,7 +353,9 @@ def chunks_check() -> Check:
         comparisons=(
             Comparison(label="best v", printed=8, reached=best, tolerance=0),
             Comparison(label="PP, v 8 to 16", printed=2.7, reached=parts[16]["pp"] - parts[8]["pp"], tolerance=0.1),
-            Comparison(label="bubble, v 8 to 16", printed=-0.8, reached=parts[16]["bubble"] - parts[8]["bubble"], tolerance=0.1),
+            Comparison(
+                label="bubble, v 8 to 16", printed=-0.8, reached=parts[16]["bubble"] - parts[8]["bubble"], tolerance=0.1
+            ),
         ),
     )
 

@@ -178,7 +178,7 @@ def with_nodes_of(device: Device, devices_per_node: int) -> Device:
 
 
 def with_faster_attention(device: Device) -> Device:
-    """GPU B with the attention operator of Table 9's optimized rows: a layer at (t, mbs) = (8, 2) takes 3.84 ms less."""
+    """GPU B with the attention of Table 9's optimized rows: a layer at (t, mbs) = (8, 2) takes 3.84 ms less."""
     shape = Shape(hidden_size=16384, sequence_length=8192, activation_bytes=2, causal=False, mbs=2, tp=8)
     operators = layer_operators(catalog.model("mofa-llama3-405b").layers[0], shape)
     attention = next(operator for operator in operators if operator.kind == "attention")

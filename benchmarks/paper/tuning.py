@@ -113,7 +113,8 @@ def _key(strategy: Strategy) -> dict[str, Any]:
     return {
         name: value
         for name, value in strategy.decisions().items()
-        if name in ("tp", "pp", "dp", "mbs", "vpp", "optimizer_offload", "activation_offload", "recompute", "tp_overlap")
+        if name
+        in ("tp", "pp", "dp", "mbs", "vpp", "optimizer_offload", "activation_offload", "recompute", "tp_overlap")
     }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from costmodel.operators.measured import MeasuredTimes
-from costmodel.operators.work import Numbers, Operator
 from costmodel.operators.roofline import modified_roofline, theoretical_roofline
+from costmodel.operators.work import Numbers, Operator
 from costmodel.spec import Device, Dtype
 
 

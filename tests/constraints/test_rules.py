@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,16 @@ from constraints import (
     frameworks,
     memory,
     microbatches,
+    profiles,
     sentence,
     topology,
 )
 from constraints.rule import Rule
 from constraints.verdict import violated
-from costmodel.spec import Model
+from costmodel.spec import Cluster, MeasuredRate, Model
 from costmodel.strategy import DECISIONS, Recompute, Sharding
 from costmodel.tables import tabulate
-from tests.builders_cluster import GB, a_cluster, a_strategy, a_workload, facts
+from tests.builders_cluster import GB, a_cluster, a_device, a_strategy, a_workload, facts
 from tests.constraints.models import DENSE, DENSE_LAYER, HYBRID, ONE_MTP, SPARSE, TWO_MTP, a_stack
 
 NO_BYTES = {"device_bytes": 0.0, "host_bytes": 0.0, "memory_headroom_bytes": 0.0}
@@ -42,6 +43,13 @@ class Case:
     allowed: dict[str, Any]
     refused: dict[str, Any]
     model: Model = field(default=DENSE, repr=False)
+    cluster: Cluster = field(default_factory=a_cluster, repr=False)
+
+
+def a_measured_cluster() -> Cluster:
+    """Its profile has measured matmuls and attention of 4,096 tokens, nothing else."""
+    measured = MeasuredRate(kinds=("matmul", "attention"), flops_per_second=1e14, rows=4096)
+    return a_cluster(profile=replace(a_device().profile, times="measured", measured_rates=(measured,)))
 
 
 CASES = (
@@ -55,7 +63,15 @@ CASES = (
     Case(rule=topology.tp_groups_tile_the_nodes, allowed={"tp": 4}, refused={"tp": 3}),
     # 8 layers, embedding and head
     Case(rule=topology.virtual_stages_hold_something, allowed={"pp": 5, "vpp": 2}, refused={"pp": 11}),
+    Case(rule=topology.virtual_stages_hold_equally_much, allowed={"pp": 2, "vpp": 4}, refused={"pp": 2, "vpp": 3}),
     Case(rule=topology.interleaving_needs_a_pipeline, allowed={"pp": 2, "vpp": 2}, refused={"vpp": 2}),
+    # 4,096 tokens per sequence
+    Case(
+        rule=profiles.profile_has_measured_the_shapes,
+        allowed={"mbs": 1},
+        refused={"mbs": 2},
+        cluster=a_measured_cluster(),
+    ),
     # 128 sequences per step
     Case(
         rule=microbatches.global_batch_splits_over_ranks,
@@ -177,7 +193,7 @@ CASES = (
         refused={"dp": 2, "dp_overlap": True},
     ),
     Case(
-        rule=frameworks.gradient_sharding_excludes_pipelines,
+        rule=features.gradient_sharding_excludes_pipelines,
         allowed={"dp": 2, "pp": 2, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 2, "pp": 2, "sharding": Sharding.GRADIENTS},
     ),
@@ -197,8 +213,8 @@ def decisions_of(changes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule.__name__)
 def test_rule_allows_and_refuses(case):
     """Each rule tells its allowed case from its refused one."""
-    assert tabulate(case.rule, facts(case.model), decisions_of(case.allowed))
-    assert not tabulate(case.rule, facts(case.model), decisions_of(case.refused))
+    assert tabulate(case.rule, facts(case.model, cluster=case.cluster), decisions_of(case.allowed))
+    assert not tabulate(case.rule, facts(case.model, cluster=case.cluster), decisions_of(case.refused))
 
 
 def test_every_rule_has_a_case():

@@ -101,14 +101,17 @@ def random_degrees(model: Model, num: int, *, seed: int, gbs: int = 256) -> dict
 
 
 def random_strategies(model: Model, num: int, *, seed: int) -> dict[str, NDArray[np.int64]]:
-    """Random degrees with random features."""
+    """Random degrees with random features; gradients and weights are sharded only without a pipeline."""
     rng = np.random.default_rng(seed + 1)
+    degrees = random_degrees(model, num, seed=seed)
     features = {
         "sharding": rng.integers(0, len(Sharding), num),
         "recompute": rng.integers(0, len(Recompute), num),
         **{name: rng.integers(0, 2, num) for name in ("activation_offload", "optimizer_offload", *FEATURE_OVERLAPS)},
     }
-    return random_degrees(model, num, seed=seed) | features
+    pipelined = np.minimum(features["sharding"], int(Sharding.OPTIMIZER))
+    features["sharding"] = np.where(degrees["pp"] > 1, pipelined, features["sharding"])
+    return degrees | features
 
 
 def one_of(strategies: dict[str, NDArray[np.int64]], index: int) -> Strategy:

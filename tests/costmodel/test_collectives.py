@@ -20,7 +20,7 @@ from costmodel.collectives import (
     ring,
     send,
 )
-from costmodel.operators.operator import Communication
+from costmodel.operators.work import Communication
 from costmodel.spec import Cluster, MeasuredCollective, Network, Profile
 from tests.builders_cluster import a_cluster
 

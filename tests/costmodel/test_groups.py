@@ -7,16 +7,14 @@ import pytest
 from costmodel.groups import Group, dense_data_group, expert_data_group, layer_group, pipeline_group
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "stride"), [("tp", 4, 1), ("cp", 2, 4), ("ep", 8, 2), ("etp", 2, 1)]
-)
+@pytest.mark.parametrize(("name", "ranks", "stride"), [("tp", 4, 1), ("cp", 2, 4), ("ep", 8, 2), ("etp", 2, 1)])
 def test_groups_of_a_layer(name, ranks, stride):
     """Tensor-parallel neighbours are adjacent, context-parallel ones tp apart, expert-parallel ones etp apart."""
     assert layer_group(name, tp=4, cp=2, ep=8, etp=2) == Group(ranks=ranks, stride=stride)
 
 
 def test_context_parallel_ranks_share_parameters():
-    """tp 4, cp 2, dp 8: sixteen ranks hold the same dense parameters, four apart."""
+    """With tp 4, cp 2, dp 8: sixteen ranks hold the same dense parameters, four apart."""
     assert dense_data_group(tp=4, cp=2, dp=8) == Group(ranks=16, stride=4)
 
 
@@ -26,7 +24,7 @@ def test_replicas_of_experts():
 
 
 def test_experts_like_attention_have_the_replicas_of_attention():
-    """ep 1 and etp = tp is a dense layout."""
+    """One-way experts with etp = tp are a dense layout."""
     assert expert_data_group(tp=4, cp=2, dp=8, ep=1, etp=4) == dense_data_group(tp=4, cp=2, dp=8)
 
 

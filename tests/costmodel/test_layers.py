@@ -16,7 +16,7 @@ from costmodel.layers import (
     layer_operators,
     mtp_operators,
 )
-from costmodel.operators.operator import Operator
+from costmodel.operators.work import Operator
 from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mlp, Model
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
 

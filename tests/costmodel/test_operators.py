@@ -10,8 +10,8 @@ import pytest
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.operators.measured import measured
-from costmodel.operators.work import Operator
 from costmodel.operators.source import operator_times
+from costmodel.operators.work import Operator
 from costmodel.spec import MeasuredRate, Profile
 from tests.builders_cluster import a_device
 

@@ -105,7 +105,7 @@ def test_measured_bandwidths(dense, expert, seconds):
 
 
 def test_one_replica_exchanges_nothing_at_measured_bandwidths_either():
-    """dp = cp = 1: the measured law, like the computed one, has nothing to time."""
+    """With dp = cp = 1 the measured law, like the computed one, has nothing to time."""
     alone = Group(ranks=1, stride=1)
 
     measured = replicas_seconds_measured(

@@ -45,7 +45,7 @@ def test_one_rank_has_no_bubble():
 
 
 def test_phases_of_a_step():
-    """p = 4, v = 2, m = 8, F = 1, B = 2, hops of 0.1: 8 F + 7 hops; 11 slots of 3.2; 8 B + 7 hops."""
+    """With p = 4, v = 2, m = 8, F = 1, B = 2, hops of 0.1: 8 F + 7 hops; 11 slots of 3.2; 8 B + 7 hops."""
     degrees = {"pp": 4, "vpp": 2}
 
     assert warmup_seconds(1.0, 0.1, **degrees) == pytest.approx(8.7)

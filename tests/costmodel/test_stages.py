@@ -72,11 +72,12 @@ def test_one_rank_is_first_and_last():
     assert (held.first.tolist(), held.last.tolist(), held.layers.tolist()) == ([1], [1], [[16]])
 
 
-def test_multi_token_prediction_is_no_layer_of_a_stage():
-    """The last rank holds it beside the head; layers count those of the model only."""
+def test_multi_token_prediction_is_a_layer_of_the_last_rank():
+    """Two and two layers, and one more in front of the head; the layout of the others does not change."""
     held = every_stage(a_model(num_layers=4, mtp_layers=1), pp=2, vpp=1)
 
-    assert held.layers.sum() == 4
+    assert held.layers.tolist() == [[2], [3]]
+    assert held.all_layers.tolist() == [5]
 
 
 def test_arrays_of_degrees_share_one_table():

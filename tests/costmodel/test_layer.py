@@ -1,0 +1,197 @@
+"""One layer with its features: what the pipeline has to wait for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.compute import LayerSeconds, layer_seconds
+from costmodel.layer import LayerParts, layer_parts
+from costmodel.spec import Network
+from costmodel.strategy import Recompute
+from costmodel.tables import Facts, lookup
+from tests.builders_cluster import GB, a_strategy
+from tests.costmodel.strategies import DENSE, MOE, the_facts, with_device
+
+NO_LATENCY = (
+    Network(name="nvlink", num_peers=8, bandwidth=400 * GB, latency=0.0),
+    Network(name="node", num_peers=10**6, bandwidth=50 * GB, latency=0.0),
+)
+
+HIDDEN_STATE = 4096 * 2048 * 2
+"""Bytes of a micro-batch of one sequence: s h 2."""
+
+
+def on_the_networks(model: Any, **profile: Any) -> Facts:
+    """The model on 400 GB/s inside a node of eight and 50 GB/s between them, without latency."""
+    return with_device(the_facts(model, **profile), networks=NO_LATENCY)
+
+
+def parts_of(given: Facts, **changes: Any) -> LayerParts:
+    """One layer of each kind under a strategy."""
+    return layer_parts(given, a_strategy(**changes).decisions())
+
+
+def alone(given: Facts, **changes: Any) -> LayerSeconds:
+    """Every part of it alone."""
+    return lookup(layer_seconds, given, a_strategy(**changes).decisions())
+
+
+def test_one_device_only_computes():
+    """No degree, no feature: forward and backward."""
+    given = on_the_networks(DENSE)
+    parts, seconds = parts_of(given), alone(given)
+
+    assert parts.total == pytest.approx(seconds.forward + seconds.backward)
+    assert (parts.tp, parts.cp, parts.ep, parts.offload, parts.recompute, parts.ep_edges) == ([0],) * 6
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_tensor_parallelism_is_eight_collectives(sequence_parallel):
+    """Two gathers and two scatters in each pass, or two sums, which are twice as long: 8 * 7 / 8 of s h 2 bytes."""
+    given = on_the_networks(DENSE)
+
+    parts = parts_of(given, tp=8, sequence_parallel=sequence_parallel)
+
+    assert parts.tp == pytest.approx([8 * HIDDEN_STATE * 7 / 8 / (400 * GB)])
+
+
+def test_overlapped_tensor_parallelism_leaves_a_quarter():
+    """Four pieces, the computation longer: equation (20)."""
+    given = on_the_networks(DENSE)
+
+    plain, overlapped = (parts_of(given, tp=2, sequence_parallel=True, tp_overlap=on).tp for on in (False, True))
+
+    assert overlapped == pytest.approx(plain / 4)
+
+
+def test_plain_tensor_parallelism_costs_computation():
+    """A contention of 2 % of its time, which an overlap avoids."""
+    given = on_the_networks(DENSE, tp_contention=0.02)
+    plain, overlapped = (parts_of(given, tp=8, sequence_parallel=True, tp_overlap=on) for on in (False, True))
+
+    assert plain.compute - overlapped.compute == pytest.approx(0.02 * plain.tp)
+
+
+def test_context_parallelism_passes_keys_and_values_by():
+    """
+    Four ranks in a node: each sends K and V of 1,024 tokens three times, and twice as much backward.
+
+    8 heads of 128, K and V, 2 bytes: 1,024 * 2,048 * 2 bytes, nine times, at 400 GB/s.
+    """
+    parts = parts_of(on_the_networks(DENSE), cp=4)
+
+    assert parts.cp == pytest.approx([9 * 1024 * 2048 * 2 / (400 * GB)])
+
+
+def test_context_parallelism_behind_a_long_attention_is_free():
+    """Equation (21) with sends shorter than the pieces, 4,096 tokens on a network of 4 TB/s."""
+    fast = (Network(name="nvlink", num_peers=8, bandwidth=4000 * GB, latency=0.0),)
+    given = with_device(the_facts(DENSE), networks=fast)
+
+    assert parts_of(given, cp=4, cp_overlap=True).cp == pytest.approx([0])
+
+
+def test_expert_parallelism_is_four_all_to_alls():
+    """Eight ranks, four experts per token: 7 / 8 of 4 s h 2 bytes, four times; none in the dense layers."""
+    parts = parts_of(on_the_networks(MOE), ep=8, dp=8)
+
+    assert parts.ep == pytest.approx([0, 4 * 4 * HIDDEN_STATE * 7 / 8 / (400 * GB)])
+
+
+def test_tensor_parallel_ranks_share_the_dispatch():
+    """Two ranks send half of the tokens each; 16 ranks on two nodes send 8 of 16 parts at 50 GB/s."""
+    parts = parts_of(on_the_networks(MOE), tp=2, ep=16, dp=16, sequence_parallel=True)
+
+    assert parts.ep == pytest.approx([0, 4 * 2 * HIDDEN_STATE * 8 / 16 / (50 * GB)])
+
+
+def test_hidden_expert_parallelism_shows_at_the_edges():
+    """What the steady phase hides, warm-up and cool-down expose."""
+    given = on_the_networks(MOE)
+    plain, hidden = (parts_of(given, ep=8, dp=8, ep_overlap=on) for on in (False, True))
+
+    assert hidden.ep == pytest.approx([0, 0])
+    assert hidden.ep_edges == pytest.approx(plain.ep)
+    assert plain.ep_edges == pytest.approx([0, 0])
+
+
+def test_full_recomputation_repeats_the_forward_pass_with_its_communication():
+    """Equation (32): computation, half of the tensor, a third of the context, half of the expert communication."""
+    given = on_the_networks(MOE)
+    degrees = {"tp": 2, "cp": 2, "dp": 4, "ep": 8, "sequence_parallel": True}
+    seconds = alone(given, **degrees)
+
+    parts = parts_of(given, **degrees, recompute=Recompute.FULL)
+
+    assert parts.recompute == pytest.approx(seconds.forward + parts.tp / 2 + parts.cp / 3 + parts.ep / 2)
+
+
+def test_selective_recomputation_repeats_attention():
+    """Equation (30): the projections of Q, K and V, and the core, which is less than the whole forward pass."""
+    given = on_the_networks(DENSE)
+    seconds = alone(given)
+
+    recompute = parts_of(given, recompute=Recompute.SELECTIVE).recompute
+
+    assert recompute == pytest.approx(seconds.attention_forward)
+    assert (seconds.core_forward < recompute).all()
+    assert (recompute < seconds.forward).all()
+
+
+def test_selective_recomputation_of_attention_passes_keys_and_values_by_again():
+    """With context parallelism the core cannot be computed again from this rank's keys alone: another ring."""
+    given = on_the_networks(DENSE)
+    seconds = alone(given, cp=4)
+
+    recompute = parts_of(given, cp=4, recompute=Recompute.SELECTIVE).recompute
+
+    assert recompute == pytest.approx(seconds.attention_forward + seconds.cp_forward)
+
+
+def test_offloading_shows_what_a_layer_cannot_hide():
+    """Saved bytes at 32 GB/s down behind the forward, up behind the backward pass (34), (35)."""
+    given = on_the_networks(DENSE)
+    seconds = alone(given)
+    tokens, hidden, kv, wide = 4096, 2048, 1024, 6144
+    # Norms 2 h, input h, Q h, K and V, output h, input h, activation 2 g, down g; 2 bytes each.
+    saved = 2 * tokens * (6 * hidden + 2 * kv + 3 * wide)
+    transfer = saved / (32 * GB)
+
+    offload = parts_of(given, activation_offload=True).offload
+
+    assert offload == pytest.approx(
+        np.maximum(transfer - seconds.forward, 0) + np.maximum(transfer - seconds.backward, 0)
+    )
+
+
+def test_recomputation_leaves_less_to_offload():
+    """Selective recomputation sends neither Q, K nor V to the host."""
+    given = with_device(on_the_networks(DENSE), host_to_device_bandwidth=1e9, device_to_host_bandwidth=1e9)
+
+    none, selective = (
+        parts_of(given, activation_offload=True, recompute=recompute).offload
+        for recompute in (Recompute.NONE, Recompute.SELECTIVE)
+    )
+
+    # 4,096 tokens, Q of 2,048, K and V of 1,024, 2 bytes, down and up at 1 GB/s.
+    assert none - selective == pytest.approx([2 * 4096 * (2048 + 2 * 1024) * 2 / 1e9])
+
+
+def test_kinds_of_layers_are_on_the_last_axis():
+    """A dense and an expert kind, for each strategy."""
+    decisions = a_strategy(tp=2, sequence_parallel=True).decisions() | {"dp": np.array([1, 2, 4])}
+
+    assert layer_parts(on_the_networks(MOE), {**decisions, "ep": np.array([1, 2, 4])}).total.shape == (3, 2)
+
+
+def test_faster_kernels_by_the_paper_s_factors():
+    """MoFa's alpha and beta, (17) and (18): twice the rates, half the time."""
+    given = on_the_networks(DENSE)
+    faster = replace(given, cluster=on_the_networks(DENSE, compute_scaling=2.0, communication_scaling=2.0).cluster)
+    degrees = {"tp": 2, "cp": 2, "sequence_parallel": True}
+
+    assert parts_of(faster, **degrees).total == pytest.approx(parts_of(given, **degrees).total / 2)

@@ -1,0 +1,328 @@
+"""What each rank of a pipeline holds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.footprint import layer_footprint
+from costmodel.rank import (
+    RankBytes,
+    RankParameters,
+    microbatches_in_flight,
+    rank_bytes,
+    rank_host_bytes,
+    rank_parameters,
+)
+from costmodel.spec import Model
+from costmodel.stages import every_stage
+from costmodel.strategy import Recompute, Sharding
+from costmodel.tables import Facts, lookup
+from tests.builders import a_model
+from tests.builders_cluster import GB, a_strategy
+from tests.costmodel.strategies import (
+    DENSE,
+    LATENT_MOE,
+    MODELS,
+    MOE,
+    TIED,
+    random_strategies,
+    the_facts,
+    with_profile,
+)
+
+LAYER = 2048 * (2 * 2048 + 2 * 1024) + 3 * 2048 * 6144 + 2 * 2048
+"""Q and output 2 h^2, K and V 2 h 1,024, gated feed-forward 3 h g, two norms."""
+
+EMBEDDING = 64000 * 2048
+
+EXPERT = 3 * 2048 * 1536
+
+
+def parameters_of(model: Model, **changes: Any) -> RankParameters:
+    """Parameters of every rank."""
+    strategy = a_strategy(**changes)
+    held = every_stage(model, pp=strategy.pp, vpp=strategy.vpp)
+    return rank_parameters(the_facts(model), strategy.decisions(), held)
+
+
+def bytes_of(given: Facts, **changes: Any) -> RankBytes:
+    """Bytes of every rank."""
+    strategy = a_strategy(**changes)
+    return rank_bytes(given, strategy.decisions(), every_stage(given.model, pp=strategy.pp, vpp=strategy.vpp))
+
+
+def host_bytes_of(given: Facts, **changes: Any) -> np.ndarray:
+    """Host bytes of every rank."""
+    strategy = a_strategy(**changes)
+    return rank_host_bytes(given, strategy.decisions(), every_stage(given.model, pp=strategy.pp, vpp=strategy.vpp))
+
+
+def saved(given: Facts, **changes: Any) -> float:
+    """Activations of one dense layer and micro-batch."""
+    return float(lookup(layer_footprint, given, a_strategy(**changes).decisions()).saved_bytes[0])
+
+
+# --- parameters --------------------------------------------------------------------------------------------
+
+
+def test_embedding_first_head_and_final_norm_last():
+    """14 layers on two ranks, seven each."""
+    parameters = parameters_of(DENSE, pp=2)
+
+    assert parameters.layers.tolist() == [7 * LAYER, 7 * LAYER]
+    assert parameters.edges.tolist() == [EMBEDDING, EMBEDDING + 2048]
+
+
+def test_tensor_parallel_ranks_share_all_but_norms():
+    """Two norms per layer and the final one are whole on each of four ranks."""
+    parameters = parameters_of(DENSE, tp=4)
+
+    assert parameters.dense.tolist() == [14 * (LAYER - 4096) / 4 + 2 * EMBEDDING / 4 + 14 * 4096 + 2048]
+
+
+def test_a_tied_head_is_a_copy_on_the_last_rank():
+    """One rank shares the embedding; the last of two holds another."""
+    assert parameters_of(TIED).edges.tolist() == [EMBEDDING + 2048]
+    assert parameters_of(TIED, pp=2).edges.tolist() == [EMBEDDING, EMBEDDING + 2048]
+
+
+def test_multi_token_prediction_has_a_copy_of_the_embedding_on_the_last_rank():
+    """
+    It embeds the next tokens there (megatron-core 0.16.1, models/gpt/gpt_model.py:149: pre_process or mtp_process).
+
+    Without a pipeline the rank has it anyway.
+    """
+    without = a_model(hidden_size=64, vocab_size=5000, num_layers=4)
+    given = a_model(hidden_size=64, vocab_size=5000, num_layers=4, mtp_layers=1)
+    block = parameters_of(given).dense[0] - parameters_of(without).dense[0]
+
+    difference = parameters_of(given, pp=2).dense - parameters_of(without, pp=2).dense
+
+    assert difference.tolist() == [0, block + 5000 * 64]
+
+
+@pytest.mark.parametrize(("ep", "etp"), [(1, 1), (4, 1), (16, 1), (4, 2), (1, 2)])
+def test_experts_are_split_over_both_their_degrees(ep, etp):
+    """Twelve layers of 16 experts on one rank, each expert 3 h g_e."""
+    parameters = parameters_of(MOE, dp=16, ep=ep, etp=etp)
+
+    assert parameters.experts.tolist() == [12 * 16 * EXPERT / (ep * etp)]
+
+
+def test_experts_do_not_change_what_is_dense():
+    """Attention, norms, router and shared expert are on every rank."""
+    dense = [parameters_of(MOE, dp=16, ep=ep).dense.tolist() for ep in (1, 4, 16)]
+
+    assert dense[0] == dense[1] == dense[2]
+
+
+# --- device memory -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sharding", "bytes_per_parameter"),
+    [
+        (Sharding.NONE, 2 + 4 + 12),
+        (Sharding.OPTIMIZER, 2 + 4 + 12 / 8),
+        (Sharding.GRADIENTS, 2 + (4 + 12) / 8),
+        (Sharding.WEIGHTS, 18 / 8),
+    ],
+)
+def test_model_states_of_a_dense_model(sharding, bytes_per_parameter):
+    """Four data- and two context-parallel ranks are eight shards (Megatron-LM: 18, or 6 + 12 / d bytes)."""
+    held = bytes_of(the_facts(DENSE), dp=4, cp=2, sharding=sharding)
+
+    states = held.weights + held.gradients + held.optimizer
+    assert states == pytest.approx([bytes_per_parameter * (14 * LAYER + 2 * EMBEDDING + 2048)])
+
+
+def test_experts_are_sharded_over_their_own_replicas():
+    """16 ranks, eight-way experts: their states have two shards, all others sixteen."""
+    parameters = parameters_of(MOE, dp=16, ep=8)
+
+    held = bytes_of(the_facts(MOE), dp=16, ep=8, sharding=Sharding.OPTIMIZER)
+
+    assert held.optimizer == pytest.approx(12 * (parameters.dense / 16 + parameters.experts / 2))
+
+
+def test_experts_without_replicas_shard_nothing():
+    """16 ranks, sixteen-way experts: each is the only owner."""
+    parameters = parameters_of(MOE, dp=16, ep=16)
+
+    held = bytes_of(the_facts(MOE), dp=16, ep=16, sharding=Sharding.WEIGHTS)
+
+    assert held.weights == pytest.approx(2 * (parameters.dense / 16 + parameters.experts))
+
+
+@pytest.mark.parametrize("pp", [1, 2, 7])
+def test_the_first_rank_holds_all_layers_activations_whatever_the_pipeline(pp):
+    """There are p micro-batches of L / p layers (Korthikanti et al., section 4.2.3)."""
+    given = the_facts(DENSE)
+
+    assert bytes_of(given, pp=pp).activations[0] == pytest.approx(14 * saved(given))
+
+
+def test_interleaving_costs_activations():
+    """L (1 + (p - 1) / (p v)): two ranks, seven chunks, 15 / 14 of them (Korthikanti et al., section 4.2.3)."""
+    given = the_facts(DENSE)
+
+    assert bytes_of(given, pp=2, vpp=7).activations[0] == pytest.approx(15 * saved(given))
+
+
+def test_later_ranks_hold_fewer_microbatches():
+    """Seven ranks of two layers: 7, 6, ... 1 micro-batches."""
+    given = the_facts(DENSE)
+
+    assert bytes_of(given, pp=7).activations == pytest.approx([2 * n * saved(given) for n in (7, 6, 5, 4, 3, 2, 1)])
+
+
+def test_microbatches_in_flight():
+    """Chunks over chunks per rank: two ranks of seven chunks hold 15 and 13 sevenths."""
+    strategy = a_strategy(pp=2, vpp=7)
+    held = every_stage(DENSE, pp=2, vpp=7)
+
+    assert microbatches_in_flight(the_facts(DENSE), strategy.decisions(), held) == pytest.approx([15 / 7, 13 / 7])
+
+
+def test_overlapped_expert_parallelism_has_one_more_chunk_in_flight():
+    """
+    A forward chunk is ahead, so that it and the backward chunk beside it are of two micro-batches.
+
+    References
+    ----------
+    megatron-core 0.16.1, megatron/core/pipeline_parallel/schedules.py:778.
+    """
+    held = every_stage(MOE, pp=2, vpp=7)
+    plain, overlapped = (
+        microbatches_in_flight(the_facts(MOE), a_strategy(pp=2, vpp=7, dp=8, ep=8, ep_overlap=on).decisions(), held)
+        for on in (False, True)
+    )
+
+    assert overlapped - plain == pytest.approx([1 / 7, 1 / 7])
+
+
+def test_multi_token_prediction_keeps_one_microbatch():
+    """Its backward pass follows its forward pass at once, however many earlier chunks of the last rank are alive."""
+    with_mtp = the_facts(a_model(num_layers=14, mtp_layers=1))
+    without = the_facts(a_model(num_layers=14))
+    last, last_without = (bytes_of(given, pp=2, vpp=7).activations[-1] for given in (with_mtp, without))
+
+    assert last - last_without == pytest.approx(saved(without))
+
+
+def test_full_recomputation_keeps_inputs_and_one_layer():
+    """14 inputs of s h 2 bytes, and the layer at work."""
+    given = the_facts(DENSE)
+    held = bytes_of(given, recompute=Recompute.FULL)
+
+    assert held.activations == pytest.approx([14 * 4096 * 2048 * 2])
+    assert held.working == pytest.approx([saved(given)])
+
+
+def test_logits_are_on_the_last_rank():
+    """Input of final norm and head, and fp32 logits: s (2 * 2 h + 4 V) bytes."""
+    assert bytes_of(the_facts(DENSE), pp=2).logits == pytest.approx([0, 4096 * (4 * 2048 + 4 * 64000)])
+
+
+def test_sharded_weights_gather_two_layers():
+    """The one at work and the next, 2 bytes each."""
+    held = bytes_of(the_facts(DENSE), dp=8, sharding=Sharding.WEIGHTS)
+
+    assert held.gathered.max() >= 2 * 2 * LAYER
+
+
+def test_sharded_weights_gather_the_embedding_too():
+    """64,000 * 2,048 weights of embedding or head are more than two layers, and whole when they are at work."""
+    held = bytes_of(the_facts(DENSE), dp=8, sharding=Sharding.WEIGHTS)
+
+    assert 2 * EMBEDDING > 2 * 2 * LAYER
+    assert held.gathered.max() >= 2 * EMBEDDING
+
+
+def test_embedding_buffers_and_runtime():
+    """Two 16-bit copies on the first rank; 1 GB everywhere."""
+    held = bytes_of(with_profile(the_facts(DENSE), embedding_buffers=2.0), pp=2)
+
+    assert held.buffers == pytest.approx([2 * 2 * EMBEDDING, 0])
+    assert held.runtime == pytest.approx([GB, GB])
+
+
+def test_the_total_is_the_sum():
+    """Every part counts."""
+    held = bytes_of(with_profile(the_facts(LATENT_MOE), embedding_buffers=1.0), pp=2, dp=2, ep=4, recompute=1)
+    parts = [getattr(held, name) for name in RankBytes.__slots__]
+
+    assert held.total == pytest.approx(np.sum(parts, axis=0))
+
+
+# --- host memory -------------------------------------------------------------------------------------------
+
+
+def test_offloaded_states_move_to_the_host():
+    """12 bytes per parameter, or its shard."""
+    given = the_facts(DENSE)
+    parameters = 14 * LAYER + 2 * EMBEDDING + 2048
+
+    assert bytes_of(given, dp=8, optimizer_offload=True).optimizer == [0]
+    assert host_bytes_of(given, dp=8, optimizer_offload=True) == pytest.approx([12 * parameters])
+    sharded = host_bytes_of(given, dp=8, optimizer_offload=True, sharding=Sharding.OPTIMIZER)
+    assert sharded == pytest.approx([12 * parameters / 8])
+
+
+def test_offloaded_activations_move_to_the_host():
+    """All in flight on the host, the inputs of one micro-batch on the device."""
+    given = the_facts(DENSE)
+
+    assert host_bytes_of(given, pp=2, activation_offload=True) == pytest.approx([14 * saved(given), 7 * saved(given)])
+    assert bytes_of(given, pp=2, activation_offload=True).activations == pytest.approx([7 * 4096 * 2048 * 2] * 2)
+
+
+def test_nothing_offloaded_needs_no_host():
+    """Without offloading the host is free."""
+    assert host_bytes_of(the_facts(DENSE), pp=2).tolist() == [0, 0]
+
+
+# --- monotony ----------------------------------------------------------------------------------------------
+
+
+def totals(model: Model, **changes: Any) -> np.ndarray:
+    """Peak bytes of random strategies with some decisions fixed, without the layer at work and gathered weights."""
+    given, strategies = the_facts(model), random_strategies(model, 200, seed=11)
+    decisions = strategies | {name: np.full(200, value) for name, value in changes.items()}
+    return np.array(
+        [
+            (held.total - held.working - held.gathered).max()
+            for held in (
+                rank_bytes(given, one, every_stage(model, pp=one["pp"], vpp=one["vpp"]))
+                for one in ({name: values[row].item() for name, values in decisions.items()} for row in range(200))
+            )
+        ]
+    )
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_more_recomputation_keeps_less(model):
+    """Full at most selective at most none, the layer at work apart."""
+    none, selective, full = (totals(model, recompute=recompute, activation_offload=0) for recompute in Recompute)
+
+    assert (full <= selective).all()
+    assert (selective <= none).all()
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_more_sharding_keeps_less(model):
+    """Each level at most the one before, gathered weights apart."""
+    by_level = [totals(model, sharding=sharding) for sharding in Sharding]
+
+    assert all((more <= less * (1 + 1e-12)).all() for less, more in pairwise(by_level))
+
+
+@pytest.mark.parametrize("feature", ["activation_offload", "optimizer_offload"])
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_offloading_keeps_less(model, feature):
+    """On the device, the layers in transit apart."""
+    assert (totals(model, **{feature: 1}) <= totals(model, **{feature: 0})).all()

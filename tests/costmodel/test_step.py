@@ -1,0 +1,517 @@
+"""A whole step: one strategy, a table of strategies, and what no strategy may do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from costmodel.compute import layer_seconds
+from costmodel.rank import rank_parameters
+from costmodel.spec import Model, Network
+from costmodel.stages import every_stage
+from costmodel.step import (
+    cost,
+    data_parallel_seconds,
+    different_ranks,
+    dp_seconds,
+    ep_edge_seconds,
+    hop_seconds,
+    layer_parts,
+    lower_bound_seconds,
+    pp_seconds,
+    update_seconds,
+)
+from costmodel.strategy import DECISIONS, Recompute, Sharding
+from costmodel.tables import Facts, lookup
+from tests.builders_cluster import GB, a_strategy
+from tests.costmodel.strategies import (
+    DENSE,
+    FEATURE_OVERLAPS,
+    MODELS,
+    MOE,
+    all_features,
+    one_of,
+    random_degrees,
+    random_strategies,
+    the_facts,
+    with_device,
+    with_profile,
+)
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "no slow-down": {},
+    "slow communication": {"overlap_slowdown_communication": 1.2},
+    "both slow": {
+        "overlap_slowdown_communication": 1.5,
+        "overlap_slowdown_compute": 1.3,
+        "tp_contention": 0.0233,
+    },
+    "very slow": {"overlap_slowdown_communication": 4.0, "overlap_slowdown_compute": 2.0},
+    "measured overlap": {"dp_overlap": {"unhidden": 0.303, "slowdown": 1.64, "window": 0.216}},
+    "all constants": {
+        "overlap_slowdown_communication": 1.2,
+        "head_fill_fraction": 0.3,
+        "embedding_buffers": 1.0,
+        "working_layers": 2.0,
+        "parameter_pass_seconds": 1e-11,
+        "edge_fraction": 0.5,
+        "kernel_seconds": 4e-6,
+        "attention_half_length": 1000.0,
+        "tp_contention": 0.1,
+    },
+}
+
+models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+profiles = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+
+
+def with_networks(given: Facts, *, inside: float = 1.0, outside: float = 1.0) -> Facts:
+    """The same facts on faster or slower networks."""
+    first, last = given.cluster.device.networks
+    return with_device(
+        given,
+        networks=(
+            replace(first, bandwidth=first.bandwidth * inside),
+            replace(last, bandwidth=last.bandwidth * outside),
+        ),
+    )
+
+
+def one_switch(given: Facts, *, bandwidth: float = 50 * GB) -> Facts:
+    """Every device on one network without latency."""
+    return with_device(given, networks=(Network(name="switch", num_peers=10**6, bandwidth=bandwidth, latency=0.0),))
+
+
+# --- scalars and arrays ------------------------------------------------------------------------------------
+
+
+@models
+@pytest.mark.parametrize("profile", ["both slow", "measured overlap", "all constants"])
+def test_a_table_is_its_strategies(model: Model, profile: str):
+    """300 random strategies at once, looked up, and some of them one by one."""
+    given, strategies = the_facts(model, **PROFILES[profile]), random_strategies(model, 300, seed=21)
+
+    table = cost(given, strategies)
+
+    for row in range(0, 300, 12):
+        alone = cost(given, one_of(strategies, row).decisions())
+        assert table.step_seconds[row] == pytest.approx(float(alone.step_seconds), rel=1e-12)
+        assert table.device_bytes[row] == pytest.approx(float(alone.device_bytes), rel=1e-12)
+        assert table.host_bytes[row] == pytest.approx(float(alone.host_bytes), rel=1e-12)
+
+
+@models
+def test_features_on_axes_of_their_own(model: Model):
+    """Ten degrees by every combination of the features: an outer product with the values of the flat table."""
+    given, degrees = the_facts(model, **PROFILES["both slow"]), random_degrees(model, 10, seed=22)
+    sizes = {"sharding": 4, "recompute": 3} | dict.fromkeys(
+        ("activation_offload", "optimizer_offload", *FEATURE_OVERLAPS), 2
+    )
+    grid = np.meshgrid(*(np.arange(size) for size in sizes.values()), indexing="ij", sparse=True)
+    outer = {name: values.reshape(10, *[1] * len(sizes)) for name, values in degrees.items()}
+    outer |= dict(zip(sizes, grid, strict=True))
+    shape = (10, *sizes.values())
+    flat = {
+        name: np.broadcast_to(values.reshape(values.shape or (1,)), shape).ravel() for name, values in outer.items()
+    }
+
+    seen, expected = cost(given, outer), cost(given, flat)
+
+    for name in ("step_seconds", "device_bytes", "host_bytes"):
+        table = np.broadcast_to(getattr(seen, name), shape)
+        assert table.ravel() == pytest.approx(getattr(expected, name), rel=1e-12)
+
+
+def test_every_value_is_finite_and_positive():
+    """No strategy takes no time or no memory."""
+    for model in MODELS.values():
+        table = cost(the_facts(model), random_strategies(model, 2000, seed=23))
+
+        assert np.isfinite(table.step_seconds).all()
+        assert (table.step_seconds > 0).all()
+        assert (table.device_bytes > 1 * GB).all()
+        assert (table.host_bytes >= 0).all()
+
+
+# --- parts by hand -----------------------------------------------------------------------------------------
+
+
+def test_a_hop_is_a_share_of_the_hidden_state():
+    """1 * 4,096 * 2,048 * 2 bytes over tp 2 and cp 4 at 50 GB/s."""
+    given = one_switch(the_facts(DENSE))
+    facts = (given.model, given.cluster, given.workload)
+
+    seconds = hop_seconds(*facts, tp=2, cp=4, pp=2, dp=1, mbs=1, sequence_parallel=True)
+
+    assert seconds == pytest.approx(4096 * 2048 * 2 / 8 / (50 * GB))
+
+
+def test_no_pipeline_no_hop():
+    """One rank sends nothing."""
+    given = one_switch(the_facts(DENSE))
+    facts = (given.model, given.cluster, given.workload)
+
+    assert hop_seconds(*facts, tp=1, cp=1, pp=1, dp=1, mbs=1, sequence_parallel=False) == 0
+
+
+def test_hops_of_a_step():
+    """With p = 2, v = 7, m = 256: 2 (14 - 1) of them always, 2 (256 * 7 - 14 + 1) more where nothing hides them."""
+    given = one_switch(the_facts(DENSE))
+    held = every_stage(DENSE, pp=2, vpp=7)
+    hop = 4096 * 2048 * 2 / (50 * GB)
+
+    plain, hidden = (
+        pp_seconds(given, a_strategy(pp=2, vpp=7, pp_overlap=on).decisions(), held) for on in (False, True)
+    )
+
+    assert plain == pytest.approx((26 + 2 * 1779) * hop)
+    assert hidden == pytest.approx(26 * hop)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "reduces", "gathers"),
+    [(Sharding.NONE, 1, 2), (Sharding.OPTIMIZER, 1, 1), (Sharding.GRADIENTS, 32, 1), (Sharding.WEIGHTS, 32, 64)],
+)
+def test_data_parallel_traffic(sharding, reduces, gathers):
+    """
+    Eight ranks, 32 micro-batches: 4-byte gradients, 2-byte weights, 7 / 8 of them at 50 GB/s.
+
+    All-reduce: gradients twice, as gathering the 4 bytes is like gathering the weights twice. ZeRO-2 reduces every
+    micro-batch, ZeRO-3 gathers twice per micro-batch as well (Rajbhandari et al., section 7).
+    """
+    given = one_switch(the_facts(DENSE))
+    decisions = a_strategy(dp=8, sharding=sharding).decisions()
+    held = every_stage(DENSE, pp=1, vpp=1)
+    parameters = float(rank_parameters(given, decisions, held).dense[0])
+
+    alone = data_parallel_seconds(given, decisions, held)
+
+    assert alone.reduce == pytest.approx([reduces * 4 * parameters * 7 / 8 / (50 * GB)])
+    assert alone.gather == pytest.approx([gathers * 2 * parameters * 7 / 8 / (50 * GB)])
+
+
+def test_experts_are_reduced_among_their_replicas():
+    """Eight ranks, eight-way experts: nobody shares them; four-way experts: half of the ranks' pairs."""
+    given = one_switch(the_facts(MOE))
+    held = every_stage(MOE, pp=1, vpp=1)
+    decisions = {ep: a_strategy(dp=8, ep=ep, sharding=Sharding.OPTIMIZER).decisions() for ep in (4, 8)}
+    parameters = {ep: rank_parameters(given, decisions[ep], held) for ep in (4, 8)}
+    dense = 2 * parameters[8].dense * 7 / 8 / (50 * GB)
+
+    assert data_parallel_seconds(given, decisions[8], held).gather == pytest.approx(dense)
+    assert data_parallel_seconds(given, decisions[4], held).gather == pytest.approx(
+        dense + 2 * parameters[4].experts * 1 / 2 / (50 * GB)
+    )
+
+
+def test_overlapped_data_parallelism_hides_behind_the_other_chunks():
+    """Slow computation, fast network: one bucket of each direction is left, the first of at least vpp."""
+    given = with_device(one_switch(the_facts(DENSE), bandwidth=1e15), peak_flops={"bf16": 1e12})
+    held = every_stage(DENSE, pp=2, vpp=7)
+    decisions = a_strategy(pp=2, vpp=7, dp=8, sharding=Sharding.OPTIMIZER).decisions()
+    alone = data_parallel_seconds(given, decisions, held)
+
+    left = dp_seconds(given, {**decisions, "dp_overlap": True}, held, np.ones(2))
+
+    assert (left <= (alone.reduce + alone.gather) / 7 * (1 + 1e-9)).all()
+    assert (left > 0).all()
+
+
+def test_the_update_is_of_a_rank_s_shard():
+    """30 bytes per parameter at 2,400 GB/s; an eighth of it with eight shards; on the host 2 / 32 + 1 / 4 + 2 / 32."""
+    given = the_facts(DENSE)
+    held = every_stage(DENSE, pp=1, vpp=1)
+    parameters = rank_parameters(given, a_strategy(dp=8).decisions(), held).dense
+
+    def update(**changes: Any) -> np.ndarray:
+        return update_seconds(given, a_strategy(dp=8, **changes).decisions(), held)
+
+    assert update() == pytest.approx(parameters * 30 / (2400 * GB))
+    assert update(sharding=Sharding.OPTIMIZER) == pytest.approx(parameters / 8 * 30 / (2400 * GB))
+    assert update(optimizer_offload=True) == pytest.approx(parameters * (2 / 32 + 1 / 4 + 2 / 32) / GB)
+
+
+def test_edges_of_overlapped_expert_parallelism_do_not_depend_on_the_pipeline():
+    """MoFa's Table 8: the exposed all-to-alls are those of the whole model once."""
+    given = the_facts(MOE)
+    edges = [
+        float(
+            ep_edge_seconds(
+                held, layer_parts(given, a_strategy(pp=pp, vpp=vpp, dp=8, ep=8, ep_overlap=True).decisions())
+            )
+        )
+        for pp, vpp in ((1, 1), (2, 1), (2, 7), (7, 1))
+        for held in [every_stage(MOE, pp=pp, vpp=vpp)]
+    ]
+
+    assert edges == pytest.approx([edges[0]] * 4)
+    assert edges[0] > 0
+
+
+def test_the_step_of_one_device_is_its_work():
+    """No degree: m times forward and backward, and the update."""
+    given = the_facts(DENSE)
+    decisions = a_strategy().decisions()
+    held = every_stage(DENSE, pp=1, vpp=1)
+    twice = replace(given, workload=replace(given.workload, global_batch_size=512))
+
+    update = update_seconds(given, decisions, held)[0]
+    once_seconds, twice_seconds = (cost(one, decisions).step_seconds - update for one in (given, twice))
+
+    assert twice_seconds == pytest.approx(2 * once_seconds)
+
+
+# --- bounds ------------------------------------------------------------------------------------------------
+
+
+@models
+@profiles
+def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, Any]):
+    """All 1,536 combinations of features on 40 random degrees."""
+    given, degrees = the_facts(model, **profile), random_degrees(model, 40, seed=31)
+    features = all_features()
+    outer = {name: values[:, None] for name, values in degrees.items()}
+    outer |= {name: np.array([one[name] for one in features])[None, :] for name in features[0]}
+
+    bound, seconds = (
+        lower_bound_seconds(given, degrees | dict.fromkeys(features[0], 0)),
+        cost(given, outer).step_seconds,
+    )
+
+    assert len(features) == 1536
+    assert seconds.shape == (40, 1536)
+    assert (bound <= seconds.min(axis=1) * (1 + 1e-12)).all()
+
+
+@models
+def test_the_lower_bound_ignores_features(model: Model):
+    """It is a function of the degrees."""
+    given, degrees = the_facts(model), random_degrees(model, 50, seed=32)
+    zero, one = (lower_bound_seconds(given, degrees | dict.fromkeys(all_features()[0], value)) for value in (0, 1))
+
+    assert zero.tolist() == one.tolist()
+
+
+def test_the_lower_bound_takes_scalars_beside_arrays():
+    """Decisions broadcast, whichever of them are arrays."""
+    given, degrees = the_facts(DENSE), a_strategy(dp=8).decisions() | {"pp": np.array([1, 2, 7])}
+
+    bound = lower_bound_seconds(given, degrees)
+
+    assert bound.shape == (3,)
+    assert bound == pytest.approx([float(lower_bound_seconds(given, degrees | {"pp": pp})) for pp in (1, 2, 7)])
+
+
+SPEED = st.floats(min_value=0.01, max_value=100)
+
+
+@settings(max_examples=40, deadline=None)
+@for_all(
+    inside=SPEED,
+    outside=SPEED,
+    flops=SPEED,
+    memory=SPEED,
+    host=SPEED,
+    slowdowns=st.tuples(st.floats(1, 10), st.floats(1, 10), st.floats(0, 1)),
+    law=st.none() | st.builds(dict, unhidden=st.floats(0, 1), slowdown=st.floats(0, 3), window=st.floats(0, 1)),
+    model=st.sampled_from(list(MODELS.values())),
+    seed=st.integers(0, 10**6),
+)
+def test_no_device_undercuts_the_lower_bound(inside, outside, flops, memory, host, slowdowns, law, model, seed):
+    """Devices and networks faster or slower by up to a hundred, any coefficients, random features."""
+    communication, compute, contention = slowdowns
+    given = the_facts(
+        model,
+        overlap_slowdown_communication=communication,
+        overlap_slowdown_compute=compute,
+        tp_contention=contention,
+        dp_overlap=law,
+    )
+    given = with_networks(given, inside=inside, outside=outside)
+    given = with_device(
+        given,
+        peak_flops={"bf16": flops * 1e15},
+        memory_bandwidth=memory * 3000 * GB,
+        host_to_device_bandwidth=host * 32 * GB,
+        device_to_host_bandwidth=host * 32 * GB,
+    )
+    strategies = random_strategies(model, 40, seed=seed)
+
+    assert (lower_bound_seconds(given, strategies) <= cost(given, strategies).step_seconds * (1 + 1e-12)).all()
+
+
+# --- monotony ----------------------------------------------------------------------------------------------
+
+
+@models
+@profiles
+@pytest.mark.parametrize("start", [0.02, 1.0, 10.0])
+def test_faster_links_never_make_a_step_slower(model: Model, profile: dict[str, Any], start: float):
+    """
+    Twice the bandwidth of either network, of either direction to the host, of the host's CPU.
+
+    The measured law of data-parallel overlap is left without offloading: its window is computation and exposed
+    tensor-parallel communication, and a transfer to the host may fill what the latter leaves.
+    """
+    given = with_networks(the_facts(model, **profile), inside=start, outside=start)
+    strategies = random_strategies(model, 500, seed=41)
+    if "dp_overlap" in profile:
+        strategies["activation_offload"] = np.zeros(500, dtype=int)
+    device, before = given.cluster.device, cost(given, strategies).step_seconds
+    faster = (
+        with_networks(given, inside=2.0),
+        with_networks(given, outside=2.0),
+        with_device(given, device_to_host_bandwidth=2 * device.device_to_host_bandwidth),
+        with_device(given, host_to_device_bandwidth=2 * device.host_to_device_bandwidth),
+        with_profile(given, cpu_parameters_per_second=2 * device.profile.cpu_parameters_per_second),
+    )
+
+    for one in faster:
+        assert (cost(one, strategies).step_seconds <= before * (1 + 1e-12)).all()
+
+
+def without_hiding(strategies: dict[str, Any]) -> dict[str, Any]:
+    """The same strategies, no communication or transfer behind computation."""
+    return strategies | {name: 0 * strategies["tp"] for name in ("activation_offload", *FEATURE_OVERLAPS)}
+
+
+@models
+@profiles
+def test_faster_devices_never_make_a_step_without_overlaps_slower(model: Model, profile: dict[str, Any]):
+    """Twice the peak, twice the memory's bandwidth."""
+    given, strategies = the_facts(model, **profile), without_hiding(random_strategies(model, 500, seed=42))
+    before = cost(given, strategies).step_seconds
+    device = given.cluster.device
+
+    for faster in (
+        with_device(given, peak_flops={"bf16": 2e15}),
+        with_device(given, memory_bandwidth=2 * device.memory_bandwidth),
+    ):
+        assert (cost(faster, strategies).step_seconds <= before * (1 + 1e-12)).all()
+
+
+@models
+def test_faster_devices_never_make_a_step_with_overlaps_slower(model: Model):
+    """Twice the peak, any communication behind computation, states sharded as far as a pipeline allows."""
+    given, strategies = the_facts(model), random_strategies(model, 500, seed=42)
+    strategies["sharding"] = np.minimum(strategies["sharding"], int(Sharding.OPTIMIZER))
+    strategies["activation_offload"] = np.zeros(500, dtype=int)
+    before = cost(given, strategies).step_seconds
+
+    after = cost(with_device(given, peak_flops={"bf16": 2e15}), strategies).step_seconds
+
+    assert (after <= before * (1 + 1e-12)).all()
+
+
+def test_faster_devices_never_make_a_step_with_offloaded_activations_slower():
+    """
+    A layer's transfer to the host hides behind the whole layer, also behind what its collectives expose.
+
+    Equation (34) has T_FWD there, which is (7), computation and communication. Where the transfer hides behind the
+    computation alone, both it and the collectives are exposed beyond the same computation, one after the other.
+    """
+    given, strategies = the_facts(DENSE), random_strategies(DENSE, 500, seed=42)
+    strategies |= {name: 0 * strategies["tp"] for name in ("sharding", "dp_overlap", "pp_overlap")}
+    strategies["activation_offload"] = np.ones(500, dtype=int)
+    before = cost(given, strategies).step_seconds
+
+    after = cost(with_device(given, peak_flops={"bf16": 2e15}), strategies).step_seconds
+
+    assert (after <= before * (1 + 1e-12)).all()
+
+
+def test_sharded_weights_do_not_travel_faster_than_the_network():
+    """
+    Gradients and weights of ZeRO-3 share their links in the backward pass, which hides one or the other.
+
+    However well it overlaps, a step takes at least as long as its own data-parallel traffic.
+    """
+    given, strategies = the_facts(MOE), random_strategies(MOE, 2000, seed=43)
+    strategies |= {"sharding": np.full(2000, int(Sharding.WEIGHTS)), "dp_overlap": np.ones(2000, dtype=int)}
+    alone = data_parallel_seconds(given, strategies, different_ranks(given, strategies))
+
+    assert ((alone.reduce + alone.gather).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)).all()
+
+
+@models
+@pytest.mark.parametrize("sharding", [Sharding.NONE, Sharding.OPTIMIZER, Sharding.GRADIENTS])
+def test_steps_take_as_long_as_their_data_parallel_traffic(model: Model, sharding: Sharding):
+    """The same law for the other levels."""
+    given, strategies = the_facts(model), random_strategies(model, 2000, seed=43)
+    strategies |= {"sharding": np.full(2000, int(sharding)), "dp_overlap": np.ones(2000, dtype=int)}
+    alone = data_parallel_seconds(given, strategies, different_ranks(given, strategies))
+
+    assert ((alone.reduce + alone.gather).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)).all()
+
+
+def test_replicated_gradients_are_summed_before_the_update():
+    """An all-reduce without sharding hides behind the backward pass alone: the next forward pass comes too late."""
+    given = with_networks(the_facts(DENSE), inside=0.01, outside=0.01)
+    decisions = a_strategy(dp=8).decisions()
+    held = every_stage(DENSE, pp=1, vpp=1)
+    backward = 14 * float(lookup(layer_seconds, given, decisions).backward[0])
+
+    plain, overlapped = (dp_seconds(given, {**decisions, "dp_overlap": on}, held, np.ones(1)) for on in (False, True))
+
+    assert plain - overlapped > 0
+    assert plain - overlapped <= backward
+
+
+@models
+@profiles
+def test_more_microbatches_take_longer(model: Model, profile: dict[str, Any]):
+    """Twice the batch on the same ranks."""
+    given, strategies = the_facts(model, **profile), random_strategies(model, 500, seed=45)
+    twice = replace(given, workload=replace(given.workload, global_batch_size=512))
+
+    assert (cost(twice, strategies).step_seconds > cost(given, strategies).step_seconds).all()
+
+
+@models
+def test_twice_the_microbatches_take_less_than_twice_as_long(model: Model):
+    """Bubble and update stay as they are, and so does the communication that is once per step."""
+    given, strategies = the_facts(model), random_strategies(model, 500, seed=45)
+    strategies["sharding"] = np.minimum(strategies["sharding"], int(Sharding.OPTIMIZER))
+    twice = replace(given, workload=replace(given.workload, global_batch_size=512))
+
+    assert (cost(twice, strategies).step_seconds < 2 * cost(given, strategies).step_seconds).all()
+
+
+@models
+@pytest.mark.parametrize("sharding", [Sharding.NONE, Sharding.OPTIMIZER])
+def test_recomputation_takes_time(model: Model, sharding: Sharding):
+    """Full more than selective, selective more than none, where no transfer to the host becomes shorter by it."""
+    given, strategies = the_facts(model), random_strategies(model, 500, seed=46)
+    strategies |= {"activation_offload": np.zeros(500, dtype=int), "sharding": np.full(500, int(sharding))}
+    none, selective, full = (
+        cost(given, strategies | {"recompute": np.full(500, int(recompute))}).step_seconds for recompute in Recompute
+    )
+
+    assert (none <= selective * (1 + 1e-12)).all()
+    assert (selective <= full * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("sharding", [Sharding.GRADIENTS, Sharding.WEIGHTS])
+def test_recomputation_takes_time_with_sharded_gradients(sharding: Sharding):
+    """Work that nobody needs is no place to hide communication."""
+    strategies = random_strategies(MOE, 2000, seed=46)
+    strategies |= {"activation_offload": np.zeros(2000, dtype=int), "sharding": np.full(2000, int(sharding))}
+    without_pipeline = strategies["pp"] == 1
+    strategies = {name: values[without_pipeline] for name, values in strategies.items()}
+    none, selective = (
+        cost(the_facts(MOE), strategies | {"recompute": 0 * strategies["tp"] + int(recompute)}).step_seconds
+        for recompute in (Recompute.NONE, Recompute.SELECTIVE)
+    )
+
+    assert (none <= selective * (1 + 1e-12)).all()
+
+
+def test_every_decision_is_drawn():
+    """The random strategies of these tests leave out no decision."""
+    assert set(random_strategies(DENSE, 10, seed=1)) == set(DECISIONS)

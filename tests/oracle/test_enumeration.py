@@ -1,0 +1,266 @@
+"""
+The search against plain enumeration: 500 random small problems, no difference in value beyond the rounding bound.
+
+The enumeration shares no code with the search: loops over values, rules asked one strategy at a time, no folding, no
+bound, no solver. Only the formulas are the same, called with one flat list of strategies instead of a table of axes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints.rule import Rule
+from constraints.verdict import violated
+from costmodel.step import Cost, cost
+from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, Recompute, Sharding
+from planner.problem import Problem, SearchLimits
+from planner.search import GROUP_DECISIONS, Outcome, Status, search
+from tests.builders import a_model, a_moe_model
+from tests.builders_cluster import GB
+from tests.builders_problem import a_problem, a_timed_device, limits_of
+
+NUM_PROBLEMS = 500
+NUM_PROBLEMS_PER_TEST = 50
+
+HALF_A_BYTE = 0.5
+"""More than the noise of summing in another order, less than any difference between strategies."""
+
+FEATURE_VALUES = {
+    "sharding": tuple(map(int, Sharding)),
+    "recompute": tuple(map(int, Recompute)),
+    **dict.fromkeys(("activation_offload", "optimizer_offload", *OVERLAPS), (0, 1)),
+}
+
+Listing = list[dict[str, Any]]
+
+
+@pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, NUM_PROBLEMS_PER_TEST))
+def test_the_search_finds_what_enumeration_finds(first_seed, monkeypatch):
+    """Status and step times agree; so do the best of each group when several strategies are wanted."""
+    monkeypatch.setattr("planner.search.FIRST_BATCH_ROWS", 2)
+    statuses = []
+    for seed in range(first_seed, first_seed + NUM_PROBLEMS_PER_TEST):
+        problem, listing, costs = a_tight_problem(random.Random(seed))
+
+        outcome = search(problem)
+
+        assert_same(outcome, expected_seconds(problem, listing, costs), seed)
+        statuses.append(outcome.status)
+    assert {Status.OPTIMAL, Status.INFEASIBLE} <= set(statuses), "else the comparison would prove little"
+
+
+def test_lists_of_strategies_cost_what_each_alone_costs():
+    """The flat list that the enumeration evaluates agrees with scalars."""
+    chooser = random.Random(1)
+    for seed in range(5):
+        problem = a_random_problem(random.Random(seed))
+        listing = chooser.sample(list(enumerate_strategies(problem)), 3)
+        flat = cost(problem.facts, columns(listing))
+
+        alone = [cost(problem.facts, one) for one in listing]
+
+        np.testing.assert_allclose(flat.step_seconds, [float(one.step_seconds) for one in alone], rtol=1e-12)
+        np.testing.assert_allclose(flat.device_bytes, [float(one.device_bytes) for one in alone], rtol=1e-12)
+        np.testing.assert_allclose(flat.host_bytes, [float(one.host_bytes) for one in alone], rtol=1e-12)
+
+
+# --- the enumeration ---------------------------------------------------------------------------------------
+
+
+def enumerate_strategies(problem: Problem) -> Iterator[dict[str, Any]]:
+    """Every strategy that satisfies every rule but those of memory."""
+    search_limits = problem.search
+    rules = [*PHYSICS_RULES, *(FRAMEWORK_RULES if search_limits.framework_rules else ())]
+    rules = [rule for rule in rules if rule not in MEMORY_RULES]
+    of_rows = [rule for rule in rules if not named(rule) & {*FEATURE_VALUES}]
+    of_features = [rule for rule in rules if rule not in of_rows]
+    features = list(product(*(chosen(problem, name, values) for name, values in FEATURE_VALUES.items())))
+    answers: dict[Any, bool] = {}
+    for degrees in enumerate_degrees(problem):
+        if not within_limits(problem, degrees) or not satisfied(problem, degrees, of_rows, answers):
+            continue
+        for values in features:
+            strategy = typed({**degrees, **dict(zip(FEATURE_VALUES, values, strict=True))})
+            if satisfied(problem, strategy, of_features, answers) and within_limits(problem, strategy):
+                yield strategy
+
+
+def satisfied(problem: Problem, strategy: dict[str, Any], rules: list[Rule], answers: dict[Any, bool]) -> bool:
+    """Whether one strategy breaks none of the rules; each rule is asked once for each value of its decisions."""
+    for rule in rules:
+        key = (rule, *(strategy[name] for name in sorted(named(rule))))
+        if key not in answers:
+            answers[key] = not violated(problem.facts, strategy, rules=[rule])
+        if not answers[key]:
+            return False
+    return True
+
+
+def enumerate_degrees(problem: Problem) -> Iterator[dict[str, Any]]:
+    """Every combination of degrees that could make sense for a small cluster."""
+    facts = problem.facts
+    num_devices, batch = facts.cluster.num_devices, facts.workload.global_batch_size
+    small = range(1, num_devices + 1)
+    for tp, cp, pp in product(*(chosen(problem, name, small) for name in ("tp", "cp", "pp"))):
+        if num_devices % (tp * cp * pp):
+            continue
+        rest = {
+            "ep": range(1, 9),
+            "etp": {1, tp},
+            "vpp": range(1, facts.model.num_layers + 3),
+            "mbs": range(1, min(batch, 16) + 1),
+            "sequence_parallel": (int(tp > 1),),
+        }
+        for values in product(*(chosen(problem, name, values) for name, values in rest.items())):
+            others = dict(zip(rest, values, strict=True))
+            yield typed({"tp": tp, "cp": cp, "pp": pp, "dp": num_devices // (tp * cp * pp), **others})
+
+
+def chosen(problem: Problem, name: str, values: Any) -> list[int]:
+    """The job's values of a decision, or else the given ones."""
+    if name in problem.search.pin:
+        return [problem.search.pin[name]]
+    return list(problem.search.allow.get(name, values))
+
+
+def within_limits(problem: Problem, strategy: dict[str, Any]) -> bool:
+    """Whether pin, allow and forbid accept what is decided so far."""
+    search_limits = problem.search
+    pins = all(strategy[name] == value for name, value in search_limits.pin.items() if name in strategy)
+    allows = all(strategy[name] in values for name, values in search_limits.allow.items() if name in strategy)
+    forbidden = any(
+        all(strategy.get(name) == value for name, value in combination.items()) for combination in search_limits.forbid
+    )
+    return pins and allows and not forbidden
+
+
+def expected_seconds(problem: Problem, listing: Listing, costs: Cost | None) -> list[float]:
+    """Step times of the best strategy of each group that fits into memory, fastest first."""
+    if costs is None:
+        return []
+    best: dict[tuple[int, ...], float] = {}
+    for index, strategy in enumerate(listing):
+        memory = {
+            "device_bytes": costs.device_bytes[index],
+            "host_bytes": costs.host_bytes[index],
+            "memory_headroom_bytes": problem.search.memory_headroom_bytes,
+        }
+        if not violated(problem.facts, memory, rules=MEMORY_RULES):
+            group = tuple(strategy[name] for name in GROUP_DECISIONS)
+            best[group] = min(float(costs.step_seconds[index]), best.get(group, np.inf))
+    return sorted(best.values())[: problem.top]
+
+
+def assert_same(outcome: Outcome, expected: list[float], seed: int) -> None:
+    """The outcome claims what the enumeration expects, and proves it."""
+    assert outcome.status == (Status.OPTIMAL if expected else Status.INFEASIBLE), seed
+    assert len(outcome.step_seconds) == len(expected), seed
+    np.testing.assert_allclose(
+        sorted(outcome.step_seconds), expected, rtol=0, atol=outcome.rounding_bound_seconds, err_msg=f"seed {seed}"
+    )
+    if expected:
+        assert outcome.gap == 0
+        assert outcome.lower_bound_seconds <= expected[0] + outcome.rounding_bound_seconds
+
+
+def columns(listing: Listing) -> dict[str, Any]:
+    """A list of strategies as one array per decision."""
+    return {name: np.array([strategy[name] for strategy in listing]) for name in DECISIONS}
+
+
+def typed(strategy: dict[str, Any]) -> dict[str, Any]:
+    """Flags as bools, everything else as ints."""
+    return {name: bool(value) if name in FLAGS else int(value) for name, value in strategy.items()}
+
+
+@cache
+def named(rule: Rule) -> frozenset[str]:
+    """The decisions that a rule asks for."""
+    parameters = inspect.signature(rule).parameters.values()
+    names = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    return frozenset(names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names)
+
+
+# --- random problems ---------------------------------------------------------------------------------------
+
+
+def a_random_problem(chooser: random.Random) -> Problem:
+    """A small model on 4 to 32 devices, with enough features pinned that the enumeration stays short."""
+    sizes = {
+        "hidden_size": chooser.choice([256, 512, 1024]),
+        "num_layers": chooser.choice([2, 3, 4, 6, 8]),
+        "num_heads": chooser.choice([4, 8, 12]),
+        "head_dim": 64,
+        "num_kv_heads": chooser.choice([2, 4]),
+        "ffn_hidden_size": chooser.choice([1024, 1536]),
+        "vocab_size": chooser.choice([1000, 32000]),
+    }
+    experts = {"num_experts": chooser.choice([4, 8]), "top_k": 2, "expert_ffn_hidden_size": 512}
+    model = a_moe_model(**sizes, **experts) if chooser.random() < 0.4 else a_model(**sizes)
+    devices_per_node = chooser.choice([2, 4, 8])
+    problem = a_problem(
+        model,
+        num_devices=chooser.choice([4, 6, 8, 12, 16, 24, 32]),
+        device=a_timed_device(devices_per_node=devices_per_node),
+        workload={
+            "global_batch_size": chooser.choice([8, 12, 16, 24, 32, 64]),
+            "sequence_length": chooser.choice([128, 256, 512]),
+        },
+        top=chooser.choice([1, 1, 1, 3, 10]),
+    )
+    return replace(problem, search=random_limits(chooser))
+
+
+def random_limits(chooser: random.Random) -> SearchLimits:
+    """Most features pinned, sometimes degrees, sometimes combinations forbidden."""
+    offloads = ["activation_offload", "optimizer_offload"] if chooser.random() < 0.6 else []
+    free = {*chooser.sample(list(FEATURE_VALUES), 3 - len(offloads)), *offloads}
+    pinned = [name for name in FEATURE_VALUES if name not in free and chooser.random() < 0.9]
+    pin = {name: chooser.choice(FEATURE_VALUES[name]) if chooser.random() < 0.1 else 0 for name in pinned}
+    allow: dict[str, tuple[int, ...]] = {"vpp": (1, 2, 3), "mbs": (1, 2)}
+    if chooser.random() < 0.3:
+        allow["pp"] = chooser.choice([(1, 2), (2, 4), (4,)])
+    if chooser.random() < 0.2:
+        pin["tp"] = chooser.choice([1, 2, 4, 3])
+    if chooser.random() < 0.1:
+        pin["dp"] = chooser.choice([1, 2, 4])
+    if chooser.random() < 0.1:
+        allow["sequence_parallel"] = (0, 1)
+    forbid = [{"mbs": 1}, {"pp": 2, "recompute": 0}, {"tp": 2, "cp": 2}, {"sharding": 1, "optimizer_offload": 1}]
+    return limits_of(
+        pin=pin,
+        allow=allow,
+        forbid=chooser.sample(forbid, chooser.choice([0, 0, 1, 2])),
+        framework_rules=chooser.random() < 0.7,
+        memory_headroom_bytes=chooser.choice([0, 0, 0.05 * GB]),
+    )
+
+
+def a_tight_problem(chooser: random.Random) -> tuple[Problem, Listing, Cost | None]:
+    """A random problem on devices in which only a random share of the strategies fits, its strategies, their costs."""
+    problem = a_random_problem(chooser)
+    listing = list(enumerate_strategies(problem))
+    if not listing:
+        return problem, [], None
+    costs = cost(problem.facts, columns(listing))
+    share = chooser.choice([-1.0, 0.02, 0.1, 0.3, 0.7, 1.0])
+    device_bytes = np.quantile(costs.device_bytes, max(share, 0.0)) * (1 if share > 0 else 0.9)
+    offloaded = costs.host_bytes[costs.host_bytes > 0]
+    host_bytes = np.quantile(offloaded, chooser.choice([0.05, 0.2, 0.5, 1.0])) if len(offloaded) else 1.0
+    device = replace(
+        problem.facts.cluster.device,
+        memory_bytes=float(device_bytes) + problem.search.memory_headroom_bytes + HALF_A_BYTE,
+        host_memory_bytes=float(host_bytes) + HALF_A_BYTE,
+    )
+    facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
+    return replace(problem, facts=facts), listing, costs

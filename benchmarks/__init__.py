@@ -1,0 +1,1 @@
+"""Whether it was right: the paper's numbers, the solver's proofs; in the repository, not in the wheel."""

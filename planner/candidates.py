@@ -1,8 +1,9 @@
 """
 Rows of the space to candidates for the solver: tabulated, reduced, in the solver's integers.
 
-Two reductions are exact. Overlaps change time alone, so each candidate takes its fastest allowed ones. A candidate
-that another one beats in time, device memory and host memory at once is never needed (of equals the first is kept).
+Two reductions are exact. An overlap that changes time alone is folded: each candidate takes its fastest allowed ones. A
+candidate that another one beats in time, device memory and host memory at once is never needed (of equals the first is
+kept).
 What fits into memory is left to the solver.
 """
 
@@ -17,10 +18,10 @@ from numpy.typing import NDArray
 
 from constraints.encoding import Candidates, Capacity, bytes_to_mebibytes, capacity_mebibytes, seconds_to_ticks
 from costmodel.rank import different_ranks, rank_bytes, rank_host_bytes
-from costmodel.strategy import DECISIONS, OVERLAPS
+from costmodel.strategy import DECISIONS
 from costmodel.tables import Facts, tabulate
 from planner.problem import Problem
-from planner.space import Box, Columns, Rules, Space, column, needs, spread, unflatten
+from planner.space import Box, Columns, Fold, Rules, Space, needs, spread
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -106,15 +107,19 @@ def capacity(problem: Problem) -> Capacity:
     )
 
 
-def mode_memory(facts: Facts, degrees: Columns, features: Columns, memory: MemoryFunction) -> Memory:
-    """Memory of rows in every mode of the features, shape (rows, modes)."""
-    decisions = spread(degrees, features | {name: column(name, (0,)) for name in OVERLAPS})
-    shape = np.broadcast_shapes(*(np.shape(value) for value in decisions.values()))
-    used = memory(facts, decisions)
+def mode_memory(facts: Facts, degrees: Columns, features: Columns, memory: MemoryFunction) -> tuple[Memory, Fold]:
+    """Memory of rows in every mode of the features, shape (rows, modes), and what the modes are."""
+    return by_mode(memory(facts, spread(degrees, features)), len(degrees["tp"]), features)
+
+
+def by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tuple[Memory, Fold]:
+    """Memory without the axes of folded overlaps, shape (rows, modes)."""
+    fold = Fold.of(memory.device_bytes, memory.host_bytes)
+    shape = (num_rows, *(1 if name in fold.overlaps else len(values) for name, values in features.items()))
     return Memory(
-        device_bytes=np.broadcast_to(used.device_bytes, shape).reshape(shape[0], -1),
-        host_bytes=np.broadcast_to(used.host_bytes, shape).reshape(shape[0], -1),
-    )
+        device_bytes=fold.flat(np.broadcast_to(memory.device_bytes, shape))[..., 0],
+        host_bytes=fold.flat(np.broadcast_to(memory.host_bytes, shape))[..., 0],
+    ), fold
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,28 +154,31 @@ class Tabulator:
         box = self.space.box(rows)
         costs = self.cost(self.space.facts, box.decisions)
         possible = box.allowed & np.isfinite(costs.step_seconds)
-        every = np.where(possible, costs.step_seconds, np.inf).reshape(len(rows), box.num_modes, -1)
+        memory, fold = by_mode(costs, len(rows), box.features)
+        every = fold.flat(np.where(possible, costs.step_seconds, np.inf))
         seconds = every.min(axis=-1)
         ticks = seconds_to_ticks(seconds)
-        device, host = self.mebibytes(_by_mode(costs, box.allowed.shape))
+        device, host = self.mebibytes(memory)
         row, mode = np.nonzero(np.isfinite(seconds) & (ticks <= cuts[:, None]))
         kept = not_dominated(ticks[row, mode], device[row, mode], host[row, mode], groups[row])
         row, mode = row[kept], mode[kept]
-        overlaps = _fewest_of_the_fastest(box.features, every[row, mode])
-        candidates = _candidates(box, row, mode, overlaps, ticks[row, mode], device[row, mode], host[row, mode])
+        overlaps = _fewest_of_the_fastest(box.features, fold, every[row, mode])
+        decisions = fold.features(box.features, mode, overlaps)
+        candidates = _candidates(box, row, decisions, ticks[row, mode], device[row, mode], host[row, mode])
         return candidates, rows[row]
 
     def smallest(self, rows: Ints) -> tuple[Candidates, Ints]:
         """What of some rows takes least memory, whatever its time (0 ticks), and the row of each."""
         box = self.space.box(rows)
-        device, host = self.mebibytes(mode_memory(self.space.facts, box.degrees, box.features, self.memory))
-        allowed = box.allowed.reshape(len(rows), box.num_modes, -1)
+        memory, fold = mode_memory(self.space.facts, box.degrees, box.features, self.memory)
+        device, host = self.mebibytes(memory)
+        allowed = fold.flat(box.allowed)
         row, mode = np.nonzero(allowed.any(axis=-1))
         zero = np.zeros(len(row), dtype=np.int64)
         kept = not_dominated(zero, device[row, mode], host[row, mode], zero)
         row, mode = row[kept], mode[kept]
-        overlaps = allowed[row, mode].argmax(axis=-1)
-        candidates = _candidates(box, row, mode, overlaps, zero[kept], device[row, mode], host[row, mode])
+        decisions = fold.features(box.features, mode, allowed[row, mode].argmax(axis=-1))
+        candidates = _candidates(box, row, decisions, zero[kept], device[row, mode], host[row, mode])
         return candidates, rows[row]
 
     def mebibytes(self, memory: MemoryLike) -> tuple[Ints, Ints]:
@@ -194,28 +202,20 @@ def not_dominated(ticks: Ints, device: Ints, host: Ints, group: Ints) -> Ints:
     return np.array(sorted(kept), dtype=np.int64)
 
 
-def _by_mode(memory: MemoryLike, shape: tuple[int, ...]) -> Memory:
-    """Memory without the axes of the overlaps, on which it does not depend: shape (rows, modes)."""
-    first_overlaps: tuple[Any, ...] = (..., *(0,) * len(OVERLAPS))
-    return Memory(
-        device_bytes=np.broadcast_to(memory.device_bytes, shape)[first_overlaps].reshape(shape[0], -1),
-        host_bytes=np.broadcast_to(memory.host_bytes, shape)[first_overlaps].reshape(shape[0], -1),
-    )
-
-
-def _fewest_of_the_fastest(features: Columns, seconds: Floats) -> Ints:
-    """The fastest combination of overlaps of each candidate; of equally fast ones, to the tick, the fewest."""
-    flags = np.meshgrid(*(features[name] for name in OVERLAPS), indexing="ij")
-    fewest_first: Ints = np.argsort(np.sum(flags, axis=0).ravel(), kind="stable")
+def _fewest_of_the_fastest(features: Columns, fold: Fold, seconds: Floats) -> Ints:
+    """The fastest combination of folded overlaps of each candidate; of equally fast ones, to the tick, the fewest."""
+    combinations = np.arange(seconds.shape[-1])
+    flags = fold.features(features, np.zeros_like(combinations), combinations)
+    num_on = np.sum([flags[name] for name in fold.overlaps], axis=0) if fold.overlaps else combinations
+    fewest_first: Ints = np.argsort(num_on, kind="stable")
     position: Ints = seconds_to_ticks(seconds[:, fewest_first]).argmin(axis=1)
     return fewest_first[position]
 
 
 def _candidates(
-    box: Box, row: Ints, mode: Ints, overlaps: Ints, ticks: Ints, device_mebibytes: Ints, host_mebibytes: Ints
+    box: Box, row: Ints, features: Columns, ticks: Ints, device_mebibytes: Ints, host_mebibytes: Ints
 ) -> Candidates:
-    degrees = {name: values[row] for name, values in box.degrees.items()}
-    values = degrees | unflatten(box.features, mode, overlaps)
+    values = {name: degrees[row] for name, degrees in box.degrees.items()} | features
     return Candidates(
         decisions={name: values[name].astype(np.int64) for name in DECISIONS},
         ticks=ticks,

@@ -2,7 +2,8 @@
 Explain that nothing fits.
 
 The explanation looks at a wider space than the search: the rules of the job, of frameworks and of memory may be broken
-there, and values that the job insists on stand beside those that the search would try. The other rules of physics hold.
+there, and values that the job insists on stand beside those that the search would try. The other rules of physics hold,
+and so do those of frameworks where the space is large already.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints import PHYSICS_RULES
+from constraints import FRAMEWORK_RULES, PHYSICS_RULES
 from constraints.classes import Classes
 from constraints.conflict import (
     Conflict,
@@ -26,24 +27,25 @@ from constraints.conflict import (
 )
 from constraints.limits import limited
 from constraints.rule import Rule, sentence
-from costmodel.strategy import OVERLAPS, Strategy
+from costmodel.strategy import Strategy
 from costmodel.tables import tabulate
-from planner.candidates import MemoryFunction, fits, mode_memory
+from planner.candidates import Memory, MemoryFunction, fits, mode_memory
 from planner.problem import Problem
 from planner.space import (
     FEATURE_VALUES,
     FEATURES,
     WORLD,
     Columns,
+    Fold,
     Rules,
     Space,
     allowed_features,
     classify_features,
     column,
     default_domains,
+    divisors,
     grow,
     needs,
-    problem_rules,
     spread,
     strategy_of,
 )
@@ -56,6 +58,9 @@ MAX_REPAIRS = 16
 
 SAMPLE_ROWS = 64
 """Rows of a class that are tried first."""
+
+WIDE_ROWS = 10_000
+"""Rows of the search up to which the rules of frameworks may be broken, too; a matter of time."""
 
 CHUNK_ROWS = 4096
 """Rows whose memory is computed at once."""
@@ -77,12 +82,12 @@ def explain(problem: Problem, space: Space, memory: MemoryFunction) -> Conflict:
         Bytes that strategies take.
     """
     rules = space.rules
-    repairs = _Relaxation(problem, rules, memory).repairs()
+    repairs = _Relaxation(problem, rules, memory, space.num_rows).repairs()
     releases = [repair for repair in repairs if repair <= set(rules.limits)]
     conflicts = hitting_sets(repairs)[:MAX_REPAIRS]
     shortage = _shortage(problem, space, memory)
     return Conflict(
-        exclusive=tuple(_sentences(_with_physics(problem, rules, conflict)) for conflict in conflicts),
+        exclusive=tuple(_sentences(_with_rules_behind(problem, rules, conflict)) for conflict in conflicts),
         repairs=tuple(_sentences(repair) for repair in repairs[:MAX_REPAIRS]),
         release=_sentences(releases[0]) if releases else (),
         shortage_bytes=shortage.device_bytes if shortage else None,
@@ -110,18 +115,19 @@ class _Entry:
 class _Relaxation:
     """The wider space, and what its candidates break."""
 
-    def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction) -> None:
+    def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction, num_rows: int) -> None:
         self.problem = problem
         self.facts = problem.facts
         self.rules = rules
         self.memory = memory
-        fixed = set(PHYSICS_RULES)
+        self.whole: dict[int, NDArray[np.bool_]] = {}
+        self.fixed = {*PHYSICS_RULES, *rules.bounds, *(FRAMEWORK_RULES if num_rows > WIDE_ROWS else ())}
         replicas = limited(pin=problem.search.pin, allow=problem.search.allow).get("dp", ())
         self.rows, row_classes = grow(
             self.facts,
             relaxed_domains(problem),
             rules.rows,
-            tolerate=[rule for rule in rules.rows if rule not in fixed],
+            tolerate=[rule for rule in rules.rows if rule not in self.fixed],
             replicas=replicas,
         )
         self.features: Columns = {name: column(name, FEATURE_VALUES[name]) for name in FEATURES}
@@ -132,13 +138,12 @@ class _Relaxation:
         repairs: list[RuleSet] = []
         entries = sorted(self.entries(), key=lambda entry: len(entry.broken))
         for size in sorted({len(entry.broken) for entry in entries}):
-            level = [entry for entry in entries if len(entry.broken) == size]
-            for limit in (SAMPLE_ROWS, None):
-                level = [entry for entry in level if not contains_one_of(entry.broken, repairs)]
-                fits = self.resources({entry.row_class for entry in level}, limit)
-                found = [entry.broken | lacking for entry in level for lacking in _lacking(entry, fits, self.rules)]
-                complete = found if limit is None else [one for one in found if not one & set(self.rules.memory)]
-                repairs = smallest_sets([*repairs, *complete])
+            for look in (self.some_of, self.all_of):
+                level = [e for e in entries if len(e.broken) == size and not contains_one_of(e.broken, repairs)]
+                occurs = look({entry.row_class for entry in level})
+                lacking = (_lacking(occurs[entry.row_class][entry.modes], self.rules) for entry in level)
+                found = [entry.broken | rules for entry, sets in zip(level, lacking, strict=True) for rules in sets]
+                repairs = smallest_sets([*repairs, *found])
         return repairs
 
     def entries(self) -> Iterator[_Entry]:
@@ -154,12 +159,12 @@ class _Relaxation:
         cells = Classes.one(possible.size)
         for rule in self.rules.mixed:
             holds = np.broadcast_to(np.asarray(tabulate(rule, self.facts, decisions)), shape)
-            if rule in PHYSICS_RULES:
+            if rule in self.fixed:
                 possible &= holds
             else:
                 cells = cells.refine(~holds.ravel(), rule)
-        num_overlaps = 2 ** len(OVERLAPS)
-        broken = np.where(possible, cells.index.reshape(shape), -1).reshape(len(used), -1, num_overlaps)
+        _, fold = self.mode_memory(first[:1])
+        broken = fold.flat(np.where(possible, cells.index.reshape(shape), -1))
         for position, row_class_index in enumerate(used.tolist()):
             for cell in np.unique(broken[position]).tolist():
                 if cell >= 0:
@@ -169,55 +174,66 @@ class _Relaxation:
                         modes=(broken[position] == cell).any(axis=1),
                     )
 
-    def resources(self, row_classes: set[int], limit: int | None) -> dict[int, NDArray[np.bool_]]:
-        """
-        For each class of rows, mode and resource (device, host) which combinations of "fits" occur.
+    def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, Fold]:
+        """Memory of some rows in every mode."""
+        degrees = {name: values[rows] for name, values in self.rows.items()}
+        return mode_memory(self.facts, degrees, self.features, self.memory)
 
-        Shape (modes, 2, 2): device does not fit or does, host does not fit or does.
+    def some_of(self, row_classes: set[int]) -> dict[int, NDArray[np.bool_]]:
+        """What occurs in a few rows of each class, enough to see that most of them fit."""
+        members = {one: np.flatnonzero(self.classes.index == one) for one in row_classes}
+        return self.occurring({one: rows[:: max(1, len(rows) // SAMPLE_ROWS)] for one, rows in members.items()})
+
+    def all_of(self, row_classes: set[int]) -> dict[int, NDArray[np.bool_]]:
+        """What occurs in all rows of each class."""
+        new = {one: np.flatnonzero(self.classes.index == one) for one in row_classes - self.whole.keys()}
+        self.whole |= self.occurring(new)
+        return self.whole
+
+    def occurring(self, members: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.bool_]]:
         """
-        seen: dict[int, NDArray[np.bool_]] = {}
-        members = [
-            np.flatnonzero(self.classes.index == one)[:: _stride(self.classes, one, limit)] for one in row_classes
-        ]
-        rows = np.concatenate([np.zeros(0, dtype=np.int64), *members])
-        for chunk in np.split(rows, range(CHUNK_ROWS, len(rows), CHUNK_ROWS)):
-            if not len(chunk):
-                continue
-            degrees = {name: values[chunk] for name, values in self.rows.items()}
-            used = mode_memory(self.facts, degrees, self.features, self.memory)
+        For some rows of each class, which combinations of "fits" occur in which memory mode.
+
+        Shape (modes, 2, 2): the device does not fit or does, the host does not fit or does.
+        """
+        occurs = {one: np.zeros((0, 2, 2), dtype=bool) for one in members}
+        rows = np.concatenate([np.zeros(0, dtype=np.int64), *members.values()])
+        for start in range(0, len(rows), CHUNK_ROWS):
+            chunk = rows[start : start + CHUNK_ROWS]
+            used, _ = self.mode_memory(chunk)
             fit = fits(self.facts, self.rules, used, self.problem.search.memory_headroom_bytes)
-            device, host = fit.device, fit.host
-            occurs = np.stack([~device & ~host, ~device & host, device & ~host, device & host], axis=-1)
-            for one in np.unique(self.classes.index[chunk]).tolist():
-                mine = occurs[self.classes.index[chunk] == one].any(axis=0).reshape(-1, 2, 2)
-                seen[one] = seen[one] | mine if one in seen else mine
-        return seen
+            both = np.stack(
+                [
+                    np.stack([~fit.device & ~fit.host, ~fit.device & fit.host], axis=-1),
+                    np.stack([fit.device & ~fit.host, fit.device & fit.host], axis=-1),
+                ],
+                axis=-2,
+            )
+            of_chunk = self.classes.index[chunk]
+            for one in np.unique(of_chunk).tolist():
+                here = both[of_chunk == one].any(axis=0)
+                occurs[one] = occurs[one] | here if len(occurs[one]) else here
+        return occurs
 
 
-def _stride(classes: Classes, one: int, limit: int | None) -> int:
-    return 1 if limit is None else max(1, int((classes.index == one).sum()) // limit)
-
-
-def _lacking(entry: _Entry, seen: Mapping[int, NDArray[np.bool_]], rules: Rules) -> Iterator[RuleSet]:
-    """The memory rules that some candidates of the entry break."""
-    occurs = np.logical_or.reduce(seen[entry.row_class][entry.modes], axis=0)
+def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
+    """The memory rules that candidates break, from what occurs in their modes."""
     of_device = frozenset(rule for rule in rules.memory if "device_bytes" in needs(rule))
     of_host = frozenset(rule for rule in rules.memory if "host_bytes" in needs(rule))
-    for device_fits in (1, 0):
-        for host_fits in (1, 0):
-            if occurs[device_fits, host_fits]:
-                yield (frozenset() if device_fits else of_device) | (frozenset() if host_fits else of_host)
+    seen = occurs.any(axis=0)
+    for device_fits, host_fits in np.argwhere(seen).tolist():
+        yield (frozenset() if device_fits else of_device) | (frozenset() if host_fits else of_host)
 
 
-def relaxed_domains(problem: Problem) -> Columns:
-    """Values of each degree: all that could make sense, and what the job insists on."""
-    rules = problem_rules(problem).rows
+def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
+    """Values of each degree: all that could make sense where some rules hold, and what the job insists on."""
+    defaults = default_domains(problem.facts) | {"tp": divisors(problem.facts.cluster.num_devices)}
     chosen = limited(pin=problem.search.pin, allow=problem.search.allow)
     domains = {}
-    for name, values in default_domains(problem.facts).items():
+    for name, values in defaults.items():
         own = column(name, values)
-        for rule in rules:
-            if needs(rule) == {name} and rule in PHYSICS_RULES:
+        for rule in physics:
+            if needs(rule) == {name}:
                 own = own[np.broadcast_to(np.asarray(tabulate(rule, problem.facts, {name: own})), own.shape)]
         strays = [value for value in chosen.get(name, ()) if value not in own][:MAX_STRAYS]
         domains[name] = column(name, [*own.tolist(), *strays])
@@ -227,27 +243,32 @@ def relaxed_domains(problem: Problem) -> Columns:
 # --- conflicts ---------------------------------------------------------------------------------------------
 
 
-def _with_physics(problem: Problem, rules: Rules, conflict: RuleSet) -> list[Rule]:
-    """A conflict with the rules of physics that it needs; one that names memory would need nearly all of them."""
+def _with_rules_behind(problem: Problem, rules: Rules, conflict: RuleSet) -> list[Rule]:
+    """
+    A conflict with the rules of physics and the bounds of the search that it needs.
+
+    One that names memory would need nearly all of them, and is left as it is.
+    """
     if conflict & set(rules.memory):
         return list(conflict)
-    physics = [rule for rule in (*rules.rows, *rules.mixed) if rule in PHYSICS_RULES]
+    fixed = {*PHYSICS_RULES, *rules.bounds}
+    behind = [rule for rule in (*rules.rows, *rules.mixed) if rule in fixed]
     own = set().union(*(needs(rule) for rule in conflict))
-    near = [rule for rule in physics if needs(rule) & own]
+    near = [rule for rule in behind if needs(rule) & own]
 
     def satisfiable(some: Sequence[Rule]) -> bool:
         return _satisfiable(problem, [*conflict, *some])
 
-    return [*conflict, *necessary(physics if satisfiable(near) else near, satisfiable)]
+    return [*conflict, *necessary(behind if satisfiable(near) else near, satisfiable)]
 
 
 def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     """Whether some degrees and features satisfy some rules together; what no rule names has any one value."""
     named: set[str] = set().union(*(needs(rule) for rule in rules))
     named |= WORLD if "dp" in named else set()
-    domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem).items()}
+    domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
     features = {n: column(n, FEATURE_VALUES[n] if n in named else FEATURE_VALUES[n][:1]) for n in FEATURES}
-    replicas = limited(pin=problem.search.pin, allow=problem.search.allow).get("dp", ())
+    replicas = (1, 2, *limited(pin=problem.search.pin, allow=problem.search.allow).get("dp", ()))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]
     rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)
     of_features = [rule for rule in rules if needs(rule) & set(FEATURES)]
@@ -268,26 +289,34 @@ class _Shortage:
 
 def _shortage(problem: Problem, space: Space, memory: MemoryFunction) -> _Shortage | None:
     """
-    The strategy that lacks least memory of all that satisfy the other rules.
+    The strategy that lacks least device memory of all that satisfy the other rules, host memory among them.
 
-    The closest one lacks the fewest bytes on device and host together; of equals the first in the order of the rows.
+    Where none has enough host memory, the one that lacks least in all. Of equals the first in the order of the rows.
     """
     device = problem.facts.cluster.device
     capacity = device.memory_bytes - problem.search.memory_headroom_bytes
-    best: _Shortage | None = None
+    best: tuple[float, float] = (np.inf, np.inf)
+    closest: _Shortage | None = None
     for start in range(0, space.num_rows, CHUNK_ROWS):
         box = space.box(np.arange(start, min(start + CHUNK_ROWS, space.num_rows)))
-        used = mode_memory(problem.facts, box.degrees, box.features, memory)
-        overlaps = box.allowed.reshape(*used.device_bytes.shape, -1)
-        lacking_device = np.maximum(used.device_bytes - capacity, 0.0)
-        lacking_host = np.maximum(used.host_bytes - device.host_memory_bytes, 0.0)
-        lacking = np.where(overlaps.any(axis=-1), lacking_device + lacking_host, np.inf)
-        row, mode = np.unravel_index(lacking.argmin(), lacking.shape)
-        if best is None or lacking[row, mode] < best.device_bytes + best.host_bytes:
-            values = box.values(int(row), int(mode), int(overlaps[row, mode].argmax()))
-            best = _Shortage(
-                device_bytes=float(lacking_device[row, mode]),
-                host_bytes=float(lacking_host[row, mode]),
-                strategy=strategy_of(values),
-            )
-    return best
+        used, fold = mode_memory(problem.facts, box.degrees, box.features, memory)
+        overlaps = fold.flat(box.allowed)
+        lacks_device = np.maximum(used.device_bytes - capacity, 0.0)
+        lacks_host = np.maximum(used.host_bytes - device.host_memory_bytes, 0.0)
+        lacks = np.where(overlaps.any(axis=-1), lacks_device + lacks_host, np.inf)
+        for which in (lacks_host == 0, lacks_host > 0):
+            row, mode = np.unravel_index(np.where(which, lacks, np.inf).argmin(), lacks.shape)
+            key = (float(lacks_host[row, mode] > 0), float(lacks[row, mode]))
+            if key < best:
+                features = fold.features(box.features, mode, overlaps[row, mode].argmax())
+                values = {name: int(degrees[row]) for name, degrees in box.degrees.items()}
+                values |= {name: int(value) for name, value in features.items()}
+                best, closest = (
+                    key,
+                    _Shortage(
+                        device_bytes=float(lacks_device[row, mode]),
+                        host_bytes=float(lacks_host[row, mode]),
+                        strategy=strategy_of(values),
+                    ),
+                )
+    return closest

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
-from constraints import MEMORY_RULES, Rule, sentence
+from constraints import Rule, sentence
 from constraints.verdict import violated
 from costmodel import estimate as detail
 from costmodel.compute import SELECTIVE_OPERATORS
@@ -15,8 +15,8 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.estimate import Estimate, RankEstimate
 from costmodel.flops import AttentionConvention, model_flops_per_token
 from costmodel.layers import embedding_operators, head_operators, layer_operators, mtp_operators
-from costmodel.operators.operator import Operator
 from costmodel.operators.source import operator_times
+from costmodel.operators.work import Operator
 from costmodel.parameters import active_parameters, mtp_parameters, parameters, whole_shape
 from costmodel.spec import Cluster, Dtype, Model
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Sharding, Strategy
@@ -86,6 +86,10 @@ class Plan:
     def rank_headroom_bytes(self, rank: RankEstimate) -> float:
         """What one rank leaves free."""
         return self.memory_bytes - rank.device_bytes
+
+    def slower_fraction(self, best: Plan) -> float:
+        """How much longer its step takes than the best one's; of equals up to rounding, 0."""
+        return max(0.0, self.step_seconds / best.step_seconds - 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -409,16 +413,15 @@ def complete(facts: Facts, decisions: Mapping[str, int]) -> Strategy:
         "sharding": Sharding.OPTIMIZER if dp * degree["cp"] > 1 else Sharding.NONE,
         "recompute": Recompute.NONE,
     }
-    off = dict.fromkeys(FLAGS, False)
-    kinds = ENUMS | dict.fromkeys(FLAGS, bool)
-    chosen = {**off, **degree, **rest, **decisions}
+    kinds: dict[str, Callable[[int], Any]] = {**ENUMS, **dict.fromkeys(FLAGS, bool)}
+    chosen = {**dict.fromkeys(FLAGS, False), **degree, **rest, **decisions}
     return Strategy(**{name: kinds.get(name, int)(chosen[name]) for name in DECISIONS})
 
 
 def _checked(decisions: Mapping[str, object]) -> dict[str, int]:
     for name in decisions:
         if name not in DECISIONS:
-            raise SpecError(f"strategy.{shown(name).strip(chr(39))}", "no such decision.", did_you_mean(name, DECISIONS))
+            raise SpecError("strategy", f"{shown(name)} is no decision.", did_you_mean(name, DECISIONS))
     return {name: decision_value(name, value, f"strategy.{name}") for name, value in decisions.items()}
 
 
@@ -456,12 +459,13 @@ def _require_cost(facts: Facts, strategy: Strategy) -> None:
 def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
     if math.isfinite(estimated.step_seconds) and math.isfinite(estimated.device_bytes + estimated.host_bytes):
         return
-    raise SpecError(
-        "strategy",
-        f"{cluster.device.name} has no time for it: its profile has {cluster.device.profile.times} operator times, "
-        f"and not for all shapes of this strategy.",
-        "Change tp, mbs or ep, or cluster.device.profile.times.",
-    )
+    if cluster.device.profile.times == "measured":
+        raise SpecError(
+            "strategy",
+            f"the measured operator times of {cluster.device.name} do not cover its shapes.",
+            "Change tp, mbs or ep, or let cluster.device.profile.times be modified_roofline.",
+        )
+    raise SpecError("strategy", f"its step takes {estimated.step_seconds} s, beyond what can be reported.")
 
 
 def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:

@@ -6,9 +6,9 @@ tabulated with all its features, reduced to candidates, and handed to CP-SAT, wh
 value cuts what follows: rows and candidates that are slower are never looked at. When the next row's bound is above
 the value, nothing better is left.
 
-Ties are broken outside the solver. Of equally fast overlaps a candidate takes the fewest; of candidates with the same
-ticks the smaller device memory wins, then the smaller host memory (both in MiB), then the smaller values of the
-decisions in the order of ``DECISIONS``.
+Ties are broken outside the solver. Of equally fast overlaps that change time alone a candidate takes the fewest; of
+candidates with the same ticks the smaller device memory wins, then the smaller host memory (both in MiB), then the
+smaller values of the decisions in the order of ``DECISIONS``.
 
 The objective ``total_time`` orders strategies as ``step_time`` does: failures, recovery and the cost of a checkpoint
 are facts of the job, and with them given its total time grows with its step time.
@@ -33,7 +33,6 @@ from constraints.encoding import (
     Candidates,
     Encoding,
     encode,
-    exclude,
     joined,
     seconds_to_floor_ticks,
 )
@@ -60,6 +59,9 @@ GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
 
 ROUNDING_BOUND_SECONDS = TICK_SECONDS
 """Half a tick for the reported strategy, half a tick for any that it is compared with."""
+
+FLOAT_NOISE = 1e-12
+"""Relative difference between a table and a scalar that sum the same terms in another order."""
 
 BoundFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
 
@@ -300,25 +302,30 @@ class _Search:
     # --- select --------------------------------------------------------------------------------------------
 
     def select(self, candidates: Candidates, groups: Ints) -> None:
-        """Let CP-SAT choose; where several strategies are wanted, again without the groups that are chosen."""
+        """
+        Let CP-SAT choose.
+
+        Where several strategies are wanted, each group has a model of its own, and those with the fastest candidates
+        come first: what they find cuts the others.
+        """
+        competitors = groups if self.board.top > 1 else np.zeros_like(groups)
+        order = np.lexsort([candidates.ticks, competitors])
+        parts = np.split(order, np.flatnonzero(np.diff(competitors[order])) + 1)
+        for part in sorted(parts, key=lambda one: int(candidates.ticks[one[0]])):
+            fast = np.sort(part[candidates.ticks[part] <= self.board.cut])
+            if len(fast):
+                self.select_one(candidates.take(fast), groups[fast])
+
+    def select_one(self, candidates: Candidates, groups: Ints) -> None:
+        """Let CP-SAT choose one candidate."""
         encoding = self.encode(candidates)
-        alive = np.ones(len(candidates), dtype=bool)
-        while alive.any():
-            status, solver = self.solve(encoding)
-            if status == cp_model.INFEASIBLE:
-                return
-            if status != cp_model.OPTIMAL:
-                proven = int(solver.best_objective_bound) if status == cp_model.FEASIBLE else 0
-                self.leave(max(proven, int(candidates.ticks[alive].min())))
-            if status == cp_model.UNKNOWN:
-                return
-            chosen = self.preferred(candidates, alive & (candidates.ticks == round(solver.objective_value)))
+        status, solver = self.solve(encoding)
+        if status in (cp_model.FEASIBLE, cp_model.UNKNOWN):
+            proven = int(solver.best_objective_bound) if status == cp_model.FEASIBLE else 0
+            self.leave(max(proven, int(candidates.ticks.min())))
+        if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
+            chosen = self.preferred(candidates, candidates.ticks == round(solver.objective_value))
             self.board.add(int(groups[chosen]), _Found.of(candidates, chosen))
-            if self.board.top == 1 or status != cp_model.OPTIMAL:
-                return
-            dead = alive & ((groups == groups[chosen]) | (candidates.ticks > self.board.cut))
-            exclude(encoding, dead)
-            alive &= ~dead
 
     def preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
         """Of equally fast candidates that fit the preferred one."""
@@ -369,8 +376,8 @@ class _Search:
         facts, rules = self.space.facts, self.space.rules
         again = self.tabulator.cost(facts, decisions)
         memory = {
-            "device_bytes": again.device_bytes,
-            "host_bytes": again.host_bytes,
+            "device_bytes": again.device_bytes * (1 - FLOAT_NOISE),
+            "host_bytes": again.host_bytes * (1 - FLOAT_NOISE),
             "memory_headroom_bytes": self.tabulator.headroom_bytes,
         }
         broken = violated(facts, decisions | memory, rules=(*rules.rows, *rules.mixed, *rules.memory))

@@ -34,9 +34,6 @@ ROW_DECISIONS = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "mbs", "sequence_pa
 
 FEATURES = DECISIONS[len(ROW_DECISIONS) :]
 
-MODES = tuple(name for name in FEATURES if name not in OVERLAPS)
-"""Features that change memory; the overlaps change nothing but time."""
-
 GROWTH = ("pp", "vpp", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
 """Rows grow in this order: what the rules cut most comes first."""
 
@@ -171,28 +168,47 @@ class Box:
     allowed: NDArray[np.bool_]
 
     @property
-    def num_modes(self) -> int:
-        """Combinations of the features that change memory."""
-        return prod(len(self.features[name]) for name in MODES)
-
-    @property
     def decisions(self) -> dict[str, Any]:
         """Every decision: degrees on the first axis, each feature on an axis of its own."""
         return spread(self.degrees, self.features)
 
-    def values(self, row: int, mode: int, overlaps: int) -> dict[str, int]:
-        """One strategy's decisions, from the flat indices of its mode and of its overlaps."""
-        degrees = {name: int(values[row]) for name, values in self.degrees.items()}
-        return degrees | {name: int(values) for name, values in unflatten(self.features, mode, overlaps).items()}
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fold:
+    """
+    The features in two parts: modes, which change memory, and overlaps that change nothing but time.
 
-def unflatten(features: Columns, mode: Any, overlaps: Any) -> Columns:
-    """Values of the features from flat indices into the axes of the modes and into those of the overlaps."""
-    columns: Columns = {}
-    for names, flat in ((MODES, mode), (OVERLAPS, overlaps)):
-        indices = np.unravel_index(flat, tuple(len(features[name]) for name in names))
-        columns |= {name: features[name][index] for name, index in zip(names, indices, strict=True)}
-    return columns
+    Parameters
+    ----------
+    modes, overlaps
+        Features of each part, in their order.
+    """
+
+    modes: tuple[str, ...]
+    overlaps: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *memory: Any) -> Fold:
+        """The fold of memory tables with rows on the first axis: an overlap without an axis of its own is folded."""
+        shape = np.broadcast_shapes(*(np.shape(table) for table in memory), (1,) * (1 + len(FEATURES)))
+        axes = dict(zip(FEATURES, shape[1:], strict=True))
+        overlaps = tuple(name for name in OVERLAPS if axes[name] == 1)
+        return cls(modes=tuple(name for name in FEATURES if name not in overlaps), overlaps=overlaps)
+
+    def flat(self, table: NDArray[Any]) -> NDArray[Any]:
+        """A table with rows and each feature on an axis of its own as (rows, modes, overlaps)."""
+        order = [1 + FEATURES.index(name) for name in (*self.modes, *self.overlaps)]
+        moved = table.transpose(0, *order)
+        sizes = moved.shape[1 : 1 + len(self.modes)]
+        return moved.reshape(moved.shape[0], prod(sizes), prod(moved.shape[1 + len(self.modes) :]))
+
+    def features(self, features: Columns, mode: Any, overlaps: Any) -> Columns:
+        """Values of the features from flat indices of modes and overlaps."""
+        columns: Columns = {}
+        for names, flat in ((self.modes, mode), (self.overlaps, overlaps)):
+            indices = np.unravel_index(flat, tuple(len(features[name]) for name in names)) if names else ()
+            columns |= {name: features[name][index] for name, index in zip(names, indices, strict=True)}
+        return columns
 
 
 def strategy_of(values: Mapping[str, int]) -> Strategy:
@@ -209,7 +225,7 @@ def build_space(problem: Problem) -> Space:
     features = feature_values(problem)
     sorted_rows = _ascending(rows)
     classes, allowed = allowed_features(problem.facts, sorted_rows, features, rules.mixed)
-    useful = np.flatnonzero(allowed.reshape(len(allowed), -1).any(axis=1)[classes]) if len(classes) else classes
+    useful = np.logical_or.reduce(allowed, axis=tuple(range(1, allowed.ndim)))[classes]
     return Space(
         facts=problem.facts,
         rules=rules,
@@ -425,14 +441,15 @@ def classify_features(
     facts: Facts, rows: Columns, features: Columns, rules: Sequence[Rule], classes: Classes | None = None
 ) -> Classes:
     """Rows that no rule tells apart, whatever the features, are one class; ``classes`` are split further."""
-    classes = classes or Classes.one(len(rows["tp"]))
+    classes = Classes.one(len(rows["tp"])) if classes is None else classes
     for rule in rules:
         own = {name: values for name, values in features.items() if name in needs(rule)}
         if needs(rule) <= set(own):
             continue
         degrees = {name: rows[name] for name in needs(rule) - set(own)}
         holds = tabulate(rule, facts, spread(degrees, own))
-        table = np.broadcast_to(np.asarray(holds), (classes.size, *(len(values) for values in own.values())))
-        for cell in table.reshape(classes.size, -1).T:
+        shape = tuple(len(values) for values in own.values())
+        table = np.broadcast_to(np.asarray(holds), (classes.size, *shape))
+        for cell in table.reshape(classes.size, prod(shape)).T:
             classes = classes.refine(cell, None)
     return classes

@@ -1,0 +1,241 @@
+"""A report as plain data for programs: quantities are named with their units, JSON holds neither NaN nor infinity."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from costmodel.strategy import Decision
+from planner.plan import EstimateReport, PlanReport
+
+if TYPE_CHECKING:
+    from constraints.conflict import Conflict
+    from costmodel.estimate import Estimate
+    from costmodel.strategy import Strategy
+    from costmodel.tables import Facts
+    from planner.plan import Conventions, Plan
+    from planner.problem import Problem
+    from planner.search import Outcome
+
+Plain: TypeAlias = dict[str, Any]
+
+FORMAT_VERSION = 1
+"""Grows when an entry changes its name, unit or meaning; new entries do not count."""
+
+
+def json_text(report: PlanReport | EstimateReport) -> str:
+    """The document as strict JSON."""
+    return json.dumps(document(report), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def document(report: PlanReport | EstimateReport) -> Plain:
+    """The whole report; what is infinite or undefined is None."""
+    setting = {
+        "format_version": FORMAT_VERSION,
+        "kind": "plan" if isinstance(report, PlanReport) else "estimate",
+        **_setting(report),
+    }
+    if isinstance(report, EstimateReport):
+        whole = {
+            **setting,
+            "allowed": not report.broken_rules,
+            "broken_rules": list(report.broken_rules),
+            **plan_document(report.plan),
+        }
+    else:
+        whole = {**setting, **_outcome(report), "plans": _plans(report.plans)}
+    finite: Plain = _finite(whole)
+    return finite
+
+
+def _plans(plans: tuple[Plan, ...]) -> list[Plain]:
+    return [
+        {"number": number, "slower_fraction": plan.slower_fraction(plans[0]), **plan_document(plan)}
+        for number, plan in enumerate(plans, start=1)
+    ]
+
+
+def plan_document(plan: Plan) -> Plain:
+    """One plan."""
+    schedule = plan.schedule
+    return {
+        "step_time_seconds": plan.step_seconds,
+        "tokens_per_second_per_gpu": plan.tokens_per_second_per_device,
+        "model_tflops_per_gpu": plan.model_flops_per_second_per_device / 1e12,
+        "hardware_tflops_per_gpu": plan.hardware_flops_per_second_per_device / 1e12,
+        "mfu": plan.mfu,
+        "hfu": plan.hfu,
+        **_memory(plan.estimate, plan.memory_bytes, plan.host_memory_bytes),
+        "strategy": strategy_document(plan.strategy, num_microbatches=plan.estimate.num_microbatches),
+        "breakdown": [asdict(part) for part in plan.estimate.breakdown],
+        "checkpoint": {
+            "interval_steps": schedule.interval_steps,
+            "interval_seconds": schedule.interval_seconds,
+            "unrounded_interval_steps": schedule.k_real,
+        },
+        "training_run": {
+            "num_steps": schedule.num_steps,
+            "effective_seconds": schedule.effective_seconds,
+            "interruption_seconds": schedule.interruption_seconds,
+            "total_seconds": schedule.total_seconds,
+            "num_failures": schedule.failures,
+            "ettr": schedule.ettr,
+            "days": schedule.days,
+            "gpu_hours": schedule.gpu_hours,
+        },
+    }
+
+
+def strategy_document(strategy: Strategy, *, num_microbatches: int) -> Plain:
+    """Every decision by name, as job files spell its value, and the micro-batches that follow."""
+    decisions = {name: _spelled(value) for name, value in strategy.decisions().items()}
+    return {**decisions, "num_microbatches": num_microbatches}
+
+
+def _spelled(value: object) -> object:
+    return value.text if isinstance(value, Decision) else value
+
+
+def _memory(estimate: Estimate, memory_bytes: float, host_memory_bytes: float) -> Plain:
+    return {
+        "peak_memory_bytes": estimate.device_bytes,
+        "headroom_bytes": memory_bytes - estimate.device_bytes,
+        "host_memory_bytes": estimate.host_bytes,
+        "host_headroom_bytes": host_memory_bytes - estimate.host_bytes,
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "num_layers": rank.num_layers,
+                "microbatch_seconds": rank.microbatch_seconds,
+                "bytes": dict(rank.bytes_by_part),
+                "peak_memory_bytes": rank.device_bytes,
+                "headroom_bytes": memory_bytes - rank.device_bytes,
+                "host_memory_bytes": rank.host_bytes,
+            }
+            for rank in estimate.ranks
+        ],
+    }
+
+
+# --- the setting -------------------------------------------------------------------------------------------
+
+
+def _setting(report: PlanReport | EstimateReport) -> Plain:
+    problem = report.problem
+    return {
+        "job": {
+            "name": problem.name,
+            "objective": problem.objective,
+            "top": problem.top,
+            "memory_headroom_bytes": problem.search.memory_headroom_bytes,
+            "framework_rules": problem.search.framework_rules,
+            "sources": [str(path) for path in problem.sources],
+        },
+        "model": asdict(report.model),
+        "cluster": _cluster(problem.facts),
+        "training": _training(problem.facts),
+        "reliability": _reliability(problem),
+        "conventions": _conventions(report.conventions),
+    }
+
+
+def _cluster(facts: Facts) -> Plain:
+    cluster, device = facts.cluster, facts.cluster.device
+    return {
+        "device": device.name,
+        "num_devices": cluster.num_devices,
+        "num_nodes": cluster.num_nodes,
+        "devices_per_node": device.devices_per_node,
+        "scale_up_size": cluster.scale_up_size,
+        "memory_bytes": device.memory_bytes,
+        "host_memory_bytes_per_device": device.host_memory_bytes,
+    }
+
+
+def _training(facts: Facts) -> Plain:
+    workload = facts.workload
+    return {
+        "global_batch_size": workload.global_batch_size,
+        "sequence_length": workload.sequence_length,
+        "tokens_per_step": workload.global_batch_size * workload.sequence_length,
+        "tokens": workload.tokens,
+        "precision": workload.precision.name,
+    }
+
+
+def _reliability(problem: Problem) -> Plain:
+    facts, reliability = problem.facts, problem.reliability
+    return {
+        **asdict(reliability),
+        "failures_per_day": reliability.failures_per_node_day * facts.cluster.num_nodes,
+        "recovery": [asdict(level) for level in problem.recovery],
+    }
+
+
+def _conventions(conventions: Conventions) -> Plain:
+    return {
+        "peak_dtype": conventions.peak_dtype,
+        "peak_tflops_per_gpu": conventions.peak_flops / 1e12,
+        "attention": conventions.attention,
+        "mfu": "model FLOPs (forward and backward pass, multi-token prediction included) over the dense peak",
+        "hfu": "model FLOPs and recomputed forward FLOPs over the dense peak",
+        "operator_times": dict(conventions.operator_times),
+    }
+
+
+# --- the outcome -------------------------------------------------------------------------------------------
+
+
+def _outcome(report: PlanReport) -> Plain:
+    outcome = report.outcome
+    return {
+        "status": str(outcome.status),
+        "lower_bound_seconds": outcome.lower_bound_seconds,
+        "gap": outcome.gap,
+        "rounding_bound_seconds": outcome.rounding_bound_seconds,
+        "search": _effort(outcome),
+        "conflict": _conflict(report, outcome.conflict) if outcome.conflict else None,
+    }
+
+
+def _effort(outcome: Outcome) -> Plain:
+    effort = outcome.effort
+    return {
+        "num_raw_strategies": effort.raw_size,
+        "num_strategies": effort.size,
+        "num_rows": effort.num_rows,
+        "num_rows_tabulated": effort.num_rows_tabulated,
+        "num_candidates": effort.num_candidates,
+        "num_solves": effort.num_solves,
+        "build_seconds": effort.build_seconds,
+        "solve_seconds": effort.solve_seconds,
+    }
+
+
+def _conflict(report: PlanReport, conflict: Conflict) -> Plain:
+    device = report.problem.facts.cluster.device
+    closest = report.closest
+    return {
+        "exclusive_rules": [list(rules) for rules in conflict.exclusive],
+        "repairs": [list(rules) for rules in conflict.repairs],
+        "release": list(conflict.release),
+        "shortage_bytes": conflict.shortage_bytes,
+        "host_shortage_bytes": conflict.host_shortage_bytes,
+        "closest": {
+            "strategy": strategy_document(closest.strategy, num_microbatches=closest.num_microbatches),
+            **_memory(closest, device.memory_bytes, device.host_memory_bytes),
+        }
+        if closest
+        else None,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """The same value with None for what JSON cannot write."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

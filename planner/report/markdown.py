@@ -1,0 +1,41 @@
+"""A report as Markdown: headings, lists of facts, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from planner.report.sections import Section, sections
+from planner.report.wording import is_numeric
+
+if TYPE_CHECKING:
+    from planner.plan import EstimateReport, PlanReport
+
+
+def markdown_text(report: PlanReport | EstimateReport) -> str:
+    """All sections, the first one's heading as the title."""
+    levels = ["#", *["##"] * 100]
+    blocks = ("\n".join(_lines(section, level)) for section, level in zip(sections(report), levels, strict=False))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _lines(section: Section, level: str) -> Iterator[str]:
+    yield f"{level} {section.title}"
+    yield ""
+    yield from _table(section) if section.header else (f"- {name}: {text}" for name, text in section.rows)
+    for note in section.notes:
+        yield ""
+        yield note
+
+
+def _table(section: Section) -> Iterator[str]:
+    columns = list(zip(*section.rows, strict=True))
+    rules = ("--:" if is_numeric(column) else ":--" for column in columns)
+    yield _row(section.header)
+    yield _row(tuple(rules))
+    yield from (_row(row) for row in section.rows)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    escaped = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"

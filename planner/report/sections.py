@@ -1,0 +1,443 @@
+"""What a report says to people, as sections of facts and tables; console and Markdown lay the same ones out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from costmodel.strategy import DEGREES, OVERLAPS
+from planner.plan import EstimateReport, PlanReport
+from planner.report.wording import NOTHING, amount, count, gib, mean_count, seconds, share, span
+
+if TYPE_CHECKING:
+    from costmodel.estimate import Estimate, RankEstimate
+    from costmodel.strategy import Strategy
+    from planner.plan import Plan
+    from planner.schedule import CheckpointSchedule
+
+MOST_RANK_ROWS = 10
+"""Rows of a memory table; of longer pipelines the telling ranks are shown, all of them in the JSON."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """
+    One part of a report.
+
+    Parameters
+    ----------
+    title
+        Its heading.
+    header
+        Names of the columns; empty where the rows are facts, a name and a text each.
+    rows
+        Cells.
+    notes
+        Full sentences below.
+    """
+
+    title: str
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
+    """The sections of a report, in reading order."""
+    yield _setting(report)
+    if isinstance(report, EstimateReport):
+        yield from _broken(report)
+    elif not report.plans:
+        yield from _nothing(report)
+    if report.plans:
+        yield _strategies([plan.estimate for plan in report.plans])
+        yield _results(report)
+        yield _breakdown(report)
+        yield _ranks(report, report.plans[0].estimate)
+        yield _run(report, report.plans[0])
+    if isinstance(report, PlanReport):
+        yield _search(report)
+    yield _conventions(report)
+
+
+# --- the question ------------------------------------------------------------------------------------------
+
+
+def _setting(report: PlanReport | EstimateReport) -> Section:
+    facts, model = report.problem.facts, report.model
+    cluster, device, workload = facts.cluster, facts.cluster.device, facts.workload
+    tokens_per_step = workload.global_batch_size * workload.sequence_length
+    return Section(
+        title=f"{model.name} on {cluster.num_devices:,} x {device.name}",
+        rows=(
+            ("job", report.problem.name),
+            ("answer", _answer(report)),
+            ("model", _model_text(report)),
+            (
+                "cluster",
+                f"{count(cluster.num_nodes, 'node')} of {device.devices_per_node}, scale-up domains of "
+                f"{cluster.scale_up_size}; {gib(device.memory_bytes)} GiB per GPU, "
+                f"{report.conventions.peak_flops / 1e12:,.0f} TFLOP/s dense {report.conventions.peak_dtype}",
+            ),
+            (
+                "training",
+                f"{workload.global_batch_size:,} x {workload.sequence_length:,} = {amount(tokens_per_step)} tokens per "
+                f"step, {amount(workload.tokens)} tokens in all; {workload.precision.name}",
+            ),
+        ),
+    )
+
+
+def _answer(report: PlanReport | EstimateReport) -> str:
+    if isinstance(report, EstimateReport):
+        proof = "forbidden" if report.broken_rules else "no rule forbids it"
+    elif report.plans:
+        proof = "proven optimal" if report.exit_code == 0 else "not proven optimal"
+    else:
+        return _no_answer(report)
+    best = report.plans[0]
+    return (
+        f"{seconds(best.step_seconds)} s per step, {best.tokens_per_second_per_device:,.1f} tokens/s/GPU, "
+        f"MFU {best.mfu:.1%}, {best.schedule.days:,.2f} days; {proof}"
+    )
+
+
+def _no_answer(report: PlanReport) -> str:
+    conflict = report.outcome.conflict
+    if conflict is None:
+        return "none within the time limit"
+    lacking = {"device": conflict.shortage_bytes, "host": conflict.host_shortage_bytes}
+    texts = [f"{gib(nbytes)} GiB of {name} memory" for name, nbytes in lacking.items() if nbytes]
+    return f"nothing fits; the closest strategy lacks {' and '.join(texts)} per GPU" if texts else "nothing fits"
+
+
+def _model_text(report: PlanReport | EstimateReport) -> str:
+    model = report.model
+    has_idle = model.active_parameters < model.parameters
+    active = f", {amount(model.active_parameters)} active per token" if has_idle else ""
+    mtp = f"; {amount(model.mtp_parameters)} more for multi-token prediction" if model.mtp_parameters else ""
+    return f"{amount(model.parameters)} parameters{active}{mtp}; {count(model.num_layers, 'layer')}"
+
+
+# --- the answer --------------------------------------------------------------------------------------------
+
+
+def _broken(report: EstimateReport) -> Iterator[Section]:
+    if report.broken_rules:
+        yield Section(
+            title="Forbidden: this strategy breaks",
+            rows=tuple((str(number), rule) for number, rule in enumerate(report.broken_rules, start=1)),
+            notes=("The figures below are what it would cost regardless.",),
+        )
+
+
+def _strategies(estimates: Sequence[Estimate]) -> Section:
+    header = ("#", *DEGREES, "m", "sp", "sharding", "recompute", "offload", "overlap")
+    return Section(
+        title="Strategies" if len(estimates) > 1 else "Strategy",
+        header=header,
+        rows=tuple((str(number), *_decisions(estimate)) for number, estimate in enumerate(estimates, start=1)),
+        notes=(*(_BEST_OF_EACH for _ in estimates[1:2]), _LEGEND),
+    )
+
+
+_BEST_OF_EACH = "Each is the best one of its combination of tp, cp, pp, dp and ep."
+
+_LEGEND = (
+    "m: micro-batches per pipeline and step; sp: sequence parallelism; offload: of activations (act), of optimizer "
+    "states (opt)."
+)
+
+
+def _decisions(estimate: Estimate) -> tuple[str, ...]:
+    strategy = estimate.strategy
+    return (
+        *(str(getattr(strategy, name)) for name in DEGREES),
+        str(estimate.num_microbatches),
+        "yes" if strategy.sequence_parallel else "no",
+        strategy.sharding.text,
+        strategy.recompute.text,
+        _offload_text(strategy),
+        _overlap_text(strategy),
+    )
+
+
+def _offload_text(strategy: Strategy) -> str:
+    words = {"act": strategy.activation_offload, "opt": strategy.optimizer_offload}
+    return " ".join(word for word, on in words.items() if on) or "none"
+
+
+def _overlap_text(strategy: Strategy) -> str:
+    words = [name.removesuffix("_overlap") for name in OVERLAPS if getattr(strategy, name)]
+    return " ".join(words) or "none"
+
+
+def _results(report: PlanReport | EstimateReport) -> Section:
+    speed, memory, whole = ("tokens/s/GPU", "TFLOP/s/GPU", "MFU", "HFU"), ("peak GiB", "free GiB"), ("ETTR", "days")
+    best = report.plans[0]
+    return Section(
+        title="What they reach" if len(report.plans) > 1 else "What it reaches",
+        header=("#", "step, s", "slower", *speed, *memory, *whole),
+        rows=tuple(_result(number, plan, best) for number, plan in enumerate(report.plans, start=1)),
+    )
+
+
+def _result(number: int, plan: Plan, best: Plan) -> tuple[str, ...]:
+    return (
+        str(number),
+        seconds(plan.step_seconds),
+        f"{plan.slower_fraction(best):.2%}" if number > 1 else NOTHING,
+        f"{plan.tokens_per_second_per_device:,.1f}",
+        f"{plan.model_flops_per_second_per_device / 1e12:,.1f}",
+        f"{plan.mfu:.1%}",
+        f"{plan.hfu:.1%}",
+        gib(plan.estimate.device_bytes),
+        gib(plan.headroom_bytes),
+        f"{plan.schedule.ettr:.2%}",
+        f"{plan.schedule.days:,.2f}",
+    )
+
+
+def _of_best(report: PlanReport | EstimateReport) -> str:
+    return " of strategy 1" if len(report.plans) > 1 else ""
+
+
+def _breakdown(report: PlanReport | EstimateReport) -> Section:
+    estimate = report.plans[0].estimate
+    parts = estimate.breakdown
+    step = sum(part.exposed_seconds for part in parts)
+    rows = [
+        (
+            part.name,
+            seconds(part.exposed_seconds),
+            share(part.exposed_seconds, step),
+            seconds(part.hidden_seconds),
+        )
+        for part in parts
+    ]
+    return Section(
+        title=f"Step{_of_best(report)}, as the slowest pipeline rank sees it",
+        header=("part", "exposed, s", "of step", "hidden, s"),
+        rows=(*rows, ("step", seconds(step), f"{1:.1%}", seconds(sum(part.hidden_seconds for part in parts)))),
+        notes=tuple(_pace_note(estimate)),
+    )
+
+
+def _pace_note(estimate: Estimate) -> Iterator[str]:
+    if len(estimate.ranks) > 1:
+        slowest = _slowest(estimate.ranks)
+        mean = sum(rank.microbatch_seconds for rank in estimate.ranks) / len(estimate.ranks)
+        yield (
+            f"Slowest is rank {slowest.rank} with {slowest.microbatch_seconds * 1e3:,.2f} ms per micro-batch; the mean "
+            f"of {len(estimate.ranks)} ranks is {mean * 1e3:,.2f} ms."
+        )
+
+
+def _slowest(ranks: Sequence[RankEstimate]) -> RankEstimate:
+    return max(ranks, key=lambda rank: rank.microbatch_seconds)
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def _ranks(report: PlanReport | EstimateReport, estimate: Estimate) -> Section:
+    capacity = report.problem.facts.cluster.device.memory_bytes
+    parts = [
+        name for name in estimate.ranks[0].bytes_by_part if any(rank.bytes_by_part[name] for rank in estimate.ranks)
+    ]
+    shows_host = any(rank.host_bytes for rank in estimate.ranks)
+    shown = list(_telling(estimate.ranks))
+    header = ("ranks", "layers", *(_SHORT.get(name, name) for name in parts), "total", "free", *(["host"] * shows_host))
+
+    def cells(rank: RankEstimate) -> tuple[str, ...]:
+        return (
+            str(rank.num_layers),
+            *(gib(rank.bytes_by_part[name]) for name in parts),
+            gib(rank.device_bytes),
+            gib(capacity - rank.device_bytes),
+            *([gib(rank.host_bytes)] * shows_host),
+        )
+
+    grouped = [(key, list(group)) for key, group in groupby(estimate.ranks, key=cells)]
+    rows = [(_span(group), *key) for key, group in grouped]
+    if len(rows) > MOST_RANK_ROWS:
+        rows = [(str(rank.rank), *cells(rank)) for rank in shown]
+    return Section(
+        title=f"Memory{_of_best(report)} by pipeline rank, GiB per GPU",
+        header=header,
+        rows=tuple(rows),
+        notes=tuple(_memory_notes(report, estimate, omitted=len(grouped) > MOST_RANK_ROWS)),
+    )
+
+
+_SHORT = {
+    "gradients": "grads",
+    "optimizer": "optim",
+    "activations": "activ",
+    "working": "work",
+    "gathered": "gather",
+    "buffers": "buf",
+}
+
+
+def _telling(ranks: Sequence[RankEstimate]) -> Iterator[RankEstimate]:
+    """The first two, the middle, the last two, the fullest and the slowest."""
+    last = len(ranks) - 1
+    fullest = max(ranks, key=lambda rank: rank.device_bytes).rank
+    chosen = {0, 1, len(ranks) // 2, last - 1, last, fullest, _slowest(ranks).rank}
+    return (ranks[index] for index in sorted(chosen) if 0 <= index <= last)
+
+
+def _span(group: Sequence[RankEstimate]) -> str:
+    first, last = group[0].rank, group[-1].rank
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _memory_notes(report: PlanReport | EstimateReport, estimate: Estimate, *, omitted: bool) -> Iterator[str]:
+    device, reserve = report.problem.facts.cluster.device, report.problem.search.memory_headroom_bytes
+    wanted = f"; the job wants {gib(reserve)} GiB left free" if reserve else ""
+    yield f"A GPU has {gib(device.memory_bytes)} GiB{wanted}."
+    lacking = estimate.device_bytes + reserve - device.memory_bytes
+    if lacking > 0:
+        yield f"{gib(lacking)} GiB are missing on the fullest rank."
+    if estimate.host_bytes:
+        yield f"A GPU's share of the host memory is {gib(device.host_memory_bytes)} GiB."
+    if estimate.host_bytes > device.host_memory_bytes:
+        yield f"{gib(estimate.host_bytes - device.host_memory_bytes)} GiB of it are missing on the fullest rank."
+    if omitted:
+        yield f"Of {len(estimate.ranks)} ranks the ends, the middle, the fullest and the slowest; the JSON has all."
+
+
+# --- the whole training ------------------------------------------------------------------------------------
+
+
+def _run(report: PlanReport | EstimateReport, plan: Plan) -> Section:
+    reliability, schedule = report.problem.reliability, plan.schedule
+    num_nodes = report.problem.facts.cluster.num_nodes
+    per_day = reliability.failures_per_node_day * num_nodes
+    return Section(
+        title=f"Training{_of_best(report)}",
+        rows=(
+            ("checkpoint", _interval_text(schedule, saving=reliability.checkpoint_seconds)),
+            (
+                "failures",
+                f"{mean_count(per_day)} per day on {count(num_nodes, 'node')}, {mean_count(schedule.failures)} in all; "
+                f"{reliability.mttr_seconds:,.1f} s to recover from each",
+            ),
+            ("steps", f"{schedule.num_steps:,}, {span(schedule.effective_seconds)} without interruptions"),
+            ("interruptions", f"{span(schedule.interruption_seconds)}; ETTR {schedule.ettr:.2%}"),
+            ("end to end", f"{schedule.days:,.2f} days, {amount(schedule.gpu_hours)} GPU-hours"),
+        ),
+    )
+
+
+def _interval_text(schedule: CheckpointSchedule, *, saving: float) -> str:
+    every = f"every {count(schedule.interval_steps, 'step')} ({span(schedule.interval_seconds)})"
+    return f"{every}; training waits {saving:,.2f} s for each"
+
+
+# --- the search --------------------------------------------------------------------------------------------
+
+
+def _nothing(report: PlanReport) -> Iterator[Section]:
+    conflict = report.outcome.conflict
+    if conflict is None:
+        return
+    for rules in conflict.exclusive:
+        yield Section(
+            title="No strategy satisfies all of these together",
+            rows=tuple((str(number), rule) for number, rule in enumerate(rules, start=1)),
+        )
+    if conflict.release:
+        yield Section(
+            title="A strategy is left without these entries of the job",
+            rows=tuple((str(number), rule) for number, rule in enumerate(conflict.release, start=1)),
+        )
+    yield from _closest(report)
+
+
+def _closest(report: PlanReport) -> Iterator[Section]:
+    if report.closest is None:
+        return
+    section = _strategies([report.closest])
+    yield Section(
+        title="Closest: the strategy that lacks least memory",
+        header=section.header,
+        rows=section.rows,
+        notes=section.notes,
+    )
+    yield _ranks(report, report.closest)
+
+
+def _search(report: PlanReport) -> Section:
+    outcome, effort = report.outcome, report.outcome.effort
+    return Section(
+        title="Search",
+        rows=(
+            ("status", _status_text(report)),
+            *_bound(report),
+            (
+                "space",
+                f"{effort.raw_size:,} strategies; {effort.size:,} allowed by all rules but memory, with "
+                f"{effort.num_rows:,} combinations of degrees",
+            ),
+            (
+                "looked at",
+                f"{effort.num_rows_tabulated:,} combinations of degrees with all their features"
+                f"{'; a bound excludes the others' if report.exit_code == 0 else ''}; "
+                f"{count(effort.num_candidates, 'candidate')} in {count(effort.num_solves, 'CP-SAT solve')}",
+            ),
+            ("time", f"{effort.build_seconds:.2f} s for tables and models, {effort.solve_seconds:.2f} s in CP-SAT"),
+            *_total_time(report),
+        )
+        if outcome.effort.num_rows
+        else (("status", _status_text(report)), ("space", f"{effort.raw_size:,} strategies, the rules allow none")),
+    )
+
+
+def _status_text(report: PlanReport) -> str:
+    outcome = report.outcome
+    match str(outcome.status):
+        case "optimal":
+            return "optimal: proven, the rules allow nothing faster"
+        case "infeasible":
+            return "infeasible: proven, nothing fits"
+        case "feasible" if not outcome.gap:
+            return "feasible: strategy 1 is proven fastest; time ran out before the proof for the others"
+        case "feasible":
+            return "feasible: time ran out before the proof"
+    return "unknown: time ran out before a strategy was found"
+
+
+def _bound(report: PlanReport) -> Iterator[tuple[str, str]]:
+    outcome = report.outcome
+    if math.isfinite(outcome.lower_bound_seconds):
+        gap = f", gap {outcome.gap:.2%}" if math.isfinite(outcome.gap) else ""
+        rounding = f"rounding hides at most {outcome.rounding_bound_seconds * 1e6:g} us"
+        yield "lower bound", f"{outcome.lower_bound_seconds:,.6f} s per step{gap}; {rounding}"
+
+
+def _total_time(report: PlanReport) -> Iterator[tuple[str, str]]:
+    if report.problem.objective == "total_time":
+        yield "objective", "total time, which grows with the step time: the order is the same"
+
+
+def _conventions(report: PlanReport | EstimateReport) -> Section:
+    conventions = report.conventions
+    counted = {"causal": "the causal half of attention counted", "full": "attention counted in full, not halved"}
+    mtp = ", multi-token prediction included" if report.model.mtp_parameters else ""
+    origins = ", ".join(dict.fromkeys(conventions.operator_times.values()))
+    return Section(
+        title="How to read this",
+        rows=(
+            (
+                "MFU",
+                f"over {conventions.peak_flops / 1e12:,.0f} TFLOP/s, the dense {conventions.peak_dtype} peak; "
+                f"{counted[conventions.attention]}{mtp}; HFU adds what is recomputed",
+            ),
+            ("operator times", origins),
+        ),
+    )

@@ -1,0 +1,80 @@
+"""A report as CSV: one row per plan, one column per quantity of the JSON document."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+from typing import Any
+
+from costmodel.estimate import PARTS
+from costmodel.strategy import DECISIONS
+from planner.plan import EstimateReport, PlanReport
+from planner.report.document import document
+
+OF_REPORT = ("status", "lower_bound_seconds", "gap")
+
+OF_PLAN = (
+    "step_time_seconds",
+    "tokens_per_second_per_gpu",
+    "model_tflops_per_gpu",
+    "hardware_tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "peak_memory_bytes",
+    "headroom_bytes",
+    "host_memory_bytes",
+    "host_headroom_bytes",
+)
+
+OF_RUN = ("num_steps", "total_seconds", "num_failures", "ettr", "days", "gpu_hours")
+
+COLUMNS = (
+    "job",
+    "number",
+    "slower_fraction",
+    *DECISIONS,
+    "num_microbatches",
+    *OF_PLAN,
+    *(f"{part}_{kind}_seconds" for part in PARTS for kind in ("exposed", "hidden")),
+    "checkpoint_interval_steps",
+    "checkpoint_interval_seconds",
+    *OF_RUN,
+    *OF_REPORT,
+    "broken_rules",
+)
+
+
+def csv_text(report: PlanReport | EstimateReport) -> str:
+    """A header and one row per plan; what does not apply is empty."""
+    whole = document(report)
+    plans = whole["plans"] if isinstance(report, PlanReport) else [{"number": 1, "slower_fraction": 0.0, **whole}]
+    stream = StringIO()
+    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_row(whole, plan) for plan in plans)
+    return stream.getvalue()
+
+
+def _row(whole: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+    parts = {part["name"]: part for part in plan["breakdown"]}
+    return {
+        "job": whole["job"]["name"],
+        "number": plan["number"],
+        "slower_fraction": plan["slower_fraction"],
+        **{name: _cell(value) for name, value in plan["strategy"].items()},
+        **{name: plan[name] for name in OF_PLAN},
+        **{
+            f"{name}_{kind}_seconds": part[f"{kind}_seconds"]
+            for name, part in parts.items()
+            for kind in ("exposed", "hidden")
+        },
+        **{f"checkpoint_{name}": plan["checkpoint"][name] for name in ("interval_steps", "interval_seconds")},
+        **{name: plan["training_run"][name] for name in OF_RUN},
+        **{name: whole.get(name) for name in OF_REPORT},
+        "broken_rules": " ".join(whole.get("broken_rules", ())),
+    }
+
+
+def _cell(value: object) -> object:
+    """Flags as job files spell them."""
+    return str(value).lower() if isinstance(value, bool) else value

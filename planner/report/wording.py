@@ -1,0 +1,112 @@
+"""How reports write numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+GIB_BYTES = 2**30
+MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60, 3600, 86_400
+
+NOTHING = "-"
+"""What stands for a zero, and where a figure does not apply."""
+
+RESIDUE = 1e-9
+"""What is smaller is left over from rounding, as a bubble of -1e-16 s."""
+
+
+def seconds(value: float) -> str:
+    """
+    Seconds to the millisecond.
+
+    >>> seconds(33.2728), seconds(0.0)
+    ('33.273', '-')
+    """
+    return f"{value:,.3f}" if abs(value) > RESIDUE else NOTHING
+
+
+def share(part: float, whole: float) -> str:
+    """
+    A part in per cent of the whole.
+
+    >>> share(0.5, 2.0), share(0.0, 2.0)
+    ('25.0%', '-')
+    """
+    return f"{part / whole:.1%}" if abs(part) > RESIDUE else NOTHING
+
+
+def gib(nbytes: float) -> str:
+    """
+    GiB to a tenth.
+
+    >>> gib(80e9), gib(-3.2 * 2**30), gib(0.0)
+    ('74.5', '-3.2', '-')
+    """
+    return f"{nbytes / GIB_BYTES:,.1f}" if nbytes else NOTHING
+
+
+def count(number: int, noun: str) -> str:
+    """
+    A number of things.
+
+    >>> count(1, "node"), count(2048, "node")
+    ('1 node', '2,048 nodes')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def mean_count(value: float) -> str:
+    """
+    A mean number of events.
+
+    >>> mean_count(0.0483), mean_count(1335.24)
+    ('0.048', '1,335.2')
+    """
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2g}"
+
+
+def amount(value: float) -> str:
+    """
+    A large number in three or four digits.
+
+    >>> amount(405853388800), amount(15e12), amount(950)
+    ('405.9 billion', '15 trillion', '950')
+    """
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if value >= size:
+            return f"{value / size:.4g} {word}" if value < 1e4 * size else f"{value / size:,.0f} {word}"
+    return f"{value:,.0f}"
+
+
+def span(value: float) -> str:
+    """
+    A span of time in the unit that suits it.
+
+    >>> span(42.5), span(1930), span(35000), span(864000)
+    ('42.5 s', '32.2 min', '9.7 h', '10.00 days')
+    """
+    if value < 2 * MINUTE_SECONDS:
+        return f"{value:.1f} s"
+    if value < 2 * HOUR_SECONDS:
+        return f"{value / MINUTE_SECONDS:.1f} min"
+    if value < 2 * DAY_SECONDS:
+        return f"{value / HOUR_SECONDS:.1f} h"
+    return f"{value / DAY_SECONDS:,.2f} days"
+
+
+def is_numeric(cells: Iterable[str]) -> bool:
+    """
+    Whether a column holds nothing but numbers, and so is set flush right.
+
+    >>> is_numeric(["33.273", "1,024", "4.2%", "-"]), is_numeric(["-", "tp cp"])
+    (True, False)
+    """
+    bare = [cell.replace(",", "").removesuffix("%") for cell in cells if cell != NOTHING]
+    return all(_is_float(cell) for cell in bare)
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,161 @@
+"""Why nothing fits: every conflict and every repair that is named is real."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from constraints import memory, topology
+from constraints.rule import sentence
+from costmodel import step
+from costmodel.strategy import Sharding
+from planner.search import Status, search
+from planner.space import sequence_is_split_where_it_can_be
+from tests.builders import a_model, a_moe_model
+from tests.builders_cluster import GB
+from tests.builders_problem import a_problem, a_timed_device, limits_of
+
+NO_ROOM = sentence(memory.fits_in_device_memory)
+
+BIG = {"num_layers": 8, "hidden_size": 2048, "ffn_hidden_size": 8192, "vocab_size": 32000}
+"""Half a billion parameters: 1 GB of weights."""
+
+
+def entries(search_limits):
+    """The job's limits one by one, each with its sentence's beginning."""
+    pins = [(f"search.pin: {name} is", {"pin": {name: value}}) for name, value in search_limits.pin.items()]
+    allows = [(f"search.allow: {name} is", {"allow": {name: value}}) for name, value in search_limits.allow.items()]
+    return [*pins, *allows]
+
+
+def without(problem, sentences):
+    """The problem without the limits that some sentences name."""
+    search_limits = problem.search
+    kept = [entry for start, entry in entries(search_limits) if not any(s.startswith(start) for s in sentences)]
+    return replace(
+        problem,
+        search=limits_of(
+            pin={name: value for entry in kept for name, value in entry.get("pin", {}).items()},
+            allow={name: value for entry in kept for name, value in entry.get("allow", {}).items()},
+            framework_rules=search_limits.framework_rules,
+            memory_headroom_bytes=search_limits.memory_headroom_bytes,
+        ),
+    )
+
+
+CONTRADICTIONS = {
+    "tp beyond the scale-up domain": {"pin": {"tp": 16}},
+    "a degree that does not divide": {"pin": {"pp": 7, "vpp": 3}},
+    "degrees that do not multiply": {"pin": {"tp": 2, "cp": 2, "pp": 1, "dp": 1}},
+    "a feature without its degree": {"pin": {"tp": 1, "tp_overlap": 1, "mbs": 2}},
+    "two features": {"pin": {"recompute": 2, "activation_offload": 1}, "allow": {"pp": (1, 2)}},
+    "a rule of frameworks": {"pin": {"pp": 2, "sharding": Sharding.WEIGHTS}},
+    "experts of a dense model": {"allow": {"ep": (2, 4)}},
+    "an overlap that another pin excludes": {"pin": {"dp_overlap": 1, "sharding": 0, "cp": 1}},
+}
+
+
+@pytest.mark.parametrize("limits", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_what_is_released_makes_room(limits):
+    """Without the named entries there is a strategy, without fewer there is none."""
+    problem = a_problem(a_model(num_layers=4), **limits)
+
+    conflict = search(problem).conflict
+
+    assert conflict.release
+    assert search(without(problem, conflict.release)).status == Status.OPTIMAL
+    for one in conflict.release:
+        others = [other for other in conflict.release if other != one]
+        assert search(without(problem, others)).status == Status.INFEASIBLE
+
+
+@pytest.mark.parametrize("limits", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_rules_that_are_said_to_exclude_each_other_do(limits):
+    """With the limits of one conflict alone nothing is left; with one of them fewer something is."""
+    problem = a_problem(a_model(num_layers=4), **limits)
+    every = {start for start, _ in entries(problem.search)}
+
+    for rules in search(problem).conflict.exclusive:
+        named = {start for start in every if any(rule.startswith(start) for rule in rules)}
+        assert search(without(problem, every - named)).status == Status.INFEASIBLE
+        for one in named:
+            assert search(without(problem, every - named | {one})).status == Status.OPTIMAL
+
+
+def test_a_conflict_names_the_rule_of_physics_behind_it():
+    """The pin alone would not tell why."""
+    conflict = search(a_problem(pin={"tp": 16})).conflict
+
+    assert conflict.release == ("search.pin: tp is 16.",)
+    (rules,) = conflict.exclusive
+    assert "search.pin: tp is 16." in rules
+    assert len(rules) == 2
+
+
+def test_degrees_that_do_not_multiply_are_said_to():
+    """2 * 2 * 1 * 1 is not 8."""
+    conflict = search(a_problem(pin={"tp": 2, "cp": 2, "pp": 1, "dp": 1})).conflict
+
+    assert sentence(topology.degrees_multiply_to_the_devices) in conflict.exclusive[0]
+    assert len(conflict.exclusive[0]) == 5
+    assert {repair for repair in conflict.repairs if len(repair) == 1}
+
+
+def test_a_bound_of_the_search_is_named_where_it_matters():
+    """63 tokens are not split over 2 ranks, which the search would do; without the bound they could stay whole."""
+    problem = a_problem(pin={"tp": 2}, workload={"sequence_length": 63})
+
+    conflict = search(problem).conflict
+
+    assert sentence(sequence_is_split_where_it_can_be) in conflict.exclusive[0]
+    assert len(conflict.exclusive[0]) == 3
+    assert search(replace(problem, search=limits_of(pin={"tp": 2, "sequence_parallel": 0}))).status == Status.OPTIMAL
+
+
+def test_a_contradiction_without_any_limit_is_explained_by_physics():
+    """Eleven devices share neither eight sequences nor 64 tokens nor two layers."""
+    problem = a_problem(
+        a_model(num_layers=2, num_heads=4), num_devices=11, workload={"global_batch_size": 8, "sequence_length": 64}
+    )
+
+    conflict = search(problem).conflict
+
+    (rules,) = conflict.exclusive
+    assert sentence(topology.degrees_multiply_to_the_devices) in rules
+    assert conflict.release == ()
+    assert conflict.shortage_bytes is None
+
+
+@pytest.mark.parametrize("model", [a_model(**BIG), a_moe_model(**BIG, expert_ffn_hidden_size=2048)])
+def test_the_shortage_is_what_is_missing_to_the_byte(model):
+    """With so much more memory there is a strategy, with a byte less there is none."""
+    problem = a_problem(model, num_devices=2, device=a_timed_device(memory_bytes=0.3 * GB, host_memory_bytes=0.1 * GB))
+
+    conflict = search(problem).conflict
+
+    assert NO_ROOM in conflict.exclusive[0]
+    needed = problem.facts.cluster.device.memory_bytes + conflict.shortage_bytes
+    assert needed == pytest.approx(float(step.cost(problem.facts, conflict.closest.decisions()).device_bytes))
+    assert conflict.host_shortage_bytes == 0
+    assert search(with_memory(problem, needed + 1)).status == Status.OPTIMAL
+    assert search(with_memory(problem, needed - 1)).status == Status.INFEASIBLE
+
+
+def test_pins_that_cost_too_much_memory_stand_beside_it():
+    """Nothing sharded, nothing recomputed, one rank: releasing the pin helps, and so would memory."""
+    problem = a_problem(a_model(**BIG), device=a_timed_device(memory_bytes=4 * GB), pin={"dp": 8, "sharding": 0})
+
+    conflict = search(problem).conflict
+
+    assert any(NO_ROOM in rules and len(rules) > 1 for rules in conflict.exclusive)
+    assert len(conflict.release) == 1
+    assert search(without(problem, conflict.release)).status == Status.OPTIMAL
+    assert search(with_memory(problem, 4 * GB + conflict.shortage_bytes + 1)).status == Status.OPTIMAL
+
+
+def with_memory(problem, memory_bytes):
+    """The problem on devices with another memory."""
+    device = replace(problem.facts.cluster.device, memory_bytes=memory_bytes)
+    facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
+    return replace(problem, facts=facts)

@@ -1,0 +1,346 @@
+"""Reports: complete and strict for programs, within 100 columns for people; and the commands that print them."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import fields, replace
+
+import jsonschema
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.estimate import PARTS
+from costmodel.strategy import DECISIONS, Strategy
+from planner import cli
+from planner.plan import estimate, plan
+from planner.problem import load
+from planner.report import FORMATS, render
+from planner.report.console import WIDTH, console_text, table_lines
+from planner.report.document import document
+from planner.report.markdown import markdown_text
+from planner.search import Status
+from tests.planner.test_job import JOBS, a_job
+
+EXAMPLES = sorted(JOBS.glob("*.yaml"))
+
+NUMBER, COUNT = {"type": "number"}, {"type": "integer", "minimum": 0}
+
+PLAN_SCHEMA = {
+    "type": "object",
+    "required": ["strategy", "breakdown", "ranks", "checkpoint", "training_run"],
+    "properties": {
+        "step_time_seconds": {"type": "number", "exclusiveMinimum": 0},
+        "peak_memory_bytes": {"type": "number", "exclusiveMinimum": 0},
+        "tokens_per_second_per_gpu": NUMBER,
+        "model_tflops_per_gpu": NUMBER,
+        "mfu": {"type": "number", "minimum": 0, "maximum": 1},
+        "hfu": {"type": "number", "minimum": 0, "maximum": 1},
+        "strategy": {
+            "type": "object",
+            "required": [*DECISIONS, "num_microbatches"],
+            "properties": {
+                "tp": COUNT,
+                "num_microbatches": COUNT,
+                "sequence_parallel": {"type": "boolean"},
+                "sharding": {"enum": ["none", "optimizer", "gradients", "weights"]},
+                "recompute": {"enum": ["none", "selective", "full"]},
+            },
+        },
+        "breakdown": {
+            "type": "array",
+            "items": {"required": ["name", "exposed_seconds", "hidden_seconds"]},
+        },
+        "ranks": {
+            "type": "array",
+            "items": {"required": ["rank", "bytes", "peak_memory_bytes", "headroom_bytes", "host_memory_bytes"]},
+        },
+        "checkpoint": {"required": ["interval_steps", "interval_seconds"]},
+        "training_run": {"required": ["total_seconds", "days", "ettr", "gpu_hours", "num_failures"]},
+    },
+}
+
+
+def load_strictly(text):
+    """JSON as the standard has it: no NaN, no Infinity."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Mixtral 8x7B on 64 H100: experts, and a pipeline where the job asks for one."""
+    return load(a_job(model="mixtral-8x7b", top=3, search__allow={"pp": [1, 4]}))
+
+
+@pytest.fixture(scope="module")
+def report(problem):
+    """Three plans."""
+    return plan(problem)
+
+
+@pytest.fixture(scope="module")
+def estimated(problem):
+    """A strategy that rules forbid."""
+    return estimate(problem, {"tp": 16, "pp": 2, "recompute": "full"})
+
+
+@pytest.fixture(scope="module")
+def infeasible():
+    """405 billion parameters on 8 devices."""
+    return plan(load(a_job(model="llama3-405b", cluster__num_devices=8)))
+
+
+@pytest.fixture(scope="module")
+def every_report(report, estimated, infeasible):
+    """One of each kind, and searches that ran out of time."""
+    late = replace(report.outcome, status=Status.FEASIBLE, gap=0.1)
+    empty = replace(
+        late, status=Status.UNKNOWN, strategies=(), step_seconds=(), lower_bound_seconds=math.inf, gap=math.inf
+    )
+    return {
+        "plans": report,
+        "estimate": estimated,
+        "infeasible": infeasible,
+        "feasible": replace(report, outcome=late),
+        "unknown": replace(report, outcome=empty, plans=()),
+    }
+
+
+KINDS = ("plans", "estimate", "infeasible", "feasible", "unknown")
+
+
+# --- JSON ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_json_is_strict_and_versioned(every_report, kind):
+    """What is infinite, as a bound that nobody has, is null."""
+    whole = load_strictly(render(every_report[kind], "json"))
+
+    assert whole["format_version"] == 1
+    assert whole["kind"] == ("estimate" if kind == "estimate" else "plan")
+    assert whole == load_strictly(json.dumps(document(every_report[kind]), allow_nan=False))
+
+
+def test_json_holds_every_decision(report):
+    """A field that is new in Strategy and missing here would be lost to every program."""
+    [first, *_] = load_strictly(render(report, "json"))["plans"]
+
+    assert list(first["strategy"]) == [*(field.name for field in fields(Strategy)), "num_microbatches"]
+
+
+def test_json_plans_have_what_the_issue_names(report, estimated):
+    """Quantities with their units; an estimate is one plan, written flat."""
+    whole = load_strictly(render(report, "json"))
+
+    for one in (*whole["plans"], load_strictly(render(estimated, "json"))):
+        jsonschema.validate(one, PLAN_SCHEMA)
+    assert [one["number"] for one in whole["plans"]] == [1, 2, 3]
+    assert {"status", "lower_bound_seconds", "gap", "rounding_bound_seconds", "conventions"} <= set(whole)
+    assert (whole["status"], whole["gap"]) == ("optimal", 0.0)
+
+
+def test_json_breakdown_adds_up_to_the_step(report):
+    """Exposed parts only; hidden ones run behind them."""
+    for one in load_strictly(render(report, "json"))["plans"]:
+        assert [part["name"] for part in one["breakdown"]] == list(PARTS)
+        assert sum(part["exposed_seconds"] for part in one["breakdown"]) == pytest.approx(one["step_time_seconds"])
+
+
+def test_json_ranks_add_up_to_the_peak(estimated):
+    """Parts are the rank, the fullest rank is the peak, and the rest of the device is free."""
+    one = load_strictly(render(estimated, "json"))
+
+    assert [rank["rank"] for rank in one["ranks"]] == [0, 1]
+    for rank in one["ranks"]:
+        assert sum(rank["bytes"].values()) == pytest.approx(rank["peak_memory_bytes"])
+        assert rank["peak_memory_bytes"] + rank["headroom_bytes"] == pytest.approx(one["cluster"]["memory_bytes"])
+    assert max(rank["peak_memory_bytes"] for rank in one["ranks"]) == one["peak_memory_bytes"]
+
+
+def test_json_of_an_estimate_names_the_broken_rules(estimated):
+    """Programs ask ``allowed``, people read the sentences."""
+    one = load_strictly(render(estimated, "json"))
+
+    assert one["allowed"] is False
+    assert "Each tensor-parallel group stays inside one scale-up (NVLink) domain." in one["broken_rules"]
+
+
+def test_json_says_why_nothing_fits(infeasible):
+    """The rules in their own sentences, the shortage, and the strategy that comes closest."""
+    whole = load_strictly(render(infeasible, "json"))
+
+    assert (whole["status"], whole["plans"], whole["lower_bound_seconds"]) == ("infeasible", [], None)
+    assert whole["conflict"]["shortage_bytes"] > 0
+    assert any("memory of every device" in rule for rules in whole["conflict"]["exclusive_rules"] for rule in rules)
+    assert whole["conflict"]["closest"]["headroom_bytes"] < 0
+
+
+# --- CSV -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("plans", 3), ("estimate", 1), ("infeasible", 0), ("unknown", 0)])
+def test_csv_has_one_row_per_plan(every_report, kind, rows):
+    """The header is there even where no plan is."""
+    read = list(csv.reader(io.StringIO(render(every_report[kind], "csv"))))
+
+    assert len(read) == 1 + rows
+    assert {len(row) for row in read} == {len(read[0])}
+
+
+def test_csv_holds_decisions_and_parts(report):
+    """The same figures as the JSON."""
+    rows = list(csv.DictReader(io.StringIO(render(report, "csv"))))
+    plans = document(report)["plans"]
+
+    for row, one in zip(rows, plans, strict=True):
+        assert [row[name] for name in ("sharding", "recompute")] == [
+            one["strategy"]["sharding"],
+            one["strategy"]["recompute"],
+        ]
+        assert [int(row[name]) for name in ("tp", "dp", "num_microbatches")] == [
+            one["strategy"][name] for name in ("tp", "dp", "num_microbatches")
+        ]
+        exposed = sum(float(row[f"{part}_exposed_seconds"]) for part in PARTS)
+        assert exposed == pytest.approx(float(row["step_time_seconds"]))
+
+
+# --- text ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_fits_into_100_columns(every_report, kind):
+    """Plain ASCII, no trailing blanks, so that it can be pasted anywhere."""
+    text = console_text(every_report[kind])
+
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("plans", ("proven optimal", "Step of strategy 1", "gap 0.00%", "ETTR", "slower", "free GiB", "bubble")),
+        ("estimate", ("; forbidden", "Forbidden: this strategy breaks", "scale-up (NVLink) domain.")),
+        ("infeasible", ("nothing fits", "GiB of device memory per GPU", "No strategy satisfies all of these together")),
+        ("feasible", ("not proven optimal", "time ran out before the proof", "gap 10.00%")),
+        ("unknown", ("none within the time limit", "time ran out before a strategy was found")),
+    ],
+)
+def test_text_says_what_happened(every_report, kind, words):
+    """The second line already has the answer."""
+    text = console_text(every_report[kind])
+
+    assert all(word in text for word in words)
+    assert "nan" not in text.replace("nano", "")
+    assert "inf " not in text
+
+
+def test_long_pipelines_show_the_telling_ranks():
+    """Of 32 ranks, all different, the console shows a few and says so; the JSON has all."""
+    problem = load(a_job(model="llama3-405b", cluster__num_devices=2048, training__global_batch_size=2048))
+
+    report = estimate(problem, {"tp": 8, "pp": 32})
+    text = console_text(report)
+
+    assert "Of 32 ranks the ends, the middle, the fullest and the slowest; the JSON has all." in text
+    assert len(text.splitlines()) < 70
+    assert len(document(report)["ranks"]) == 32
+
+
+def test_numbers_stand_flush_right():
+    """Text left, numbers right, a dash for nothing."""
+    lines = list(table_lines(("name", "s"), (("a", "1.5"), ("bcd ef", "-"))))
+
+    assert lines == ["name      s", "a       1.5", "bcd ef    -"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_markdown_tables_are_valid(every_report, kind):
+    """Every table has a header, a rule below it, and as many cells in each row."""
+    blocks = markdown_text(every_report[kind]).split("\n\n")
+    tables = [block.splitlines() for block in blocks if block.startswith("|")]
+
+    assert blocks[0].startswith("# ")
+    for header, rule, *rows in tables:
+        assert set(rule) <= set("|:- ")
+        assert {line.count("|") for line in (rule, *rows)} == {header.count("|")}
+        assert rows
+
+
+def test_unknown_formats_are_refused(report):
+    """One message that names the nearest."""
+    with pytest.raises(SpecError, match="there is no format 'jsn'"):
+        render(report, "jsn")
+
+
+def test_the_command_line_offers_every_format():
+    """Two lists, because the command line imports nothing."""
+    assert cli.REPORT_FORMATS == FORMATS
+
+
+# --- commands, end to end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_jobs_are_planned(path, capsys):
+    """Proven within the time limit; the detailed estimate agrees with what was searched."""
+    assert cli.main(["plan", str(path), "--format", "json"]) == 0
+
+    whole = load_strictly(capsys.readouterr().out)
+    assert whole["status"] == "optimal"
+    assert whole["plans"][0]["step_time_seconds"] == pytest.approx(whole["lower_bound_seconds"], abs=2e-6)
+    assert whole["plans"][0]["headroom_bytes"] >= whole["job"]["memory_headroom_bytes"]
+
+
+def test_estimate_command(capsys):
+    """The issue's own example, with the same parts as a plan."""
+    job = str(JOBS / "llama3-405b-2048xh100.yaml")
+
+    assert cli.main(["estimate", job, "tp=8", "pp=16", "--format", "json"]) == 0
+
+    one = load_strictly(capsys.readouterr().out)
+    assert (one["strategy"]["tp"], one["strategy"]["pp"], one["strategy"]["dp"]) == (8, 16, 16)
+    assert len(one["ranks"]) == 16
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_output_goes_to_a_file(form, tmp_path, capsys):
+    """As it would be printed."""
+    job, target = str(JOBS / "llama3-8b-8xh100.yaml"), tmp_path / "report"
+    estimate_it = ["estimate", job, "tp=4", "--format", form]
+
+    assert cli.main(estimate_it) == 0
+    assert cli.main([*estimate_it, "-o", str(target)]) == 0
+
+    assert target.read_text() == capsys.readouterr().out
+
+
+def test_an_impossible_job_ends_with_1(capsys):
+    """Llama-3-405B on 8 GPUs: an answer on stdout, nothing on stderr but progress."""
+    job = str(JOBS / "llama3-405b-2048xh100.yaml")
+
+    assert cli.main(["plan", job, "cluster.num_devices=8"]) == 1
+
+    out, err = capsys.readouterr()
+    assert "nothing fits; the closest strategy lacks" in out
+    assert "Traceback" not in err
+
+
+def test_a_wrong_decision_ends_with_2(capsys):
+    """Nothing on stdout."""
+    assert cli.main(["estimate", str(JOBS / "llama3-8b-8xh100.yaml"), "tp=16"]) == 2
+
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "planner: strategy.dp: nothing is left for it: tp * cp * pp = 16 of 8 devices.\n")
+
+
+def test_no_time_ends_with_3(capsys):
+    """A bound, but no strategy."""
+    assert cli.main(["plan", str(JOBS / "llama3-405b-2048xh100.yaml"), "--time-limit", "1e-6"]) == 3
+    assert "none within the time limit" in capsys.readouterr().out

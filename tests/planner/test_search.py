@@ -1,0 +1,301 @@
+"""The search: proof, ties, several strategies, time limits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import pytest
+
+from costmodel import step
+from costmodel.strategy import OVERLAPS, Recompute
+from planner import search as module
+from planner.candidates import not_dominated
+from planner.search import GROUP_DECISIONS, Status, search
+from tests.builders import a_model, a_moe_model
+from tests.builders_cluster import GB
+from tests.builders_problem import a_problem, a_timed_device
+
+PINS = dict.fromkeys(("sharding", "recompute", "activation_offload", "optimizer_offload"), 0)
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A cost made up by a test."""
+
+    step_seconds: object
+    device_bytes: object = 0.0
+    host_bytes: object = 0.0
+
+
+def nothing_is_known(facts, decisions):
+    """The loosest bound."""
+    return np.zeros(np.shape(decisions["tp"]))
+
+
+def searched(problem, cost):
+    """A search with a made-up cost."""
+    return search(problem, cost=cost, lower_bound=nothing_is_known, memory=cost)
+
+
+def test_an_optimal_outcome_carries_its_proof():
+    """The bound meets the value, the value is that of the strategy in floats."""
+    problem = a_problem(a_moe_model(num_layers=4), num_devices=16)
+
+    outcome = search(problem)
+
+    (strategy,) = outcome.strategies
+    assert outcome.status == Status.OPTIMAL
+    assert outcome.gap == 0
+    assert outcome.step_seconds == (float(step.cost(problem.facts, strategy.decisions()).step_seconds),)
+    assert abs(outcome.lower_bound_seconds - outcome.step_seconds[0]) <= outcome.rounding_bound_seconds
+    assert outcome.conflict is None
+    assert outcome.effort.num_rows_tabulated <= outcome.effort.num_rows
+
+
+def test_the_bound_only_saves_work():
+    """With a bound that knows nothing, the same strategy comes out of more rows."""
+    problem = a_problem(a_model(num_layers=4, hidden_size=512, ffn_hidden_size=2048), num_devices=16)
+
+    with_bound, without = search(problem), search(problem, lower_bound=nothing_is_known)
+
+    assert with_bound.strategies == without.strategies
+    assert with_bound.effort.num_rows_tabulated < without.effort.num_rows_tabulated == without.effort.num_rows
+
+
+def test_several_strategies_differ_in_their_degrees():
+    """One per group, best first, and the first is that of a search for one."""
+    problem = a_problem(a_moe_model(num_layers=4), num_devices=16)
+
+    outcome = search(replace(problem, top=8))
+
+    groups = {tuple(getattr(strategy, name) for name in GROUP_DECISIONS) for strategy in outcome.strategies}
+    assert len(groups) == len(outcome.strategies) == 8
+    assert list(outcome.step_seconds) == sorted(outcome.step_seconds)
+    assert outcome.strategies[0] == search(problem).strategies[0]
+
+
+def test_fewer_groups_than_wanted_are_all_listed():
+    """Two devices and one sequence leave two groups."""
+    outcome = search(a_problem(a_model(), num_devices=2, workload={"global_batch_size": 1}, top=10))
+
+    assert outcome.status == Status.OPTIMAL
+    assert len(outcome.strategies) == 2
+
+
+def test_equal_times_are_decided_by_memory_then_by_decisions():
+    """All strategies take a second; full recomputation is made smallest, everything else is equal."""
+
+    def cost(facts, decisions):
+        one = decisions["recompute"] + 0.0
+        return MadeUp(step_seconds=one * 0 + 1.0, device_bytes=GB - one * 1e8)
+
+    outcome = searched(a_problem(), cost)
+
+    (strategy,) = outcome.strategies
+    assert strategy.recompute == Recompute.FULL
+    assert (strategy.tp, strategy.cp, strategy.pp, strategy.mbs, strategy.sharding) == (1, 1, 1, 1, 0)
+    assert not any(getattr(strategy, name) for name in OVERLAPS)
+
+
+def test_differences_below_a_tick_do_not_switch_overlaps_on():
+    """A gain of a nanosecond is none."""
+
+    def cost(facts, decisions):
+        return MadeUp(step_seconds=1.0 - 1e-9 * decisions["tp_overlap"] - 1e-9 * decisions["dp_overlap"])
+
+    outcome = searched(a_problem(), cost)
+
+    assert not any(getattr(outcome.strategies[0], name) for name in OVERLAPS)
+
+
+def test_a_pinned_overlap_stays_on_although_it_costs():
+    """The fastest overlaps are chosen among the allowed ones."""
+
+    def cost(facts, decisions):
+        return MadeUp(step_seconds=1.0 + sum(decisions[name] for name in OVERLAPS))
+
+    outcome = searched(a_problem(pin={"tp": 2, "tp_overlap": 1}), cost)
+
+    assert [getattr(outcome.strategies[0], name) for name in OVERLAPS] == [True, False, False, False, False]
+
+
+def test_an_overlap_that_takes_memory_is_used_only_where_it_fits():
+    """It saves time everywhere, and its memory is there with full recomputation only, which is slower on its own."""
+
+    def cost(facts, decisions):
+        full = decisions["recompute"] == Recompute.FULL
+        device_bytes = np.where(full, 0.2 * GB, 0.4 * GB) + 0.2 * GB * decisions["tp_overlap"]
+        return MadeUp(step_seconds=3.0 + 0.5 * full - 1.0 * decisions["tp_overlap"], device_bytes=device_bytes)
+
+    outcome = searched(a_problem(pin={"tp": 2}, device=a_timed_device(memory_bytes=0.5 * GB)), cost)
+
+    assert outcome.step_seconds == (2.5,)
+    assert outcome.strategies[0].tp_overlap
+    assert outcome.strategies[0].recompute == Recompute.FULL
+
+
+def test_memory_decides_to_the_byte():
+    """The fastest strategy fits with one byte less of it, and does not with one byte too much."""
+    needed = 0.5 * GB + 3
+
+    def cost(facts, decisions):
+        fast = decisions["recompute"] == Recompute.NONE
+        return MadeUp(step_seconds=np.where(fast, 1.0, 2.0), device_bytes=np.where(fast, needed, 1.0))
+
+    fits = searched(a_problem(device=a_timed_device(memory_bytes=needed)), cost)
+    does_not = searched(a_problem(device=a_timed_device(memory_bytes=needed - 1)), cost)
+
+    assert fits.step_seconds == (1.0,)
+    assert does_not.step_seconds == (2.0,)
+
+
+def test_memory_that_fits_exactly_survives_the_noise_of_floats():
+    """A table and a scalar may sum in another order; the last bit is no reason to fail."""
+    needed = 0.7 * GB
+
+    def cost(facts, decisions):
+        alone = np.ndim(decisions["tp"]) == 0
+        return MadeUp(step_seconds=1.0, device_bytes=np.nextafter(needed, np.inf) if alone else needed)
+
+    outcome = searched(a_problem(device=a_timed_device(memory_bytes=needed)), cost)
+
+    assert outcome.status == Status.OPTIMAL
+
+
+def test_headroom_is_left_free():
+    """The best strategy of a tight device changes when headroom is asked for."""
+    problem = a_problem(a_model(num_layers=4, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32000))
+    best = search(problem)
+    used = float(step.cost(problem.facts, best.strategies[0].decisions()).device_bytes)
+    limits = replace(problem.search, memory_headroom_bytes=problem.facts.cluster.device.memory_bytes - used + 1)
+
+    cramped = search(replace(problem, search=limits))
+
+    assert cramped.status == Status.OPTIMAL
+    assert cramped.step_seconds > best.step_seconds
+
+
+def test_strategies_that_cannot_be_timed_are_left_out():
+    """A measured profile has no time for some shapes: infinite or undefined."""
+
+    def cost(facts, decisions):
+        unknown = np.where(decisions["tp"] == 1, np.inf, np.nan)
+        return MadeUp(step_seconds=np.where(decisions["tp"] == 2, 1.0, unknown) + 0.0 * decisions["tp_overlap"])
+
+    outcome = searched(a_problem(), cost)
+
+    assert outcome.strategies[0].tp == 2
+
+
+def test_times_beyond_the_solver_still_have_an_answer():
+    """A step of 10^20 seconds saturates the ticks."""
+    outcome = searched(a_problem(), lambda facts, decisions: MadeUp(step_seconds=1e20 * decisions["tp"]))
+
+    assert len(outcome.strategies) == 1
+
+
+def test_without_time_there_is_no_claim():
+    """Nothing found and nothing proven, but the bound of the rows holds."""
+    problem = a_problem(time_limit_seconds=1e-9)
+
+    outcome = search(problem)
+
+    assert outcome.status == Status.UNKNOWN
+    assert outcome.strategies == ()
+    assert 0 < outcome.lower_bound_seconds <= search(a_problem()).step_seconds[0]
+    assert outcome.conflict is None
+
+
+def test_time_that_runs_out_leaves_a_gap(monkeypatch):
+    """The clock jumps after the first batch: a strategy in hand, bounded by the next row."""
+    problem = a_problem(a_moe_model(num_layers=6), num_devices=32, workload={"global_batch_size": 64})
+    monkeypatch.setattr(module, "FIRST_BATCH_ROWS", 1)
+    clock = {"now": 0.0}
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock["now"])
+
+    def cost(facts, decisions):
+        clock["now"] += 40.0
+        return step.cost(facts, decisions)
+
+    outcome = search(problem, cost=cost)
+
+    best = search(problem)
+    assert outcome.status == Status.FEASIBLE
+    assert 0 < outcome.gap < 1
+    assert outcome.lower_bound_seconds <= best.lower_bound_seconds <= outcome.step_seconds[0]
+
+
+def test_a_search_that_finds_nothing_for_long_asks_for_the_roomiest_row(monkeypatch):
+    """The only row that fits comes last by its bound; then the search goes on from it."""
+    monkeypatch.setattr(module, "FRUITLESS_ROWS", 32)
+
+    def cost(facts, decisions):
+        last = decisions["tp"] * decisions["pp"] == 8
+        return MadeUp(step_seconds=np.where(last, 9.0, 1.0), device_bytes=np.where(last, 0.0, 1e15))
+
+    outcome = search(
+        a_problem(a_model(num_layers=8)),
+        cost=cost,
+        memory=cost,
+        lower_bound=lambda facts, decisions: np.where(decisions["tp"] * decisions["pp"] == 8, 9.0, 1.0),
+    )
+
+    assert outcome.status == Status.OPTIMAL
+    assert outcome.step_seconds == (9.0,)
+
+
+def test_nothing_that_fits_is_proven_infeasible_early(monkeypatch):
+    """After few rows the solver is asked about memory alone."""
+    monkeypatch.setattr(module, "FRUITLESS_ROWS", 32)
+    problem = a_problem(a_model(num_layers=8), device=a_timed_device(memory_bytes=1e6))
+
+    outcome = search(problem)
+
+    assert outcome.status == Status.INFEASIBLE
+    assert outcome.effort.num_rows_tabulated < outcome.effort.num_rows
+    assert outcome.gap == outcome.lower_bound_seconds == np.inf
+
+
+def test_an_empty_space_is_infeasible():
+    """Seven heads and a pin of tp = 2."""
+    outcome = search(a_problem(a_model(num_heads=7, num_kv_heads=7, head_dim=8), pin={"tp": 2}))
+
+    assert outcome.status == Status.INFEASIBLE
+    assert outcome.effort.num_rows == 0
+
+
+SCRIPT = """
+import json
+from dataclasses import asdict
+from planner.search import search
+from tests.builders import a_moe_model
+from tests.builders_problem import a_problem
+outcome = search(a_problem(a_moe_model(num_layers=4), num_devices=16, top=5))
+print(json.dumps([[asdict(one) for one in outcome.strategies], outcome.step_seconds]))
+"""
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_the_same_problem_gives_the_same_bytes(hash_seed):
+    """Whatever the order of Python's sets."""
+    here = search(a_problem(a_moe_model(num_layers=4), num_devices=16, top=5))
+
+    there = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": hash_seed}
+    )
+
+    assert there.stdout.strip() == json.dumps([[asdict(one) for one in here.strategies], here.step_seconds])
+
+
+def test_candidates_that_another_beats_in_everything_are_dropped():
+    """Of three equal ones the first stays; groups do not compete."""
+    ticks = np.array([1, 1, 2, 2, 3, 1])
+    device = np.array([5, 5, 4, 6, 4, 5])
+    host = np.array([0, 0, 0, 0, 0, 0])
+    group = np.array([0, 0, 0, 0, 0, 1])
+
+    assert not_dominated(ticks, device, host, group).tolist() == [0, 2, 5]

@@ -1,0 +1,119 @@
+"""The space: rows, features, and their number."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from constraints.verdict import violated
+from costmodel.strategy import DECISIONS, FLAGS, Sharding
+from planner.space import MAX_MICRO_BATCH_SIZE, ROW_DECISIONS, build_space, divisors, micro_batches_are_small
+from tests.builders import a_model, a_moe_model
+from tests.builders_problem import a_problem
+
+
+def rows_of(space) -> list[tuple[int, ...]]:
+    """The rows, one tuple each."""
+    return list(zip(*(space.rows[name].tolist() for name in ROW_DECISIONS), strict=True))
+
+
+def test_rows_of_two_devices_can_be_listed_by_hand():
+    """Two layers on two devices, one sequence: split the heads, the sequence or the layers (m >= p forbids that)."""
+    problem = a_problem(a_model(), num_devices=2, workload={"global_batch_size": 1})
+
+    space = build_space(problem)
+
+    #      tp cp pp dp ep etp vpp mbs sequence_parallel
+    assert rows_of(space) == [(1, 2, 1, 1, 1, 1, 1, 1, False), (2, 1, 1, 1, 1, 1, 1, 1, True)]
+
+
+def test_every_row_satisfies_every_rule_of_rows():
+    """Asked again one row at a time."""
+    problem = a_problem(a_moe_model(), num_devices=16)
+    space = build_space(problem)
+
+    for values in rows_of(space):
+        assert not violated(problem.facts, dict(zip(ROW_DECISIONS, values, strict=True)), rules=space.rules.rows)
+
+
+def test_size_counts_the_strategies_that_the_rules_allow():
+    """Counted one strategy at a time on a sample of rows."""
+    problem = a_problem(a_moe_model(), num_devices=8, allow={"mbs": (2,), "vpp": (1, 2)})
+    space = build_space(problem)
+
+    counted = 0
+    for values in rows_of(space):
+        for features in product(*(column.tolist() for column in space.features.values())):
+            strategy = dict(zip(DECISIONS, (*values, *features), strict=True))
+            counted += not violated(problem.facts, strategy, rules=space.rules.mixed)
+
+    assert space.size == counted
+    assert space.raw_size > space.size
+
+
+def test_a_box_holds_the_allowed_features_of_its_rows():
+    """Whatever the box leaves out, no row of it may have."""
+    space = build_space(a_problem(a_moe_model(), num_devices=8))
+    rows = np.arange(0, space.num_rows, 7)
+
+    box = space.box(rows)
+
+    assert box.allowed.sum() == space.allowed[space.feature_class[rows]].sum()
+    assert all(set(values.tolist()) <= set(space.features[name].tolist()) for name, values in box.features.items())
+
+
+def test_without_data_parallel_ranks_nothing_is_sharded():
+    """Pinned to dp = cp = 1, weights have no replicas."""
+    space = build_space(a_problem(num_devices=4, pin={"dp": 1, "cp": 1}))
+
+    box = space.box(np.arange(space.num_rows))
+
+    assert box.features["sharding"].tolist() == [Sharding.NONE]
+    assert not box.features["dp_overlap"].any()
+
+
+def test_a_pin_beyond_the_usual_values_is_tried():
+    """A micro-batch of 32 is more than the search tries by itself, sequence_parallel = false less than it uses."""
+    problem = a_problem(pin={"mbs": 32, "sequence_parallel": 0}, workload={"global_batch_size": 64})
+
+    space = build_space(problem)
+
+    assert set(space.rows["mbs"].tolist()) == {32}
+    assert set(space.rows["tp"].tolist()) >= {1, 2}
+    assert not space.rules.bounds
+
+
+def test_the_search_names_what_it_leaves_out():
+    """Its own bounds are reported, and say the number that they use."""
+    space = build_space(a_problem())
+
+    assert len(space.rules.bound_sentences) == 2
+    assert str(MAX_MICRO_BATCH_SIZE) in micro_batches_are_small.__doc__
+
+
+def test_huge_pins_leave_an_empty_space():
+    """No product overflows into a row."""
+    space = build_space(a_problem(pin={"tp": 10**9, "cp": 10**9, "pp": 10**9, "dp": 10**9}))
+
+    assert (space.num_rows, space.size) == (0, 0)
+
+
+def test_flags_are_bools():
+    """Formulas negate them."""
+    space = build_space(a_problem())
+    values = space.rows | space.features
+
+    assert all((values[name].dtype == bool) == (name in FLAGS) for name in DECISIONS)
+
+
+@pytest.mark.parametrize("number", [1, 2, 12, 36, 97, 65536, 999_999_937])
+def test_divisors_divide_and_are_complete(number):
+    """Each with its partner; 999,999,937 is prime."""
+    found = divisors(number)
+
+    assert all(number % divisor == 0 for divisor in found)
+    assert sorted(number // divisor for divisor in found) == list(found)
+    assert found[0] == 1
+    assert len(found) == len(set(found))

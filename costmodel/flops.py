@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
+from costmodel.compute import SELECTIVE_OPERATORS
 from costmodel.layers import Shape, head_operators, layer_operators, mtp_operators
 from costmodel.operators.work import Operator
 from costmodel.parameters import whole_shape
 from costmodel.spec import Model
+from costmodel.strategy import Recompute
 
 AttentionConvention: TypeAlias = Literal["full", "causal"]
 """Whether the scores that the causal mask hides are counted (MoFa, Megatron-LM) or not."""
@@ -69,6 +71,40 @@ def model_flops_per_token(model: Model, sequence_length: int, attention: Attenti
     matmuls = forward_matmul_flops(model, tokens=sequence_length)
     scores = forward_attention_flops(model, sequence_length=sequence_length, attention=attention)
     return 3 * (matmuls + scores) / sequence_length
+
+
+def recomputed_flops_per_token(
+    model: Model, sequence_length: int, attention: AttentionConvention, *, recompute: Recompute
+) -> float:
+    """
+    FLOPs per token that the backward pass computes again, the difference between HFU and MFU.
+
+    Full recomputation repeats the forward pass of all layers, selective recomputation the projections to Q, K and V
+    and the attention core. The head is never recomputed.
+
+    Parameters
+    ----------
+    model, sequence_length, attention
+        As in :func:`model_flops_per_token`.
+    recompute
+        What is computed again.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (30) and (32).
+    """
+    if recompute == Recompute.NONE:
+        return 0.0
+    shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
+    by_kind = {
+        layer: sum(
+            float(operator.flops)
+            for operator in layer_operators(layer, shape)
+            if operator.kind != "elementwise" and (recompute == Recompute.FULL or operator.name in SELECTIVE_OPERATORS)
+        )
+        for layer in model.kinds
+    }
+    return sum(by_kind[layer] for layer in (*model.layers, *model.mtp_layers)) / sequence_length
 
 
 def _forward_operators(model: Model, shape: Shape) -> Iterable[Operator]:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from constraints import Rule, sentence
 from constraints.verdict import violated
 from costmodel import estimate as detail
-from costmodel.compute import SELECTIVE_OPERATORS
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.estimate import Estimate, RankEstimate
-from costmodel.flops import AttentionConvention, model_flops_per_token
+from costmodel.flops import AttentionConvention, model_flops_per_token, recomputed_flops_per_token
 from costmodel.layers import embedding_operators, head_operators, layer_operators, mtp_operators
 from costmodel.operators.source import operator_times
 from costmodel.operators.work import Operator
@@ -318,40 +317,6 @@ def _flops_per_second(facts: Facts, *, flops_per_token: float, step_seconds: flo
             facts.cluster, facts.workload, flops_per_token=flops_per_token, step_seconds=step_seconds
         )
     )
-
-
-def recomputed_flops_per_token(
-    model: Model, sequence_length: int, attention: AttentionConvention, *, recompute: Recompute
-) -> float:
-    """
-    FLOPs per token that the backward pass computes again, the difference between HFU and MFU.
-
-    Full recomputation repeats the forward pass of all layers, selective recomputation the projections to Q, K and V
-    and the attention core. Head and multi-token prediction are never recomputed.
-
-    Parameters
-    ----------
-    model, sequence_length, attention
-        As in :func:`costmodel.flops.model_flops_per_token`.
-    recompute
-        What is computed again.
-
-    References
-    ----------
-    MoFa, arXiv:2511.09837, equations (30) and (32).
-    """
-    if recompute == Recompute.NONE:
-        return 0.0
-    shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
-    by_kind = {
-        layer: sum(
-            float(operator.flops)
-            for operator in layer_operators(layer, shape)
-            if operator.kind != "elementwise" and (recompute == Recompute.FULL or operator.name in SELECTIVE_OPERATORS)
-        )
-        for layer in model.kinds
-    }
-    return sum(by_kind[layer] for layer in model.layers) / sequence_length
 
 
 # --- the setting -------------------------------------------------------------------------------------------

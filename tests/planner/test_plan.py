@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import planner
 from costmodel.errors import SpecError
+from costmodel.flops import recomputed_flops_per_token
 from costmodel.spec import Experts
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, Recompute, Sharding
-from planner.plan import complete, estimate, plan, recomputed_flops_per_token
+from planner.plan import complete, estimate, plan
 from planner.problem import load
 from planner.report import FORMATS, render
 from planner.schedule import schedule_checkpoints

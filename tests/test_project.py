@@ -1,0 +1,227 @@
+"""The project keeps its word: what is documented exists, what exists is documented, nothing grows without bound."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from constraints import RULES, sentence
+from costmodel.strategy import DECISIONS
+from planner import cli
+from planner.describe import describe_catalog
+from tests import readme_example
+
+ROOT = Path(__file__).parents[1]
+
+PACKAGES = ("costmodel", "constraints", "planner")
+
+MAX_FUNCTION_LINES = 50
+MAX_FILE_LINES = 500
+"""Docstrings, comments and empty lines not counted."""
+
+GENERATED = {".git", ".hypothesis", "__pycache__", "build", "dist"}
+
+FILES = sorted(
+    path
+    for path in ROOT.rglob("*")
+    if path.is_file()
+    and not any(part in GENERATED or part.startswith(".venv") for part in path.relative_to(ROOT).parts)
+    and not any(part.endswith(("_cache", ".egg-info")) for part in path.relative_to(ROOT).parts)
+)
+
+PYTHON = [path for path in FILES if path.suffix == ".py"]
+MARKDOWN = [path for path in FILES if path.suffix == ".md"]
+PUBLIC = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in PACKAGES]
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+MACHINE_PATH = re.compile(r"(?<![\w.~/])/(?:home|root|tmp|mnt|work|Users)/\w")
+
+
+def label(path: Path) -> str:
+    """The path as one reads it."""
+    return str(path.relative_to(ROOT))
+
+
+def pasted(name: str) -> list[str]:
+    """Lines of the README's code block below ``<!-- command: name -->``."""
+    _, _, rest = README.partition(f"<!-- command: {name} -->\n")
+    return rest.split("```")[1].splitlines()[1:]
+
+
+def subcommands() -> dict[str, argparse.ArgumentParser]:
+    """The parsers of ``planner plan`` and its siblings."""
+    actions = cli._parser()._actions
+    (choices,) = (action.choices for action in actions if isinstance(action, argparse._SubParsersAction))
+    return dict(choices)
+
+
+def readme_commands() -> list[list[str]]:
+    """Arguments of each ``planner ...`` line in the README's shell blocks."""
+    blocks = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+    lines = [part.strip() for text in blocks for line in text.splitlines() for part in line.split("&&")]
+    return [shlex.split(line)[1:] for line in lines if re.match(r"(\S*/)?planner ", line)]
+
+
+def is_docstring(node: ast.AST) -> bool:
+    """A string that stands alone."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def code_lines(path: Path) -> set[int]:
+    """Numbers of the lines that hold code."""
+    text = path.read_text(encoding="utf-8")
+    strings = {
+        number
+        for node in ast.walk(ast.parse(text))
+        if is_docstring(node)
+        for number in range(node.lineno, node.end_lineno + 1)
+    }
+    lines = enumerate(text.splitlines(), start=1)
+    return {number for number, line in lines if line.strip() and not line.lstrip().startswith("#")} - strings
+
+
+# --- the README ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", readme_commands(), ids=" ".join)
+def test_commands_of_the_readme_exist(arguments):
+    """Every command that the README shows parses, and its files are there."""
+    parsed = cli._parse(arguments)
+
+    assert callable(parsed.run)
+    assert all((ROOT / word).exists() for word in arguments if word.startswith("benchmarks/"))
+
+
+@pytest.mark.parametrize("command", subcommands())
+def test_every_command_is_in_the_readme(command):
+    """Nobody should need the help to learn that a command exists."""
+    assert command in {arguments[0] for arguments in readme_commands()}
+
+
+@pytest.mark.parametrize("command", subcommands())
+def test_every_option_is_in_the_readme(command):
+    """The README shows each option once; ``-o`` stands for ``--output``."""
+    options = {string for action in subcommands()[command]._actions for string in action.option_strings}
+
+    assert options - {"-h", "--help", "--output"} <= {word for arguments in readme_commands() for word in arguments}
+
+
+def test_readme_shows_what_plan_prints():
+    """The example is the first command's own output; ``python -m tests.readme_example`` writes it anew."""
+    assert readme_commands()[0] == ["plan", readme_example.JOB]
+    assert readme_example.shown() == readme_example.example()
+
+
+def test_two_commands_are_lines_to_paste():
+    """One line each, from an empty environment."""
+    assert [len(pasted(name)) for name in ("plan", "test")] == [1, 1]
+    assert all(pasted(name)[0].startswith("python3.11 -m venv .venv && ") for name in ("plan", "test"))
+
+
+def test_ci_runs_the_commands_of_the_readme():
+    """It takes them from between the markers, so that they cannot drift apart."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+    assert "run_readme_command plan" in script
+    assert "run_readme_command test" in script
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_every_decision_is_in_the_glossary(name):
+    """What the planner may choose has a line that says what it means."""
+    _, _, glossary = README.partition("## Glossary")
+
+    assert f"| `{name}` |" in glossary
+
+
+@pytest.mark.parametrize("code", ["0", "1", "2", "3"])
+def test_every_exit_code_is_in_the_readme(code):
+    """What scripts rely on."""
+    assert f"| {code} | " in README
+
+
+# --- the rest of the words -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=label)
+def test_links_lead_somewhere(path):
+    """Every relative link of a document names a file or folder."""
+    targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("path", [path for path in PUBLIC if path.name != "__init__.py"], ids=label)
+def test_every_module_is_on_the_sign_of_its_folder(path):
+    """The README of a folder names each file in it."""
+    assert f"`{path.name}`" in (path.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_changelog_has_the_version():
+    """What is released is described."""
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+    assert f"\n## {PROJECT['version']} " in changelog
+
+
+def test_the_command_line_knows_its_distribution():
+    """``planner --version`` asks for the distribution by name."""
+    assert PROJECT["name"] == cli.DISTRIBUTION
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_rule_is_a_sentence(rule):
+    """The user reads it in a list: one line, from a capital to a full stop."""
+    assert re.fullmatch(r"[A-Z].*[^.]\.", sentence(rule))
+
+
+@pytest.mark.parametrize("kind", ["devices", "models", "precisions"])
+def test_every_catalog_entry_has_a_source(kind):
+    """No number comes from nowhere."""
+    entries = describe_catalog(kind)[kind]
+
+    assert [entry["name"] for entry in entries if not (entry.get("sources") or entry.get("source"))] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_no_file_names_a_place_on_a_machine(path):
+    """A path that exists on one machine only helps nobody else."""
+    assert MACHINE_PATH.findall(path.read_text(encoding="utf-8")) == []
+
+
+# --- the code --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PUBLIC, ids=label)
+def test_everything_public_has_a_docstring(path):
+    """Modules, classes, functions and methods without a leading underscore say what they are."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    homes = [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))]
+    named = [node for home in homes for node in home.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+
+    assert ast.get_docstring(tree)
+    assert [n.name for n in named if not n.name.startswith("_") and not ast.get_docstring(n)] == []
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=label)
+def test_functions_fit_on_a_screen(path):
+    """Fifty lines of code are enough for one thought."""
+    lines = code_lines(path)
+    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    sizes = {node.name: len(lines & set(range(node.lineno, node.end_lineno + 1))) for node in functions}
+
+    assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION_LINES} == {}
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=label)
+def test_files_have_one_subject(path):
+    """Five hundred lines of code are enough for one subject."""
+    assert len(code_lines(path)) <= MAX_FILE_LINES

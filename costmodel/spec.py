@@ -601,9 +601,12 @@ class Reliability:
         Training time lost per checkpoint.
     init_seconds
         From the start of the job to its first step.
+    write_seconds
+        From the start of a checkpoint until it is on storage, beside the training: the shortest interval.
     """
 
     failures_per_node_day: NotNegative
     mttr_seconds: NotNegative
     checkpoint_seconds: NotNegative
     init_seconds: NotNegative = 0.0
+    write_seconds: NotNegative = 0.0

@@ -189,6 +189,8 @@ class EstimateReport:
         The strategy and all that follows from it.
     broken_rules
         The sentences of the rules that forbid it.
+    assumed
+        Decisions that were not given, with the values that they got.
     """
 
     problem: Problem
@@ -196,6 +198,7 @@ class EstimateReport:
     conventions: Conventions
     plan: Plan
     broken_rules: tuple[str, ...]
+    assumed: Mapping[str, int]
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -257,7 +260,8 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     SpecError
         If a name or a value is wrong, or if the strategy is so far from the job that it has no cost.
     """
-    strategy = complete(problem.facts, {**problem.search.pin, **_checked(decisions)})
+    given = {**problem.search.pin, **_checked(decisions)}
+    strategy = complete(problem.facts, given)
     _require_cost(problem.facts, strategy)
     conventions = _conventions(problem.facts)
     estimated = _plan(problem, strategy, conventions)
@@ -267,6 +271,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
         conventions=conventions,
         plan=estimated,
         broken_rules=tuple(sentence(rule) for rule in _broken_rules(problem, estimated.estimate)),
+        assumed={name: value for name, value in strategy.decisions().items() if name not in given},
     )
 
 

@@ -329,29 +329,30 @@ def _reliability(section: ReliabilitySection, recovery: tuple[RecoveryLevel, ...
     entries = {
         "failures_per_node_day": section.failures_per_node_day,
         "mttr_seconds": formulas.mttr_seconds(recovery) if section.mttr_seconds is None else section.mttr_seconds,
-        "checkpoint_seconds": _checkpoint_seconds(section, facts),
         "init_seconds": section.init_seconds,
+        **_checkpoint(section, facts),
     }
     return build(Reliability, entries, "reliability")
 
 
-def _checkpoint_seconds(section: ReliabilitySection, facts: Facts) -> float:
-    """As the job says, or from the bytes of weights and optimizer states and the bandwidths."""
+def _checkpoint(section: ReliabilitySection, facts: Facts) -> dict[str, float]:
+    """What a checkpoint costs, as the job says or from the bytes of weights and optimizer states and the bandwidths."""
     given = [name for name in CHECKPOINT_ENTRIES if getattr(section, name) is not None]
     if section.checkpoint_seconds is not None:
         if given:
             raise SpecError(
                 "reliability.checkpoint_seconds", f"is given beside '{given[0]}', from which it follows; keep one."
             )
-        return section.checkpoint_seconds
+        return {"checkpoint_seconds": section.checkpoint_seconds}
     bandwidths = {name: getattr(section, name) for name in given if name.endswith("bandwidth")}
     cluster = replace(facts.cluster, device=replace(facts.cluster.device, **bandwidths))
     num_parameters = parameters(facts.model) + mtp_parameters(facts.model)
-    return formulas.checkpoint_seconds(
-        cluster,
-        checkpoint_bytes=formulas.checkpoint_bytes(facts.workload, num_parameters=num_parameters),
-        asynchronous=bool(section.asynchronous_checkpoints),
-    )
+    nbytes = formulas.checkpoint_bytes(facts.workload, num_parameters=num_parameters)
+    whole = formulas.checkpoint_seconds(cluster, checkpoint_bytes=nbytes, asynchronous=False)
+    if not section.asynchronous_checkpoints:
+        return {"checkpoint_seconds": whole}
+    copy = formulas.checkpoint_seconds(cluster, checkpoint_bytes=nbytes, asynchronous=True)
+    return {"checkpoint_seconds": copy, "write_seconds": whole}
 
 
 # --- search ------------------------------------------------------------------------------------------------

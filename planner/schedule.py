@@ -52,6 +52,8 @@ def schedule_checkpoints(
     """
     The schedule with the shortest total time, MoFa equations (43) and (44).
 
+    A checkpoint that is written beside the training is on storage before the next one starts.
+
     Parameters
     ----------
     cluster, workload, reliability
@@ -73,7 +75,8 @@ def schedule_checkpoints(
             cluster, reliability, interval_steps=interval_steps, num_steps=num_steps, step_seconds=step_seconds
         )
 
-    interval_steps = min(_neighbours(k_real, num_steps=num_steps), key=total_seconds)
+    shortest = min(math.ceil(reliability.write_seconds / step_seconds), num_steps)
+    interval_steps = min(_neighbours(k_real, shortest=max(shortest, 1), num_steps=num_steps), key=total_seconds)
     return schedule_every(cluster, workload, reliability, step_seconds=step_seconds, interval_steps=interval_steps)
 
 
@@ -113,13 +116,13 @@ def schedule_every(
     )
 
 
-def _neighbours(k_real: float, *, num_steps: int) -> tuple[int, int]:
+def _neighbours(k_real: float, *, shortest: int, num_steps: int) -> tuple[int, int]:
     """
-    Both roundings, inside [1, num_steps]: the total time has one minimum, so no other interval is better.
+    Both roundings, inside [shortest, num_steps]: the total time has one minimum, so no other interval is better.
 
     Both leave progress if an interval of 1 does: equation (44) stays below half of the interval that leaves none.
     """
-    inside = min(max(k_real, 1), num_steps)
+    inside = min(max(k_real, shortest), num_steps)
     return math.floor(inside), math.ceil(inside)
 
 

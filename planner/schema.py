@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +25,10 @@ PATH = Path(__file__).with_name("job.schema.json")
 Schema: TypeAlias = dict[str, Any]
 
 LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+ROLE = re.compile(r":\w+:`([^`]+)`")
+"""A cross-reference of the docstrings, such as :class:`costmodel.spec.Layer`; a schema shows its last name."""
 
 
 def job_schema() -> Schema:
@@ -65,7 +70,8 @@ def descriptions(record_type: type) -> dict[str, str]:
         if line and not line.startswith(" "):
             names = line.split(", ")
         elif line:
-            found.update({name: f"{found.get(name, '')} {line.strip()}".strip().replace("``", "`") for name in names})
+            text = ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", line.strip()).replace("``", "`")
+            found.update({name: f"{found.get(name, '')} {text}".strip() for name in names})
         elif names:
             break
     return found

@@ -42,6 +42,7 @@ def document(report: PlanReport | EstimateReport) -> Plain:
             **setting,
             "allowed": not report.broken_rules,
             "broken_rules": list(report.broken_rules),
+            "assumed": {name: _spelled(value) for name, value in report.assumed.items()},
             **plan_document(report.plan),
         }
     else:

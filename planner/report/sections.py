@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES, OVERLAPS
 from planner.plan import EstimateReport, PlanReport
+from planner.problem import decision_text
 from planner.report.wording import NOTHING, amount, count, gib, mean_count, seconds, share, span
 
 if TYPE_CHECKING:
@@ -87,8 +88,16 @@ def _setting(report: PlanReport | EstimateReport) -> Section:
                 f"{workload.global_batch_size:,} x {workload.sequence_length:,} = {amount(tokens_per_step)} tokens per "
                 f"step, {amount(workload.tokens)} tokens in all; {workload.precision.name}",
             ),
+            *_assumed(report),
         ),
     )
+
+
+def _assumed(report: PlanReport | EstimateReport) -> Iterator[tuple[str, str]]:
+    """What a given strategy left open: it decides the figures as much as what it says."""
+    if isinstance(report, EstimateReport) and report.assumed:
+        texts = (f"{name}={decision_text(name, value)}" for name, value in report.assumed.items())
+        yield "assumed", f"{' '.join(texts)} (not given)"
 
 
 def _answer(report: PlanReport | EstimateReport) -> str:

@@ -112,3 +112,12 @@ def test_failures_that_outrun_progress_are_said_with_their_numbers():
         SpecError, match=r"failures outrun progress: 1600 failures a day on 8 nodes, 105 s lost to each"
     ):
         schedule_checkpoints(a_cluster(64), a_training(100), hopeless, step_seconds=10)
+
+
+def test_an_asynchronous_checkpoint_is_written_before_the_next_one_starts():
+    """Free checkpoints would be saved at every 2 s step; 9 s of writing allow every fifth."""
+    background = Reliability(failures_per_node_day=0.1, mttr_seconds=60, checkpoint_seconds=0, write_seconds=9)
+
+    schedule = schedule_checkpoints(a_cluster(), a_training(100), background, step_seconds=2)
+
+    assert schedule.interval_steps == 5

@@ -1,0 +1,51 @@
+"""``python -m benchmarks.accuracy``: every measured run beside the cost model's prediction of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.accuracy.facts import FOLDER, references
+from benchmarks.accuracy.predictions import predictions
+from benchmarks.accuracy.report import as_json, lines, report, write_rows
+from benchmarks.accuracy.runs import read
+from costmodel.errors import PlanningError
+
+ROWS_REFUSED = 1
+NO_TABLE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report; 0 if every row was in order, 1 if some were refused, 2 if there is nothing to read."""
+    options = _parser().parse_args(arguments)
+    try:
+        known = references(options.models, options.systems)
+        results = list(predictions(read(options.runs), known))
+        figures = report(results)
+        if options.rows:
+            write_rows(options.rows, results)
+        if options.json:
+            options.json.write_text(json.dumps(as_json(figures), indent=1) + "\n", encoding="utf-8")
+    except (PlanningError, OSError) as error:
+        print(error, file=sys.stderr)
+        return NO_TABLE
+    for line in lines(figures):
+        print(line)
+    return ROWS_REFUSED if figures.refused else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=FOLDER / "runs.csv", help="measured runs (default: the project's)")
+    parser.add_argument("--models", type=Path, default=FOLDER / "models.yaml", help="architectures behind the rows")
+    parser.add_argument("--systems", type=Path, default=FOLDER / "systems.yaml", help="peak rates and bandwidths")
+    parser.add_argument("--rows", type=Path, help="write every row with its prediction, or why it has none (CSV)")
+    parser.add_argument("--json", type=Path, help="write the report (JSON)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""A row's layout and features as a complete strategy; what the cost model cannot express of it has a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from benchmarks.accuracy.architectures import Unpredictable
+from benchmarks.accuracy.runs import Run
+from benchmarks.accuracy.software import Software, software_of
+from constraints.divisibility import heads_split_over_tp, sequence_splits_over_cp
+from constraints.experts import expert_degrees_need_experts, expert_groups_tile_a_stage, experts_split_over_ep
+from constraints.microbatches import global_batch_splits_over_ranks
+from constraints.topology import virtual_stages_hold_something
+from costmodel.errors import SpecError
+from costmodel.spec import Experts, Model
+from costmodel.strategy import Recompute, Sharding, Strategy
+from costmodel.tables import Facts, tabulate
+
+RULES = (
+    global_batch_splits_over_ranks,
+    heads_split_over_tp,
+    sequence_splits_over_cp,
+    expert_degrees_need_experts,
+    experts_split_over_ep,
+    expert_groups_tile_a_stage,
+    virtual_stages_hold_something,
+)
+"""A layout that breaks one of these cannot have run."""
+
+SHARDINGS = {
+    "none": Sharding.NONE,
+    "distributed": Sharding.OPTIMIZER,
+    "zero1": Sharding.OPTIMIZER,
+    "zero2": Sharding.GRADIENTS,
+    "zero3": Sharding.WEIGHTS,
+}
+RECOMPUTES = {"none": Recompute.NONE, "selective": Recompute.SELECTIVE, "full": Recompute.FULL}
+
+MODULES = "modules:"
+OFFLOADED_LAYERS = re.compile(r"activations:(\d+)layers")
+PIPELINE_LAYOUT = re.compile(r"pp_layout=(\S+)")
+MOST_OF_THE_LAYERS = 0.5
+"""Share of the layers from which on a run counts as offloading its activations."""
+
+
+def strategy_of(run: Run, facts: Facts) -> Strategy:
+    """
+    The strategy of a row; where the row is silent, the framework's defaults.
+
+    Raises
+    ------
+    SpecError
+        If the layout is impossible, or a cell unknown.
+    Unpredictable
+        If the row did something else than a training step.
+    """
+    software = software_of(run.framework)
+    dp = run.num_devices // (run.tp * run.cp * run.pp)
+    vpp = _chunks(run, facts.model)
+    sharding = _sharding(run, software)
+    sequence_parallel = _sequence_parallel(run, software, facts.model)
+    overlaps = _overlaps(run, software)
+    strategy = Strategy(
+        tp=run.tp,
+        cp=run.cp,
+        pp=run.pp,
+        dp=dp,
+        ep=run.ep,
+        etp=_expert_tp(run, dp),
+        vpp=vpp,
+        mbs=_microbatch(run),
+        sequence_parallel=sequence_parallel,
+        sharding=sharding if dp * run.cp > 1 else Sharding.NONE,
+        recompute=_recompute(run, software),
+        activation_offload=_offloads(run, facts.model),
+        optimizer_offload=False,
+        tp_overlap="tp" in overlaps and run.tp > 1 and sequence_parallel,
+        cp_overlap=software.ring_overlaps and run.cp > 1,
+        ep_overlap="ep" in overlaps and run.ep > 1,
+        pp_overlap="pp" in overlaps and run.pp > 1 and vpp > 1,
+        dp_overlap=bool(overlaps & {"dp_grad", "dp_param", "fsdp_prefetch"}) and dp * run.cp > 1,
+    )
+    _require_possible(facts, strategy)
+    return strategy
+
+
+def _require_possible(facts: Facts, strategy: Strategy) -> None:
+    for rule in RULES:
+        if not tabulate(rule, facts, strategy.decisions()):
+            sentence = (rule.__doc__ or "").strip().splitlines()[0]
+            raise SpecError("layout", f"is impossible. {sentence}")
+
+
+def _chunks(run: Run, model: Model) -> int:
+    """Chunks per pipeline rank; a row that is silent interleaves only as its printed pipeline layout says."""
+    if run.vpp == 0:
+        return -(-(model.num_layers + 2) // run.pp)
+    if run.vpp is not None:
+        return run.vpp if run.pp > 1 else 1
+    printed = PIPELINE_LAYOUT.search(run.notes)
+    return max(_num_stages(printed.group(1)) // run.pp, 1) if printed else 1
+
+
+def _num_stages(layout: str) -> int:
+    """
+    Virtual stages of one of Megatron-LM's pipeline layouts.
+
+    >>> _num_stages("Et*4|(t*4|)*14tmL")
+    16
+    """
+    repeated = re.sub(r"\(([^)]*)\)\*(\d+)", lambda group: group.group(1) * int(group.group(2)), layout)
+    return repeated.count("|") + 1
+
+
+def _microbatch(run: Run) -> int:
+    """Sequences per micro-batch; torchtitan's pipeline rows print the local batch of as many micro-batches as ranks."""
+    if run.framework.startswith("torchtitan") and run.pp > 1:
+        return max(run.mbs // run.pp, 1)
+    return run.mbs
+
+
+def _expert_tp(run: Run, dp: int) -> int:
+    """As stated; else Megatron-LM's default, tp, where the ranks of a stage hold such groups."""
+    if run.etp is not None:
+        return run.etp
+    if run.ep == 1 or (run.tp * run.cp * dp) % (run.ep * run.tp):
+        return 1
+    return run.tp
+
+
+def _sequence_parallel(run: Run, software: Software, model: Model) -> bool:
+    """As stated; experts on tensor-parallel ranks demand it."""
+    has_experts = any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
+    stated = software.sequence_parallel if run.sequence_parallel is None else run.sequence_parallel
+    return run.tp > 1 and (stated or has_experts)
+
+
+def _sharding(run: Run, software: Software) -> Sharding:
+    if not run.optimizer:
+        return software.sharding
+    if run.optimizer not in SHARDINGS:
+        raise SpecError("optimizer", f"unknown entry '{run.optimizer}'.", f"Known: {', '.join(SHARDINGS)}.")
+    return SHARDINGS[run.optimizer]
+
+
+def _recompute(run: Run, software: Software) -> Recompute:
+    """Of single modules only the attention core counts; the others are cheap to compute again."""
+    if not run.recompute:
+        return software.recompute
+    if run.recompute.startswith(MODULES):
+        modules = run.recompute.removeprefix(MODULES).split("+")
+        return Recompute.SELECTIVE if "core_attn" in modules else Recompute.NONE
+    if run.recompute not in RECOMPUTES:
+        raise SpecError("recompute", f"unknown entry '{run.recompute}'.", f"Known: {', '.join(RECOMPUTES)}.")
+    return RECOMPUTES[run.recompute]
+
+
+def _offloads(run: Run, model: Model) -> bool:
+    stated = OFFLOADED_LAYERS.search(run.offload)
+    return stated is not None and int(stated.group(1)) >= MOST_OF_THE_LAYERS * model.num_layers
+
+
+def _overlaps(run: Run, software: Software) -> set[str]:
+    if not run.overlaps:
+        return set(software.overlaps)
+    return {part.strip() for part in run.overlaps.split(";")} - {"none"}
+
+
+def require_a_step(run: Run) -> None:
+    """
+    Refuse what is no training step of the whole model.
+
+    Raises
+    ------
+    Unpredictable
+        For single layers and for adapters.
+    """
+    if run.kind == "component":
+        raise Unpredictable("a single layer, not a training step")
+    if run.kind == "finetune" and re.search(r"\b[qQ]?L[oO]RA\b|adapter|PEFT", run.notes):
+        raise Unpredictable("fine-tuning of adapters: the cost model trains every parameter")
+
+
+def variant_of(run: Run) -> tuple[str, ...]:
+    """What of a row's layout a strategy cannot express; two layouts that differ in it are two."""
+    return (_noted(run, SCHEDULE), _noted(run, HEAD_METHOD), run.recompute, run.offload)
+
+
+SCHEDULE = re.compile(r"schedule ([\w-]+)")
+HEAD_METHOD = re.compile(r"method (\w+)")
+
+
+def _noted(run: Run, pattern: re.Pattern[str]) -> str:
+    stated = pattern.search(run.notes)
+    return stated.group(1) if stated else ""
+
+
+# --- what is predicted as if it were something else ---------------------------------------------------------
+
+
+def not_modelled(run: Run, facts: Facts, strategy: Strategy) -> tuple[str, ...]:
+    """What of a row the cost model has no formula for today, in the words of the report."""
+    return tuple(_missing(run, facts, strategy, software_of(run.framework)))
+
+
+def _missing(run: Run, facts: Facts, strategy: Strategy, software: Software) -> Iterator[str]:
+    schedule, method = _noted(run, SCHEDULE), _noted(run, HEAD_METHOD)
+    if schedule not in ("", "1F1B", "1F1B-I"):
+        yield f"schedule {schedule}: as 1F1B"
+    if method not in ("", "baseline"):
+        yield f"vocabulary-parallel head ({method}): as on the last rank"
+    if run.date < software.fused_since:
+        yield "unfused attention: as fused"
+    if run.recompute.startswith(MODULES):
+        yield "recompute of single modules: as none or selective"
+    if run.recompute == "selective" and run.framework.startswith("torchtitan"):
+        yield "selective checkpointing of operators: as of attention"
+    if run.offload.startswith("activations") and not strategy.activation_offload:
+        yield "offload of fewer than half of the layers: as none"
+    if "token drop" in run.notes:
+        yield "token drop: as balanced and dropless"
+    if re.search(r"yes|transformer_engine|local", run.cuda_graph):
+        yield "CUDA graphs: kernel gaps as without"
+    if run.dtype.startswith("fp8_") or run.dtype in ("mxfp8", "nvfp4"):
+        yield "casts of FP8 and FP4 recipes: none"
+    if strategy.sharding == Sharding.WEIGHTS and strategy.pp > 1:
+        yield "sharded weights in a pipeline: outside the rules"
+    if facts.model.num_layers % (strategy.pp * strategy.vpp):
+        yield "uneven stages: in the cost model's own layout"
+    if strategy.ep > 1 or strategy.etp > 1:
+        yield "token dispatcher: as plain all-to-all"

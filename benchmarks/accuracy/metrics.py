@@ -1,0 +1,224 @@
+"""How far predictions are off: errors of a group of rows, right calls on memory, rankings of layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.accuracy.predictions import Prediction
+
+Item = TypeVar("Item")
+
+RANKED_LAYOUTS = 4
+"""Layouts from which on a group has a rank correlation."""
+
+APART = 0.05
+"""Two layouts whose measured times differ by more must come out in the right order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Errors:
+    """
+    Relative errors of a group of rows.
+
+    Parameters
+    ----------
+    rows
+        How many.
+    mean, median, p90, maximum
+        Of the absolute errors.
+    bias
+        Mean of the signed errors, predicted over measured minus 1.
+    """
+
+    rows: int
+    mean: float
+    median: float
+    p90: float
+    maximum: float
+    bias: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryCalls:
+    """
+    Whether "does it fit?" was answered right.
+
+    Parameters
+    ----------
+    oom, caught
+        Rows that ran out of memory; those of them that were predicted not to fit.
+    ran, false_alarms
+        Rows that ran; those of them that were predicted not to fit.
+    """
+
+    oom: int
+    caught: int
+    ran: int
+    false_alarms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranking:
+    """
+    One group of runs that differ in nothing but the layout.
+
+    Parameters
+    ----------
+    group
+        What they share: source, model, layers, GPU, number of GPUs, batch, sequence, dtype.
+    layouts
+        How many different ones.
+    spearman
+        Rank correlation of predicted and measured times; None for fewer than ``RANKED_LAYOUTS``.
+    regret
+        Measured time of the layout predicted best over the measured best, minus 1.
+    pairs, pairs_right
+        Pairs of layouts more than ``APART`` apart, and those in the right order.
+    """
+
+    group: tuple[Any, ...]
+    layouts: int
+    spearman: float | None
+    regret: float
+    pairs: int
+    pairs_right: int
+
+
+def errors(values: Sequence[float]) -> Errors:
+    """
+    Summarise signed relative errors.
+
+    Parameters
+    ----------
+    values
+        At least one.
+    """
+    signed = np.asarray(values)
+    absolute = np.abs(signed)
+    return Errors(
+        rows=len(values),
+        mean=float(absolute.mean()),
+        median=float(np.median(absolute)),
+        p90=float(np.percentile(absolute, 90)),
+        maximum=float(absolute.max()),
+        bias=float(signed.mean()),
+    )
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+    """Items by key, in order of first appearance."""
+    groups: dict[Any, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def memory_calls(predicted: Iterable[Prediction]) -> MemoryCalls:
+    """Count the right and wrong answers to "does it fit?"."""
+    by_kind = grouped(predicted, lambda one: one.run.kind == "oom")
+    oom, ran = by_kind.get(True, []), by_kind.get(False, [])
+    return MemoryCalls(
+        oom=len(oom),
+        caught=sum(not one.fits for one in oom),
+        ran=len(ran),
+        false_alarms=sum(not one.fits for one in ran),
+    )
+
+
+# --- rankings ----------------------------------------------------------------------------------------------
+
+
+def rankings(predicted: Iterable[Prediction]) -> list[Ranking]:
+    """Every group with at least two layouts; a layout that was measured more than once counts with its median."""
+    timed = [one for one in predicted if one.run.step_seconds is not None]
+    groups = {group: _by_layout(members) for group, members in grouped(timed, _shared).items()}
+    return [_ranking(group, times) for group, times in groups.items() if len(times) > 1]
+
+
+def _shared(one: Prediction) -> tuple[Any, ...]:
+    run = one.run
+    return (
+        run.source,
+        run.model,
+        one.num_layers,
+        run.gpu,
+        run.num_devices,
+        run.global_batch_size,
+        run.sequence_length,
+        run.dtype,
+    )
+
+
+def _by_layout(members: list[Prediction]) -> list[tuple[float, float]]:
+    """Measured and predicted seconds of each layout."""
+    layouts = grouped(members, lambda one: (*one.strategy.decisions().values(), *one.variant))
+    return [
+        (median(one.run.step_seconds or 0.0 for one in same), median(one.step_seconds for one in same))
+        for same in layouts.values()
+    ]
+
+
+def _ranking(group: tuple[Any, ...], times: list[tuple[float, float]]) -> Ranking:
+    measured, predicted = zip(*times, strict=True)
+    apart = [
+        (one, other)
+        for one, other in combinations(times, 2)
+        if max(one[0], other[0]) > (1 + APART) * min(one[0], other[0])
+    ]
+    return Ranking(
+        group=group,
+        layouts=len(times),
+        spearman=spearman(measured, predicted) if len(times) >= RANKED_LAYOUTS else None,
+        regret=regret(measured, predicted),
+        pairs=len(apart),
+        pairs_right=sum((one[0] < other[0]) == (one[1] < other[1]) and one[1] != other[1] for one, other in apart),
+    )
+
+
+def regret(measured: Sequence[float], predicted: Sequence[float]) -> float:
+    """
+    What the choice by prediction costs; of layouts predicted alike, the slowest counts.
+
+    >>> regret([10.0, 12.0, 11.0], [5.0, 4.0, 6.0])
+    0.2
+    """
+    best = min(predicted)
+    chosen = max(seconds for seconds, guess in zip(measured, predicted, strict=True) if guess == best)
+    return round(chosen / min(measured) - 1, 12)
+
+
+def spearman(measured: Sequence[float], predicted: Sequence[float]) -> float | None:
+    """
+    Rank correlation, equal values sharing their mean rank.
+
+    Zero where all predictions are alike, None where all measurements are: there is nothing to rank.
+
+    Parameters
+    ----------
+    measured, predicted
+        One value for each layout.
+
+    >>> spearman([1.0, 2.0, 3.0, 4.0], [10.0, 30.0, 20.0, 40.0])
+    0.8
+    """
+    one, other = _ranks(measured), _ranks(predicted)
+    if one.std() == 0:
+        return None
+    if other.std() == 0:
+        return 0.0
+    return round(float(np.corrcoef(one, other)[0, 1]), 12)
+
+
+def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
+    """Mean rank of each value among its equals."""
+    array = np.asarray(values)
+    below = (array[:, None] > array).sum(axis=1)
+    equal = (array[:, None] == array).sum(axis=1)
+    return np.asarray(below + (equal - 1) / 2, dtype=np.float64)

@@ -1,0 +1,163 @@
+"""One row predicted: step time, memory, whether it fits; or the reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from benchmarks.accuracy.architectures import Unpredictable, kind_of_architecture
+from benchmarks.accuracy.facts import References, facts_of
+from benchmarks.accuracy.layouts import not_modelled, require_a_step, strategy_of, variant_of
+from benchmarks.accuracy.runs import NotRun, Run
+from constraints.memory import fits_in_device_memory
+from costmodel.errors import SpecError
+from costmodel.flops import model_flops_per_token
+from costmodel.step import cost
+from costmodel.strategy import Strategy
+from costmodel.tables import Facts
+
+GIB = 2**30
+
+LOWEST_UTILIZATION = 0.001
+"""Model FLOP/s over the peak below which a step time cannot be in seconds; the slowest honest rows reach 0.02."""
+
+MEMORY_TOLERANCE = 1.05
+LOWEST_MEMORY_FRACTION = 1 / 500
+"""Of the device's memory: a peak outside of these is not in GiB."""
+
+WITHOUT_RUNTIME = ("allocated", "unspecified")
+"""Memory kinds that do not see what driver, communication library and allocator take."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """
+    A row and what the cost model says about it.
+
+    Parameters
+    ----------
+    run
+        The row.
+    architecture
+        ``dense``, ``moe`` or ``hybrid``.
+    num_layers
+        Of the model that ran.
+    strategy
+        The row's layout with the framework's defaults.
+    step_seconds, peak_memory_gib
+        Predicted; the memory as the row's ``memory_kind`` would see it.
+    fits
+        Whether it fits into the device's memory, by the planner's own rule.
+    variant
+        What of the layout the strategy cannot express: schedule, head, recomputed modules, offloaded layers.
+    missing
+        What of the row the cost model has no formula for.
+    """
+
+    run: Run
+    architecture: str
+    num_layers: int
+    strategy: Strategy
+    step_seconds: float
+    peak_memory_gib: float
+    fits: bool
+    variant: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def time_error(self) -> float | None:
+        """Predicted over measured step time, minus 1."""
+        return None if self.run.step_seconds is None else self.step_seconds / self.run.step_seconds - 1
+
+    @property
+    def memory_error(self) -> float | None:
+        """Predicted over measured peak memory, minus 1; None for runs that did not get to their peak."""
+        if self.run.peak_memory_gib is None or self.run.kind == "oom":
+            return None
+        return self.peak_memory_gib / self.run.peak_memory_gib - 1
+
+
+def predictions(rows: Iterable[Run | NotRun], known: References) -> Iterator[Prediction | NotRun]:
+    """Predict every row that can be, and give the reason for each of the others; in the order of the file."""
+    for row in rows:
+        yield row if isinstance(row, NotRun) else _predicted(row, known)
+
+
+def _predicted(run: Run, known: References) -> Prediction | NotRun:
+    try:
+        return predict(run, known)
+    except Unpredictable as error:
+        return _not_predicted(run, str(error), is_refused=False)
+    except SpecError as error:
+        return _not_predicted(run, str(error), is_refused=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return _not_predicted(run, f"{error.title}.{first['loc'][0]}: {first['msg']}.", is_refused=True)
+
+
+def _not_predicted(run: Run, reason: str, *, is_refused: bool) -> NotRun:
+    return NotRun(
+        id=run.id,
+        reason=reason,
+        is_usable=True,
+        is_refused=is_refused,
+        step_seconds=run.step_seconds,
+        peak_memory_gib=run.peak_memory_gib,
+    )
+
+
+def predict(run: Run, known: References) -> Prediction:
+    """
+    Predict one row.
+
+    Raises
+    ------
+    SpecError
+        If the row is wrong.
+    Unpredictable
+        If the cost model has no formula for it.
+    """
+    require_a_step(run)
+    facts = facts_of(run, known)
+    _require_plausible(run, facts)
+    strategy = strategy_of(run, facts)
+    ours = cost(facts, strategy.decisions())
+    device_bytes = float(ours.device_bytes)
+    return Prediction(
+        run=run,
+        architecture=kind_of_architecture(known.models[run.model]),
+        num_layers=facts.model.num_layers,
+        strategy=strategy,
+        step_seconds=float(ours.step_seconds),
+        peak_memory_gib=_seen_bytes(run, facts, device_bytes) / GIB,
+        fits=bool(fits_in_device_memory(facts.cluster, device_bytes=device_bytes, memory_headroom_bytes=0.0)),
+        variant=variant_of(run),
+        missing=not_modelled(run, facts, strategy),
+    )
+
+
+def _seen_bytes(run: Run, facts: Facts, device_bytes: float) -> float:
+    """The peak as the row's kind of measurement sees it."""
+    if run.memory_kind in WITHOUT_RUNTIME:
+        return device_bytes - facts.cluster.device.profile.runtime_bytes
+    return device_bytes
+
+
+def _require_plausible(run: Run, facts: Facts) -> None:
+    """Measurements are possible on the device: units that are off by a thousand are not."""
+    device, workload = facts.cluster.device, facts.workload
+    if run.step_seconds is not None:
+        tokens = workload.global_batch_size * workload.sequence_length
+        flops = tokens * model_flops_per_token(facts.model, workload.sequence_length, "causal")
+        peak = device.peak_flops[workload.precision.compute] * facts.cluster.num_devices
+        used = flops / run.step_seconds / peak
+        if not LOWEST_UTILIZATION <= used <= 1:
+            problem = f"{run.step_seconds:g} s would use {used:.3g} of the devices' peak. Is it in seconds?"
+            raise SpecError("step_time_s", problem)
+    if run.peak_memory_gib is not None:
+        used = run.peak_memory_gib * GIB / device.memory_bytes
+        if not LOWEST_MEMORY_FRACTION <= used <= MEMORY_TOLERANCE:
+            problem = f"{run.peak_memory_gib:g} would be {used:.3g} of the device's memory. Is it in GiB?"
+            raise SpecError("peak_memory_gib", problem)

@@ -1,0 +1,356 @@
+"""Measured runs beside predictions: rows read and refused, layouts completed, figures by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.accuracy.__main__ import main
+from benchmarks.accuracy.facts import FOLDER, facts_of, references
+from benchmarks.accuracy.layouts import strategy_of
+from benchmarks.accuracy.metrics import errors, rankings, regret, spearman
+from benchmarks.accuracy.predictions import Prediction, predictions
+from benchmarks.accuracy.report import ROW_COLUMNS, family, ranking_summary
+from benchmarks.accuracy.runs import COLUMNS, NotRun, Run, read
+from benchmarks.accuracy.software import SOFTWARE, software_of
+from costmodel.spec import Attention
+from costmodel.strategy import Recompute, Sharding
+
+GOOD: dict[str, str] = {
+    **dict.fromkeys(COLUMNS, ""),
+    "id": "good",
+    "quality": "ok",
+    "source": "a paper",
+    "framework": "Megatron-Core",
+    "kind": "pretrain",
+    "usable": "1",
+    "gpu": "h100-80g-sxm",
+    "n_gpus": "64.0",
+    "gpus_per_node": "8.0",
+    "nvlink_domain": "8.0",
+    "model": "llama3-8b",
+    "seq_len": "8192",
+    "gbs": "128",
+    "mbs": "1",
+    "tp": "2",
+    "pp": "1",
+    "dtype": "bf16",
+    "step_time_s": "2.1",
+    "peak_memory_gib": "60",
+    "memory_kind": "allocated",
+}
+"""A row that is in order: 128 x 8192 tokens of an 8 B model on 64 H100 need about 1.9 s at 40 % of the peak."""
+
+
+def a_file(folder: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS) -> Path:
+    """A CSV of rows that differ from the good one in what a test is about."""
+    path = folder / "runs.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows({**GOOD, **row} for row in rows)
+    return path
+
+
+def a_run(folder: Path, **cells: str) -> Run:
+    """The good row with other cells, read."""
+    run = next(read(a_file(folder, cells)))
+    assert isinstance(run, Run)
+    return run
+
+
+def known() -> Any:
+    """The project's own models and systems."""
+    return references(FOLDER / "models.yaml", FOLDER / "systems.yaml")
+
+
+def results_of(folder: Path, *rows: dict[str, str]) -> list[Prediction | NotRun]:
+    """Rows predicted."""
+    return list(predictions(read(a_file(folder, *rows)), known()))
+
+
+# --- rows --------------------------------------------------------------------------------------------------
+
+
+REFUSED = {
+    "time: zero": ({"step_time_s": "0"}, "step_time_s"),
+    "time: negative": ({"step_time_s": "-2.1"}, "step_time_s"),
+    "time: not a number": ({"step_time_s": "nan"}, "step_time_s"),
+    "time: text": ({"step_time_s": "2.1 s"}, "step_time_s"),
+    "time: in milliseconds": ({"step_time_s": "2100"}, "in seconds"),
+    "time: in kiloseconds": ({"step_time_s": "0.0021"}, "in seconds"),
+    "memory: in MiB": ({"peak_memory_gib": "61440"}, "in GiB"),
+    "memory: in TiB": ({"peak_memory_gib": "0.0586"}, "in GiB"),
+    "throughput: contradicts the time": ({"tokens_per_s_per_gpu": "7801000"}, "tokens_per_s_per_gpu"),
+    "device: unknown": ({"gpu": "h1000-80g-sxm"}, "h100-80g-sxm"),
+    "model: unknown": ({"model": "llama3-8bb"}, "llama3-8b"),
+    "dtype: unknown": ({"dtype": "bf61"}, "bf16"),
+    "dtype: not on this device": ({"dtype": "nvfp4"}, "nvfp4"),
+    "kind: unknown": ({"kind": "pretraining"}, "pretrain"),
+    "optimizer: unknown": ({"optimizer": "zero4"}, "zero3"),
+    "layout: does not divide the devices": ({"tp": "3"}, "64 is not a multiple of tp x cp x pp = 3"),
+    "layout: another dp": ({"dp": "64"}, "dp"),
+    "layout: batch does not divide": ({"mbs": "3"}, "divides evenly"),
+    "layout: more stages than layers": ({"pp": "8", "vp": "8"}, "virtual"),
+    "layout: experts of a dense model": ({"ep": "8"}, "experts"),
+    "count: in parts": ({"tp": "1.5"}, "whole number"),
+    "measured: nothing": ({"step_time_s": "", "peak_memory_gib": ""}, "nothing was measured"),
+    "proxy: of unknown depth": ({"kind": "proxy"}, "n_layers"),
+    "usable: neither 0 nor 1": ({"usable": "yes"}, "expected 0 or 1"),
+}
+
+
+@pytest.mark.parametrize(("cells", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_a_wrong_row_is_refused_with_its_reason_and_the_rest_goes_on(tmp_path, cells, sentence):
+    """One bad row between two good ones costs nothing but itself."""
+    rows = ({"id": "first"}, {"id": "bad", **cells}, {"id": "last"})
+
+    first, bad, last = results_of(tmp_path, *rows)
+
+    assert isinstance(first, Prediction)
+    assert isinstance(last, Prediction)
+    assert isinstance(bad, NotRun)
+    assert bad.is_refused
+    assert sentence in bad.reason
+
+
+SKIPPED = {
+    "not usable": ({"usable": "0"}, "usable = 0"),
+    "excluded": ({"quality": "excluded: slower than its repeats"}, "excluded"),
+    "no layout": ({"tp": "", "pp": ""}, "no layout: the row does not say tp, pp"),
+    "unknown architecture": ({"model": "deepseek-v4-flash"}, "unknown architecture"),
+    "one layer": ({"kind": "component"}, "a single layer"),
+    "adapters": ({"kind": "finetune", "notes": "LoRA rank 16"}, "adapters"),
+}
+
+
+@pytest.mark.parametrize(("cells", "reason"), SKIPPED.values(), ids=SKIPPED)
+def test_a_row_that_cannot_be_predicted_is_not_refused(tmp_path, cells, reason):
+    """Nothing is wrong with the row; the reason stands where the prediction would."""
+    (row,) = results_of(tmp_path, cells)
+
+    assert isinstance(row, NotRun)
+    assert not row.is_refused
+    assert reason in row.reason
+
+
+def test_a_missing_column_refuses_every_row(tmp_path):
+    """The reason names the column."""
+    columns = tuple(column for column in COLUMNS if column != "gbs")
+
+    rows = list(read(a_file(tmp_path, {}, {"id": "other"}, columns=columns)))
+
+    assert [row.is_refused for row in rows if isinstance(row, NotRun)] == [True, True]
+    assert all("gbs" in row.reason for row in rows if isinstance(row, NotRun))
+
+
+def test_a_short_line_and_an_id_used_twice_are_refused(tmp_path):
+    """Cells that slipped to the left are not guessed at."""
+    path = a_file(tmp_path, {}, {})
+    path.write_text(path.read_text() + "short,ok\n")
+
+    first, second, short = read(path)
+
+    assert isinstance(first, Run)
+    assert isinstance(second, NotRun)
+    assert isinstance(short, NotRun)
+    assert "earlier row" in second.reason
+    assert "fewer cells" in short.reason
+
+
+# --- layouts -----------------------------------------------------------------------------------------------
+
+
+def strategy(folder: Path, **cells: str) -> Any:
+    """The strategy of the good row with other cells."""
+    run = a_run(folder, **cells)
+    return strategy_of(run, facts_of(run, known()))
+
+
+def test_empty_cells_mean_the_defaults_of_the_framework(tmp_path):
+    """Megatron-Core's recipes overlap and shard where the row is silent; software of 2022 does not."""
+    new = strategy(tmp_path)
+    old = strategy(tmp_path, framework="Megatron-DeepSpeed")
+
+    assert (new.dp, new.sequence_parallel, new.sharding, new.tp_overlap) == (32, True, Sharding.OPTIMIZER, True)
+    assert (old.dp, old.sequence_parallel, old.sharding, old.dp_overlap) == (32, False, Sharding.NONE, False)
+
+
+def test_stated_cells_win_over_the_defaults(tmp_path):
+    """``none`` is a statement, nothing is not."""
+    stated = strategy(tmp_path, sp="0", optimizer="zero3", overlaps="none", recompute="full")
+
+    assert [stated.sequence_parallel, stated.tp_overlap, stated.dp_overlap] == [False, False, False]
+    assert (stated.sharding, stated.recompute) == (Sharding.WEIGHTS, Recompute.FULL)
+
+
+def test_micro_batches_of_torchtitans_pipelines(tmp_path):
+    """Its mbs column is the local batch, which a pipeline cuts into as many micro-batches as ranks: 16 / 8."""
+    pipeline = strategy(tmp_path, framework="torchtitan (FSDP2)", tp="1", pp="8", mbs="16", gbs="128")
+
+    assert pipeline.mbs == 2
+
+
+def test_chunks_of_zero_bubbles_interleaved_rows(tmp_path):
+    """One layer per chunk, embedding and head counted: (30 + 2) / 8."""
+    cells = {"model": "zb-6.2b", "gpu": "a100-80g-sxm", "n_gpus": "8", "tp": "1", "pp": "8"}
+
+    interleaved = strategy(tmp_path, **cells, vp="max (1 layer per chunk)", step_time_s="60")
+
+    assert interleaved.vpp == 4
+
+
+def test_chunks_of_a_printed_pipeline_layout(tmp_path):
+    """16 stages on 8 ranks."""
+    cells = {"model": "deepseek-v3", "gpu": "gb200", "nvlink_domain": "72", "tp": "1", "pp": "8", "ep": "8"}
+
+    printed = strategy(tmp_path, **cells, notes="pp_layout=Et*4|(t*4|)*14tmL", step_time_s="10", peak_memory_gib="150")
+
+    assert printed.vpp == 2
+
+
+def test_every_framework_of_the_data_has_its_defaults():
+    """A row of an unknown framework would silently get another's."""
+    usable = [row for row in read(FOLDER / "runs.csv") if isinstance(row, Run)]
+
+    assert {run.framework for run in usable if software_of(run.framework) not in SOFTWARE} == set()
+
+
+# --- facts -------------------------------------------------------------------------------------------------
+
+
+def test_notes_change_the_architecture(tmp_path):
+    """A proxy has fewer layers, dgxc's 405B has 16 key-value heads; vocabularies are padded to 128 tp."""
+    notes = "PROXY: n_layers=7 (full model 126); num_query_groups=16"
+    run = a_run(tmp_path, model="llama3-405b", kind="proxy", notes=notes, tp="8")
+
+    model = facts_of(run, known()).model
+
+    assert model.num_layers == 7
+    assert isinstance(model.layers[0].attention, Attention)
+    assert model.layers[0].attention.num_kv_heads == 16
+    assert model.vocab_size == 129_024  # 126 * 1024 >= 128256
+
+
+def test_the_network_is_the_rows(tmp_path):
+    """Four GPUs per node and rack-wide NVLink as the row says; 4 x 100 Gbit/s per node are 6.25 GB/s per GPU of 8."""
+    rack = facts_of(a_run(tmp_path, gpu="gb200", gpus_per_node="4", nvlink_domain="72"), known()).cluster
+    slow = facts_of(a_run(tmp_path, gpu="a100-80g-sxm", notes="4x100Gb RoCE per node"), known()).cluster
+    plain = facts_of(a_run(tmp_path, gpu="a100-80g-sxm"), known()).cluster
+
+    assert (rack.device.devices_per_node, rack.scale_up_size) == (4, 72)
+    assert slow.device.networks[1].bandwidth == pytest.approx(plain.device.networks[1].bandwidth * 6.25 / 25)
+
+
+# --- figures -----------------------------------------------------------------------------------------------
+
+
+def test_errors_by_hand():
+    """Ten errors of 1 to 10 per cent, every second one negative: p90 lies a tenth of the way from 9 to 10."""
+    one = errors([0.01, -0.02, 0.03, -0.04, 0.05, -0.06, 0.07, -0.08, 0.09, -0.10])
+
+    assert one.rows == 10
+    assert one.mean == pytest.approx(0.055)
+    assert one.median == pytest.approx(0.055)
+    assert one.p90 == pytest.approx(0.091)
+    assert one.maximum == pytest.approx(0.10)
+    assert one.bias == pytest.approx(-0.005)
+
+
+def test_rank_correlation_by_hand():
+    """1 - 6 sum d^2 / (n (n^2 - 1)) for one swapped pair of five: 1 - 12 / 120."""
+    assert spearman([1, 2, 3, 4, 5], [10, 20, 40, 30, 50]) == pytest.approx(0.9)
+    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1.0)
+    assert spearman([1, 2, 3, 4], [5, 5, 5, 5]) == 0.0
+    assert spearman([5, 5, 5, 5], [1, 2, 3, 4]) is None
+
+
+def test_regret_by_hand():
+    """Choosing the layout of 11 s where 10 s was possible costs a tenth; of ties, the worst counts."""
+    assert regret([10.0, 11.0, 12.0], [3.0, 2.0, 4.0]) == pytest.approx(0.1)
+    assert regret([10.0, 11.0, 12.0], [2.0, 3.0, 4.0]) == 0.0
+    assert regret([10.0, 11.0, 12.0], [2.0, 3.0, 2.0]) == pytest.approx(0.2)
+
+
+def test_groups_share_everything_but_the_layout(tmp_path):
+    """Two measurements of one layout count once; another batch is another group."""
+    rows = (
+        {"id": "a", "tp": "1"},
+        {"id": "b", "tp": "2", "step_time_s": "2.2"},
+        {"id": "c", "tp": "2", "step_time_s": "2.6"},
+        {"id": "d", "tp": "4", "step_time_s": "3.0"},
+        {"id": "e", "tp": "4", "gbs": "256", "step_time_s": "5.0"},
+    )
+    predicted = [one for one in results_of(tmp_path, *rows) if isinstance(one, Prediction)]
+
+    (ranking,) = rankings(predicted)
+
+    assert (ranking.layouts, ranking.spearman) == (3, None)
+    assert ranking.pairs == 3  # 2.1, 2.4 (the median of 2.2 and 2.6) and 3.0 s
+
+
+def test_no_groups_no_summary():
+    """A file of single runs ranks nothing."""
+    assert ranking_summary(()) == {}
+
+
+def test_families():
+    """What stands in front of the size."""
+    assert [family(key) for key in ("bs-1b3", "llama3-70b", "nemotron4-15b")] == ["bs", "llama3", "nemotron4"]
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_every_row_and_says_that_rows_were_refused(tmp_path, capsys):
+    """A good row, a skipped one, a refused one, one that did not fit: each has its line."""
+    rows = (
+        {},
+        {"id": "skipped", "usable": "0"},
+        {"id": "refused", "step_time_s": "-1"},
+        {"id": "oom", "kind": "oom", "step_time_s": "", "mbs": "2", "tp": "1"},
+    )
+    options = ["--runs", str(a_file(tmp_path, *rows)), "--rows", str(tmp_path / "out.csv")]
+
+    code = main([*options, "--json", str(tmp_path / "out.json")])
+
+    written = list(csv.DictReader((tmp_path / "out.csv").open()))
+    figures = json.loads((tmp_path / "out.json").read_text())
+    assert code == 1
+    assert tuple(written[0]) == ROW_COLUMNS
+    assert [row["id"] for row in written] == ["good", "skipped", "refused", "oom"]
+    assert [bool(row["predicted_step_time_s"]) for row in written] == [True, False, False, True]
+    assert [bool(row["skipped_because"]) for row in written] == [False, True, True, False]
+    assert (figures["predicted"], figures["refused"], figures["calls"]["all"]["oom"]) == (2, 1, 1)
+    assert "step_time_s: must be a number above 0, got '-1'." in capsys.readouterr().out
+
+
+def test_the_command_succeeds_on_rows_in_order(tmp_path):
+    """Nothing refused, nothing to complain about."""
+    assert main(["--runs", str(a_file(tmp_path, {}))]) == 0
+
+
+def test_the_command_says_what_it_cannot_read(tmp_path, capsys):
+    """A file that is not there, and one without any line."""
+    (tmp_path / "empty.csv").write_text("")
+
+    codes = [main(["--runs", str(tmp_path / name)]) for name in ("none.csv", "empty.csv")]
+
+    assert codes == [2, 2]
+    assert capsys.readouterr().err.count(str(tmp_path)) == 2
+
+
+def test_every_row_of_the_projects_own_copy_is_predicted_or_has_a_reason():
+    """1,352 rows; none is refused, no prediction is absurd."""
+    results = list(predictions(read(FOLDER / "runs.csv"), known()))
+
+    predicted = [one for one in results if isinstance(one, Prediction)]
+    others = [one for one in results if isinstance(one, NotRun)]
+    assert len(results) == 1352
+    assert [one.id for one in others if one.is_refused or not one.reason] == []
+    assert len(predicted) >= 1116
+    assert all(one.step_seconds > 0 and one.peak_memory_gib > 0 for one in predicted)

@@ -114,6 +114,7 @@ def layer_shape(
         hidden_size=model.hidden_size,
         sequence_length=workload.sequence_length,
         activation_bytes=workload.precision.activation_bytes,
+        linear_input_bytes=workload.precision.linear_input_bytes or workload.precision.activation_bytes,
         causal=cluster.device.profile.causal_attention,
         mbs=mbs,
         tp=tp,

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from costmodel.compute import SELECTIVE_OPERATORS
 from costmodel.layers import Shape, head_operators, layer_operators, mtp_operators
-from costmodel.operators.work import Operator
+from costmodel.operators.work import MEMORY_BOUND, Operator
 from costmodel.parameters import whole_shape
 from costmodel.spec import Model
 from costmodel.strategy import Recompute
@@ -100,7 +100,8 @@ def recomputed_flops_per_token(
         layer: sum(
             float(operator.flops)
             for operator in layer_operators(layer, shape)
-            if operator.kind != "elementwise" and (recompute == Recompute.FULL or operator.name in SELECTIVE_OPERATORS)
+            if operator.kind not in MEMORY_BOUND
+            and (recompute == Recompute.FULL or operator.name in SELECTIVE_OPERATORS)
         )
         for layer in model.kinds
     }

@@ -379,6 +379,9 @@ class Profile:
         Whether the kernel skips the masked half of the scores.
     memory_efficiency
         Achieved fraction of the device memory's bandwidth.
+    elementwise_efficiency
+        The same for norms, activations, residuals, loss and casts, over the fewest passes that they need: frameworks
+        make more (fp32 copies, dropout, unfused additions). None: as ``memory_efficiency``.
     kernel_seconds
         Time between the ends of two kernels that no roofline sees: launch and tail.
     compute_scaling, communication_scaling
@@ -420,6 +423,7 @@ class Profile:
     attention_half_length: NotNegative = 0.0
     causal_attention: bool = True
     memory_efficiency: Annotated[Fraction, Field(gt=0)]
+    elementwise_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     kernel_seconds: NotNegative = 0.0
     compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
     communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
@@ -532,6 +536,8 @@ class Precision:
         Per parameter, when data-parallel ranks gather updated weights.
     activation_bytes
         Per element of an activation.
+    linear_input_bytes
+        Per element of a linear's input as it is kept for the backward pass; None: as ``activation_bytes``.
     """
 
     name: str
@@ -541,6 +547,7 @@ class Precision:
     optimizer_bytes: Positive
     parameter_gather_bytes: Positive
     activation_bytes: Positive = 2.0
+    linear_input_bytes: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

@@ -223,7 +223,7 @@ def _missing(run: Run, facts: Facts, strategy: Strategy, software: Software) -> 
     if re.search(r"yes|transformer_engine|local", run.cuda_graph):
         yield "CUDA graphs: kernel gaps as without"
     if run.dtype.startswith("fp8_") or run.dtype in ("mxfp8", "nvfp4"):
-        yield "casts of FP8 and FP4 recipes: none"
+        yield "casts of FP8 and FP4 recipes: one law for every kind of scaling"
     if strategy.sharding == Sharding.WEIGHTS and strategy.pp > 1:
         yield "sharded weights in a pipeline: outside the rules"
     if facts.model.num_layers % (strategy.pp * strategy.vpp):

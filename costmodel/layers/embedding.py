@@ -140,7 +140,7 @@ def _loss(model: Model, shape: Shape) -> Operator:
     logits = shape.tokens * model.vocab_size / shape.tp
     return Operator(
         name="loss",
-        kind="elementwise",
+        kind="copy",
         bytes=logits * (shape.activation_bytes + 6 * LOGIT_BYTES),
         backward_bytes=logits * (shape.activation_bytes + 3 * LOGIT_BYTES),
         kernels=4,

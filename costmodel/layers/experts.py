@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodel.layers.kernels import elementwise, matmul, tensor_parallel_collectives
 from costmodel.layers.mlp import activation, feed_forward_operators
 from costmodel.layers.shape import Shape
@@ -76,7 +78,7 @@ def _permute(name: str, experts: Experts, shape: Shape, *, saved_elements: Numbe
     """
     tokens = shape.tokens / shape.sequence_shards
     moved = tokens + sent_tokens(experts, shape) + 2 * received_tokens(experts, shape)
-    return elementwise(
+    copied = elementwise(
         name,
         shape,
         elements=moved * shape.hidden_size,
@@ -86,6 +88,7 @@ def _permute(name: str, experts: Experts, shape: Shape, *, saved_elements: Numbe
         saved_elements=saved_elements,
         saved_as="experts",
     )
+    return replace(copied, kind="copy")
 
 
 def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:

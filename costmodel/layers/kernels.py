@@ -12,6 +12,15 @@ FULL_BACKWARD = 2.0
 """The same by the convention of MoFa's Table 2 (arXiv 2511.09837), which recomputes no scores."""
 
 
+CAST_BYTES = 4
+"""Per element that an 8-bit recipe casts: 2 bytes read, a row-wise and a column-wise copy of 1 byte written
+(Transformer Engine: one for the forward pass, the transposed one for the weight's gradient)."""
+
+KEPT_NARROW = frozenset({"attention_input", "mlp", "experts"})
+"""Inputs of linears that nothing else keeps: an 8-bit recipe keeps only their 8-bit copy. The attention's output is
+kept by the attention core too; router, head and embedding stay in 16 bits."""
+
+
 def matmul(
     name: str,
     shape: Shape,
@@ -46,6 +55,7 @@ def matmul(
     weight = groups * inputs * outputs
     flops = 2 * rows * inputs * outputs
     nbytes = shape.activation_bytes * (rows * inputs + weight + rows * outputs)
+    kept_bytes = shape.linear_input_bytes if saved_as in KEPT_NARROW else shape.activation_bytes
     return Operator(
         name=name,
         kind="grouped_matmul" if expert else "matmul",
@@ -53,7 +63,9 @@ def matmul(
         backward_flops=2 * flops,
         bytes=nbytes,
         backward_bytes=2 * nbytes,
-        saved_bytes=shape.activation_bytes * saved_elements,
+        cast_bytes=CAST_BYTES * rows * inputs,
+        backward_cast_bytes=CAST_BYTES * rows * outputs,
+        saved_bytes=kept_bytes * saved_elements,
         saved_as=saved_as,
         parameters=weight + groups * bias,
         expert=expert,

@@ -21,6 +21,8 @@ class Shape:
         Width of the residual stream; tokens of one whole sequence.
     activation_bytes
         Per element.
+    linear_input_bytes
+        Per element of a linear's input as it is kept for the backward pass.
     causal
         Whether attention kernels skip the masked half of the scores.
     mbs
@@ -35,6 +37,7 @@ class Shape:
     sequence_length: int
     activation_bytes: float
     causal: bool
+    linear_input_bytes: float = 2.0
     mbs: Numbers = 1
     tp: Numbers = 1
     cp: Numbers = 1

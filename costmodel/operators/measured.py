@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.operators.work import Numbers, Operator
+from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator
 from costmodel.spec import Device, MeasuredRate, Profile
 
 
@@ -69,7 +69,7 @@ def measured_rate(profile: Profile, operator: Operator) -> Numbers:
 
 def is_inside_other_rates(profile: Profile, operator: Operator) -> bool:
     """Whether the table times this element-wise operator together with the others of its layer."""
-    return operator.kind == "elementwise" and not _entries(profile, operator)
+    return operator.kind in MEMORY_BOUND and not _entries(profile, operator)
 
 
 def _entries(profile: Profile, operator: Operator) -> list[MeasuredRate]:

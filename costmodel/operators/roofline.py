@@ -28,6 +28,10 @@ class Roofline:
         Peak rate by operator kind, or by kind and name (``matmul:head``); kinds that are not listed only move bytes.
     bytes_per_second
         Rate of the device memory.
+    elementwise_bytes_per_second
+        The same for element-wise operators and casts.
+    casts
+        Kinds of operators whose inputs are cast into a narrower dtype first.
     attention_half_length
         Length at which attention reaches half of its rate.
     kernel_seconds
@@ -39,31 +43,39 @@ class Roofline:
     name: str
     flops_per_second: Mapping[str, float]
     bytes_per_second: float
+    elementwise_bytes_per_second: float
+    casts: frozenset[str] = frozenset()
     attention_half_length: float = 0.0
     kernel_seconds: float = 0.0
     compute_scaling: float = 1.0
 
     def forward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the forward pass."""
-        busy = self._busy_seconds(operator, operator.flops, operator.bytes)
+        busy = self._busy_seconds(operator, operator.flops, operator.bytes, operator.cast_bytes)
         return busy + operator.kernels * self.kernel_seconds
 
     def backward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the backward pass, which launches twice the kernels."""
-        busy = self._busy_seconds(operator, operator.backward_flops, operator.backward_bytes)
+        busy = self._busy_seconds(
+            operator, operator.backward_flops, operator.backward_bytes, operator.backward_cast_bytes
+        )
         return busy + BACKWARD_KERNELS * operator.kernels * self.kernel_seconds
 
     def origin(self, operator: Operator) -> str:
         """The name of this roofline, the same for every operator."""
         return self.name
 
-    def _busy_seconds(self, operator: Operator, flops: Numbers, nbytes: Numbers) -> Numbers:
+    def _busy_seconds(self, operator: Operator, flops: Numbers, nbytes: Numbers, cast_bytes: Numbers) -> Numbers:
         r"""
-        Time of one pass of one operator.
+        Time of one pass of one operator, and of the casts in front of it.
 
         .. math:: T = \frac{F}{\alpha \min(P, F / Q \cdot B)} = \max(F / P, Q / B) / \alpha
         """
-        seconds: Numbers = np.maximum(flops / self._rate(operator), nbytes / self.bytes_per_second)
+        elementwise = operator.kind == "elementwise"
+        rate = self.elementwise_bytes_per_second if elementwise else self.bytes_per_second
+        seconds: Numbers = np.maximum(flops / self._rate(operator), nbytes / rate)
+        if operator.kind in self.casts and f"{operator.kind}:{operator.name}" not in self.flops_per_second:
+            seconds = seconds + cast_bytes / self.elementwise_bytes_per_second
         return seconds / self.compute_scaling
 
     def _rate(self, operator: Operator) -> Numbers:
@@ -91,6 +103,8 @@ def theoretical_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
             "attention": peak_16bit,
         },
         bytes_per_second=device.memory_bandwidth,
+        elementwise_bytes_per_second=device.memory_bandwidth,
+        casts=_casts(compute_dtype),
         compute_scaling=device.profile.compute_scaling,
     )
 
@@ -108,10 +122,18 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
             "attention": peak_16bit * profile.attention_efficiency,
         },
         bytes_per_second=device.memory_bandwidth * profile.memory_efficiency,
+        elementwise_bytes_per_second=device.memory_bandwidth
+        * (profile.elementwise_efficiency or profile.memory_efficiency),
+        casts=_casts(compute_dtype),
         attention_half_length=profile.attention_half_length,
         kernel_seconds=profile.kernel_seconds,
         compute_scaling=profile.compute_scaling,
     )
+
+
+def _casts(compute_dtype: Dtype) -> frozenset[str]:
+    """Kinds of operators that a recipe casts the inputs of: the linears, below 16 bits."""
+    return frozenset() if compute_dtype in ("bf16", "fp16") else frozenset({"matmul", "grouped_matmul"})
 
 
 def _dtype_16bit(device: Device, compute_dtype: Dtype) -> Dtype:

@@ -12,6 +12,10 @@ Numbers: TypeAlias = float | NDArray[np.float64]
 """A scalar, or an array over strategies; every formula takes both."""
 
 
+MEMORY_BOUND = frozenset({"elementwise", "copy"})
+"""Kinds of operators that only move bytes."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operator:
     """
@@ -24,11 +28,14 @@ class Operator:
     name
         What it computes: ``qkv``, ``core_attention``, ``up``, ``norm`` ...
     kind
-        Which law times it: ``matmul``, ``grouped_matmul``, ``attention``, ``elementwise``.
+        Which law times it: ``matmul``, ``grouped_matmul``, ``attention``; ``elementwise`` where frameworks make more
+        passes over memory than needed, ``copy`` where the passes counted are all.
     flops, backward_flops
         Floating-point operations of the forward and of the whole backward pass.
     bytes, backward_bytes
         Bytes read and written in device memory.
+    cast_bytes, backward_cast_bytes
+        Bytes read and written to bring inputs, weights and gradients into a narrower dtype, where the recipe has one.
     kernels
         Kernels launched in the forward pass (the backward launches twice as many).
     saved_bytes
@@ -52,6 +59,8 @@ class Operator:
     backward_flops: Numbers = 0.0
     bytes: Numbers = 0.0
     backward_bytes: Numbers = 0.0
+    cast_bytes: Numbers = 0.0
+    backward_cast_bytes: Numbers = 0.0
     kernels: int = 1
     saved_bytes: Numbers = 0.0
     saved_as: str = ""

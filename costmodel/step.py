@@ -246,9 +246,9 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     r"""
     Data-parallel communication alone.
 
-    Gradients are reduced once per step, from ZeRO-2 on once per micro-batch; parameters are gathered once, under ZeRO-3
-    twice per micro-batch (before the forward and before the backward pass). Without sharding the gradients are gathered
-    instead of the parameters: together an all-reduce.
+    Each collective carries one bucket and has its own latency. Gradients are reduced once per step, from ZeRO-2 on once
+    per micro-batch; parameters are gathered once, under ZeRO-3 twice per micro-batch (before the forward and before the
+    backward pass). Without sharding the gradients are gathered instead of the parameters: together an all-reduce.
 
     References
     ----------
@@ -256,8 +256,11 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     """
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
     precision = facts.workload.precision
-    reduce = _over_data_groups(reduce_seconds, precision.gradient_bytes, facts, decisions, held)
-    gather = _over_data_groups(gather_seconds, precision.parameter_gather_bytes, facts, decisions, held)
+    pieces = _num_buckets(facts, decisions, held)
+    reduce = pieces * _over_data_groups(reduce_seconds, precision.gradient_bytes / pieces, facts, decisions, held)
+    gather = pieces * _over_data_groups(
+        gather_seconds, precision.parameter_gather_bytes / pieces, facts, decisions, held
+    )
     reduces = np.where(sharding >= int(Sharding.GRADIENTS), m, 1)
     gathers = np.where(sharding >= int(Sharding.WEIGHTS), 2 * m, 1)
     return DataParallel(
@@ -267,7 +270,7 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
 
 
 def _over_data_groups(
-    seconds: Callable[..., Numbers], bytes_per_parameter: float, facts: Facts, decisions: Decisions, held: Stages
+    seconds: Callable[..., Numbers], bytes_per_parameter: Numbers, facts: Facts, decisions: Decisions, held: Stages
 ) -> Numbers:
     """One reduce-scatter or all-gather of all parameters of each rank, dense and expert ones in their own groups."""
     cluster, parameters = facts.cluster, rank_parameters(facts, decisions, held)

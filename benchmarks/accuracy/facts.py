@@ -36,7 +36,7 @@ PRECISIONS = {
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
 }
-"""A row's ``dtype`` to the catalog's recipe; the kinds of FP8 scaling differ in casts, of which the model has one law."""
+"""A row's ``dtype`` to the catalog's recipe; kinds of FP8 scaling differ in casts, for which the model has one law."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -133,8 +133,9 @@ def core_attention(
     """
     Scores and weighted values of flash attention; keeps Q, K and V.
 
-    Context parallelism splits the queries and passes all keys by in a ring. Of Table 2's softmax row nothing is
-    kept; in truth flash attention keeps 4 more bytes per query and head (the log of the sum of exponentials).
+    Context parallelism splits the queries and passes all keys by in a ring: c pieces, and c - 1 merges of their
+    results. Of Table 2's softmax row nothing is kept; in truth flash attention keeps 4 more bytes per query and head
+    (the log of the sum of exponentials).
 
     Parameters
     ----------
@@ -160,6 +161,7 @@ def core_attention(
         backward_flops=flops * (CAUSAL_BACKWARD if shape.causal else FULL_BACKWARD),
         bytes=nbytes,
         backward_bytes=2 * nbytes,
+        kernels=2 * shape.cp - 1,
         saved_bytes=shape.activation_bytes * (shape.tokens * heads * qk_head_dim + keys_and_values),
         saved_as="qkv",
         parameters=sinks,

@@ -61,7 +61,7 @@ class Operator:
     backward_bytes: Numbers = 0.0
     cast_bytes: Numbers = 0.0
     backward_cast_bytes: Numbers = 0.0
-    kernels: int = 1
+    kernels: Numbers = 1
     saved_bytes: Numbers = 0.0
     saved_as: str = ""
     parameters: Numbers = 0.0

@@ -151,7 +151,7 @@ def layer_seconds(
     )
     times = operator_times(cluster.device, workload.precision.compute)
     parts = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
-    return LayerSeconds(**{name: _stack([part[name] for part in parts], shape) for name in parts[0]})
+    return LayerSeconds(**{name: shape.stack(part[name] for part in parts) for name in parts[0]})
 
 
 def edge_seconds(
@@ -224,7 +224,3 @@ def _backward(operators: Iterable[Operator], times: OperatorTimes) -> Numbers:
 
 def _sum(seconds: Callable[[Operator], Numbers], operators: Iterable[Operator]) -> Numbers:
     return sum((seconds(operator) for operator in operators), start=0.0)
-
-
-def _stack(values: list[Numbers], shape: Shape) -> NDArray[np.float64]:
-    return np.stack([shape.zeros + value for value in values], axis=-1)

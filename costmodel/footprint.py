@@ -74,18 +74,13 @@ def layer_footprint(
         model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
     )
     layers = [layer_operators(layer, shape) for layer in model.kinds]
-    zero = shape.zeros
-
-    def stack(values: Iterable[Numbers]) -> NDArray[np.float64]:
-        return np.stack([zero + value for value in values], axis=-1)
-
     layer_input = shape.activation_bytes * shape.tokens * shape.hidden_size / shape.sequence_shards
     return LayerFootprint(
-        dense_parameters=stack(_parameters(layer, expert=False) for layer in layers),
-        expert_parameters=stack(_parameters(layer, expert=True) for layer in layers),
-        saved_bytes=stack(_saved(layer) for layer in layers),
-        attention_bytes=stack(_saved(o for o in layer if o.saved_as in SELECTIVE_MODULES) for layer in layers),
-        input_bytes=stack(layer_input for _ in layers),
+        dense_parameters=shape.stack(_parameters(layer, expert=False) for layer in layers),
+        expert_parameters=shape.stack(_parameters(layer, expert=True) for layer in layers),
+        saved_bytes=shape.stack(_saved(layer) for layer in layers),
+        attention_bytes=shape.stack(_saved(o for o in layer if o.saved_as in SELECTIVE_MODULES) for layer in layers),
+        input_bytes=shape.stack(layer_input for _ in layers),
     )
 
 

@@ -104,15 +104,13 @@ def tp_exposed(seconds: LayerSeconds, profile: Profile, *, tp_overlap: NDArray[n
         seconds.tp_forward,
         seconds.forward - seconds.core_forward,
         splits=profile.tp_overlap_splits,
-        slowdown_communication=profile.overlap_slowdown_communication,
-        slowdown_compute=profile.overlap_slowdown_compute,
+        **profile.slowdowns,
     )
     overlapped_backward = exposed_tp_seconds(
         seconds.tp_backward,
         seconds.backward - seconds.core_backward,
         splits=profile.tp_overlap_splits,
-        slowdown_communication=profile.overlap_slowdown_communication,
-        slowdown_compute=profile.overlap_slowdown_compute,
+        **profile.slowdowns,
     )
     forward = np.where(tp_overlap, overlapped_forward, seconds.tp_forward)
     return forward, np.where(tp_overlap, overlapped_backward, seconds.tp_backward)
@@ -122,12 +120,8 @@ def cp_exposed(
     seconds: LayerSeconds, profile: Profile, *, cp: NDArray[Any], cp_overlap: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
     """Exposed context-parallel communication of the forward and of the backward pass, plain or by (21)."""
-    slowdowns = {
-        "slowdown_communication": profile.overlap_slowdown_communication,
-        "slowdown_compute": profile.overlap_slowdown_compute,
-    }
-    forward = exposed_cp_seconds(seconds.cp_forward, seconds.core_forward, cp=cp, **slowdowns)
-    backward = exposed_cp_seconds(seconds.cp_backward, seconds.core_backward, cp=cp, **slowdowns)
+    forward = exposed_cp_seconds(seconds.cp_forward, seconds.core_forward, cp=cp, **profile.slowdowns)
+    backward = exposed_cp_seconds(seconds.cp_backward, seconds.core_backward, cp=cp, **profile.slowdowns)
     return (
         np.where(cp_overlap, forward, seconds.cp_forward),
         np.where(cp_overlap, backward, seconds.cp_backward),
@@ -140,12 +134,8 @@ def ep_exposed(seconds: LayerSeconds, profile: Profile, *, ep_overlap: NDArray[n
 
     Overlapped, each pass hides the all-to-alls of another micro-batch's opposite pass.
     """
-    slowdowns = {
-        "slowdown_communication": profile.overlap_slowdown_communication,
-        "slowdown_compute": profile.overlap_slowdown_compute,
-    }
-    beside_forward = exposed_beside_seconds(seconds.ep_backward, seconds.forward, **slowdowns)
-    beside_backward = exposed_beside_seconds(seconds.ep_forward, seconds.backward, **slowdowns)
+    beside_forward = exposed_beside_seconds(seconds.ep_backward, seconds.forward, **profile.slowdowns)
+    beside_backward = exposed_beside_seconds(seconds.ep_forward, seconds.backward, **profile.slowdowns)
     return (
         np.where(ep_overlap, beside_forward, seconds.ep_forward),
         np.where(ep_overlap, beside_backward, seconds.ep_backward),
@@ -192,11 +182,7 @@ def _offload_exposed(
     ----------
     MoFa, arXiv:2511.09837, equations (34) and (35).
     """
-    slowdowns = {
-        "slowdown_communication": device.profile.overlap_slowdown_communication,
-        "slowdown_compute": device.profile.overlap_slowdown_compute,
-    }
     kept = kept_bytes(footprint.saved_bytes, footprint.attention_bytes, footprint.input_bytes, recompute=recompute)
-    down = exposed_beside_seconds(kept / device.device_to_host_bandwidth, forward_seconds, **slowdowns)
-    up = exposed_beside_seconds(kept / device.host_to_device_bandwidth, backward_seconds, **slowdowns)
+    down = exposed_beside_seconds(kept / device.device_to_host_bandwidth, forward_seconds, **device.profile.slowdowns)
+    up = exposed_beside_seconds(kept / device.host_to_device_bandwidth, backward_seconds, **device.profile.slowdowns)
     return np.asarray(down + up)

@@ -444,6 +444,14 @@ class Profile:
     measured_rates: tuple[MeasuredRate, ...] = ()
     measured_collectives: tuple[MeasuredCollective, ...] = ()
 
+    @property
+    def slowdowns(self) -> dict[str, float]:
+        """MoFa's c and k by the names under which every overlap takes them."""
+        return {
+            "slowdown_communication": self.overlap_slowdown_communication,
+            "slowdown_compute": self.overlap_slowdown_compute,
+        }
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Device:

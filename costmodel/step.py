@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from costmodel.optimizer import (
 from costmodel.overlap import exposed_beside_seconds, exposed_dp_seconds, exposed_dp_seconds_measured
 from costmodel.pipeline import bubble_seconds, busy_seconds, hop_exposed_seconds
 from costmodel.rank import (
+    RankParameters,
     data_groups,
     different_ranks,
     rank_bytes,
@@ -215,8 +217,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     hidden = exposed_beside_seconds(
         hop,
         chunk,
-        slowdown_communication=profile.overlap_slowdown_communication,
-        slowdown_compute=profile.overlap_slowdown_compute,
+        **profile.slowdowns,
     )
     interleaved = np.asarray(decisions["vpp"]) > 1
     steady = np.where(np.logical_and(decisions["pp_overlap"], interleaved), hidden, hop)
@@ -236,10 +237,13 @@ class DataParallel:
     ----------
     reduce, gather
         All reduce-scatters of gradients; all gathers of parameters (or the second half of the all-reduces).
+    pieces
+        Buckets into which each of them is divided.
     """
 
     reduce: Array
     gather: Array
+    pieces: Array
 
 
 def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> DataParallel:
@@ -256,24 +260,28 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     """
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
     precision = facts.workload.precision
-    pieces = _num_buckets(facts, decisions, held)
-    reduce = pieces * _over_data_groups(reduce_seconds, precision.gradient_bytes / pieces, facts, decisions, held)
-    gather = pieces * _over_data_groups(
-        gather_seconds, precision.parameter_gather_bytes / pieces, facts, decisions, held
-    )
+    parameters = rank_parameters(facts, decisions, held)
+    pieces = _num_buckets(decisions, held, parameters)
+    once = partial(_over_data_groups, facts.cluster, decisions, parameters)
+    reduce = pieces * once(reduce_seconds, precision.gradient_bytes / pieces)
+    gather = pieces * once(gather_seconds, precision.parameter_gather_bytes / pieces)
     reduces = np.where(sharding >= int(Sharding.GRADIENTS), m, 1)
     gathers = np.where(sharding >= int(Sharding.WEIGHTS), 2 * m, 1)
     return DataParallel(
         reduce=np.asarray(reduce * reduces),
         gather=np.where(sharding == int(Sharding.NONE), reduce, gather * gathers),
+        pieces=pieces,
     )
 
 
 def _over_data_groups(
-    seconds: Callable[..., Numbers], bytes_per_parameter: Numbers, facts: Facts, decisions: Decisions, held: Stages
+    cluster: Cluster,
+    decisions: Decisions,
+    parameters: RankParameters,
+    seconds: Callable[..., Numbers],
+    bytes_per_parameter: Numbers,
 ) -> Numbers:
     """One reduce-scatter or all-gather of all parameters of each rank, dense and expert ones in their own groups."""
-    cluster, parameters = facts.cluster, rank_parameters(facts, decisions, held)
     counted = parameters.layers + cluster.device.profile.edge_fraction * parameters.edges
     dense, expert = data_groups(decisions)
     dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
@@ -326,24 +334,20 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
     profile = facts.cluster.device.profile
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
     forward, backward = _window_seconds(facts, decisions, held)
-    pieces, once = _num_buckets(facts, decisions, held), _window_fraction(facts, decisions, held)
+    pieces, once = alone.pieces, _window_fraction(facts, decisions, held)
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
-    slowdowns = {
-        "slowdown_communication": profile.overlap_slowdown_communication,
-        "slowdown_compute": profile.overlap_slowdown_compute,
-    }
     late = np.where(sharding == int(Sharding.NONE), alone.gather, np.where(every_gather, alone.gather / 2, 0.0))
     behind_backward = exposed_dp_seconds(
         alone.reduce + late,
         np.where(every_reduce, m, once) * backward,
         num_pieces=np.where(every_reduce, m, 1) * pieces,
-        **slowdowns,
+        **profile.slowdowns,
     )
     behind_forward = exposed_dp_seconds(
         alone.gather - late,
         np.where(every_gather, m, once) * forward,
         num_pieces=np.where(every_gather, m, 1) * pieces,
-        **slowdowns,
+        **profile.slowdowns,
     )
     return np.asarray(behind_backward + behind_forward)
 
@@ -372,9 +376,8 @@ def _window_fraction(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     return np.asarray(((vpp - 1) * over_kinds(decisions["pp"]) + 1 - 1 / np.maximum(largest, 1)) / vpp)
 
 
-def _num_buckets(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def _num_buckets(decisions: Decisions, held: Stages, parameters: RankParameters) -> Array:
     """Buckets of a rank's parameters: none spans two chunks, none is smaller than a layer or the framework's size."""
-    parameters = rank_parameters(facts, decisions, held)
     dense, _ = data_groups(decisions)
     size = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * np.asarray(dense.ranks))
     layers = over_kinds(decisions["vpp"]) * over_kinds(held.largest_chunk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,3 +61,8 @@ class Shape:
         """Zeros in the broadcast shape of the decisions: what every quantity of this shape is added to."""
         decisions = (self.mbs, self.tp, self.cp, self.ep, self.etp, self.sequence_parallel)
         return np.zeros(np.broadcast_shapes(*(np.shape(decision) for decision in decisions)))
+
+    def stack(self, values: Iterable[Numbers]) -> NDArray[np.float64]:
+        """One value per kind of layer on a last axis behind those of the decisions."""
+        zeros = self.zeros
+        return np.stack([zeros + value for value in values], axis=-1)

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.facts import FOLDER, references
-from benchmarks.accuracy.predictions import predictions
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
-from benchmarks.accuracy.runs import read
 from costmodel.errors import PlanningError
+from planner.runs.facts import references
+from planner.runs.predictions import predictions
+from planner.runs.table import read
+
+FOLDER = Path(__file__).parents[1] / "measured_runs"
 
 ROWS_REFUSED = 1
 NO_TABLE = 2
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; 0 if every row was in order, 1 if some were refused, 2 if there is nothing to read."""
     options = _parser().parse_args(arguments)
     try:
-        known = references(options.models, options.systems)
+        known = references(options.models, FOLDER / "systems.yaml", options.systems)
         results = list(predictions(read(options.runs), known))
         figures = report(results)
         if options.rows:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.accuracy.predictions import Prediction
+from planner.runs.predictions import Prediction
 
 Item = TypeVar("Item")
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accuracy.metrics import Errors, MemoryCalls, Ranking, errors, grouped, memory_calls, rankings
-from benchmarks.accuracy.predictions import Prediction
-from benchmarks.accuracy.runs import NotRun
 from costmodel.strategy import Recompute, Sharding
+from planner.runs.predictions import Prediction
+from planner.runs.table import NotRun
 
 WORST = 12
 """Rows that the report lists one by one."""

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.accuracy.__main__ import main
-from benchmarks.accuracy.facts import FOLDER, facts_of, references
-from benchmarks.accuracy.layouts import strategy_of
+from benchmarks.accuracy.__main__ import FOLDER, main
 from benchmarks.accuracy.metrics import errors, rankings, regret, spearman
-from benchmarks.accuracy.predictions import Prediction, predictions
 from benchmarks.accuracy.report import ROW_COLUMNS, family, ranking_summary
-from benchmarks.accuracy.runs import COLUMNS, NotRun, Run, read
-from benchmarks.accuracy.software import SOFTWARE, software_of
 from costmodel.spec import Attention
 from costmodel.strategy import Recompute, Sharding
+from planner.runs.facts import facts_of, references
+from planner.runs.layouts import strategy_of
+from planner.runs.predictions import Prediction, predictions
+from planner.runs.software import SOFTWARE, software_of
+from planner.runs.table import COLUMNS, NotRun, Run, read
 
 GOOD: dict[str, str] = {
     **dict.fromkeys(COLUMNS, ""),

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from benchmarks.accuracy.architectures import Unpredictable
-from benchmarks.accuracy.runs import Run
-from benchmarks.accuracy.software import Software, software_of
 from constraints.divisibility import heads_split_over_tp, sequence_splits_over_cp
 from constraints.experts import expert_degrees_need_experts, expert_groups_tile_a_stage, experts_split_over_ep
 from constraints.microbatches import global_batch_splits_over_ranks
@@ -16,6 +13,9 @@ from costmodel.errors import SpecError
 from costmodel.spec import Experts, Model
 from costmodel.strategy import Recompute, Sharding, Strategy
 from costmodel.tables import Facts, tabulate
+from planner.runs.architectures import Unpredictable
+from planner.runs.software import Software, software_of
+from planner.runs.table import Run
 
 RULES = (
     global_batch_splits_over_ranks,

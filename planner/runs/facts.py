@@ -10,15 +10,14 @@ from typing import Any
 
 import yaml
 
-from benchmarks.accuracy.architectures import Unpredictable, Variant, architecture
-from benchmarks.accuracy.runs import Run
-from benchmarks.accuracy.software import software_of
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.spec import Cluster, Device, Model, Network, Precision, Workload
 from costmodel.tables import Facts
+from planner.runs.architectures import Unpredictable, Variant, architecture
+from planner.runs.software import software_of
+from planner.runs.table import Run
 
-FOLDER = Path(__file__).parents[1] / "measured_runs"
 GIGA = 1e9
 TERA = 1e12
 TOKENS = 1e12
@@ -57,18 +56,24 @@ class References:
     made: dict[object, Any] = field(default_factory=dict)
 
 
-def references(models: Path, systems: Path) -> References:
+def references(models: Path, *systems: Path) -> References:
     """
-    Read what rows refer to; the project's own systems stand behind those of ``systems``.
+    Read what rows refer to.
+
+    Parameters
+    ----------
+    models
+        Architectures by key.
+    systems
+        Files of systems by name, later ones before earlier ones.
 
     Raises
     ------
     SpecError
         If a file cannot be read, or is no mapping of mappings.
     """
-    own = FOLDER / "systems.yaml"
-    known = {**_mapping(own), **_mapping(systems)}
-    return References(models=_mapping(models), systems={_plain(name): entry for name, entry in known.items()})
+    known = {_plain(name): entry for path in systems for name, entry in _mapping(path).items()}
+    return References(models=_mapping(models), systems=known)
 
 
 def facts_of(run: Run, known: References) -> Facts:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from benchmarks.accuracy.architectures import Unpredictable, kind_of_architecture
-from benchmarks.accuracy.facts import References, facts_of
-from benchmarks.accuracy.layouts import not_modelled, require_a_step, strategy_of, variant_of
-from benchmarks.accuracy.runs import NotRun, Run
 from constraints.memory import fits_in_device_memory
 from costmodel.errors import SpecError
 from costmodel.flops import model_flops_per_token
 from costmodel.step import cost
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
+from planner.runs.architectures import Unpredictable, kind_of_architecture
+from planner.runs.facts import References, facts_of
+from planner.runs.layouts import not_modelled, require_a_step, strategy_of, variant_of
+from planner.runs.table import NotRun, Run
 
 GIB = 2**30
 

@@ -1,0 +1,1 @@
+"""Measured runs: a table of them read, each row as facts and a strategy, predicted."""

@@ -25,12 +25,16 @@ from costmodel.layers import (
     mtp_edge_operators,
 )
 from costmodel.layers.shape import Shape
+from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator
-from costmodel.spec import Cluster, Layer, Model, Workload
+from costmodel.spec import Cluster, Layer, Model, Profile, Workload
 
-SELECTIVE_OPERATORS = frozenset({"qkv", "q_up", "kv_up", "qk_norm", "rotary", "core_attention"})
+SELECTIVE_OPERATORS = frozenset({"qkv", "q_up", "kv_up", "qk_norm", "rotary", "core_attention", "softmax"})
 """What selective recomputation computes again: Q, K, V and the attention core (MoFa, equation (30))."""
+
+CORE_OPERATORS = frozenset({"core_attention", "softmax"})
+"""The attention core: scores, softmax, weighted values."""
 
 SELECTIVE_MODULES = frozenset({"qkv", "core_attention"})
 """Saved bytes that selective recomputation drops: attention's intermediates (MoFa, equation (29))."""
@@ -51,6 +55,8 @@ class LayerSeconds:
         Query, key and value projections and the attention core in ``forward``: what (30) computes again.
     tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
         Communication alone.
+    host_forward, host_backward
+        Time in which the host launches all of it.
     """
 
     forward: NDArray[np.float64]
@@ -64,6 +70,8 @@ class LayerSeconds:
     cp_backward: NDArray[np.float64]
     ep_forward: NDArray[np.float64]
     ep_backward: NDArray[np.float64]
+    host_forward: NDArray[np.float64]
+    host_backward: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,12 +118,15 @@ def layer_shape(
     sequence_parallel: Numbers,
 ) -> Shape:
     """Facts and decisions that size a layer's operators, in one record."""
+    profile = cluster.device.profile
     return Shape(
         hidden_size=model.hidden_size,
         sequence_length=workload.sequence_length,
         activation_bytes=workload.precision.activation_bytes,
         linear_input_bytes=workload.precision.linear_input_bytes or workload.precision.activation_bytes,
-        causal=cluster.device.profile.causal_attention,
+        cast_bytes=workload.precision.cast_bytes,
+        causal=profile.causal_attention and profile.fused_attention,
+        fused_attention=profile.fused_attention,
         mbs=mbs,
         tp=tp,
         cp=cp,
@@ -191,7 +202,7 @@ def edge_seconds(
 
 def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes) -> dict[str, Numbers]:
     operators = layer_operators(layer, shape)
-    core = [operator for operator in operators if operator.kind == "attention"]
+    core = [operator for operator in operators if operator.name in CORE_OPERATORS]
     attention = [operator for operator in operators if operator.name in SELECTIVE_OPERATORS]
     parts: dict[str, Numbers] = {
         "forward": _forward(operators, times),
@@ -201,11 +212,30 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         "attention_forward": _forward(attention, times),
     }
     communications = layer_communications(layer, shape)
+    parts |= _host(operators, communications, cluster.device.profile)
     for name, groups in {"tp": ("tp", "etp"), "cp": ("cp",), "ep": ("ep",)}.items():
         seconds = [(one, _one_call(cluster, one, shape)) for one in communications if one.group in groups]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
     return parts
+
+
+def _host(
+    operators: Iterable[Operator], communications: Iterable[Communication], profile: Profile
+) -> dict[str, Numbers]:
+    """
+    Launches of both passes, a collective as one kernel.
+
+    The host runs ahead of the device until its queue is full, so that what counts is the sum over a pass.
+    """
+    kernels: Numbers = sum((operator.kernels for operator in operators), start=0.0)
+    calls = [(one, np.asarray(one.nbytes) > 0) for one in communications]
+    forward = kernels + sum((one.forward * used for one, used in calls), start=0.0)
+    backward = BACKWARD_KERNELS * kernels + sum((one.backward * used for one, used in calls), start=0.0)
+    return {
+        "host_forward": np.asarray(profile.host_kernel_seconds * forward),
+        "host_backward": np.asarray(profile.host_kernel_seconds * backward),
+    }
 
 
 def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:

@@ -130,7 +130,7 @@ def _breakdown(facts: Facts, strategy: Strategy, held: Stages) -> tuple[Part, ..
     parts, alone = layer_parts(facts, decisions), lookup(layer_seconds, facts, decisions)
     ranks = rank_seconds(facts, decisions, held, parts.total)
     slowest, m = int(ranks.argmax()), int(microbatches(facts, decisions))
-    edge = _edge_parts(facts, decisions, held)
+    edge, profile = _edge_parts(facts, decisions, held), facts.cluster.device.profile
 
     def busy(per_layer: Array) -> float:
         return m * float((held.layers[slowest] * per_layer).sum())
@@ -143,6 +143,7 @@ def _breakdown(facts: Facts, strategy: Strategy, held: Stages) -> tuple[Part, ..
         "cp": busy(parts.cp),
         "ep": busy(parts.ep) + edges,
         "offload": busy(parts.offload),
+        "host": busy(parts.host) + m * profile.microbatch_seconds + profile.step_seconds,
         "bubble": _idle_seconds(facts, decisions, held, parts, ranks),
         **_transfers(facts, decisions, held),
         **_ending(facts, decisions, held, parts),
@@ -164,7 +165,7 @@ def _breakdown(facts: Facts, strategy: Strategy, held: Stages) -> tuple[Part, ..
     )
 
 
-PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "pp", "bubble", "dp", "optimizer")
+PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bubble", "dp", "optimizer")
 """The lines of a breakdown, in the order of a step."""
 
 

@@ -36,6 +36,8 @@ class LayerParts:
         Computation, and what recomputation adds (its communication included).
     tp, cp, ep, offload
         Exposed communication and transfers in the steady phase.
+    host
+        Waiting for the host to launch kernels.
     ep_edges
         What warm-up and cool-down expose of expert parallelism beyond ``ep``.
     """
@@ -46,12 +48,13 @@ class LayerParts:
     cp: Array
     ep: Array
     offload: Array
+    host: Array
     ep_edges: Array
 
     @property
     def total(self) -> Array:
         """Seconds of one layer in the steady phase: (7) + (8) with their overlaps."""
-        return self.compute + self.recompute + self.tp + self.cp + self.ep + self.offload
+        return self.compute + self.recompute + self.tp + self.cp + self.ep + self.offload + self.host
 
 
 def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
@@ -82,6 +85,12 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
         backward_seconds=seconds.backward + tp_backward + cp_backward + ep_backward,
         recompute=over_kinds(decisions["recompute"]),
     )
+    host = host_exposed(
+        seconds,
+        forward_seconds=seconds.forward + tp_forward + cp_forward + ep_forward,
+        backward_seconds=seconds.backward + tp_backward + cp_backward + ep_backward + recompute,
+        recompute=over_kinds(decisions["recompute"]),
+    )
     return LayerParts(
         compute=seconds.forward + seconds.backward + contention * (seconds.tp_forward + seconds.tp_backward),
         recompute=recompute,
@@ -89,6 +98,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
         cp=cp_forward + cp_backward,
         ep=ep_forward + ep_backward,
         offload=np.where(over_kinds(decisions["activation_offload"]), offload, 0.0),
+        host=host,
         ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep_forward - ep_backward, 0.0),
     )
 
@@ -163,6 +173,28 @@ def recompute_seconds(forward_seconds: Array, attention_seconds: Array, *, recom
     """
     selective = np.where(recompute == int(Recompute.SELECTIVE), attention_seconds, 0.0)
     return np.where(recompute == int(Recompute.FULL), forward_seconds, selective)
+
+
+def host_exposed(
+    seconds: LayerSeconds, *, forward_seconds: Array, backward_seconds: Array, recompute: NDArray[Any]
+) -> Array:
+    r"""
+    What launching a layer's kernels takes longer than running them: a device never overtakes its host.
+
+    .. math:: T = \max(0, H_f - T_f) + \max(0, H_b - T_b)
+
+    Parameters
+    ----------
+    seconds
+        The layer, its launches in it.
+    forward_seconds, backward_seconds
+        Both passes as the device runs them, recomputation in the second one.
+    recompute
+        Decision; full recomputation launches the forward pass again.
+    """
+    again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, 0.0)
+    late_forward = np.maximum(seconds.host_forward - forward_seconds, 0.0)
+    return np.asarray(late_forward + np.maximum(seconds.host_backward + again - backward_seconds, 0.0))
 
 
 def _offload_exposed(

@@ -377,6 +377,8 @@ class Profile:
         Sequence length at which attention reaches half of that (s / (s + half)).
     causal_attention
         Whether the kernel skips the masked half of the scores.
+    fused_attention
+        Whether scores stay inside one kernel (FlashAttention); else they pass through device memory, all of them.
     memory_efficiency
         Achieved fraction of the device memory's bandwidth.
     elementwise_efficiency
@@ -384,6 +386,13 @@ class Profile:
         make more (fp32 copies, dropout, unfused additions). None: as ``memory_efficiency``.
     kernel_seconds
         Time between the ends of two kernels that no roofline sees: launch and tail.
+    host_kernel_seconds
+        Time in which the host launches one of the counted kernels (and what eager code does around it): a pass cannot
+        be shorter than its launches. CUDA graphs launch nothing.
+    microbatch_seconds
+        Time per micro-batch and pipeline rank that no operator explains: data loading, synchronisation.
+    step_seconds
+        Time per step that no operator explains: logging, gradient norm, timers.
     compute_scaling, communication_scaling
         MoFa's alpha and beta, equations (17) and (18): gains of better kernels and collectives.
     overlap_slowdown_compute, overlap_slowdown_communication
@@ -422,9 +431,13 @@ class Profile:
     attention_efficiency: Annotated[Fraction, Field(gt=0)]
     attention_half_length: NotNegative = 0.0
     causal_attention: bool = True
+    fused_attention: bool = True
     memory_efficiency: Annotated[Fraction, Field(gt=0)]
     elementwise_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     kernel_seconds: NotNegative = 0.0
+    host_kernel_seconds: NotNegative = 0.0
+    microbatch_seconds: NotNegative = 0.0
+    step_seconds: NotNegative = 0.0
     compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
     communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
@@ -451,6 +464,29 @@ class Profile:
             "slowdown_communication": self.overlap_slowdown_communication,
             "slowdown_compute": self.overlap_slowdown_compute,
         }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Software:
+    """
+    One generation of training software: how it differs from what the devices' profiles were measured with.
+
+    Parameters
+    ----------
+    name
+        As the catalog calls it.
+    settings
+        Fields of :class:`Profile` that it decides.
+    factors
+        Fields of :class:`Profile` that it multiplies.
+    sources
+        Field name to where its number comes from.
+    """
+
+    name: str
+    settings: dict[str, bool | float] = field(default_factory=dict)
+    factors: dict[str, Positive] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -546,6 +582,8 @@ class Precision:
         Per element of an activation.
     linear_input_bytes
         Per element of a linear's input as it is kept for the backward pass; None: as ``activation_bytes``.
+    cast_bytes
+        Read and written per element to bring a linear's input into a narrower dtype, amax and transposed copy included.
     """
 
     name: str
@@ -556,6 +594,7 @@ class Precision:
     parameter_gather_bytes: Positive
     activation_bytes: Positive = 2.0
     linear_input_bytes: Positive | None = None
+    cast_bytes: NotNegative = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

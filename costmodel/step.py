@@ -116,6 +116,7 @@ def step_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
         pipeline_seconds(facts, decisions, held, parts, ranks)
         + pp_seconds(facts, decisions, held)
         + ending.max(axis=-1)
+        + facts.cluster.device.profile.step_seconds
     )
 
 
@@ -146,14 +147,16 @@ def rank_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array)
     """
     edge = lookup(edge_seconds, facts, decisions)
     edges = held.first * over_kinds(edge.first) + held.last * over_kinds(edge.last)
-    return np.asarray((held.layers * layer[..., None, :]).sum(axis=-1) + edges)
+    always = facts.cluster.device.profile.microbatch_seconds
+    return np.asarray((held.layers * layer[..., None, :]).sum(axis=-1) + edges + always)
 
 
 def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array) -> Array:
     """One micro-batch on all ranks together: the whole model once, shape (...)."""
     edge = lookup(edge_seconds, facts, decisions)
     layers = (held.all_layers * layer).sum(axis=-1)
-    return np.asarray(layers + edge.first + edge.last)
+    always = facts.cluster.device.profile.microbatch_seconds * np.asarray(decisions["pp"])
+    return np.asarray(layers + edge.first + edge.last + always)
 
 
 def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
@@ -447,6 +450,7 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
         + fill_seconds(facts, ideal)
         + pp_seconds(facts, {**ideal, "pp_overlap": on_or_off}, held).min(axis=0)
         + update_seconds(facts, {**ideal, **states}, held).max(axis=-1).min(axis=(0, 1))
+        + facts.cluster.device.profile.step_seconds
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.spec import Device, Model, Precision
+from costmodel.spec import Device, Model, Precision, Software
 from costmodel.validation import build, shown
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -34,6 +34,12 @@ def models() -> tuple[str, ...]:
 def precisions() -> tuple[str, ...]:
     """Names of the training recipes."""
     return tuple(sorted(_precision_entries()))
+
+
+@cache
+def software_stacks() -> tuple[str, ...]:
+    """Names of the software stacks."""
+    return _names("software")
 
 
 @cache
@@ -64,6 +70,20 @@ def model(name: str) -> Model:
 
     _known("model", name, models)
     return model_from_entry(_read(_folder("models") / f"{name}.yaml"), f"catalog.models.{name}", name)
+
+
+@cache
+def software(name: str) -> Software:
+    """
+    A generation of training software.
+
+    Raises
+    ------
+    SpecError
+        If the catalog has no such software.
+    """
+    _known("software", name, software_stacks)
+    return build(Software, _read(_folder("software") / f"{name}.yaml"), f"catalog.software.{name}")
 
 
 @cache

@@ -22,7 +22,7 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
         _qkv(attention, shape, queries=queries, keys=keys),
         *_query_key_norm(attention, shape, queries=queries, keys=keys),
         *_rotary(attention, shape, elements=shape.tokens * (queries + keys)),
-        core_attention(
+        *core_attention(
             shape,
             heads=attention.num_heads / shape.tp,
             kv_heads=kv_heads_per_device(attention, shape),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
@@ -10,11 +14,6 @@ CAUSAL_BACKWARD = 2.5
 
 FULL_BACKWARD = 2.0
 """The same by the convention of MoFa's Table 2 (arXiv 2511.09837), which recomputes no scores."""
-
-
-CAST_BYTES = 4
-"""Per element that an 8-bit recipe casts: 2 bytes read, a row-wise and a column-wise copy of 1 byte written
-(Transformer Engine: one for the forward pass, the transposed one for the weight's gradient)."""
 
 KEPT_NARROW = frozenset({"attention_input", "mlp", "experts"})
 """Inputs of linears that nothing else keeps: an 8-bit recipe keeps only their 8-bit copy. The attention's output is
@@ -63,8 +62,8 @@ def matmul(
         backward_flops=2 * flops,
         bytes=nbytes,
         backward_bytes=2 * nbytes,
-        cast_bytes=CAST_BYTES * rows * inputs,
-        backward_cast_bytes=CAST_BYTES * rows * outputs,
+        cast_bytes=shape.cast_bytes * rows * inputs,
+        backward_cast_bytes=shape.cast_bytes * rows * outputs,
         saved_bytes=kept_bytes * saved_elements,
         saved_as=saved_as,
         parameters=weight + groups * bias,
@@ -129,13 +128,13 @@ def core_attention(
     v_head_dim: int,
     window: int | None = None,
     sinks: Numbers = 0.0,
-) -> Operator:
+) -> tuple[Operator, ...]:
     """
-    Scores and weighted values of flash attention; keeps Q, K and V.
+    Scores and weighted values; keeps Q, K and V.
 
     Context parallelism splits the queries and passes all keys by in a ring: c pieces, and c - 1 merges of their
     results. Of Table 2's softmax row nothing is kept; in truth flash attention keeps 4 more bytes per query and head
-    (the log of the sum of exponentials).
+    (the log of the sum of exponentials). Where scores are not fused, :func:`_softmax` works on them in between.
 
     Parameters
     ----------
@@ -154,7 +153,7 @@ def core_attention(
     queries_and_outputs = shape.tokens * heads * (qk_head_dim + v_head_dim)
     keys_and_values = shape.tokens * kv_heads * (qk_head_dim + v_head_dim)
     nbytes = shape.activation_bytes * (queries_and_outputs + keys_and_values * shape.cp)
-    return Operator(
+    fused = Operator(
         name="core_attention",
         kind="attention",
         flops=flops,
@@ -169,6 +168,73 @@ def core_attention(
         shards=shape.tp,
         length=readable_keys(shape, window),
     )
+    if shape.fused_attention:
+        return (fused,)
+    scores = shape.tokens * shape.sequence_length * heads
+    score_bytes = shape.activation_bytes * scores
+    unfused = replace(
+        fused,
+        bytes=nbytes + 2 * score_bytes,
+        backward_bytes=2 * nbytes + 4 * score_bytes,
+        kernels=2,
+        flops_fraction=_aligned(qk_head_dim, v_head_dim),
+    )
+    return (unfused, _softmax(shape, heads=heads, scores=scores))
+
+
+def _softmax(shape: Shape, *, heads: Numbers, scores: Numbers) -> Operator:
+    """
+    Scale, mask, softmax and dropout of scores in device memory; keeps the output of softmax and dropout and the mask.
+
+    Megatron-LM's fused kernel reads and writes 16 bits, dropout a byte of mask too. It asks for a multiple of 4 heads
+    and sequences (``megatron/fused_kernels``, ``fused_softmax.py``, ``is_kernel_available``); else PyTorch works in
+    fp32, kernel by kernel: cast, scale, mask, softmax, cast back.
+
+    References
+    ----------
+    Korthikanti et al., arXiv:2205.05198, section 4.1: 5 b a s^2 bytes kept per layer.
+    """
+    has_kernel = (np.asarray(shape.mbs * heads) % SOFTMAX_HEADS == 0) & (shape.sequence_length % SOFTMAX_HEADS == 0)
+    forward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[0], EAGER_SOFTMAX_BYTES[0]) + DROPOUT_BYTES
+    backward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[1], EAGER_SOFTMAX_BYTES[1]) + DROPOUT_BYTES
+    return Operator(
+        name="softmax",
+        kind="copy",
+        bytes=scores * forward,
+        backward_bytes=scores * backward,
+        kernels=np.where(has_kernel, 1, EAGER_SOFTMAX_KERNELS) + 1,
+        saved_bytes=5 * scores,
+        saved_as="core_attention",
+        rows=shape.tokens,
+        shards=shape.tp,
+    )
+
+
+SOFTMAX_HEADS = 4
+
+DROPOUT_BYTES = 5
+"""Per score: 2 read, 2 written, 1 of mask; in the backward pass too."""
+
+FUSED_SOFTMAX_BYTES = (4, 6)
+"""Per score and pass: 2 read, 2 written; backward two tensors of 2 read, one written."""
+
+EAGER_SOFTMAX_KERNELS = 5
+EAGER_SOFTMAX_BYTES = (6 + 8 + 9 + 8 + 6, 6 + 12 + 9 + 8 + 6)
+"""Cast to fp32, scale, mask (a byte more), softmax, cast back; each reads and writes, softmax's backward reads two."""
+
+UNALIGNED_FRACTION = 78 / 312
+"""FP16 rate without Tensor Cores over the rate with them (NVIDIA A100 datasheet)."""
+
+
+def _aligned(*sizes: int) -> float:
+    """
+    Share of the matmul rate that these sizes leave: Tensor Cores want 16 bytes, 8 elements, side by side.
+
+    References
+    ----------
+    NVIDIA, Matrix Multiplication Background User's Guide, section "Tensor Core Requirements".
+    """
+    return 1.0 if all(size % 8 == 0 for size in sizes) else UNALIGNED_FRACTION
 
 
 def readable_keys(shape: Shape, window: int | None = None) -> int:

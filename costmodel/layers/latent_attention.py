@@ -28,7 +28,7 @@ def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tupl
             backward_passes=2,
             kernels=2,
         ),
-        core_attention(
+        *core_attention(
             shape,
             heads=heads,
             kv_heads=heads,

@@ -24,6 +24,10 @@ class Shape:
         Per element.
     linear_input_bytes
         Per element of a linear's input as it is kept for the backward pass.
+    cast_bytes
+        Read and written per element that a recipe of less than 16 bits casts.
+    fused_attention
+        Whether scores stay inside one kernel.
     causal
         Whether attention kernels skip the masked half of the scores.
     mbs
@@ -39,6 +43,8 @@ class Shape:
     activation_bytes: float
     causal: bool
     linear_input_bytes: float = 2.0
+    cast_bytes: float = 0.0
+    fused_attention: bool = True
     mbs: Numbers = 1
     tp: Numbers = 1
     cp: Numbers = 1

@@ -80,7 +80,7 @@ class Roofline:
 
     def _rate(self, operator: Operator) -> Numbers:
         rates = self.flops_per_second
-        rate = rates.get(f"{operator.kind}:{operator.name}", rates.get(operator.kind, np.inf))
+        rate = rates.get(f"{operator.kind}:{operator.name}", rates.get(operator.kind, np.inf)) * operator.flops_fraction
         if operator.kind != "attention":
             return rate
         length: Numbers = np.where(np.asarray(operator.length) > 0, operator.length, operator.rows)[()]

@@ -32,6 +32,8 @@ class Operator:
         passes over memory than needed, ``copy`` where the passes counted are all.
     flops, backward_flops
         Floating-point operations of the forward and of the whole backward pass.
+    flops_fraction
+        Share of its kind's rate that its sizes allow.
     bytes, backward_bytes
         Bytes read and written in device memory.
     cast_bytes, backward_cast_bytes
@@ -57,6 +59,7 @@ class Operator:
     kind: str
     flops: Numbers = 0.0
     backward_flops: Numbers = 0.0
+    flops_fraction: Numbers = 1.0
     bytes: Numbers = 0.0
     backward_bytes: Numbers = 0.0
     cast_bytes: Numbers = 0.0

@@ -12,10 +12,11 @@ import yaml
 
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.spec import Cluster, Device, Model, Network, Precision, Workload
+from costmodel.software import equip
+from costmodel.spec import Cluster, Device, Model, Network, Precision, Software, Workload
 from costmodel.tables import Facts
 from planner.runs.architectures import Unpredictable, Variant, architecture
-from planner.runs.software import software_of
+from planner.runs.software import software_of, stack_of
 from planner.runs.table import Run
 
 GIGA = 1e9
@@ -23,19 +24,24 @@ TERA = 1e12
 TOKENS = 1e12
 """Of a whole training; a step does not depend on it."""
 
+CUDA_GRAPHS = re.compile(r"full_iteration|yes")
+"""What the column ``cuda_graph`` says where whole steps are launched at once."""
+
+LAUNCHED_AT_ONCE = Software(name="CUDA graphs", settings={"host_kernel_seconds": 0.0})
+
 PRECISIONS = {
     "bf16": "bf16",
     "fp16": "fp16",
     "fp8": "fp8",
     "fp8_delayed": "fp8",
-    "fp8_current": "fp8",
-    "fp8_blockwise": "fp8",
-    "fp8_tensorwise": "fp8",
-    "fp8_rowwise": "fp8",
+    "fp8_current": "fp8_current",
+    "fp8_blockwise": "fp8_blockwise",
+    "fp8_tensorwise": "fp8_current",
+    "fp8_rowwise": "fp8_rowwise",
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
 }
-"""A row's ``dtype`` to the catalog's recipe; kinds of FP8 scaling differ in casts, for which the model has one law."""
+"""A row's ``dtype`` to the catalog's recipe."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,9 +146,12 @@ def _stated_count(run: Run, pattern: str) -> int | None:
 
 def _cluster(run: Run, known: References) -> Cluster:
     internode = _stated_internode_bandwidth(run)
-    key = (run.gpu, run.devices_per_node, run.scale_up_size, internode)
+    stack = stack_of(run.framework, run.date)
+    graphs = bool(CUDA_GRAPHS.search(run.cuda_graph))
+    key = (run.gpu, run.devices_per_node, run.scale_up_size, internode, stack, graphs)
     if key not in known.made:
-        known.made[key] = _placed(_device(run.gpu, known), run, known, internode)
+        device = equip(_placed(_device(run.gpu, known), run, known, internode), catalog.software(stack))
+        known.made[key] = device if not graphs else equip(device, LAUNCHED_AT_ONCE)
     return Cluster(device=known.made[key], num_devices=run.num_devices)
 
 

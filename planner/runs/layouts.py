@@ -201,17 +201,15 @@ def _noted(run: Run, pattern: re.Pattern[str]) -> str:
 
 def not_modelled(run: Run, facts: Facts, strategy: Strategy) -> tuple[str, ...]:
     """What of a row the cost model has no formula for today, in the words of the report."""
-    return tuple(_missing(run, facts, strategy, software_of(run.framework)))
+    return tuple(_missing(run, facts, strategy))
 
 
-def _missing(run: Run, facts: Facts, strategy: Strategy, software: Software) -> Iterator[str]:
+def _missing(run: Run, facts: Facts, strategy: Strategy) -> Iterator[str]:
     schedule, method = _noted(run, SCHEDULE), _noted(run, HEAD_METHOD)
     if schedule not in ("", "1F1B", "1F1B-I"):
         yield f"schedule {schedule}: as 1F1B"
     if method not in ("", "baseline"):
         yield f"vocabulary-parallel head ({method}): as on the last rank"
-    if run.date < software.fused_since:
-        yield "unfused attention: as fused"
     if run.recompute.startswith(MODULES):
         yield "recompute of single modules: as none or selective"
     if run.recompute == "selective" and run.framework.startswith("torchtitan"):
@@ -222,8 +220,6 @@ def _missing(run: Run, facts: Facts, strategy: Strategy, software: Software) -> 
         yield "token drop: as balanced and dropless"
     if re.search(r"yes|transformer_engine|local", run.cuda_graph):
         yield "CUDA graphs: kernel gaps as without"
-    if run.dtype.startswith("fp8_") or run.dtype in ("mxfp8", "nvfp4"):
-        yield "casts of FP8 and FP4 recipes: one law for every kind of scaling"
     if strategy.sharding == Sharding.WEIGHTS and strategy.pp > 1:
         yield "sharded weights in a pipeline: outside the rules"
     if facts.model.num_layers % (strategy.pp * strategy.vpp):

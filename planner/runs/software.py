@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 from costmodel.strategy import Recompute, Sharding
 
-NEVER = "never"
-"""A date behind every other."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Software:
@@ -29,8 +26,10 @@ class Software:
         Which communication runs behind computation, in the words of the column ``overlaps``.
     recompute
         What is computed again.
-    fused_since
-        Date from which on the attention core of its rows is one kernel; ``NEVER``: of none.
+    stack
+        Its kernels: an entry of the catalog's software.
+    older
+        A date, and the stack of rows before it.
     ring_overlaps
         Whether the context-parallel exchange runs behind the attention core.
     dtype
@@ -47,7 +46,8 @@ class Software:
     sharding: Sharding = Sharding.NONE
     overlaps: tuple[str, ...] = ()
     recompute: Recompute = Recompute.NONE
-    fused_since: str = ""
+    stack: str = "megatron-core"
+    older: tuple[str, str] | None = None
     ring_overlaps: bool = True
     dtype: str = "bf16"
     gradient_bytes: float = 4.0
@@ -70,6 +70,7 @@ SOFTWARE: tuple[Software, ...] = (
     ),
     Software(
         starts=("NeMo AutoModel", "torchtitan"),
+        stack="fsdp2",
         why="FSDP2: FP32 shards of weights, gradients and two moments, gathered in 16 bits, next layer prefetched",
         sharding=Sharding.WEIGHTS,
         overlaps=("fsdp_prefetch",),
@@ -78,6 +79,7 @@ SOFTWARE: tuple[Software, ...] = (
     ),
     Software(
         starts=("Composer",),
+        stack="fsdp-2023",
         why="llm-foundry: FSDP FULL_SHARD, FP32 shards, backward prefetch; Flash or Triton attention",
         sharding=Sharding.WEIGHTS,
         overlaps=("fsdp_prefetch",),
@@ -86,6 +88,7 @@ SOFTWARE: tuple[Software, ...] = (
     ),
     Software(
         starts=("InternEvo",),
+        stack="internevo",
         why="its configs: ZeRO-1 (fp32 masters), overlap_sync_grad, FlashAttention, plain tensor parallelism (mtp)",
         sharding=Sharding.OPTIMIZER,
         overlaps=("dp_grad",),
@@ -94,7 +97,7 @@ SOFTWARE: tuple[Software, ...] = (
     Software(
         starts=("Megatron-DeepSpeed", "Megatron+DeepSpeed", "GPT-NeoX"),
         why="software of 2021-22: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients",
-        fused_since=NEVER,
+        stack="megatron-deepspeed",
         dtype="fp16",
         gradient_bytes=2.0,
     ),
@@ -104,7 +107,7 @@ SOFTWARE: tuple[Software, ...] = (
             "Megatron-LM's defaults, pipelines only; Zero Bubble (2023) keeps 5 b a s^2 bytes of scores per layer, as "
             "its memory shows, Vocabulary Parallelism (2024) does not"
         ),
-        fused_since="2024",
+        older=("2024", "megatron-lm-2022"),
     ),
     Software(
         starts=("Megatron-LM 0.14",),
@@ -115,13 +118,14 @@ SOFTWARE: tuple[Software, ...] = (
     ),
     Software(
         starts=("PaddleNLP",),
+        stack="paddle-nlp",
         why="its configs: sharding stage in the row, FlashAttention",
         gradient_bytes=4.0,
     ),
     Software(
         starts=("Megatron-LM",),
         why="Megatron-LM's defaults before FlashAttention (Korthikanti et al., arXiv 2205.05198)",
-        fused_since=NEVER,
+        stack="megatron-lm-2022",
     ),
 )
 """First match wins, so that longer names stand in front of shorter ones."""
@@ -132,3 +136,11 @@ UNKNOWN = Software(starts=(), why="a framework without an entry: Megatron-Core's
 def software_of(framework: str) -> Software:
     """The defaults of the framework of a row."""
     return next((software for software in SOFTWARE if framework.startswith(software.starts)), UNKNOWN)
+
+
+def stack_of(framework: str, date: str) -> str:
+    """The entry of the catalog's software with which a row ran."""
+    software = software_of(framework)
+    if software.older is not None and date < software.older[0]:
+        return software.older[1]
+    return software.stack

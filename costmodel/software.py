@@ -1,0 +1,60 @@
+"""Training software over a device's profile: what another generation of kernels achieves on the same accelerator."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.spec import Device, Profile, Software
+
+CAPPED = 1.0
+"""A factor never lifts a fraction of a peak above the peak."""
+
+
+def equip(device: Device, software: Software) -> Device:
+    """
+    A device as one generation of software uses it.
+
+    Parameters
+    ----------
+    device
+        The accelerator with the profile of the software that its constants were fitted with.
+    software
+        What differs: fields that it decides, fields that it multiplies.
+
+    Raises
+    ------
+    SpecError
+        If it names what is no number of a profile.
+    """
+    profile = device.profile
+    changes: dict[str, Any] = {}
+    for name, value in software.settings.items():
+        changes[_field(software, "settings", name)] = value
+    for name, factor in software.factors.items():
+        changes[name] = _scaled(getattr(profile, _field(software, "factors", name)), factor, software, name)
+    try:
+        return replace(device, profile=replace(profile, **changes))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecError(f"software.{software.name}.{first['loc'][0]}", f"{first['msg']}.") from None
+
+
+def _field(software: Software, section: str, name: str) -> str:
+    known = [field.name for field in fields(Profile)]
+    if name not in known:
+        where = f"software.{software.name}.{section}.{name}"
+        raise SpecError(where, "is no field of a device's profile.", did_you_mean(name, known))
+    return name
+
+
+def _scaled(value: Any, factor: float, software: Software, name: str) -> Any:
+    """A number or every number of a mapping times the factor; fractions stay fractions."""
+    if isinstance(value, dict):
+        return {key: min(part * factor, CAPPED) for key, part in value.items()}
+    if value is None or isinstance(value, bool | str | tuple):
+        raise SpecError(f"software.{software.name}.factors.{name}", "is nothing that a factor could multiply.")
+    return min(value * factor, CAPPED) if name.endswith("_efficiency") else value * factor

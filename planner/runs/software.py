@@ -17,6 +17,8 @@ class Software:
 
     Parameters
     ----------
+    stack
+        Name of the software stack.
     starts
         How the names of the framework begin in the column ``framework``.
     why
@@ -41,6 +43,7 @@ class Software:
         Where they differ from Megatron-LM's mixed precision; None: as the catalog's recipe has them.
     """
 
+    stack: str
     starts: tuple[str, ...]
     why: str
     sequence_parallel: bool = False
@@ -57,6 +60,7 @@ class Software:
 
 SOFTWARE: tuple[Software, ...] = (
     Software(
+        stack="nemo",
         starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
         why=(
             "performance recipes of NeMo and Megatron-Bridge: sequence_parallel with tp, distributed optimizer with "
@@ -69,6 +73,7 @@ SOFTWARE: tuple[Software, ...] = (
         gradient_bytes=2.0,
     ),
     Software(
+        stack="fsdp2",
         starts=("NeMo AutoModel", "torchtitan"),
         why="FSDP2: FP32 shards of weights, gradients and two moments, gathered in 16 bits, next layer prefetched",
         sharding=Sharding.WEIGHTS,
@@ -77,6 +82,7 @@ SOFTWARE: tuple[Software, ...] = (
         optimizer_bytes=8.0,
     ),
     Software(
+        stack="llm-foundry",
         starts=("Composer",),
         why="llm-foundry: FSDP FULL_SHARD, FP32 shards, backward prefetch; Flash or Triton attention",
         sharding=Sharding.WEIGHTS,
@@ -85,6 +91,7 @@ SOFTWARE: tuple[Software, ...] = (
         optimizer_bytes=8.0,
     ),
     Software(
+        stack="internevo",
         starts=("InternEvo",),
         why="its configs: ZeRO-1 (fp32 masters), overlap_sync_grad, FlashAttention, plain tensor parallelism (mtp)",
         sharding=Sharding.OPTIMIZER,
@@ -92,6 +99,7 @@ SOFTWARE: tuple[Software, ...] = (
         gradient_bytes=2.0,
     ),
     Software(
+        stack="megatron-deepspeed",
         starts=("Megatron-DeepSpeed", "Megatron+DeepSpeed", "GPT-NeoX"),
         why="software of 2021-22: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients",
         fused_since=NEVER,
@@ -99,6 +107,7 @@ SOFTWARE: tuple[Software, ...] = (
         gradient_bytes=2.0,
     ),
     Software(
+        stack="zero-bubble",
         starts=("Megatron-LM fork (sail-sg)",),
         why=(
             "Megatron-LM's defaults, pipelines only; Zero Bubble (2023) keeps 5 b a s^2 bytes of scores per layer, as "
@@ -107,6 +116,7 @@ SOFTWARE: tuple[Software, ...] = (
         fused_since="2024",
     ),
     Software(
+        stack="megatron-lm-0.14",
         starts=("Megatron-LM 0.14",),
         why="SimuMax's launcher: Transformer Engine's attention, FP32 gradients, CP by all-to-all, nothing overlapped",
         sequence_parallel=True,
@@ -114,11 +124,13 @@ SOFTWARE: tuple[Software, ...] = (
         ring_overlaps=False,
     ),
     Software(
+        stack="paddlenlp",
         starts=("PaddleNLP",),
         why="its configs: sharding stage in the row, FlashAttention",
         gradient_bytes=4.0,
     ),
     Software(
+        stack="megatron-lm-2022",
         starts=("Megatron-LM",),
         why="Megatron-LM's defaults before FlashAttention (Korthikanti et al., arXiv 2205.05198)",
         fused_since=NEVER,
@@ -126,7 +138,9 @@ SOFTWARE: tuple[Software, ...] = (
 )
 """First match wins, so that longer names stand in front of shorter ones."""
 
-UNKNOWN = Software(starts=(), why="a framework without an entry: Megatron-Core's defaults without overlaps")
+UNKNOWN = Software(
+    stack="unknown", starts=(), why="a framework without an entry: Megatron-Core's defaults without overlaps"
+)
 
 
 def software_of(framework: str) -> Software:

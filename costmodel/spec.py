@@ -27,6 +27,7 @@ Positive: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le
 NotNegative: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1e24)]
 Fraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 Dtype: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Architecture: TypeAlias = Literal["volta", "ampere", "hopper", "blackwell"]
 
 
 # --- model -------------------------------------------------------------------------------------------------
@@ -498,6 +499,8 @@ class Device:
     ----------
     name
         As the catalog calls it.
+    architecture
+        Generation of its kernels, whose measured runs say how far predictions for it are off; None: of none.
     peak_flops
         Dense peak per dtype, FLOP/s.
     memory_bytes, memory_bandwidth
@@ -519,6 +522,7 @@ class Device:
     """
 
     name: str
+    architecture: Architecture | None = None
     peak_flops: Annotated[dict[Dtype, Positive], Field(min_length=1)]
     memory_bytes: Positive
     memory_bandwidth: Positive

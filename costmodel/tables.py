@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from math import prod
 from typing import Any, TypeVar, cast
@@ -24,14 +24,27 @@ Result = TypeVar("Result")
 WORTH_A_TABLE = 256
 """Strategies from which on a table pays for its lookup; a matter of speed only."""
 
+MOST_MADE = 1024
+"""Quantities of single strategies that are kept; a matter of memory only."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """Everything that is given: what is trained, on what, how much of it."""
+    """
+    Everything that is given: what is trained, on what, how much of it.
+
+    Parameters
+    ----------
+    model, cluster, workload
+        The records.
+    made
+        What :func:`lookup` computed of them for single strategies: a step asks for the same quantities several times.
+    """
 
     model: Model
     cluster: Cluster
     workload: Workload
+    made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @cache
@@ -75,7 +88,10 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
     array or a dataclass of arrays, whose first axes are those of the decisions.
     """
     fact_names, decision_names = signature(quantity)
-    arguments = {name: np.asarray(_decision(facts, decisions, name)) for name in decision_names}
+    given = [_decision(facts, decisions, name) for name in decision_names]
+    if all(isinstance(value, int) for value in given):
+        return _made(quantity, facts, decisions, (quantity, *given))
+    arguments = {name: np.asarray(value) for name, value in zip(decision_names, given, strict=True)}
     shapes = {value.shape for value in arguments.values() if value.ndim}
     radices = [int(value.max(initial=0)) + 1 for value in arguments.values()]
     if len(shapes) != 1 or prod(next(iter(shapes))) < WORTH_A_TABLE or prod(radices) > np.iinfo(np.int64).max:
@@ -87,6 +103,15 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
     axes = {name: value.ravel()[index] if value.ndim else value for name, value in arguments.items()}
     table = quantity(*(getattr(facts, name) for name in fact_names), **axes)
     return cast(Result, _take(table, inverse.reshape(key.shape)))
+
+
+def _made(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], key: tuple[Any, ...]) -> Result:
+    """A quantity of one strategy, computed when it is first asked for."""
+    if key not in facts.made:
+        if len(facts.made) >= MOST_MADE:
+            facts.made.clear()
+        facts.made[key] = tabulate(quantity, facts, decisions)
+    return cast(Result, facts.made[key])
 
 
 def _decision(facts: Facts, decisions: Mapping[str, Any], name: str) -> Any:

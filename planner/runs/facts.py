@@ -53,13 +53,35 @@ class References:
     ----------
     models, systems
         ``models.yaml`` and ``systems.yaml``.
+    devices
+        Devices by name, instead of the catalog's: with other profiles, or of the user's own.
+    factors
+        By software stack: factors on the fields of a device's profile, instead of the catalog's.
+    folder
+        Where paths of models are relative to.
     made
-        Models and clusters by what they depend on.
+        Models, clusters and facts by what they depend on.
     """
 
     models: Mapping[str, Any]
     systems: Mapping[str, Any]
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    factors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    folder: Path = Path()
     made: dict[object, Any] = field(default_factory=dict)
+
+    def device(self, name: str) -> Device:
+        """A device by the catalog's name."""
+        return self.devices.get(name) or catalog.device(name)
+
+    def software(self, stack: str) -> Software:
+        """A software stack by the catalog's name."""
+        known = catalog.software(stack)
+        return replace(known, factors=dict(self.factors[stack])) if stack in self.factors else known
+
+    def with_profiles(self, devices: Mapping[str, Device], factors: Mapping[str, Mapping[str, float]]) -> References:
+        """The same references with other devices and software factors."""
+        return replace(self, devices=devices, factors=factors, made={})
 
 
 def references(models: Path, *systems: Path) -> References:
@@ -93,16 +115,28 @@ def facts_of(run: Run, known: References) -> Facts:
     Unpredictable
         If it names what the cost model does not know.
     """
-    return Facts(
-        model=_model(run, known),
-        cluster=_cluster(run, known),
-        workload=Workload(
-            global_batch_size=run.global_batch_size,
-            sequence_length=run.sequence_length,
-            tokens=TOKENS,
-            precision=_precision(run, known),
-        ),
+    model, cluster = _model(run, known), _cluster(run, known)
+    workload = Workload(
+        global_batch_size=run.global_batch_size,
+        sequence_length=run.sequence_length,
+        tokens=TOKENS,
+        precision=_precision(run, known),
     )
+    return _shared(known, model, cluster, workload)
+
+
+def with_profiles(facts: Facts, run: Run, known: References) -> Facts:
+    """A row's facts with the devices of other references; the model and the work stay."""
+    return _shared(known, facts.model, _cluster(run, known), facts.workload)
+
+
+def _shared(known: References, model: Model, cluster: Cluster, workload: Workload) -> Facts:
+    """One record for all rows of the same facts, so that they share what is computed of them."""
+    key = (id(model), id(cluster.device), cluster.num_devices, workload)
+    if key not in known.made:
+        known.made[key] = Facts(model=model, cluster=cluster, workload=workload)
+    facts: Facts = known.made[key]
+    return facts
 
 
 def _mapping(path: Path) -> dict[str, Any]:
@@ -150,22 +184,44 @@ def _cluster(run: Run, known: References) -> Cluster:
     graphs = bool(CUDA_GRAPHS.search(run.cuda_graph))
     key = (run.gpu, run.devices_per_node, run.scale_up_size, internode, stack, graphs)
     if key not in known.made:
-        device = equip(_placed(_device(run.gpu, known), run, known, internode), catalog.software(stack))
-        known.made[key] = device if not graphs else equip(device, LAUNCHED_AT_ONCE)
+        device = equip(_placed(_device(run.gpu, known), run, known, internode), known.software(stack))
+        known.made[key] = equip(device, LAUNCHED_AT_ONCE) if graphs else device
     return Cluster(device=known.made[key], num_devices=run.num_devices)
 
 
+def device_name(gpu: str, known: References) -> str:
+    """
+    The catalog's name of the device whose profile a row's device has.
+
+    Raises
+    ------
+    SpecError
+        If there is no such device.
+    Unpredictable
+        If there is one, but none in the catalog is like it.
+    """
+    names = {_plain(name): name for name in (*catalog.devices(), *known.devices)}
+    if _plain(gpu) in names:
+        return names[_plain(gpu)]
+    return str(_relative(gpu, known)["profile_of"])
+
+
 def _device(gpu: str, known: References) -> Device:
-    """The catalog's device, or one of the systems with the profile of a relative in the catalog."""
-    in_catalog = {_plain(name): name for name in catalog.devices()}
-    if _plain(gpu) in in_catalog:
-        return catalog.device(in_catalog[_plain(gpu)])
+    """A known device, or one of the systems with the profile of a relative in the catalog."""
+    device = known.device(device_name(gpu, known))
+    if _plain(gpu) == _plain(device_name(gpu, known)):
+        return device
+    return _like(device, gpu, _relative(gpu, known), known)
+
+
+def _relative(gpu: str, known: References) -> Mapping[str, Any]:
     if _plain(gpu) not in known.systems:
-        raise SpecError("gpu", f"'{gpu}' is no known device.", did_you_mean(_plain(gpu), {*in_catalog, *known.systems}))
-    system = known.systems[_plain(gpu)]
+        names = {*map(_plain, catalog.devices()), *known.devices, *known.systems}
+        raise SpecError("gpu", f"'{gpu}' is no known device.", did_you_mean(_plain(gpu), names))
+    system: Mapping[str, Any] = known.systems[_plain(gpu)]
     if "profile_of" not in system:
         raise Unpredictable(f"the catalog has no device like '{gpu}', and its system names no 'profile_of'")
-    return _like(catalog.device(system["profile_of"]), gpu, system, known)
+    return system
 
 
 def _like(relative: Device, gpu: str, system: Mapping[str, Any], known: References) -> Device:

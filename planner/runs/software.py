@@ -46,7 +46,7 @@ class Software:
     sharding: Sharding = Sharding.NONE
     overlaps: tuple[str, ...] = ()
     recompute: Recompute = Recompute.NONE
-    stack: str = "megatron-core"
+    stack: str = "nemo"
     older: tuple[str, str] | None = None
     ring_overlaps: bool = True
     dtype: str = "bf16"
@@ -57,6 +57,7 @@ class Software:
 
 SOFTWARE: tuple[Software, ...] = (
     Software(
+        stack="nemo",
         starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
         why=(
             "performance recipes of NeMo and Megatron-Bridge: sequence_parallel with tp, distributed optimizer with "
@@ -69,8 +70,8 @@ SOFTWARE: tuple[Software, ...] = (
         gradient_bytes=2.0,
     ),
     Software(
-        starts=("NeMo AutoModel", "torchtitan"),
         stack="fsdp2",
+        starts=("NeMo AutoModel", "torchtitan"),
         why="FSDP2: FP32 shards of weights, gradients and two moments, gathered in 16 bits, next layer prefetched",
         sharding=Sharding.WEIGHTS,
         overlaps=("fsdp_prefetch",),
@@ -78,8 +79,8 @@ SOFTWARE: tuple[Software, ...] = (
         optimizer_bytes=8.0,
     ),
     Software(
+        stack="llm-foundry",
         starts=("Composer",),
-        stack="fsdp-2023",
         why="llm-foundry: FSDP FULL_SHARD, FP32 shards, backward prefetch; Flash or Triton attention",
         sharding=Sharding.WEIGHTS,
         overlaps=("fsdp_prefetch",),
@@ -87,21 +88,22 @@ SOFTWARE: tuple[Software, ...] = (
         optimizer_bytes=8.0,
     ),
     Software(
-        starts=("InternEvo",),
         stack="internevo",
+        starts=("InternEvo",),
         why="its configs: ZeRO-1 (fp32 masters), overlap_sync_grad, FlashAttention, plain tensor parallelism (mtp)",
         sharding=Sharding.OPTIMIZER,
         overlaps=("dp_grad",),
         gradient_bytes=2.0,
     ),
     Software(
+        stack="megatron-deepspeed",
         starts=("Megatron-DeepSpeed", "Megatron+DeepSpeed", "GPT-NeoX"),
         why="software of 2021-22: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients",
-        stack="megatron-deepspeed",
         dtype="fp16",
         gradient_bytes=2.0,
     ),
     Software(
+        stack="zero-bubble",
         starts=("Megatron-LM fork (sail-sg)",),
         why=(
             "Megatron-LM's defaults, pipelines only; Zero Bubble (2023) keeps 5 b a s^2 bytes of scores per layer, as "
@@ -110,6 +112,7 @@ SOFTWARE: tuple[Software, ...] = (
         older=("2024", "megatron-lm-2022"),
     ),
     Software(
+        stack="megatron-lm-0.14",
         starts=("Megatron-LM 0.14",),
         why="SimuMax's launcher: Transformer Engine's attention, FP32 gradients, CP by all-to-all, nothing overlapped",
         sequence_parallel=True,
@@ -117,15 +120,15 @@ SOFTWARE: tuple[Software, ...] = (
         ring_overlaps=False,
     ),
     Software(
+        stack="paddlenlp",
         starts=("PaddleNLP",),
-        stack="paddle-nlp",
         why="its configs: sharding stage in the row, FlashAttention",
         gradient_bytes=4.0,
     ),
     Software(
+        stack="megatron-lm-2022",
         starts=("Megatron-LM",),
         why="Megatron-LM's defaults before FlashAttention (Korthikanti et al., arXiv 2205.05198)",
-        stack="megatron-lm-2022",
     ),
 )
 """First match wins, so that longer names stand in front of shorter ones."""

@@ -476,6 +476,8 @@ class Software:
     ----------
     name
         As the catalog calls it.
+    description
+        Which frameworks and years, and what is particular about them.
     settings
         Fields of :class:`Profile` that it decides.
     factors
@@ -485,6 +487,7 @@ class Software:
     """
 
     name: str
+    description: str = ""
     settings: dict[str, bool | float] = field(default_factory=dict)
     factors: dict[str, Positive] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)

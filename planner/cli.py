@@ -160,8 +160,12 @@ def _add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _add_catalog(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("catalog", help="the known devices, models and precisions, with their sources")
-    parser.add_argument("entry", metavar="WHAT", nargs="?", help="devices, models, precisions, or the name of one")
+    parser = commands.add_parser(
+        "catalog", help="the known devices, models, precisions and software, with their sources"
+    )
+    parser.add_argument(
+        "entry", metavar="WHAT", nargs="?", help="devices, models, precisions, software, or the name of one"
+    )
     _add_output(parser, TEXT_FORMATS)
     parser.set_defaults(run=_run_catalog)
 

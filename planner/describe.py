@@ -17,7 +17,7 @@ from planner.problem import GIB_BYTES, read_model
 
 Plain: TypeAlias = dict[str, Any]
 
-LISTS = ("devices", "models", "precisions")
+LISTS = ("devices", "models", "precisions", "software")
 
 
 # --- a model -----------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def describe_catalog(entry: str | None) -> Plain:
     Parameters
     ----------
     entry
-        ``devices``, ``models``, ``precisions``, the name of one, or None for everything.
+        ``devices``, ``models``, ``precisions``, ``software``, the name of one, or None for everything.
     """
     if entry is None:
         return {name: _list(name) for name in LISTS}
@@ -155,12 +155,23 @@ def catalog_text(described: Plain) -> str:
     """A description of :func:`describe_catalog` as tables, or one entry as lines."""
     if not set(described) <= set(LISTS):
         return _aligned(_flat(described))
-    rows = {"devices": _device_row, "models": _model_row, "precisions": _precision_row}
+    rows = {
+        "devices": _device_row,
+        "models": _model_row,
+        "precisions": _precision_row,
+        "software": _software_row,
+    }
     return "\n\n".join(_table(name, [rows[name](entry) for entry in described[name]]) for name in described)
 
 
 def _names(name: str) -> Sequence[str]:
-    return {"devices": catalog.devices, "models": catalog.models, "precisions": catalog.precisions}[name]()
+    names = {
+        "devices": catalog.devices,
+        "models": catalog.models,
+        "precisions": catalog.precisions,
+        "software": catalog.software_stacks,
+    }
+    return names[name]()
 
 
 def _list(name: str) -> list[Plain]:
@@ -172,6 +183,8 @@ def _entry(name: str, entry: str) -> Plain:
         return asdict(catalog.device(entry))
     if name == "precisions":
         return {**asdict(catalog.precision(entry)), "source": catalog.precision_source(entry)}
+    if name == "software":
+        return asdict(catalog.software(entry))
     model = catalog.model(entry)
     return {
         **_model_facts(model),
@@ -194,6 +207,16 @@ def _device_row(device: Plain) -> Plain:
             for network in device["networks"]
         ),
         "source of the peak": device["sources"].get("peak_flops", ""),
+    }
+
+
+def _software_row(software: Plain) -> Plain:
+    changes = {**software["settings"], **{field: f"x {factor:g}" for field, factor in software["factors"].items()}}
+    return {
+        "name": software["name"],
+        "against the devices' profiles": ", ".join(f"{field} {change}" for field, change in changes.items())
+        or "as they are",
+        "what": software["description"],
     }
 
 

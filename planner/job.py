@@ -67,6 +67,9 @@ class ClusterSection:
         Memory of one device in GiB; instead of the device's own.
     host_memory_gib
         Host memory per device in GiB; instead of the device's own.
+    software
+        Name of a software stack (``planner catalog software``), or one itself: what its kernels achieve against those
+        that the device's profile was fitted with. Default: those.
     """
 
     device: Reference
@@ -76,6 +79,7 @@ class ClusterSection:
     scale_up_size: Count | None = None
     memory_gib: Gibibytes | None = None
     host_memory_gib: Gibibytes | None = None
+    software: Reference | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

@@ -13,7 +13,8 @@ from costmodel import catalog, description, huggingface
 from costmodel import reliability as formulas
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.parameters import mtp_parameters, parameters
-from costmodel.spec import Cluster, Device, Model, Precision, RecoveryLevel, Reliability, Workload
+from costmodel.software import equip
+from costmodel.spec import Cluster, Device, Model, Precision, RecoveryLevel, Reliability, Software, Workload
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS
 from costmodel.tables import Facts
 from costmodel.validation import build, shown
@@ -198,6 +199,9 @@ def _cluster(section: ClusterSection) -> Cluster:
         scale_up = replace(device.networks[0], num_peers=section.scale_up_size)
         device = _changed(device, {"networks": (scale_up, *device.networks[1:])})
     _require_growing(device, _networks_entry(section))
+    if section.software is not None:
+        stacks = catalog.software_stacks()
+        device = equip(device, _from_catalog(Software, section.software, catalog.software, stacks, "cluster.software"))
     return Cluster(device=device, num_devices=section.num_devices)
 
 

@@ -35,13 +35,14 @@ def job_schema() -> Schema:
     """The whole schema as plain data."""
     schema = _record_schema(job.Job)
     definitions: Schema = schema["$defs"]
-    for inline in (spec.Device, spec.Precision, Description):
+    for inline in (spec.Device, spec.Precision, spec.Software, Description):
         own = _record_schema(inline)
         definitions.update(own.pop("$defs", {}))
         definitions[inline.__name__] = own
     schema["properties"]["model"]["anyOf"] = _model_forms(definitions["Description"])
     cluster, training = definitions["ClusterSection"]["properties"], definitions["TrainingSection"]["properties"]
     cluster["device"]["anyOf"] = _forms(catalog.devices(), definitions["Device"])
+    cluster["software"]["anyOf"] = [*_forms(catalog.software_stacks(), definitions["Software"]), {"type": "null"}]
     training["precision"]["anyOf"] = _forms(catalog.precisions(), definitions["Precision"])
     search = definitions["SearchSection"]["properties"]
     search["pin"].update(_decisions("one"))

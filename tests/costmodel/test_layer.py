@@ -195,3 +195,31 @@ def test_faster_kernels_by_the_paper_s_factors():
     degrees = {"tp": 2, "cp": 2, "sequence_parallel": True}
 
     assert parts_of(faster, **degrees).total == pytest.approx(parts_of(given, **degrees).total / 2)
+
+
+# --- the host ---------------------------------------------------------------------------------------------------
+
+
+def test_a_device_never_overtakes_its_host():
+    """Launches of 1 s each, twice as many backward: the step is three forward passes of launches, whatever the device."""
+    given = on_the_networks(DENSE, host_kernel_seconds=1.0)
+    parts, seconds = parts_of(given), alone(given)
+    kernels = float(seconds.host_forward[0])
+
+    assert float(seconds.host_backward[0]) == 2 * kernels
+    assert parts.total == pytest.approx([3 * kernels])
+
+
+def test_full_recomputation_launches_the_forward_pass_again():
+    """Four passes' worth of launches instead of three."""
+    given = on_the_networks(DENSE, host_kernel_seconds=1.0)
+    plain, again = (parts_of(given, recompute=what).total for what in (Recompute.NONE, Recompute.FULL))
+
+    assert again == pytest.approx(4 / 3 * plain)
+
+
+def test_a_fast_host_is_not_seen():
+    """A nanosecond per launch hides behind every kernel."""
+    given = on_the_networks(DENSE, host_kernel_seconds=1e-9)
+
+    assert parts_of(given).host == [0]

@@ -351,3 +351,35 @@ def test_modules_of_saved_bytes_are_known(kind: str):
         "norm", "qkv", "core_attention", "attention_input", "output_projection", "router", "mlp", "activation",
         "experts", "expert_activation", "embedding", "head",
     }  # fmt: skip
+
+
+# --- attention that is not fused -------------------------------------------------------------------------------
+
+
+def test_unfused_scores_pass_through_memory_and_are_kept():
+    """4 heads x 16 tokens x 8 keys = 512 scores; 4 + 5 bytes forward, 6 + 5 backward, 5 kept (Korthikanti et al.)."""
+    softmax = operator(LAYERS["dense"], a_shape(fused_attention=False), "softmax")
+
+    assert (softmax.bytes, softmax.backward_bytes, softmax.saved_bytes) == (512 * 9, 512 * 11, 512 * 5)
+
+
+def test_megatrons_softmax_kernel_wants_a_multiple_of_four_heads_and_sequences():
+    """One head per rank and two sequences: PyTorch's kernels in fp32, 37 + 5 bytes forward, 41 + 5 backward."""
+    softmax = operator(LAYERS["dense"], a_shape(fused_attention=False, tp=4), "softmax")
+
+    assert (softmax.bytes, softmax.backward_bytes) == (128 * 42, 128 * 46)
+
+
+def test_unfused_attention_multiplies_what_the_mask_hides():
+    """All 8 keys of each query: 2 matmuls of 16 x 8 x 32 forward, twice that backward."""
+    core = operator(LAYERS["dense"], a_shape(fused_attention=False), "core_attention")
+
+    assert (core.flops, core.backward_flops) == (2 * 2 * 16 * 8 * 32, 4 * 2 * 16 * 8 * 32)
+
+
+@pytest.mark.parametrize(("head_dim", "fraction"), [(8, 1.0), (12, 0.25)])
+def test_tensor_cores_want_heads_of_a_multiple_of_eight(head_dim, fraction):
+    """78 of 312 TFLOP/s without them (NVIDIA A100 datasheet)."""
+    layer = replace(LAYERS["dense"], attention=Attention(num_heads=4, num_kv_heads=4, head_dim=head_dim))
+
+    assert operator(layer, a_shape(fused_attention=False), "core_attention").flops_fraction == fraction

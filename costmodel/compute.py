@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.collectives import communication_seconds
-from costmodel.groups import layer_group
+from costmodel.groups import Group, layer_group
 from costmodel.layers import (
     embedding_communications,
     embedding_operators,
@@ -212,7 +212,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         "attention_forward": _forward(attention, times),
     }
     communications = layer_communications(layer, shape)
-    parts |= _host(operators, communications, cluster.device.profile)
+    parts |= _host(operators, communications, shape, cluster.device.profile)
     for name, groups in {"tp": ("tp", "etp"), "cp": ("cp",), "ep": ("ep",)}.items():
         seconds = [(one, _one_call(cluster, one, shape)) for one in communications if one.group in groups]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
@@ -221,25 +221,30 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
 
 
 def _host(
-    operators: Iterable[Operator], communications: Iterable[Communication], profile: Profile
+    operators: Iterable[Operator], communications: Iterable[Communication], shape: Shape, profile: Profile
 ) -> dict[str, Numbers]:
     """
     Launches of both passes, a collective as one kernel.
 
     The host runs ahead of the device until its queue is full, so that what counts is the sum over a pass.
     """
-    kernels: Numbers = sum((operator.kernels for operator in operators), start=0.0)
-    calls = [(one, np.asarray(one.nbytes) > 0) for one in communications]
-    forward = kernels + sum((one.forward * used for one, used in calls), start=0.0)
-    backward = BACKWARD_KERNELS * kernels + sum((one.backward * used for one, used in calls), start=0.0)
+    forward: Numbers = sum((operator.kernels for operator in operators), start=0.0)
+    backward = BACKWARD_KERNELS * forward
+    for one in communications:
+        is_called = (np.asarray(one.nbytes) > 0) & (np.asarray(_group(one, shape).ranks) > 1)
+        forward, backward = forward + one.forward * is_called, backward + one.backward * is_called
     return {
         "host_forward": np.asarray(profile.host_kernel_seconds * forward),
         "host_backward": np.asarray(profile.host_kernel_seconds * backward),
     }
 
 
+def _group(communication: Communication, shape: Shape) -> Group:
+    return layer_group(communication.group, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
+
+
 def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
-    group = layer_group(communication.group, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
+    group = _group(communication, shape)
     seconds = communication_seconds(cluster, communication, ranks=group.ranks, stride=group.stride)
     return np.asarray(seconds * (np.asarray(communication.nbytes) > 0))
 

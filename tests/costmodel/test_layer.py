@@ -201,7 +201,7 @@ def test_faster_kernels_by_the_paper_s_factors():
 
 
 def test_a_device_never_overtakes_its_host():
-    """Launches of 1 s each, twice as many backward: the step is three forward passes of launches, whatever the device."""
+    """Launches of 1 s each, twice as many backward: three forward passes of launches, whatever the device."""
     given = on_the_networks(DENSE, host_kernel_seconds=1.0)
     parts, seconds = parts_of(given), alone(given)
     kernels = float(seconds.host_forward[0])

@@ -232,7 +232,8 @@ def _host(
     backward = BACKWARD_KERNELS * forward
     for one in communications:
         is_called = (np.asarray(one.nbytes) > 0) & (np.asarray(_group(one, shape).ranks) > 1)
-        forward, backward = forward + one.forward * is_called, backward + one.backward * is_called
+        forward = np.asarray(forward + one.forward * is_called)
+        backward = np.asarray(backward + one.backward * is_called)
     return {
         "host_forward": np.asarray(profile.host_kernel_seconds * forward),
         "host_backward": np.asarray(profile.host_kernel_seconds * backward),

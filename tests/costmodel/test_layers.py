@@ -202,7 +202,7 @@ def test_traffic_of_a_scan():
 
 
 def test_parameters_of_a_mamba_layer():
-    """32 * 92, 5 * (32 + 24), 3 per head, norms of 32 and 32, 32 * 32; on two ranks half of all but the layer's norm."""
+    """32 * 92, 5 * (32 + 24), 3 per head, norms of 32 and 32, 32 * 32; two ranks share all but the layer's norm."""
     whole = [one.parameters for one in layer_operators(LAYERS["mamba"], a_shape())]
     halves = [one.parameters for one in layer_operators(LAYERS["mamba"], a_shape(tp=2))]
 

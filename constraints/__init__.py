@@ -21,6 +21,8 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     microbatches.microbatches_fill_the_pipeline,
     divisibility.heads_split_over_tp,
     divisibility.kv_heads_split_over_tp,
+    divisibility.state_groups_split_over_tp,
+    divisibility.state_heads_split_over_cp,
     divisibility.dense_widths_split_over_tp,
     divisibility.shared_expert_widths_split_over_tp,
     divisibility.expert_widths_split_over_etp,

@@ -6,13 +6,13 @@ from math import gcd
 from typing import TypeVar
 
 from constraints.rule import Flags, Holds, Ints, every, implies
-from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mlp, Model, Workload
+from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model, Workload
 
 Kind = TypeVar("Kind", Mlp, Experts)
 
 
 def heads_split_over_tp(model: Model, *, tp: Ints) -> Holds:
-    """Each tensor-parallel rank owns equally many whole attention heads."""
+    """Each tensor-parallel rank owns equally many whole heads of every attention and state-space layer."""
     return gcd(*(count for layer in model.kinds for count in _head_counts(layer))) % tp == 0
 
 
@@ -20,6 +20,28 @@ def kv_heads_split_over_tp(model: Model, *, tp: Ints) -> Holds:
     """Each tensor-parallel rank owns whole key-value heads, or equally many ranks share each one."""
     counts = {kind.attention.num_kv_heads for kind in model.kinds if isinstance(kind.attention, Attention)}
     return every((count % tp == 0) | (tp % count == 0) for count in counts)
+
+
+def state_groups_split_over_tp(model: Model, *, tp: Ints) -> Holds:
+    """
+    Each tensor-parallel rank owns equally many whole groups of state-space heads.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/ssm/mamba_mixer.py:258.
+    """
+    return gcd(*(mamba.num_groups for mamba in _state_spaces(model))) % tp == 0
+
+
+def state_heads_split_over_cp(model: Model, *, tp: Ints, cp: Ints) -> Holds:
+    """
+    Each context-parallel rank owns equally many whole state-space heads of its tensor-parallel rank.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/ssm/mamba_context_parallel.py:99: tokens are exchanged for heads.
+    """
+    return gcd(*(mamba.num_heads for mamba in _state_spaces(model))) % (tp * cp) == 0
 
 
 def dense_widths_split_over_tp(model: Model, *, tp: Ints) -> Holds:
@@ -48,9 +70,15 @@ def sequence_splits_over_tp(workload: Workload, *, tp: Ints, cp: Ints, sequence_
 
 
 def _head_counts(layer: Layer) -> tuple[int, ...]:
+    if layer.attention is None:
+        return ()
     if isinstance(layer.attention, LinearAttention):
         return layer.attention.num_key_heads, layer.attention.num_value_heads
     return (layer.attention.num_heads,)
+
+
+def _state_spaces(model: Model) -> list[Mamba]:
+    return [kind.attention for kind in model.kinds if isinstance(kind.attention, Mamba)]
 
 
 def _feed_forwards(model: Model, kind: type[Kind]) -> list[Kind]:

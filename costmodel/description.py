@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.huggingface import model_from_config
+from costmodel.patterns import MTP_PATTERN, Block, joined, single_blocks
 from costmodel.spec import (
     STRICT,
     Attention,
@@ -18,6 +19,7 @@ from costmodel.spec import (
     Experts,
     LatentAttention,
     Layer,
+    Mamba,
     Mlp,
     Model,
 )
@@ -27,6 +29,7 @@ ENTRY_KEYS = ("name", "source", "config", "description")
 
 LATENT_KEYS = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 EXPERT_KEYS = ("num_experts", "top_k", "expert_ffn_hidden_size")
+MAMBA_KEYS = ("mamba_num_heads", "mamba_head_dim", "mamba_state_size", "mamba_num_groups")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -38,13 +41,16 @@ class Description:
     ----------
     hidden_size, num_layers, vocab_size
         Width of the residual stream, layers, entries of the vocabulary.
+    pattern
+        One letter per layer, where each is a single block (Nemotron-H): ``M`` Mamba, ``*`` attention, ``-`` dense
+        feed-forward, ``E`` experts. Absent: every layer is an attention and a feed-forward.
     num_heads, num_kv_heads, head_dim
         Query heads; key-value heads (absent: as many); width of a head (absent: hidden size over heads).
     ffn_hidden_size
         Width of the dense feed-forward blocks; only a model without any may leave it out.
     gated, mlp_bias
         Whether the feed-forward has a gate, and biases.
-    qkv_bias, output_bias, qk_norm, window
+    qkv_bias, output_bias, qk_norm, window, rotary
         As in :class:`costmodel.spec.Attention`.
     tied_embeddings, learned_positions, head_bias
         As in :class:`costmodel.spec.Model`; learned positions take the place of rotations.
@@ -54,17 +60,20 @@ class Description:
         Latent attention; all but the first, or none.
     num_experts, top_k, expert_ffn_hidden_size
         Routed experts; all three, or none.
-    shared_ffn_hidden_size, shared_gate, router_bias
+    shared_ffn_hidden_size, shared_gate, router_bias, expert_latent_size
         As in :class:`costmodel.spec.Experts`.
     first_dense_layers, moe_layer_interval
         Dense layers in front; of the following ones every n-th has experts, the last of each n.
-    mtp_layers
-        Layers of multi-token prediction, each like the last layer.
+    mamba_num_heads, mamba_head_dim, mamba_state_size, mamba_num_groups, mamba_conv_kernel, mamba_chunk_size
+        As in :class:`costmodel.spec.Mamba`; the first four, or none.
+    mtp_layers, mtp_pattern
+        Layers of multi-token prediction, each like the last layer; beside a ``pattern`` each of these two blocks.
     """
 
     hidden_size: Count
     num_layers: Annotated[Count, Field(le=4096)]
     vocab_size: Count
+    pattern: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     num_heads: Count
     num_kv_heads: Count | None = None
     head_dim: Count | None = None
@@ -75,6 +84,7 @@ class Description:
     output_bias: bool = False
     qk_norm: Literal["none", "per_head", "full"] = "none"
     window: Count | None = None
+    rotary: bool = True
     tied_embeddings: bool = False
     learned_positions: CountOrZero = 0
     head_bias: bool = False
@@ -91,9 +101,17 @@ class Description:
     shared_ffn_hidden_size: CountOrZero = 0
     shared_gate: bool = False
     router_bias: bool = False
+    expert_latent_size: Count | None = None
+    mamba_num_heads: Count | None = None
+    mamba_head_dim: Count | None = None
+    mamba_state_size: Count | None = None
+    mamba_num_groups: Count | None = None
+    mamba_conv_kernel: Count = 4
+    mamba_chunk_size: Count = 128
     first_dense_layers: CountOrZero = 0
     moe_layer_interval: Count = 1
     mtp_layers: Annotated[CountOrZero, Field(le=4096)] = 0
+    mtp_pattern: Annotated[str, Field(max_length=2)] = MTP_PATTERN
 
 
 def model_from_entry(mapping: Mapping[str, Any], where: str, name: str) -> Model:
@@ -166,7 +184,7 @@ def model_from_description(
         vocab_size=described.vocab_size,
         layers=layers,
         tied_embeddings=described.tied_embeddings,
-        mtp_layers=layers[-1:] * described.mtp_layers,
+        mtp_layers=_mtp_layers(described, layers, where),
         learned_positions=described.learned_positions,
         final_norm=described.norm,
         head_bias=described.head_bias,
@@ -181,6 +199,11 @@ def _text(mapping: Mapping[str, Any], where: str, key: str, default: str) -> str
 
 
 def _layers(described: Description, where: str) -> tuple[Layer, ...]:
+    if described.pattern is not None:
+        if len(described.pattern) != described.num_layers:
+            problem = f"has {len(described.pattern)} letters, the model {described.num_layers} layers."
+            raise SpecError(f"{where}.pattern", problem)
+        return _single_blocks(described, described.pattern, where, "pattern")
     routed = _expert_layers(described, where)
     attention = _attention(described, where)
     layers = {
@@ -193,6 +216,23 @@ def _layers(described: Description, where: str) -> tuple[Layer, ...]:
         for kind in set(routed)
     }
     return tuple(layers[kind] for kind in routed)
+
+
+def _mtp_layers(described: Description, layers: tuple[Layer, ...], where: str) -> tuple[Layer, ...]:
+    if described.pattern is None or not described.mtp_layers:
+        return layers[-1:] * described.mtp_layers
+    blocks = _single_blocks(described, described.mtp_pattern, where, "mtp_pattern")
+    return (joined(blocks, f"{where}.mtp_pattern"),) * described.mtp_layers
+
+
+def _single_blocks(described: Description, pattern: str, where: str, key: str) -> tuple[Layer, ...]:
+    builders: dict[str, Callable[[Description, str], Block]] = {
+        "mamba": _mamba,
+        "attention": _attention,
+        "mlp": _mlp,
+        "experts": _experts,
+    }
+    return single_blocks(pattern, lambda kind: builders[kind](described, where), f"{where}.{key}", norm=described.norm)
 
 
 def _expert_layers(described: Description, where: str) -> tuple[bool, ...]:
@@ -234,8 +274,28 @@ def _attention(described: Description, where: str) -> Attention | LatentAttentio
         output_bias=described.output_bias,
         qk_norm=described.qk_norm,
         window=described.window,
-        rotary=not described.learned_positions,
+        rotary=described.rotary and not described.learned_positions,
     )
+
+
+def _mamba(described: Description, where: str) -> Mamba:
+    if not _all_or_none(described, where, MAMBA_KEYS):
+        raise SpecError(f"{where}.{MAMBA_KEYS[0]}", "is required by the Mamba layers, but missing.")
+    return Mamba(
+        num_heads=described.mamba_num_heads or 0,
+        head_dim=described.mamba_head_dim or 0,
+        state_size=described.mamba_state_size or 0,
+        num_groups=_mamba_groups(described, where),
+        conv_kernel=described.mamba_conv_kernel,
+        chunk_size=described.mamba_chunk_size,
+    )
+
+
+def _mamba_groups(described: Description, where: str) -> int:
+    num_heads, num_groups = described.mamba_num_heads or 0, described.mamba_num_groups or 1
+    if num_heads % num_groups:
+        raise SpecError(f"{where}.mamba_num_groups", f"must divide the {num_heads} Mamba heads, got {num_groups}.")
+    return num_groups
 
 
 def _num_kv_heads(described: Description, where: str) -> int:
@@ -262,6 +322,8 @@ def _mlp(described: Description, where: str) -> Mlp:
 
 
 def _experts(described: Description, where: str) -> Experts:
+    if not _all_or_none(described, where, EXPERT_KEYS):
+        raise SpecError(f"{where}.{EXPERT_KEYS[0]}", "is required by the expert layers, but missing.")
     num_experts, top_k = described.num_experts or 0, described.top_k or 0
     if top_k > num_experts:
         raise SpecError(f"{where}.top_k", f"must be at most the {num_experts} experts, got {top_k}.")
@@ -274,4 +336,5 @@ def _experts(described: Description, where: str) -> Experts:
         bias=described.mlp_bias,
         router_bias=described.router_bias,
         shared_gate=described.shared_gate,
+        latent_size=described.expert_latent_size,
     )

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from costmodel.compute import SELECTIVE_OPERATORS
 from costmodel.layers import Shape, head_operators, layer_operators, mtp_operators
-from costmodel.operators.work import MEMORY_BOUND, Operator
+from costmodel.operators.work import BETWEEN_TOKENS, MEMORY_BOUND, Operator
 from costmodel.parameters import whole_shape
 from costmodel.spec import Model
 from costmodel.strategy import Recompute
@@ -35,7 +35,7 @@ def forward_matmul_flops(model: Model, *, tokens: int) -> int:
 
 def forward_attention_flops(model: Model, *, sequence_length: int, attention: AttentionConvention) -> int:
     """
-    Attention scores and weighted values of the forward pass over one sequence.
+    Attention scores and weighted values of the forward pass over one sequence, and state-space scans.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def forward_attention_flops(model: Model, *, sequence_length: int, attention: At
         ``full``: every pair of tokens; ``causal``: half of them. A sliding window counts in both.
     """
     shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
-    return _total(operator for operator in _forward_operators(model, shape) if operator.kind == "attention")
+    return _total(operator for operator in _forward_operators(model, shape) if operator.kind in BETWEEN_TOKENS)
 
 
 def model_flops_per_token(model: Model, sequence_length: int, attention: AttentionConvention) -> float:

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
+from costmodel.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, read_mapping
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mlp, Model
+from costmodel.patterns import LETTERS, MTP_PATTERN, Block, joined, single_blocks
+from costmodel.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.validation import shown
-
-MAX_FILE_BYTES = 4 * 2**20
-"""Far above any config.json; a longer file is something else."""
-
-MAX_COUNT = 10**7
-"""Above every width, vocabulary and number of heads that a config has had so far."""
-
-MAX_LAYERS = 4096
-"""As :class:`costmodel.spec.Model` allows."""
-
-
-class Switch(NamedTuple):
-    """A flag: the key that sets it (empty: none does) and its value without the key."""
-
-    key: str
-    default: bool
-
 
 OFF, ON = Switch("", False), Switch("", True)
 ATTENTION_BIAS = Switch("attention_bias", False)
@@ -80,6 +64,10 @@ class Family:
         Pattern of attention where ``layer_types`` is absent.
     learned_positions
         Positions are an embedding of ``n_positions`` entries instead of rotations.
+    rotary
+        Whether attention rotates queries and keys, where positions are not learned.
+    single_blocks
+        Each layer is one block: Mamba, attention, feed-forward or experts, by ``layers_block_type``.
     """
 
     latent: bool = False
@@ -109,6 +97,8 @@ class Family:
     window_switch: bool = False
     period: Period | None = None
     learned_positions: bool = False
+    rotary: bool = True
+    single_blocks: bool = False
 
 
 _DEEPSEEK_V3 = Family(
@@ -161,6 +151,9 @@ FAMILIES: dict[str, Family] = {
         gated=False, norm="layer", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
         mlp_bias=Switch("mlp_bias", False), multi_head=True,
     ),
+    "nemotron_h": Family(
+        experts=True, gated=False, head_dim=128, rotary=False, single_blocks=True
+    ),
     "olmo": Family(norm="none", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True),
     "olmo2": Family(
         qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, qk_norm="full", qk_norm_switch=ON, multi_head=True
@@ -193,21 +186,6 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 """Every supported ``model_type``; checked against the classes of transformers 5 (tests/oracle)."""
 
-SPELLINGS: dict[str, tuple[str, ...]] = {
-    "num_layers": ("num_hidden_layers", "n_layer"),
-    "hidden_size": ("hidden_size", "n_embd"),
-    "vocab_size": ("vocab_size",),
-    "ffn_hidden_size": ("intermediate_size", "n_inner"),
-    "num_heads": ("num_attention_heads", "n_head"),
-    "num_kv_heads": ("num_key_value_heads",),
-    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts"),
-    "top_k": ("num_experts_per_tok", "experts_per_token"),
-    "num_shared": ("n_shared_experts", "num_shared_experts"),
-    "shared_ffn_hidden_size": ("shared_expert_intermediate_size", "shared_intermediate_size"),
-    "mtp_layers": ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers"),
-}
-"""Spellings of one concept; two of them in one file must agree."""
-
 REFUSED: dict[str, str] = {
     "add_cross_attention": "cross-attention",
     "attention_chunk_size": "chunked attention",
@@ -215,26 +193,37 @@ REFUSED: dict[str, str] = {
     "compress_ratios": "compressed sparse attention",
     "hc_mult": "hyper-connections",
     "hidden_size_per_layer_input": "per-layer embeddings",
-    "hybrid_override_pattern": "state-space layers",
     "index_head_dim": "sparse attention with an indexer (DSA)",
     "index_n_heads": "sparse attention with an indexer (DSA)",
     "index_topk": "sparse attention with an indexer (DSA)",
     "interleave_moe_layer_step": "Llama 4's interleaved experts",
     "intermediate_size_mlp": "Llama 4's interleaved experts",
     "is_encoder_decoder": "an encoder beside the decoder",
-    "layers_block_type": "state-space layers",
-    "mamba_d_state": "state-space layers",
-    "mamba_num_heads": "state-space layers",
-    "moe_latent_size": "experts on a latent",
+    "mamba_d_state": "state-space layers of another kind",
     "moe_layers": "Llama 4's interleaved experts",
     "num_kv_shared_layers": "keys and values shared across layers",
-    "ssm_state_size": "state-space layers",
     "use_bidirectional_attention": "attention to later tokens",
     "zero_expert_num": "experts without computation",
 }
 """Keys that change the architecture to something not modelled here; null, false, 0 and empty say that they do not."""
 
+SINGLE_BLOCK_KEYS = {
+    "hybrid_override_pattern": "layers of one block",
+    "layers_block_type": "layers of one block",
+    "mamba_num_heads": "state-space layers",
+    "moe_latent_size": "experts on a latent",
+    "ssm_state_size": "state-space layers",
+}
+"""Keys that only families with layers of one block may have."""
+
 LAYER_TYPES = ("full_attention", "sliding_attention", "linear_attention")
+
+BLOCK_LETTERS = {name: letter for letter, name in LETTERS.items()} | {
+    "linear_attention": "M",
+    "full_attention": "*",
+    "moe": "E",
+}
+"""Names of single blocks in ``layers_block_type``; transformers 5 renamed mamba and attention."""
 
 
 def read_config(path: str | Path) -> Model:
@@ -252,7 +241,7 @@ def read_config(path: str | Path) -> Model:
         If the file cannot be read, is not one JSON object, or describes a model that is not supported.
     """
     file = Path(path)
-    mapping = _parse(_read(file), str(file))
+    mapping = read_mapping(file)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     return model_from_config(mapping, where="model", name=name, source=str(file))
 
@@ -300,142 +289,26 @@ def model_from_config(
         vocab_size=config.count("vocab_size"),
         layers=layers,
         tied_embeddings=config.flag(Switch("tie_word_embeddings", family.tied)),
-        mtp_layers=layers[-1:] * _num_mtp_layers(config),
+        mtp_layers=_mtp_layers(config, family, layers),
         learned_positions=config.integer("n_positions", at_least=1) if family.learned_positions else 0,
         final_norm=family.norm,
     )
 
 
-# --- the file ------------------------------------------------------------------------------------------------
-
-
-def _read(file: Path) -> bytes:
-    try:
-        if file.is_dir():
-            raise SpecError(str(file), "is a folder.", f"Write '{file / 'config.json'}'.")
-        if not file.exists():
-            raise SpecError(str(file), "no such file.")
-        if not file.is_file():
-            raise SpecError(str(file), "is not a regular file.")
-        if (size := file.stat().st_size) > MAX_FILE_BYTES:
-            raise SpecError(str(file), f"has {size} bytes, a config.json at most {MAX_FILE_BYTES}.")
-        return file.read_bytes()
-    except (OSError, ValueError) as error:
-        raise SpecError(repr(str(file))[:200], f"cannot be read: {error}.") from None
-
-
-def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
-    if not raw.strip():
-        raise SpecError(where, "is empty.")
-    try:
-        value = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except UnicodeDecodeError:
-        raise SpecError(where, "is not text in UTF-8.") from None
-    except json.JSONDecodeError as error:
-        raise SpecError(where, f"is not JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
-    except RecursionError:
-        raise SpecError(where, "is nested too deep for a config.json.") from None
-    except ValueError as error:
-        raise SpecError(where, f"is not a config.json: {error}.") from None
-    if not isinstance(value, dict):
-        raise SpecError(where, f"expected an object, got {shown(value)}.")
-    return value
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number of JSON")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) < len(pairs):
-        names = [key for key, _ in pairs]
-        twice = next(key for key in names if names.count(key) > 1)
-        raise ValueError(f"the key {shown(twice)} appears twice")
-    return entries
-
-
-# --- a mapping that names what it does not understand ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Config:
-    """A configuration and its dotted path."""
-
-    mapping: Mapping[str, Any]
-    where: str
-
-    def error(self, key: str, problem: str, hint: str = "") -> SpecError:
-        return SpecError(f"{self.where}.{key}", problem, hint)
-
-    def integer(self, key: str, *, at_least: int = 0, at_most: int = MAX_COUNT, default: int | None = None) -> int:
-        """An integer between limits; absent or null: the default, or refused without one."""
-        value = self.mapping.get(key)
-        if value is None and default is not None:
-            return default
-        if value is None:
-            raise self.error(key, "expected int, got null." if key in self.mapping else "is required but missing.")
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(key, f"expected int, got {shown(value)}.")
-        if not at_least <= value <= at_most:
-            raise self.error(key, f"must be at least {at_least} and at most {at_most}, got {shown(value)}.")
-        return value
-
-    def count(self, concept: str, *, default: int | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
-        """The integer of a concept under whichever of its spellings is there; all that are there must agree."""
-        keys = self.spelled(concept)
-        value, *others = (self.integer(key, at_least=at_least, at_most=at_most, default=default) for key in keys)
-        for key, other in zip(keys[1:], others, strict=True):
-            if other != value:
-                raise self.error(key, f"is {other}, but '{keys[0]}' is {value}, and they mean the same.")
-        return value
-
-    def spelled(self, concept: str) -> list[str]:
-        """Spellings of a concept that hold a value; else the first spelling of the concept that is there."""
-        present = [key for key in SPELLINGS[concept] if key in self.mapping]
-        return [key for key in present if self.mapping[key] is not None] or (present or [SPELLINGS[concept][0]])[:1]
-
-    def flag(self, switch: Switch) -> bool:
-        value = self.mapping.get(switch.key) if switch.key else None
-        if value is None:
-            return switch.default
-        if not isinstance(value, bool):
-            raise self.error(switch.key, f"expected true or false, got {shown(value)}.")
-        return value
-
-    def items(self, key: str) -> list[Any] | None:
-        value = self.mapping.get(key)
-        if value is not None and not isinstance(value, list | tuple):
-            raise self.error(key, f"expected a list, got {shown(value)}.")
-        return None if value is None else list(value)
-
-    def words(self, key: str, allowed: tuple[str, ...], *, length: int) -> tuple[str, ...] | None:
-        """A list of one word per layer."""
-        words = self.items(key)
-        if words is None:
-            return None
-        for index, word in enumerate(words):
-            if word not in allowed:
-                raise self.error(f"{key}.{index}", f"unknown kind {shown(word)}.", did_you_mean(word, allowed))
-        if len(words) != length:
-            raise self.error(key, f"has {len(words)} entries, the model {length} layers.")
-        return tuple(words)
-
-
-def _text_config(mapping: object, where: str) -> _Config:
+def _text_config(mapping: object, where: str) -> Config:
     """The configuration itself, or the text part of a multimodal one with what the whole says about it."""
     if not isinstance(mapping, Mapping):
         raise SpecError(where, f"expected a mapping, got {shown(mapping)}.")
     text = mapping.get("text_config")
     if text is None:
-        return _Config(mapping, where)
+        return Config(mapping, where)
     if not isinstance(text, Mapping):
         raise SpecError(f"{where}.text_config", f"expected a mapping, got {shown(text)}.")
     inherited = {key: mapping[key] for key in ("model_type", "tie_word_embeddings") if key in mapping}
-    return _Config({**inherited, **text}, f"{where}.text_config")
+    return Config({**inherited, **text}, f"{where}.text_config")
 
 
-def _family(config: _Config) -> tuple[str, Family]:
+def _family(config: Config) -> tuple[str, Family]:
     name = config.mapping.get("model_type")
     if name is None:
         raise config.error("model_type", "is required but missing.", did_you_mean("", FAMILIES))
@@ -446,8 +319,9 @@ def _family(config: _Config) -> tuple[str, Family]:
     return name, FAMILIES[name]
 
 
-def _refuse_unmodelled(config: _Config, family_name: str, family: Family) -> None:
-    for key, what in REFUSED.items():
+def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None:
+    refused = REFUSED if family.single_blocks else {**REFUSED, **SINGLE_BLOCK_KEYS}
+    for key, what in refused.items():
         if config.mapping.get(key):
             raise config.error(key, f"asks for {what}, which is not modelled, got {shown(config.mapping[key])}.")
     for key in SPELLINGS["num_experts"]:
@@ -462,7 +336,9 @@ def _refuse_unmodelled(config: _Config, family_name: str, family: Family) -> Non
 # --- layers --------------------------------------------------------------------------------------------------
 
 
-def _layers(config: _Config, family: Family) -> tuple[Layer, ...]:
+def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
+    if family.single_blocks:
+        return _single_blocks(config, family, *_pattern(config, "layers_block_type", "hybrid_override_pattern"))
     num_layers = config.count("num_layers", at_most=MAX_LAYERS)
     attentions = _attention_kinds(config, family, num_layers=num_layers)
     experts = _expert_layers(config, family, num_layers=num_layers)
@@ -479,7 +355,7 @@ def _layers(config: _Config, family: Family) -> tuple[Layer, ...]:
     )
 
 
-def _attention_kinds(config: _Config, family: Family, *, num_layers: int) -> tuple[str, ...]:
+def _attention_kinds(config: Config, family: Family, *, num_layers: int) -> tuple[str, ...]:
     """One of ``LAYER_TYPES`` per layer, as listed or by the family's pattern."""
     listed = config.words("layer_types", LAYER_TYPES[: 3 if family.linear else 2], length=num_layers)
     if listed is not None:
@@ -497,7 +373,7 @@ def _attention_kinds(config: _Config, family: Family, *, num_layers: int) -> tup
     return ("sliding_attention" if _window(config, family) else "full_attention",) * num_layers
 
 
-def _numbered_kinds(config: _Config, family: Family, numbers: list[Any], *, num_layers: int) -> tuple[str, ...]:
+def _numbered_kinds(config: Config, family: Family, numbers: list[Any], *, num_layers: int) -> tuple[str, ...]:
     """MiniMax's own spelling: 0 is linear, 1 full attention."""
     kinds = {0: "linear_attention", 1: "full_attention"} if family.linear else {1: "full_attention"}
     for index, number in enumerate(numbers):
@@ -509,7 +385,7 @@ def _numbered_kinds(config: _Config, family: Family, numbers: list[Any], *, num_
     return tuple(kinds[number] for number in numbers)
 
 
-def _window(config: _Config, family: Family) -> int | None:
+def _window(config: Config, family: Family) -> int | None:
     """Tokens of the sliding window, or None."""
     if family.window_switch and not config.flag(Switch("use_sliding_window", False)):
         return None
@@ -517,7 +393,7 @@ def _window(config: _Config, family: Family) -> int | None:
     return config.integer("sliding_window", default=(family.window or 0) if absent else 0) or None
 
 
-def _expert_layers(config: _Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
+def _expert_layers(config: Config, family: Family, *, num_layers: int) -> tuple[bool, ...]:
     """Which layers are mixtures of experts, by list or by the patterns of DeepSeek and Qwen."""
     if not family.experts:
         return (False,) * num_layers
@@ -534,7 +410,7 @@ def _expert_layers(config: _Config, family: Family, *, num_layers: int) -> tuple
     )
 
 
-def _layer_numbers(config: _Config, key: str) -> list[int]:
+def _layer_numbers(config: Config, key: str) -> list[int]:
     numbers = config.items(key) or []
     for index, number in enumerate(numbers):
         if isinstance(number, bool) or not isinstance(number, int):
@@ -542,7 +418,44 @@ def _layer_numbers(config: _Config, key: str) -> list[int]:
     return numbers
 
 
-def _num_mtp_layers(config: _Config) -> int:
+def _pattern(config: Config, listed: str, written: str, default: str | None = None) -> tuple[str, str]:
+    """A letter per block, from a list of names (two generations of them) or as written, and the key that has it."""
+    names = config.items(listed)
+    if names is None:
+        text = config.mapping.get(written, default)
+        if text is None:
+            raise config.error(written, "is required but missing.")
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_LAYERS:
+            raise config.error(written, f"expected a letter per layer, got {shown(text)}.")
+        return text, written
+    for index, name in enumerate(names):
+        if name not in BLOCK_LETTERS:
+            problem = f"unknown kind {shown(name)}."
+            raise config.error(f"{listed}.{index}", problem, did_you_mean(name, BLOCK_LETTERS))
+    if not 0 < len(names) <= MAX_LAYERS:
+        raise config.error(listed, f"must name at least 1 and at most {MAX_LAYERS} layers, got {len(names)}.")
+    return "".join(BLOCK_LETTERS[name] for name in names), listed
+
+
+def _single_blocks(config: Config, family: Family, pattern: str, key: str) -> tuple[Layer, ...]:
+    builders: dict[str, Callable[[], Block]] = {
+        "mamba": lambda: _mamba(config),
+        "attention": lambda: _attention(config, family, kind="full_attention"),
+        "mlp": lambda: _feed_forward(config, family, routed=False),
+        "experts": lambda: _feed_forward(config, family, routed=True),
+    }
+    return single_blocks(pattern, lambda kind: builders[kind](), f"{config.where}.{key}", norm=family.norm)
+
+
+def _mtp_layers(config: Config, family: Family, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    number = _num_mtp_layers(config)
+    if not number or not family.single_blocks:
+        return layers[-1:] * number
+    pattern, key = _pattern(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern", MTP_PATTERN)
+    return (joined(_single_blocks(config, family, pattern, key), f"{config.where}.{key}"),) * number
+
+
+def _num_mtp_layers(config: Config) -> int:
     if not config.flag(Switch("use_mtp", True)):
         return 0
     modules = config.count("mtp_layers", default=0, at_least=0, at_most=MAX_LAYERS)
@@ -552,7 +465,7 @@ def _num_mtp_layers(config: _Config) -> int:
 # --- blocks --------------------------------------------------------------------------------------------------
 
 
-def _attention(config: _Config, family: Family, *, kind: str) -> Attention | LatentAttention | LinearAttention:
+def _attention(config: Config, family: Family, *, kind: str) -> Attention | LatentAttention | LinearAttention:
     if kind == "linear_attention":
         return LINEAR_BUILDERS[str(family.linear)](config, family)
     if family.latent:
@@ -568,11 +481,11 @@ def _attention(config: _Config, family: Family, *, kind: str) -> Attention | Lat
         output_gate=family.output_gate,
         sinks=family.sinks,
         window=_required_window(config, family) if kind == "sliding_attention" else None,
-        rotary=not family.learned_positions,
+        rotary=family.rotary and not family.learned_positions,
     )
 
 
-def _num_kv_heads(config: _Config, family: Family, *, num_heads: int) -> int:
+def _num_kv_heads(config: Config, family: Family, *, num_heads: int) -> int:
     key = SPELLINGS["num_kv_heads"][0]
     is_default = family.multi_head or key in config.mapping
     num_kv_heads = config.count("num_kv_heads", default=num_heads if is_default else None)
@@ -581,7 +494,7 @@ def _num_kv_heads(config: _Config, family: Family, *, num_heads: int) -> int:
     return num_kv_heads
 
 
-def _head_dim(config: _Config, family: Family, *, num_heads: int) -> int:
+def _head_dim(config: Config, family: Family, *, num_heads: int) -> int:
     if config.mapping.get("head_dim") is not None:
         return config.integer("head_dim", at_least=1)
     if family.head_dim is not None:
@@ -593,14 +506,14 @@ def _head_dim(config: _Config, family: Family, *, num_heads: int) -> int:
     return hidden_size // num_heads
 
 
-def _required_window(config: _Config, family: Family) -> int:
+def _required_window(config: Config, family: Family) -> int:
     window = _window(config, family)
     if window is None:
         raise config.error("sliding_window", "is required by the sliding attention in 'layer_types', but missing.")
     return window
 
 
-def _latent_attention(config: _Config, family: Family) -> LatentAttention:
+def _latent_attention(config: Config, family: Family) -> LatentAttention:
     has_rank = config.mapping.get("q_lora_rank") is not None
     if "q_lora_rank" not in config.mapping:
         raise config.error("q_lora_rank", "is required but missing.", "Write null for queries without a low rank.")
@@ -615,7 +528,7 @@ def _latent_attention(config: _Config, family: Family) -> LatentAttention:
     )
 
 
-def _lightning(config: _Config, family: Family) -> LinearAttention:
+def _lightning(config: Config, family: Family) -> LinearAttention:
     num_heads = config.count("num_heads")
     head_dim = _head_dim(config, family, num_heads=num_heads)
     return LinearAttention(
@@ -627,7 +540,7 @@ def _lightning(config: _Config, family: Family) -> LinearAttention:
     )
 
 
-def _gated_delta(config: _Config, family: Family) -> LinearAttention:
+def _gated_delta(config: Config, family: Family) -> LinearAttention:
     return LinearAttention(
         variant="gated_delta",
         num_key_heads=config.integer("linear_num_key_heads", at_least=1),
@@ -638,14 +551,31 @@ def _gated_delta(config: _Config, family: Family) -> LinearAttention:
     )
 
 
-LINEAR_BUILDERS: dict[str, Callable[[_Config, Family], LinearAttention]] = {
+def _mamba(config: Config) -> Mamba:
+    num_heads = config.integer("mamba_num_heads", at_least=1)
+    num_groups = config.integer("n_groups", at_least=1)
+    if num_heads % num_groups:
+        raise config.error("n_groups", f"must divide the {num_heads} Mamba heads, got {num_groups}.")
+    return Mamba(
+        num_heads=num_heads,
+        head_dim=config.integer("mamba_head_dim", at_least=1),
+        state_size=config.integer("ssm_state_size", at_least=1),
+        num_groups=num_groups,
+        conv_kernel=config.integer("conv_kernel", at_least=1),
+        chunk_size=config.integer("chunk_size", at_least=1, default=128),
+        bias=config.flag(Switch("use_bias", False)),
+        conv_bias=config.flag(Switch("use_conv_bias", True)),
+    )
+
+
+LINEAR_BUILDERS: dict[str, Callable[[Config, Family], LinearAttention]] = {
     "lightning": _lightning,
     "gated_delta": _gated_delta,
 }
 """What reads a family's linear attention."""
 
 
-def _feed_forward(config: _Config, family: Family, *, routed: bool) -> Mlp | Experts:
+def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Experts:
     if routed:
         return _experts(config, family)
     multiple = family.ffn_multiple
@@ -658,23 +588,25 @@ def _feed_forward(config: _Config, family: Family, *, routed: bool) -> Mlp | Exp
     )
 
 
-def _experts(config: _Config, family: Family) -> Experts:
+def _experts(config: Config, family: Family) -> Experts:
     num_experts = config.count("num_experts")
     top_k = config.count("top_k")
     if top_k > num_experts:
         key = config.spelled("top_k")[0]
         raise config.error(key, f"must be at most the {num_experts} experts, got {top_k}.")
     ffn_hidden_size = config.integer(family.expert_width, at_least=1)
+    own_width = family.shared_gate or family.single_blocks
     shared = config.count("num_shared", default=family.num_shared, at_least=0) * ffn_hidden_size
     return Experts(
         num_experts=num_experts,
         top_k=top_k,
         ffn_hidden_size=ffn_hidden_size,
         shared_ffn_hidden_size=config.count(
-            "shared_ffn_hidden_size", default=None if family.shared_gate else shared, at_least=0
+            "shared_ffn_hidden_size", default=None if own_width else shared, at_least=0
         ),
         gated=family.gated,
         bias=config.flag(family.expert_bias),
         router_bias=config.flag(family.router_bias),
         shared_gate=family.shared_gate,
+        latent_size=config.integer("moe_latent_size", default=0) or None,
     )

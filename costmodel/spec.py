@@ -122,6 +122,37 @@ class LinearAttention:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Mamba:
+    """
+    Mamba-2: a state-space layer, computed in chunks by matmuls (Dao and Gu, arXiv 2405.21060).
+
+    Parameters
+    ----------
+    num_heads, head_dim
+        Heads and their width; both together are the inner width d.
+    state_size
+        Width of the state of one channel, N.
+    num_groups
+        Groups of heads that share B and C, which are to the state what keys and queries are to attention.
+    conv_kernel
+        Width of the short causal convolution.
+    chunk_size
+        Tokens inside which every pair is compared; a state goes from chunk to chunk.
+    bias, conv_bias
+        Whether the projections and the convolution add a bias.
+    """
+
+    num_heads: Count
+    head_dim: Count
+    state_size: Count
+    num_groups: Count = 1
+    conv_kernel: Count = 4
+    chunk_size: Count = 128
+    bias: bool = False
+    conv_bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Mlp:
     """
     Dense feed-forward block.
@@ -160,6 +191,9 @@ class Experts:
         Whether the router's logits have a learned bias (gpt-oss).
     shared_gate
         Whether a hidden-to-1 gate scales the shared expert (Qwen3-Next).
+    latent_size
+        Width onto which tokens are projected before they are sent to the routed experts, and back from behind them
+        (LatentMoE, Nemotron 3); None sends the hidden size.
     """
 
     num_experts: Count
@@ -170,27 +204,37 @@ class Experts:
     bias: bool = False
     router_bias: bool = False
     shared_gate: bool = False
+    latent_size: Count | None = None
+
+
+Mixer: TypeAlias = Attention | LatentAttention | LinearAttention | Mamba
+"""What carries information from token to token."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Layer:
     """
-    One transformer layer: attention, feed-forward, norms.
+    One layer: what mixes tokens, a feed-forward, norms.
 
     Parameters
     ----------
     attention, feed_forward
-        The two blocks.
+        The two blocks; None where a layer is a single block (Nemotron-H).
     num_norms
         Norms over the hidden size (2 before the blocks; Gemma has 4).
     norm
         ``rms``: one weight per channel; ``layer``: weight and bias; ``none``: no parameters counted.
     """
 
-    attention: Attention | LatentAttention | LinearAttention
-    feed_forward: Mlp | Experts
+    attention: Mixer | None
+    feed_forward: Mlp | Experts | None
     num_norms: CountOrZero = 2
     norm: Literal["rms", "layer", "none"] = "rms"
+
+    @property
+    def blocks(self) -> tuple[Mixer | Mlp | Experts, ...]:
+        """The blocks that it has, in order."""
+        return tuple(block for block in (self.attention, self.feed_forward) if block is not None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -385,6 +429,9 @@ class Profile:
     elementwise_efficiency
         The same for norms, activations, residuals, loss and casts, over the fewest passes that they need: frameworks
         make more (fp32 copies, dropout, unfused additions). None: as ``memory_efficiency``.
+    scan_efficiency
+        The same for the kernels of state-space scans, whose tiles are too small to fill the device. None: as
+        ``memory_efficiency``.
     kernel_seconds
         Time between the ends of two kernels that no roofline sees: launch and tail.
     host_kernel_seconds
@@ -435,6 +482,7 @@ class Profile:
     fused_attention: bool = True
     memory_efficiency: Annotated[Fraction, Field(gt=0)]
     elementwise_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
+    scan_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     kernel_seconds: NotNegative = 0.0
     host_kernel_seconds: NotNegative = 0.0
     microbatch_seconds: NotNegative = 0.0

@@ -101,12 +101,12 @@ def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
     ]
 
 
-def _block(block: Any) -> Plain:
-    return {"kind": type(block).__name__, **asdict(block)}
+def _block(block: Any) -> Plain | None:
+    return None if block is None else {"kind": type(block).__name__, **asdict(block)}
 
 
 def _layer_text(layer: Plain) -> str:
-    blocks = "; ".join(_block_text(layer[name]) for name in ("attention", "feed_forward"))
+    blocks = "; ".join(_block_text(layer[name]) for name in ("attention", "feed_forward") if layer[name])
     return f"{layer['num_layers']} x {blocks}; {layer['num_norms']} {layer['norm']} norms"
 
 

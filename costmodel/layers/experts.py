@@ -21,16 +21,17 @@ def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """
     return (
         *_router(experts, shape),
+        *_latent(experts, shape),
         _permute("dispatch", experts, shape),
         *_routed(experts, shape),
-        _permute("combine", experts, shape, saved_elements=sent_tokens(experts, shape) * shape.hidden_size),
+        _permute("combine", experts, shape, saved_elements=sent_tokens(experts, shape) * sent_width(experts, shape)),
         *_shared(experts, shape),
     )
 
 
 def experts_communications(experts: Experts, shape: Shape) -> tuple[Communication, ...]:
     """Two all-to-alls per pass over ``ep``, gather and scatter over ``etp``, and the shared expert's collectives."""
-    token_bytes = shape.activation_bytes * shape.hidden_size
+    token_bytes = shape.activation_bytes * sent_width(experts, shape)
     sent = token_bytes * sent_tokens(experts, shape)
     gathered = token_bytes * received_tokens(experts, shape)
     return (
@@ -49,6 +50,30 @@ def sent_tokens(experts: Experts, shape: Shape) -> Numbers:
 def received_tokens(experts: Experts, shape: Shape) -> Numbers:
     """Tokens that the local experts of one device work on: N' = N k etp / tp, each with 1 / etp of the width."""
     return sent_tokens(experts, shape) * shape.etp
+
+
+def sent_width(experts: Experts, shape: Shape) -> int:
+    """Elements per token that routed experts read and write."""
+    return experts.latent_size or shape.hidden_size
+
+
+def _latent(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """
+    Projections of this rank's tokens to the width of the routed experts and back, with replicated weights.
+
+    The input is kept by the router. Megatron-LM, megatron/core/transformer/moe/moe_layer.py, ``fc1_latent_proj`` and
+    ``fc2_latent_proj`` (``parallel_mode="duplicated"``).
+    """
+    if experts.latent_size is None:
+        return ()
+    rows = shape.tokens / shape.sequence_shards
+    narrow, wide = experts.latent_size, shape.hidden_size
+    return (
+        matmul("latent_down", shape, rows=rows, inputs=wide, outputs=narrow),
+        matmul(
+            "latent_up", shape, rows=rows, inputs=narrow, outputs=wide, saved_elements=rows * narrow, saved_as="mlp"
+        ),
+    )
 
 
 def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
@@ -81,7 +106,7 @@ def _permute(name: str, experts: Experts, shape: Shape, *, saved_elements: Numbe
     copied = elementwise(
         name,
         shape,
-        elements=moved * shape.hidden_size,
+        elements=moved * sent_width(experts, shape),
         forward_passes=1,
         backward_passes=1,
         kernels=2,
@@ -94,6 +119,7 @@ def _permute(name: str, experts: Experts, shape: Shape, *, saved_elements: Numbe
 def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """Grouped matmuls over the local experts, and the activation between them."""
     rows = received_tokens(experts, shape)
+    outside = sent_width(experts, shape)
     groups = experts.num_experts / shape.ep
     width = experts.ffn_hidden_size / shape.etp
     fan = 2 if experts.gated else 1
@@ -102,10 +128,10 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
             "expert_up",
             shape,
             rows=rows,
-            inputs=shape.hidden_size,
+            inputs=outside,
             outputs=fan * width,
             bias=fan * width if experts.bias else 0,
-            saved_elements=rows * shape.hidden_size,
+            saved_elements=rows * outside,
             saved_as="experts",
             groups=groups,
             expert=True,
@@ -118,8 +144,8 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
             shape,
             rows=rows,
             inputs=width,
-            outputs=shape.hidden_size,
-            bias=shape.hidden_size if experts.bias else 0,
+            outputs=outside,
+            bias=outside if experts.bias else 0,
             saved_elements=rows * width,
             saved_as="experts",
             groups=groups,

@@ -1,4 +1,4 @@
-"""One transformer layer: the registry of its blocks, and the norms and residuals around them."""
+"""One layer: the registry of its blocks, and the norms and residuals around them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from costmodel.layers.experts import experts_communications, experts_operators
 from costmodel.layers.kernels import elementwise, norms
 from costmodel.layers.latent_attention import latent_attention_communications, latent_attention_operators
 from costmodel.layers.linear_attention import linear_attention_communications, linear_attention_operators
+from costmodel.layers.mamba import mamba_communications, mamba_operators
 from costmodel.layers.mlp import mlp_communications, mlp_operators
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Operator
-from costmodel.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mlp, Model
+from costmodel.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 
 OPERATORS: dict[type, Callable[[Any, Shape], tuple[Operator, ...]]] = {
     Attention: attention_operators,
     LatentAttention: latent_attention_operators,
     LinearAttention: linear_attention_operators,
+    Mamba: mamba_operators,
     Mlp: mlp_operators,
     Experts: experts_operators,
 }
@@ -29,6 +31,7 @@ COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = 
     Attention: attention_communications,
     LatentAttention: latent_attention_communications,
     LinearAttention: linear_attention_communications,
+    Mamba: mamba_communications,
     Mlp: mlp_communications,
     Experts: experts_communications,
 }
@@ -49,12 +52,8 @@ def layer_operators(layer: Layer, shape: Shape) -> tuple[Operator, ...]:
         The micro-batch and the degrees; its numbers may be arrays that broadcast.
     """
     around = (norms("norms", shape, count=layer.num_norms, norm=layer.norm),) if layer.num_norms else ()
-    return (
-        *around,
-        *OPERATORS[type(layer.attention)](layer.attention, shape),
-        *OPERATORS[type(layer.feed_forward)](layer.feed_forward, shape),
-        _residuals(shape),
-    )
+    inside = (operator for block in layer.blocks for operator in OPERATORS[type(block)](block, shape))
+    return (*around, *inside, _residuals(shape, count=len(layer.blocks)))
 
 
 def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...]:
@@ -68,10 +67,7 @@ def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...
     shape
         The micro-batch and the degrees; its numbers may be arrays that broadcast.
     """
-    return (
-        *COMMUNICATIONS[type(layer.attention)](layer.attention, shape),
-        *COMMUNICATIONS[type(layer.feed_forward)](layer.feed_forward, shape),
-    )
+    return tuple(collective for block in layer.blocks for collective in COMMUNICATIONS[type(block)](block, shape))
 
 
 def mtp_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
@@ -96,7 +92,7 @@ def mtp_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
     return tuple(collective for block in blocks for collective in next_token_communications(model, shape, block))
 
 
-def _residuals(shape: Shape) -> Operator:
-    """Two additions to the residual stream: two reads and a write each, in both passes."""
-    elements = 2 * shape.tokens * shape.hidden_size / shape.sequence_shards
-    return elementwise("residuals", shape, elements=elements, forward_passes=3, backward_passes=3, kernels=2)
+def _residuals(shape: Shape, *, count: int) -> Operator:
+    """One addition to the residual stream behind each block: two reads and a write, in both passes."""
+    elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
+    return elementwise("residuals", shape, elements=elements, forward_passes=3, backward_passes=3, kernels=count)

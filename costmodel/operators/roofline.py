@@ -30,6 +30,8 @@ class Roofline:
         Rate of the device memory.
     elementwise_bytes_per_second
         The same for element-wise operators and casts.
+    scan_bytes_per_second
+        The same for state-space scans.
     casts
         Kinds of operators whose inputs are cast into a narrower dtype first.
     attention_half_length
@@ -44,6 +46,7 @@ class Roofline:
     flops_per_second: Mapping[str, float]
     bytes_per_second: float
     elementwise_bytes_per_second: float
+    scan_bytes_per_second: float
     casts: frozenset[str] = frozenset()
     attention_half_length: float = 0.0
     kernel_seconds: float = 0.0
@@ -71,12 +74,15 @@ class Roofline:
 
         .. math:: T = \frac{F}{\alpha \min(P, F / Q \cdot B)} = \max(F / P, Q / B) / \alpha
         """
-        elementwise = operator.kind == "elementwise"
-        rate = self.elementwise_bytes_per_second if elementwise else self.bytes_per_second
-        seconds: Numbers = np.maximum(flops / self._rate(operator), nbytes / rate)
+        seconds: Numbers = np.maximum(flops / self._rate(operator), nbytes / self._bytes_rate(operator))
         if operator.kind in self.casts and f"{operator.kind}:{operator.name}" not in self.flops_per_second:
             seconds = seconds + cast_bytes / self.elementwise_bytes_per_second
         return seconds / self.compute_scaling
+
+    def _bytes_rate(self, operator: Operator) -> float:
+        if operator.kind == "scan":
+            return self.scan_bytes_per_second
+        return self.elementwise_bytes_per_second if operator.kind == "elementwise" else self.bytes_per_second
 
     def _rate(self, operator: Operator) -> Numbers:
         rates = self.flops_per_second
@@ -101,9 +107,11 @@ def theoretical_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
             "grouped_matmul": peak,
             "matmul:head": peak_16bit,
             "attention": peak_16bit,
+            "scan": peak_16bit,
         },
         bytes_per_second=device.memory_bandwidth,
         elementwise_bytes_per_second=device.memory_bandwidth,
+        scan_bytes_per_second=device.memory_bandwidth,
         casts=_casts(compute_dtype),
         compute_scaling=device.profile.compute_scaling,
     )
@@ -120,10 +128,12 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
             "grouped_matmul": rate * profile.grouped_matmul_efficiency,
             "matmul:head": _matmul_rate(device, dtype_16bit),
             "attention": peak_16bit * profile.attention_efficiency,
+            "scan": peak_16bit * profile.attention_efficiency,
         },
         bytes_per_second=device.memory_bandwidth * profile.memory_efficiency,
         elementwise_bytes_per_second=device.memory_bandwidth
         * (profile.elementwise_efficiency or profile.memory_efficiency),
+        scan_bytes_per_second=device.memory_bandwidth * (profile.scan_efficiency or profile.memory_efficiency),
         casts=_casts(compute_dtype),
         attention_half_length=profile.attention_half_length,
         kernel_seconds=profile.kernel_seconds,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodel import catalog
 from costmodel.description import model_from_description
 from costmodel.errors import PlanningError, SpecError, did_you_mean
 from costmodel.spec import Attention, Layer, Model
@@ -87,6 +88,8 @@ def architecture(entries: Mapping[str, Any], key: str, variant: Variant) -> Mode
         raise SpecError("model", problem, hint if hint.startswith("Did") else f"It knows {len(entries)} others.")
     entry = entries[key]
     _require_known(entry, key)
+    if "DeltaNet" in str(entry.get("attention")):
+        return _from_catalog(entry, key, variant)
     model = model_from_description(_description(entry, key, variant), f"models.{key}", key, "measured runs")
     return _with_windows(model, entry)
 
@@ -101,10 +104,20 @@ def kind_of_architecture(entry: Mapping[str, Any]) -> str:
 def _require_known(entry: Mapping[str, Any], key: str) -> None:
     if entry.get("hidden") is None or entry.get("n_layers") is None:
         raise Unpredictable(f"unknown architecture: the sources do not give the sizes of '{key}'")
-    if entry.get("mamba"):
-        raise Unpredictable("the cost model has no Mamba layers")
-    if "DeltaNet" in str(entry.get("attention")):
-        raise Unpredictable("the file of models does not give the sizes of the Gated DeltaNet layers")
+
+
+def _from_catalog(entry: Mapping[str, Any], key: str, variant: Variant) -> Model:
+    """The catalog's model of the same name: the file of models does not give the sizes of Gated DeltaNet layers."""
+    if key not in catalog.models():
+        raise Unpredictable(f"the sizes of the Gated DeltaNet layers of '{key}' are neither here nor in the catalog")
+    model = catalog.model(key)
+    num_mtp = (entry["moe"]["mtp_layers"] or 0) if variant.has_mtp else 0
+    return replace(
+        model,
+        vocab_size=_padded_vocab(entry, key, variant.tp),
+        layers=model.layers[: variant.num_layers],
+        mtp_layers=model.layers[-1:] * num_mtp,
+    )
 
 
 def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[str, Any]:
@@ -127,6 +140,23 @@ def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[s
         "tied_embeddings": _tied(entry, variant, is_gpt),
         **_attention(entry, variant),
         **_experts(entry, variant),
+        **_single_blocks(entry),
+    }
+
+
+def _single_blocks(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Layers of one block, RMS norms, no positions: Nemotron-H (arXiv 2504.03624, section 2.1)."""
+    if not entry.get("hybrid_pattern"):
+        return {}
+    mamba = entry["mamba"]
+    return {
+        "pattern": entry["hybrid_pattern"],
+        "norm": "rms",
+        "rotary": False,
+        "mamba_num_heads": mamba["num_heads"],
+        "mamba_head_dim": mamba["head_dim"],
+        "mamba_state_size": mamba["state_dim"],
+        "mamba_num_groups": mamba["n_groups"],
     }
 
 
@@ -163,6 +193,7 @@ def _experts(entry: Mapping[str, Any], variant: Variant) -> dict[str, Any]:
         "top_k": moe["top_k"],
         "expert_ffn_hidden_size": moe["moe_ffn_hidden"],
         "shared_ffn_hidden_size": moe["shared_expert_ffn"] or 0,
+        "expert_latent_size": moe.get("moe_latent_size"),
         "first_dense_layers": moe["first_k_dense"] or 0,
         "moe_layer_interval": 2 if "[0,1]" in str(moe.get("moe_layer_freq")) else 1,
         "mtp_layers": (moe["mtp_layers"] or 0) if variant.has_mtp else 0,

@@ -157,7 +157,7 @@ def _model(run: Run, known: References) -> Model:
         num_layers=_stated_count(run, r"PROXY: n_layers=(\d+)"),
         num_kv_heads=_stated_count(run, r"num_query_groups=(\d+)"),
         tied_embeddings=False if "untied embeddings" in run.notes else None,
-        has_mtp="w/o MTP" not in run.notes,
+        has_mtp=software_of(run.framework).trains_mtp and "w/o MTP" not in run.notes,
         positions=run.sequence_length,
         tp=run.tp,
     )

@@ -38,6 +38,8 @@ class Software:
         Of the accumulated and reduced gradients.
     weight_bytes, optimizer_bytes
         Where they differ from Megatron-LM's mixed precision; None: as the catalog's recipe has them.
+    trains_mtp
+        Whether it builds the multi-token prediction that an architecture has.
     """
 
     starts: tuple[str, ...]
@@ -53,6 +55,7 @@ class Software:
     gradient_bytes: float = 4.0
     weight_bytes: float | None = None
     optimizer_bytes: float | None = None
+    trains_mtp: bool = True
 
 
 SOFTWARE: tuple[Software, ...] = (
@@ -72,11 +75,15 @@ SOFTWARE: tuple[Software, ...] = (
     Software(
         stack="fsdp2",
         starts=("NeMo AutoModel", "torchtitan"),
-        why="FSDP2: FP32 shards of weights, gradients and two moments, gathered in 16 bits, next layer prefetched",
+        why=(
+            "FSDP2: FP32 shards of weights, gradients and two moments, gathered in 16 bits, next layer prefetched; no "
+            "multi-token prediction: the TFLOP/s printed for Nemotron 3 Super are those of its 88 layers alone"
+        ),
         sharding=Sharding.WEIGHTS,
         overlaps=("fsdp_prefetch",),
         weight_bytes=4.0,
         optimizer_bytes=8.0,
+        trains_mtp=False,
     ),
     Software(
         stack="llm-foundry",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mlp, Model
+from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
 
 ATTENTION = Attention(num_heads=32, num_kv_heads=8, head_dim=128)
 DENSE_LAYER = Layer(attention=ATTENTION, feed_forward=Mlp(ffn_hidden_size=96))
@@ -19,6 +19,10 @@ GATED_DELTA_LAYER = Layer(
     feed_forward=Mlp(ffn_hidden_size=96),
 )
 
+MAMBA_LAYER = Layer(
+    attention=Mamba(num_heads=32, head_dim=64, state_size=128, num_groups=8), feed_forward=None, num_norms=1
+)
+
 
 def a_stack(*layers: Layer, **changes: Any) -> Model:
     """A model of these layers."""
@@ -30,3 +34,6 @@ SPARSE = a_stack(DENSE_LAYER, *[EXPERT_LAYER] * 7)
 ONE_MTP = a_stack(*[EXPERT_LAYER] * 8, mtp_layers=(EXPERT_LAYER,))
 TWO_MTP = a_stack(*[EXPERT_LAYER] * 8, mtp_layers=(EXPERT_LAYER, EXPERT_LAYER))
 HYBRID = a_stack(*[GATED_DELTA_LAYER] * 3, DENSE_LAYER)
+STATE_SPACE = a_stack(
+    MAMBA_LAYER, Layer(attention=None, feed_forward=Mlp(ffn_hidden_size=96), num_norms=1), MAMBA_LAYER
+)

@@ -30,7 +30,7 @@ from costmodel.spec import Cluster, MeasuredRate, Model
 from costmodel.strategy import DECISIONS, Recompute, Sharding
 from costmodel.tables import tabulate
 from tests.builders_cluster import GB, a_cluster, a_device, a_strategy, a_workload, facts
-from tests.constraints.models import DENSE, DENSE_LAYER, HYBRID, ONE_MTP, SPARSE, TWO_MTP, a_stack
+from tests.constraints.models import DENSE, DENSE_LAYER, HYBRID, ONE_MTP, SPARSE, STATE_SPACE, TWO_MTP, a_stack
 
 NO_BYTES = {"device_bytes": 0.0, "host_bytes": 0.0, "memory_headroom_bytes": 0.0}
 
@@ -86,6 +86,14 @@ CASES = (
     # 32 heads, 8 key-value heads, widths of 96 (dense), 48 (expert) and 40 (shared), 4,096 tokens
     Case(rule=divisibility.heads_split_over_tp, allowed={"tp": 16}, refused={"tp": 64}),
     Case(rule=divisibility.kv_heads_split_over_tp, allowed={"tp": 16}, refused={"tp": 12}),
+    # 32 state-space heads in 8 groups
+    Case(rule=divisibility.state_groups_split_over_tp, allowed={"tp": 8}, refused={"tp": 16}, model=STATE_SPACE),
+    Case(
+        rule=divisibility.state_heads_split_over_cp,
+        allowed={"tp": 8, "cp": 4},
+        refused={"tp": 8, "cp": 8},
+        model=STATE_SPACE,
+    ),
     Case(rule=divisibility.dense_widths_split_over_tp, allowed={"tp": 32}, refused={"tp": 64}),
     Case(rule=divisibility.shared_expert_widths_split_over_tp, allowed={"tp": 8}, refused={"tp": 16}, model=SPARSE),
     Case(rule=divisibility.expert_widths_split_over_etp, allowed={"etp": 16}, refused={"etp": 32}, model=SPARSE),
@@ -242,7 +250,11 @@ def test_framework_rules_can_be_left_out():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-@pytest.mark.parametrize("model", [DENSE, SPARSE, TWO_MTP, HYBRID], ids=["dense", "sparse", "mtp", "hybrid"])
+@pytest.mark.parametrize(
+    "model",
+    [DENSE, SPARSE, TWO_MTP, HYBRID, STATE_SPACE],
+    ids=["dense", "sparse", "mtp", "hybrid", "state-space"],
+)
 def test_arrays_equal_scalars(rule, model):
     """A table of 200 random strategies holds what 200 calls return."""
     given = facts(model)
@@ -268,6 +280,12 @@ def test_linear_attention_splits_keys_and_values():
     """16 key heads cannot go to 32 ranks although 32 value heads and 32 attention heads could."""
     assert divisibility.heads_split_over_tp(HYBRID, tp=16)
     assert not divisibility.heads_split_over_tp(HYBRID, tp=32)
+
+
+def test_state_space_heads_are_heads():
+    """Without any attention, 32 state-space heads go to 32 ranks and not to 64."""
+    assert divisibility.heads_split_over_tp(STATE_SPACE, tp=32)
+    assert not divisibility.heads_split_over_tp(STATE_SPACE, tp=64)
 
 
 def test_causal_context_parallelism_needs_two_pieces_per_rank():

@@ -9,10 +9,13 @@ import pytest
 from costmodel.description import model_from_description, model_from_entry
 from costmodel.errors import SpecError
 from costmodel.parameters import parameters
-from costmodel.spec import Experts
+from costmodel.spec import Attention, Experts, Mamba, Mlp
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64, "num_layers": 4, "num_heads": 8, "ffn_hidden_size": 256, "vocab_size": 1000,
+}  # fmt: skip
+MAMBA: dict[str, Any] = {
+    "mamba_num_heads": 4, "mamba_head_dim": 8, "mamba_state_size": 16, "mamba_num_groups": 2,
 }  # fmt: skip
 EXPERTS: dict[str, Any] = {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 16}
 
@@ -41,6 +44,16 @@ def test_experts_start_behind_the_dense_layers_and_recur():
     assert [isinstance(layer.feed_forward, Experts) for layer in model.layers] == [False, False, True, False, True]
 
 
+def test_a_pattern_names_the_block_of_each_layer():
+    """Mamba, dense feed-forward, attention, experts; multi-token prediction joins an attention and experts."""
+    model = model_from_description({**SIZES, **EXPERTS, **MAMBA, "pattern": "M-*E", "mtp_layers": 1})
+    (mtp,) = model.mtp_layers
+
+    assert [type(layer.attention or layer.feed_forward) for layer in model.layers] == [Mamba, Mlp, Attention, Experts]
+    assert (mtp.attention, mtp.feed_forward) == (model.layers[2].attention, model.layers[3].feed_forward)
+    assert [layer.num_norms for layer in (*model.layers, mtp)] == [1, 1, 1, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -55,6 +68,18 @@ def test_experts_start_behind_the_dense_layers_and_recur():
         ({"kv_lora_rank": 16}, "model.qk_nope_head_dim: is required beside 'kv_lora_rank', but missing."),
         ({"q_lora_rank": 16}, "model.kv_lora_rank: is required beside 'q_lora_rank', but missing."),
         ({"ffn_hidden_size": None}, "model.ffn_hidden_size: is required by the dense layers, but missing."),
+        ({"pattern": "*-*"}, "model.pattern: has 3 letters, the model 4 layers."),
+        ({"pattern": "*-*X"}, "model.pattern: unknown letter 'X'. Known: *, -, E, M."),
+        ({"pattern": "M---"}, "model.mamba_num_heads: is required by the Mamba layers, but missing."),
+        ({"pattern": "*E*E"}, "model.num_experts: is required by the expert layers, but missing."),
+        (
+            {**MAMBA, "mamba_num_groups": 3, "pattern": "M---"},
+            "model.mamba_num_groups: must divide the 4 Mamba heads, got 3.",
+        ),
+        (
+            {"pattern": "*-*-", "mtp_layers": 1, "mtp_pattern": "-*"},
+            "model.mtp_pattern: must be one attention or Mamba block and one feed-forward, as in '*E'.",
+        ),
     ],
 )
 def test_refusals(changes: dict[str, Any], message: str):

@@ -13,7 +13,7 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.huggingface import FAMILIES, model_from_config, read_config
 from costmodel.parameters import parameters
-from costmodel.spec import Attention, Experts, LatentAttention, LinearAttention
+from costmodel.spec import Attention, Experts, LatentAttention, LinearAttention, Mamba, Mlp
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
 
@@ -28,6 +28,15 @@ def an_expert_config(**changes: Any) -> dict[str, Any]:
     """A small Qwen3-MoE."""
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
     return a_config(model_type="qwen3_moe", **{**experts, **changes})
+
+
+def a_hybrid_config(**changes: Any) -> dict[str, Any]:
+    """A small Nemotron-H."""
+    mamba = {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 16, "n_groups": 2, "conv_kernel": 4}
+    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    shared = {"moe_shared_expert_intermediate_size": 24}
+    changes = {"hybrid_override_pattern": "M*-E", **mamba, **experts, **shared, **changes}
+    return a_config(model_type="nemotron_h", **changes)
 
 
 def without(config: dict[str, Any], key: str) -> dict[str, Any]:
@@ -123,6 +132,28 @@ def test_linear_attention_by_either_spelling():
     assert model_from_config(numbered) == model_from_config(named)
     assert isinstance(attention(named, 0), LinearAttention)
     assert isinstance(attention(named, 7), Attention)
+
+
+def test_layers_of_one_block_by_either_spelling():
+    """Nemotron-H: a letter per layer, or its name, of which transformers has had two generations."""
+    written = model_from_config(a_hybrid_config())
+    names = ["mamba", "attention", "mlp", "moe"]
+    newer = ["linear_attention", "full_attention", "mlp", "moe"]
+
+    assert [type(layer.attention or layer.feed_forward) for layer in written.layers] == [Mamba, Attention, Mlp, Experts]
+    for listed in (names, newer):
+        config = without(a_hybrid_config(layers_block_type=listed), "hybrid_override_pattern")
+        assert model_from_config(config).layers == written.layers
+
+
+def test_experts_on_a_latent_beside_multi_token_prediction():
+    """Nemotron 3 Super: an attention and an expert block each."""
+    model = model_from_config(a_hybrid_config(moe_latent_size=12, num_nextn_predict_layers=2))
+
+    assert model.layers[3].feed_forward.latent_size == 12
+    assert [(layer.attention, layer.feed_forward) for layer in model.mtp_layers] == [
+        (model.layers[1].attention, model.layers[3].feed_forward)
+    ] * 2
 
 
 def test_latent_attention_without_a_query_rank():
@@ -221,6 +252,23 @@ def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
             "model.num_experts: is 8, but 'num_local_experts' is 16, and they mean the same.",
         ),
         (without(an_expert_config(), "num_experts"), "model.num_local_experts: is required but missing."),
+        (
+            a_hybrid_config(hybrid_override_pattern="M*-?"),
+            "model.hybrid_override_pattern: unknown letter '?'. Known: *, -, E, M.",
+        ),
+        (
+            a_hybrid_config(layers_block_type=["mamba", "atention"]),
+            "model.layers_block_type.1: unknown kind 'atention'. Did you mean 'attention'?",
+        ),
+        (a_hybrid_config(n_groups=3), "model.n_groups: must divide the 4 Mamba heads, got 3."),
+        (
+            a_hybrid_config(num_nextn_predict_layers=1, mtp_hybrid_override_pattern="E"),
+            "model.mtp_hybrid_override_pattern: must be one attention or Mamba block and one feed-forward, as in '*E'.",
+        ),
+        (
+            a_config(mamba_num_heads=8),
+            "model.mamba_num_heads: asks for state-space layers, which is not modelled, got 8.",
+        ),
         (a_config(model_type=7), "model.model_type: expected text, got 7."),
         (
             a_config(model_type="lama"),

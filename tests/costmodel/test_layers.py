@@ -17,7 +17,7 @@ from costmodel.layers import (
     mtp_operators,
 )
 from costmodel.operators.work import Operator
-from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mlp, Model
+from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
 
 LIGHTNING = LinearAttention(variant="lightning", num_key_heads=4, num_value_heads=4, key_head_dim=8, value_head_dim=8)
@@ -31,6 +31,8 @@ EVERYTHING_ON = Attention(
 SHARED = Experts(
     num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, shared_gate=True, router_bias=True, bias=True
 )
+MAMBA = Mamba(num_heads=4, head_dim=8, state_size=6, num_groups=2, chunk_size=4)
+ON_A_LATENT = Experts(num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, gated=False, latent_size=8)
 
 LAYERS = {
     "dense": a_model().layers[0],
@@ -40,6 +42,9 @@ LAYERS = {
     "lightning": Layer(attention=LIGHTNING, feed_forward=SHARED),
     "gated-delta": Layer(attention=GATED_DELTA, feed_forward=SHARED, norm="layer"),
     "everything": Layer(attention=EVERYTHING_ON, feed_forward=Mlp(ffn_hidden_size=48, gated=False), num_norms=4),
+    "mamba": Layer(attention=MAMBA, feed_forward=None, num_norms=1),
+    "latent-experts": Layer(attention=None, feed_forward=ON_A_LATENT, num_norms=1),
+    "mamba-and-mlp": Layer(attention=replace(MAMBA, bias=True), feed_forward=Mlp(ffn_hidden_size=48)),
 }
 
 
@@ -168,6 +173,62 @@ def test_expert_parameters_split_over_ep_and_etp():
 
     assert sum(float(one.parameters) for one in experts) == 2304
     assert {float(one.groups) for one in experts} == {2}
+
+
+# --- layers of one block ------------------------------------------------------------------------------------------
+
+
+def test_a_layer_of_one_block_has_one_residual():
+    """A norm, what is in the block, one addition of 3 N h elements."""
+    found = operator(LAYERS["mamba"], a_shape(), "residuals")
+
+    assert (found.bytes, found.kernels) == (2 * 3 * 16 * 32, 1)
+    assert [one.name for one in layer_operators(LAYERS["latent-experts"], a_shape())][:2] == ["norms", "router"]
+
+
+def test_flops_of_a_mamba_layer():
+    """Projection to 32 + 32 + 2 * 2 * 6 + 4 = 92; scan 2 H (2 N P + Q P) + 2 G Q N; backward 5, 3 and 3 of those."""
+    projection = operator(LAYERS["mamba"], a_shape(tp=2), "in_projection")
+    scan = operator(LAYERS["mamba"], a_shape(), "scan")
+
+    assert projection.flops == 2 * 16 * 32 * 92 / 2
+    assert scan.flops == 16 * (2 * 4 * (2 * 6 * 8 + 4 * 8) + 2 * 2 * 4 * 6)
+    assert scan.backward_flops == 16 * (2 * 4 * (5 * 6 * 8 + 3 * 4 * 8) + 6 * 2 * 4 * 6)
+
+
+def test_traffic_of_a_scan():
+    """Per token 5 * 32, 4 * 12 and 2 * 48 (states) of 2 bytes, 2 * (48 + 8) (states, scores) of 4 bytes."""
+    assert operator(LAYERS["mamba"], a_shape(), "scan").bytes == 16 * (2 * (160 + 48 + 96) + 4 * 2 * 56)
+
+
+def test_parameters_of_a_mamba_layer():
+    """32 * 92, 5 * (32 + 24), 3 per head, norms of 32 and 32, 32 * 32; two ranks share all but the layer's norm."""
+    whole = [one.parameters for one in layer_operators(LAYERS["mamba"], a_shape())]
+    halves = [one.parameters for one in layer_operators(LAYERS["mamba"], a_shape(tp=2))]
+
+    assert sum(whole) == 2944 + 280 + 12 + 32 + 32 + 1024
+    assert sum(halves) == (sum(whole) - 32) / 2 + 32
+
+
+def test_saved_activations_of_a_mamba_layer():
+    """Input and norm 32 wide; 92 from the projection, 32 before and 32 behind the gate; 32 into the output."""
+    found = saved(LAYERS["mamba"], a_shape())
+
+    assert found == {"norm": 1024, "attention_input": 1024, "mamba": 2 * 16 * (92 + 32 + 32), "output_projection": 1024}
+
+
+def test_mamba_exchanges_tokens_for_heads():
+    """92 elements of 8 tokens go to the other context-parallel ranks' heads, 32 come back."""
+    assert calls(LAYERS["mamba"], a_shape(cp=2), "cp") == {"all_to_all": (1, 1, 2 * 8 * (92 + 32))}
+    assert calls(LAYERS["mamba"], a_shape(tp=2), "tp") == {"all_reduce": (1, 1, 1024)}
+
+
+def test_experts_on_a_latent():
+    """Projections 2 * 32 * 8; experts 4 * 2 * 8 * 24; router, shared expert and norm as without; 8 wide messages."""
+    operators = layer_operators(LAYERS["latent-experts"], a_shape())
+
+    assert sum(one.parameters for one in operators) == 512 + 1536 + 32 * 4 + 2 * 32 * 12 + 32
+    assert calls(LAYERS["latent-experts"], a_shape(ep=2), "ep") == {"all_to_all": (2, 2, 2 * 16 * 2 * 8)}
 
 
 # --- Table 2: saved activations -----------------------------------------------------------------------------------
@@ -349,7 +410,7 @@ def test_modules_of_saved_bytes_are_known(kind: str):
 
     assert modules <= {
         "norm", "qkv", "core_attention", "attention_input", "output_projection", "router", "mlp", "activation",
-        "experts", "expert_activation", "embedding", "head",
+        "experts", "expert_activation", "embedding", "head", "mamba",
     }  # fmt: skip
 
 

@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+import costmodel
+from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.flops import forward_attention_flops, forward_matmul_flops
 from costmodel.huggingface import FAMILIES, model_from_config, read_config
 from costmodel.layers import layer_operators
 from costmodel.parameters import parameters, whole_shape
-from costmodel.spec import Attention, Layer, Model
+from costmodel.spec import Attention, Layer, Mamba, Model
 
 REASON = "the oracle needs torch and transformers: pip install -e .[oracle]"
 torch = pytest.importorskip("torch", reason=REASON)
@@ -30,6 +33,9 @@ transformers = pytest.importorskip("transformers", reason=REASON)
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
 NAMES = [row["model"] for row in csv.DictReader((CONFIGS / "param_counts.csv").open())]
+
+CATALOG = Path(costmodel.__file__).parent / "catalog" / "models"
+HYBRIDS = [path.stem for path in sorted(CATALOG.glob("nemotron-[h3]-*.yaml"))]
 
 TOKENS = 1024
 """A multiple of every chunk of linear attention."""
@@ -74,6 +80,17 @@ def num_parameters_on_meta(config: Any) -> int:
     """Parameters of the real model, a tied weight once, without memory."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in build_class(config).parameters())
+
+
+def hybrid_config(name: str, pattern: str) -> dict[str, Any]:
+    """The configuration of a Nemotron in the catalog with other layers and no multi-token prediction."""
+    config: dict[str, Any] = yaml.safe_load((CATALOG / f"{name}.yaml").read_text())["config"]
+    return {
+        **config,
+        "hybrid_override_pattern": pattern,
+        "num_hidden_layers": len(pattern),
+        "num_nextn_predict_layers": 0,
+    }
 
 
 def cut_config(name: str, num_layers: int, **changes: Any) -> dict[str, Any]:
@@ -185,6 +202,37 @@ def test_flops_of_the_gated_delta_rule():
     solves = 3 * TOKENS * 32 * 64 * (128 + 128)
 
     assert our_flops(model_from_config(config), TOKENS) - solves == sum(counted.values())
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_parameters_of_hybrid_models(name: str):
+    """Every Nemotron of the catalog, to the last digit."""
+    model = catalog.model(name)
+    pattern = yaml.safe_load((CATALOG / f"{name}.yaml").read_text())["config"]["hybrid_override_pattern"]
+
+    assert parameters(model) == num_parameters_on_meta(transformers_config(hybrid_config(name, pattern)))
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"), [("nemotron-h-8b", "M*-"), ("nemotron-3-super-120b-a12b", "M*E"), ("nemotron-h-56b", "M-")]
+)
+def test_flops_of_mamba_and_experts_on_a_latent(name: str, pattern: str):
+    """
+    One layer of each kind, to the last digit: all but what only torch counts, or counts more often.
+
+    That is the short convolution (element-wise here); the scores of B and C, which the plain code computes for each
+    head and the kernels for each group; and its sum over all pairs of chunks, a running state in the kernels.
+    """
+    model = model_from_config(hybrid_config(name, pattern))
+    mamba = model.layers[0].attention
+    assert isinstance(mamba, Mamba)
+    counted = counted_flops(hybrid_config(name, pattern), TOKENS)
+    counted.pop("aten.convolution")
+    scores = 2 * mamba.chunk_size * mamba.state_size * (mamba.num_heads - mamba.num_groups) * TOKENS
+    states_ever = TOKENS // mamba.chunk_size + 1
+    running = 2 * states_ever**2 * mamba.num_heads * mamba.head_dim * mamba.state_size
+
+    assert our_flops(model, TOKENS) == sum(counted.values()) - scores - running
 
 
 def test_backward_of_matmuls_is_twice_forward():

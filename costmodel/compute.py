@@ -116,6 +116,7 @@ def layer_shape(
         activation_bytes=workload.precision.activation_bytes,
         linear_input_bytes=workload.precision.linear_input_bytes or workload.precision.activation_bytes,
         causal=cluster.device.profile.causal_attention,
+        sends_tokens_once=cluster.device.profile.expert_dispatch == "tokens",
         mbs=mbs,
         tp=tp,
         cp=cp,

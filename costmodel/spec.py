@@ -371,6 +371,9 @@ class Profile:
         Achieved fraction of the dense peak of large matmuls, per dtype.
     grouped_matmul_efficiency
         The same for experts' grouped matmuls, relative to ``matmul_efficiency``.
+    grouped_half_rows
+        Rows per expert at which a grouped matmul reaches half of that (m / (m + half)): its weights are read while
+        little is computed with them, and its last tile is partly empty.
     attention_efficiency
         Fraction of the 16-bit dense peak that attention kernels achieve at long sequences.
     attention_half_length
@@ -390,6 +393,9 @@ class Profile:
         MoFa's k and c: how much slower each gets when both run at once.
     tp_overlap_splits
         Pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
+    expert_dispatch
+        What a token sends to its experts: ``pairs``, a copy per expert (all-to-all); ``tokens``, one per device that it
+        visits, and one per scale-up domain (DeepEP, HybridEP).
     tp_contention
         Computation lost to tensor-parallel collectives that do not overlap, as a fraction of their time.
     runtime_bytes
@@ -419,6 +425,7 @@ class Profile:
     times: Literal["roofline", "modified_roofline", "measured"] = "modified_roofline"
     matmul_efficiency: dict[Dtype, Annotated[Fraction, Field(gt=0)]] = field(default_factory=dict)
     grouped_matmul_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
+    grouped_half_rows: NotNegative = 0.0
     attention_efficiency: Annotated[Fraction, Field(gt=0)]
     attention_half_length: NotNegative = 0.0
     causal_attention: bool = True
@@ -430,6 +437,7 @@ class Profile:
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
     overlap_slowdown_communication: Annotated[float, Field(ge=1, le=10)] = 1.0
     tp_overlap_splits: Count = 4
+    expert_dispatch: Literal["pairs", "tokens"] = "pairs"
     tp_contention: NotNegative = 0.0
     runtime_bytes: NotNegative
     working_layers: NotNegative = 1.0

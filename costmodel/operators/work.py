@@ -88,6 +88,8 @@ class Communication:
         steps of a ring together.
     forward, backward
         How many of them in each pass.
+    num_experts, top_k
+        Of an all-to-all to experts: among how many each token chooses how many; 0: what is sent has one destination.
     """
 
     group: str
@@ -95,3 +97,5 @@ class Communication:
     nbytes: Numbers
     forward: int
     backward: int
+    num_experts: int = 0
+    top_k: int = 0

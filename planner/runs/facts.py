@@ -140,9 +140,11 @@ def _stated_count(run: Run, pattern: str) -> int | None:
 
 def _cluster(run: Run, known: References) -> Cluster:
     internode = _stated_internode_bandwidth(run)
-    key = (run.gpu, run.devices_per_node, run.scale_up_size, internode)
+    settings: dict[str, Any] = {"expert_dispatch": "tokens" if TOKEN_DISPATCHERS.search(run.notes) else "pairs"}
+    key = (run.gpu, run.devices_per_node, run.scale_up_size, internode, *settings.values())
     if key not in known.made:
-        known.made[key] = _placed(_device(run.gpu, known), run, known, internode)
+        placed = _placed(_device(run.gpu, known), run, known, internode)
+        known.made[key] = replace(placed, profile=replace(placed.profile, **settings))
     return Cluster(device=known.made[key], num_devices=run.num_devices)
 
 
@@ -217,6 +219,9 @@ def _nominal_internode_bandwidth(device: Device, known: References) -> float:
     system = known.systems.get(_plain(device.name), {})
     return GIGA * float(system["internode_gbps_per_gpu"]) if system else device.networks[-1].bandwidth
 
+
+TOKEN_DISPATCHERS = re.compile("deepep|hybridep", re.IGNORECASE)
+"""Dispatchers that send a token once to each place that it visits, as the notes name them."""
 
 INTERNODE = (
     (re.compile(r"(\d+)x ?(?:[\w-]+ )?(\d+) ?Gb(?:/s)? (?:\w+ )?per node"), "links"),

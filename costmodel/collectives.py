@@ -61,6 +61,28 @@ def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     return 2 * all_gather(cluster, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
+def broadcast(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    r"""
+    Seconds until all have what one rank had, in a chain through all ranks.
+
+    .. math:: T = Q \max_k \frac{1}{g_{k-1}' B_k} + \sum_k \left(\frac{n}{g_{k-1}} - \frac{n}{g_k}\right) \lambda_k
+
+    Chunks follow each other, so that the bytes pass once; but the last rank waits for the first chunk to come by all
+    others. Links work in parallel as in :func:`all_gather`.
+
+    References
+    ----------
+    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69 (2009): pipelined broadcast in a chain.
+    """
+    transfer: Numbers = 0.0
+    latency: Numbers = 0.0
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        traffic = np.where(level.is_crossed, nbytes, 0.0)[()]
+        transfer = np.maximum(transfer, traffic / (level.links * level.bandwidth))
+        latency = latency + (ranks / level.inner - ranks / level.outer) * level.latency
+    return transfer + latency
+
+
 def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     r"""
     Seconds until every rank has sent each other rank its part of ``nbytes``.
@@ -130,6 +152,7 @@ COLLECTIVES = {
     "all_gather": all_gather,
     "reduce_scatter": reduce_scatter,
     "all_reduce": all_reduce,
+    "broadcast": broadcast,
     "all_to_all": all_to_all,
     "send": send,
     "ring": ring,

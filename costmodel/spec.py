@@ -393,6 +393,15 @@ class Profile:
         MoFa's k and c: how much slower each gets when both run at once.
     tp_overlap_splits
         Pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
+    gradient_sync
+        How sharded optimizer states get their gradients (ZeRO-1): ``reduce_scatter``, each rank its shard; or
+        ``all_reduce``, each rank all of them.
+    weight_sync
+        How updated weights come back: ``all_gather``; or ``broadcast``, each owner sends its tensors to all others.
+    weight_sync_overlaps
+        Whether that runs behind the next forward pass where data-parallel communication overlaps.
+    sharding_ranks
+        Data-parallel ranks that share states at most (ZeRO within a node); None: all.
     expert_dispatch
         What a token sends to its experts: ``pairs``, a copy per expert (all-to-all); ``tokens``, one per device that it
         visits, and one per scale-up domain (DeepEP, HybridEP).
@@ -437,6 +446,10 @@ class Profile:
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
     overlap_slowdown_communication: Annotated[float, Field(ge=1, le=10)] = 1.0
     tp_overlap_splits: Count = 4
+    gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    weight_sync: Literal["all_gather", "broadcast"] = "all_gather"
+    weight_sync_overlaps: bool = True
+    sharding_ranks: Count | None = None
     expert_dispatch: Literal["pairs", "tokens"] = "pairs"
     tp_contention: NotNegative = 0.0
     runtime_bytes: NotNegative

@@ -82,7 +82,8 @@ class Communication:
     group
         Whose ranks take part: ``tp``, ``cp``, ``ep``, ``etp``.
     kind
-        ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, ``ring`` (one send per step).
+        ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, ``ring`` (one
+        send per step).
     nbytes
         Bytes of the whole tensor: gathered output, scattered input; or what a rank sends in an all-to-all, or in all
         steps of a ring together.

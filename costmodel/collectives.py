@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.layers.shape import visited_fraction
 from costmodel.operators.work import Communication, Numbers
 from costmodel.spec import Cluster, Network
 
@@ -60,6 +61,28 @@ def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     return 2 * all_gather(cluster, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
+def broadcast(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    r"""
+    Seconds until all have what one rank had, in a chain through all ranks.
+
+    .. math:: T = Q \max_k \frac{1}{g_{k-1}' B_k} + \sum_k \left(\frac{n}{g_{k-1}} - \frac{n}{g_k}\right) \lambda_k
+
+    Chunks follow each other, so that the bytes pass once; but the last rank waits for the first chunk to come by all
+    others. Links work in parallel as in :func:`all_gather`.
+
+    References
+    ----------
+    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69 (2009): pipelined broadcast in a chain.
+    """
+    transfer: Numbers = 0.0
+    latency: Numbers = 0.0
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        traffic = np.where(level.is_crossed, nbytes, 0.0)[()]
+        transfer = np.maximum(transfer, traffic / (level.links * level.bandwidth))
+        latency = latency + (ranks / level.inner - ranks / level.outer) * level.latency
+    return transfer + latency
+
+
 def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     r"""
     Seconds until every rank has sent each other rank its part of ``nbytes``.
@@ -74,6 +97,38 @@ def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     latency: Numbers = 0.0
     for level in _levels(cluster, ranks=ranks, stride=stride):
         traffic = nbytes * (level.outer - level.inner) / ranks
+        transfer = np.maximum(transfer, traffic * level.members_per_link / level.bandwidth)
+        latency = latency + np.where(level.is_crossed, level.latency, 0.0)[()]
+    return transfer + latency
+
+
+def dispatch(
+    cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers, num_experts: int, top_k: int
+) -> Numbers:
+    r"""
+    Seconds of an :func:`all_to_all` in which a token goes once to each place that it visits, not once per expert.
+
+    .. math:: T = \max_k \frac{Q\, v(n / g_{k-1}) (g_k - g_{k-1}) / n}{B_k} + \sum_k \lambda_k
+
+    A network of level k passes one copy to each network inside it (device, scale-up domain) that has one of the
+    token's experts, where it is forwarded. The sum of the experts' outputs comes back the same way.
+
+    Parameters
+    ----------
+    cluster, nbytes, ranks, stride
+        As in :func:`all_to_all`: bytes of all (token, expert) pairs.
+    num_experts, top_k
+        Each token visits how many of how many experts.
+
+    References
+    ----------
+    DeepSeek-V3, arXiv:2412.19437, section 3.2.2: over InfiniBand to each node once, then over NVLink.
+    """
+    transfer: Numbers = 0.0
+    latency: Numbers = 0.0
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        visited = visited_fraction(ranks / level.inner, num_experts=num_experts, top_k=top_k)
+        traffic = nbytes * visited * (level.outer - level.inner) / ranks
         transfer = np.maximum(transfer, traffic * level.members_per_link / level.bandwidth)
         latency = latency + np.where(level.is_crossed, level.latency, 0.0)[()]
     return transfer + latency
@@ -97,6 +152,7 @@ COLLECTIVES = {
     "all_gather": all_gather,
     "reduce_scatter": reduce_scatter,
     "all_reduce": all_reduce,
+    "broadcast": broadcast,
     "all_to_all": all_to_all,
     "send": send,
     "ring": ring,
@@ -145,6 +201,9 @@ def communication_seconds(
         Of the group ``communication.group``.
     """
     group, kind, nbytes = communication.group, communication.kind, communication.nbytes
+    if communication.top_k and cluster.device.profile.expert_dispatch == "tokens":
+        case = {"num_experts": communication.num_experts, "top_k": communication.top_k}
+        return dispatch(cluster, nbytes=nbytes, ranks=ranks, stride=stride, **case)
     return collective_seconds(cluster, group, kind, nbytes=nbytes, ranks=ranks, stride=stride)
 
 

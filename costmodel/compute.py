@@ -127,6 +127,7 @@ def layer_shape(
         cast_bytes=workload.precision.cast_bytes,
         causal=profile.causal_attention and profile.fused_attention,
         fused_attention=profile.fused_attention,
+        sends_tokens_once=profile.expert_dispatch == "tokens",
         mbs=mbs,
         tp=tp,
         cp=cp,

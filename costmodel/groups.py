@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from costmodel.operators.work import Numbers
 
 
@@ -51,6 +53,13 @@ def expert_data_group(*, tp: Numbers, cp: Numbers, dp: Numbers, ep: Numbers, etp
     .. math:: d_e = t c d / (e \cdot t_e)
     """
     return Group(ranks=tp * cp * dp / (ep * etp), stride=ep * etp)
+
+
+def sharding_group(group: Group, *, sharding_ranks: int | None) -> Group:
+    """Ranks of a data-parallel group that share states: all, or the nearest ``sharding_ranks``."""
+    if sharding_ranks is None:
+        return group
+    return Group(ranks=np.minimum(group.ranks, sharding_ranks), stride=group.stride)
 
 
 def pipeline_group(*, tp: Numbers, cp: Numbers, dp: Numbers, pp: Numbers) -> Group:

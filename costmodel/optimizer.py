@@ -41,6 +41,23 @@ def gather_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Number
     return collective_seconds(cluster, "dp", "all_gather", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
 
 
+def broadcast_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group, num_tensors: Numbers) -> Numbers:
+    r"""
+    All parameters of a rank from their owners to the data-parallel group, one broadcast per owner.
+
+    .. math:: T = M\, T_{broadcast}(S_{para} / M), \qquad M = \min(d, \text{tensors})
+
+    Tensors are not cut, so that no more ranks own something than there are tensors.
+
+    References
+    ----------
+    InternEvo, ``internlm/solver/optimizer/hybrid_zero_optim.py``, ``_broadcast_params``.
+    """
+    owners = np.maximum(np.minimum(group.ranks, num_tensors), 1)
+    part = nbytes / owners
+    return owners * collective_seconds(cluster, "dp", "broadcast", nbytes=part, ranks=group.ranks, stride=group.stride)
+
+
 def replicas_seconds_measured(
     cluster: Cluster, *, dense_bytes: Numbers, expert_bytes: Numbers, dense: Group, expert: Group
 ) -> Numbers:

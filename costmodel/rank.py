@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.footprint import LayerFootprint, edge_footprint, layer_footprint
-from costmodel.groups import Group, dense_data_group, expert_data_group
+from costmodel.groups import Group, dense_data_group, expert_data_group, sharding_group
 from costmodel.layer import Array, Decisions, over_kinds
 from costmodel.memory import (
     activation_bytes,
@@ -119,6 +119,13 @@ def data_groups(decisions: Decisions) -> tuple[Group, Group]:
     return dense, expert
 
 
+def sharing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
+    """The groups that share states of dense and expert parameters, with an axis for the ranks."""
+    dense, expert = data_groups(decisions)
+    most = facts.cluster.device.profile.sharding_ranks
+    return sharding_group(dense, sharding_ranks=most), sharding_group(expert, sharding_ranks=most)
+
+
 def rank_parameters(facts: Facts, decisions: Decisions, held: Stages) -> RankParameters:
     """Parameters on one device of each rank: the sum of S_w in (4)."""
     layer = lookup(layer_footprint, facts, decisions)
@@ -147,7 +154,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     parameters = rank_parameters(facts, decisions, held)
     recompute, offload = over_kinds(decisions["recompute"]), over_kinds(decisions["activation_offload"])
     sharding, in_flight = over_kinds(decisions["sharding"]), microbatches_in_flight(facts, decisions, held)
-    states = partial(_state_bytes, precision, parameters, *data_groups(decisions), sharding=sharding)
+    states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
     activations = _over_alive_layers(
         partial(activation_bytes, recompute=recompute, activation_offload=offload), held, layer, in_flight
     )
@@ -183,7 +190,7 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     layer = lookup(layer_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, held)
     precision, sharding = facts.workload.precision, over_kinds(decisions["sharding"])
-    states = _state_bytes(precision, parameters, *data_groups(decisions), optimizer_bytes, sharding=sharding)
+    states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
     offloaded = partial(
         offloaded_bytes,
         recompute=over_kinds(decisions["recompute"]),

@@ -416,6 +416,9 @@ class Profile:
         Achieved fraction of the dense peak of large matmuls, per dtype.
     grouped_matmul_efficiency
         The same for experts' grouped matmuls, relative to ``matmul_efficiency``.
+    grouped_half_rows
+        Rows per expert at which a grouped matmul reaches half of that (m / (m + half)): its weights are read while
+        little is computed with them, and its last tile is partly empty.
     attention_efficiency
         Fraction of the 16-bit dense peak that attention kernels achieve at long sequences.
     attention_half_length
@@ -447,6 +450,18 @@ class Profile:
         MoFa's k and c: how much slower each gets when both run at once.
     tp_overlap_splits
         Pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
+    gradient_sync
+        How sharded optimizer states get their gradients (ZeRO-1): ``reduce_scatter``, each rank its shard; or
+        ``all_reduce``, each rank all of them.
+    weight_sync
+        How updated weights come back: ``all_gather``; or ``broadcast``, each owner sends its tensors to all others.
+    weight_sync_overlaps
+        Whether that runs behind the next forward pass where data-parallel communication overlaps.
+    sharding_ranks
+        Data-parallel ranks that share states at most (ZeRO within a node); None: all.
+    expert_dispatch
+        What a token sends to its experts: ``pairs``, a copy per expert (all-to-all); ``tokens``, one per device that it
+        visits, and one per scale-up domain (DeepEP, HybridEP).
     tp_contention
         Computation lost to tensor-parallel collectives that do not overlap, as a fraction of their time.
     runtime_bytes
@@ -476,6 +491,7 @@ class Profile:
     times: Literal["roofline", "modified_roofline", "measured"] = "modified_roofline"
     matmul_efficiency: dict[Dtype, Annotated[Fraction, Field(gt=0)]] = field(default_factory=dict)
     grouped_matmul_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
+    grouped_half_rows: NotNegative = 0.0
     attention_efficiency: Annotated[Fraction, Field(gt=0)]
     attention_half_length: NotNegative = 0.0
     causal_attention: bool = True
@@ -492,6 +508,11 @@ class Profile:
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
     overlap_slowdown_communication: Annotated[float, Field(ge=1, le=10)] = 1.0
     tp_overlap_splits: Count = 4
+    gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    weight_sync: Literal["all_gather", "broadcast"] = "all_gather"
+    weight_sync_overlaps: bool = True
+    sharding_ranks: Count | None = None
+    expert_dispatch: Literal["pairs", "tokens"] = "pairs"
     tp_contention: NotNegative = 0.0
     runtime_bytes: NotNegative
     working_layers: NotNegative = 1.0
@@ -536,7 +557,7 @@ class Software:
 
     name: str
     description: str = ""
-    settings: dict[str, bool | float] = field(default_factory=dict)
+    settings: dict[str, bool | float | str | None] = field(default_factory=dict)
     factors: dict[str, Positive] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 

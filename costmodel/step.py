@@ -21,6 +21,7 @@ from costmodel.groups import Group, pipeline_group
 from costmodel.layer import Array, Decisions, LayerParts, layer_parts, over_kinds
 from costmodel.operators.work import Numbers
 from costmodel.optimizer import (
+    broadcast_seconds,
     device_update_seconds,
     gather_seconds,
     host_update_seconds,
@@ -38,11 +39,15 @@ from costmodel.rank import (
     rank_bytes,
     rank_host_bytes,
     rank_parameters,
+    sharing_groups,
 )
 from costmodel.spec import Cluster, Model, Workload
 from costmodel.stages import Stages
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts, lookup, microbatches
+
+PARAMETER_TENSORS = 9
+"""Of a layer: two norms, queries with keys and values, the output, three of a gated block, two biases (InternLM)."""
 
 BUCKET_PARAMETERS = 40e6
 BUCKET_PARAMETERS_PER_RANK = 1e6
@@ -262,13 +267,23 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     MoFa, arXiv:2511.09837, equation (13); Rajbhandari et al., arXiv:1910.02054, section 7.
     """
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
-    precision = facts.workload.precision
+    cluster, precision, profile = facts.cluster, facts.workload.precision, facts.cluster.device.profile
     parameters = rank_parameters(facts, decisions, held)
     pieces = _num_buckets(decisions, held, parameters)
-    once = partial(_over_data_groups, facts.cluster, decisions, parameters)
-    reduce = pieces * once(reduce_seconds, precision.gradient_bytes / pieces)
-    gather = pieces * once(gather_seconds, precision.parameter_gather_bytes / pieces)
-    reduces = np.where(sharding >= int(Sharding.GRADIENTS), m, 1)
+    reduce = pieces * _over_data_groups(
+        cluster, data_groups(decisions), parameters, reduce_seconds, precision.gradient_bytes / pieces
+    )
+    sharers = sharing_groups(facts, decisions)
+    if profile.weight_sync == "broadcast":
+        tensors = PARAMETER_TENSORS * (held.layers.sum(axis=-1) + held.first + held.last)
+        send_back = partial(broadcast_seconds, num_tensors=tensors)
+        gather = _over_data_groups(cluster, sharers, parameters, send_back, precision.parameter_gather_bytes)
+    else:
+        gathered_bytes = precision.parameter_gather_bytes / pieces
+        gather = pieces * _over_data_groups(cluster, sharers, parameters, gather_seconds, gathered_bytes)
+    all_reduced = profile.gradient_sync == "all_reduce"
+    first_level = np.where(all_reduced & (sharding == int(Sharding.OPTIMIZER)), 2, 1)
+    reduces = np.where(sharding >= int(Sharding.GRADIENTS), m, first_level)
     gathers = np.where(sharding >= int(Sharding.WEIGHTS), 2 * m, 1)
     return DataParallel(
         reduce=np.asarray(reduce * reduces),
@@ -279,14 +294,14 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
 
 def _over_data_groups(
     cluster: Cluster,
-    decisions: Decisions,
+    groups: tuple[Group, Group],
     parameters: RankParameters,
     seconds: Callable[..., Numbers],
     bytes_per_parameter: Numbers,
 ) -> Numbers:
     """One reduce-scatter or all-gather of all parameters of each rank, dense and expert ones in their own groups."""
     counted = parameters.layers + cluster.device.profile.edge_fraction * parameters.edges
-    dense, expert = data_groups(decisions)
+    dense, expert = groups
     dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
     if not cluster.device.profile.dp_bandwidths:
         return seconds(cluster, nbytes=dense_bytes, group=dense) + seconds(cluster, nbytes=expert_bytes, group=expert)
@@ -352,7 +367,8 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
         num_pieces=np.where(every_gather, m, 1) * pieces,
         **profile.slowdowns,
     )
-    return np.asarray(behind_backward + behind_forward)
+    waits = (not profile.weight_sync_overlaps) & (sharding == int(Sharding.OPTIMIZER))
+    return np.asarray(behind_backward + np.where(waits, alone.gather, behind_forward))
 
 
 def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
@@ -398,7 +414,7 @@ def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
     device, profile = facts.cluster.device, facts.cluster.device.profile
     parameters = rank_parameters(facts, decisions, held)
-    dense, expert = data_groups(decisions)
+    dense, expert = sharing_groups(facts, decisions)
     updated = parameters.layers + profile.edge_fraction * parameters.edges
     local = updated / _shards(dense, decisions, Sharding.OPTIMIZER) + parameters.experts / _shards(
         expert, decisions, Sharding.OPTIMIZER

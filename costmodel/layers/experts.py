@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from costmodel.layers.kernels import elementwise, matmul, tensor_parallel_collectives
 from costmodel.layers.mlp import activation, feed_forward_operators
-from costmodel.layers.shape import Shape
+from costmodel.layers.shape import Shape, visited_fraction
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import Experts
 
@@ -35,7 +35,15 @@ def experts_communications(experts: Experts, shape: Shape) -> tuple[Communicatio
     sent = token_bytes * sent_tokens(experts, shape)
     gathered = token_bytes * received_tokens(experts, shape)
     return (
-        Communication(group="ep", kind="all_to_all", nbytes=sent, forward=2, backward=2),
+        Communication(
+            group="ep",
+            kind="all_to_all",
+            nbytes=sent,
+            forward=2,
+            backward=2,
+            num_experts=experts.num_experts,
+            top_k=experts.top_k,
+        ),
         Communication(group="etp", kind="all_gather", nbytes=gathered, forward=1, backward=1),
         Communication(group="etp", kind="reduce_scatter", nbytes=gathered, forward=1, backward=1),
         *(tensor_parallel_collectives(shape) if experts.shared_ffn_hidden_size else ()),
@@ -99,10 +107,13 @@ def _permute(name: str, experts: Experts, shape: Shape, *, saved_elements: Numbe
     """
     Tokens sorted by destination device on one side of an all-to-all, by local expert on the other.
 
+    Where a token is sent once, nothing is sorted before: its copies for the local experts are made where it arrives.
     On the way back the weighting by the router's score keeps the experts' outputs (``saved_elements``).
     """
-    tokens = shape.tokens / shape.sequence_shards
-    moved = tokens + sent_tokens(experts, shape) + 2 * received_tokens(experts, shape)
+    tokens, received = shape.tokens / shape.sequence_shards, received_tokens(experts, shape)
+    moved = tokens + sent_tokens(experts, shape) + 2 * received
+    if shape.sends_tokens_once:
+        moved = received + received * visited_fraction(shape.ep, num_experts=experts.num_experts, top_k=experts.top_k)
     copied = elementwise(
         name,
         shape,

@@ -30,6 +30,8 @@ class Shape:
         Whether scores stay inside one kernel.
     causal
         Whether attention kernels skip the masked half of the scores.
+    sends_tokens_once
+        Whether the dispatcher sends a token once to each device that it visits, not once per expert.
     mbs
         Sequences per micro-batch.
     tp, cp, ep, etp
@@ -45,6 +47,7 @@ class Shape:
     linear_input_bytes: float = 2.0
     cast_bytes: float = 0.0
     fused_attention: bool = True
+    sends_tokens_once: bool = False
     mbs: Numbers = 1
     tp: Numbers = 1
     cp: Numbers = 1
@@ -72,3 +75,21 @@ class Shape:
         """One value per kind of layer on a last axis behind those of the decisions."""
         zeros = self.zeros
         return np.stack([zeros + value for value in values], axis=-1)
+
+
+def visited_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Numbers:
+    r"""
+    Different places that a token visits, over the experts that it visits: 1 where no two of them share a place.
+
+    .. math:: v(G) = \frac{G}{k} \left[1 - \prod_{i=0}^{k-1} \left(1 - \frac{E/G}{E - i}\right)\right]
+
+    The product is the chance that none of k different ones among E experts is at one of G places with E / G each
+    (balanced routing).
+
+    >>> float(visited_fraction(2, num_experts=4, top_k=2))  # 2 of 4 share a place in 1 of 3 draws: (1 + 2 * 2) / 3 / 2
+    0.8333333333333333
+    """
+    missed: Numbers = 1.0
+    for chosen in range(top_k):
+        missed = missed * np.maximum(1 - num_experts / places / (num_experts - chosen), 0.0)
+    return places / top_k * (1 - missed)

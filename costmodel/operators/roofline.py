@@ -34,6 +34,8 @@ class Roofline:
         The same for state-space scans.
     casts
         Kinds of operators whose inputs are cast into a narrower dtype first.
+    grouped_half_rows
+        Rows per expert at which grouped matmuls reach half of their rate.
     attention_half_length
         Length at which attention reaches half of its rate.
     kernel_seconds
@@ -48,6 +50,7 @@ class Roofline:
     elementwise_bytes_per_second: float
     scan_bytes_per_second: float
     casts: frozenset[str] = frozenset()
+    grouped_half_rows: float = 0.0
     attention_half_length: float = 0.0
     kernel_seconds: float = 0.0
     compute_scaling: float = 1.0
@@ -87,6 +90,8 @@ class Roofline:
     def _rate(self, operator: Operator) -> Numbers:
         rates = self.flops_per_second
         rate = rates.get(f"{operator.kind}:{operator.name}", rates.get(operator.kind, np.inf)) * operator.flops_fraction
+        if operator.kind == "grouped_matmul":
+            return rate * operator.rows / (operator.rows + self.grouped_half_rows * operator.groups)
         if operator.kind != "attention":
             return rate
         length: Numbers = np.where(np.asarray(operator.length) > 0, operator.length, operator.rows)[()]
@@ -135,6 +140,7 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         * (profile.elementwise_efficiency or profile.memory_efficiency),
         scan_bytes_per_second=device.memory_bandwidth * (profile.scan_efficiency or profile.memory_efficiency),
         casts=_casts(compute_dtype),
+        grouped_half_rows=profile.grouped_half_rows,
         attention_half_length=profile.attention_half_length,
         kernel_seconds=profile.kernel_seconds,
         compute_scaling=profile.compute_scaling,

@@ -89,12 +89,15 @@ class Communication:
     group
         Whose ranks take part: ``tp``, ``cp``, ``ep``, ``etp``.
     kind
-        ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, ``ring`` (one send per step).
+        ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, ``ring`` (one
+        send per step).
     nbytes
         Bytes of the whole tensor: gathered output, scattered input; or what a rank sends in an all-to-all, or in all
         steps of a ring together.
     forward, backward
         How many of them in each pass.
+    num_experts, top_k
+        Of an all-to-all to experts: among how many each token chooses how many; 0: what is sent has one destination.
     """
 
     group: str
@@ -102,3 +105,5 @@ class Communication:
     nbytes: Numbers
     forward: int
     backward: int
+    num_experts: int = 0
+    top_k: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,9 +27,6 @@ TOKENS = 1e12
 
 CUDA_GRAPHS = re.compile(r"full_iteration|yes")
 """What the column ``cuda_graph`` says where whole steps are launched at once."""
-
-LAUNCHED_AT_ONCE = Software(name="CUDA graphs", settings={"host_kernel_seconds": 0.0})
-
 PRECISIONS = {
     "bf16": "bf16",
     "fp16": "fp16",
@@ -180,13 +178,31 @@ def _stated_count(run: Run, pattern: str) -> int | None:
 
 def _cluster(run: Run, known: References) -> Cluster:
     internode = _stated_internode_bandwidth(run)
-    stack = stack_of(run.framework, run.date)
-    graphs = bool(CUDA_GRAPHS.search(run.cuda_graph))
-    key = (run.gpu, run.devices_per_node, run.scale_up_size, internode, stack, graphs)
+    stack, settings = stack_of(run.framework, run.date), _settings(run)
+    key = (run.gpu, run.devices_per_node, run.scale_up_size, internode, stack, *settings.items())
     if key not in known.made:
-        device = equip(_placed(_device(run.gpu, known), run, known, internode), known.software(stack))
-        known.made[key] = equip(device, LAUNCHED_AT_ONCE) if graphs else device
+        placed = _placed(_device(_system(run, known), known), run, known, internode)
+        known.made[key] = equip(equip(placed, known.software(stack)), Software(name=run.id, settings=settings))
     return Cluster(device=known.made[key], num_devices=run.num_devices)
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Fields of the profile that the row itself decides, where it says."""
+    settings: dict[str, Any] = {}
+    if CUDA_GRAPHS.search(run.cuda_graph):
+        settings["host_kernel_seconds"] = 0.0
+    if TOKEN_DISPATCHERS.search(run.notes):
+        settings["expert_dispatch"] = "tokens"
+    if stated := ZERO_GROUP.search(run.id):
+        ranks = int(stated.group(1))
+        settings["sharding_ranks"] = ranks if ranks > 0 else None
+    return settings
+
+
+def _system(run: Run, known: References) -> str:
+    """The row's device, or the system that is known by it and the devices of a node."""
+    of_such_nodes = f"{run.gpu}-{run.devices_per_node}-per-node"
+    return of_such_nodes if _plain(of_such_nodes) in known.systems else run.gpu
 
 
 def device_name(gpu: str, known: References) -> str:
@@ -283,6 +299,12 @@ def _nominal_internode_bandwidth(device: Device, known: References) -> float:
     return GIGA * float(system["internode_gbps_per_gpu"]) if system else device.networks[-1].bandwidth
 
 
+TOKEN_DISPATCHERS = re.compile("deepep|hybridep", re.IGNORECASE)
+"""Dispatchers that send a token once to each place that it visits, as the notes name them."""
+
+ZERO_GROUP = re.compile(r"-tp\d+-z(-?\d+)-")
+"""How the rows of InternEvo name the size of the group that shares optimizer states; -1: all."""
+
 INTERNODE = (
     (re.compile(r"(\d+)x ?(?:[\w-]+ )?(\d+) ?Gb(?:/s)? (?:\w+ )?per node"), "links"),
     (re.compile(r"inter-node (\d+) Gb/s"), "node"),
@@ -293,13 +315,12 @@ INTERNODE = (
 
 def _stated_internode_bandwidth(run: Run) -> float | None:
     """Nominal bytes per second of one device to other nodes, where the row's notes say."""
-    for pattern, per in INTERNODE:
-        if stated := pattern.search(run.notes):
-            gigabits = 1.0
-            for number in stated.groups():
-                gigabits *= float(number)
-            devices = 1 if per == "device" else run.devices_per_node or 1
-            return gigabits * GIGA / 8 / devices
+    for text in (run.notes, software_of(run.framework).network):
+        for pattern, per in INTERNODE:
+            if stated := pattern.search(text):
+                gigabits = math.prod(float(number) for number in stated.groups())
+                devices = 1 if per == "device" else run.devices_per_node or 1
+                return gigabits * GIGA / 8 / devices
     return None
 
 

@@ -224,5 +224,5 @@ def _missing(run: Run, facts: Facts, strategy: Strategy) -> Iterator[str]:
         yield "sharded weights in a pipeline: outside the rules"
     if facts.model.num_layers % (strategy.pp * strategy.vpp):
         yield "uneven stages: in the cost model's own layout"
-    if strategy.ep > 1 or strategy.etp > 1:
-        yield "token dispatcher: as plain all-to-all"
+    if strategy.ep > 1 and facts.cluster.device.profile.expert_dispatch == "pairs":
+        yield "token dispatcher not stated: as plain all-to-all"

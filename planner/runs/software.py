@@ -36,6 +36,8 @@ class Software:
         Of rows that do not state theirs.
     gradient_bytes
         Of the accumulated and reduced gradients.
+    network
+        What its runs say of the network between nodes, for rows that are silent.
     weight_bytes, optimizer_bytes
         Where they differ from Megatron-LM's mixed precision; None: as the catalog's recipe has them.
     trains_mtp
@@ -53,6 +55,7 @@ class Software:
     ring_overlaps: bool = True
     dtype: str = "bf16"
     gradient_bytes: float = 4.0
+    network: str = ""
     weight_bytes: float | None = None
     optimizer_bytes: float | None = None
     trains_mtp: bool = True
@@ -97,14 +100,29 @@ SOFTWARE: tuple[Software, ...] = (
     Software(
         stack="internevo",
         starts=("InternEvo",),
-        why="its configs: ZeRO-1 (fp32 masters), overlap_sync_grad, FlashAttention, plain tensor parallelism (mtp)",
+        why=(
+            "its configs: ZeRO-1 (fp32 masters) within groups of 8, overlap_sync_grad, FlashAttention, plain tensor "
+            "parallelism (mtp); hybrid_zero_optim.py: gradients all-reduced, updated tensors broadcast; one cluster"
+        ),
         sharding=Sharding.OPTIMIZER,
         overlaps=("dp_grad",),
         gradient_bytes=2.0,
+        network="4x100Gb RoCE per node",
     ),
     Software(
         stack="megatron-deepspeed",
-        starts=("Megatron-DeepSpeed", "Megatron+DeepSpeed", "GPT-NeoX"),
+        starts=("Megatron-DeepSpeed",),
+        why=(
+            "BLOOM's and vTrain's: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients; of "
+            "rows that are silent on the network: Jean Zay's (BLOOM, arXiv 2211.05100, section 3.2)"
+        ),
+        dtype="fp16",
+        gradient_bytes=2.0,
+        network="4x Omni-Path 100Gb per node",
+    ),
+    Software(
+        stack="megatron-deepspeed",
+        starts=("Megatron+DeepSpeed", "GPT-NeoX"),
         why="software of 2021-22: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients",
         dtype="fp16",
         gradient_bytes=2.0,

@@ -14,12 +14,15 @@ from costmodel.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
+    broadcast,
     collective_seconds,
     communication_seconds,
+    dispatch,
     reduce_scatter,
     ring,
     send,
 )
+from costmodel.layers.shape import visited_fraction
 from costmodel.operators.work import Communication
 from costmodel.spec import Cluster, MeasuredCollective, Network, Profile
 from tests.builders_cluster import a_cluster
@@ -82,10 +85,48 @@ def test_all_reduce_is_scatter_and_gather():
     assert all_reduce(a_cluster(), **case) == pytest.approx(2 * 7.007e-3)
 
 
+def test_broadcast_passes_through_all_ranks():
+    """16 ranks in two nodes, 4 GB: once by 8 adapters of 50 GB/s, as by NVLink, 10 ms; 14 hops of 1 us, 1 of 10 us."""
+    assert broadcast(a_cluster(), nbytes=4 * GB, ranks=16, stride=1) == pytest.approx(10.024e-3)
+
+
 def test_all_to_all_keeps_its_own_part():
     """Of 1.6 GB, 8 ranks in a node send 7/8 at 400 GB/s; of 16 ranks in two nodes, each sends half at 50 GB/s."""
     assert all_to_all(a_cluster(), nbytes=1.6 * GB, ranks=8, stride=1) == pytest.approx(3.5e-3 + 1e-6)
     assert all_to_all(a_cluster(), nbytes=1.6 * GB, ranks=16, stride=1) == pytest.approx(16e-3 + 11e-6)
+
+
+def test_dispatch_sends_a_token_once_per_node():
+    """
+    Two nodes of 8, 2 of 4 experts per token (2 experts per node).
+
+    Both are in one node in 2 of 6 draws, so that a token visits 5/3 of 2 nodes instead of 2: of 1.6 GB of (token,
+    expert) pairs half would leave by the adapters, 5/6 of that does; 0.667 GB at 50 GB/s are 13.33 ms, and 11 us.
+    """
+    case = {"nbytes": 1.6 * GB, "ranks": 16, "stride": 1}
+
+    assert dispatch(a_cluster(), **case, num_experts=4, top_k=2) == pytest.approx(13.344e-3, abs=1e-6)
+
+
+def test_dispatch_of_one_expert_per_token_is_an_all_to_all():
+    """A token that visits one expert has nothing to send twice."""
+    case = {"nbytes": 1.6 * GB, "ranks": 16, "stride": 1}
+
+    assert dispatch(a_cluster(), **case, num_experts=64, top_k=1) == pytest.approx(all_to_all(a_cluster(), **case))
+
+
+def test_the_profile_says_how_tokens_are_dispatched():
+    """The half of 1.6 GB that leaves a node takes 16 ms as pairs, 13.33 ms where tokens are sent once."""
+    pairs = Communication(group="ep", kind="all_to_all", nbytes=1.6 * GB, forward=2, backward=2, num_experts=4, top_k=2)
+    once = a_cluster(profile=a_profile(expert_dispatch="tokens"))
+
+    assert communication_seconds(a_cluster(), pairs, ranks=16, stride=1) == pytest.approx(16.011e-3)
+    assert communication_seconds(once, pairs, ranks=16, stride=1) == pytest.approx(13.344e-3, abs=1e-6)
+
+
+def test_deepseek_tokens_visit_few_nodes():
+    """8 of 256 experts on 8 nodes: 8 (1 - (7/8)^8) = 5.25 nodes with replacement, a little more without: 5.29 of 8."""
+    assert 8 * visited_fraction(8, num_experts=256, top_k=8) == pytest.approx(5.29, abs=0.01)
 
 
 def test_send_is_as_slow_as_its_slowest_hop():

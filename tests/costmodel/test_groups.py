@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.groups import Group, dense_data_group, expert_data_group, layer_group, pipeline_group
+from costmodel.groups import Group, dense_data_group, expert_data_group, layer_group, pipeline_group, sharding_group
 
 
 @pytest.mark.parametrize(("name", "ranks", "stride"), [("tp", 4, 1), ("cp", 2, 4), ("ep", 8, 2), ("etp", 2, 1)])
@@ -26,6 +26,15 @@ def test_replicas_of_experts():
 def test_experts_like_attention_have_the_replicas_of_attention():
     """One-way experts with etp = tp are a dense layout."""
     assert expert_data_group(tp=4, cp=2, dp=8, ep=1, etp=4) == dense_data_group(tp=4, cp=2, dp=8)
+
+
+def test_states_are_shared_by_neighbours():
+    """Of sixteen replicas the nearest four; a group of two has no more."""
+    group = dense_data_group(tp=4, cp=2, dp=8)
+
+    assert sharding_group(group, sharding_ranks=None) == group
+    assert sharding_group(group, sharding_ranks=4) == Group(ranks=4, stride=4)
+    assert sharding_group(Group(ranks=2, stride=4), sharding_ranks=4) == Group(ranks=2, stride=4)
 
 
 def test_pipeline_ranks_are_a_stage_apart():

@@ -91,6 +91,21 @@ def test_grouped_matmuls_are_slower_by_their_own_factor():
     )
 
 
+def test_grouped_matmuls_of_few_rows_are_slow():
+    """4,096 rows among 4 experts are 1,024 each: with half of the rate at 256, 4/5 of 0.5 PFLOP/s."""
+    source = a_source(grouped_half_rows=256)
+
+    assert source.forward_seconds(an_operator("grouped_matmul", groups=4)) == pytest.approx(2.5e-3)
+
+
+@pytest.mark.parametrize(("rows", "tflops"), [(128, 327), (256, 523), (512, 705), (1024, 845), (2460, 1022)])
+def test_grouped_matmuls_of_a_b200_agree_with_measurements(rows, tflops):
+    """SimuMax's operator table, forward and both backward matmuls of DeepSeek's experts together: within 5 %."""
+    profile = catalog.device("b200").profile
+
+    assert 1090 * rows / (rows + profile.grouped_half_rows) == pytest.approx(tflops, rel=0.05)
+
+
 def test_attention_reaches_half_of_its_rate_at_the_half_length():
     """At 1,220 tokens s / (s + 1220) is 1/2, at 3,660 it is 3/4; 0.5 PFLOP/s would take 2 ms."""
     operator = an_operator("attention", length=np.array([1220, 3660]))

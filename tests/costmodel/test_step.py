@@ -210,6 +210,42 @@ def test_experts_are_reduced_among_their_replicas():
     )
 
 
+def test_all_reduced_gradients_are_sent_twice():
+    """ZeRO-1 that all-reduces (DeepSpeed's BF16 optimizer, InternEvo) scatters and gathers 4 bytes per parameter."""
+    given = with_profile(one_switch(the_facts(DENSE)), gradient_sync="all_reduce")
+    decisions = a_strategy(dp=8, sharding=Sharding.OPTIMIZER).decisions()
+    held = every_stage(DENSE, pp=1, vpp=1)
+    parameters = float(rank_parameters(given, decisions, held).dense[0])
+
+    alone = data_parallel_seconds(given, decisions, held)
+
+    assert alone.reduce == pytest.approx([2 * 4 * parameters * 7 / 8 / (50 * GB)])
+
+
+def test_states_shared_by_fewer_ranks_are_gathered_among_them():
+    """Eight ranks share states in pairs: half of 2 bytes per parameter is gathered, half of the states is updated."""
+    given = with_profile(one_switch(the_facts(DENSE)), sharding_ranks=2, parameter_pass_seconds=0.0)
+    decisions = a_strategy(dp=8, sharding=Sharding.OPTIMIZER).decisions()
+    held = every_stage(DENSE, pp=1, vpp=1)
+    parameters = float(rank_parameters(given, decisions, held).dense[0])
+
+    assert data_parallel_seconds(given, decisions, held).gather == pytest.approx([parameters / (50 * GB)])
+    assert update_seconds(given, decisions, held) == pytest.approx([30 * parameters / 2 / (2400 * GB)])
+
+
+def test_weights_that_nothing_overlaps_are_waited_for():
+    """All of the gathering is left, and the first piece of gradients that hide behind slow computation."""
+    given = with_device(one_switch(the_facts(DENSE), bandwidth=1e15), peak_flops={"bf16": 1e12})
+    given = with_profile(given, weight_sync_overlaps=False)
+    held = every_stage(DENSE, pp=1, vpp=1)
+    decisions = a_strategy(dp=8, sharding=Sharding.OPTIMIZER).decisions()
+    alone = data_parallel_seconds(given, decisions, held)
+
+    left = dp_seconds(given, {**decisions, "dp_overlap": True}, held, np.ones(1))
+
+    assert left == pytest.approx(alone.gather + alone.reduce / alone.pieces)
+
+
 def test_overlapped_data_parallelism_hides_behind_the_other_chunks():
     """Slow computation, fast network: one bucket of each direction is left, the first of at least vpp."""
     given = with_device(one_switch(the_facts(DENSE), bandwidth=1e15), peak_flops={"bf16": 1e12})

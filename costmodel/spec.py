@@ -439,7 +439,10 @@ class Profile:
         Time between the ends of two kernels that no roofline sees: launch and tail.
     host_kernel_seconds
         Time in which the host launches one of the counted kernels (and what eager code does around it): a pass cannot
-        be shorter than its launches. CUDA graphs launch nothing.
+        be shorter than its launches.
+    cuda_graphs
+        What CUDA graphs launch at once: ``none``, ``static`` (all but the routed experts, whose sizes change from step
+        to step), ``full``.
     microbatch_seconds
         Time per micro-batch and pipeline rank that no operator explains: data loading, synchronisation.
     step_seconds
@@ -501,6 +504,7 @@ class Profile:
     scan_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     kernel_seconds: NotNegative = 0.0
     host_kernel_seconds: NotNegative = 0.0
+    cuda_graphs: Literal["none", "static", "full"] = "none"
     microbatch_seconds: NotNegative = 0.0
     step_seconds: NotNegative = 0.0
     compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0

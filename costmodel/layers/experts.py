@@ -124,7 +124,7 @@ def _permute(name: str, experts: Experts, shape: Shape, *, saved_elements: Numbe
         saved_elements=saved_elements,
         saved_as="experts",
     )
-    return replace(copied, kind="copy")
+    return replace(copied, kind="copy", is_routed=True)
 
 
 def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
@@ -147,8 +147,11 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
             groups=groups,
             expert=True,
         ),
-        activation(
-            "expert_activation", shape, elements=rows * width, gated=experts.gated, saved_as="expert_activation"
+        replace(
+            activation(
+                "expert_activation", shape, elements=rows * width, gated=experts.gated, saved_as="expert_activation"
+            ),
+            is_routed=True,
         ),
         matmul(
             "expert_down",

@@ -68,6 +68,8 @@ def matmul(
         saved_as=saved_as,
         parameters=weight + groups * bias,
         expert=expert,
+        launches=groups if expert else None,
+        is_routed=expert,
         rows=rows if expert else shape.tokens,
         shards=shape.etp if expert else shape.tp,
         groups=groups,

@@ -44,6 +44,10 @@ class Operator:
         Bytes read and written to bring inputs, weights and gradients into a narrower dtype, where the recipe has one.
     kernels
         Kernels launched in the forward pass (the backward launches twice as many).
+    launches
+        The same as the host sees it; None: as many. A grouped matmul is launched group by group, on several streams.
+    is_routed
+        Whether its sizes depend on where tokens are routed, so that no CUDA graph holds it.
     saved_bytes
         What stays in memory between forward and backward.
     saved_as
@@ -69,6 +73,8 @@ class Operator:
     cast_bytes: Numbers = 0.0
     backward_cast_bytes: Numbers = 0.0
     kernels: Numbers = 1
+    launches: Numbers | None = None
+    is_routed: bool = False
     saved_bytes: Numbers = 0.0
     saved_as: str = ""
     parameters: Numbers = 0.0

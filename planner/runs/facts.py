@@ -25,8 +25,8 @@ TERA = 1e12
 TOKENS = 1e12
 """Of a whole training; a step does not depend on it."""
 
-CUDA_GRAPHS = re.compile(r"full_iteration|yes")
-"""What the column ``cuda_graph`` says where whole steps are launched at once."""
+CUDA_GRAPHS = {"static": re.compile(r"transformer_engine.*attn"), "full": re.compile(r"full_iteration|yes")}
+"""What the column ``cuda_graph`` says where a step is launched at once, all of it or what is not routed."""
 PRECISIONS = {
     "bf16": "bf16",
     "fp16": "fp16",
@@ -189,8 +189,9 @@ def _cluster(run: Run, known: References) -> Cluster:
 def _settings(run: Run) -> dict[str, Any]:
     """Fields of the profile that the row itself decides, where it says."""
     settings: dict[str, Any] = {}
-    if CUDA_GRAPHS.search(run.cuda_graph):
-        settings["host_kernel_seconds"] = 0.0
+    for scope, words in CUDA_GRAPHS.items():
+        if words.search(run.cuda_graph):
+            settings["cuda_graphs"] = scope
     if TOKEN_DISPATCHERS.search(run.notes):
         settings["expert_dispatch"] = "tokens"
     if stated := ZERO_GROUP.search(run.id):

@@ -12,7 +12,7 @@ Kind = TypeVar("Kind", Mlp, Experts)
 
 
 def heads_split_over_tp(model: Model, *, tp: Ints) -> Holds:
-    """Each tensor-parallel rank owns equally many whole heads of every attention and state-space layer."""
+    """Each tensor-parallel rank owns equally many whole attention heads."""
     return gcd(*(count for layer in model.kinds for count in _head_counts(layer))) % tp == 0
 
 
@@ -25,6 +25,8 @@ def kv_heads_split_over_tp(model: Model, *, tp: Ints) -> Holds:
 def state_groups_split_over_tp(model: Model, *, tp: Ints) -> Holds:
     """
     Each tensor-parallel rank owns equally many whole groups of state-space heads.
+
+    Heads are multiples of groups, so that they are split evenly too.
 
     References
     ----------
@@ -70,7 +72,7 @@ def sequence_splits_over_tp(workload: Workload, *, tp: Ints, cp: Ints, sequence_
 
 
 def _head_counts(layer: Layer) -> tuple[int, ...]:
-    if layer.attention is None:
+    if layer.attention is None or isinstance(layer.attention, Mamba):
         return ()
     if isinstance(layer.attention, LinearAttention):
         return layer.attention.num_key_heads, layer.attention.num_value_heads

@@ -29,6 +29,13 @@ ROTARY_MLPS = ("squared_relu",)
 """Activations without a gate that come with rotary positions (Nemotron-4, arXiv 2402.16819)."""
 
 
+QUERY_KEY_NORMS = ("qwen3-",)
+"""Starts of the keys whose queries and keys are normed, head by head (Qwen3, arXiv 2505.09388, section 2)."""
+
+UNTIED_ROTARY_GPT = ("gpt-neox-",)
+"""Starts of the keys of GPTs with rotations and a head of their own (GPT-NeoX-20B, arXiv 2204.06745, section 2.1)."""
+
+
 class Unpredictable(PlanningError):
     """The row is in order, but the cost model has no formula for what it measured."""
 
@@ -136,8 +143,9 @@ def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[s
         "qkv_bias": is_gpt,
         "output_bias": is_gpt,
         "norm": "rms" if gated else "layer",
-        "learned_positions": variant.positions if is_gpt else 0,
-        "tied_embeddings": _tied(entry, variant, is_gpt),
+        "learned_positions": variant.positions if is_gpt and not key.startswith(UNTIED_ROTARY_GPT) else 0,
+        "tied_embeddings": _tied(entry, variant, is_gpt and not key.startswith(UNTIED_ROTARY_GPT)),
+        "qk_norm": "per_head" if key.startswith(QUERY_KEY_NORMS) else "none",
         **_attention(entry, variant),
         **_experts(entry, variant),
         **_single_blocks(entry),
@@ -160,12 +168,12 @@ def _single_blocks(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tied(entry: Mapping[str, Any], variant: Variant, is_gpt: bool) -> bool:
+def _tied(entry: Mapping[str, Any], variant: Variant, by_default: bool) -> bool:
     """What the run or the entry says; where both are silent, GPT ties (Megatron-LM's default) and others do not."""
     if variant.tied_embeddings is not None:
         return variant.tied_embeddings
     stated = entry.get("tied_embeddings")
-    return is_gpt if stated is None else bool(stated)
+    return by_default if stated is None else bool(stated)
 
 
 def _padded_vocab(entry: Mapping[str, Any], key: str, tp: int) -> int:

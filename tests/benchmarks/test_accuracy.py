@@ -12,7 +12,7 @@ import pytest
 from benchmarks.accuracy.__main__ import FOLDER, main
 from benchmarks.accuracy.metrics import errors, rankings, regret, spearman
 from benchmarks.accuracy.report import ROW_COLUMNS, family, ranking_summary
-from costmodel.spec import Attention
+from costmodel.spec import Attention, LinearAttention, Mamba
 from costmodel.strategy import Recompute, Sharding
 from planner.runs.facts import facts_of, references
 from planner.runs.layouts import strategy_of
@@ -234,6 +234,35 @@ def test_notes_change_the_architecture(tmp_path):
     assert isinstance(model.layers[0].attention, Attention)
     assert model.layers[0].attention.num_kv_heads == 16
     assert model.vocab_size == 129_024  # 126 * 1024 >= 128256
+
+
+def test_hybrid_models_of_the_data(tmp_path):
+    """Nemotron 3 Super: 40 Mamba layers, experts on a latent of 1,024, two layers of multi-token prediction."""
+    model = facts_of(a_run(tmp_path, model="nemotron3-super-120b"), known()).model
+    without = facts_of(
+        a_run(tmp_path, model="nemotron3-super-120b", framework="NeMo AutoModel (PyTorch FSDP2)"), known()
+    ).model
+
+    assert sum(isinstance(layer.attention, Mamba) for layer in model.layers) == 40
+    assert {layer.feed_forward.latent_size for layer in model.layers if layer.feed_forward} == {1024}
+    assert (len(model.mtp_layers), len(without.mtp_layers)) == (2, 0)
+
+
+def test_gated_delta_layers_come_from_the_catalog(tmp_path):
+    """Qwen3-Next: three of four layers, whose sizes the file of models does not give; one MTP layer as it says."""
+    model = facts_of(a_run(tmp_path, model="qwen3-next-80b-a3b", tp="2"), known()).model
+
+    assert sum(isinstance(layer.attention, LinearAttention) for layer in model.layers) == 36
+    assert (model.vocab_size, len(model.mtp_layers)) == (152_064, 1)  # 594 * 256 >= 151936
+
+
+def test_what_the_file_of_models_does_not_say(tmp_path):
+    """Qwen3 norms queries and keys; GPT-NeoX-20B rotates them and has a head of its own."""
+    qwen = facts_of(a_run(tmp_path, model="qwen3-30b-a3b"), known()).model
+    neox = facts_of(a_run(tmp_path, model="gpt-neox-20b"), known()).model
+
+    assert qwen.layers[0].attention.qk_norm == "per_head"
+    assert (neox.layers[0].attention.rotary, neox.learned_positions, neox.tied_embeddings) == (True, 0, False)
 
 
 def test_the_network_is_the_rows(tmp_path):

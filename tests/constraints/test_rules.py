@@ -282,10 +282,10 @@ def test_linear_attention_splits_keys_and_values():
     assert not divisibility.heads_split_over_tp(HYBRID, tp=32)
 
 
-def test_state_space_heads_are_heads():
-    """Without any attention, 32 state-space heads go to 32 ranks and not to 64."""
-    assert divisibility.heads_split_over_tp(STATE_SPACE, tp=32)
-    assert not divisibility.heads_split_over_tp(STATE_SPACE, tp=64)
+def test_without_attention_there_are_no_attention_heads_to_split():
+    """Its groups limit tensor parallelism, not the heads that it has not."""
+    assert divisibility.heads_split_over_tp(STATE_SPACE, tp=64)
+    assert divisibility.kv_heads_split_over_tp(STATE_SPACE, tp=64)
 
 
 def test_causal_context_parallelism_needs_two_pieces_per_rank():

@@ -22,7 +22,7 @@ RATES = (
     MeasuredRate(kinds=("matmul:head",), flops_per_second=400e12),
     MeasuredRate(kinds=("grouped_matmul",), flops_per_second=50e12, groups=4),
 )
-KINDS = ("matmul", "grouped_matmul", "attention", "elementwise")
+KINDS = ("matmul", "grouped_matmul", "attention", "elementwise", "scan")
 
 
 def a_source(times="modified_roofline", compute="bf16", **changes):
@@ -75,6 +75,16 @@ def test_modified_roofline_achieves_a_part_of_the_peaks():
 def test_elementwise_only_moves_bytes():
     """2 GB at half of 4 TB/s; FLOPs of element-wise operators never bind."""
     assert seconds(a_source(), an_operator("elementwise", bytes=2e9)) == pytest.approx((1e-3, 0))
+
+
+def test_scans_have_their_own_share_of_the_memory_rate():
+    """2 GB at a quarter of 4 TB/s, or at the half of every other kernel; 1 TFLOP at attention's 0.5 PFLOP/s binds."""
+    bytes_bind = an_operator("scan", flops=1e11, backward_flops=0, bytes=2e9)
+    flops_bind = an_operator("scan", flops=1e12, backward_flops=0, bytes=1e9)
+
+    assert seconds(a_source(scan_efficiency=0.25), bytes_bind) == pytest.approx((2e-3, 0))
+    assert seconds(a_source(), bytes_bind) == pytest.approx((1e-3, 0))
+    assert seconds(a_source(scan_efficiency=0.25), flops_bind) == pytest.approx((2e-3, 0))
 
 
 def test_every_kernel_adds_a_gap_and_the_backward_pass_has_twice_as_many():

@@ -215,6 +215,7 @@ def _offload_exposed(
     MoFa, arXiv:2511.09837, equations (34) and (35).
     """
     kept = kept_bytes(footprint.saved_bytes, footprint.attention_bytes, footprint.input_bytes, recompute=recompute)
-    down = exposed_beside_seconds(kept / device.device_to_host_bandwidth, forward_seconds, **device.profile.slowdowns)
-    up = exposed_beside_seconds(kept / device.host_to_device_bandwidth, backward_seconds, **device.profile.slowdowns)
+    slowdowns = device.profile.slowdowns | {"processors_taken": 0.0}  # the copy engines move them
+    down = exposed_beside_seconds(kept / device.device_to_host_bandwidth, forward_seconds, **slowdowns)
+    up = exposed_beside_seconds(kept / device.host_to_device_bandwidth, backward_seconds, **slowdowns)
     return np.asarray(down + up)

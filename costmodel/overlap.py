@@ -2,7 +2,8 @@
 What communication still costs when it runs beside computation: MoFa (20)-(24), (34), (35).
 
 All have one pattern: the two run together for as long as the longer of them takes, each slowed down by the other
-(``slowdown_communication`` c and ``slowdown_compute`` k, both at least 1), and what exceeds the computation is exposed.
+(``slowdown_communication`` c and ``slowdown_compute`` k, both at least 1; ``processors_taken`` phi), and what exceeds
+the computation is exposed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ def exposed_beside_seconds(
     *,
     slowdown_communication: float,
     slowdown_compute: float,
+    processors_taken: float = 0.0,
 ) -> Numbers:
     r"""
     Time beyond the computation when one communication runs beside it: the pattern of (22), (23), (34) and (35).
 
-    .. math:: T_{exp} = \max(c T_{comm}, k T_{comp}) - T_{comp}
+    .. math:: T_{exp} = \max(c T_{comm}, k T_{comp}, T_{comp} + \varphi c T_{comm}) - T_{comp}
 
-    Nothing is exposed where there is no communication.
+    Nothing is exposed where there is no communication. The third term: while the communication runs, the computation
+    has only 1 - phi of the processors, so that it loses phi of that time; where the computation ends first, that is
+    less than the first term.
 
     Parameters
     ----------
@@ -32,6 +36,8 @@ def exposed_beside_seconds(
         Each of them alone.
     slowdown_communication, slowdown_compute
         c and k, both at least 1.
+    processors_taken
+        phi, the share of the device's processors on which a collective runs.
 
     References
     ----------
@@ -40,7 +46,9 @@ def exposed_beside_seconds(
     >>> float(exposed_beside_seconds(3.0, 2.0, slowdown_communication=1.0, slowdown_compute=1.0))
     1.0
     """
-    together: Numbers = np.maximum(slowdown_communication * communication_seconds, slowdown_compute * compute_seconds)
+    communicating = slowdown_communication * communication_seconds
+    together: Numbers = np.maximum(communicating, slowdown_compute * compute_seconds)
+    together = np.maximum(together, compute_seconds + processors_taken * communicating)
     return np.asarray((together - compute_seconds) * (np.asarray(communication_seconds) > 0), dtype=np.float64)
 
 
@@ -51,6 +59,7 @@ def exposed_tp_seconds(
     splits: int,
     slowdown_communication: float,
     slowdown_compute: float,
+    processors_taken: float = 0.0,
 ) -> Numbers:
     r"""
     Exposed tensor-parallel communication that is split into n stages and pipelined with its matmul.
@@ -71,6 +80,7 @@ def exposed_tp_seconds(
         compute_seconds / splits,
         slowdown_communication=slowdown_communication,
         slowdown_compute=slowdown_compute,
+        processors_taken=processors_taken,
     )
     return communication_seconds / splits + (splits - 1) * piece
 
@@ -82,6 +92,7 @@ def exposed_cp_seconds(
     cp: Numbers,
     slowdown_communication: float,
     slowdown_compute: float,
+    processors_taken: float = 0.0,
 ) -> Numbers:
     r"""
     Exposed context-parallel communication of ring attention: c pieces of attention, c - 1 sends behind the first ones.
@@ -107,6 +118,7 @@ def exposed_cp_seconds(
         attention_seconds / cp,
         slowdown_communication=slowdown_communication,
         slowdown_compute=slowdown_compute,
+        processors_taken=processors_taken,
     )
 
 
@@ -117,6 +129,7 @@ def exposed_dp_seconds(
     num_pieces: Numbers,
     slowdown_communication: float,
     slowdown_compute: float,
+    processors_taken: float = 0.0,
 ) -> Numbers:
     r"""
     Exposed data-parallel communication in n equal pieces: the first alone, the others behind computation.
@@ -144,6 +157,7 @@ def exposed_dp_seconds(
         window_seconds,
         slowdown_communication=slowdown_communication,
         slowdown_compute=slowdown_compute,
+        processors_taken=processors_taken,
     )
 
 

@@ -451,6 +451,8 @@ class Profile:
         MoFa's alpha and beta, equations (17) and (18): gains of better kernels and collectives.
     overlap_slowdown_compute, overlap_slowdown_communication
         MoFa's k and c: how much slower each gets when both run at once.
+    overlap_processors
+        Share of the device's processors on which a collective runs, lost to computation while it runs.
     tp_overlap_splits
         Pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
     gradient_sync
@@ -511,6 +513,7 @@ class Profile:
     communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
     overlap_slowdown_communication: Annotated[float, Field(ge=1, le=10)] = 1.0
+    overlap_processors: Fraction = 0.0
     tp_overlap_splits: Count = 4
     gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     weight_sync: Literal["all_gather", "broadcast"] = "all_gather"
@@ -533,10 +536,11 @@ class Profile:
 
     @property
     def slowdowns(self) -> dict[str, float]:
-        """MoFa's c and k by the names under which every overlap takes them."""
+        """MoFa's c and k, and the processors taken, by the names under which every overlap takes them."""
         return {
             "slowdown_communication": self.overlap_slowdown_communication,
             "slowdown_compute": self.overlap_slowdown_compute,
+            "processors_taken": self.overlap_processors,
         }
 
 

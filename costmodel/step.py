@@ -347,7 +347,8 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
 
     Without sharding that is the all-reduce behind the last micro-batches; under ZeRO-1 a gather behind the first and a
     reduce-scatter behind the last ones; from ZeRO-2 on a reduce-scatter behind every backward pass; under ZeRO-3 also
-    half of the gathers behind each pass.
+    half of the gathers behind each pass, and no micro-batch starts before the one before has reduced everything (FSDP
+    waits at the end of each backward pass).
     """
     profile = facts.cluster.device.profile
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
@@ -355,16 +356,17 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
     pieces, once = alone.pieces, _window_fraction(facts, decisions, held)
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
     late = np.where(sharding == int(Sharding.NONE), alone.gather, np.where(every_gather, alone.gather / 2, 0.0))
-    behind_backward = exposed_dp_seconds(
-        alone.reduce + late,
-        np.where(every_reduce, m, once) * backward,
-        num_pieces=np.where(every_reduce, m, 1) * pieces,
+    rounds = np.where(every_gather, m, 1)
+    behind_backward = rounds * exposed_dp_seconds(
+        (alone.reduce + late) / rounds,
+        np.where(every_reduce, m / rounds, once) * backward,
+        num_pieces=np.where(every_reduce, m / rounds, 1) * pieces,
         **profile.slowdowns,
     )
-    behind_forward = exposed_dp_seconds(
-        alone.gather - late,
-        np.where(every_gather, m, once) * forward,
-        num_pieces=np.where(every_gather, m, 1) * pieces,
+    behind_forward = rounds * exposed_dp_seconds(
+        (alone.gather - late) / rounds,
+        np.where(every_gather, 1, once) * forward,
+        num_pieces=pieces,
         **profile.slowdowns,
     )
     waits = (not profile.weight_sync_overlaps) & (sharding == int(Sharding.OPTIMIZER))
@@ -396,11 +398,16 @@ def _window_fraction(facts: Facts, decisions: Decisions, held: Stages) -> Array:
 
 
 def _num_buckets(decisions: Decisions, held: Stages, parameters: RankParameters) -> Array:
-    """Buckets of a rank's parameters: none spans two chunks, none is smaller than a layer or the framework's size."""
+    """
+    Buckets of a rank's parameters: none spans two chunks, none is smaller than a layer or the framework's size.
+
+    Sharded weights come and go layer by layer (FSDP's units), whatever their size.
+    """
     dense, _ = data_groups(decisions)
     size = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * np.asarray(dense.ranks))
     layers = over_kinds(decisions["vpp"]) * over_kinds(held.largest_chunk)
-    buckets = np.minimum((parameters.dense + parameters.experts) / size, layers)
+    by_size = np.minimum((parameters.dense + parameters.experts) / size, layers)
+    buckets = np.where(over_kinds(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)
     return np.asarray(np.maximum(buckets, over_kinds(decisions["vpp"])))
 
 

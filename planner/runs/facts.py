@@ -42,6 +42,10 @@ PRECISIONS = {
 """A row's ``dtype`` to the catalog's recipe."""
 
 
+NARROW_GRADIENTS = re.compile("grad_sync_dtype=bf16|MP mode PURE")
+"""Notes on gradients in 16 bits; Composer's PURE reduces in 16 bits, its DEFAULT in 32."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class References:
     """
@@ -346,7 +350,7 @@ def _precision(run: Run, known: References) -> Precision:
     precision = catalog.precision(PRECISIONS[dtype])
     if precision.compute not in _device(run.gpu, known).peak_flops:
         raise SpecError("dtype", f"'{run.gpu}' has no {precision.compute} units.")
-    gradient_bytes = 2.0 if "grad_sync_dtype=bf16" in run.notes else software.gradient_bytes
+    gradient_bytes = 2.0 if NARROW_GRADIENTS.search(run.notes) else software.gradient_bytes
     return replace(
         precision,
         gradient_bytes=gradient_bytes,

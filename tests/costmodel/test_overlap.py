@@ -29,6 +29,20 @@ def test_running_together_slows_both():
     assert exposed_beside_seconds(1.0, 10.0, **CROWDED) == pytest.approx(2)
 
 
+def test_a_collective_takes_processors_from_the_computation():
+    """
+    On a fifth of the processors for 3 s, the computation of 10 s loses 0.6 s, and of 1.5 * 3 s 0.9 s.
+
+    A computation of 2 s is over after 2.5 s: what counts is the second that the 3 s take longer than the 2 s.
+    """
+    assert exposed_beside_seconds(3.0, 10.0, **ALONE, processors_taken=0.2) == pytest.approx(0.6)
+    assert exposed_beside_seconds(3.0, 10.0, **ALONE | {"slowdown_communication": 1.5}, processors_taken=0.2) == (
+        pytest.approx(0.9)
+    )
+    assert exposed_beside_seconds(3.0, 2.0, **ALONE, processors_taken=0.2) == pytest.approx(1.0)
+    assert exposed_beside_seconds(0.0, 10.0, **ALONE, processors_taken=0.2) == 0
+
+
 def test_nothing_is_exposed_where_nothing_is_sent():
     """Computation alone is not slowed down."""
     assert exposed_beside_seconds(0.0, 10.0, **CROWDED) == 0

@@ -246,6 +246,23 @@ def test_weights_that_nothing_overlaps_are_waited_for():
     assert left == pytest.approx(alone.gather + alone.reduce / alone.pieces)
 
 
+def test_sharded_weights_wait_for_each_micro_batch():
+    """
+    FSDP gathers and reduces layer by layer, and each micro-batch shows its first gather and its last reduction.
+
+    Behind slow computation a layer's part of either remains, m times what one micro-batch shows.
+    """
+    given = with_device(one_switch(the_facts(DENSE), bandwidth=1e15), peak_flops={"bf16": 1e12})
+    held = every_stage(DENSE, pp=1, vpp=1)
+    decisions = a_strategy(dp=8, mbs=1, sharding=Sharding.WEIGHTS).decisions()
+    alone = data_parallel_seconds(given, decisions, held)
+
+    left = dp_seconds(given, {**decisions, "dp_overlap": True}, held, np.ones(1))
+
+    assert alone.pieces == pytest.approx([DENSE.num_layers])
+    assert left == pytest.approx((alone.reduce + alone.gather) / DENSE.num_layers)
+
+
 def test_overlapped_data_parallelism_hides_behind_the_other_chunks():
     """Slow computation, fast network: one bucket of each direction is left, the first of at least vpp."""
     given = with_device(one_switch(the_facts(DENSE), bandwidth=1e15), peak_flops={"bf16": 1e12})

@@ -27,13 +27,8 @@ from costmodel.layers import (
 from costmodel.layers.shape import Shape
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.recompute import per_module
 from costmodel.spec import Cluster, Layer, Model, Workload
-
-SELECTIVE_OPERATORS = frozenset({"qkv", "q_up", "kv_up", "qk_norm", "rotary", "core_attention"})
-"""What selective recomputation computes again: Q, K, V and the attention core (MoFa, equation (30))."""
-
-SELECTIVE_MODULES = frozenset({"qkv", "core_attention"})
-"""Saved bytes that selective recomputation drops: attention's intermediates (MoFa, equation (29))."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +42,8 @@ class LayerSeconds:
         Computation.
     core_forward, core_backward
         The attention core in it.
-    attention_forward
-        Query, key and value projections and the attention core in ``forward``: what (30) computes again.
+    module_forward
+        What of ``forward`` each module computes again, on one more axis in the order of ``MODULES``.
     tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
         Communication alone.
     """
@@ -57,7 +52,7 @@ class LayerSeconds:
     backward: NDArray[np.float64]
     core_forward: NDArray[np.float64]
     core_backward: NDArray[np.float64]
-    attention_forward: NDArray[np.float64]
+    module_forward: NDArray[np.float64]
     tp_forward: NDArray[np.float64]
     tp_backward: NDArray[np.float64]
     cp_forward: NDArray[np.float64]
@@ -116,6 +111,7 @@ def layer_shape(
         activation_bytes=workload.precision.activation_bytes,
         linear_input_bytes=workload.precision.linear_input_bytes or workload.precision.activation_bytes,
         causal=cluster.device.profile.causal_attention,
+        retention=cluster.device.profile.retention,
         mbs=mbs,
         tp=tp,
         cp=cp,
@@ -151,7 +147,11 @@ def layer_seconds(
     )
     times = operator_times(cluster.device, workload.precision.compute)
     parts = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
-    return LayerSeconds(**{name: shape.stack(part[name] for part in parts) for name in parts[0]})
+    modules = [shape.stack(_module_seconds(layer_operators(layer, shape), times)) for layer in model.kinds]
+    return LayerSeconds(
+        module_forward=np.stack(modules, axis=-2),
+        **{name: shape.stack(part[name] for part in parts) for name in parts[0]},
+    )
 
 
 def edge_seconds(
@@ -192,13 +192,11 @@ def edge_seconds(
 def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes) -> dict[str, Numbers]:
     operators = layer_operators(layer, shape)
     core = [operator for operator in operators if operator.kind == "attention"]
-    attention = [operator for operator in operators if operator.name in SELECTIVE_OPERATORS]
     parts: dict[str, Numbers] = {
         "forward": _forward(operators, times),
         "backward": _backward(operators, times),
         "core_forward": _forward(core, times),
         "core_backward": _backward(core, times),
-        "attention_forward": _forward(attention, times),
     }
     communications = layer_communications(layer, shape)
     for name, groups in {"tp": ("tp", "etp"), "cp": ("cp",), "ep": ("ep",)}.items():
@@ -206,6 +204,10 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
     return parts
+
+
+def _module_seconds(operators: tuple[Operator, ...], times: OperatorTimes) -> list[Numbers]:
+    return per_module(operators, map(times.forward_seconds, operators), dropped=False)
 
 
 def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
@@ -16,9 +18,12 @@ CAST_BYTES = 4
 """Per element that an 8-bit recipe casts: 2 bytes read, a row-wise and a column-wise copy of 1 byte written
 (Transformer Engine: one for the forward pass, the transposed one for the weight's gradient)."""
 
-KEPT_NARROW = frozenset({"attention_input", "mlp", "experts"})
-"""Inputs of linears that nothing else keeps: an 8-bit recipe keeps only their 8-bit copy. The attention's output is
-kept by the attention core too; router, head and embedding stay in 16 bits."""
+KEPT_NARROW = frozenset({"attention_input", "norm_output", "latent", "mlp", "shared_mlp", "experts", "expert_hidden"})
+"""Inputs of linears that nothing else keeps: an 8-bit recipe keeps only their 8-bit copy. Router, head and embedding
+stay in 16 bits."""
+
+KEPT_TWICE = frozenset({"output_projection"})
+"""The attention's output, which the attention core keeps in 16 bits and an 8-bit linear as its copy besides."""
 
 
 def matmul(
@@ -33,6 +38,7 @@ def matmul(
     saved_as: str = "",
     groups: Numbers = 1,
     expert: bool = False,
+    narrow: bool = True,
 ) -> Operator:
     """
     Linear projections of one device: 2 m n k FLOPs forward, twice that backward.
@@ -51,11 +57,12 @@ def matmul(
         Local experts, among which the rows are divided.
     expert
         Whether the weights belong to routed experts.
+    narrow
+        Whether an 8-bit recipe covers this matmul.
     """
     weight = groups * inputs * outputs
     flops = 2 * rows * inputs * outputs
     nbytes = shape.activation_bytes * (rows * inputs + weight + rows * outputs)
-    kept_bytes = shape.linear_input_bytes if saved_as in KEPT_NARROW else shape.activation_bytes
     return Operator(
         name=name,
         kind="grouped_matmul" if expert else "matmul",
@@ -65,7 +72,7 @@ def matmul(
         backward_bytes=2 * nbytes,
         cast_bytes=CAST_BYTES * rows * inputs,
         backward_cast_bytes=CAST_BYTES * rows * outputs,
-        saved_bytes=kept_bytes * saved_elements,
+        saved_bytes=_kept_element_bytes(shape, saved_as, narrow) * saved_elements,
         saved_as=saved_as,
         parameters=weight + groups * bias,
         expert=expert,
@@ -73,6 +80,13 @@ def matmul(
         shards=shape.etp if expert else shape.tp,
         groups=groups,
     )
+
+
+def _kept_element_bytes(shape: Shape, saved_as: str, narrow: bool) -> float:
+    narrow = narrow and shape.linear_input_bytes < shape.activation_bytes
+    if narrow and saved_as in KEPT_NARROW:
+        return shape.linear_input_bytes
+    return shape.activation_bytes + (shape.linear_input_bytes if narrow and saved_as in KEPT_TWICE else 0.0)
 
 
 def elementwise(
@@ -171,6 +185,50 @@ def core_attention(
     )
 
 
+def scores(shape: Shape, *, heads: Numbers) -> tuple[Operator, ...]:
+    """
+    What an attention in several kernels keeps of its scores, all s of a query; nothing if it is one kernel.
+
+    With softmax and dropout in 16 bits 5 a s^2 b / t bytes: softmax's output, dropout's mask and output.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    heads
+        Query heads of this device.
+
+    References
+    ----------
+    Korthikanti et al., arXiv:2205.05198, equation (1).
+    """
+    nbytes = shape.retention.attention_score_bytes * shape.tokens * shape.sequence_length * heads
+    if not shape.retention.attention_score_bytes:
+        return ()
+    return (Operator(name="scores", kind="elementwise", kernels=0, saved_bytes=nbytes, saved_as="core_attention"),)
+
+
+def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
+    """
+    The attention's output as context-parallel all-to-alls leave it by heads, kept beside the one by tokens.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    width
+        Elements per token of this device.
+
+    References
+    ----------
+    Transformer Engine 2.11, ``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``: saves q, k, v and ``out_part``.
+    """
+    if not shape.retention.context_output:
+        return ()
+    nbytes = np.asarray(shape.activation_bytes * shape.tokens * width * (np.asarray(shape.cp) > 1), dtype=np.float64)
+    return (Operator(name="context_output", kind="copy", kernels=0, saved_bytes=nbytes, saved_as="core_attention"),)
+
+
 def readable_keys(shape: Shape, window: int | None = None) -> int:
     """Keys before the causal mask: the whole sequence, or the window."""
     return shape.sequence_length if window is None else min(window, shape.sequence_length)
@@ -190,9 +248,15 @@ def mean_keys(shape: Shape, window: int | None = None) -> float:
     return keys * (1 - keys / (2 * shape.sequence_length)) if shape.causal else keys
 
 
+EAGER_NORM_BYTES = 4
+"""Beyond its 16-bit input: 4 of an fp32 copy instead of 2, and 2 of the normalised input before the weight."""
+
+
 def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     Norms over the hidden size; each keeps its input.
+
+    In several kernels a norm keeps an fp32 copy of it instead, and what it multiplies with its weight.
 
     Parameters
     ----------
@@ -205,6 +269,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     weights = {"rms": 1, "layer": 2, "none": 0}[norm]
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
+    kept = elements * (1 + EAGER_NORM_BYTES / shape.activation_bytes if shape.retention.eager else 1)
     return elementwise(
         name,
         shape,
@@ -212,7 +277,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
         forward_passes=2,
         backward_passes=3,
         kernels=count,
-        saved_elements=elements,
+        saved_elements=kept,
         saved_as="norm",
         parameters=count * weights * shape.hidden_size,
     )

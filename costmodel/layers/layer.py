@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from costmodel.layers.attention import attention_communications, attention_operators
@@ -97,6 +98,7 @@ def mtp_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
 
 
 def _residuals(shape: Shape) -> Operator:
-    """Two additions to the residual stream: two reads and a write each, in both passes."""
+    """Two additions to the residual stream: two reads and a write each, in both passes; keeps dropout's masks."""
     elements = 2 * shape.tokens * shape.hidden_size / shape.sequence_shards
-    return elementwise("residuals", shape, elements=elements, forward_passes=3, backward_passes=3, kernels=2)
+    added = elementwise("residuals", shape, elements=elements, forward_passes=3, backward_passes=3, kernels=2)
+    return replace(added, saved_bytes=shape.retention.dropout_mask_bytes * elements, saved_as="dropout")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.operators.work import Numbers
+from costmodel.spec import Retention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +25,8 @@ class Shape:
         Per element.
     linear_input_bytes
         Per element of a linear's input as it is kept for the backward pass.
+    retention
+        What the software keeps for the backward pass.
     causal
         Whether attention kernels skip the masked half of the scores.
     mbs
@@ -39,6 +42,7 @@ class Shape:
     activation_bytes: float
     causal: bool
     linear_input_bytes: float = 2.0
+    retention: Retention = field(default_factory=Retention)
     mbs: Numbers = 1
     tp: Numbers = 1
     cp: Numbers = 1

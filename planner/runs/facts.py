@@ -12,7 +12,7 @@ import yaml
 
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.spec import Cluster, Device, Model, Network, Precision, Workload
+from costmodel.spec import Cluster, Device, Model, Network, Precision, Retention, Workload
 from costmodel.tables import Facts
 from planner.runs.architectures import Unpredictable, Variant, architecture
 from planner.runs.software import software_of
@@ -22,6 +22,13 @@ GIGA = 1e9
 TERA = 1e12
 TOKENS = 1e12
 """Of a whole training; a step does not depend on it."""
+
+NARROW_WEIGHTS = ("fp8", "mxfp8")
+MASTER_COPY_BYTES = 2.0
+"""Weights in 16 bits, which ``fp8_param_gather`` does without (catalog/precisions.yaml)."""
+
+GRADIENT_BYTES = {"grad_sync_dtype=bf16": 2.0, "BF16 optimizer with fp32 grad accumulation": 6.0}
+"""What notes say of gradients: DeepSpeed's ``BF16_Optimizer`` adds up in FP32 beside the 16-bit gradients."""
 
 PRECISIONS = {
     "bf16": "bf16",
@@ -87,9 +94,10 @@ def facts_of(run: Run, known: References) -> Facts:
     Unpredictable
         If it names what the cost model does not know.
     """
+    model = _model(run, known)
     return Facts(
-        model=_model(run, known),
-        cluster=_cluster(run, known),
+        model=model,
+        cluster=_cluster(run, known, _retention(run, model)),
         workload=Workload(
             global_batch_size=run.global_batch_size,
             sequence_length=run.sequence_length,
@@ -135,14 +143,30 @@ def _stated_count(run: Run, pattern: str) -> int | None:
     return int(stated.group(1)) if stated else None
 
 
+OFFLOADED_LAYERS = re.compile(r"activations:(\d+)layers")
+
+
+def _retention(run: Run, model: Model) -> Retention:
+    """What the row's software keeps, with its generation of attention and the layers that it offloads."""
+    software = software_of(run.framework, run.date)
+    retention = software.retention
+    if run.date >= software.fused_since:
+        retention = replace(retention, attention_score_bytes=0.0)
+    if offloaded := OFFLOADED_LAYERS.search(run.offload):
+        retention = replace(retention, offloaded_fraction=min(int(offloaded.group(1)) / model.num_layers, 1.0))
+    return retention
+
+
 # --- devices and network -----------------------------------------------------------------------------------
 
 
-def _cluster(run: Run, known: References) -> Cluster:
+def _cluster(run: Run, known: References, retention: Retention) -> Cluster:
     internode = _stated_internode_bandwidth(run)
-    key = (run.gpu, run.devices_per_node, run.scale_up_size, internode)
+    key = (run.gpu, run.devices_per_node, run.scale_up_size, internode, retention)
     if key not in known.made:
-        known.made[key] = _placed(_device(run.gpu, known), run, known, internode)
+        device = _device(run.gpu, known)
+        device = replace(device, profile=replace(device.profile, retention=retention))
+        known.made[key] = _placed(device, run, known, internode)
     return Cluster(device=known.made[key], num_devices=run.num_devices)
 
 
@@ -252,17 +276,20 @@ def _plain(name: str) -> str:
 
 
 def _precision(run: Run, known: References) -> Precision:
-    software = software_of(run.framework)
+    software = software_of(run.framework, run.date)
     dtype = run.dtype or software.dtype
     if dtype not in PRECISIONS:
         raise SpecError("dtype", f"'{dtype}' is no known recipe.", did_you_mean(dtype, PRECISIONS))
     precision = catalog.precision(PRECISIONS[dtype])
     if precision.compute not in _device(run.gpu, known).peak_flops:
         raise SpecError("dtype", f"'{run.gpu}' has no {precision.compute} units.")
-    gradient_bytes = 2.0 if "grad_sync_dtype=bf16" in run.notes else software.gradient_bytes
+    gradient_bytes = next((nbytes for words, nbytes in GRADIENT_BYTES.items() if words in run.notes), None)
+    weight_bytes = software.weight_bytes or precision.weight_bytes
+    if software.holds_narrow_weights and precision.compute in NARROW_WEIGHTS:
+        weight_bytes -= MASTER_COPY_BYTES
     return replace(
         precision,
-        gradient_bytes=gradient_bytes,
-        weight_bytes=software.weight_bytes or precision.weight_bytes,
+        gradient_bytes=gradient_bytes or software.gradient_bytes,
+        weight_bytes=weight_bytes,
         optimizer_bytes=software.optimizer_bytes or precision.optimizer_bytes,
     )

@@ -17,7 +17,7 @@ from costmodel.layers import (
     mtp_operators,
 )
 from costmodel.operators.work import Operator
-from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mlp, Model
+from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mlp, Model, Retention
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
 
 LIGHTNING = LinearAttention(variant="lightning", num_key_heads=4, num_value_heads=4, key_head_dim=8, value_head_dim=8)
@@ -205,17 +205,60 @@ def test_saved_activations_of_an_expert_layer():
     """N' = N k = 32: inputs D N' h = 2048, outputs to be weighted 2048, inside 2 D N' g = 3072 and 1536."""
     found = saved(LAYERS["experts"], a_shape())
 
-    assert found["router"] == 2 * 16 * 32 + 2 * 16 * 4
-    assert found["experts"] == 2048 + 1536 + 2048
-    assert found["expert_activation"] == 3072
+    assert (found["norm_output"], found["router"]) == (2 * 16 * 32, 2 * 16 * 4)
+    assert found["experts"] == 2048 + 2048
+    assert (found["expert_activation"], found["expert_hidden"]) == (3072, 1536)
+
+
+def test_weighted_activations_keep_no_outputs_of_experts():
+    """Since Megatron-Core 0.12 the router's scores weight the inner activation, whose input is kept anyway."""
+    found = saved(LAYERS["experts"], a_shape(retention=Retention(expert_output=False)))
+
+    assert found["experts"] == 2048
+
+
+def test_several_kernels_keep_what_they_hand_on():
+    """
+    Scores, dropout's masks, and eager norms and activations.
+
+    Korthikanti et al., equation (1): 5 a s^2 b of scores and 2 s b h of masks; an fp32 copy of a norm's input and the
+    normalised input are 6 bytes per element instead of 2; SwiGLU keeps the gate's activation too.
+    """
+    one_kernel = saved(LAYERS["dense"], a_shape())
+    several = saved(
+        LAYERS["dense"], a_shape(retention=Retention(attention_score_bytes=5, dropout_mask_bytes=1, eager=True))
+    )
+
+    assert several["core_attention"] == 5 * 4 * 8**2 * 2
+    assert several["dropout"] == 2 * 16 * 32
+    assert several["norm"] == 3 * one_kernel["norm"]
+    assert several["activation"] == 1.5 * one_kernel["activation"]
+
+
+def test_all_to_all_context_parallelism_keeps_the_output_twice():
+    """Transformer Engine saves it by heads, the projection behind it by tokens; one rank exchanges nothing."""
+    shapes = {cp: a_shape(cp=cp, retention=Retention(context_output=True)) for cp in (1, 2)}
+
+    found = {cp: saved(LAYERS["dense"], shape) for cp, shape in shapes.items()}
+
+    assert found[2]["core_attention"] == found[2]["output_projection"]
+    assert "core_attention" not in found[1]
+
+
+def test_8_bit_recipes_keep_their_copy_of_the_attention_output():
+    """The core keeps it in 16 bits, the projection in 8: 2 + 1 bytes; the feed-forward's input only in 8."""
+    wide, narrow = saved(LAYERS["dense"], a_shape()), saved(LAYERS["dense"], a_shape(linear_input_bytes=1.0))
+
+    assert narrow["output_projection"] == 1.5 * wide["output_projection"]
+    assert narrow["mlp"] == wide["mlp"] / 2
 
 
 def test_shared_experts_add_their_width_for_all_tokens():
     """2 D N g + D N g with g = 12; their input is the router's."""
     layer = Layer(attention=a_model().layers[0].attention, feed_forward=replace(SHARED, shared_gate=False))
 
-    assert saved(layer, a_shape())["activation"] == 2 * 2 * 16 * 12
-    assert saved(layer, a_shape())["mlp"] == 2 * 16 * 12
+    assert saved(layer, a_shape())["shared_activation"] == 2 * 2 * 16 * 12
+    assert saved(layer, a_shape())["shared_mlp"] == 2 * 16 * 12
 
 
 def test_latent_attention_keeps_latents_and_unfolded_heads():
@@ -223,7 +266,7 @@ def test_latent_attention_keeps_latents_and_unfolded_heads():
     found = saved(LAYERS["latent"], a_shape())
 
     assert found["qkv"] == 2 * 16 * 4 * (12 + 12 + 8)
-    assert found["attention_input"] == 2 * 16 * (32 + 12 + 10)
+    assert (found["norm_output"], found["latent"]) == (2 * 16 * 32, 2 * 16 * (12 + 10))
     assert found["norm"] == 2 * 16 * (2 * 32 + 12 + 10)
 
 
@@ -349,5 +392,6 @@ def test_modules_of_saved_bytes_are_known(kind: str):
 
     assert modules <= {
         "norm", "qkv", "core_attention", "attention_input", "output_projection", "router", "mlp", "activation",
-        "experts", "expert_activation", "embedding", "head",
+        "experts", "expert_activation", "expert_hidden", "shared_mlp", "shared_activation", "norm_output", "latent",
+        "embedding", "head",
     }  # fmt: skip

@@ -50,7 +50,7 @@ def full_recompute_leaves_nothing_to_offload(*, recompute: Ints, activation_offl
     MoFa, arXiv 2511.09837, equations (31) and (33): full recomputation and offloading leave the same bytes, the
     inputs of the layers, and Table 5 uses one or the other.
     """
-    return implies(activation_offload, recompute < Recompute.FULL)
+    return implies(activation_offload, recompute != Recompute.FULL)
 
 
 def gradient_sharding_excludes_pipelines(*, pp: Ints, sharding: Ints) -> Holds:

@@ -89,7 +89,7 @@ def ep_overlap_excludes_full_recompute(*, recompute: Ints, ep_overlap: Flags) ->
     ----------
     Megatron-LM, megatron/core/transformer/transformer_config.py:1871.
     """
-    return implies(ep_overlap, recompute < Recompute.FULL)
+    return implies(ep_overlap, recompute != Recompute.FULL)
 
 
 def ep_overlap_in_a_pipeline_needs_interleaving(*, pp: Ints, vpp: Ints, ep_overlap: Flags) -> Holds:

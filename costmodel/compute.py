@@ -28,16 +28,11 @@ from costmodel.layers.shape import Shape
 from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.recompute import per_module
 from costmodel.spec import Cluster, Layer, Model, Profile, Workload
-
-SELECTIVE_OPERATORS = frozenset({"qkv", "q_up", "kv_up", "qk_norm", "rotary", "core_attention", "softmax"})
-"""What selective recomputation computes again: Q, K, V and the attention core (MoFa, equation (30))."""
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
 """The attention core: scores, softmax, weighted values."""
-
-SELECTIVE_MODULES = frozenset({"qkv", "core_attention"})
-"""Saved bytes that selective recomputation drops: attention's intermediates (MoFa, equation (29))."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +46,8 @@ class LayerSeconds:
         Computation.
     core_forward, core_backward
         The attention core in it.
-    attention_forward
-        Query, key and value projections and the attention core in ``forward``: what (30) computes again.
+    module_forward
+        What of ``forward`` each module computes again, on one more axis in the order of ``MODULES``.
     tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
         Communication alone.
     host_forward, host_backward
@@ -63,7 +58,7 @@ class LayerSeconds:
     backward: NDArray[np.float64]
     core_forward: NDArray[np.float64]
     core_backward: NDArray[np.float64]
-    attention_forward: NDArray[np.float64]
+    module_forward: NDArray[np.float64]
     tp_forward: NDArray[np.float64]
     tp_backward: NDArray[np.float64]
     cp_forward: NDArray[np.float64]
@@ -128,6 +123,7 @@ def layer_shape(
         causal=profile.causal_attention and profile.fused_attention,
         fused_attention=profile.fused_attention,
         sends_tokens_once=profile.expert_dispatch == "tokens",
+        retention=profile.retention,
         mbs=mbs,
         tp=tp,
         cp=cp,
@@ -163,7 +159,11 @@ def layer_seconds(
     )
     times = operator_times(cluster.device, workload.precision.compute)
     parts = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
-    return LayerSeconds(**{name: shape.stack(part[name] for part in parts) for name in parts[0]})
+    modules = [shape.stack(_module_seconds(layer_operators(layer, shape), times)) for layer in model.kinds]
+    return LayerSeconds(
+        module_forward=np.stack(modules, axis=-2),
+        **{name: shape.stack(part[name] for part in parts) for name in parts[0]},
+    )
 
 
 def edge_seconds(
@@ -204,13 +204,11 @@ def edge_seconds(
 def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes) -> dict[str, Numbers]:
     operators = layer_operators(layer, shape)
     core = [operator for operator in operators if operator.name in CORE_OPERATORS]
-    attention = [operator for operator in operators if operator.name in SELECTIVE_OPERATORS]
     parts: dict[str, Numbers] = {
         "forward": _forward(operators, times),
         "backward": _backward(operators, times),
         "core_forward": _forward(core, times),
         "core_backward": _backward(core, times),
-        "attention_forward": _forward(attention, times),
     }
     communications = layer_communications(layer, shape)
     parts |= _host(operators, communications, shape, cluster.device.profile)
@@ -232,7 +230,7 @@ def _host(
     if profile.cuda_graphs == "full":
         return {"host_forward": 0.0, "host_backward": 0.0}
     launched = [one for one in operators if one.is_routed or profile.cuda_graphs == "none"]
-    forward = sum((one.kernels if one.launches is None else one.launches for one in launched), start=np.float64(0.0))
+    forward = sum((one.kernels + one.more_launches for one in launched), start=np.float64(0.0))
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one in communications:
         is_called = (np.asarray(one.nbytes) > 0) & (np.asarray(_group(one, shape).ranks) > 1)
@@ -246,6 +244,10 @@ def _host(
 
 def _group(communication: Communication, shape: Shape) -> Group:
     return layer_group(communication.group, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
+
+
+def _module_seconds(operators: tuple[Operator, ...], times: OperatorTimes) -> list[Numbers]:
+    return per_module(operators, map(times.forward_seconds, operators), dropped=False)
 
 
 def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:

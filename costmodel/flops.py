@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
-from costmodel.compute import SELECTIVE_OPERATORS
 from costmodel.layers import Shape, head_operators, layer_operators, mtp_operators
 from costmodel.operators.work import BETWEEN_TOKENS, MEMORY_BOUND, Operator
 from costmodel.parameters import whole_shape
+from costmodel.recompute import CONTENTS, recomputes
 from costmodel.spec import Model
 from costmodel.strategy import Recompute
 
@@ -79,8 +79,8 @@ def recomputed_flops_per_token(
     """
     FLOPs per token that the backward pass computes again, the difference between HFU and MFU.
 
-    Full recomputation repeats the forward pass of all layers, selective recomputation the projections to Q, K and V
-    and the attention core. The head is never recomputed.
+    Full recomputation repeats the forward pass of all layers, other values that of their modules (selective: the
+    projections to Q, K and V and the attention core). The head is never recomputed.
 
     Parameters
     ----------
@@ -100,12 +100,17 @@ def recomputed_flops_per_token(
         layer: sum(
             float(operator.flops)
             for operator in layer_operators(layer, shape)
-            if operator.kind not in MEMORY_BOUND
-            and (recompute == Recompute.FULL or operator.name in SELECTIVE_OPERATORS)
+            if operator.kind not in MEMORY_BOUND and (recompute == Recompute.FULL or _repeated(operator, recompute))
         )
         for layer in model.kinds
     }
     return sum(by_kind[layer] for layer in (*model.layers, *model.mtp_layers)) / sequence_length
+
+
+def _repeated(operator: Operator, recompute: Recompute) -> bool:
+    return any(
+        operator.name in module.repeats and recomputes(name, recompute=recompute) for name, module in CONTENTS.items()
+    )
 
 
 def _forward_operators(model: Model, shape: Shape) -> Iterable[Operator]:

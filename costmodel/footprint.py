@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.compute import SELECTIVE_MODULES, layer_shape
+from costmodel.compute import layer_shape
 from costmodel.layers import embedding_operators, head_operators, layer_operators, mtp_edge_operators
+from costmodel.layers.shape import Shape
 from costmodel.operators.work import Numbers, Operator
+from costmodel.recompute import per_module
 from costmodel.spec import Cluster, Model, Workload
 
 
@@ -25,17 +27,20 @@ class LayerFootprint:
         Parameters.
     saved_bytes
         Activations of one micro-batch between forward and backward.
-    attention_bytes
-        The share of them that selective recomputation drops.
+    module_bytes
+        The share of them that recomputing each module drops, modules on one more axis.
     input_bytes
         The layer's input.
+    gradient_bytes
+        Gradients of activations alive at once in its backward pass.
     """
 
     dense_parameters: NDArray[np.float64]
     expert_parameters: NDArray[np.float64]
     saved_bytes: NDArray[np.float64]
-    attention_bytes: NDArray[np.float64]
+    module_bytes: NDArray[np.float64]
     input_bytes: NDArray[np.float64]
+    gradient_bytes: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +52,10 @@ class EdgeFootprint:
     ----------
     embedding_parameters, head_parameters, mtp_parameters
         Parameters; those of MTP around its transformer layers, which count as layers of the last rank.
+    layer_shapes_parameters, head_shape_parameters
+        One weight of each shape in the layers; the head's weight.
+    gradient_bytes
+        The embedding's gradient as the backward pass makes it.
     last_saved_bytes
         Activations of one micro-batch of head, loss and MTP.
     """
@@ -54,6 +63,9 @@ class EdgeFootprint:
     embedding_parameters: NDArray[np.float64]
     head_parameters: NDArray[np.float64]
     mtp_parameters: NDArray[np.float64]
+    layer_shapes_parameters: NDArray[np.float64]
+    head_shape_parameters: NDArray[np.float64]
+    gradient_bytes: NDArray[np.float64]
     last_saved_bytes: NDArray[np.float64]
 
 
@@ -79,8 +91,9 @@ def layer_footprint(
         dense_parameters=shape.stack(_parameters(layer, expert=False) for layer in layers),
         expert_parameters=shape.stack(_parameters(layer, expert=True) for layer in layers),
         saved_bytes=shape.stack(_saved(layer) for layer in layers),
-        attention_bytes=shape.stack(_saved(o for o in layer if o.saved_as in SELECTIVE_MODULES) for layer in layers),
+        module_bytes=np.stack([shape.stack(_dropped(layer)) for layer in layers], axis=-2),
         input_bytes=shape.stack(layer_input for _ in layers),
+        gradient_bytes=shape.stack(_gradients(layer, shape) for layer in layers),
     )
 
 
@@ -119,12 +132,48 @@ def edge_footprint(
         embedding_parameters=embedding_parameters,
         head_parameters=zero + _parameters(head, expert=False) + copy,
         mtp_parameters=zero + _parameters(mtp, expert=False),
+        layer_shapes_parameters=zero + _one_of_each_shape(layer_operators(layer, shape) for layer in model.kinds),
+        head_shape_parameters=zero + _one_of_each_shape([head]),
+        gradient_bytes=embedding_parameters * shape.activation_bytes,
         last_saved_bytes=zero + _saved(head) + _saved(mtp),
     )
 
 
+def _one_of_each_shape(layers: Iterable[Iterable[Operator]]) -> Numbers:
+    """Weights of matmuls, those of one name once: the largest of all kinds of layers, one expert of many."""
+    largest: dict[str, Numbers] = {}
+    for operator in (operator for layer in layers for operator in layer if "matmul" in operator.kind):
+        weight = operator.parameters / operator.groups
+        largest[operator.name] = np.maximum(largest.get(operator.name, 0.0), weight)
+    return sum(largest.values(), start=0.0)
+
+
 def _parameters(operators: Iterable[Operator], *, expert: bool) -> Numbers:
     return sum((operator.parameters for operator in operators if operator.expert == expert), start=0.0)
+
+
+def _gradients(operators: Iterable[Operator], shape: Shape) -> Numbers:
+    """
+    The widest pair of gradients, of an operator's output and of its input.
+
+    That is at the activation, whose gradients are as large as its traffic without what it kept; or at the scores of an
+    attention in several kernels.
+    """
+    gradients = 2 * shape.activation_bytes / max(shape.retention.attention_score_bytes, shape.activation_bytes)
+    largest: Numbers = 0.0
+    for operator in operators:
+        if operator.name in ACTIVATIONS:
+            largest = np.maximum(largest, operator.bytes)
+        if operator.name == "softmax":
+            largest = np.maximum(largest, operator.saved_bytes * gradients)
+    return largest
+
+
+ACTIVATIONS = ("activation", "expert_activation")
+
+
+def _dropped(operators: tuple[Operator, ...]) -> list[Numbers]:
+    return per_module(operators, (operator.saved_bytes for operator in operators), dropped=True)
 
 
 def _saved(operators: Iterable[Operator]) -> Numbers:

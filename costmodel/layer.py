@@ -17,6 +17,7 @@ from costmodel.compute import LayerSeconds, layer_seconds
 from costmodel.footprint import LayerFootprint, layer_footprint
 from costmodel.memory import kept_bytes
 from costmodel.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
+from costmodel.recompute import over_modules, recomputes
 from costmodel.spec import Device, Profile
 from costmodel.strategy import Recompute
 from costmodel.tables import Facts, lookup
@@ -76,7 +77,9 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     contention = np.where(tp_overlap, 0.0, device.profile.tp_contention)
     again = seconds.forward + contention * seconds.tp_forward + tp_forward + cp_forward + seconds.ep_forward
     recompute = recompute_seconds(
-        again, seconds.attention_forward + cp_forward, recompute=over_kinds(decisions["recompute"])
+        again,
+        modules_forward(seconds, tp_forward, cp_forward, recompute=over_kinds(decisions["recompute"])),
+        recompute=over_kinds(decisions["recompute"]),
     )
     offload = _offload_exposed(
         device,
@@ -152,7 +155,19 @@ def ep_exposed(seconds: LayerSeconds, profile: Profile, *, ep_overlap: NDArray[n
     )
 
 
-def recompute_seconds(forward_seconds: Array, attention_seconds: Array, *, recompute: NDArray[Any]) -> Array:
+def modules_forward(seconds: LayerSeconds, tp_forward: Array, cp_forward: Array, *, recompute: NDArray[Any]) -> Array:
+    """
+    Forward pass of the modules that a decision recomputes, with the exposed communication inside them.
+
+    The context-parallel ring belongs to the attention core, the all-to-alls to the experts, and of the tensor-parallel
+    collectives, which attention and feed-forward need alike, half to a dense feed-forward.
+    """
+    inside = (("core_attention", cp_forward), ("experts", seconds.ep_forward), ("mlp", tp_forward / 2))
+    communication = [np.where(recomputes(name, recompute=recompute), time, 0.0) for name, time in inside]
+    return np.asarray(over_modules(seconds.module_forward, recompute=recompute) + sum(communication))
+
+
+def recompute_seconds(forward_seconds: Array, modules_seconds: Array, *, recompute: NDArray[Any]) -> Array:
     r"""
     What recomputation adds to the backward pass.
 
@@ -162,8 +177,8 @@ def recompute_seconds(forward_seconds: Array, attention_seconds: Array, *, recom
     ----------
     forward_seconds
         The whole forward pass, its exposed communication included.
-    attention_seconds
-        Projections of queries, keys and values and the attention core, with the context-parallel ring between them.
+    modules_seconds
+        The recomputed modules alone: for (30) projections of queries, keys and values and the attention core.
     recompute
         Decision.
 
@@ -171,8 +186,7 @@ def recompute_seconds(forward_seconds: Array, attention_seconds: Array, *, recom
     ----------
     MoFa, arXiv:2511.09837, equations (30) and (32).
     """
-    selective = np.where(recompute == int(Recompute.SELECTIVE), attention_seconds, 0.0)
-    return np.where(recompute == int(Recompute.FULL), forward_seconds, selective)
+    return np.where(recompute == int(Recompute.FULL), forward_seconds, modules_seconds)
 
 
 def host_exposed(
@@ -214,7 +228,7 @@ def _offload_exposed(
     ----------
     MoFa, arXiv:2511.09837, equations (34) and (35).
     """
-    kept = kept_bytes(footprint.saved_bytes, footprint.attention_bytes, footprint.input_bytes, recompute=recompute)
+    kept = kept_bytes(footprint.saved_bytes, footprint.module_bytes, footprint.input_bytes, recompute=recompute)
     slowdowns = device.profile.slowdowns | {"processors_taken": 0.0}  # the copy engines move them
     down = exposed_beside_seconds(kept / device.device_to_host_bandwidth, forward_seconds, **slowdowns)
     up = exposed_beside_seconds(kept / device.host_to_device_bandwidth, backward_seconds, **slowdowns)

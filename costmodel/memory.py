@@ -7,10 +7,12 @@ Every quantity is for one pipeline rank; the planner takes the fullest.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.operators.work import Numbers
 from costmodel.optimizer import state_shards
-from costmodel.spec import Precision
+from costmodel.recompute import over_modules
+from costmodel.spec import Precision, Retention
 from costmodel.strategy import Recompute, Sharding
 
 
@@ -50,12 +52,11 @@ def optimizer_bytes(precision: Precision, *, parameters: Numbers, group_ranks: N
 
 
 def activation_bytes(
-    saved_bytes: Numbers,
-    attention_bytes: Numbers,
+    retention: Retention,
+    kept_bytes: Numbers,
     input_bytes: Numbers,
     *,
     microbatches_in_flight: Numbers,
-    recompute: Numbers,
     activation_offload: Numbers,
 ) -> Numbers:
     r"""
@@ -68,48 +69,64 @@ def activation_bytes(
 
     Parameters
     ----------
-    saved_bytes, attention_bytes, input_bytes
-        Of all layers of the rank, one micro-batch: A, A_attn, A_in.
+    retention
+        Which part of the layers is offloaded.
+    kept_bytes, input_bytes
+        Of all layers of the rank, one micro-batch: :func:`kept_bytes`, A_in.
     microbatches_in_flight
         Micro-batches alive on the rank, n (chunks in flight / chunks per rank).
-    recompute, activation_offload
-        Decisions.
+    activation_offload
+        Decision.
     """
-    kept = kept_bytes(saved_bytes, attention_bytes, input_bytes, recompute=recompute)
     resident = np.minimum(microbatches_in_flight, 1.0) * input_bytes
-    return np.where(np.asarray(activation_offload) > 0, resident, microbatches_in_flight * kept)
+    here, there = microbatches_in_flight * kept_bytes, retention.offloaded_fraction
+    return np.where(np.asarray(activation_offload) > 0, there * resident + (1 - there) * here, here)
 
 
-def kept_bytes(saved_bytes: Numbers, attention_bytes: Numbers, input_bytes: Numbers, *, recompute: Numbers) -> Numbers:
-    """Activations of one micro-batch that are kept, on the device or the host: (5), (29) or (31)."""
+def kept_bytes(
+    saved_bytes: Numbers, module_bytes: NDArray[np.float64], input_bytes: Numbers, *, recompute: Numbers
+) -> Numbers:
+    """
+    Activations of one micro-batch that are kept, on the device or the host: (5), (29) or (31).
+
+    Parameters
+    ----------
+    saved_bytes, input_bytes
+        All that the backward pass reads, A; the layer's input, A_in.
+    module_bytes
+        What recomputation drops of it, modules on the last axis.
+    recompute
+        Decision.
+    """
     recompute = np.asarray(recompute)
-    selective = np.where(recompute == int(Recompute.SELECTIVE), saved_bytes - attention_bytes, saved_bytes)
-    return np.where(recompute == int(Recompute.FULL), input_bytes, selective)
+    dropped = over_modules(module_bytes, recompute=recompute)
+    return np.where(recompute == int(Recompute.FULL), input_bytes, saved_bytes - dropped)
 
 
 def working_bytes(
-    largest_layer_bytes: Numbers, largest_attention_bytes: Numbers, *, recompute: Numbers, activation_offload: Numbers
+    saved_bytes: Numbers, module_bytes: NDArray[np.float64], *, recompute: Numbers, activation_offload: Numbers
 ) -> Numbers:
     """
     Activations of the layer at work that are not among the resident ones, per working layer of the profile.
 
-    A whole layer under full recomputation, its attention under selective; with offloading two layers are in transit or
+    A whole layer under full recomputation, else its recomputed modules; with offloading two layers are in transit or
     at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)).
+
+    Parameters
+    ----------
+    saved_bytes, module_bytes
+        Of one layer, as in :func:`kept_bytes`.
+    recompute, activation_offload
+        Decisions.
     """
     recompute = np.asarray(recompute)
-    recomputed = np.where(recompute == int(Recompute.FULL), largest_layer_bytes, 0.0)
-    recomputed = recomputed + np.where(recompute == int(Recompute.SELECTIVE), largest_attention_bytes, 0.0)
-    return np.where(np.asarray(activation_offload) > 0, 2 * largest_layer_bytes, recomputed)
+    dropped = over_modules(module_bytes, recompute=recompute)
+    recomputed = np.where(recompute == int(Recompute.FULL), saved_bytes, dropped)
+    return np.where(np.asarray(activation_offload) > 0, 2 * np.asarray(saved_bytes), recomputed)
 
 
 def offloaded_bytes(
-    saved_bytes: Numbers,
-    attention_bytes: Numbers,
-    input_bytes: Numbers,
-    *,
-    microbatches_in_flight: Numbers,
-    recompute: Numbers,
-    activation_offload: Numbers,
+    retention: Retention, kept_bytes: Numbers, *, microbatches_in_flight: Numbers, activation_offload: Numbers
 ) -> Numbers:
     """
     Activations of a rank's layers that wait in host memory.
@@ -118,8 +135,8 @@ def offloaded_bytes(
     ----------
     MoFa, arXiv:2511.09837, the capacity limit of (33)-(35).
     """
-    kept = kept_bytes(saved_bytes, attention_bytes, input_bytes, recompute=recompute)
-    return np.where(np.asarray(activation_offload) > 0, microbatches_in_flight * kept, 0.0)
+    waiting = retention.offloaded_fraction * np.asarray(microbatches_in_flight) * kept_bytes
+    return np.where(np.asarray(activation_offload) > 0, waiting, 0.0)
 
 
 def gathered_bytes(precision: Precision, *, largest_layer_parameters: Numbers, sharding: Numbers) -> Numbers:

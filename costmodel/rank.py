@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.footprint import LayerFootprint, edge_footprint, layer_footprint
+from costmodel.footprint import EdgeFootprint, LayerFootprint, edge_footprint, layer_footprint
 from costmodel.groups import Group, dense_data_group, expert_data_group, sharding_group
 from costmodel.layer import Array, Decisions, over_kinds
 from costmodel.memory import (
     activation_bytes,
     gathered_bytes,
     gradient_bytes,
+    kept_bytes,
     offloaded_bytes,
     optimizer_bytes,
     weight_bytes,
@@ -24,7 +25,7 @@ from costmodel.memory import (
 )
 from costmodel.operators.work import Numbers
 from costmodel.pipeline import chunks_in_flight
-from costmodel.spec import Precision
+from costmodel.spec import Precision, Profile
 from costmodel.stages import Stages, stages
 from costmodel.tables import Facts, lookup, microbatches
 
@@ -74,11 +75,11 @@ class RankBytes:
     logits
         Saved by head, loss and MTP.
     working
-        Of the layer at work, while the others are recomputed or offloaded.
+        Of the layer at work: its activations while the others are recomputed or offloaded, its gradients.
     gathered
         Whole weights of the layers at work under sharded weights.
     buffers
-        Copies of the embedding that the framework keeps.
+        Copies of the embedding, gradients to hand on, and workspaces that the framework keeps.
     runtime
         Driver, communication library, allocator.
     """
@@ -155,28 +156,29 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     recompute, offload = over_kinds(decisions["recompute"]), over_kinds(decisions["activation_offload"])
     sharding, in_flight = over_kinds(decisions["sharding"]), microbatches_in_flight(facts, decisions, held)
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
-    activations = _over_alive_layers(
-        partial(activation_bytes, recompute=recompute, activation_offload=offload), held, layer, in_flight
-    )
-    working = working_bytes(
-        _largest(layer.saved_bytes), _largest(layer.attention_bytes), recompute=recompute, activation_offload=offload
-    )
+    kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
+    alive = partial(activation_bytes, profile.retention, activation_offload=offload)
+    working = working_bytes(layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload)
     largest_layer = np.maximum(
         _largest(layer.dense_parameters + layer.expert_parameters),
         np.maximum(held.first * over_kinds(edge.embedding_parameters), held.last * over_kinds(edge.head_parameters)),
     )
-    ones = np.ones_like(held.rank)
-    return RankBytes(
+    ones, logits = np.ones_like(held.rank), held.last * over_kinds(edge.last_saved_bytes)
+    at_work = ones * profile.working_layers * _largest(np.asarray(working))
+    if profile.retention.follows_the_backward_pass:
+        at_work = _beside_the_waiting(at_work, logits, layer, edge, held, _over_layers(held.layers, np.asarray(kept)))
+    allocated = RankBytes(
         weights=states(weight_bytes),
         gradients=states(gradient_bytes),
         optimizer=np.where(over_kinds(decisions["optimizer_offload"]), 0.0, states(optimizer_bytes)),
-        activations=np.asarray(activations),
-        logits=held.last * over_kinds(edge.last_saved_bytes),
-        working=ones * profile.working_layers * working,
+        activations=_over_alive_layers(alive, held, in_flight, kept, layer.input_bytes),
+        logits=logits,
+        working=at_work,
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
-        buffers=held.first * profile.embedding_buffers * BUFFER_BYTES * over_kinds(edge.embedding_parameters),
-        runtime=ones * profile.runtime_bytes,
+        buffers=_buffer_bytes(profile, edge, held),
+        runtime=0.0 * ones,
     )
+    return replace(allocated, runtime=profile.runtime_bytes + profile.retention.fragmentation * allocated.total)
 
 
 def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
@@ -193,10 +195,12 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
     offloaded = partial(
         offloaded_bytes,
-        recompute=over_kinds(decisions["recompute"]),
+        facts.cluster.device.profile.retention,
         activation_offload=over_kinds(decisions["activation_offload"]),
     )
-    activations = _over_alive_layers(offloaded, held, layer, microbatches_in_flight(facts, decisions, held))
+    recompute, in_flight = over_kinds(decisions["recompute"]), microbatches_in_flight(facts, decisions, held)
+    kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
+    activations = _over_alive_layers(offloaded, held, in_flight, kept)
     return np.asarray(np.where(over_kinds(decisions["optimizer_offload"]), states, 0.0) + activations)
 
 
@@ -234,21 +238,38 @@ def _state_bytes(
     )
 
 
-def _over_alive_layers(nbytes: Callable[..., Numbers], held: Stages, layer: LayerFootprint, in_flight: Array) -> Array:
+def _over_alive_layers(nbytes: Callable[..., Numbers], held: Stages, in_flight: Array, *per_kind: Numbers) -> Array:
     """Activations of a rank's layers in all micro-batches in flight; of MTP, in the last chunk, one at most."""
     once = np.minimum(in_flight, 1.0)
     parts = ((held.layers - held.mtp_layers, in_flight), (held.mtp_layers, once))
     return np.asarray(
         sum(
-            nbytes(
-                _over_layers(layers, layer.saved_bytes),
-                _over_layers(layers, layer.attention_bytes),
-                _over_layers(layers, layer.input_bytes),
-                microbatches_in_flight=alive,
-            )
+            nbytes(*(_over_layers(layers, np.asarray(one)) for one in per_kind), microbatches_in_flight=alive)
             for layers, alive in parts
         )
     )
+
+
+def _beside_the_waiting(
+    recomputed: Array, logits: Array, layer: LayerFootprint, edge: EdgeFootprint, held: Stages, microbatch: Array
+) -> Array:
+    """
+    What the backward pass needs beside the activations that wait and beyond the logits, where it needs most.
+
+    In the first layers the recomputed activations with their gradients, when the logits are gone; in the end the whole
+    gradient of the embedding, when the layers of its micro-batch are done too.
+    """
+    in_layers = recomputed + _largest(layer.gradient_bytes) - logits
+    in_embedding = held.first * over_kinds(edge.gradient_bytes) - microbatch - logits
+    return np.asarray(np.maximum(np.maximum(in_layers, in_embedding), 0.0))
+
+
+def _buffer_bytes(profile: Profile, edge: EdgeFootprint, held: Stages) -> Array:
+    """Copies of the embedding, gradients to hand on, workspaces."""
+    embedding = held.first * profile.embedding_buffers * BUFFER_BYTES * over_kinds(edge.embedding_parameters)
+    shapes = over_kinds(edge.layer_shapes_parameters) + held.last * over_kinds(edge.head_shape_parameters)
+    retention = profile.retention
+    return np.asarray(embedding + retention.weight_gradient_bytes * shapes + retention.workspace_bytes)
 
 
 def _over_layers(layers: Array, per_kind: Array) -> Array:

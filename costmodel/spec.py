@@ -404,6 +404,51 @@ class DpBandwidth:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Retention:
+    """
+    What the software keeps in device memory for the backward pass, where it differs from the fewest tensors.
+
+    Parameters
+    ----------
+    attention_score_bytes
+        Per score of an attention that is not one kernel; 0: flash attention.
+    dropout_mask_bytes
+        Per element that attention and feed-forward add to the residual stream; 0: no dropout.
+    logit_bytes
+        Alive per logit where the loss is computed: fp32 copies, softmax, gradients.
+    context_output
+        Whether context parallelism keeps the attention's output in two layouts (all-to-all instead of a ring).
+    expert_output
+        Whether the router's scores weight what experts put out, which is kept for it; else their inner activation.
+    weight_gradient_bytes
+        Per parameter of one weight of each shape: gradients that are held to be handed on, not to be read.
+    workspace_bytes
+        What matmul libraries take from the framework's allocator.
+    eager
+        Whether norms and gated activations are several kernels each, which keep what they hand on.
+    follows_the_backward_pass
+        Whether the peak is sought along the backward pass: first the loss, then the layer at work with its gradients.
+        Else the loss and the recomputed layer count both, and gradients of activations do not.
+    fragmentation
+        Memory that the allocator holds beyond what is allocated, as a share of that.
+    offloaded_fraction
+        Share of the layers whose activations wait in host memory where activations are offloaded.
+    """
+
+    attention_score_bytes: NotNegative = 0.0
+    dropout_mask_bytes: NotNegative = 0.0
+    logit_bytes: Positive = 4.0
+    context_output: bool = False
+    expert_output: bool = True
+    weight_gradient_bytes: NotNegative = 0.0
+    workspace_bytes: NotNegative = 0.0
+    eager: bool = False
+    follows_the_backward_pass: bool = False
+    fragmentation: NotNegative = 0.0
+    offloaded_fraction: Fraction = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Profile:
     """
     What a device achieves with its software: few constants, each physical, each with its source in the catalog.
@@ -475,6 +520,8 @@ class Profile:
         Layers whose activations are in device memory while the others are offloaded or recomputed.
     embedding_buffers
         Extra 16-bit copies of the embedding that the framework keeps on its rank.
+    retention
+        What its software keeps in device memory.
     optimizer_bytes_per_parameter
         Device memory traffic of one parameter's update.
     parameter_pass_seconds
@@ -524,6 +571,7 @@ class Profile:
     runtime_bytes: NotNegative
     working_layers: NotNegative = 1.0
     embedding_buffers: NotNegative = 0.0
+    retention: Retention = field(default_factory=Retention)
     optimizer_bytes_per_parameter: NotNegative = 30.0
     parameter_pass_seconds: NotNegative = 0.0
     cpu_parameters_per_second: Positive

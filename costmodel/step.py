@@ -41,6 +41,7 @@ from costmodel.rank import (
     rank_parameters,
     sharing_groups,
 )
+from costmodel.recompute import over_modules
 from costmodel.spec import Cluster, Model, Workload
 from costmodel.stages import Stages
 from costmodel.strategy import Recompute, Sharding
@@ -377,8 +378,8 @@ def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[A
     """Computation of one micro-batch on each rank behind which communication can hide: forward and backward."""
     seconds = lookup(layer_seconds, facts, decisions)
     recompute = over_kinds(decisions["recompute"])
-    selective = np.where(recompute == int(Recompute.SELECTIVE), seconds.attention_forward, 0.0)
-    again = np.where(recompute == int(Recompute.FULL), seconds.forward, selective)
+    modules = over_modules(seconds.module_forward, recompute=recompute)
+    again = np.where(recompute == int(Recompute.FULL), seconds.forward, modules)
     forward = (held.layers * seconds.forward[..., None, :]).sum(axis=-1)
     backward = (held.layers * (seconds.backward + again)[..., None, :]).sum(axis=-1)
     return np.asarray(forward), np.asarray(backward)

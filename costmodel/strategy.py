@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 
 class Decision(IntEnum):
@@ -14,6 +14,18 @@ class Decision(IntEnum):
     def text(self) -> str:
         """The name as job files and reports spell it."""
         return self.name.lower()
+
+    @classmethod
+    def named(cls, text: str) -> Self:
+        """
+        The decision of a name.
+
+        Raises
+        ------
+        KeyError
+            If there is none.
+        """
+        return {member.text: member for member in cls}[text]
 
 
 class Sharding(Decision):
@@ -25,12 +37,63 @@ class Sharding(Decision):
     WEIGHTS = 3
 
 
+MODULES = ("core_attention", "qkv", "norms", "mlp", "shared_experts", "expert_activation", "experts")
+"""Modules of a layer that can be computed again alone (``recompute.CONTENTS`` says what is in them)."""
+
+INSIDE = {"experts": ("shared_experts", "expert_activation")}
+"""Modules that are parts of others."""
+
+
 class Recompute(Decision):
-    """What the backward pass computes again instead of keeping it."""
+    """
+    What the backward pass computes again instead of keeping it.
+
+    Besides its members it has a value for every set of modules, such as ``Recompute.of("core_attention", "mlp")``:
+    a bit for each module, behind those of the members.
+    """
 
     NONE = 0
     SELECTIVE = 1
     FULL = 2
+
+    @classmethod
+    def of(cls, *modules: str) -> Recompute:
+        """
+        The decision to compute some modules again, and what is inside them.
+
+        >>> Recompute.of("mlp", "core_attention").text
+        'core_attention+mlp'
+        """
+        whole = {part for module in modules for part in (module, *INSIDE.get(module, ()))}
+        return cls(sum(4 << MODULES.index(module) for module in whole))
+
+    @classmethod
+    def named(cls, text: str) -> Recompute:
+        """
+        The decision of a name, or of modules joined by ``+``.
+
+        >>> Recompute.named("qkv+norms") == Recompute.of("norms", "qkv")
+        True
+
+        Raises
+        ------
+        KeyError
+            If there is no such name or module.
+        """
+        members = {member.text: member for member in cls}
+        modules = text.split("+")
+        if text not in members and not set(modules) <= set(MODULES):
+            raise KeyError(text)
+        return members[text] if text in members else cls.of(*modules)
+
+    @classmethod
+    def _missing_(cls, value: object) -> Recompute | None:
+        if not isinstance(value, int) or value % 4 or not 0 < value < 4 << len(MODULES):
+            return None
+        member = int.__new__(cls, value)
+        member._name_ = "+".join(name for i, name in enumerate(MODULES) if value & (4 << i)).upper()
+        member._value_ = value
+        return member
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

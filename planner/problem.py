@@ -15,7 +15,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.parameters import mtp_parameters, parameters
 from costmodel.software import equip
 from costmodel.spec import Cluster, Device, Model, Precision, RecoveryLevel, Reliability, Software, Workload
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES
 from costmodel.tables import Facts
 from costmodel.validation import build, shown
 from planner.document import apply_override, mapping_from_python, read_mapping, split_assignment
@@ -441,14 +441,16 @@ def decision_text(name: str, value: int) -> str:
 
 
 def _enum_value(name: str, value: object, where: str) -> int:
-    members = {member.text: member for member in ENUMS[name]}
     if isinstance(value, ENUMS[name]):
         return value
-    if not isinstance(value, str) or value not in members:
-        known = ", ".join(members)
-        hint = did_you_mean(value, members) if isinstance(value, str) else ""
-        raise SpecError(where, f"expected one of {known}, got {shown(value)}.", hint if "mean" in hint else "")
-    return members[value]
+    known = [member.text for member in ENUMS[name]] + list(MODULES if name == "recompute" else ())
+    try:
+        return ENUMS[name].named(value if isinstance(value, str) else "")
+    except KeyError:
+        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        joined = " (the latter may be joined by +)" if name == "recompute" else ""
+        problem = f"expected one of {', '.join(known)}{joined}, got {shown(value)}."
+        raise SpecError(where, problem, hint if "mean" in hint else "") from None
 
 
 def split_overrides(assignments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from costmodel import catalog, spec
 from costmodel.description import Description
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES, Strategy
 from planner import job
 
 PATH = Path(__file__).with_name("job.schema.json")
@@ -147,7 +147,10 @@ def _decisions(form: str) -> Schema:
 
 def _decision(name: str) -> Schema:
     if name in ENUMS:
-        return {"enum": [member.text for member in ENUMS[name]]}
+        members = {"enum": [member.text for member in ENUMS[name]]}
+        module = "|".join(MODULES)
+        modules = {"type": "string", "pattern": f"^({module})(\\+({module}))*$"}
+        return {"anyOf": [members, modules]} if name == "recompute" else members
     return {"type": "boolean"} if name in FLAGS else {"type": "integer", "minimum": 1, "maximum": 10**9}
 
 

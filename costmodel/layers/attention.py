@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.layers.kernels import core_attention, elementwise, matmul, ring, tensor_parallel_collectives
+from costmodel.layers.kernels import (
+    context_output,
+    core_attention,
+    elementwise,
+    matmul,
+    ring,
+    tensor_parallel_collectives,
+)
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import Attention
@@ -32,6 +39,7 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
             sinks=attention.num_heads / shape.tp if attention.sinks else 0.0,
         ),
         *_output_gate(attention, shape, elements=shape.tokens * queries),
+        *context_output(shape, width=queries),
         matmul(
             "output_projection",
             shape,

@@ -10,7 +10,7 @@ from costmodel.operators.work import Communication, Operator
 from costmodel.spec import Model
 
 LOGIT_BYTES = 4
-"""The loss works in fp32: 4 s b v / t bytes of logits (Korthikanti et al., arXiv 2205.05198, section 4.3)."""
+"""The loss works in fp32 (Korthikanti et al., arXiv 2205.05198, section 4.3)."""
 
 
 def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
@@ -132,7 +132,7 @@ def next_token_communications(
 
 def _loss(model: Model, shape: Shape) -> Operator:
     """
-    Cross-entropy over a vocabulary-parallel rank's logits, kept in fp32.
+    Cross-entropy over a vocabulary-parallel rank's logits, in fp32; kept as the software's loss does.
 
     Passes of Megatron-LM's ``vocab_parallel_cross_entropy``: cast, maximum (read), exponential and division (read and
     write each) forward; the gradient in place and a cast backward.
@@ -144,7 +144,7 @@ def _loss(model: Model, shape: Shape) -> Operator:
         bytes=logits * (shape.activation_bytes + 6 * LOGIT_BYTES),
         backward_bytes=logits * (shape.activation_bytes + 3 * LOGIT_BYTES),
         kernels=4,
-        saved_bytes=logits * LOGIT_BYTES,
+        saved_bytes=logits * shape.retention.logit_bytes,
         saved_as="head",
         rows=shape.tokens,
         shards=shape.tp,

@@ -24,7 +24,7 @@ def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         *_latent(experts, shape),
         _permute("dispatch", experts, shape),
         *_routed(experts, shape),
-        _permute("combine", experts, shape, saved_elements=sent_tokens(experts, shape) * sent_width(experts, shape)),
+        _permute("combine", experts, shape, saved_elements=_weighted(experts, shape)),
         *_shared(experts, shape),
     )
 
@@ -96,10 +96,19 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
             inputs=shape.hidden_size,
             outputs=experts.num_experts,
             bias=experts.num_experts if experts.router_bias else 0,
-            saved_elements=rows * shape.hidden_size + logits,
+            saved_elements=rows * shape.hidden_size,
+            saved_as="norm_output",
+            narrow=False,
+        ),
+        elementwise(
+            "top_k",
+            shape,
+            elements=logits,
+            forward_passes=2,
+            backward_passes=2,
+            saved_elements=logits,
             saved_as="router",
         ),
-        elementwise("top_k", shape, elements=logits, forward_passes=2, backward_passes=2),
     )
 
 
@@ -125,6 +134,17 @@ def _permute(name: str, experts: Experts, shape: Shape, *, saved_elements: Numbe
         saved_as="experts",
     )
     return replace(copied, kind="copy", is_routed=True)
+
+
+def _weighted(experts: Experts, shape: Shape) -> Numbers:
+    """
+    Outputs of the experts that the router's scores weight; none where they weight the inner activation.
+
+    References
+    ----------
+    Megatron-LM 0.14, ``megatron/core/fusions/fused_bias_swiglu.py``, ``WeightedSwiGLUFunction``.
+    """
+    return sent_tokens(experts, shape) * shape.hidden_size * shape.retention.expert_output
 
 
 def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
@@ -161,7 +181,7 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
             outputs=outside,
             bias=outside if experts.bias else 0,
             saved_elements=rows * width,
-            saved_as="experts",
+            saved_as="expert_hidden",
             groups=groups,
             expert=True,
         ),
@@ -191,6 +211,12 @@ def _shared_gate(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     kept = rows * shape.hidden_size
     return (
         matmul(
-            "shared_gate", shape, rows=rows, inputs=shape.hidden_size, outputs=1, saved_elements=kept, saved_as="mlp"
+            "shared_gate",
+            shape,
+            rows=rows,
+            inputs=shape.hidden_size,
+            outputs=1,
+            saved_elements=kept,
+            saved_as="shared_mlp",
         ),
     )

@@ -15,9 +15,13 @@ CAUSAL_BACKWARD = 2.5
 FULL_BACKWARD = 2.0
 """The same by the convention of MoFa's Table 2 (arXiv 2511.09837), which recomputes no scores."""
 
-KEPT_NARROW = frozenset({"attention_input", "mlp", "experts"})
-"""Inputs of linears that nothing else keeps: an 8-bit recipe keeps only their 8-bit copy. The attention's output is
-kept by the attention core too; router, head and embedding stay in 16 bits."""
+
+KEPT_NARROW = frozenset({"attention_input", "norm_output", "latent", "mlp", "shared_mlp", "experts", "expert_hidden"})
+"""Inputs of linears that nothing else keeps: an 8-bit recipe keeps only their 8-bit copy. Router, head and embedding
+stay in 16 bits."""
+
+KEPT_TWICE = frozenset({"output_projection"})
+"""The attention's output, which the attention core keeps in 16 bits and an 8-bit linear as its copy besides."""
 
 
 def matmul(
@@ -32,6 +36,7 @@ def matmul(
     saved_as: str = "",
     groups: Numbers = 1,
     expert: bool = False,
+    narrow: bool = True,
 ) -> Operator:
     """
     Linear projections of one device: 2 m n k FLOPs forward, twice that backward.
@@ -50,11 +55,12 @@ def matmul(
         Local experts, among which the rows are divided.
     expert
         Whether the weights belong to routed experts.
+    narrow
+        Whether an 8-bit recipe covers this matmul.
     """
     weight = groups * inputs * outputs
     flops = 2 * rows * inputs * outputs
     nbytes = shape.activation_bytes * (rows * inputs + weight + rows * outputs)
-    kept_bytes = shape.linear_input_bytes if saved_as in KEPT_NARROW else shape.activation_bytes
     return Operator(
         name=name,
         kind="grouped_matmul" if expert else "matmul",
@@ -64,16 +70,23 @@ def matmul(
         backward_bytes=2 * nbytes,
         cast_bytes=shape.cast_bytes * rows * inputs,
         backward_cast_bytes=shape.cast_bytes * rows * outputs,
-        saved_bytes=kept_bytes * saved_elements,
+        saved_bytes=_kept_element_bytes(shape, saved_as, narrow) * saved_elements,
         saved_as=saved_as,
         parameters=weight + groups * bias,
         expert=expert,
-        launches=groups if expert else None,
+        more_launches=groups - 1 if expert else 0,
         is_routed=expert,
         rows=rows if expert else shape.tokens,
         shards=shape.etp if expert else shape.tp,
         groups=groups,
     )
+
+
+def _kept_element_bytes(shape: Shape, saved_as: str, narrow: bool) -> float:
+    narrow = narrow and shape.linear_input_bytes < shape.activation_bytes
+    if narrow and saved_as in KEPT_NARROW:
+        return shape.linear_input_bytes
+    return shape.activation_bytes + (shape.linear_input_bytes if narrow and saved_as in KEPT_TWICE else 0.0)
 
 
 def elementwise(
@@ -186,8 +199,9 @@ def core_attention(
 
 def _softmax(shape: Shape, *, heads: Numbers, scores: Numbers) -> Operator:
     """
-    Scale, mask, softmax and dropout of scores in device memory; keeps the output of softmax and dropout and the mask.
+    Scale, mask, softmax and dropout of scores in device memory; keeps what the software does for the backward pass.
 
+    With dropout and 16 bits these are 5 a s^2 b / t bytes: softmax's output, dropout's mask and output.
     Megatron-LM's fused kernel reads and writes 16 bits, dropout a byte of mask too. It asks for a multiple of 4 heads
     and sequences (``megatron/fused_kernels``, ``fused_softmax.py``, ``is_kernel_available``); else PyTorch works in
     fp32, kernel by kernel: cast, scale, mask, softmax, cast back.
@@ -197,15 +211,16 @@ def _softmax(shape: Shape, *, heads: Numbers, scores: Numbers) -> Operator:
     Korthikanti et al., arXiv:2205.05198, section 4.1: 5 b a s^2 bytes kept per layer.
     """
     has_kernel = (np.asarray(shape.mbs * heads) % SOFTMAX_HEADS == 0) & (shape.sequence_length % SOFTMAX_HEADS == 0)
-    forward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[0], EAGER_SOFTMAX_BYTES[0]) + DROPOUT_BYTES
-    backward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[1], EAGER_SOFTMAX_BYTES[1]) + DROPOUT_BYTES
+    dropout = DROPOUT_BYTES * (shape.retention.dropout_mask_bytes > 0)
+    forward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[0], EAGER_SOFTMAX_BYTES[0]) + dropout
+    backward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[1], EAGER_SOFTMAX_BYTES[1]) + dropout
     return Operator(
         name="softmax",
         kind="copy",
         bytes=scores * forward,
         backward_bytes=scores * backward,
         kernels=np.where(has_kernel, 1, EAGER_SOFTMAX_KERNELS) + 1,
-        saved_bytes=5 * scores,
+        saved_bytes=shape.retention.attention_score_bytes * scores,
         saved_as="core_attention",
         rows=shape.tokens,
         shards=shape.tp,
@@ -239,6 +254,27 @@ def _aligned(*sizes: int) -> float:
     return 1.0 if all(size % 8 == 0 for size in sizes) else UNALIGNED_FRACTION
 
 
+def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
+    """
+    The attention's output as context-parallel all-to-alls leave it by heads, kept beside the one by tokens.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    width
+        Elements per token of this device.
+
+    References
+    ----------
+    Transformer Engine 2.11, ``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``: saves q, k, v and ``out_part``.
+    """
+    if not shape.retention.context_output:
+        return ()
+    nbytes = np.asarray(shape.activation_bytes * shape.tokens * width * (np.asarray(shape.cp) > 1), dtype=np.float64)
+    return (Operator(name="context_output", kind="copy", kernels=0, saved_bytes=nbytes, saved_as="core_attention"),)
+
+
 def readable_keys(shape: Shape, window: int | None = None) -> int:
     """Keys before the causal mask: the whole sequence, or the window."""
     return shape.sequence_length if window is None else min(window, shape.sequence_length)
@@ -258,9 +294,15 @@ def mean_keys(shape: Shape, window: int | None = None) -> float:
     return keys * (1 - keys / (2 * shape.sequence_length)) if shape.causal else keys
 
 
+EAGER_NORM_BYTES = 4
+"""Beyond its 16-bit input: 4 of an fp32 copy instead of 2, and 2 of the normalised input before the weight."""
+
+
 def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     Norms over the hidden size; each keeps its input.
+
+    In several kernels a norm keeps an fp32 copy of it instead, and what it multiplies with its weight.
 
     Parameters
     ----------
@@ -273,6 +315,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     weights = {"rms": 1, "layer": 2, "none": 0}[norm]
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
+    kept = elements * (1 + EAGER_NORM_BYTES / shape.activation_bytes if shape.retention.eager else 1)
     return elementwise(
         name,
         shape,
@@ -280,7 +323,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
         forward_passes=2,
         backward_passes=3,
         kernels=count,
-        saved_elements=elements,
+        saved_elements=kept,
         saved_as="norm",
         parameters=count * weights * shape.hidden_size,
     )

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from costmodel.layers.kernels import core_attention, elementwise, matmul, ring, tensor_parallel_collectives
+from costmodel.layers.kernels import (
+    context_output,
+    core_attention,
+    elementwise,
+    matmul,
+    ring,
+    tensor_parallel_collectives,
+)
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import LatentAttention
@@ -35,6 +42,7 @@ def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tupl
             qk_head_dim=_qk_head_dim(attention),
             v_head_dim=attention.v_head_dim,
         ),
+        *context_output(shape, width=heads * attention.v_head_dim),
         matmul(
             "output_projection",
             shape,
@@ -106,7 +114,7 @@ def _down(
         outputs=width,
         bias=width if attention.bias else 0,
         saved_elements=saved_elements,
-        saved_as="attention_input",
+        saved_as="norm_output",
     )
 
 
@@ -132,5 +140,5 @@ def _up(name: str, shape: Shape, *, rank: int, outputs: Numbers) -> Operator:
         inputs=rank,
         outputs=outputs,
         saved_elements=shape.tokens * rank / shape.sequence_shards,
-        saved_as="attention_input",
+        saved_as="latent",
     )

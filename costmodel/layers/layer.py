@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from costmodel.layers.attention import attention_communications, attention_operators
@@ -93,6 +94,7 @@ def mtp_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
 
 
 def _residuals(shape: Shape, *, count: int) -> Operator:
-    """One addition to the residual stream behind each block: two reads and a write, in both passes."""
+    """One addition behind each block: two reads and a write, in both passes; keeps dropout's masks."""
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
-    return elementwise("residuals", shape, elements=elements, forward_passes=3, backward_passes=3, kernels=count)
+    added = elementwise("residuals", shape, elements=elements, forward_passes=3, backward_passes=3, kernels=count)
+    return replace(added, saved_bytes=shape.retention.dropout_mask_bytes * elements, saved_as="dropout")

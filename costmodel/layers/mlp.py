@@ -52,9 +52,11 @@ def feed_forward_operators(
             outputs=fan * width,
             bias=fan * width if bias else 0,
             saved_elements=saved_input,
-            saved_as="mlp",
+            saved_as=f"{prefix}mlp",
         ),
-        activation(f"{prefix}activation", shape, elements=shape.tokens * width, gated=gated, saved_as="activation"),
+        activation(
+            f"{prefix}activation", shape, elements=shape.tokens * width, gated=gated, saved_as=f"{prefix}activation"
+        ),
         matmul(
             f"{prefix}down",
             shape,
@@ -63,14 +65,14 @@ def feed_forward_operators(
             outputs=shape.hidden_size,
             bias=shape.hidden_size if bias else 0,
             saved_elements=shape.tokens * width,
-            saved_as="mlp",
+            saved_as=f"{prefix}mlp",
         ),
     )
 
 
 def activation(name: str, shape: Shape, *, elements: Numbers, gated: bool, saved_as: str) -> Operator:
     """
-    The non-linearity, which keeps its input: two halves if gated.
+    The non-linearity, which keeps its input: two halves if gated, and of single kernels the gate's activation too.
 
     Parameters
     ----------
@@ -88,6 +90,6 @@ def activation(name: str, shape: Shape, *, elements: Numbers, gated: bool, saved
         elements=elements,
         forward_passes=halves + 1,
         backward_passes=2 * halves + 1,
-        saved_elements=halves * elements,
+        saved_elements=(halves + 1 if gated and shape.retention.eager else halves) * elements,
         saved_as=saved_as,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.operators.work import Numbers
+from costmodel.spec import Retention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,8 @@ class Shape:
         Read and written per element that a recipe of less than 16 bits casts.
     fused_attention
         Whether scores stay inside one kernel.
+    retention
+        What the software keeps for the backward pass.
     causal
         Whether attention kernels skip the masked half of the scores.
     sends_tokens_once
@@ -48,6 +51,7 @@ class Shape:
     cast_bytes: float = 0.0
     fused_attention: bool = True
     sends_tokens_once: bool = False
+    retention: Retention = field(default_factory=Retention)
     mbs: Numbers = 1
     tp: Numbers = 1
     cp: Numbers = 1

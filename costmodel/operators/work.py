@@ -44,8 +44,8 @@ class Operator:
         Bytes read and written to bring inputs, weights and gradients into a narrower dtype, where the recipe has one.
     kernels
         Kernels launched in the forward pass (the backward launches twice as many).
-    launches
-        The same as the host sees it; None: as many. A grouped matmul is launched group by group, on several streams.
+    more_launches
+        Kernels beside those, on streams of their own: a grouped matmul is launched group by group.
     is_routed
         Whether its sizes depend on where tokens are routed, so that no CUDA graph holds it.
     saved_bytes
@@ -73,7 +73,7 @@ class Operator:
     cast_bytes: Numbers = 0.0
     backward_cast_bytes: Numbers = 0.0
     kernels: Numbers = 1
-    launches: Numbers | None = None
+    more_launches: Numbers = 0
     is_routed: bool = False
     saved_bytes: Numbers = 0.0
     saved_as: str = ""

@@ -21,6 +21,14 @@ Vocabularies that a source does not state, by the start of the key.
 ``zb-``: the 6.2, 14.6 and 28.3 B that Zero Bubble (arXiv 2401.10241, Table 3) prints are 12 L h^2 + 32,000 h.
 """
 
+STATED_NOWHERE_DENSE_LAYERS = {"simumax-deepseek-v2": 1}
+"""
+Dense layers in front that an entry leaves to its source's launcher, by the start of the key.
+
+``simumax-deepseek-v2``: DeepSeek-V2's own (config.json, ``first_k_dense_replace``); without, its states alone would
+take the whole measured peak.
+"""
+
 FFN_FACTOR = 4
 """Feed-forward width over hidden size where a source does not state it: GPT-2's."""
 
@@ -147,7 +155,7 @@ def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[s
         "tied_embeddings": _tied(entry, variant, is_gpt and not key.startswith(UNTIED_ROTARY_GPT)),
         "qk_norm": "per_head" if key.startswith(QUERY_KEY_NORMS) else "none",
         **_attention(entry, variant),
-        **_experts(entry, variant),
+        **_experts(entry, key, variant),
         **_single_blocks(entry),
     }
 
@@ -192,17 +200,18 @@ def _attention(entry: Mapping[str, Any], variant: Variant) -> dict[str, Any]:
     return {"num_kv_heads": variant.num_kv_heads or entry["n_kv_heads"]}
 
 
-def _experts(entry: Mapping[str, Any], variant: Variant) -> dict[str, Any]:
+def _experts(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[str, Any]:
     moe = entry.get("moe")
     if not moe:
         return {}
+    dense = next((number for start, number in STATED_NOWHERE_DENSE_LAYERS.items() if key.startswith(start)), 0)
     return {
         "num_experts": moe["n_experts"],
         "top_k": moe["top_k"],
         "expert_ffn_hidden_size": moe["moe_ffn_hidden"],
         "shared_ffn_hidden_size": moe["shared_expert_ffn"] or 0,
         "expert_latent_size": moe.get("moe_latent_size"),
-        "first_dense_layers": moe["first_k_dense"] or 0,
+        "first_dense_layers": moe["first_k_dense"] or dense,
         "moe_layer_interval": 2 if "[0,1]" in str(moe.get("moe_layer_freq")) else 1,
         "mtp_layers": (moe["mtp_layers"] or 0) if variant.has_mtp else 0,
     }

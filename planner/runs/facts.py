@@ -14,10 +14,10 @@ import yaml
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.software import equip
-from costmodel.spec import Cluster, Device, Model, Network, Precision, Software, Workload
+from costmodel.spec import Cluster, Device, Model, Network, Precision, Retention, Software, Workload
 from costmodel.tables import Facts
 from planner.runs.architectures import Unpredictable, Variant, architecture
-from planner.runs.software import software_of, stack_of
+from planner.runs.software import software_of
 from planner.runs.table import Run
 
 GIGA = 1e9
@@ -27,6 +27,13 @@ TOKENS = 1e12
 
 CUDA_GRAPHS = {"static": re.compile(r"transformer_engine.*attn"), "full": re.compile(r"full_iteration|yes")}
 """What the column ``cuda_graph`` says where a step is launched at once, all of it or what is not routed."""
+NARROW_WEIGHTS = ("fp8", "mxfp8")
+MASTER_COPY_BYTES = 2.0
+"""Weights in 16 bits, which ``fp8_param_gather`` does without (catalog/precisions.yaml)."""
+
+GRADIENT_BYTES = {"grad_sync_dtype=bf16": 2.0, "BF16 optimizer with fp32 grad accumulation": 6.0}
+"""What notes say of gradients: DeepSpeed's ``BF16_Optimizer`` adds up in FP32 beside the 16-bit gradients."""
+
 PRECISIONS = {
     "bf16": "bf16",
     "fp16": "fp16",
@@ -117,7 +124,8 @@ def facts_of(run: Run, known: References) -> Facts:
     Unpredictable
         If it names what the cost model does not know.
     """
-    model, cluster = _model(run, known), _cluster(run, known)
+    model = _model(run, known)
+    cluster = _cluster(run, known, _retention(run, model))
     workload = Workload(
         global_batch_size=run.global_batch_size,
         sequence_length=run.sequence_length,
@@ -129,7 +137,7 @@ def facts_of(run: Run, known: References) -> Facts:
 
 def with_profiles(facts: Facts, run: Run, known: References) -> Facts:
     """A row's facts with the devices of other references; the model and the work stay."""
-    return _shared(known, facts.model, _cluster(run, known), facts.workload)
+    return _shared(known, facts.model, _cluster(run, known, facts.cluster.device.profile.retention), facts.workload)
 
 
 def _shared(known: References, model: Model, cluster: Cluster, workload: Workload) -> Facts:
@@ -159,7 +167,7 @@ def _model(run: Run, known: References) -> Model:
         num_layers=_stated_count(run, r"PROXY: n_layers=(\d+)"),
         num_kv_heads=_stated_count(run, r"num_query_groups=(\d+)"),
         tied_embeddings=False if "untied embeddings" in run.notes else None,
-        has_mtp=software_of(run.framework).trains_mtp and "w/o MTP" not in run.notes,
+        has_mtp=software_of(run.framework, run.date).trains_mtp and "w/o MTP" not in run.notes,
         positions=run.sequence_length,
         tp=run.tp,
     )
@@ -177,16 +185,28 @@ def _stated_count(run: Run, pattern: str) -> int | None:
     return int(stated.group(1)) if stated else None
 
 
+OFFLOADED_LAYERS = re.compile(r"activations:(\d+)layers")
+
+
+def _retention(run: Run, model: Model) -> Retention:
+    """What the row's software keeps, with the layers that it offloads."""
+    retention = software_of(run.framework, run.date).retention
+    if offloaded := OFFLOADED_LAYERS.search(run.offload):
+        retention = replace(retention, offloaded_fraction=min(int(offloaded.group(1)) / model.num_layers, 1.0))
+    return retention
+
+
 # --- devices and network -----------------------------------------------------------------------------------
 
 
-def _cluster(run: Run, known: References) -> Cluster:
+def _cluster(run: Run, known: References, retention: Retention) -> Cluster:
     internode = _stated_internode_bandwidth(run)
-    stack, settings = stack_of(run.framework, run.date), _settings(run)
-    key = (run.gpu, run.devices_per_node, run.scale_up_size, internode, stack, *settings.items())
+    stack, settings = software_of(run.framework, run.date).stack, _settings(run)
+    key = (run.gpu, run.devices_per_node, run.scale_up_size, internode, stack, retention, *settings.items())
     if key not in known.made:
         placed = _placed(_device(_system(run, known), known), run, known, internode)
-        known.made[key] = equip(equip(placed, known.software(stack)), Software(name=run.id, settings=settings))
+        device = equip(equip(placed, known.software(stack)), Software(name=run.id, settings=settings))
+        known.made[key] = replace(device, profile=replace(device.profile, retention=retention))
     return Cluster(device=known.made[key], num_devices=run.num_devices)
 
 
@@ -320,7 +340,7 @@ INTERNODE = (
 
 def _stated_internode_bandwidth(run: Run) -> float | None:
     """Nominal bytes per second of one device to other nodes, where the row's notes say."""
-    for text in (run.notes, software_of(run.framework).network):
+    for text in (run.notes, software_of(run.framework, run.date).network):
         for pattern, per in INTERNODE:
             if stated := pattern.search(text):
                 gigabits = math.prod(float(number) for number in stated.groups())
@@ -343,17 +363,20 @@ def _plain(name: str) -> str:
 
 
 def _precision(run: Run, known: References) -> Precision:
-    software = software_of(run.framework)
+    software = software_of(run.framework, run.date)
     dtype = run.dtype or software.dtype
     if dtype not in PRECISIONS:
         raise SpecError("dtype", f"'{dtype}' is no known recipe.", did_you_mean(dtype, PRECISIONS))
     precision = catalog.precision(PRECISIONS[dtype])
     if precision.compute not in _device(run.gpu, known).peak_flops:
         raise SpecError("dtype", f"'{run.gpu}' has no {precision.compute} units.")
-    gradient_bytes = 2.0 if NARROW_GRADIENTS.search(run.notes) else software.gradient_bytes
+    gradient_bytes = next((nbytes for words, nbytes in GRADIENT_BYTES.items() if words in run.notes), None)
+    weight_bytes = software.weight_bytes or precision.weight_bytes
+    if software.holds_narrow_weights and precision.compute in NARROW_WEIGHTS:
+        weight_bytes -= MASTER_COPY_BYTES
     return replace(
         precision,
-        gradient_bytes=gradient_bytes,
-        weight_bytes=software.weight_bytes or precision.weight_bytes,
+        gradient_bytes=gradient_bytes or software.gradient_bytes,
+        weight_bytes=weight_bytes,
         optimizer_bytes=software.optimizer_bytes or precision.optimizer_bytes,
     )

@@ -14,6 +14,7 @@ from costmodel.spec import Experts, Model
 from costmodel.strategy import Recompute, Sharding, Strategy
 from costmodel.tables import Facts, tabulate
 from planner.runs.architectures import Unpredictable
+from planner.runs.facts import OFFLOADED_LAYERS
 from planner.runs.software import Software, software_of
 from planner.runs.table import Run
 
@@ -35,13 +36,21 @@ SHARDINGS = {
     "zero2": Sharding.GRADIENTS,
     "zero3": Sharding.WEIGHTS,
 }
-RECOMPUTES = {"none": Recompute.NONE, "selective": Recompute.SELECTIVE, "full": Recompute.FULL}
+RECOMPUTES = {"none": Recompute.NONE, "selective": Recompute.of("core_attention"), "full": Recompute.FULL}
+"""Selective recomputation is the attention core's in all frameworks of the rows (Korthikanti et al., 2205.05198)."""
 
 MODULES = "modules:"
-OFFLOADED_LAYERS = re.compile(r"activations:(\d+)layers")
 PIPELINE_LAYOUT = re.compile(r"pp_layout=(\S+)")
-MOST_OF_THE_LAYERS = 0.5
-"""Share of the layers from which on a run counts as offloading its activations."""
+NAMES = {
+    "core_attn": "core_attention",
+    "mla_up_proj": "qkv",
+    "layernorm": "norms",
+    "mlp": "mlp",
+    "shared_experts": "shared_experts",
+    "moe_act": "expert_activation",
+    "moe": "experts",
+}
+"""Modules as the rows spell them: Megatron-LM's ``recompute_modules``."""
 
 
 def strategy_of(run: Run, facts: Facts) -> Strategy:
@@ -55,7 +64,7 @@ def strategy_of(run: Run, facts: Facts) -> Strategy:
     Unpredictable
         If the row did something else than a training step.
     """
-    software = software_of(run.framework)
+    software = software_of(run.framework, run.date)
     dp = run.num_devices // (run.tp * run.cp * run.pp)
     vpp = _chunks(run, facts.model)
     sharding = _sharding(run, software)
@@ -73,7 +82,7 @@ def strategy_of(run: Run, facts: Facts) -> Strategy:
         sequence_parallel=sequence_parallel,
         sharding=sharding if dp * run.cp > 1 else Sharding.NONE,
         recompute=_recompute(run, software),
-        activation_offload=_offloads(run, facts.model),
+        activation_offload=bool(OFFLOADED_LAYERS.search(run.offload)),
         optimizer_offload=False,
         tp_overlap="tp" in overlaps and run.tp > 1 and sequence_parallel,
         cp_overlap=software.ring_overlaps and run.cp > 1,
@@ -145,20 +154,17 @@ def _sharding(run: Run, software: Software) -> Sharding:
 
 
 def _recompute(run: Run, software: Software) -> Recompute:
-    """Of single modules only the attention core counts; the others are cheap to compute again."""
+    """As stated, by module; else what the framework does."""
     if not run.recompute:
         return software.recompute
     if run.recompute.startswith(MODULES):
         modules = run.recompute.removeprefix(MODULES).split("+")
-        return Recompute.SELECTIVE if "core_attn" in modules else Recompute.NONE
+        if unknown := [module for module in modules if module not in NAMES]:
+            raise SpecError("recompute", f"unknown module '{unknown[0]}'.", f"Known: {', '.join(NAMES)}.")
+        return Recompute.of(*(NAMES[module] for module in modules))
     if run.recompute not in RECOMPUTES:
         raise SpecError("recompute", f"unknown entry '{run.recompute}'.", f"Known: {', '.join(RECOMPUTES)}.")
     return RECOMPUTES[run.recompute]
-
-
-def _offloads(run: Run, model: Model) -> bool:
-    stated = OFFLOADED_LAYERS.search(run.offload)
-    return stated is not None and int(stated.group(1)) >= MOST_OF_THE_LAYERS * model.num_layers
 
 
 def _overlaps(run: Run, software: Software) -> set[str]:
@@ -210,8 +216,6 @@ def _missing(run: Run, facts: Facts, strategy: Strategy) -> Iterator[str]:
         yield f"schedule {schedule}: as 1F1B"
     if method not in ("", "baseline"):
         yield f"vocabulary-parallel head ({method}): as on the last rank"
-    if run.recompute.startswith(MODULES):
-        yield "recompute of single modules: as none or selective"
     if run.recompute == "selective" and run.framework.startswith("torchtitan"):
         yield "selective checkpointing of operators: as of attention"
     if run.offload.startswith("activations") and not strategy.activation_offload:

@@ -27,6 +27,9 @@ MEMORY_TOLERANCE = 1.05
 LOWEST_MEMORY_FRACTION = 1 / 500
 """Of the device's memory: a peak outside of these is not in GiB."""
 
+WITHOUT_DRIVER = ("reserved",)
+"""Memory kinds that see the framework's allocator alone."""
+
 WITHOUT_RUNTIME = ("allocated", "unspecified")
 """Memory kinds that do not see what driver, communication library and allocator take."""
 
@@ -140,8 +143,11 @@ def predict(run: Run, known: References) -> Prediction:
 
 def _seen_bytes(run: Run, facts: Facts, device_bytes: float) -> float:
     """The peak as the row's kind of measurement sees it."""
+    profile = facts.cluster.device.profile
     if run.memory_kind in WITHOUT_RUNTIME:
-        return device_bytes - facts.cluster.device.profile.runtime_bytes
+        return (device_bytes - profile.runtime_bytes) / (1 + profile.retention.fragmentation)
+    if run.memory_kind in WITHOUT_DRIVER:
+        return device_bytes - profile.runtime_bytes
     return device_bytes
 
 

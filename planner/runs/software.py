@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from costmodel.spec import Retention
 from costmodel.strategy import Recompute, Sharding
+
+CUBLAS_WORKSPACE_BYTES = 32 * 2.0**20
+"""Of one cuBLAS handle since Hopper (PyTorch ``CUDABlas.cpp``; Transformer Engine ``get_cublas_workspace_size``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +22,8 @@ class Software:
         How the names of the framework begin in the column ``framework``.
     why
         Where the defaults come from.
+    until
+        Date before which rows are of this entry; empty: all.
     sequence_parallel
         Whether tensor-parallel ranks split norms and residuals too.
     sharding
@@ -28,8 +34,6 @@ class Software:
         What is computed again.
     stack
         Its kernels: an entry of the catalog's software.
-    older
-        A date, and the stack of rows before it.
     ring_overlaps
         Whether the context-parallel exchange runs behind the attention core.
     dtype
@@ -42,16 +46,20 @@ class Software:
         Where they differ from Megatron-LM's mixed precision; None: as the catalog's recipe has them.
     trains_mtp
         Whether it builds the multi-token prediction that an architecture has.
+    holds_narrow_weights
+        Whether 8-bit recipes hold weights only as their narrow copies, and gather those.
+    retention
+        What it keeps in device memory for the backward pass.
     """
 
     starts: tuple[str, ...]
     why: str
+    until: str = ""
     sequence_parallel: bool = False
     sharding: Sharding = Sharding.NONE
     overlaps: tuple[str, ...] = ()
     recompute: Recompute = Recompute.NONE
     stack: str = "nemo"
-    older: tuple[str, str] | None = None
     ring_overlaps: bool = True
     dtype: str = "bf16"
     gradient_bytes: float = 4.0
@@ -59,7 +67,56 @@ class Software:
     weight_bytes: float | None = None
     optimizer_bytes: float | None = None
     trains_mtp: bool = True
+    holds_narrow_weights: bool = False
+    retention: Retention = field(default_factory=Retention)
 
+
+TRANSFORMER_ENGINE = Retention(
+    logit_bytes=2.0,
+    expert_output=False,
+    weight_gradient_bytes=2.0,
+    workspace_bytes=2 * CUBLAS_WORKSPACE_BYTES,
+    follows_the_backward_pass=True,
+)
+"""
+Megatron-Core on Transformer Engine.
+
+Its cross-entropy writes the gradient over the 16-bit logits (TE 2.11, ``cross_entropy.py``; recipes choose
+``cross_entropy_fusion_impl=te``); router scores weight the activation (MCore 0.14, ``WeightedSwiGLUFunction``); after
+the fused accumulation a gradient of each weight's shape is handed on and never freed (TE, ``get_dummy_wgrad``); both
+PyTorch and TE take a workspace.
+"""
+
+EAGER_LOSS = 12.0
+"""
+Bytes per logit of PyTorch's cross-entropy on fp32 logits, in its backward pass: the saved log-probabilities, the
+gradient with respect to them, the gradient with respect to the logits.
+"""
+
+FUSED_LOSS = 4.0
+"""Of flash-attention's cross-entropy, llm-foundry's default on GPUs: 16-bit logits and their gradient."""
+
+EAGER_LOSS_RETENTION = Retention(
+    logit_bytes=EAGER_LOSS, workspace_bytes=CUBLAS_WORKSPACE_BYTES, follows_the_backward_pass=True
+)
+
+MEGATRON_LOSS = 6.0
+"""Of Megatron-LM's: 16-bit logits and the fp32 copy, in which all happens (``vocab_parallel_cross_entropy``)."""
+
+OLD_MEGATRON_LOSS = 10.0
+"""Before 2023 it took the exponentials into one more fp32 tensor."""
+
+UNFUSED = Retention(
+    attention_score_bytes=5.0, dropout_mask_bytes=1.0, logit_bytes=MEGATRON_LOSS, follows_the_backward_pass=True
+)
+"""Softmax and dropout in 16 bits as kernels of their own, dropout on (Korthikanti et al., arXiv 2205.05198, eq. 1)."""
+
+DEEPSPEED = replace(UNFUSED, logit_bytes=OLD_MEGATRON_LOSS, workspace_bytes=2e9, fragmentation=0.14)
+"""
+Two buckets of 5e8 16-bit gradients (DeepSpeed, ``reduce_bucket_size``).
+
+Fragmentation of PyTorch's allocator of 2021-22: fitted once to the growth of BLOOM's memory with the micro-batch.
+"""
 
 SOFTWARE: tuple[Software, ...] = (
     Software(
@@ -74,6 +131,8 @@ SOFTWARE: tuple[Software, ...] = (
         sharding=Sharding.OPTIMIZER,
         overlaps=("tp", "dp_grad", "dp_param", "pp"),
         gradient_bytes=2.0,
+        holds_narrow_weights=True,
+        retention=TRANSFORMER_ENGINE,
     ),
     Software(
         stack="fsdp2",
@@ -87,6 +146,7 @@ SOFTWARE: tuple[Software, ...] = (
         weight_bytes=4.0,
         optimizer_bytes=8.0,
         trains_mtp=False,
+        retention=EAGER_LOSS_RETENTION,
     ),
     Software(
         stack="llm-foundry",
@@ -96,6 +156,7 @@ SOFTWARE: tuple[Software, ...] = (
         overlaps=("fsdp_prefetch",),
         weight_bytes=4.0,
         optimizer_bytes=8.0,
+        retention=replace(EAGER_LOSS_RETENTION, logit_bytes=FUSED_LOSS),
     ),
     Software(
         stack="internevo",
@@ -111,14 +172,29 @@ SOFTWARE: tuple[Software, ...] = (
     ),
     Software(
         stack="megatron-deepspeed",
+        starts=("Megatron-DeepSpeed", "Megatron+DeepSpeed"),
+        until="2022",
+        why=(
+            "BigScience's first scripts, as below, with ZERO_STAGE=1: the 21 GB of unsharded states would not have fit "
+            "the 16 GB devices that ran them"
+        ),
+        sharding=Sharding.OPTIMIZER,
+        dtype="fp16",
+        gradient_bytes=2.0,
+        retention=DEEPSPEED,
+    ),
+    Software(
+        stack="megatron-deepspeed",
         starts=("Megatron-DeepSpeed",),
         why=(
-            "BLOOM's and vTrain's: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients; of "
-            "rows that are silent on the network: Jean Zay's (BLOOM, arXiv 2211.05100, section 3.2)"
+            "BLOOM's and vTrain's: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients; "
+            "BLOOM's config.json has no dropout; of rows that are silent on the network: Jean Zay's (BLOOM, arXiv "
+            "2211.05100, section 3.2)"
         ),
         dtype="fp16",
         gradient_bytes=2.0,
         network="4x Omni-Path 100Gb per node",
+        retention=replace(DEEPSPEED, attention_score_bytes=2.0, dropout_mask_bytes=0.0),
     ),
     Software(
         stack="megatron-deepspeed",
@@ -126,15 +202,28 @@ SOFTWARE: tuple[Software, ...] = (
         why="software of 2021-22: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients",
         dtype="fp16",
         gradient_bytes=2.0,
+        retention=DEEPSPEED,
+    ),
+    Software(
+        stack="megatron-lm-2022",
+        starts=("Megatron-LM fork (sail-sg)",),
+        until="2024",
+        why=(
+            "Megatron-LM's defaults, pipelines only; Zero Bubble keeps 5 b a s^2 bytes of scores per layer and 18 "
+            "bytes per parameter, as its memory shows"
+        ),
+        retention=UNFUSED,
     ),
     Software(
         stack="zero-bubble",
         starts=("Megatron-LM fork (sail-sg)",),
         why=(
-            "Megatron-LM's defaults, pipelines only; Zero Bubble (2023) keeps 5 b a s^2 bytes of scores per layer, as "
-            "its memory shows, Vocabulary Parallelism (2024) does not"
+            "as before, with FlashAttention; its memory grows by 16 bytes per parameter of the vocabulary: FP16, whose "
+            "gradients Megatron-LM accumulates in 16 bits"
         ),
-        older=("2024", "megatron-lm-2022"),
+        dtype="fp16",
+        gradient_bytes=2.0,
+        retention=UNFUSED,
     ),
     Software(
         stack="megatron-lm-0.14",
@@ -143,17 +232,20 @@ SOFTWARE: tuple[Software, ...] = (
         sequence_parallel=True,
         sharding=Sharding.OPTIMIZER,
         ring_overlaps=False,
+        retention=replace(TRANSFORMER_ENGINE, context_output=True),
     ),
     Software(
         stack="paddlenlp",
         starts=("PaddleNLP",),
-        why="its configs: sharding stage in the row, FlashAttention",
+        why="its configs: sharding stage in the row, FlashAttention, no fused norms and activations",
         gradient_bytes=4.0,
+        retention=Retention(logit_bytes=EAGER_LOSS, eager=True, follows_the_backward_pass=True),
     ),
     Software(
         stack="megatron-lm-2022",
         starts=("Megatron-LM",),
         why="Megatron-LM's defaults before FlashAttention (Korthikanti et al., arXiv 2205.05198)",
+        retention=replace(UNFUSED, logit_bytes=OLD_MEGATRON_LOSS),
     ),
 )
 """First match wins, so that longer names stand in front of shorter ones."""
@@ -161,14 +253,7 @@ SOFTWARE: tuple[Software, ...] = (
 UNKNOWN = Software(starts=(), why="a framework without an entry: Megatron-Core's defaults without overlaps")
 
 
-def software_of(framework: str) -> Software:
-    """The defaults of the framework of a row."""
-    return next((software for software in SOFTWARE if framework.startswith(software.starts)), UNKNOWN)
-
-
-def stack_of(framework: str, date: str) -> str:
-    """The entry of the catalog's software with which a row ran."""
-    software = software_of(framework)
-    if software.older is not None and date < software.older[0]:
-        return software.older[1]
-    return software.stack
+def software_of(framework: str, date: str) -> Software:
+    """The defaults of the framework of a row at its date."""
+    named = (software for software in SOFTWARE if framework.startswith(software.starts))
+    return next((software for software in named if not software.until or "" < date < software.until), UNKNOWN)

@@ -217,7 +217,7 @@ def test_every_framework_of_the_data_has_its_defaults():
     """A row of an unknown framework would silently get another's."""
     usable = [row for row in read(FOLDER / "runs.csv") if isinstance(row, Run)]
 
-    assert {run.framework for run in usable if software_of(run.framework) not in SOFTWARE} == set()
+    assert {run.framework for run in usable if software_of(run.framework, run.date) not in SOFTWARE} == set()
 
 
 # --- facts -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from costmodel.compute import LayerSeconds, layer_seconds
 from costmodel.layer import LayerParts, layer_parts
 from costmodel.spec import Network
-from costmodel.strategy import Recompute
+from costmodel.strategy import MODULES, Recompute
 from costmodel.tables import Facts, lookup
 from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import DENSE, MOE, the_facts, with_device
@@ -130,6 +130,11 @@ def test_full_recomputation_repeats_the_forward_pass_with_its_communication():
     assert parts.recompute == pytest.approx(seconds.forward + parts.tp / 2 + parts.cp / 3 + parts.ep / 2)
 
 
+def attention_forward(seconds):
+    """Projections to Q, K and V, and the core."""
+    return sum(seconds.module_forward[..., MODULES.index(name)] for name in ("qkv", "core_attention"))
+
+
 def test_selective_recomputation_repeats_attention():
     """Equation (30): the projections of Q, K and V, and the core, which is less than the whole forward pass."""
     given = on_the_networks(DENSE)
@@ -137,7 +142,7 @@ def test_selective_recomputation_repeats_attention():
 
     recompute = parts_of(given, recompute=Recompute.SELECTIVE).recompute
 
-    assert recompute == pytest.approx(seconds.attention_forward)
+    assert recompute == pytest.approx(attention_forward(seconds))
     assert (seconds.core_forward < recompute).all()
     assert (recompute < seconds.forward).all()
 
@@ -149,7 +154,18 @@ def test_selective_recomputation_of_attention_passes_keys_and_values_by_again():
 
     recompute = parts_of(given, cp=4, recompute=Recompute.SELECTIVE).recompute
 
-    assert recompute == pytest.approx(seconds.attention_forward + seconds.cp_forward)
+    assert recompute == pytest.approx(attention_forward(seconds) + seconds.cp_forward)
+
+
+def test_modules_are_recomputed_one_by_one():
+    """Each adds its own forward pass, a dense feed-forward with half of the tensor-parallel collectives."""
+    given = on_the_networks(DENSE)
+    seconds = alone(given, tp=2, sequence_parallel=True)
+    core, mlp = (seconds.module_forward[..., MODULES.index(name)] for name in ("core_attention", "mlp"))
+
+    both = parts_of(given, tp=2, sequence_parallel=True, recompute=Recompute.of("core_attention", "mlp"))
+
+    assert both.recompute == pytest.approx(core + mlp + seconds.tp_forward / 2)
 
 
 def test_offloading_shows_what_a_layer_cannot_hide():

@@ -17,7 +17,7 @@ from costmodel.layers import (
     mtp_operators,
 )
 from costmodel.operators.work import Operator
-from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model, Retention
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
 
 LIGHTNING = LinearAttention(variant="lightning", num_key_heads=4, num_value_heads=4, key_head_dim=8, value_head_dim=8)
@@ -33,6 +33,8 @@ SHARED = Experts(
 )
 MAMBA = Mamba(num_heads=4, head_dim=8, state_size=6, num_groups=2, chunk_size=4)
 ON_A_LATENT = Experts(num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, gated=False, latent_size=8)
+
+DROPOUT = Retention(attention_score_bytes=5, dropout_mask_bytes=1)
 
 LAYERS = {
     "dense": a_model().layers[0],
@@ -266,17 +268,58 @@ def test_saved_activations_of_an_expert_layer():
     """N' = N k = 32: inputs D N' h = 2048, outputs to be weighted 2048, inside 2 D N' g = 3072 and 1536."""
     found = saved(LAYERS["experts"], a_shape())
 
-    assert found["router"] == 2 * 16 * 32 + 2 * 16 * 4
-    assert found["experts"] == 2048 + 1536 + 2048
-    assert found["expert_activation"] == 3072
+    assert (found["norm_output"], found["router"]) == (2 * 16 * 32, 2 * 16 * 4)
+    assert found["experts"] == 2048 + 2048
+    assert (found["expert_activation"], found["expert_hidden"]) == (3072, 1536)
+
+
+def test_weighted_activations_keep_no_outputs_of_experts():
+    """Since Megatron-Core 0.12 the router's scores weight the inner activation, whose input is kept anyway."""
+    found = saved(LAYERS["experts"], a_shape(retention=Retention(expert_output=False)))
+
+    assert found["experts"] == 2048
+
+
+def test_several_kernels_keep_what_they_hand_on():
+    """
+    Scores, dropout's masks, and eager norms and activations.
+
+    Korthikanti et al., equation (1): 5 a s^2 b of scores and 2 s b h of masks; an fp32 copy of a norm's input and the
+    normalised input are 6 bytes per element instead of 2; SwiGLU keeps the gate's activation too.
+    """
+    one_kernel = saved(LAYERS["dense"], a_shape())
+    several = saved(LAYERS["dense"], a_shape(fused_attention=False, retention=replace(DROPOUT, eager=True)))
+
+    assert several["core_attention"] == 5 * 4 * 8**2 * 2
+    assert several["dropout"] == 2 * 16 * 32
+    assert several["norm"] == 3 * one_kernel["norm"]
+    assert several["activation"] == 1.5 * one_kernel["activation"]
+
+
+def test_all_to_all_context_parallelism_keeps_the_output_twice():
+    """Transformer Engine saves it by heads, the projection behind it by tokens; one rank exchanges nothing."""
+    shapes = {cp: a_shape(cp=cp, retention=Retention(context_output=True)) for cp in (1, 2)}
+
+    found = {cp: saved(LAYERS["dense"], shape) for cp, shape in shapes.items()}
+
+    assert found[2]["core_attention"] == found[2]["output_projection"]
+    assert "core_attention" not in found[1]
+
+
+def test_8_bit_recipes_keep_their_copy_of_the_attention_output():
+    """The core keeps it in 16 bits, the projection in 8: 2 + 1 bytes; the feed-forward's input only in 8."""
+    wide, narrow = saved(LAYERS["dense"], a_shape()), saved(LAYERS["dense"], a_shape(linear_input_bytes=1.0))
+
+    assert narrow["output_projection"] == 1.5 * wide["output_projection"]
+    assert narrow["mlp"] == wide["mlp"] / 2
 
 
 def test_shared_experts_add_their_width_for_all_tokens():
     """2 D N g + D N g with g = 12; their input is the router's."""
     layer = Layer(attention=a_model().layers[0].attention, feed_forward=replace(SHARED, shared_gate=False))
 
-    assert saved(layer, a_shape())["activation"] == 2 * 2 * 16 * 12
-    assert saved(layer, a_shape())["mlp"] == 2 * 16 * 12
+    assert saved(layer, a_shape())["shared_activation"] == 2 * 2 * 16 * 12
+    assert saved(layer, a_shape())["shared_mlp"] == 2 * 16 * 12
 
 
 def test_latent_attention_keeps_latents_and_unfolded_heads():
@@ -284,7 +327,7 @@ def test_latent_attention_keeps_latents_and_unfolded_heads():
     found = saved(LAYERS["latent"], a_shape())
 
     assert found["qkv"] == 2 * 16 * 4 * (12 + 12 + 8)
-    assert found["attention_input"] == 2 * 16 * (32 + 12 + 10)
+    assert (found["norm_output"], found["latent"]) == (2 * 16 * 32, 2 * 16 * (12 + 10))
     assert found["norm"] == 2 * 16 * (2 * 32 + 12 + 10)
 
 
@@ -410,7 +453,8 @@ def test_modules_of_saved_bytes_are_known(kind: str):
 
     assert modules <= {
         "norm", "qkv", "core_attention", "attention_input", "output_projection", "router", "mlp", "activation",
-        "experts", "expert_activation", "embedding", "head", "mamba",
+        "experts", "expert_activation", "expert_hidden", "shared_mlp", "shared_activation", "norm_output", "latent",
+        "embedding", "head", "mamba",
     }  # fmt: skip
 
 
@@ -419,14 +463,14 @@ def test_modules_of_saved_bytes_are_known(kind: str):
 
 def test_unfused_scores_pass_through_memory_and_are_kept():
     """4 heads x 16 tokens x 8 keys = 512 scores; 4 + 5 bytes forward, 6 + 5 backward, 5 kept (Korthikanti et al.)."""
-    softmax = operator(LAYERS["dense"], a_shape(fused_attention=False), "softmax")
+    softmax = operator(LAYERS["dense"], a_shape(fused_attention=False, retention=DROPOUT), "softmax")
 
     assert (softmax.bytes, softmax.backward_bytes, softmax.saved_bytes) == (512 * 9, 512 * 11, 512 * 5)
 
 
 def test_megatrons_softmax_kernel_wants_a_multiple_of_four_heads_and_sequences():
     """One head per rank and two sequences: PyTorch's kernels in fp32, 37 + 5 bytes forward, 41 + 5 backward."""
-    softmax = operator(LAYERS["dense"], a_shape(fused_attention=False, tp=4), "softmax")
+    softmax = operator(LAYERS["dense"], a_shape(fused_attention=False, retention=DROPOUT, tp=4), "softmax")
 
     assert (softmax.bytes, softmax.backward_bytes) == (128 * 42, 128 * 46)
 

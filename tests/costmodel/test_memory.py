@@ -16,7 +16,8 @@ from costmodel.memory import (
     weight_bytes,
     working_bytes,
 )
-from costmodel.spec import Precision
+from costmodel.recompute import over_modules
+from costmodel.spec import Precision, Retention
 from costmodel.strategy import Recompute, Sharding
 from tests.builders import a_model
 from tests.builders_cluster import a_cluster, a_workload
@@ -26,8 +27,10 @@ SIXTEEN = Precision(
 )
 """Rajbhandari et al., section 3.1: 16-bit weights and gradients, fp32 weights, momentum and variance."""
 
-LAYERS = (100.0, 30.0, 10.0)
-"""Saved bytes, attention's share, input."""
+LAYERS = (100.0, np.array([5.0, 25.0, 8.0, 40.0, 0.0, 0.0, 0.0]), 10.0)
+"""Saved bytes, shares of the modules (attention core 5, Q, K and V 25, norms 8, feed-forward 40), input."""
+
+KEEPS = Retention()
 
 
 def states(sharding: Sharding, *, parameters: float, ranks: int) -> float:
@@ -70,28 +73,37 @@ def test_kept_activations():
     assert [float(kept_bytes(*LAYERS, recompute=recompute)) for recompute in Recompute] == [100, 70, 10]
 
 
+def test_sets_of_modules_drop_their_shares():
+    """Megatron-LM's core_attn and layernorm together: 100 - 5 - 8."""
+    assert kept_bytes(*LAYERS, recompute=Recompute.of("core_attention", "norms")) == 87
+
+
 @pytest.mark.parametrize("recompute", list(Recompute))
 def test_every_microbatch_in_flight_keeps_its_activations(recompute):
     """Equation (5): four of them, four times as much."""
-    four = activation_bytes(*LAYERS, microbatches_in_flight=4.0, recompute=recompute, activation_offload=False)
+    kept = kept_bytes(*LAYERS, recompute=recompute)
 
-    assert four == 4 * kept_bytes(*LAYERS, recompute=recompute)
+    assert activation_bytes(KEEPS, kept, 10.0, microbatches_in_flight=4.0, activation_offload=False) == 4 * kept
 
 
 def test_offloading_leaves_the_inputs_of_one_microbatch():
     """Equation (33), and never more than there are: half a micro-batch leaves half of its inputs."""
-    on = {"recompute": Recompute.NONE, "activation_offload": True}
+    assert activation_bytes(KEEPS, 100.0, 10.0, microbatches_in_flight=4.0, activation_offload=True) == 10
+    assert activation_bytes(KEEPS, 100.0, 10.0, microbatches_in_flight=0.5, activation_offload=True) == 5
 
-    assert activation_bytes(*LAYERS, microbatches_in_flight=4.0, **on) == 10
-    assert activation_bytes(*LAYERS, microbatches_in_flight=0.5, **on) == 5
+
+def test_offloading_a_quarter_of_the_layers():
+    """Megatron-LM's cpu_offloading_num_layers, 20 of 80: three quarters of 400 stay, and a quarter of the inputs."""
+    quarter = Retention(offloaded_fraction=0.25)
+
+    assert activation_bytes(quarter, 100.0, 10.0, microbatches_in_flight=4.0, activation_offload=True) == 302.5
+    assert offloaded_bytes(quarter, 100.0, microbatches_in_flight=4.0, activation_offload=True) == 100
 
 
 def test_the_host_holds_what_the_device_gave():
     """Four micro-batches of what is kept; nothing without offloading."""
-    four = {"microbatches_in_flight": 4.0, "recompute": Recompute.SELECTIVE}
-
-    assert offloaded_bytes(*LAYERS, **four, activation_offload=True) == 280
-    assert offloaded_bytes(*LAYERS, **four, activation_offload=False) == 0
+    assert offloaded_bytes(KEEPS, 70.0, microbatches_in_flight=4.0, activation_offload=True) == 280
+    assert offloaded_bytes(KEEPS, 70.0, microbatches_in_flight=4.0, activation_offload=False) == 0
 
 
 @pytest.mark.parametrize(
@@ -105,7 +117,7 @@ def test_the_host_holds_what_the_device_gave():
 )
 def test_the_layer_at_work(recompute, offload, nbytes):
     """What is recomputed is there once; offloading has a layer at work and one in transit."""
-    assert working_bytes(100.0, 30.0, recompute=recompute, activation_offload=offload) == nbytes
+    assert working_bytes(*LAYERS[:2], recompute=recompute, activation_offload=offload) == nbytes
 
 
 def test_gathered_weights():
@@ -121,7 +133,8 @@ def test_decisions_may_be_arrays():
     """A table of every recomputation and offloading at once."""
     recompute, offload = np.array([0, 1, 2])[:, None], np.array([0, 1])[None, :]
 
-    table = activation_bytes(*LAYERS, microbatches_in_flight=2.0, recompute=recompute, activation_offload=offload)
+    kept = kept_bytes(*LAYERS, recompute=recompute)
+    table = activation_bytes(KEEPS, kept, 10.0, microbatches_in_flight=2.0, activation_offload=offload)
 
     assert table.tolist() == [[200, 10], [140, 10], [20, 10]]
 
@@ -144,5 +157,6 @@ def test_activations_of_a_gpt_layer(tp, sequence_parallel, sbh):
     )
 
     assert footprint.saved_bytes == pytest.approx([sbh * 2048 * 2 * 1024])
-    assert footprint.attention_bytes == pytest.approx([6 / tp * 2048 * 2 * 1024])
+    dropped = over_modules(footprint.module_bytes, recompute=Recompute.SELECTIVE)
+    assert dropped == pytest.approx([6 / tp * 2048 * 2 * 1024])
     assert footprint.input_bytes == pytest.approx([2 * 2048 * 2 * 1024 / (tp if sequence_parallel else 1)])

@@ -236,8 +236,12 @@ BAD_VALUES = [
     ("search__pin", {"tp": True}, "search.pin.tp: expected a whole number, got true."),
     ("search__pin", {"tp": 2.5}, "search.pin.tp: expected a whole number, got 2.5."),
     ("search__pin", {"tp": math.nan}, "search.pin.tp: expected a whole number, got nan."),
-    ("search__pin", {"recompute": "ful"}, "expected one of none, selective, full, got 'ful'. Did you mean 'full'?"),
-    ("search__pin", {"recompute": False}, "search.pin.recompute: expected one of none, selective, full, got false."),
+    ("search__pin", {"recompute": "ful"}, "(the latter may be joined by +), got 'ful'. Did you mean 'full'?"),
+    (
+        "search__pin",
+        {"recompute": False},
+        "search.pin.recompute: expected one of none, selective, full, core_attention, ",
+    ),
     (
         "search__pin",
         {"sharding": 1},

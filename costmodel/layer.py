@@ -38,6 +38,10 @@ class LayerParts:
         Exposed communication and transfers in the steady phase.
     ep_edges
         What warm-up and cool-down expose of expert parallelism beyond ``ep``.
+    forward
+        The forward pass in ``total``, without offloading.
+    weight
+        The weights' gradients in ``compute``.
     """
 
     compute: Array
@@ -47,6 +51,8 @@ class LayerParts:
     ep: Array
     offload: Array
     ep_edges: Array
+    forward: Array
+    weight: Array
 
     @property
     def total(self) -> Array:
@@ -90,6 +96,8 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
         ep=ep_forward + ep_backward,
         offload=np.where(over_kinds(decisions["activation_offload"]), offload, 0.0),
         ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep_forward - ep_backward, 0.0),
+        forward=seconds.forward + contention * seconds.tp_forward + tp_forward + cp_forward + ep_forward,
+        weight=seconds.weight,
     )
 
 

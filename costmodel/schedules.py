@@ -56,10 +56,12 @@ class Passes:
 
 
 Idle: TypeAlias = Callable[..., Numbers]
-"""Idle seconds of one schedule: ``(slowest, others, *, pp, vpp)``, the slowest rank and the others together."""
+"""Idle seconds of one schedule, ``(slowest, others, *, pp, vpp, num_microbatches)``: the slowest rank, the others."""
 
 
-def one_f_one_b_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers) -> Numbers:
+def one_f_one_b_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
     r"""
     1F1B, plain or interleaved, and GPipe.
 
@@ -72,7 +74,9 @@ def one_f_one_b_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, vp
     return bubble_seconds(slowest.total, slowest.total + others.total, vpp=vpp)
 
 
-def zb_h1_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers) -> Numbers:
+def zb_h1_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
     r"""
     Zero bubble in the memory of 1F1B: rank r delays weights' gradients by r micro-batches.
 
@@ -85,7 +89,9 @@ def zb_h1_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, vpp: Num
     return np.maximum(others.forward + others.backward - (pp - 1) * slowest.weight, 0.0)
 
 
-def zb_h2_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers) -> Numbers:
+def zb_h2_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
     r"""
     Zero bubble in twice the memory: further forward passes fill the warm-up, rank r delays 2 r weights' gradients.
 
@@ -99,7 +105,9 @@ def zb_h2_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, vpp: Num
     return _filled(slowest, others, pp=pp, delayed=2)
 
 
-def zb_2p_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers) -> Numbers:
+def zb_2p_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
     r"""
     Zero bubble in twice the memory, scheduled automatically: as ZB-H2 with 3 r delayed weights' gradients.
 
@@ -121,7 +129,9 @@ def _filled(slowest: Passes, others: Passes, *, pp: Numbers, delayed: int) -> Nu
     return np.maximum(np.maximum(drain, warmup), 0.0)
 
 
-def zb_v_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers) -> Numbers:
+def zb_v_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
     r"""
     Zero bubble in the memory of 1F1B, two chunks in a V.
 
@@ -137,20 +147,28 @@ def zb_v_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numb
     return np.maximum(np.maximum(others.forward, others.backward) - (pp - 1) * slowest.weight, 0.0)
 
 
-def v_half_idle_seconds(slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers) -> Numbers:
+def v_half_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
     r"""
     Half the memory of 1F1B, two chunks in a V.
 
-    .. math:: T = \frac{13 p - 8}{24} \cdot \frac{\sum_{i \ne s} R_i}{p - 1}
+    .. math:: T = \max\left[\frac{13 p - 8}{24} \bar R - m (R_s - \bar R),\; \frac{p - 2}{2} \bar F\right]
 
-    where F = B = W: somewhat more than half of 1F1B's. Not exact elsewhere.
+    with the mean of the other ranks :math:`\bar R, \bar F`. Equal ranks idle somewhat more than half as long as in
+    1F1B; exact where F = B = W and p is a multiple of 4, and up to 12 % too little where F and B are longer than W. A
+    first rank that is slower than the others, as it holds both ends of the model, waits for its first micro-batch to
+    come back only: the passes of p further ones shorten the way of 2 (p - 1) chunks.
 
     References
     ----------
     Qi et al., arXiv:2405.15362, V-Half: the building block whose passes are 2, 1, 2 and 1 slots behind those of the
     rank before, played through.
     """
-    return others.total / np.maximum(pp - 1, 1) * (13 * pp - 8) / 24
+    num_others = np.maximum(pp - 1, 1)
+    mean = others.total / num_others
+    equal = (13 * pp - 8) / 24 * mean - num_microbatches * (slowest.total - mean)
+    return np.maximum(equal, (pp - 2) / 2 * others.forward / num_others) * (np.asarray(pp) > 1)
 
 
 WHOLE_BACKWARD = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
@@ -168,7 +186,9 @@ IDLE: dict[Schedule, Idle] = {
 """The idle time of each schedule."""
 
 
-def idle_seconds(slowest: Passes, every: Passes, *, pp: Numbers, vpp: Numbers, schedule: Numbers) -> Numbers:
+def idle_seconds(
+    slowest: Passes, every: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, schedule: Numbers
+) -> Numbers:
     """
     Time in which the slowest rank waits while the pipeline fills and drains, by the schedule's own formula.
 
@@ -176,11 +196,11 @@ def idle_seconds(slowest: Passes, every: Passes, *, pp: Numbers, vpp: Numbers, s
     ----------
     slowest, every
         The slowest rank; all ranks together.
-    pp, vpp, schedule
+    pp, vpp, num_microbatches, schedule
         Decisions.
     """
-    others = every - slowest
-    formulas = {one: partial(formula, slowest, others, pp=pp, vpp=vpp) for one, formula in IDLE.items()}
+    others, degrees = every - slowest, {"pp": pp, "vpp": vpp, "num_microbatches": num_microbatches}
+    formulas = {one: partial(formula, slowest, others, **degrees) for one, formula in IDLE.items()}
     return _of_each(schedule, formulas)
 
 

@@ -384,6 +384,9 @@ class Profile:
         make more (fp32 copies, dropout, unfused additions). None: as ``memory_efficiency``.
     kernel_seconds
         Time between the ends of two kernels that no roofline sees: launch and tail.
+    hop_seconds
+        What each transfer between pipeline ranks takes beyond latency and bandwidth: the host waits for the device on
+        both sides and launches anew (Megatron-LM, ``p2p_communication.py``, synchronises after each batch of sends).
     compute_scaling, communication_scaling
         MoFa's alpha and beta, equations (17) and (18): gains of better kernels and collectives.
     overlap_slowdown_compute, overlap_slowdown_communication
@@ -425,6 +428,7 @@ class Profile:
     memory_efficiency: Annotated[Fraction, Field(gt=0)]
     elementwise_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     kernel_seconds: NotNegative = 0.0
+    hop_seconds: NotNegative = 0.0
     compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
     communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0

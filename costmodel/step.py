@@ -170,6 +170,7 @@ def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: Lay
             all_passes(facts, decisions, held, parts),
             pp=decisions["pp"],
             vpp=decisions["vpp"],
+            num_microbatches=microbatches(facts, decisions),
             schedule=decisions["schedule"],
         )
     delay = vocabulary_delay(vocabulary=decisions["vocabulary"]) * slowest
@@ -241,7 +242,7 @@ def hop_seconds(
     elements = mbs * workload.sequence_length * model.hidden_size / shards
     nbytes = workload.precision.activation_bytes * elements
     seconds = collective_seconds(cluster, "pp", "send", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
-    return np.asarray(seconds * (np.asarray(pp) > 1))
+    return np.asarray((seconds + cluster.device.profile.hop_seconds) * (np.asarray(pp) > 1))
 
 
 def slices_seconds(

@@ -5,7 +5,7 @@ What is allowed: one function per rule, and this table of contents.
 former, need the bytes that a strategy takes; all the others need the strategy alone.
 """
 
-from constraints import divisibility, experts, features, frameworks, memory, microbatches, profiles, topology
+from constraints import divisibility, experts, features, frameworks, memory, microbatches, profiles, schedules, topology
 from constraints.rule import Rule, family, sentence
 
 MEMORY_RULES: tuple[Rule, ...] = (memory.fits_in_device_memory, memory.fits_in_host_memory)
@@ -17,6 +17,13 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     topology.virtual_stages_hold_something,
     topology.virtual_stages_hold_equally_much,
     topology.interleaving_needs_a_pipeline,
+    schedules.schedules_need_a_pipeline,
+    schedules.v_shapes_have_two_chunks,
+    schedules.only_1f1b_interleaves,
+    schedules.long_warmups_need_microbatches,
+    schedules.vocabulary_moves_in_a_pipeline,
+    schedules.redistribution_is_for_one_chunk,
+    schedules.vocabulary_moves_without_mtp,
     microbatches.global_batch_splits_over_ranks,
     microbatches.microbatches_fill_the_pipeline,
     divisibility.heads_split_over_tp,
@@ -46,6 +53,8 @@ PHYSICS_RULES: tuple[Rule, ...] = (
 )
 
 FRAMEWORK_RULES: tuple[Rule, ...] = (
+    frameworks.megatron_pipelines_run_1f1b,
+    frameworks.megatron_keeps_the_vocabulary_whole,
     frameworks.interleaving_needs_whole_groups_of_microbatches,
     frameworks.two_rank_interleaving_needs_pp_overlap,
     frameworks.pp_overlap_needs_interleaving,

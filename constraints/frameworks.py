@@ -7,9 +7,35 @@ running the real parser of Megatron-LM main d98e8a64 (2026-08-22, MCore 0.20.0).
 
 from __future__ import annotations
 
+import numpy as np
+
 from constraints.rule import Flags, Holds, Ints, implies
 from costmodel.spec import Experts, LinearAttention, Model
-from costmodel.strategy import Recompute, Sharding
+from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
+
+
+def megatron_pipelines_run_1f1b(*, schedule: Ints) -> Holds:
+    """
+    Pipelines run 1F1B, plain or interleaved.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/pipeline_parallel/schedules.py, get_forward_backward_func: no other one. PyTorch 2.13
+    (torchtitan) has GPipe and ZB-V too; ZB-H1, ZB-H2, ZB-2p and V-Half are in the authors' fork of Megatron-LM only.
+    """
+    return np.equal(schedule, Schedule.ONE_F_ONE_B)
+
+
+def megatron_keeps_the_vocabulary_whole(*, vocabulary: Ints) -> Holds:
+    """
+    Embedding and head are on the first and the last pipeline rank, not in slices on all of them.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/models/gpt/gpt_model.py, pre_process and post_process; its
+    ``--decoder-last-pipeline-num-layers`` redistributes layers. Slices are in the fork of arXiv 2411.05288 only.
+    """
+    return np.less_equal(vocabulary, Vocabulary.REDISTRIBUTED)
 
 
 def interleaving_needs_whole_groups_of_microbatches(*, num_microbatches: Ints, pp: Ints, vpp: Ints) -> Holds:

@@ -135,17 +135,33 @@ def dispatch(
 
 
 def send(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
-    """Seconds of the slowest send of ``nbytes`` from one rank of the group to the next: the one between networks."""
+    r"""
+    Seconds of the average send of ``nbytes`` from one rank of a chain to the next: few of them leave a node.
+
+    .. math:: T = \frac{1}{n - 1} \sum_k (n / g_{k-1} - n / g_k) (Q / B_k + \lambda_k)
+
+    with the members :math:`g_k` of the group within one network of level k, as in :func:`all_gather`. A micro-batch
+    passes all of them, and ranks that wait for each other in turn share the slow ones.
+    """
     seconds: Numbers = 0.0
     for level in _levels(cluster, ranks=ranks, stride=stride):
-        seconds = np.maximum(seconds, level.is_crossed * (nbytes / level.bandwidth + level.latency))
-    return seconds
+        sends = ranks / level.inner - ranks / level.outer
+        seconds = seconds + sends * (nbytes / level.bandwidth + level.latency)
+    return seconds / np.maximum(ranks - 1, 1)
 
 
 def ring(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
-    """Seconds of n - 1 sends to the next rank, one after the other, that take ``nbytes`` from every rank together."""
+    """
+    Seconds of n - 1 sends to the next rank, one after the other, that take ``nbytes`` from every rank together.
+
+    All ranks send at the same time, and wait for the slowest send, the one between networks.
+    """
     steps = ranks - 1
-    return steps * send(cluster, nbytes=nbytes / np.maximum(steps, 1), ranks=ranks, stride=stride)
+    each = nbytes / np.maximum(steps, 1)
+    slowest: Numbers = 0.0
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        slowest = np.maximum(slowest, level.is_crossed * (each / level.bandwidth + level.latency))
+    return steps * slowest
 
 
 COLLECTIVES = {

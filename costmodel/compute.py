@@ -44,6 +44,8 @@ class LayerSeconds:
     ----------
     forward, backward
         Computation.
+    weight
+        The weights' gradients in ``backward``: what a zero-bubble schedule does apart.
     core_forward, core_backward
         The attention core in it.
     module_forward
@@ -56,6 +58,7 @@ class LayerSeconds:
 
     forward: NDArray[np.float64]
     backward: NDArray[np.float64]
+    weight: NDArray[np.float64]
     core_forward: NDArray[np.float64]
     core_backward: NDArray[np.float64]
     module_forward: NDArray[np.float64]
@@ -80,6 +83,10 @@ class EdgeSeconds:
         Computation; that of MTP around its transformer layers, which count as layers of the last rank.
     embedding_communication, head_communication, mtp_communication
         Collectives, which nothing hides.
+    first_forward, last_forward
+        Forward pass in all that the first and in all that the last rank adds.
+    last_weight
+        Weights' gradients in what the last rank adds.
     """
 
     embedding: NDArray[np.float64]
@@ -88,6 +95,9 @@ class EdgeSeconds:
     embedding_communication: NDArray[np.float64]
     head_communication: NDArray[np.float64]
     mtp_communication: NDArray[np.float64]
+    first_forward: NDArray[np.float64]
+    last_forward: NDArray[np.float64]
+    last_weight: NDArray[np.float64]
 
     @property
     def first(self) -> NDArray[np.float64]:
@@ -184,20 +194,44 @@ def edge_seconds(
     )
     times = operator_times(cluster.device, workload.precision.compute)
 
-    def compute(operators: tuple[Operator, ...]) -> NDArray[np.float64]:
-        return shape.zeros + _forward(operators, times) + _backward(operators, times)
-
-    def communicate(communications: tuple[Communication, ...]) -> NDArray[np.float64]:
-        both = ((one.forward + one.backward) * _one_call(cluster, one, shape) for one in communications)
-        return shape.zeros + sum(both, start=0.0)
-
+    ends = {
+        "embedding": (embedding_operators(model, shape), embedding_communications(model, shape)),
+        "head": (head_operators(model, shape), head_communications(model, shape)),
+        "mtp": (mtp_edge_operators(model, shape), mtp_edge_communications(model, shape)),
+    }
+    parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}
+    last = (parts["head"], parts["mtp"])
     return EdgeSeconds(
-        embedding=compute(embedding_operators(model, shape)),
-        head=compute(head_operators(model, shape)),
-        mtp=compute(mtp_edge_operators(model, shape)),
-        embedding_communication=communicate(embedding_communications(model, shape)),
-        head_communication=communicate(head_communications(model, shape)),
-        mtp_communication=communicate(mtp_edge_communications(model, shape)),
+        **{name: shape.zeros + end.compute for name, end in parts.items()},
+        **{f"{name}_communication": shape.zeros + end.communication for name, end in parts.items()},
+        first_forward=shape.zeros + parts["embedding"].forward,
+        last_forward=shape.zeros + sum((end.forward for end in last), start=0.0),
+        last_weight=shape.zeros + sum((end.weight for end in last), start=0.0),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _End:
+    compute: Numbers
+    communication: Numbers
+    forward: Numbers
+    weight: Numbers
+
+
+def _one_end(
+    cluster: Cluster,
+    operators: tuple[Operator, ...],
+    communications: tuple[Communication, ...],
+    shape: Shape,
+    times: OperatorTimes,
+) -> _End:
+    forward, backward = _forward(operators, times), _backward(operators, times)
+    calls = [(one, _one_call(cluster, one, shape)) for one in communications]
+    return _End(
+        compute=forward + backward,
+        communication=sum(((one.forward + one.backward) * call for one, call in calls), start=0.0),
+        forward=forward + sum((one.forward * call for one, call in calls), start=0.0),
+        weight=_weight(operators, times),
     )
 
 
@@ -207,6 +241,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     parts: dict[str, Numbers] = {
         "forward": _forward(operators, times),
         "backward": _backward(operators, times),
+        "weight": _weight(operators, times),
         "core_forward": _forward(core, times),
         "core_backward": _backward(core, times),
     }
@@ -262,6 +297,12 @@ def _forward(operators: Iterable[Operator], times: OperatorTimes) -> Numbers:
 
 def _backward(operators: Iterable[Operator], times: OperatorTimes) -> Numbers:
     return _sum(times.backward_seconds, operators)
+
+
+def _weight(operators: Iterable[Operator], times: OperatorTimes) -> Numbers:
+    """Gradients of weights: half of a matmul's backward pass; attention cores and element-wise operators have none."""
+    matmuls = (operator for operator in operators if operator.kind in ("matmul", "grouped_matmul"))
+    return _sum(times.backward_seconds, matmuls) / 2
 
 
 def _sum(seconds: Callable[[Operator], Numbers], operators: Iterable[Operator]) -> Numbers:

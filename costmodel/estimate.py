@@ -8,17 +8,16 @@ import numpy as np
 
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.layer import Array, Decisions, LayerParts, layer_parts
-from costmodel.pipeline import bubble_seconds
 from costmodel.rank import RankBytes, rank_bytes, rank_host_bytes
 from costmodel.stages import Stages, every_stage
 from costmodel.step import (
-    all_ranks_seconds,
     dp_seconds,
     ep_edge_seconds,
-    fill_seconds,
     pp_seconds,
     rank_seconds,
+    slices_seconds,
     update_seconds,
+    waiting_seconds,
 )
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, lookup, microbatches
@@ -113,7 +112,9 @@ class Estimate:
 
 def estimate(facts: Facts, strategy: Strategy) -> Estimate:
     """Estimate one strategy, also one that a rule forbids."""
-    held = every_stage(facts.model, pp=strategy.pp, vpp=strategy.vpp)
+    held = every_stage(
+        facts.model, pp=strategy.pp, vpp=strategy.vpp, schedule=strategy.schedule, vocabulary=strategy.vocabulary
+    )
     breakdown = _breakdown(facts, strategy, held)
     return Estimate(
         strategy=strategy,
@@ -170,13 +171,12 @@ PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bub
 
 
 def _idle_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> float:
-    all_ranks = all_ranks_seconds(facts, decisions, held, parts.total)
-    fill = fill_seconds(facts, decisions)
-    return float(bubble_seconds(ranks.max(axis=-1), all_ranks, vpp=decisions["vpp"]) + fill)
+    return float(waiting_seconds(facts, decisions, held, parts, ranks))
 
 
 def _transfers(facts: Facts, decisions: Decisions, held: Stages) -> dict[str, float]:
-    return {"pp": float(pp_seconds(facts, decisions, held))}
+    slices = microbatches(facts, decisions) * lookup(slices_seconds, facts, decisions)
+    return {"pp": float(pp_seconds(facts, decisions, held) + slices)}
 
 
 def _ending(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts) -> dict[str, float]:

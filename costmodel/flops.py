@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from costmodel.layers import Shape, head_operators, layer_operators, mtp_operators
@@ -111,6 +112,23 @@ def _repeated(operator: Operator, recompute: Recompute) -> bool:
     return any(
         operator.name in module.repeats and recomputes(name, recompute=recompute) for name, module in CONTENTS.items()
     )
+
+
+def head_layers(model: Model) -> float:
+    r"""
+    Matmul FLOPs of the head over those of the average layer, without scores.
+
+    .. math:: V / 12 h
+
+    for GPT's layers (Narayanan et al., arXiv:2104.04473, appendix).
+    """
+    without_mtp = replace(model, mtp_layers=())
+    layers = forward_matmul_flops(without_mtp, tokens=1) - _head_flops(model)
+    return _head_flops(model) * model.num_layers / layers
+
+
+def _head_flops(model: Model) -> int:
+    return _total(o for o in head_operators(model, whole_shape(model)) if o.kind == "matmul")
 
 
 def _forward_operators(model: Model, shape: Shape) -> Iterable[Operator]:

@@ -41,6 +41,10 @@ class LayerParts:
         Waiting for the host to launch kernels.
     ep_edges
         What warm-up and cool-down expose of expert parallelism beyond ``ep``.
+    forward
+        The forward pass in ``total``, without offloading.
+    weight
+        The weights' gradients in ``compute``.
     """
 
     compute: Array
@@ -51,6 +55,8 @@ class LayerParts:
     offload: Array
     host: Array
     ep_edges: Array
+    forward: Array
+    weight: Array
 
     @property
     def total(self) -> Array:
@@ -103,6 +109,8 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
         offload=np.where(over_kinds(decisions["activation_offload"]), offload, 0.0),
         host=host,
         ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep_forward - ep_backward, 0.0),
+        forward=seconds.forward + contention * seconds.tp_forward + tp_forward + cp_forward + ep_forward,
+        weight=seconds.weight,
     )
 
 

@@ -24,7 +24,7 @@ from costmodel.memory import (
     working_bytes,
 )
 from costmodel.operators.work import Numbers
-from costmodel.pipeline import chunks_in_flight
+from costmodel.schedules import chunks_alive
 from costmodel.spec import Precision, Profile
 from costmodel.stages import Stages, stages
 from costmodel.tables import Facts, lookup, microbatches
@@ -212,11 +212,13 @@ def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> 
     ``megatron/core/pipeline_parallel/schedules.py``, ``get_pp_rank_microbatches``).
     """
     vpp, m = over_kinds(decisions["vpp"]), over_kinds(microbatches(facts, decisions))
-    chunks = chunks_in_flight(
+    chunks = chunks_alive(
         pp=over_kinds(decisions["pp"]),
         vpp=vpp,
         num_microbatches=m,
         rank=held.rank,
+        schedule=over_kinds(decisions["schedule"]),
+        vocabulary=over_kinds(decisions["vocabulary"]),
     )
     overlapped = over_kinds(decisions["ep_overlap"]) * 1
     return np.asarray(np.minimum(chunks + overlapped, m * vpp) / vpp)

@@ -492,6 +492,9 @@ class Profile:
         Time per micro-batch and pipeline rank that no operator explains: data loading, synchronisation.
     step_seconds
         Time per step that no operator explains: logging, gradient norm, timers.
+    hop_seconds
+        What each transfer between pipeline ranks takes beyond latency and bandwidth: the host waits for the device on
+        both sides and launches anew (Megatron-LM, ``p2p_communication.py``, synchronises after each batch of sends).
     compute_scaling, communication_scaling
         MoFa's alpha and beta, equations (17) and (18): gains of better kernels and collectives.
     overlap_slowdown_compute, overlap_slowdown_communication
@@ -556,6 +559,7 @@ class Profile:
     cuda_graphs: Literal["none", "static", "full"] = "none"
     microbatch_seconds: NotNegative = 0.0
     step_seconds: NotNegative = 0.0
+    hop_seconds: NotNegative = 0.0
     compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
     communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0

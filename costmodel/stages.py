@@ -1,5 +1,5 @@
 """
-Which layers live where: the canonical layout of layers over virtual stages, and what each pipeline rank holds.
+Which layers live where: the layouts of layers over virtual stages, and what each pipeline rank holds.
 
 Every formula that differs between ranks works on the few *different* ranks of a pipeline, not on all of them.
 """
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.flops import head_layers
 from costmodel.spec import Layer, Model
+from costmodel.strategy import V_SHAPED, Schedule, Vocabulary
+
+Choice: TypeAlias = NDArray[np.int64] | int
 
 EDGE_SLOTS = 2
 """Slots of embedding and head where layers do not divide evenly (Megatron-LM: ``account_for_*_in_pipeline_split``)."""
@@ -55,6 +60,38 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
     return tuple(max(size, 0) for size in sizes)
 
 
+def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float) -> tuple[int, ...]:
+    """
+    Layers of each stage when the last one has as many less as makes the longest stage shortest.
+
+    Of equally long layouts the one that moves fewest layers; the others divide theirs evenly, later ranks get the
+    remainder (the first one, with embedding and most micro-batches in flight, is the fullest).
+
+    Parameters
+    ----------
+    num_layers, num_stages
+        Layers of the model; stages, one per rank.
+    head_layers
+        Layers that take as long as the head.
+
+    References
+    ----------
+    Yeung et al., arXiv:2411.05288, section 6.1, "Redis".
+
+    >>> redistributed_layers(32, num_stages=16, head_layers=2.4)
+    (2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 0)
+    >>> redistributed_layers(48, num_stages=16, head_layers=0.6)[-2:]
+    (3, 3)
+    """
+    if num_stages == 1:
+        return (num_layers,)
+    even = -(-num_layers // num_stages)
+    longest = {last: max(-(-(num_layers - last) // (num_stages - 1)), last + head_layers) for last in range(even + 1)}
+    last = min(longest, key=lambda own: (longest[own], -own))
+    base, remainder = divmod(num_layers - last, num_stages - 1)
+    return (*(base,) * (num_stages - 1 - remainder), *(base + 1,) * remainder, last)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stages:
     """
@@ -69,7 +106,7 @@ class Stages:
     mtp_layers
         Those of multi-token prediction among them.
     first, last
-        1 where the rank holds the embedding, the head; shape (..., U).
+        Share of the embedding, of the head that the rank holds, mostly 0 or 1; shape (..., U).
     all_layers
         Layers of each kind over all ranks, shape (..., K).
     largest_chunk
@@ -85,22 +122,56 @@ class Stages:
     largest_chunk: NDArray[np.float64]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layout:
+    """The decisions that say where layers live, one value each."""
+
+    pp: int
+    vpp: int
+    schedule: int
+    vocabulary: int
+
+    @property
+    def chunks(self) -> NDArray[np.int64]:
+        """Virtual stages of each rank, shape (pp, vpp); V-shaped schedules turn round with every chunk."""
+        stages = np.arange(self.pp * self.vpp).reshape(self.vpp, self.pp)
+        if self.schedule in V_SHAPED:
+            stages[1::2] = stages[1::2, ::-1]
+        return stages.T
+
+    def layers_per_chunk(self, num_layers: int, *, mtp_layers: int, head_layers: float) -> tuple[int, ...]:
+        """Layers of each virtual stage."""
+        if self.vocabulary == Vocabulary.REDISTRIBUTED:
+            return redistributed_layers(num_layers, num_stages=self.pp * self.vpp, head_layers=head_layers)
+        if self.vocabulary > Vocabulary.REDISTRIBUTED:
+            base, remainder = divmod(num_layers, self.pp * self.vpp)
+            return (base + 1,) * remainder + (base,) * (self.pp * self.vpp - remainder)
+        return layers_per_chunk(num_layers, num_chunks=self.pp * self.vpp, mtp_layers=mtp_layers)
+
+    def share(self, stage: int) -> NDArray[np.float64]:
+        """What each rank holds of the embedding (stage 0) or the head (stage -1), shape (pp,)."""
+        if self.vocabulary > Vocabulary.REDISTRIBUTED:
+            return np.full(self.pp, 1 / self.pp)
+        return np.asarray((self.chunks == stage % (self.pp * self.vpp)).any(axis=1), dtype=np.float64)
+
+
 def _ranks(
     layers_before: NDArray[np.int64],
     mtp_layers: NDArray[np.int64],
-    pp: int,
-    vpp: int,
-    select: Callable[[list[tuple[int, ...]]], list[int]],
+    layout: _Layout,
+    head_layers: float,
+    select: Callable[[list[tuple[float, ...]]], list[int]],
 ) -> tuple[NDArray[np.float64], int]:
     """Selected ranks of one pipeline, rows of (rank, first, last, layers per kind), and the largest chunk."""
     num_layers = len(layers_before) - 1
-    sizes = layers_per_chunk(num_layers, num_chunks=pp * vpp, mtp_layers=int(mtp_layers.sum()))
+    sizes = layout.layers_per_chunk(num_layers, mtp_layers=int(mtp_layers.sum()), head_layers=head_layers)
     ends = np.minimum(np.cumsum(sizes), num_layers)
     starts = np.concatenate([[0], ends[:-1]])
     per_chunk = layers_before[ends] - layers_before[starts]
-    per_rank = per_chunk.reshape(vpp, pp, -1).sum(axis=0)
-    per_rank[-1] += mtp_layers
-    held = [(rank == 0, rank == pp - 1, *layers) for rank, layers in enumerate(per_rank.tolist())]
+    per_rank = per_chunk[layout.chunks].sum(axis=1)
+    first, last = layout.share(0), layout.share(-1)
+    per_rank = per_rank + np.outer(last, mtp_layers)
+    held = [tuple(row) for row in np.column_stack([first, last, per_rank]).tolist()]
     return np.array([(rank, *held[rank]) for rank in select(held)], dtype=np.float64), max(sizes)
 
 
@@ -113,28 +184,42 @@ def _layers_before(layers: tuple[Layer, ...], kinds: tuple[Layer, ...]) -> NDArr
     return one_hot.cumsum(axis=0)
 
 
-def stages(model: Model, *, pp: NDArray[np.int64] | int, vpp: NDArray[np.int64] | int) -> Stages:
+def stages(
+    model: Model,
+    *,
+    pp: Choice,
+    vpp: Choice,
+    schedule: Choice = Schedule.ONE_F_ONE_B,
+    vocabulary: Choice = Vocabulary.ENDS,
+) -> Stages:
     """
-    What the different pipeline ranks hold under the canonical layout.
+    What the different pipeline ranks hold.
 
     Parameters
     ----------
     model
         Its layers.
-    pp, vpp
-        Pipeline degree and chunks per rank, scalars or arrays.
+    pp, vpp, schedule, vocabulary
+        Decisions, scalars or arrays of one shape.
     """
-    return _stages(model, pp=pp, vpp=vpp, select=_different)
+    return _stages(model, (pp, vpp, schedule, vocabulary), select=_different)
 
 
-def every_stage(model: Model, *, pp: int, vpp: int) -> Stages:
+def every_stage(
+    model: Model,
+    *,
+    pp: int,
+    vpp: int,
+    schedule: int = Schedule.ONE_F_ONE_B,
+    vocabulary: int = Vocabulary.ENDS,
+) -> Stages:
     """What every pipeline rank of one strategy holds, equal ones included: U = pp."""
-    return _stages(model, pp=pp, vpp=vpp, select=lambda held: list(range(len(held))))
+    return _stages(model, (pp, vpp, schedule, vocabulary), select=lambda held: list(range(len(held))))
 
 
-def _different(held: list[tuple[int, ...]]) -> list[int]:
+def _different(held: list[tuple[float, ...]]) -> list[int]:
     """The first rank of each kind."""
-    first: dict[tuple[int, ...], int] = {}
+    first: dict[tuple[float, ...], int] = {}
     for rank, content in enumerate(held):
         first.setdefault(content, rank)
     return list(first.values())
@@ -142,15 +227,19 @@ def _different(held: list[tuple[int, ...]]) -> list[int]:
 
 def _stages(
     model: Model,
+    decisions: tuple[Choice, ...],
     *,
-    pp: NDArray[np.int64] | int,
-    vpp: NDArray[np.int64] | int,
-    select: Callable[[list[tuple[int, ...]]], list[int]],
+    select: Callable[[list[tuple[float, ...]]], list[int]],
 ) -> Stages:
-    pp, vpp = np.broadcast_arrays(np.asarray(pp), np.asarray(vpp))
+    pp, vpp, schedule, vocabulary = np.broadcast_arrays(*map(np.asarray, decisions))
     before = _layers_before(model.layers, model.kinds)
     mtp = _layers_before(model.mtp_layers, model.kinds)[-1]
-    tables = [_ranks(before, mtp, int(p), int(v), select) for p, v in zip(pp.ravel(), vpp.ravel(), strict=True)]
+    head = head_layers(model)
+    layouts = [
+        _Layout(pp=int(p), vpp=int(v), schedule=int(s), vocabulary=int(o))
+        for p, v, s, o in zip(pp.flat, vpp.flat, schedule.flat, vocabulary.flat, strict=True)
+    ]
+    tables = [_ranks(before, mtp, layout, head, select) for layout in layouts]
     most = max(len(rows) for rows, _ in tables)
     padded = np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows, _ in tables])
     padded = padded.reshape(*pp.shape, *padded.shape[1:])

@@ -42,9 +42,10 @@ from costmodel.rank import (
     sharing_groups,
 )
 from costmodel.recompute import over_modules
+from costmodel.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary_delay
 from costmodel.spec import Cluster, Model, Workload
 from costmodel.stages import Stages
-from costmodel.strategy import Recompute, Sharding
+from costmodel.strategy import Recompute, Sharding, Vocabulary
 from costmodel.tables import Facts, lookup, microbatches
 
 PARAMETER_TENSORS = 9
@@ -131,8 +132,7 @@ def pipeline_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: La
     slowest = ranks.max(axis=-1)
     return np.asarray(
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
-        + bubble_seconds(slowest, all_ranks_seconds(facts, decisions, held, parts.total), vpp=decisions["vpp"])
-        + fill_seconds(facts, decisions)
+        + waiting_seconds(facts, decisions, held, parts, ranks)
         + ep_edge_seconds(held, parts)
     )
 
@@ -153,6 +153,7 @@ def rank_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array)
     """
     edge = lookup(edge_seconds, facts, decisions)
     edges = held.first * over_kinds(edge.first) + held.last * over_kinds(edge.last)
+    edges = edges + over_kinds(lookup(slices_seconds, facts, decisions))
     always = facts.cluster.device.profile.microbatch_seconds
     return np.asarray((held.layers * layer[..., None, :]).sum(axis=-1) + edges + always)
 
@@ -161,8 +162,51 @@ def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: A
     """One micro-batch on all ranks together: the whole model once, shape (...)."""
     edge = lookup(edge_seconds, facts, decisions)
     layers = (held.all_layers * layer).sum(axis=-1)
-    always = facts.cluster.device.profile.microbatch_seconds * np.asarray(decisions["pp"])
-    return np.asarray(layers + edge.first + edge.last + always)
+    of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.profile.microbatch_seconds
+    return np.asarray(layers + edge.first + edge.last + np.asarray(decisions["pp"]) * of_each_rank)
+
+
+def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Array:
+    """Time in which the slowest rank waits for others: the schedule's idle time, delays of a vocabulary in slices."""
+    slowest = ranks.max(axis=-1)
+    if np.isin(decisions["schedule"], WHOLE_BACKWARD).all():
+        every = all_ranks_seconds(facts, decisions, held, parts.total)
+        idle = bubble_seconds(slowest, every, vpp=decisions["vpp"])
+    else:
+        idle = idle_seconds(
+            slowest_passes(facts, decisions, held, parts, ranks),
+            all_passes(facts, decisions, held, parts),
+            pp=decisions["pp"],
+            vpp=decisions["vpp"],
+            num_microbatches=microbatches(facts, decisions),
+            schedule=decisions["schedule"],
+        )
+    delay = vocabulary_delay(vocabulary=decisions["vocabulary"]) * slowest
+    return np.asarray(idle + delay + fill_seconds(facts, decisions))
+
+
+def slowest_passes(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Passes:
+    """The passes of the rank that takes longest."""
+    edge = lookup(edge_seconds, facts, decisions)
+    slowest = ranks.argmax(axis=-1)[..., None]
+
+    def of_slowest(layer: Array, first: Array | float, last: Array | float) -> Array:
+        edges = held.first * over_kinds(first) + held.last * over_kinds(last)
+        seconds = np.asarray((held.layers * layer[..., None, :]).sum(axis=-1) + edges)
+        return np.take_along_axis(np.broadcast_to(seconds, ranks.shape), slowest, axis=-1)[..., 0]
+
+    forward = of_slowest(parts.forward, edge.first_forward, edge.last_forward)
+    weight = of_slowest(parts.weight, 0.0, edge.last_weight)
+    return Passes(forward=forward, backward=ranks.max(axis=-1) - forward - weight, weight=weight)
+
+
+def all_passes(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts) -> Passes:
+    """The passes of all ranks together: the whole model once."""
+    edge = lookup(edge_seconds, facts, decisions)
+    forward = (held.all_layers * parts.forward).sum(axis=-1) + edge.first_forward + edge.last_forward
+    weight = (held.all_layers * parts.weight).sum(axis=-1) + edge.last_weight
+    every = all_ranks_seconds(facts, decisions, held, parts.total)
+    return Passes(forward=forward, backward=every - forward - weight, weight=weight)
 
 
 def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
@@ -206,7 +250,41 @@ def hop_seconds(
     elements = mbs * workload.sequence_length * model.hidden_size / shards
     nbytes = workload.precision.activation_bytes * elements
     seconds = collective_seconds(cluster, "pp", "send", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
-    return np.asarray(seconds * (np.asarray(pp) > 1))
+    return np.asarray((seconds + cluster.device.profile.hop_seconds) * (np.asarray(pp) > 1))
+
+
+def slices_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    pp: Numbers,
+    dp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    vocabulary: Numbers,
+) -> Array:
+    r"""
+    Exposed communication of one micro-batch among the slices of a vocabulary.
+
+    .. math:: T = 2 T_{broadcast} + 2 T_{all-reduce}
+
+    The last layer's output goes to every slice and the sum of its gradients back, the sum of the embeddings to the
+    first layer and its gradient back. An interlaced pipeline waits for all of them; the barriers of the other ways hide
+    them behind the passes of other micro-batches. Maxima and sums of the softmax, scalars per token, are not counted.
+
+    References
+    ----------
+    Yeung et al., arXiv:2411.05288, sections 4 and 6.
+    """
+    group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
+    shards = cp * (1 + sequence_parallel * (tp - 1))
+    nbytes = workload.precision.activation_bytes * mbs * workload.sequence_length * model.hidden_size / shards
+    call = partial(collective_seconds, cluster, "pp", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+    seconds = 2 * call(kind="all_gather") + 2 * call(kind="all_reduce")
+    return np.asarray(seconds * (np.asarray(vocabulary) == Vocabulary.INTERLACED) * (np.asarray(pp) > 1))
 
 
 def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
@@ -455,7 +533,8 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     facts
         Model, cluster, workload.
     decisions
-        The degrees and ``sequence_parallel``; features are ignored.
+        The degrees, ``sequence_parallel``, ``schedule`` and ``vocabulary``; features are ignored. Schedules that do
+        weights' gradients apart are taken to wait for nothing.
     """
     ideal = {**decisions, "recompute": Recompute.NONE, "activation_offload": False}
     on_or_off = _leading([False, True], decisions)
@@ -464,13 +543,14 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     layer = parts.compute.min(axis=0) + sum((each.min(axis=0) for each in communication), start=np.float64(0.0))
     held = different_ranks(facts, ideal)
     slowest = rank_seconds(facts, ideal, held, layer).max(axis=-1)
+    bubble = bubble_seconds(slowest, all_ranks_seconds(facts, ideal, held, layer), vpp=ideal["vpp"])
     states = {
         "sharding": _leading([Sharding.NONE, Sharding.OPTIMIZER, Sharding.WEIGHTS], decisions),
         "optimizer_offload": on_or_off[:, None],
     }
     return np.asarray(
         busy_seconds(slowest, num_microbatches=microbatches(facts, ideal))
-        + bubble_seconds(slowest, all_ranks_seconds(facts, ideal, held, layer), vpp=ideal["vpp"])
+        + np.where(np.isin(ideal["schedule"], WHOLE_BACKWARD), bubble, 0.0)
         + fill_seconds(facts, ideal)
         + pp_seconds(facts, {**ideal, "pp_overlap": on_or_off}, held).min(axis=0)
         + update_seconds(facts, {**ideal, **states}, held).max(axis=-1).min(axis=(0, 1))

@@ -96,6 +96,49 @@ class Recompute(Decision):
         return member
 
 
+class Schedule(Decision):
+    """
+    In which order a pipeline rank works; ``costmodel.pipeline`` has each one's idle time and chunks in flight.
+
+    The zero-bubble ones (ZB) split the backward pass in two and do the weights' gradients where a rank would wait. The
+    V-shaped ones (``ZB_V``, ``V_HALF``) have two chunks per rank, the second in opposite order: the first rank holds
+    both ends of the model.
+    """
+
+    ONE_F_ONE_B = 0
+    GPIPE = 1
+    ZB_H1 = 2
+    ZB_H2 = 3
+    ZB_2P = 4
+    ZB_V = 5
+    V_HALF = 6
+
+    @property
+    def text(self) -> str:
+        """The name as job files and reports spell it; a Python name cannot begin with a digit."""
+        return "1f1b" if self is Schedule.ONE_F_ONE_B else self.name.lower()
+
+
+V_SHAPED = (Schedule.ZB_V, Schedule.V_HALF)
+"""Schedules whose second chunks run through the ranks backwards."""
+
+
+class Vocabulary(Decision):
+    """
+    Where a pipeline keeps embedding and head.
+
+    ``ENDS``: on the first and the last rank. ``REDISTRIBUTED``: there too, but the last rank has as many layers less as
+    the head is worth. ``VOCAB_1``, ``VOCAB_2``, ``INTERLACED``: every rank has a slice of the vocabulary; the first two
+    run their slices between other passes with two barriers or one, the last all together.
+    """
+
+    ENDS = 0
+    REDISTRIBUTED = 1
+    VOCAB_1 = 2
+    VOCAB_2 = 3
+    INTERLACED = 4
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """
@@ -112,6 +155,10 @@ class Strategy:
         Sequences per micro-batch.
     sequence_parallel
         Norms and residuals are split over the tensor-parallel ranks.
+    schedule
+        In which order the pipeline ranks work.
+    vocabulary
+        Where the pipeline keeps embedding and head.
     sharding
         What the data-parallel ranks share instead of replicating.
     recompute
@@ -133,6 +180,8 @@ class Strategy:
     vpp: int
     mbs: int
     sequence_parallel: bool
+    schedule: Schedule
+    vocabulary: Vocabulary
     sharding: Sharding
     recompute: Recompute
     activation_offload: bool
@@ -154,6 +203,11 @@ DEGREES: tuple[str, ...] = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "mbs")
 
 OVERLAPS: tuple[str, ...] = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap")
 
-ENUMS: dict[str, type[Decision]] = {"sharding": Sharding, "recompute": Recompute}
+ENUMS: dict[str, type[Decision]] = {
+    "schedule": Schedule,
+    "vocabulary": Vocabulary,
+    "sharding": Sharding,
+    "recompute": Recompute,
+}
 
 FLAGS: tuple[str, ...] = ("sequence_parallel", "activation_offload", "optimizer_offload", *OVERLAPS)

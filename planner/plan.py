@@ -18,7 +18,7 @@ from costmodel.operators.source import operator_times
 from costmodel.operators.work import Operator
 from costmodel.parameters import active_parameters, mtp_parameters, parameters, whole_shape
 from costmodel.spec import Cluster, Dtype, Model
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Sharding, Strategy
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Schedule, Sharding, Strategy, Vocabulary
 from costmodel.tables import Facts, num_microbatches
 from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from costmodel.validation import shown
@@ -380,6 +380,8 @@ def complete(facts: Facts, decisions: Mapping[str, int]) -> Strategy:
     rest = {
         "dp": dp,
         "sequence_parallel": degree["tp"] > 1,
+        "schedule": Schedule.ONE_F_ONE_B,
+        "vocabulary": Vocabulary.ENDS,
         "sharding": Sharding.OPTIMIZER if dp * degree["cp"] > 1 else Sharding.NONE,
         "recompute": Recompute.NONE,
     }

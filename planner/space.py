@@ -21,7 +21,7 @@ from constraints.classes import Classes
 from constraints.limits import limit_rules, limited
 from constraints.rule import Flags, Holds, Ints, Rule, sentence
 from costmodel.spec import Experts
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, OVERLAPS, Recompute, Sharding, Strategy
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, OVERLAPS, Recompute, Schedule, Sharding, Strategy, Vocabulary
 from costmodel.tables import Facts, signature, tabulate
 from planner.problem import Problem
 
@@ -30,11 +30,11 @@ Columns = dict[str, NDArray[Any]]
 MAX_MICRO_BATCH_SIZE = 16
 """Largest micro-batch that the search tries unless the job says otherwise."""
 
-ROW_DECISIONS = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "mbs", "sequence_parallel")
+ROW_DECISIONS = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "mbs", "sequence_parallel", "schedule", "vocabulary")
 
 FEATURES = DECISIONS[len(ROW_DECISIONS) :]
 
-GROWTH = ("pp", "vpp", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
+GROWTH = ("pp", "schedule", "vocabulary", "vpp", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
 """Rows grow in this order: what the rules cut most comes first."""
 
 WORLD = frozenset({"tp", "cp", "pp", "dp"})
@@ -56,9 +56,21 @@ def sequence_is_split_where_it_can_be(*, tp: Ints, sequence_parallel: Flags) -> 
     return answer
 
 
+def pipelines_run_1f1b(*, schedule: Ints) -> Holds:
+    """The search uses the 1F1B schedule, plain or interleaved (search.allow.schedule changes that)."""
+    return schedule == Schedule.ONE_F_ONE_B
+
+
+def vocabulary_is_at_the_ends(*, vocabulary: Ints) -> Holds:
+    """The search keeps embedding and head on the first and last rank (search.allow.vocabulary changes that)."""
+    return vocabulary == Vocabulary.ENDS
+
+
 SEARCH_BOUNDS: dict[str, Rule] = {
     "mbs": micro_batches_are_small,
     "sequence_parallel": sequence_is_split_where_it_can_be,
+    "schedule": pipelines_run_1f1b,
+    "vocabulary": vocabulary_is_at_the_ends,
 }
 """What the search leaves out by default, by the decision whose pin or allow lifts the bound."""
 
@@ -287,7 +299,8 @@ def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
     Values of each degree that the job does not limit.
 
     tp: divisors of the devices up to the scale-up domain; cp, pp: all divisors; etp: 1 or a value of tp; ep: divisors
-    of the experts; vpp: up to one chunk per layer, embedding and head; mbs: small divisors of the global batch.
+    of the experts; vpp: up to one chunk per layer, embedding and head; mbs: small divisors of the global batch;
+    schedule and vocabulary: today's usual one.
     """
     devices = divisors(facts.cluster.num_devices)
     tp = tuple(value for value in devices if value <= facts.cluster.scale_up_size)
@@ -302,6 +315,8 @@ def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
         "vpp": tuple(range(1, facts.model.num_layers + 3)),
         "mbs": tuple(value for value in batch if value <= MAX_MICRO_BATCH_SIZE),
         "sequence_parallel": (0, 1),
+        "schedule": (Schedule.ONE_F_ONE_B,),
+        "vocabulary": (Vocabulary.ENDS,),
     }
 
 

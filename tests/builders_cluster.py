@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.spec import Cluster, Device, Model, Network, Precision, Profile, Workload
-from costmodel.strategy import Recompute, Sharding, Strategy
+from costmodel.strategy import Recompute, Schedule, Sharding, Strategy, Vocabulary
 from costmodel.tables import Facts
 
 GB = 10**9
@@ -77,6 +77,8 @@ def a_strategy(**changes: Any) -> Strategy:
         "vpp": 1,
         "mbs": 1,
         "sequence_parallel": False,
+        "schedule": Schedule.ONE_F_ONE_B,
+        "vocabulary": Vocabulary.ENDS,
         "sharding": Sharding.NONE,
         "recompute": Recompute.NONE,
         "activation_offload": False,

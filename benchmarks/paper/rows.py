@@ -12,7 +12,7 @@ import pandas as pd
 from costmodel import catalog
 from costmodel.layers import Shape, layer_operators
 from costmodel.spec import Cluster, Device, Network, Workload
-from costmodel.strategy import Recompute, Sharding, Strategy
+from costmodel.strategy import Recompute, Schedule, Sharding, Strategy, Vocabulary
 from costmodel.tables import Facts
 
 FOLDER = Path(__file__).parent
@@ -84,6 +84,8 @@ def llama_strategy(row: Any, *, optimizer: str, vpp: int, mbs: int = 2, **featur
         "vpp": vpp,
         "mbs": mbs,
         "sequence_parallel": True,
+        "schedule": Schedule.ONE_F_ONE_B,
+        "vocabulary": Vocabulary.ENDS,
         "sharding": Sharding.OPTIMIZER if optimizer == "dist" else Sharding.NONE,
         "recompute": Recompute.NONE,
         "activation_offload": True,
@@ -143,6 +145,8 @@ def table8_strategy(row: Any) -> Strategy:
         vpp=64 // int(row.p),
         mbs=int(row.mbs),
         sequence_parallel=False,
+        schedule=Schedule.ONE_F_ONE_B,
+        vocabulary=Vocabulary.ENDS,
         sharding=Sharding.NONE,
         recompute=Recompute.NONE,
         activation_offload=False,

@@ -11,7 +11,7 @@ from constraints.microbatches import global_batch_splits_over_ranks
 from constraints.topology import virtual_stages_hold_something
 from costmodel.errors import SpecError
 from costmodel.spec import Experts, Model
-from costmodel.strategy import Recompute, Sharding, Strategy
+from costmodel.strategy import V_SHAPED, Recompute, Schedule, Sharding, Strategy, Vocabulary
 from costmodel.tables import Facts, tabulate
 from planner.runs.architectures import Unpredictable
 from planner.runs.facts import OFFLOADED_LAYERS
@@ -38,6 +38,26 @@ SHARDINGS = {
 }
 RECOMPUTES = {"none": Recompute.NONE, "selective": Recompute.of("core_attention"), "full": Recompute.FULL}
 """Selective recomputation is the attention core's in all frameworks of the rows (Korthikanti et al., 2205.05198)."""
+
+SCHEDULES = {
+    "": Schedule.ONE_F_ONE_B,
+    "1F1B": Schedule.ONE_F_ONE_B,
+    "1F1B-I": Schedule.ONE_F_ONE_B,
+    "ZB-1p": Schedule.ZB_H1,
+    "ZB-2p": Schedule.ZB_2P,
+    "V-Half": Schedule.V_HALF,
+}
+"""What notes call a schedule; the automatic ZB-1p idles as long as ZB-H1 (arXiv 2401.10241, Table 5)."""
+
+VOCABULARIES = {
+    "": Vocabulary.ENDS,
+    "baseline": Vocabulary.ENDS,
+    "redis": Vocabulary.REDISTRIBUTED,
+    "vocab1": Vocabulary.VOCAB_1,
+    "vocab2": Vocabulary.VOCAB_2,
+    "interlaced": Vocabulary.INTERLACED,
+}
+"""What notes call the place of embedding and head (arXiv 2411.05288, section 6)."""
 
 MODULES = "modules:"
 PIPELINE_LAYOUT = re.compile(r"pp_layout=(\S+)")
@@ -66,7 +86,8 @@ def strategy_of(run: Run, facts: Facts) -> Strategy:
     """
     software = software_of(run.framework, run.date)
     dp = run.num_devices // (run.tp * run.cp * run.pp)
-    vpp = _chunks(run, facts.model)
+    schedule = SCHEDULES.get(_noted(run, SCHEDULE), Schedule.ONE_F_ONE_B)
+    vpp = 2 if schedule in V_SHAPED else _chunks(run, facts.model)
     sharding = _sharding(run, software)
     sequence_parallel = _sequence_parallel(run, software, facts.model)
     overlaps = _overlaps(run, software)
@@ -80,6 +101,8 @@ def strategy_of(run: Run, facts: Facts) -> Strategy:
         vpp=vpp,
         mbs=_microbatch(run),
         sequence_parallel=sequence_parallel,
+        schedule=schedule,
+        vocabulary=VOCABULARIES.get(_noted(run, HEAD_METHOD), Vocabulary.ENDS),
         sharding=sharding if dp * run.cp > 1 else Sharding.NONE,
         recompute=_recompute(run, software),
         activation_offload=bool(OFFLOADED_LAYERS.search(run.offload)),
@@ -87,7 +110,7 @@ def strategy_of(run: Run, facts: Facts) -> Strategy:
         tp_overlap="tp" in overlaps and run.tp > 1 and sequence_parallel,
         cp_overlap=software.ring_overlaps and run.cp > 1,
         ep_overlap="ep" in overlaps and run.ep > 1,
-        pp_overlap="pp" in overlaps and run.pp > 1 and vpp > 1,
+        pp_overlap=("pp" in overlaps or schedule in V_SHAPED) and run.pp > 1 and vpp > 1,
         dp_overlap=bool(overlaps & {"dp_grad", "dp_param", "fsdp_prefetch"}) and dp * run.cp > 1,
     )
     _require_possible(facts, strategy)
@@ -190,7 +213,7 @@ def require_a_step(run: Run) -> None:
 
 def variant_of(run: Run) -> tuple[str, ...]:
     """What of a row's layout a strategy cannot express; two layouts that differ in it are two."""
-    return (_noted(run, SCHEDULE), _noted(run, HEAD_METHOD), run.recompute, run.offload)
+    return (_noted(run, SCHEDULE), run.recompute, run.offload)
 
 
 SCHEDULE = re.compile(r"schedule ([\w-]+)")
@@ -212,9 +235,9 @@ def not_modelled(run: Run, facts: Facts, strategy: Strategy) -> tuple[str, ...]:
 
 def _missing(run: Run, facts: Facts, strategy: Strategy) -> Iterator[str]:
     schedule, method = _noted(run, SCHEDULE), _noted(run, HEAD_METHOD)
-    if schedule not in ("", "1F1B", "1F1B-I"):
+    if schedule not in SCHEDULES:
         yield f"schedule {schedule}: as 1F1B"
-    if method not in ("", "baseline"):
+    if method not in VOCABULARIES:
         yield f"vocabulary-parallel head ({method}): as on the last rank"
     if run.recompute == "selective" and run.framework.startswith("torchtitan"):
         yield "selective checkpointing of operators: as of attention"

@@ -21,13 +21,14 @@ from constraints import (
     memory,
     microbatches,
     profiles,
+    schedules,
     sentence,
     topology,
 )
 from constraints.rule import Rule
 from constraints.verdict import violated
 from costmodel.spec import Cluster, MeasuredRate, Model
-from costmodel.strategy import DECISIONS, Recompute, Sharding
+from costmodel.strategy import DECISIONS, ENUMS, Recompute, Schedule, Sharding, Vocabulary
 from costmodel.tables import tabulate
 from tests.builders_cluster import GB, a_cluster, a_device, a_strategy, a_workload, facts
 from tests.constraints.models import DENSE, DENSE_LAYER, HYBRID, ONE_MTP, SPARSE, STATE_SPACE, TWO_MTP, a_stack
@@ -65,6 +66,53 @@ CASES = (
     Case(rule=topology.virtual_stages_hold_something, allowed={"pp": 5, "vpp": 2}, refused={"pp": 11}),
     Case(rule=topology.virtual_stages_hold_equally_much, allowed={"pp": 2, "vpp": 4}, refused={"pp": 2, "vpp": 3}),
     Case(rule=topology.interleaving_needs_a_pipeline, allowed={"pp": 2, "vpp": 2}, refused={"vpp": 2}),
+    Case(
+        rule=schedules.schedules_need_a_pipeline,
+        allowed={"pp": 2, "schedule": Schedule.GPIPE},
+        refused={"schedule": Schedule.GPIPE},
+    ),
+    Case(
+        rule=schedules.v_shapes_have_two_chunks,
+        allowed={"vpp": 2, "schedule": Schedule.ZB_V},
+        refused={"vpp": 1, "schedule": Schedule.V_HALF},
+    ),
+    Case(
+        rule=schedules.only_1f1b_interleaves,
+        allowed={"vpp": 2, "schedule": Schedule.ZB_V},
+        refused={"vpp": 2, "schedule": Schedule.ZB_H1},
+    ),
+    # 128 sequences on 16 ranks are 8 micro-batches
+    Case(
+        rule=schedules.long_warmups_need_microbatches,
+        allowed={"dp": 16, "pp": 4, "schedule": Schedule.ZB_2P},
+        refused={"dp": 16, "pp": 8, "schedule": Schedule.ZB_2P},
+    ),
+    Case(
+        rule=schedules.vocabulary_moves_in_a_pipeline,
+        allowed={"pp": 2, "vocabulary": Vocabulary.VOCAB_1},
+        refused={"vocabulary": Vocabulary.VOCAB_1},
+    ),
+    Case(
+        rule=schedules.redistribution_is_for_one_chunk,
+        allowed={"vocabulary": Vocabulary.REDISTRIBUTED},
+        refused={"vpp": 2, "vocabulary": Vocabulary.REDISTRIBUTED},
+    ),
+    Case(
+        rule=schedules.vocabulary_moves_without_mtp,
+        allowed={"vocabulary": Vocabulary.ENDS},
+        refused={"vocabulary": Vocabulary.VOCAB_2},
+        model=ONE_MTP,
+    ),
+    Case(
+        rule=frameworks.megatron_pipelines_run_1f1b,
+        allowed={"pp": 2, "vpp": 2},
+        refused={"pp": 2, "schedule": Schedule.ZB_H1},
+    ),
+    Case(
+        rule=frameworks.megatron_keeps_the_vocabulary_whole,
+        allowed={"pp": 2, "vocabulary": Vocabulary.REDISTRIBUTED},
+        refused={"pp": 2, "vocabulary": Vocabulary.INTERLACED},
+    ),
     # 4,096 tokens per sequence
     Case(
         rule=profiles.profile_has_measured_the_shapes,
@@ -271,7 +319,7 @@ def random_decisions(rows: int) -> dict[str, np.ndarray]:
     """Random values of every decision, most strategies forbidden."""
     rng = np.random.default_rng(7)
     degrees = {name: rng.choice([1, 2, 3, 4, 8, 12, 16], rows) for name in DECISIONS[:8]}
-    enums = {"sharding": rng.integers(0, 4, rows), "recompute": rng.integers(0, 3, rows)}
+    enums = {name: rng.integers(0, len(kind), rows) for name, kind in ENUMS.items()}
     flags = {name: rng.random(rows) < 0.5 for name in DECISIONS[8:] if name not in enums}
     return degrees | enums | flags | {name: rng.random(rows) * 300 * GB for name in NO_BYTES}
 

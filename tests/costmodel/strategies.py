@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.spec import Cluster, Model
-from costmodel.strategy import DECISIONS, Recompute, Sharding, Strategy
+from costmodel.strategy import DECISIONS, ENUMS, Recompute, Schedule, Sharding, Strategy, Vocabulary
 from costmodel.tables import Facts
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_cluster, a_workload, facts
@@ -84,6 +84,8 @@ def random_degrees(model: Model, num: int, *, seed: int, gbs: int = 256) -> dict
         "vpp": [1, 2, 4],
         "mbs": [1, 2, 4],
         "sequence_parallel": [0, 1],
+        "schedule": [Schedule.ONE_F_ONE_B],
+        "vocabulary": [Vocabulary.ENDS],
     }
     drawn = {name: rng.choice(values, size=200 * num) for name, values in choices.items()}
     tp, cp, pp, dp, vpp = (drawn[name] for name in ("tp", "cp", "pp", "dp", "vpp"))
@@ -121,7 +123,7 @@ def one_of(strategies: dict[str, NDArray[np.int64]], index: int) -> Strategy:
     return Strategy(
         **values
         | {name: bool(values[name]) for name in flags}
-        | {"sharding": Sharding(values["sharding"]), "recompute": Recompute(values["recompute"])}
+        | {name: kind(values[name]) for name, kind in ENUMS.items()}
     )
 
 

@@ -1,9 +1,9 @@
 """
-A discrete-event simulator of Megatron-LM's plain and interleaved 1F1B schedule: the oracle of ``costmodel.pipeline``.
+A discrete-event simulator of pipelines: the oracle of ``costmodel.pipeline`` and ``costmodel.schedules``.
 
-It knows no formula, only the order in which each rank works (megatron-core 0.16.1,
-``megatron/core/pipeline_parallel/schedules.py``: ``get_pp_rank_microbatches``, ``get_schedule_table``) and that a chunk
-waits for the one before it.
+It knows no formula, only the order in which each rank works and what a pass waits for. The order here is Megatron-LM's
+plain and interleaved 1F1B (megatron-core 0.16.1, ``megatron/core/pipeline_parallel/schedules.py``:
+``get_pp_rank_microbatches``, ``get_schedule_table``); ``schedule_orders`` has the others.
 """
 
 from __future__ import annotations
@@ -12,13 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
+
 
 class Pass(NamedTuple):
-    """Forward or backward of one virtual stage (numbered through the model) for one micro-batch."""
+    """One pass of one virtual stage (numbered through the model) for one micro-batch."""
 
-    is_forward: bool
+    kind: str
     stage: int
     microbatch: int
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether it is a forward pass."""
+        return self.kind == FORWARD
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +36,15 @@ class Timeline:
     Parameters
     ----------
     seconds
-        From the first forward to the end of the last backward.
+        From the first pass of all to the end of the last one.
+    spans
+        The same of each rank's own passes.
     peak_chunks
-        Most chunk activations alive at once, per rank.
+        Most chunk activations alive at once, per rank, between forward and (whole or input's) backward pass.
     """
 
     seconds: float
+    spans: tuple[float, ...]
     peak_chunks: tuple[int, ...]
 
 
@@ -48,7 +58,7 @@ def simulate(
     hop_blocks: bool = False,
 ) -> Timeline:
     """
-    One step of the pipeline.
+    One step of 1F1B.
 
     Parameters
     ----------
@@ -58,34 +68,63 @@ def simulate(
         Pipeline ranks.
     num_microbatches
         Micro-batches; a multiple of pp where there is more than one chunk per rank.
+    hop_seconds, hop_blocks
+        As in :func:`play`.
+    """
+    vpp = len(forward) // pp
+    work = [order(rank, pp=pp, vpp=vpp, num_microbatches=num_microbatches) for rank in range(pp)]
+    seconds = {FORWARD: forward, BACKWARD: backward}
+    return play(work, seconds, hop_seconds=hop_seconds, hop_blocks=hop_blocks)
+
+
+def play(
+    work: Sequence[Sequence[Pass]],
+    seconds: dict[str, Sequence[float]],
+    *,
+    hop_seconds: float = 0.0,
+    hop_blocks: bool = False,
+) -> Timeline:
+    """
+    Play the orders of all ranks.
+
+    Parameters
+    ----------
+    work
+        What each rank does, in order.
+    seconds
+        Of each kind of pass, for every virtual stage in model order.
     hop_seconds
-        From one virtual stage to the next, either direction.
+        From one virtual stage to the next on another rank, either direction.
     hop_blocks
         Whether the sender does nothing else meanwhile; else transfers run beside computation.
     """
-    vpp, last = len(forward) // pp, len(forward) - 1
-    work = [order(rank, pp=pp, vpp=vpp, num_microbatches=num_microbatches) for rank in range(pp)]
+    last = len(seconds[FORWARD]) - 1
+    rank_of = {one.stage: rank for rank, passes in enumerate(work) for one in passes}
     ends: dict[Pass, float] = {}
-    clock, position = [0.0] * pp, [0] * pp
+    clock, position, begins = [0.0] * len(work), [0] * len(work), [float("inf")] * len(work)
     progress = True
     while progress:
         progress = False
-        for rank in range(pp):
-            while position[rank] < len(work[rank]):
-                now = work[rank][position[rank]]
-                before = predecessor(now, last=last)
-                if before is not None and before not in ends:
+        for rank, passes in enumerate(work):
+            while position[rank] < len(passes):
+                now = passes[position[rank]]
+                before = predecessors(now, last=last)
+                if any(one not in ends for one in before):
                     break
-                crosses = before is not None and before.stage != now.stage
-                ready = 0.0 if before is None else ends[before] + crosses * hop_seconds
-                seconds = forward[now.stage] if now.is_forward else backward[now.stage]
-                ends[now] = max(clock[rank], ready) + seconds
-                sends = now.stage != (last if now.is_forward else 0)
-                clock[rank] = ends[now] + hop_blocks * sends * hop_seconds
+                ready = max((ends[one] + (rank_of[one.stage] != rank) * hop_seconds for one in before), default=0.0)
+                start = max(clock[rank], ready)
+                begins[rank] = min(begins[rank], start)
+                ends[now] = start + seconds[now.kind][now.stage]
+                clock[rank] = ends[now] + hop_blocks * sends(now, last=last) * hop_seconds
                 position[rank] += 1
                 progress = True
     assert all(done == len(passes) for done, passes in zip(position, work, strict=True)), "The schedule deadlocks."
-    return Timeline(seconds=max(ends.values()), peak_chunks=tuple(map(peak, work)))
+    last_ends = [max(ends[one] for one in passes) for passes in work]
+    return Timeline(
+        seconds=max(ends.values()),
+        spans=tuple(end - begin for end, begin in zip(last_ends, begins, strict=True)),
+        peak_chunks=tuple(map(peak, work)),
+    )
 
 
 def order(rank: int, *, pp: int, vpp: int, num_microbatches: int) -> list[Pass]:
@@ -101,8 +140,8 @@ def order(rank: int, *, pp: int, vpp: int, num_microbatches: int) -> list[Pass]:
         for chunk in range(vpp)
         for microbatch in range(start, min(start + group, num_microbatches))
     ]
-    forwards = [Pass(True, chunk * pp + rank, microbatch) for chunk, microbatch in visits]
-    backwards = [Pass(False, (vpp - 1 - chunk) * pp + rank, microbatch) for chunk, microbatch in visits]
+    forwards = [Pass(FORWARD, chunk * pp + rank, microbatch) for chunk, microbatch in visits]
+    backwards = [Pass(BACKWARD, (vpp - 1 - chunk) * pp + rank, microbatch) for chunk, microbatch in visits]
     warmup = min(warmup_chunks(rank, pp=pp, vpp=vpp), len(forwards))
     steady = [one for pair in zip(forwards[warmup:], backwards, strict=False) for one in pair]
     return [*forwards[:warmup], *steady, *backwards[len(forwards) - warmup :]]
@@ -115,19 +154,25 @@ def warmup_chunks(rank: int, *, pp: int, vpp: int) -> int:
     return 2 * (pp - rank - 1) + (vpp - 1) * pp
 
 
-def predecessor(now: Pass, *, last: int) -> Pass | None:
+def predecessors(now: Pass, *, last: int) -> tuple[Pass, ...]:
     """What must end before this can start; nothing in front of the first stage's forward."""
-    if now.is_forward:
-        return Pass(True, now.stage - 1, now.microbatch) if now.stage else None
-    if now.stage == last:
-        return Pass(True, last, now.microbatch)
-    return Pass(False, now.stage + 1, now.microbatch)
+    if now.kind == FORWARD:
+        return (Pass(FORWARD, now.stage - 1, now.microbatch),) if now.stage else ()
+    own = Pass(FORWARD if now.kind == BACKWARD else BACKWARD, now.stage, now.microbatch)
+    if now.kind == BACKWARD and now.stage < last:
+        return own, Pass(BACKWARD, now.stage + 1, now.microbatch)
+    return (own,)
+
+
+def sends(now: Pass, *, last: int) -> bool:
+    """Whether another rank waits for it."""
+    return now.kind != WEIGHT and now.stage != (last if now.is_forward else 0)
 
 
 def peak(passes: Sequence[Pass]) -> int:
     """Most chunks between their forward and the end of their backward."""
     alive = most = 0
     for one in passes:
-        alive += 1 if one.is_forward else -1
+        alive += {FORWARD: 1, BACKWARD: -1, WEIGHT: 0}[one.kind]
         most = max(most, alive)
     return most

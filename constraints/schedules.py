@@ -1,0 +1,63 @@
+"""A pipeline's order of passes, and where it keeps embedding and head, fit its chunks and its micro-batches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from constraints.rule import Holds, Ints, implies
+from costmodel.spec import Model
+from costmodel.strategy import V_SHAPED, Schedule, Vocabulary
+
+LONG_WARMUPS = (Schedule.ZB_H2, Schedule.ZB_2P, Schedule.ZB_V)
+"""Schedules whose first rank does 2 p - 1 forward passes before the first backward one."""
+
+
+def schedules_need_a_pipeline(*, pp: Ints, schedule: Ints) -> Holds:
+    """Only a pipeline (pp above 1) has another schedule than 1F1B."""
+    return implies(schedule != Schedule.ONE_F_ONE_B, pp > 1)
+
+
+def v_shapes_have_two_chunks(*, vpp: Ints, schedule: Ints) -> Holds:
+    """The V-shaped schedules (zb_v, v_half) have two chunks per rank (vpp is 2)."""
+    return implies(np.isin(schedule, V_SHAPED), vpp == 2)
+
+
+def only_1f1b_interleaves(*, vpp: Ints, schedule: Ints) -> Holds:
+    """
+    The schedules gpipe, zb_h1, zb_h2 and zb_2p have one chunk per rank (vpp is 1).
+
+    Their interleaved versions (such as PyTorch's ``ScheduleInterleavedZeroBubble``) have no formula here.
+    """
+    others = (Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_2P)
+    return implies(np.isin(schedule, others), vpp == 1)
+
+
+def long_warmups_need_microbatches(*, num_microbatches: Ints, pp: Ints, schedule: Ints) -> Holds:
+    """
+    Schedules that fill their warm-up (zb_h2, zb_2p, zb_v) have at least two micro-batches per pipeline rank.
+
+    References
+    ----------
+    Qi et al., arXiv:2401.10241, section 3: 2 p - 1 forward passes come first. PyTorch's ``ScheduleZBVZeroBubble``
+    plays at least as many.
+    """
+    return implies(np.isin(schedule, LONG_WARMUPS), num_microbatches >= 2 * pp - 1)
+
+
+def vocabulary_moves_in_a_pipeline(*, pp: Ints, vocabulary: Ints) -> Holds:
+    """Only a pipeline (pp above 1) keeps embedding and head elsewhere than at its ends."""
+    return implies(vocabulary != Vocabulary.ENDS, pp > 1)
+
+
+def redistribution_is_for_one_chunk(*, vpp: Ints, vocabulary: Ints) -> Holds:
+    """Layers are redistributed around the head only in pipelines of one chunk per rank (vpp is 1)."""
+    return implies(vocabulary == Vocabulary.REDISTRIBUTED, vpp == 1)
+
+
+def vocabulary_moves_without_mtp(model: Model, *, vocabulary: Ints) -> Holds:
+    """
+    In a model with multi-token prediction, embedding and head stay at the ends of the pipeline.
+
+    Its layers are on the last rank beside the head that they share; no published way splits both.
+    """
+    return implies(vocabulary != Vocabulary.ENDS, not model.mtp_layers)

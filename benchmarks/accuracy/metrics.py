@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.runs.predictions import Prediction
+from planner.runs.table import Run
 
 Item = TypeVar("Item")
 
@@ -143,11 +144,15 @@ def rankings(predicted: Iterable[Prediction]) -> list[Ranking]:
 
 
 def _shared(one: Prediction) -> tuple[Any, ...]:
-    run = one.run
+    return shared(one.run, one.num_layers)
+
+
+def shared(run: Run, num_layers: int) -> tuple[Any, ...]:
+    """What the runs of one job have in common: everything but the layout."""
     return (
         run.source,
         run.model,
-        one.num_layers,
+        num_layers,
         run.gpu,
         run.num_devices,
         run.global_batch_size,

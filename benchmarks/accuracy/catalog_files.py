@@ -60,7 +60,8 @@ def source_key(field: str) -> str:
 
 def _origin(constant: Constant, field: str, width: float, rows: Counter[str]) -> str:
     last = field.rpartition(".")[2]
-    what = f"{last}: " if last in DTYPES or field.startswith("networks.") else ""
+    of_dtype = "16 bits: " if last in ("bf16", "fp16") else f"{last}: "
+    what = of_dtype if last in DTYPES or field.startswith("networks.") else ""
     used = sum(rows[name] for name in constant.devices)
     of = (
         f"{used} rows of {', '.join(name for name in constant.devices if rows[name])}" if used else "no rows: the prior"

@@ -91,6 +91,37 @@ def fitted(timed: Sequence[Case], known: References, *, software: bool, num_fold
     )
 
 
+def fitted_modes(
+    timed: Sequence[Case], known: References, *, software: bool, num_folds: int, num_processes: int
+) -> dict[str, Fitted]:
+    """Constants of devices alone, and where asked of devices and software stacks."""
+    modes = {"device": False, "software": True} if software else {"device": False}
+    return {
+        name: fitted(timed, known, software=with_software, num_folds=num_folds, num_processes=num_processes)
+        for name, with_software in modes.items()
+    }
+
+
+def held_out(
+    timed: Sequence[Case], known: References, *, software: bool, num_folds: int, num_processes: int
+) -> dict[str, HeldOut]:
+    """Rows predicted by fits to other groups, by id."""
+    modes = fitted_modes(timed, known, software=software, num_folds=num_folds, num_processes=num_processes)
+    return {row.id: row for row in _held_out(timed, modes)}
+
+
+def _held_out(timed: Sequence[Case], modes: dict[str, Fitted]) -> list[HeldOut]:
+    return [
+        HeldOut(
+            id=case.run.id,
+            fold=modes["device"].folds[row],
+            device_seconds=modes["device"].left_out_seconds[row],
+            software_seconds=modes["software"].left_out_seconds[row] if "software" in modes else None,
+        )
+        for row, case in enumerate(timed)
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print the constants, and write them where asked; 0, or 2 if there is nothing to read."""
     options = _parser().parse_args(arguments)
@@ -98,11 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         known = references(FOLDER / "models.yaml", FOLDER / "systems.yaml")
         timed = timed_cases(read(options.runs), known)
-        modes = {
-            name: fitted(timed, known, software=software, num_folds=options.folds, num_processes=options.processes)
-            for name, software in (("device", False), ("software", True))
-            if software <= options.software
-        }
+        modes = fitted_modes(
+            timed, known, software=options.software, num_folds=options.folds, num_processes=options.processes
+        )
     except PlanningError as error:
         print(error, file=sys.stderr)
         return 2
@@ -111,16 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(line)
     if options.write:
         write_catalog(shipped.constants, shipped.values, shipped.widths, timed)
-        held_out = [
-            HeldOut(
-                id=case.run.id,
-                fold=shipped.folds[row],
-                device_seconds=modes["device"].left_out_seconds[row],
-                software_seconds=modes["software"].left_out_seconds[row] if "software" in modes else None,
-            )
-            for row, case in enumerate(timed)
-        ]
-        write_held_out(HELD_OUT, held_out)
+        write_held_out(HELD_OUT, _held_out(timed, modes))
         (Path(__file__).parents[2] / "planner" / "calibration" / INTERVALS).write_text(
             interval_document(timed, shipped.left_out_seconds), encoding="utf-8"
         )

@@ -187,6 +187,24 @@ def _ranking(group: tuple[Any, ...], times: list[tuple[float, float]]) -> Rankin
     )
 
 
+def ranking_summary(groups: Sequence[Ranking]) -> dict[str, Any]:
+    """Medians over groups of at least four layouts (of all groups if there are none); empty without groups."""
+    if not groups:
+        return {}
+    ranked = [one.spearman for one in groups if one.spearman is not None]
+    regrets = [one.regret for one in groups if one.layouts >= 4] or [one.regret for one in groups]
+    pairs = sum(one.pairs for one in groups)
+    return {
+        "groups": len(groups),
+        "ranked": len(ranked),
+        "spearman_median": float(np.median(ranked)) if ranked else None,
+        "regret_median": float(np.median(regrets)),
+        "regret_p90": float(np.percentile(regrets, 90)),
+        "pairs": pairs,
+        "pairs_right_fraction": sum(one.pairs_right for one in groups) / pairs if pairs else None,
+    }
+
+
 def regret(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """
     What the choice by prediction costs; of layouts predicted alike, the slowest counts.

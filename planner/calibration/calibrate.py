@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from costmodel.errors import PlanningError, SpecError
 from costmodel.spec import Device
 from planner.calibration.advice import Advice, advice
-from planner.calibration.cases import Predictor, folds_of, group_of, measured_logarithms
+from planner.calibration.cases import FAINTEST, Predictor, folds_of, group_of, measured_logarithms
 from planner.calibration.constants import Constant, constants, read, with_constant
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
@@ -280,10 +280,6 @@ def _start(timed: Sequence[Case], known: References, all_constants: Sequence[Con
     return replace(predictor, constants=chosen), Fit(
         logs=logs[is_seen], jacobian=jacobian[:, is_seen], residuals=residuals
     )
-
-
-FAINTEST = 1e-4
-"""Derivative of a step time by a constant, both in logarithms, that counts as none."""
 
 
 def _own_name(case: Case, known: References) -> str:

@@ -26,6 +26,9 @@ Group: TypeAlias = tuple[str, str, str, int]
 DIFFERENCE = 0.01
 """Step in the logarithm of a constant over which a derivative is taken; a matter of numerics only."""
 
+FAINTEST = 1e-3
+"""Derivative of a step time by a constant, both in logarithms, that is not worth computing anew."""
+
 
 def group_of(case: Case) -> Group:
     """What a row shares with the rows that are left out together with it: source, model, device, number of devices."""
@@ -82,21 +85,30 @@ class Predictor:
 
         return np.asarray(np.log(np.concatenate(over_processes(part, self.num_processes, self.num_processes))))
 
-    def jacobian(self, logs: Array) -> Array:
-        """Derivatives of :meth:`logarithms`, shape (rows, constants); by differences, where a row depends."""
+    def jacobian(self, logs: Array, before: Array | None = None) -> Array:
+        """
+        Derivatives of :meth:`logarithms` by differences, shape (rows, constants).
+
+        Parameters
+        ----------
+        logs
+            Logarithms of the constants.
+        before
+            Derivatives at another place; where they are below ``FAINTEST`` they stay as they are.
+        """
         base = with_values(self.known, self.constants, np.exp(logs))
         here = self.logarithms(logs)
-        columns = over_processes(self._column(logs, base, here), len(self.constants), self.num_processes)
+        columns = over_processes(self._column(logs, base, here, before), len(self.constants), self.num_processes)
         return np.stack(columns, axis=1) if columns else np.zeros((len(self.cases), 0))
 
-    def _column(self, logs: Array, base: References, here: Array) -> Callable[[int], Array]:
+    def _column(self, logs: Array, base: References, here: Array, before: Array | None) -> Callable[[int], Array]:
         def column(index: int) -> Array:
             constant = self.constants[index]
             step = DIFFERENCE if np.exp(logs[index] + DIFFERENCE) <= constant.upper else -DIFFERENCE
             moved = with_values(base, [constant], [float(np.exp(logs[index] + step))])
-            change = np.zeros(len(self.cases))
+            change = np.zeros(len(self.cases)) if before is None else before[:, index].copy()
             for row, case in enumerate(self.cases):
-                if depends(case, constant, self.known):
+                if depends(case, constant, self.known) and (before is None or abs(change[row]) > FAINTEST):
                     change[row] = (np.log(seconds_of(case, moved)) - here[row]) / step
             return change
 

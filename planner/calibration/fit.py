@@ -27,8 +27,8 @@ LONGEST_STEP = 0.5
 REFRESH = 0.2
 """Change of a logarithm from which on derivatives are taken anew before a fit counts as done."""
 
-CONVERGED = 0.004
-"""Change of a logarithm below which a fit is done: 0.4 %."""
+CONVERGED = 0.01
+"""Change of a logarithm below which a fit is done: 1 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,12 +80,13 @@ def priors_of(constants: Sequence[Constant]) -> Priors:
 
 def fit(
     logarithms: Callable[[Array], Array],
-    jacobian: Callable[[Array], Array],
+    jacobian: Callable[[Array, Array | None], Array],
     measured: Array,
     *,
     weights: Array,
     priors: Priors,
     start: Fit | None = None,
+    num_refreshes: int = 3,
     noise: float = NOISE,
 ) -> Fit:
     r"""
@@ -99,7 +100,7 @@ def fit(
     Parameters
     ----------
     logarithms, jacobian
-        Of the rows for logarithms of the constants.
+        Of the rows for logarithms of the constants; the second also takes derivatives at another place.
     measured
         Logarithms of the measured times.
     weights
@@ -108,11 +109,13 @@ def fit(
         Of the constants.
     start
         Where to begin, with the derivatives there; None: at the priors.
+    num_refreshes
+        How often derivatives may be taken anew where the constants moved far.
     noise
         Error that rows keep.
     """
     logs = priors.mean if start is None else start.logs
-    derivatives, at = (jacobian(logs) if start is None else start.jacobian), logs
+    derivatives, at = (jacobian(logs, None) if start is None else start.jacobian), logs
     residuals = logarithms(logs) - measured
     for _ in range(MOST_ROUNDS):
         step = _step(logs, residuals, derivatives, weights, priors, noise)
@@ -121,9 +124,9 @@ def fit(
         moved = float(np.abs(there - logs).max(initial=0.0))
         logs, residuals = there, new
         if moved < CONVERGED:
-            if np.abs(logs - at).max(initial=0.0) <= REFRESH:
+            if not num_refreshes or np.abs(logs - at).max(initial=0.0) <= REFRESH:
                 break
-            derivatives, at = jacobian(logs), logs
+            derivatives, at, num_refreshes = jacobian(logs, derivatives), logs, num_refreshes - 1
     return Fit(logs=logs, jacobian=derivatives, residuals=residuals)
 
 

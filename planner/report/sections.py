@@ -202,8 +202,8 @@ def _doubts(report: PlanReport | EstimateReport) -> Iterator[str]:
     alike = [str(number) for number, plan in enumerate(report.plans[1:], start=2) if plan.is_within_noise(best)]
     if alike:
         yield (
-            f"Within noise of strategy 1: {', '.join(alike)}. Differences below {best.noise_fraction:.1%} between layouts of "
-            "one job are not told apart."
+            f"Within noise of strategy 1: {', '.join(alike)}. Differences below {best.noise_fraction:.1%} between "
+            "layouts of one job are not told apart."
         )
 
 

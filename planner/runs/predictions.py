@@ -13,6 +13,7 @@ from costmodel.flops import model_flops_per_token
 from costmodel.step import cost
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
+from planner.calibration.intervals import Interval, step_interval
 from planner.runs.architectures import Unpredictable, architecture_of
 from planner.runs.facts import References, facts_of
 from planner.runs.layouts import not_modelled, require_a_step, strategy_of, variant_of
@@ -42,8 +43,8 @@ class Prediction:
         The row.
     architecture
         ``dense``, ``moe`` or ``hybrid``.
-    num_layers
-        Of the model that ran.
+    facts
+        What ran on what.
     strategy
         The row's layout with the framework's defaults.
     step_seconds, peak_memory_gib
@@ -58,13 +59,23 @@ class Prediction:
 
     run: Run
     architecture: str
-    num_layers: int
+    facts: Facts
     strategy: Strategy
     step_seconds: float
     peak_memory_gib: float
     fits: bool
     variant: tuple[str, ...]
     missing: tuple[str, ...]
+
+    @property
+    def num_layers(self) -> int:
+        """Of the model that ran."""
+        return self.facts.model.num_layers
+
+    @property
+    def interval(self) -> Interval:
+        """Where the measured step time lies, by the errors on comparable runs."""
+        return step_interval(self.facts.model, self.facts.cluster, step_seconds=self.step_seconds)
 
     @property
     def time_error(self) -> float | None:
@@ -167,7 +178,7 @@ def predict(one: Case) -> Prediction:
     return Prediction(
         run=run,
         architecture=one.architecture,
-        num_layers=facts.model.num_layers,
+        facts=facts,
         strategy=one.strategy,
         step_seconds=float(ours.step_seconds),
         peak_memory_gib=_seen_bytes(run, facts, device_bytes) / GIB,

@@ -26,6 +26,14 @@ EXIT_CODES = """exit codes:
   2  wrong input
   3  the time limit came before the proof
 """
+CALIBRATION_EXIT_CODES = """exit codes:
+  0  a profile was fitted and written
+  1  the same, but rows of the file were refused
+  2  wrong input
+  4  too few or contradictory runs: nothing was fitted or written
+"""
+EXIT_ROWS_REFUSED = 1
+EXIT_UNFIT = 4
 
 REPORT_FORMATS = ("table", "json", "csv", "markdown")
 TEXT_FORMATS = ("table", "json")
@@ -100,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_estimate(commands)
     _add_model(commands)
     _add_catalog(commands)
+    _add_calibrate(commands)
     return parser
 
 
@@ -170,6 +179,27 @@ def _add_catalog(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=_run_catalog)
 
 
+def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "calibrate",
+        help="fit a device profile to own measured runs",
+        description="Fits the profile of a device to measured runs, with the catalog's as prior; says how far it is "
+        "off on runs that it was not fitted to, and which runs to measure next. The file that it writes is a device "
+        "of a job: cluster: {device: ./my-cluster.yaml}.",
+        epilog=CALIBRATION_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--runs", metavar="CSV", type=Path, required=True, help="measured runs, columns as planner/runs"
+    )
+    parser.add_argument("--models", metavar="YAML", type=Path, help="architectures by the names in the runs' 'model'")
+    parser.add_argument("--systems", metavar="YAML", type=Path, help="peak rates of devices that the catalog has not")
+    parser.add_argument("--device", metavar="NAME", help="device of the catalog to start from (default: the runs' own)")
+    parser.add_argument("--force", action="store_true", help="overwrite the output file")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="device file to write (YAML)")
+    parser.set_defaults(run=_run_calibrate)
+
+
 def _add_job(parser: argparse.ArgumentParser, assignments_help: str) -> None:
     parser.add_argument("job", metavar="JOB.yaml", type=Path, help="the job file")
     parser.add_argument("assignments", metavar="key=value", nargs="*", help=assignments_help)
@@ -236,6 +266,27 @@ def _run_catalog(arguments: argparse.Namespace) -> int:
     _check_output(arguments.output, ())
     _write({"table": catalog_text, "json": json_text}[arguments.format](described), arguments.output)
     return 0
+
+
+def _run_calibrate(arguments: argparse.Namespace) -> int:
+    _check_output(arguments.output, [path for path in (arguments.runs, arguments.models, arguments.systems) if path])
+    if arguments.output.exists() and not arguments.force:
+        raise SpecError(str(arguments.output), "exists already.", "Name another file, or add --force.")
+    with _progress(f"calibrating on {arguments.runs}"):
+        from planner.calibration.calibrate import Unfit, calibrate, device_text
+        from planner.calibration.wording import calibration_text
+        from planner.runs.facts import references
+
+        systems = [arguments.systems] if arguments.systems else []
+        known = references(arguments.models, *systems, folder=arguments.runs.parent)
+        try:
+            found = calibrate(arguments.runs, known, name=arguments.output.stem, base=arguments.device)
+        except Unfit as error:
+            print(f"planner: {error}", file=sys.stderr)
+            return EXIT_UNFIT
+    _write(device_text(found.device), arguments.output)
+    _write(calibration_text(found, str(arguments.output)), None)
+    return EXIT_ROWS_REFUSED if found.refused else 0
 
 
 # --- output ------------------------------------------------------------------------------------------------

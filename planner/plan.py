@@ -22,6 +22,7 @@ from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Schedule, Sha
 from costmodel.tables import Facts, num_microbatches
 from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from costmodel.validation import shown
+from planner.calibration.intervals import Interval, noise_fraction, step_interval
 from planner.problem import MAX_DEGREE, Problem, decision_value
 from planner.schedule import CheckpointSchedule, schedule_checkpoints
 from planner.space import problem_rules
@@ -55,6 +56,10 @@ class Plan:
         The same over the peak; the report's conventions say which.
     memory_bytes, host_memory_bytes
         What one device has: its own memory, and its share of the host's.
+    interval
+        Where its measured step time lies, by the errors on comparable measured runs.
+    noise_fraction
+        How much slower another plan of the job must be predicted to be told apart from this one.
     """
 
     estimate: Estimate
@@ -66,6 +71,8 @@ class Plan:
     hfu: float
     memory_bytes: float
     host_memory_bytes: float
+    interval: Interval
+    noise_fraction: float
 
     @property
     def strategy(self) -> Strategy:
@@ -89,6 +96,10 @@ class Plan:
     def slower_fraction(self, best: Plan) -> float:
         """How much longer its step takes than the best one's; of equals up to rounding, 0."""
         return max(0.0, self.step_seconds / best.step_seconds - 1)
+
+    def is_within_noise(self, best: Plan) -> bool:
+        """Whether the predictions cannot tell it from the best one."""
+        return self.slower_fraction(best) < self.noise_fraction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -304,6 +315,8 @@ def _plan(problem: Problem, strategy: Strategy, conventions: Conventions) -> Pla
         hfu=float(utilization_fraction(hardware_flops, peak_flops=conventions.peak_flops)),
         memory_bytes=facts.cluster.device.memory_bytes,
         host_memory_bytes=facts.cluster.device.host_memory_bytes,
+        interval=step_interval(used.model, used.cluster, step_seconds=estimated.step_seconds),
+        noise_fraction=noise_fraction(used.model, used.cluster),
     )
 
 

@@ -123,7 +123,8 @@ def _problem(
         apply_override(document, override)
     job = build(Job, document, "")
     workload = _workload(job.training)
-    cluster = _cluster(job.cluster)
+    device = device_path(job.cluster.device, folder)
+    cluster = _cluster(job.cluster, device)
     _require_peak(workload.precision, cluster.device)
     config = None if isinstance(job.model, Mapping) else config_path(job.model, folder)
     facts = Facts(model=_model(job.model, config), cluster=cluster, workload=workload)
@@ -136,7 +137,7 @@ def _problem(
         search=_search(job.search),
         objective=job.objective,
         top=job.top,
-        sources=(*sources, *([config] if config else [])),
+        sources=(*sources, *(path for path in (config, device) if path)),
     )
 
 
@@ -186,8 +187,19 @@ def _model(model: str | dict[str, Any], config: Path | None) -> Model:
 # --- cluster -----------------------------------------------------------------------------------------------
 
 
-def _cluster(section: ClusterSection) -> Cluster:
-    device = _device(section.device)
+def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
+    """The file that a device's name means, such as what ``planner calibrate`` wrote; None: it is no path."""
+    if (
+        isinstance(entry, str)
+        and entry not in catalog.devices()
+        and ("/" in entry or entry.endswith((".yaml", ".yml")))
+    ):
+        return folder / os.path.expanduser(entry)
+    return None
+
+
+def _cluster(section: ClusterSection, path: Path | None) -> Cluster:
+    device = _device(section.device) if path is None else build(Device, read_mapping(path), "cluster.device")
     changes: dict[str, Any] = {
         "devices_per_node": section.devices_per_node,
         "networks": section.networks,

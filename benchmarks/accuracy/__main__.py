@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.accuracy.fit import HELD_OUT, held_out, timed_cases
+from benchmarks.accuracy.held_out import HeldOut, read_held_out
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
 from costmodel.errors import PlanningError
-from planner.runs.facts import references
-from planner.runs.predictions import predictions
-from planner.runs.table import read
+from planner.runs.facts import References, references
+from planner.runs.predictions import Prediction, predictions
+from planner.runs.table import NotRun, read
 
 FOLDER = Path(__file__).parents[1] / "measured_runs"
 
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         known = references(options.models, FOLDER / "systems.yaml", options.systems)
         results = list(predictions(read(options.runs), known))
-        figures = report(results)
+        figures = report(results, _held_out(options, known, results))
         if options.rows:
             write_rows(options.rows, results)
         if options.json:
@@ -39,11 +41,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ROWS_REFUSED if figures.refused else 0
 
 
+def _held_out(
+    options: argparse.Namespace, known: References, results: Sequence[Prediction | NotRun]
+) -> dict[str, HeldOut]:
+    """Stored predictions of groups left out, or those of fits made now."""
+    if not options.folds:
+        return read_held_out(HELD_OUT)
+    timed = timed_cases((one.run for one in results if isinstance(one, Prediction)), known)
+    return held_out(timed, known, num_folds=options.folds, num_processes=options.processes, software=options.software)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
     parser.add_argument("--runs", type=Path, default=FOLDER / "runs.csv", help="measured runs (default: the project's)")
     parser.add_argument("--models", type=Path, default=FOLDER / "models.yaml", help="architectures behind the rows")
     parser.add_argument("--systems", type=Path, default=FOLDER / "systems.yaml", help="peak rates and bandwidths")
+    parser.add_argument("--folds", type=int, help="fit anew and leave out one of so many parts of the groups (minutes)")
+    parser.add_argument("--software", action="store_true", help="with --folds: fit software stacks too")
+    parser.add_argument("--processes", type=int, default=2, help="with --folds: processes (default: 2)")
     parser.add_argument("--rows", type=Path, help="write every row with its prediction, or why it has none (CSV)")
     parser.add_argument("--json", type=Path, help="write the report (JSON)")
     return parser

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.runs.predictions import Prediction
+from planner.runs.table import Run
 
 Item = TypeVar("Item")
 
@@ -143,11 +144,15 @@ def rankings(predicted: Iterable[Prediction]) -> list[Ranking]:
 
 
 def _shared(one: Prediction) -> tuple[Any, ...]:
-    run = one.run
+    return shared(one.run, one.num_layers)
+
+
+def shared(run: Run, num_layers: int) -> tuple[Any, ...]:
+    """What the runs of one job have in common: everything but the layout."""
     return (
         run.source,
         run.model,
-        one.num_layers,
+        num_layers,
         run.gpu,
         run.num_devices,
         run.global_batch_size,
@@ -180,6 +185,24 @@ def _ranking(group: tuple[Any, ...], times: list[tuple[float, float]]) -> Rankin
         pairs=len(apart),
         pairs_right=sum((one[0] < other[0]) == (one[1] < other[1]) and one[1] != other[1] for one, other in apart),
     )
+
+
+def ranking_summary(groups: Sequence[Ranking]) -> dict[str, Any]:
+    """Medians over groups of at least four layouts (of all groups if there are none); empty without groups."""
+    if not groups:
+        return {}
+    ranked = [one.spearman for one in groups if one.spearman is not None]
+    regrets = [one.regret for one in groups if one.layouts >= 4] or [one.regret for one in groups]
+    pairs = sum(one.pairs for one in groups)
+    return {
+        "groups": len(groups),
+        "ranked": len(ranked),
+        "spearman_median": float(np.median(ranked)) if ranked else None,
+        "regret_median": float(np.median(regrets)),
+        "regret_p90": float(np.percentile(regrets, 90)),
+        "pairs": pairs,
+        "pairs_right_fraction": sum(one.pairs_right for one in groups) / pairs if pairs else None,
+    }
 
 
 def regret(measured: Sequence[float], predicted: Sequence[float]) -> float:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.accuracy.metrics import Errors, MemoryCalls, Ranking, errors, grouped, memory_calls, rankings
+from benchmarks.accuracy.held_out import HeldOut
+from benchmarks.accuracy.left_out import LeftOut, left_out, left_out_lines, macro_by_architecture
+from benchmarks.accuracy.metrics import (
+    Errors,
+    MemoryCalls,
+    Ranking,
+    errors,
+    grouped,
+    memory_calls,
+    ranking_summary,
+    rankings,
+)
 from costmodel.strategy import Recompute, Sharding
 from planner.runs.predictions import Prediction
 from planner.runs.table import NotRun
@@ -46,6 +55,8 @@ class Report:
         Step-time errors of the rows that have something the cost model has no formula for, by what it is.
     worst
         Rows with the largest step-time errors.
+    left_out
+        The accuracy: errors on groups that the constants were not fitted to; None: no such predictions of these rows.
     """
 
     rows: int
@@ -61,10 +72,20 @@ class Report:
     rankings: tuple[Ranking, ...]
     missing: dict[str, Errors]
     worst: tuple[dict[str, Any], ...]
+    left_out: LeftOut | None
 
 
-def report(results: Sequence[Prediction | NotRun]) -> Report:
-    """Summarise predictions and what was not predicted."""
+def report(results: Sequence[Prediction | NotRun], held_out: Mapping[str, HeldOut] | None = None) -> Report:
+    """
+    Summarise predictions and what was not predicted.
+
+    Parameters
+    ----------
+    results
+        Every row.
+    held_out
+        Rows predicted by fits that had not seen their groups, by id.
+    """
     predicted = [one for one in results if isinstance(one, Prediction)]
     others = [one for one in results if isinstance(one, NotRun)]
     timed = [one for one in predicted if one.time_error is not None]
@@ -78,7 +99,7 @@ def report(results: Sequence[Prediction | NotRun]) -> Report:
         skipped=dict(Counter(one.reason for one in others if not one.is_refused).most_common()),
         refusals={one.id: one.reason for one in others if one.is_refused},
         time={title: _time_errors(timed, names) for title, names in GROUPINGS.items()},
-        macro=_macro(timed),
+        macro=macro_by_architecture(timed) if timed else {},
         memory={
             kind or "not stated": {"all": _memory_errors(same), **_memory_by_source(same)}
             for kind, same in grouped(sized, lambda one: one.run.memory_kind).items()
@@ -87,6 +108,7 @@ def report(results: Sequence[Prediction | NotRun]) -> Report:
         rankings=tuple(rankings(predicted)),
         missing=_time_errors(timed, lambda one: one.missing),
         worst=tuple(_worst(timed)),
+        left_out=left_out(predicted, held_out) if held_out else None,
     )
 
 
@@ -147,16 +169,6 @@ def _time_errors(timed: list[Prediction], names: Callable[[Prediction], tuple[st
     return {name: errors([error for _, error in pairs]) for name, pairs in sorted(by_name.items())}
 
 
-def _macro(timed: list[Prediction]) -> dict[str, float]:
-    """Every source weighs the same, however many rows it has."""
-    macro = {}
-    for architecture, same in {"all": timed, **grouped(timed, lambda one: one.architecture)}.items():
-        means = [one.mean for one in _time_errors(same, GROUPINGS["source"]).values()]
-        if means:
-            macro[architecture] = float(np.mean(means))
-    return macro
-
-
 def _memory_errors(sized: list[Prediction]) -> Errors:
     return errors([one.memory_error or 0.0 for one in sized])
 
@@ -195,6 +207,8 @@ def lines(figures: Report) -> Iterator[str]:
         yield from _table(f"Peak memory, {kind}", groups)
     yield from _call_lines(figures.calls)
     yield from _ranking_lines(figures.rankings)
+    if figures.left_out:
+        yield from left_out_lines(figures.left_out)
     yield from _table("Step time of rows with what the cost model has no formula for", figures.missing)
     if figures.worst:
         yield "\nWorst rows"
@@ -220,10 +234,18 @@ def _table(title: str, groups: dict[str, Errors]) -> Iterator[str]:
 
 
 def _call_lines(calls: dict[str, MemoryCalls]) -> Iterator[str]:
-    yield f"\n{'Does it fit?':<60} {'oom':>5} {'caught':>7} {'ran':>6} {'false alarms':>13}"
+    yield f"\n{'Does it fit?':<60} {'oom':>5} {'caught':>7} {'recall':>7} {'ran':>6} {'false alarms':>13}"
     for name, one in calls.items():
         if name == "all" or one.oom or one.false_alarms:
-            yield f"  {name[:58]:<58} {one.oom:>5} {one.caught:>7} {one.ran:>6} {one.false_alarms:>13}"
+            yield f"  {name[:58]:<58} {one.oom:>5} {one.caught:>7} {_share(one.caught, one.oom):>7} {_alarms(one)}"
+
+
+def _alarms(one: MemoryCalls) -> str:
+    return f"{one.ran:>6} {f'{one.false_alarms} ({_share(one.false_alarms, one.ran)})':>13}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"
 
 
 def _ranking_lines(groups: tuple[Ranking, ...]) -> Iterator[str]:
@@ -242,24 +264,6 @@ def _ranking_lines(groups: tuple[Ranking, ...]) -> Iterator[str]:
 
 def _or_none(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def ranking_summary(groups: Sequence[Ranking]) -> dict[str, Any]:
-    """Medians over groups of at least four layouts (of all groups if there are none); empty without groups."""
-    if not groups:
-        return {}
-    ranked = [one.spearman for one in groups if one.spearman is not None]
-    regrets = [one.regret for one in groups if one.layouts >= 4] or [one.regret for one in groups]
-    pairs = sum(one.pairs for one in groups)
-    return {
-        "groups": len(groups),
-        "ranked": len(ranked),
-        "spearman_median": float(np.median(ranked)) if ranked else None,
-        "regret_median": float(np.median(regrets)),
-        "regret_p90": float(np.percentile(regrets, 90)),
-        "pairs": pairs,
-        "pairs_right_fraction": sum(one.pairs_right for one in groups) / pairs if pairs else None,
-    }
 
 
 # --- for programs ------------------------------------------------------------------------------------------

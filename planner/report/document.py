@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from costmodel.strategy import Decision
+from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
 
 if TYPE_CHECKING:
@@ -53,7 +54,12 @@ def document(report: PlanReport | EstimateReport) -> Plain:
 
 def _plans(plans: tuple[Plan, ...]) -> list[Plain]:
     return [
-        {"number": number, "slower_fraction": plan.slower_fraction(plans[0]), **plan_document(plan)}
+        {
+            "number": number,
+            "slower_fraction": plan.slower_fraction(plans[0]),
+            "within_noise_of_best": plan.is_within_noise(plans[0]),
+            **plan_document(plan),
+        }
         for number, plan in enumerate(plans, start=1)
     ]
 
@@ -63,6 +69,9 @@ def plan_document(plan: Plan) -> Plain:
     schedule = plan.schedule
     return {
         "step_time_seconds": plan.step_seconds,
+        "step_time_interval_seconds": [plan.interval.low_seconds, plan.interval.high_seconds],
+        "step_time_interval_probability": COVERAGE,
+        "step_time_interval_basis": plan.interval.basis,
         "tokens_per_second_per_gpu": plan.tokens_per_second_per_device,
         "model_tflops_per_gpu": plan.model_flops_per_second_per_device / 1e12,
         "hardware_tflops_per_gpu": plan.hardware_flops_per_second_per_device / 1e12,

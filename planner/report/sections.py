@@ -189,15 +189,29 @@ def _results(report: PlanReport | EstimateReport) -> Section:
     best = report.plans[0]
     return Section(
         title="What they reach" if len(report.plans) > 1 else "What it reaches",
-        header=("#", "step, s", "slower", *speed, *memory, *whole),
+        header=("#", "step, s", "80 % of runs", "slower", *speed, *memory, *whole),
         rows=tuple(_result(number, plan, best) for number, plan in enumerate(report.plans, start=1)),
+        notes=tuple(_doubts(report)),
     )
+
+
+def _doubts(report: PlanReport | EstimateReport) -> Iterator[str]:
+    """How far the step times can be trusted, and which plans they cannot tell apart."""
+    best = report.plans[0]
+    yield f"80 % of runs: where a measured step lies, by {best.interval.basis} that no fit had seen."
+    alike = [str(number) for number, plan in enumerate(report.plans[1:], start=2) if plan.is_within_noise(best)]
+    if alike:
+        yield (
+            f"Within noise of strategy 1: {', '.join(alike)}. Differences below {best.noise_fraction:.1%} between "
+            "layouts of one job are not told apart."
+        )
 
 
 def _result(number: int, plan: Plan, best: Plan) -> tuple[str, ...]:
     return (
         str(number),
         seconds(plan.step_seconds),
+        f"{seconds(plan.interval.low_seconds)}-{seconds(plan.interval.high_seconds)}",
         f"{plan.slower_fraction(best):.2%}" if number > 1 else NOTHING,
         f"{plan.tokens_per_second_per_device:,.1f}",
         f"{plan.model_flops_per_second_per_device / 1e12:,.1f}",

@@ -28,10 +28,14 @@ OF_PLAN = (
 
 OF_RUN = ("num_steps", "total_seconds", "num_failures", "ettr", "days", "gpu_hours")
 
+ENDS = ("low", "high")
+"""Of the interval of the step time."""
+
 COLUMNS = (
     "job",
     "number",
     "slower_fraction",
+    *(f"step_time_{end}_seconds" for end in ENDS),
     *DECISIONS,
     "num_microbatches",
     *OF_PLAN,
@@ -61,6 +65,7 @@ def _row(whole: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
         "job": whole["job"]["name"],
         "number": plan["number"],
         "slower_fraction": plan["slower_fraction"],
+        **{f"step_time_{end}_seconds": plan["step_time_interval_seconds"][index] for index, end in enumerate(ENDS)},
         **{name: _cell(value) for name, value in plan["strategy"].items()},
         **{name: plan[name] for name in OF_PLAN},
         **{

@@ -9,7 +9,7 @@ from typing import Any
 from costmodel import catalog
 from costmodel.description import model_from_description
 from costmodel.errors import PlanningError, SpecError, did_you_mean
-from costmodel.spec import Attention, Layer, Model
+from costmodel.spec import Attention, Experts, LatentAttention, Layer, Model
 
 VOCAB_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to multiples of this times tp (``--make-vocab-size-divisible-by``)."""
@@ -98,9 +98,10 @@ def architecture(entries: Mapping[str, Any], key: str, variant: Variant) -> Mode
         If the architecture is not known, or has layers that the cost model has not.
     """
     if key not in entries:
-        hint = did_you_mean(key, entries)
-        problem = f"'{key}' is not in the file of models."
-        raise SpecError("model", problem, hint if hint.startswith("Did") else f"It knows {len(entries)} others.")
+        hint = did_you_mean(key, entries or catalog.models())
+        problem = f"'{key}' is not in the file of models." if entries else f"'{key}' is not in the catalog."
+        others = f"It knows {len(entries)} others." if entries else "Name one of the catalog, or a config.json."
+        raise SpecError("model", problem, hint if hint.startswith("Did") else others)
     entry = entries[key]
     _require_known(entry, key)
     if "DeltaNet" in str(entry.get("attention")):
@@ -109,11 +110,22 @@ def architecture(entries: Mapping[str, Any], key: str, variant: Variant) -> Mode
     return _with_windows(model, entry)
 
 
-def kind_of_architecture(entry: Mapping[str, Any]) -> str:
+def variant_of_model(model: Model, variant: Variant) -> Model:
+    """A model as a run had it: layers of a proxy, padded vocabulary, multi-token prediction or not."""
+    return replace(
+        model,
+        layers=model.layers[: variant.num_layers or None],
+        vocab_size=_padded(model.vocab_size, variant.tp),
+        mtp_layers=model.mtp_layers if variant.has_mtp else (),
+    )
+
+
+def architecture_of(model: Model) -> str:
     """``dense``, ``moe`` or ``hybrid`` (layers without softmax attention among the others)."""
-    if entry.get("hybrid_pattern") or "DeltaNet" in str(entry.get("attention")):
+    kinds = model.kinds
+    if not all(isinstance(kind.attention, Attention | LatentAttention) for kind in kinds):
         return "hybrid"
-    return "moe" if entry.get("moe") else "dense"
+    return "moe" if any(isinstance(kind.feed_forward, Experts) for kind in kinds) else "dense"
 
 
 def _require_known(entry: Mapping[str, Any], key: str) -> None:
@@ -190,8 +202,12 @@ def _padded_vocab(entry: Mapping[str, Any], key: str, tp: int) -> int:
         stated = next((vocab for start, vocab in STATED_NOWHERE_VOCAB.items() if key.startswith(start)), None)
     if stated is None:
         raise Unpredictable(f"unknown architecture: the sources do not give the vocabulary of '{key}'")
+    return _padded(int(stated), tp)
+
+
+def _padded(vocab_size: int, tp: int) -> int:
     multiple = VOCAB_MULTIPLE * tp
-    return -(-int(stated) // multiple) * multiple
+    return -(-vocab_size // multiple) * multiple
 
 
 def _attention(entry: Mapping[str, Any], variant: Variant) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.software import equip
 from costmodel.spec import Cluster, Device, Model, Network, Precision, Retention, Software, Workload
 from costmodel.tables import Facts
-from planner.runs.architectures import Unpredictable, Variant, architecture
+from planner.problem import read_model
+from planner.runs.architectures import Unpredictable, Variant, architecture, variant_of_model
 from planner.runs.software import software_of
 from planner.runs.table import Run
 
@@ -93,16 +94,18 @@ class References:
         return replace(self, devices=devices, factors=factors, made={})
 
 
-def references(models: Path, *systems: Path) -> References:
+def references(models: Path | None, *systems: Path, folder: Path = Path()) -> References:
     """
     Read what rows refer to.
 
     Parameters
     ----------
     models
-        Architectures by key.
+        Architectures by key; None: rows name models of the catalog, or the path of their ``config.json``.
     systems
         Files of systems by name, later ones before earlier ones.
+    folder
+        Where paths of models are relative to.
 
     Raises
     ------
@@ -110,7 +113,7 @@ def references(models: Path, *systems: Path) -> References:
         If a file cannot be read, or is no mapping of mappings.
     """
     known = {_plain(name): entry for path in systems for name, entry in _mapping(path).items()}
-    return References(models=_mapping(models), systems=known)
+    return References(models=_mapping(models) if models else {}, systems=known, folder=folder)
 
 
 def facts_of(run: Run, known: References) -> Facts:
@@ -175,9 +178,17 @@ def _model(run: Run, known: References) -> Model:
         raise SpecError("notes", "a proxy must say 'PROXY: n_layers=', but its notes do not.")
     key = (run.model, variant)
     if key not in known.made:
-        known.made[key] = architecture(known.models, run.model, variant)
+        known.made[key] = _architecture(run, variant, known)
     model: Model = known.made[key]
     return model
+
+
+def _architecture(run: Run, variant: Variant, known: References) -> Model:
+    """The model of a key of the file of models, of a name in the catalog, or of a ``config.json``."""
+    is_path = run.model.endswith(".json") or "/" in run.model
+    if run.model in known.models or not (is_path or run.model in catalog.models()):
+        return architecture(known.models, run.model, variant)
+    return variant_of_model(read_model(run.model, known.folder), variant)
 
 
 def _stated_count(run: Run, pattern: str) -> int | None:

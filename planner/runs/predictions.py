@@ -13,7 +13,8 @@ from costmodel.flops import model_flops_per_token
 from costmodel.step import cost
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.runs.architectures import Unpredictable, kind_of_architecture
+from planner.calibration.intervals import Interval, step_interval
+from planner.runs.architectures import Unpredictable, architecture_of
 from planner.runs.facts import References, facts_of
 from planner.runs.layouts import not_modelled, require_a_step, strategy_of, variant_of
 from planner.runs.table import NotRun, Run
@@ -45,8 +46,8 @@ class Prediction:
         The row.
     architecture
         ``dense``, ``moe`` or ``hybrid``.
-    num_layers
-        Of the model that ran.
+    facts
+        What ran on what.
     strategy
         The row's layout with the framework's defaults.
     step_seconds, peak_memory_gib
@@ -61,13 +62,23 @@ class Prediction:
 
     run: Run
     architecture: str
-    num_layers: int
+    facts: Facts
     strategy: Strategy
     step_seconds: float
     peak_memory_gib: float
     fits: bool
     variant: tuple[str, ...]
     missing: tuple[str, ...]
+
+    @property
+    def num_layers(self) -> int:
+        """Of the model that ran."""
+        return self.facts.model.num_layers
+
+    @property
+    def interval(self) -> Interval:
+        """Where the measured step time lies, by the errors on comparable runs."""
+        return step_interval(self.facts.model, self.facts.cluster, step_seconds=self.step_seconds)
 
     @property
     def time_error(self) -> float | None:
@@ -82,15 +93,49 @@ class Prediction:
         return self.peak_memory_gib / self.run.peak_memory_gib - 1
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """
+    A row as the cost model takes it.
+
+    Parameters
+    ----------
+    run
+        The row.
+    facts, strategy
+        What it means.
+    """
+
+    run: Run
+    facts: Facts
+    strategy: Strategy
+
+    @property
+    def architecture(self) -> str:
+        """``dense``, ``moe`` or ``hybrid``."""
+        return architecture_of(self.facts.model)
+
+
 def predictions(rows: Iterable[Run | NotRun], known: References) -> Iterator[Prediction | NotRun]:
     """Predict every row that can be, and give the reason for each of the others; in the order of the file."""
     for row in rows:
         yield row if isinstance(row, NotRun) else _predicted(row, known)
 
 
+def cases(rows: Iterable[Run | NotRun], known: References) -> Iterator[Case | NotRun]:
+    """Every row that can be predicted, and the reason for each of the others; in the order of the file."""
+    for row in rows:
+        yield row if isinstance(row, NotRun) else _case_or_reason(row, known)
+
+
 def _predicted(run: Run, known: References) -> Prediction | NotRun:
+    found = _case_or_reason(run, known)
+    return found if isinstance(found, NotRun) else predict(found)
+
+
+def _case_or_reason(run: Run, known: References) -> Case | NotRun:
     try:
-        return predict(run, known)
+        return case(run, known)
     except Unpredictable as error:
         return _not_predicted(run, str(error), is_refused=False)
     except SpecError as error:
@@ -111,9 +156,9 @@ def _not_predicted(run: Run, reason: str, *, is_refused: bool) -> NotRun:
     )
 
 
-def predict(run: Run, known: References) -> Prediction:
+def case(run: Run, known: References) -> Case:
     """
-    Predict one row.
+    One row's facts and strategy.
 
     Raises
     ------
@@ -125,19 +170,24 @@ def predict(run: Run, known: References) -> Prediction:
     require_a_step(run)
     facts = facts_of(run, known)
     _require_plausible(run, facts)
-    strategy = strategy_of(run, facts)
-    ours = cost(facts, strategy.decisions())
+    return Case(run=run, facts=facts, strategy=strategy_of(run, facts))
+
+
+def predict(one: Case) -> Prediction:
+    """Predict one row."""
+    run, facts = one.run, one.facts
+    ours = cost(facts, one.strategy.decisions())
     device_bytes = float(ours.device_bytes)
     return Prediction(
         run=run,
-        architecture=kind_of_architecture(known.models[run.model]),
-        num_layers=facts.model.num_layers,
-        strategy=strategy,
+        architecture=one.architecture,
+        facts=facts,
+        strategy=one.strategy,
         step_seconds=float(ours.step_seconds),
         peak_memory_gib=_seen_bytes(run, facts, device_bytes) / GIB,
         fits=bool(fits_in_device_memory(facts.cluster, device_bytes=device_bytes, memory_headroom_bytes=0.0)),
         variant=variant_of(run),
-        missing=not_modelled(run, facts, strategy),
+        missing=not_modelled(run, facts, one.strategy),
     )
 
 

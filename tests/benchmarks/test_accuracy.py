@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.accuracy.__main__ import FOLDER, main
-from benchmarks.accuracy.metrics import errors, rankings, regret, spearman
-from benchmarks.accuracy.report import ROW_COLUMNS, family, ranking_summary
+from benchmarks.accuracy.metrics import errors, ranking_summary, rankings, regret, spearman
+from benchmarks.accuracy.report import ROW_COLUMNS, family
 from costmodel.spec import Attention, LinearAttention, Mamba
 from costmodel.strategy import Recompute, Sharding
 from planner.runs.facts import facts_of, references

@@ -1,0 +1,185 @@
+"""Which runs to measure next: those that narrow a profile most, by what is known of the constants so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from constraints.memory import fits_in_device_memory
+from costmodel.errors import PlanningError
+from costmodel.step import cost
+from planner.calibration.cases import Predictor
+from planner.calibration.constants import Constant
+from planner.runs.facts import References
+from planner.runs.predictions import Case, case
+from planner.runs.table import Run
+
+Array: TypeAlias = NDArray[np.float64]
+
+MOST_CANDIDATES = 60
+MOST_MORE = 12
+SHOWN = 3
+
+WELL_KNOWN = 0.03
+"""Error of a step time from the constants' widths alone that is enough: the noise of a measurement itself is 2 %."""
+
+DEGREES = (1, 2, 4, 8, 16)
+RECOMPUTES = ("none", "full")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suggestion:
+    """
+    One run worth measuring.
+
+    Parameters
+    ----------
+    run
+        Its layout; a row without measurements.
+    constant
+        The constant that it narrows most.
+    width_before, width_after
+        Standard deviations of that constant's logarithm.
+    """
+
+    run: Run
+    constant: str
+    width_before: float
+    width_after: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Advice:
+    """
+    Whether the runs are enough, and what else to measure.
+
+    Parameters
+    ----------
+    spread
+        Error of a step time, in the median over other layouts of the same jobs, that the constants' widths leave.
+    num_more
+        Runs after which it is below ``WELL_KNOWN``; 0: the runs are enough; None: more of these jobs do not get there.
+    suggestions
+        The first of them.
+    """
+
+    spread: float
+    num_more: int | None
+    suggestions: tuple[Suggestion, ...]
+
+
+def advice(
+    timed: Sequence[Case],
+    constants: Sequence[Constant],
+    known: References,
+    *,
+    logs: Array,
+    covariance: Array,
+    noise: float,
+) -> Advice:
+    """
+    Choose runs one after the other, each the one that lowers the sum of the constants' variances most.
+
+    Parameters
+    ----------
+    timed, constants, known
+        What was fitted.
+    logs, covariance
+        The constants' logarithms and their covariance.
+    noise
+        Error of one more measurement.
+
+    References
+    ----------
+    A-optimal design by greedy exchange: Chaloner and Verdinelli, "Bayesian Experimental Design: A Review", 1995.
+    """
+    candidates = list(_candidates(timed, known))
+    if not candidates:
+        return Advice(spread=0.0, num_more=None, suggestions=())
+    slopes = Predictor(cases=candidates, constants=constants, known=known).jacobian(logs)
+    begin = _spread(slopes, covariance)
+    num_more: int | None = 0 if begin <= WELL_KNOWN else None
+    suggestions: list[Suggestion] = []
+    is_left = np.ones(len(candidates), dtype=bool)
+    for count in range(1, min(MOST_MORE, len(candidates)) + 1):
+        best, narrowed = _best(slopes * is_left[:, None], covariance, noise)
+        is_left[best] = False
+        if len(suggestions) < SHOWN:
+            suggestions.append(_suggestion(candidates[best].run, constants, covariance, narrowed))
+        covariance = narrowed
+        if num_more is None and _spread(slopes, covariance) <= WELL_KNOWN:
+            num_more = count
+    return Advice(spread=begin, num_more=num_more, suggestions=tuple(suggestions))
+
+
+def _best(slopes: Array, covariance: Array, noise: float) -> tuple[int, Array]:
+    """The candidate that leaves the smallest sum of variances, and the covariance with it."""
+    reach = slopes @ covariance
+    gains = (reach**2).sum(axis=1) / (noise**2 + (reach * slopes).sum(axis=1))
+    best = int(gains.argmax())
+    size = noise**2 + float(reach[best] @ slopes[best])
+    return best, np.asarray(covariance - np.outer(reach[best], reach[best]) / size)
+
+
+def _spread(slopes: Array, covariance: Array) -> float:
+    return float(np.sqrt(np.median(((slopes @ covariance) * slopes).sum(axis=1))))
+
+
+def _suggestion(run: Run, constants: Sequence[Constant], before: Array, after: Array) -> Suggestion:
+    widths_before, widths_after = np.sqrt(np.diag(before)), np.sqrt(np.diag(after))
+    narrowed = int((widths_before - widths_after).argmax())
+    return Suggestion(
+        run=run,
+        constant=constants[narrowed].fields[0],
+        width_before=float(widths_before[narrowed]),
+        width_after=float(widths_after[narrowed]),
+    )
+
+
+def _candidates(timed: Sequence[Case], known: References) -> Iterator[Case]:
+    """Other layouts of the measured jobs that are possible and fit; spread over the jobs."""
+    seen = {(one.run.model, one.run.num_devices, *one.strategy.decisions().values()) for one in timed}
+    jobs = {(one.run.model, one.run.num_devices, one.run.sequence_length, one.run.dtype): one.run for one in timed}
+    each = max(MOST_CANDIDATES // len(jobs), 1)
+    for template in jobs.values():
+        found = 0
+        for run in _variations(template):
+            one = _possible(run, known)
+            if one and (one.run.model, one.run.num_devices, *one.strategy.decisions().values()) not in seen:
+                found += 1
+                yield one
+            if found == each:
+                break
+
+
+def _variations(template: Run) -> Iterator[Run]:
+    """Layouts of a run, from the least to the most divided."""
+    for tp, pp, mbs in ((tp, pp, mbs) for mbs in (1, 2, 4) for pp in DEGREES for tp in DEGREES):
+        for recompute in RECOMPUTES:
+            if tp <= (template.scale_up_size or max(DEGREES)) and not template.num_devices % (tp * pp * template.cp):
+                yield replace(
+                    template,
+                    id=f"{template.model} on {template.num_devices}: tp={tp} pp={pp} mbs={mbs} recompute={recompute}",
+                    tp=tp,
+                    pp=pp,
+                    mbs=mbs,
+                    vpp=None,
+                    dp=None,
+                    recompute=recompute,
+                    step_seconds=None,
+                    peak_memory_gib=None,
+                )
+
+
+def _possible(run: Run, known: References) -> Case | None:
+    try:
+        one = case(run, known)
+    except PlanningError:
+        return None
+    nbytes = float(cost(one.facts, one.strategy.decisions()).device_bytes)
+    fits = fits_in_device_memory(one.facts.cluster, device_bytes=nbytes, memory_headroom_bytes=0.0)
+    return one if bool(fits) else None

@@ -1,0 +1,379 @@
+"""A user's own runs -> a device profile: fitted, judged on runs left out, with what to measure next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from costmodel.errors import PlanningError, SpecError
+from costmodel.spec import Device
+from planner.calibration.advice import Advice, advice
+from planner.calibration.cases import FAINTEST, Predictor, folds_of, group_of, measured_logarithms
+from planner.calibration.constants import Constant, constants, read, with_constant
+from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
+from planner.calibration.left_out import left_out_logarithms
+from planner.runs.facts import References, device_name
+from planner.runs.predictions import Case, cases
+from planner.runs.table import NotRun
+from planner.runs.table import read as read_runs
+
+FEWEST_RUNS = 3
+FEWEST_LAYOUTS = 2
+"""Fewer say nothing about a profile that the mean error of the catalog does not."""
+
+MOST_FOLDS = 10
+"""Fits of the leave-one-group-out error; more groups share folds."""
+
+MOST_REPEATED = 1.25
+"""Slowest over fastest measurement of one configuration; containers differ by 1.1 (see ``fit.NOISE``)."""
+
+MOST_MISFIT = 0.15
+"""Median error after the fit from which on no profile explains the runs; the worst software of the published runs keeps
+half of it."""
+
+DETERMINED = 0.5
+UNTOUCHED = 0.9
+"""Posterior over prior width up to which the runs determined a constant, and from which on they said nothing."""
+
+
+class Unfit(PlanningError):
+    """The runs are too few or contradict each other: nothing is fitted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Determined:
+    """
+    One constant after the fit.
+
+    Parameters
+    ----------
+    constant
+        With its prior from the catalog.
+    value
+        Fitted, in the units of the device's own field.
+    prior_value
+        The catalog's, likewise.
+    width
+        Standard deviation of the logarithm that remains.
+    is_at_bound
+        Whether physics stopped it.
+    """
+
+    constant: Constant
+    value: float
+    prior_value: float
+    width: float
+    is_at_bound: bool
+
+    @property
+    def origin(self) -> str:
+        """Whether the runs or the prior determined it."""
+        narrowed = self.width / self.constant.sigma
+        return "the runs" if narrowed <= DETERMINED else "runs and prior" if narrowed <= UNTOUCHED else "the prior"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """
+    A profile fitted to runs.
+
+    Parameters
+    ----------
+    device
+        With the fitted profile, as a job takes it.
+    base
+        The device of the catalog whose profile was the prior.
+    determined
+        Every constant that a run depends on.
+    num_runs, num_groups
+        Runs fitted; groups of them that were left out in turn.
+    error_before, error_left_out, error_fitted
+        Mean absolute error of the step time: by the catalog; of runs left out of the fit; of the runs fitted.
+    refused
+        Rows in which something is wrong.
+    skipped
+        Rows without a step time that can be predicted, and why.
+    advice
+        What to measure next.
+    """
+
+    device: Device
+    base: str
+    determined: tuple[Determined, ...]
+    num_runs: int
+    num_groups: int
+    error_before: float
+    error_left_out: float
+    error_fitted: float
+    refused: tuple[NotRun, ...]
+    skipped: tuple[NotRun, ...]
+    advice: Advice
+
+
+def calibrate(runs: Path, known: References, *, name: str, base: str | None = None) -> Calibration:
+    """
+    Fit the profile of a device to runs.
+
+    Parameters
+    ----------
+    runs
+        CSV with the columns of ``benchmarks/measured_runs/runs.csv``.
+    known
+        What its rows refer to.
+    name
+        Of the new device.
+    base
+        Device of the catalog whose profile is the prior; None: the rows' own.
+
+    Raises
+    ------
+    SpecError
+        If there is no table, or its rows are of several devices.
+    Unfit
+        If the rows in order are too few, or contradict each other.
+    """
+    rows = list(read_runs(runs))
+    if base is not None:
+        known = _as_base(rows, known, base)
+    found = list(cases(rows, known))
+    timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
+    others = tuple(one for one in found if isinstance(one, NotRun))
+    refused = tuple(one for one in others if one.is_refused)
+    _require_enough(timed, refused)
+    _require_consistent(timed)
+    base = base or _one_device(timed, known)
+    fitted = _fitted(timed, known, base)
+    device = _device(fitted, known.device(base), timed, name, str(runs.name))
+    return Calibration(
+        device=device,
+        base=base,
+        determined=fitted.determined,
+        num_runs=len(timed),
+        num_groups=len(set(fitted.folds.tolist())),
+        error_before=_mean_error(fitted.before),
+        error_left_out=_mean_error(fitted.left_out),
+        error_fitted=_mean_error(fitted.fit.residuals),
+        refused=refused,
+        skipped=tuple(one for one in others if not one.is_refused),
+        advice=advice(
+            timed, fitted.constants, known, logs=fitted.fit.logs, covariance=fitted.covariance, noise=fitted.noise
+        ),
+    )
+
+
+# --- whether the runs can be fitted -------------------------------------------------------------------------
+
+
+def _as_base(rows: Iterable[Any], known: References, base: str) -> References:
+    """Devices of the rows that nobody knows are taken for the base."""
+    device = known.device(base)
+    unknown = {}
+    for row in rows:
+        if not isinstance(row, NotRun):
+            try:
+                device_name(row.gpu, known)
+            except PlanningError:
+                unknown[row.gpu.lower()] = replace(device, name=row.gpu.lower())
+    return replace(known, devices={**known.devices, **unknown}, made={})
+
+
+def _one_device(timed: Sequence[Case], known: References) -> str:
+    names = sorted({device_name(case.run.gpu, known) for case in timed})
+    if len(names) > 1:
+        raise SpecError("runs", f"are of {len(names)} devices: {', '.join(names)}.", "A profile is of one: split them.")
+    return names[0]
+
+
+def _require_enough(timed: Sequence[Case], refused: Sequence[NotRun]) -> None:
+    layouts = {_configuration(case) for case in timed}
+    if len(timed) < FEWEST_RUNS or len(layouts) < FEWEST_LAYOUTS:
+        first = f" First refused: {refused[0].id}: {refused[0].reason}" if refused else ""
+        raise Unfit(
+            f"Too few runs: {len(timed)} with a step time, of {len(layouts)} configurations; at least {FEWEST_RUNS} of "
+            f"{FEWEST_LAYOUTS} are needed, and {len(refused)} rows were refused.{first}"
+        )
+
+
+def _require_consistent(timed: Sequence[Case]) -> None:
+    """The same configuration does not take very different times."""
+    times: dict[Any, list[Case]] = {}
+    for case in timed:
+        times.setdefault(_configuration(case), []).append(case)
+    for same in times.values():
+        fastest, slowest = (choose(same, key=lambda case: case.run.step_seconds or 0.0) for choose in (min, max))
+        if (slowest.run.step_seconds or 0.0) > MOST_REPEATED * (fastest.run.step_seconds or 1.0):
+            raise Unfit(
+                f"The runs contradict each other: '{fastest.run.id}' took {fastest.run.step_seconds:g} s, "
+                f"'{slowest.run.id}' of the same configuration {slowest.run.step_seconds:g} s. Nothing is fitted."
+            )
+
+
+def _configuration(case: Case) -> tuple[Any, ...]:
+    run = case.run
+    return (run.model, case.facts.model.num_layers, run.framework, run.dtype, run.num_devices, *_work(case))
+
+
+def _work(case: Case) -> tuple[Any, ...]:
+    return (case.run.global_batch_size, case.run.sequence_length, *case.strategy.decisions().values())
+
+
+# --- the fit -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fitted:
+    constants: tuple[Constant, ...]
+    fit: Fit
+    before: Array
+    left_out: Array
+    folds: NDArray[np.int64]
+    covariance: Array
+    noise: float
+    determined: tuple[Determined, ...]
+
+
+def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
+    device = known.device(base)
+    names = tuple({_own_name(case, known) for case in timed} | {base})
+    predictor, start = _start(
+        timed, known, tuple(_of_base(one, device, names) for one in constants() if base in one.devices)
+    )
+    chosen = tuple(predictor.constants)
+    priors, measured, weights = priors_of(chosen), measured_logarithms(timed), _weights(timed)
+    fitted = fit(predictor.logarithms, predictor.jacobian, measured, weights=weights, priors=priors, start=start)
+    _require_explained(fitted.residuals)
+    folds = _folds(timed)
+    left_out = left_out_logarithms(predictor, fitted, _weights, priors, folds=folds) - measured
+    noise = max(NOISE, float(np.median(np.abs(fitted.residuals))) / _MEDIAN_OF_NORMAL)
+    widths = covariance(fitted.jacobian, weights, priors, noise)
+    return _Fitted(
+        constants=chosen,
+        fit=fitted,
+        before=start.residuals,
+        left_out=left_out,
+        folds=folds,
+        covariance=widths,
+        noise=noise,
+        determined=_determined(chosen, device, fitted.logs, widths, priors),
+    )
+
+
+_MEDIAN_OF_NORMAL = 0.6745
+"""Median of the absolute value of a standard normal variable."""
+
+
+def _start(timed: Sequence[Case], known: References, all_constants: Sequence[Constant]) -> tuple[Predictor, Fit]:
+    """The catalog's prediction, and its derivatives by the constants that a run depends on."""
+    predictor = Predictor(cases=timed, constants=all_constants, known=known)
+    logs = priors_of(all_constants).mean
+    jacobian = predictor.jacobian(logs)
+    is_seen = np.abs(jacobian).max(axis=0) > FAINTEST
+    chosen = tuple(constant for constant, seen in zip(all_constants, is_seen, strict=True) if seen)
+    residuals = predictor.logarithms(logs) - measured_logarithms(timed)
+    return replace(predictor, constants=chosen), Fit(
+        logs=logs[is_seen], jacobian=jacobian[:, is_seen], residuals=residuals
+    )
+
+
+def _own_name(case: Case, known: References) -> str:
+    return device_name(case.run.gpu, known)
+
+
+def _of_base(constant: Constant, device: Device, names: tuple[str, ...]) -> Constant:
+    """A constant of the catalog's table for one device, around the value that the catalog has."""
+    unit = constant.units.get(device.name, 1.0)
+    values = [value for field in constant.fields if (value := read(device, field))]
+    prior = min(max(values[0] / unit if values else constant.prior, constant.lower), constant.upper)
+    return replace(constant, devices=names, prior=prior, units=dict.fromkeys(names, unit))
+
+
+def _weights(timed: Sequence[Case]) -> Array:
+    """Square roots of the rows' weights: the second run of a group tells less than the first of another."""
+    rows = Counter(group_of(case) for case in timed)
+    return np.array([rows[group_of(case)] ** -0.25 for case in timed])
+
+
+def _folds(timed: Sequence[Case]) -> NDArray[np.int64]:
+    """One fold for each group; of fewer than three groups, one for each configuration."""
+    groups = {group_of(case) for case in timed}
+    if len(groups) >= 3:
+        return folds_of(timed, min(len(groups), MOST_FOLDS))
+    configurations = list(dict.fromkeys(_configuration(case) for case in timed))
+    return np.array([configurations.index(_configuration(case)) % MOST_FOLDS for case in timed])
+
+
+def _require_explained(residuals: Array) -> None:
+    misfit = float(np.median(np.abs(residuals)))
+    if misfit > MOST_MISFIT:
+        raise Unfit(
+            f"The runs contradict the model: within the physical bounds no profile comes closer to them than "
+            f"{np.expm1(misfit):.0%} in the median. Nothing is fitted. Check units, layouts and what else ran."
+        )
+
+
+def _determined(
+    chosen: Sequence[Constant], device: Device, logs: Array, widths: Array, priors: Priors
+) -> tuple[Determined, ...]:
+    at_bound = np.isclose(logs, priors.lower, atol=1e-3) | np.isclose(logs, priors.upper, atol=1e-3)
+    return tuple(
+        Determined(
+            constant=constant,
+            value=float(np.exp(logs[index])) * constant.units.get(device.name, 1.0),
+            prior_value=constant.prior * constant.units.get(device.name, 1.0),
+            width=float(np.sqrt(widths[index, index])),
+            is_at_bound=bool(at_bound[index]),
+        )
+        for index, constant in enumerate(chosen)
+    )
+
+
+def _mean_error(logs: Array) -> float:
+    return float(np.abs(np.expm1(logs)).mean())
+
+
+# --- the device --------------------------------------------------------------------------------------------
+
+
+def _device(fitted: _Fitted, base: Device, timed: Sequence[Case], name: str, runs: str) -> Device:
+    """The base with the fitted constants, in nodes and scale-up domains as most runs had them."""
+    device, sources = base, dict(base.sources)
+    for one, log in zip(fitted.determined, fitted.fit.logs, strict=True):
+        device = with_constant(
+            device, replace(one.constant, units={base.name: one.constant.units[base.name]}), np.exp(log)
+        )
+        for field in one.constant.fields:
+            if read(base, field) is not None:
+                sources[".".join(field.split(".")[:2])] = (
+                    f"planner calibrate: fitted to {len(timed)} runs of {runs}, +- {one.width:.1%}; prior "
+                    f"{one.prior_value:.4g} +- {one.constant.sigma:.0%} of {base.name}"
+                )
+    shape, _ = Counter(_node(case) for case in timed).most_common(1)[0]
+    inner, *outer = device.networks
+    networks = (replace(inner, num_peers=shape[1]), *outer)
+    return replace(device, name=name, devices_per_node=shape[0], networks=networks, sources=sources)
+
+
+def _node(case: Case) -> tuple[int, int]:
+    device = case.facts.cluster.device
+    return device.devices_per_node, device.networks[0].num_peers
+
+
+def device_text(device: Device) -> str:
+    """A device as YAML, as a job's ``cluster.device`` reads it."""
+    entries = {name: value for name, value in _plain(asdict(device)).items() if value is not None}
+    return str(yaml.safe_dump(entries, sort_keys=False, width=116, allow_unicode=True))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return float(value) if isinstance(value, np.floating) else value

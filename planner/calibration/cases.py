@@ -1,0 +1,140 @@
+"""Measured rows as what a fit sees: groups, weights, predicted logarithms and how they change with each constant."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.rank import different_ranks
+from costmodel.step import step_seconds
+from costmodel.tables import Facts
+from planner.calibration.constants import Constant, with_values
+from planner.calibration.processes import over_processes
+from planner.runs.facts import References, device_name, with_profiles
+from planner.runs.predictions import Case
+from planner.runs.software import software_of
+
+Array: TypeAlias = NDArray[np.float64]
+Group: TypeAlias = tuple[str, str, str, int]
+
+DIFFERENCE = 0.01
+"""Step in the logarithm of a constant over which a derivative is taken; a matter of numerics only."""
+
+FAINTEST = 1e-3
+"""Derivative of a step time by a constant, both in logarithms, that is not worth computing anew."""
+
+
+def group_of(case: Case) -> Group:
+    """What a row shares with the rows that are left out together with it: source, model, device, number of devices."""
+    run = case.run
+    return (run.source, run.model, run.gpu, run.num_devices)
+
+
+def folds_of(cases: Sequence[Case], num_folds: int) -> NDArray[np.int64]:
+    """
+    The fold in which each row is left out: whole groups, those of each source spread over all folds.
+
+    The order of groups follows from their names alone, so that it never changes.
+    """
+    groups = sorted({group_of(case) for case in cases}, key=lambda group: (group[0], zlib.crc32(repr(group).encode())))
+    fold = {group: index % num_folds for index, group in enumerate(groups)}
+    return np.array([fold[group_of(case)] for case in cases], dtype=np.int64)
+
+
+def source_weights(cases: Sequence[Case]) -> Array:
+    """Square roots of the rows' weights: every source weighs the same, however many rows it has."""
+    rows = Counter(case.run.source for case in cases)
+    return np.array([rows[case.run.source] ** -0.5 for case in cases])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predictor:
+    """
+    Step times of rows as a function of constants.
+
+    Parameters
+    ----------
+    cases
+        The rows.
+    constants
+        What varies.
+    known
+        Everything else that rows refer to.
+    num_processes
+        Processes that share the work.
+    """
+
+    cases: Sequence[Case]
+    constants: Sequence[Constant]
+    known: References
+    num_processes: int = 1
+
+    def logarithms(self, logs: Array) -> Array:
+        """Logarithms of the predicted seconds of every row for logarithms of the constants."""
+        known = with_values(self.known, self.constants, np.exp(logs))
+        share = -(-len(self.cases) // self.num_processes)
+
+        def part(index: int) -> list[float]:
+            return [seconds_of(case, known) for case in self.cases[index * share : (index + 1) * share]]
+
+        return np.asarray(np.log(np.concatenate(over_processes(part, self.num_processes, self.num_processes))))
+
+    def jacobian(self, logs: Array, before: Array | None = None) -> Array:
+        """
+        Derivatives of :meth:`logarithms` by differences, shape (rows, constants).
+
+        Parameters
+        ----------
+        logs
+            Logarithms of the constants.
+        before
+            Derivatives at another place; where they are below ``FAINTEST`` they stay as they are.
+        """
+        base = with_values(self.known, self.constants, np.exp(logs))
+        here = self.logarithms(logs)
+        columns = over_processes(self._column(logs, base, here, before), len(self.constants), self.num_processes)
+        return np.stack(columns, axis=1) if columns else np.zeros((len(self.cases), 0))
+
+    def _column(self, logs: Array, base: References, here: Array, before: Array | None) -> Callable[[int], Array]:
+        def column(index: int) -> Array:
+            constant = self.constants[index]
+            step = DIFFERENCE if np.exp(logs[index] + DIFFERENCE) <= constant.upper else -DIFFERENCE
+            moved = with_values(base, [constant], [float(np.exp(logs[index] + step))])
+            change = np.zeros(len(self.cases)) if before is None else before[:, index].copy()
+            for row, case in enumerate(self.cases):
+                if depends(case, constant, self.known) and (before is None or abs(change[row]) > FAINTEST):
+                    change[row] = (np.log(seconds_of(case, moved)) - here[row]) / step
+            return change
+
+        return column
+
+
+def depends(case: Case, constant: Constant, known: References) -> bool:
+    """Whether a row can depend on a constant."""
+    return constant.touches(
+        device=device_name(case.run.gpu, known),
+        stack=software_of(case.run.framework).stack,
+        dtype=case.facts.workload.precision.compute,
+    )
+
+
+def seconds_of(case: Case, known: References) -> float:
+    """Predicted step time of a row with the devices and factors of some references."""
+    return seconds(with_profiles(case.facts, case.run, known), case)
+
+
+def seconds(facts: Facts, case: Case) -> float:
+    """Predicted step time of a row's strategy for given facts."""
+    decisions = case.strategy.decisions()
+    return float(step_seconds(facts, decisions, different_ranks(facts, decisions)))
+
+
+def measured_logarithms(cases: Sequence[Case]) -> Array:
+    """Logarithms of the measured seconds; every row must have some."""
+    return np.log([case.run.step_seconds or np.nan for case in cases])

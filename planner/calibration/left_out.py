@@ -1,0 +1,74 @@
+"""What a fit is worth: predictions of whole groups of rows that it did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.calibration.cases import Predictor, measured_logarithms
+from planner.calibration.fit import NOISE, Array, Fit, Priors, fit
+from planner.runs.predictions import Case
+
+Weights: TypeAlias = Callable[[Sequence[Case]], Array]
+
+
+def left_out_logarithms(
+    predictor: Predictor,
+    whole: Fit,
+    weights: Weights,
+    priors: Priors,
+    *,
+    folds: NDArray[np.int64],
+    noise: float = NOISE,
+) -> Array:
+    """
+    Logarithms of the seconds of every row, predicted by a fit to the folds that it is not in.
+
+    Parameters
+    ----------
+    predictor
+        The rows and the constants.
+    whole
+        A fit to all rows: where each fit begins, which saves its first derivatives. What it saw of the rows left out
+        does not stay: their weight is zero and the search goes on until it converges.
+    weights
+        Square roots of the weights of the rows that are fitted.
+    priors, noise
+        As in :func:`planner.calibration.fit.fit`.
+    folds
+        Of every row.
+    """
+    measured = measured_logarithms(predictor.cases)
+    left_out = np.zeros(len(measured))
+    for fold in sorted(set(folds.tolist())):
+        is_out = folds == fold
+        fitted = _fit_without(predictor, whole, measured, is_out, weights, priors, noise)
+        left_out[is_out] = (fitted.residuals + measured)[is_out]
+    return left_out
+
+
+def _fit_without(
+    predictor: Predictor,
+    whole: Fit,
+    measured: Array,
+    is_out: NDArray[np.bool_],
+    weights: Weights,
+    priors: Priors,
+    noise: float,
+) -> Fit:
+    kept = [case for case, out in zip(predictor.cases, is_out, strict=True) if not out]
+    row_weights = np.zeros(len(measured))
+    row_weights[~is_out] = weights(kept)
+    return fit(
+        predictor.logarithms,
+        predictor.jacobian,
+        measured,
+        weights=row_weights,
+        priors=priors,
+        start=whole,
+        num_refreshes=0,
+        noise=noise,
+    )

@@ -1,0 +1,59 @@
+"""What a calibration says to its user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.calibration.advice import WELL_KNOWN, Suggestion
+from planner.calibration.calibrate import Calibration, Determined
+
+
+def calibration_text(found: Calibration, path: str) -> str:
+    """The report of a calibration that was written to a file."""
+    return "\n".join(_lines(found, path))
+
+
+def _lines(found: Calibration, path: str) -> Iterator[str]:
+    yield f"{found.num_runs} runs of {found.base} fitted; profile written to {path}"
+    for row in found.refused:
+        yield f"  refused: {row.id}: {row.reason}"
+    for row in found.skipped:
+        yield f"  skipped: {row.id}: {row.reason}"
+    yield ""
+    yield f"Mean absolute error of the step time over {found.num_runs} runs"
+    yield f"  {found.error_before:>6.1%}  by the catalog's profile"
+    yield f"  {found.error_left_out:>6.1%}  of runs left out of the fit ({found.num_groups} fits): expect this"
+    yield f"  {found.error_fitted:>6.1%}  of the runs that it was fitted to: not what to expect"
+    if found.error_left_out >= found.error_before:
+        yield "  The runs left out are no better predicted than by the catalog: keep that, or add runs."
+    yield ""
+    yield f"{'constant':<48} {'catalog':>11} {'fitted':>11} {'+-':>7}  determined by"
+    for one in sorted(found.determined, key=lambda one: one.width / one.constant.sigma):
+        yield _constant(one)
+    yield ""
+    yield from _advice(found)
+
+
+def _constant(one: Determined) -> str:
+    bound = ", at its physical bound: something else is missing" if one.is_at_bound else ""
+    numbers = f"{one.prior_value:>11.4g} {one.value:>11.4g} {one.width:>7.1%}"
+    return f"{one.constant.fields[0]:<48} {numbers}  {one.origin}{bound}"
+
+
+def _advice(found: Calibration) -> Iterator[str]:
+    advice = found.advice
+    left_open = f"What the runs leave open moves a step time by {advice.spread:.1%}"
+    if advice.num_more == 0:
+        yield f"The runs are enough. {left_open}."
+    elif advice.num_more is None:
+        yield f"{left_open}; more runs of the same jobs alone do not bring that below {WELL_KNOWN:.0%}."
+    else:
+        yield f"{left_open}; {advice.num_more} more runs like these bring that below {WELL_KNOWN:.0%}."
+    if advice.suggestions:
+        yield "Worth measuring next"
+    for suggestion in advice.suggestions:
+        yield f"  {_suggestion(suggestion)}"
+
+
+def _suggestion(one: Suggestion) -> str:
+    return f"{one.run.id}: narrows {one.constant} from +- {one.width_before:.0%} to +- {one.width_after:.0%}"

@@ -113,19 +113,22 @@ SOFTWARE: tuple[Software, ...] = (
         starts=("Megatron-DeepSpeed",),
         why=(
             "BLOOM's and vTrain's: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients; of "
-            "rows that are silent on the network: Jean Zay's (BLOOM, arXiv 2211.05100, section 3.2)"
+            "rows that are silent on the network: Jean Zay's (BLOOM, arXiv 2211.05100, section 3.2); shares of a hop per "
+            "tensor-parallel rank (Megatron-LM's scatter_gather_tensors_in_pipeline, DeepSpeed's PartitionedTensor)"
         ),
         fused_since=NEVER,
         dtype="fp16",
         gradient_bytes=2.0,
         network="4x Omni-Path 100Gb per node",
+        settings={"scatters_hops": True},
     ),
     Software(
         starts=("Megatron+DeepSpeed", "GPT-NeoX"),
-        why="software of 2021-22: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients",
+        why="as Megatron-DeepSpeed",
         fused_since=NEVER,
         dtype="fp16",
         gradient_bytes=2.0,
+        settings={"scatters_hops": True},
     ),
     Software(
         starts=("Megatron-LM fork (sail-sg)",),

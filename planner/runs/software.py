@@ -113,8 +113,8 @@ SOFTWARE: tuple[Software, ...] = (
         starts=("Megatron-DeepSpeed",),
         why=(
             "BLOOM's and vTrain's: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients; of "
-            "rows that are silent on the network: Jean Zay's (BLOOM, arXiv 2211.05100, section 3.2); shares of a hop per "
-            "tensor-parallel rank (Megatron-LM's scatter_gather_tensors_in_pipeline, DeepSpeed's PartitionedTensor)"
+            "rows that are silent on the network: Jean Zay's (BLOOM, arXiv 2211.05100, section 3.2); a share of a hop "
+            "per tensor-parallel rank (Megatron-LM's scatter_gather_tensors_in_pipeline, DeepSpeed's PartitionedTensor)"
         ),
         fused_since=NEVER,
         dtype="fp16",

@@ -153,7 +153,7 @@ def test_a_hop_is_a_share_of_the_hidden_state():
 
 
 def test_a_hop_can_be_scattered_and_gathered_again():
-    """Without sequence parallelism each of two ranks sends all 16.8 MB; or half of it, and half comes from the other."""
+    """Without sequence parallelism both ranks send all 16.8 MB; or a half each, and get the other from each other."""
     given = one_switch(the_facts(DENSE))
     scattering = with_profile(given, scatters_hops=True)
     degrees = {"tp": 2, "cp": 1, "pp": 2, "dp": 1, "mbs": 1, "sequence_parallel": False}

@@ -512,6 +512,9 @@ class Profile:
         Whether that runs behind the next forward pass where data-parallel communication overlaps.
     sharding_ranks
         Data-parallel ranks that share states at most (ZeRO within a node); None: all.
+    scatters_hops
+        Whether tensor-parallel ranks without sequence parallelism send a share of a tensor each to the next pipeline
+        rank, where it is gathered again (Narayanan et al., arXiv:2104.04473, section 4.1).
     expert_dispatch
         What a token sends to its experts: ``pairs``, a copy per expert (all-to-all); ``tokens``, one per device that it
         visits, and one per scale-up domain (DeepEP, HybridEP).
@@ -570,6 +573,7 @@ class Profile:
     weight_sync: Literal["all_gather", "broadcast"] = "all_gather"
     weight_sync_overlaps: bool = True
     sharding_ranks: Count | None = None
+    scatters_hops: bool = False
     expert_dispatch: Literal["pairs", "tokens"] = "pairs"
     tp_contention: NotNegative = 0.0
     runtime_bytes: NotNegative

@@ -243,13 +243,17 @@ def hop_seconds(
     .. math:: T_{pp} = b s h D / (t c B)
 
     Each tensor-parallel rank sends its share of the sequence; without sequence parallelism each sends all of it
-    (Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``, ``get_tensor_shapes``).
+    (Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``, ``get_tensor_shapes``), or a share that the
+    receivers gather, where the profile says so.
     """
     group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
     shards = cp * (1 + sequence_parallel * (tp - 1))
     elements = mbs * workload.sequence_length * model.hidden_size / shards
     nbytes = workload.precision.activation_bytes * elements
-    seconds = collective_seconds(cluster, "pp", "send", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+    scattered = 1 + cluster.device.profile.scatters_hops * (1 - np.asarray(sequence_parallel)) * (np.asarray(tp) - 1)
+    send_bytes, gathered_bytes = nbytes / scattered, nbytes * (scattered > 1)
+    seconds = collective_seconds(cluster, "pp", "send", nbytes=send_bytes, ranks=group.ranks, stride=group.stride)
+    seconds = seconds + collective_seconds(cluster, "tp", "all_gather", nbytes=gathered_bytes, ranks=tp, stride=1)
     return np.asarray((seconds + cluster.device.profile.hop_seconds) * (np.asarray(pp) > 1))
 
 

@@ -119,7 +119,7 @@ def depends(case: Case, constant: Constant, known: References) -> bool:
     """Whether a row can depend on a constant."""
     return constant.touches(
         device=device_name(case.run.gpu, known),
-        stack=software_of(case.run.framework).stack,
+        stack=software_of(case.run.framework, case.run.date).stack,
         dtype=case.facts.workload.precision.compute,
     )
 

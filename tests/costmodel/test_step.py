@@ -152,6 +152,22 @@ def test_a_hop_is_a_share_of_the_hidden_state():
     assert seconds == pytest.approx(4096 * 2048 * 2 / 8 / (50 * GB))
 
 
+def test_a_hop_can_be_scattered_and_gathered_again():
+    """Without sequence parallelism both ranks send all 16.8 MB; or a half each, and get the other from each other."""
+    given = one_switch(the_facts(DENSE))
+    scattering = with_profile(given, scatters_hops=True)
+    degrees = {"tp": 2, "cp": 1, "pp": 2, "dp": 1, "mbs": 1, "sequence_parallel": False}
+    whole = 4096 * 2048 * 2 / (50 * GB)
+
+    plain, halves = (hop_seconds(one.model, one.cluster, one.workload, **degrees) for one in (given, scattering))
+
+    assert plain == pytest.approx(whole)
+    assert halves == pytest.approx(whole / 2 + whole / 2)
+    assert hop_seconds(given.model, scattering.cluster, given.workload, **{**degrees, "sequence_parallel": True}) == (
+        pytest.approx(whole / 2)
+    )
+
+
 def test_no_pipeline_no_hop():
     """One rank sends nothing."""
     given = one_switch(the_facts(DENSE))

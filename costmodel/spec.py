@@ -466,6 +466,10 @@ class Profile:
         little is computed with them, and its last tile is partly empty.
     attention_efficiency
         Fraction of the 16-bit dense peak that attention kernels achieve at long sequences.
+    sustained_clock
+        Clock under load over that of the relatives with which a device shares its efficiencies: power limits.
+    attention_kernels
+        ``native`` to the device, or ``ampere``: written before warp-group instructions, which later devices run slower.
     attention_half_length
         Sequence length at which attention reaches half of that (s / (s + half)).
     causal_attention
@@ -551,6 +555,8 @@ class Profile:
     grouped_matmul_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
     grouped_half_rows: NotNegative = 0.0
     attention_efficiency: Annotated[Fraction, Field(gt=0)]
+    sustained_clock: Positive = 1.0
+    attention_kernels: Literal["native", "ampere"] = "native"
     attention_half_length: NotNegative = 0.0
     causal_attention: bool = True
     fused_attention: bool = True

@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.accuracy.catalog_files import write_catalog
 from benchmarks.accuracy.held_out import HeldOut, interval_document, write_held_out
+from costmodel import catalog
 from costmodel.errors import PlanningError
 from planner.calibration.cases import Predictor, folds_of, measured_logarithms, source_weights
 from planner.calibration.constants import Constant, constants
@@ -75,6 +76,7 @@ def fitted(timed: Sequence[Case], known: References, *, software: bool, num_fold
         Into how many parts the groups are divided; processes that share the work.
     """
     chosen = constants(software=software)
+    known = known.with_profiles(known.devices, {stack: {} for stack in catalog.software_stacks()})
     predictor = Predictor(cases=timed, constants=chosen, known=known, num_processes=num_processes)
     priors, weights = priors_of(chosen), source_weights(timed)
     whole: Fit = fit(

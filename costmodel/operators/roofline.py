@@ -11,6 +11,9 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.operators.work import Numbers, Operator
 from costmodel.spec import Device, Dtype
 
+MMA_FRACTION = 0.63
+"""Of a Hopper's Tensor Core peak that ``mma`` instructions reach (Luo et al., arXiv:2402.13499, Table 7)."""
+
 BACKWARD_KERNELS = 2
 """Kernels of the backward pass per kernel of the forward pass: one for the input's gradient, one for the weight's."""
 
@@ -125,14 +128,15 @@ def theoretical_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
 def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
     """The roofline with the profile's fitted rates, and the gap between kernels that no rate explains."""
     profile, dtype_16bit = device.profile, _dtype_16bit(device, compute_dtype)
-    rate, peak_16bit = _matmul_rate(device, compute_dtype), _peak(device, dtype_16bit)
+    clock = profile.sustained_clock
+    rate, peak_16bit = clock * _matmul_rate(device, compute_dtype), clock * _peak(device, dtype_16bit)
     return Roofline(
         name=f"modified roofline of {device.name}",
         flops_per_second={
             "matmul": rate,
             "grouped_matmul": rate * profile.grouped_matmul_efficiency,
-            "matmul:head": _matmul_rate(device, dtype_16bit),
-            "attention": peak_16bit * profile.attention_efficiency,
+            "matmul:head": clock * _matmul_rate(device, dtype_16bit),
+            "attention": peak_16bit * profile.attention_efficiency * _attention_fraction(device),
             "scan": peak_16bit * profile.attention_efficiency,
         },
         bytes_per_second=device.memory_bandwidth * profile.memory_efficiency,
@@ -145,6 +149,12 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         kernel_seconds=profile.kernel_seconds,
         compute_scaling=profile.compute_scaling,
     )
+
+
+def _attention_fraction(device: Device) -> float:
+    """Share of the rate that older attention kernels reach: ``mma`` instead of warp-group instructions since Hopper."""
+    is_late = device.architecture in ("hopper", "blackwell")
+    return MMA_FRACTION if is_late and device.profile.attention_kernels == "ampere" else 1.0
 
 
 def _casts(compute_dtype: Dtype) -> frozenset[str]:

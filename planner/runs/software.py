@@ -120,6 +120,38 @@ Fragmentation of PyTorch's allocator of 2021-22: fitted once to the growth of BL
 
 SOFTWARE: tuple[Software, ...] = (
     Software(
+        stack="nemo-2024",
+        starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
+        until="2024-10",
+        why=(
+            "performance recipes of NeMo and Megatron-Bridge: sequence_parallel with tp, distributed optimizer with "
+            "overlap_grad_reduce and overlap_param_gather, tp_comm_overlap, overlap_p2p_comm when interleaved, "
+            "grad_reduce_in_fp32 = False"
+        ),
+        sequence_parallel=True,
+        sharding=Sharding.OPTIMIZER,
+        overlaps=("tp", "dp_grad", "dp_param", "pp"),
+        gradient_bytes=2.0,
+        holds_narrow_weights=True,
+        retention=TRANSFORMER_ENGINE,
+    ),
+    Software(
+        stack="nemo-2025",
+        starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
+        until="2025-08",
+        why=(
+            "performance recipes of NeMo and Megatron-Bridge: sequence_parallel with tp, distributed optimizer with "
+            "overlap_grad_reduce and overlap_param_gather, tp_comm_overlap, overlap_p2p_comm when interleaved, "
+            "grad_reduce_in_fp32 = False"
+        ),
+        sequence_parallel=True,
+        sharding=Sharding.OPTIMIZER,
+        overlaps=("tp", "dp_grad", "dp_param", "pp"),
+        gradient_bytes=2.0,
+        holds_narrow_weights=True,
+        retention=TRANSFORMER_ENGINE,
+    ),
+    Software(
         stack="nemo",
         starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
         why=(

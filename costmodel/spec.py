@@ -184,12 +184,15 @@ class Layer:
         Norms over the hidden size (2 before the blocks; Gemma has 4).
     norm
         ``rms``: one weight per channel; ``layer``: weight and bias; ``none``: no parameters counted.
+    parallel_blocks
+        Whether both blocks read the same input and are summed before tensor-parallel ranks are (GPT-J, GPT-NeoX).
     """
 
     attention: Attention | LatentAttention | LinearAttention
     feed_forward: Mlp | Experts
     num_norms: CountOrZero = 2
     norm: Literal["rms", "layer", "none"] = "rms"
+    parallel_blocks: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

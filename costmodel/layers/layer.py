@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from costmodel.layers.attention import attention_communications, attention_operators
@@ -61,6 +62,8 @@ def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...
     """
     Every collective of one layer for one micro-batch on one device; some have zero bytes.
 
+    Parallel blocks share what the forward pass gathers and sums; in the backward pass each sums its input's gradients.
+
     Parameters
     ----------
     layer
@@ -68,10 +71,11 @@ def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...
     shape
         The micro-batch and the degrees; its numbers may be arrays that broadcast.
     """
-    return (
-        *COMMUNICATIONS[type(layer.attention)](layer.attention, shape),
-        *COMMUNICATIONS[type(layer.feed_forward)](layer.feed_forward, shape),
-    )
+    attention = COMMUNICATIONS[type(layer.attention)](layer.attention, shape)
+    feed_forward = COMMUNICATIONS[type(layer.feed_forward)](layer.feed_forward, shape)
+    if layer.parallel_blocks:
+        feed_forward = tuple(replace(one, forward=0) if one.group == "tp" else one for one in feed_forward)
+    return (*attention, *feed_forward)
 
 
 def mtp_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:

@@ -28,6 +28,10 @@ ROTARY_MLPS = ("squared_relu",)
 """Activations without a gate that come with rotary positions (Nemotron-4, arXiv 2402.16819)."""
 
 
+PARALLEL_BLOCKS = ("gpt-neox",)
+"""Architectures whose blocks run in parallel (GPT-NeoX-20B, arXiv 2204.06745, section 2.1)."""
+
+
 class Unpredictable(PlanningError):
     """The row is in order, but the cost model has no formula for what it measured."""
 
@@ -125,6 +129,7 @@ def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[s
         "norm": "rms" if gated else "layer",
         "learned_positions": variant.positions if is_gpt else 0,
         "tied_embeddings": _tied(entry, variant, is_gpt),
+        "parallel_blocks": key.startswith(PARALLEL_BLOCKS),
         **_attention(entry, variant),
         **_experts(entry, variant),
     }

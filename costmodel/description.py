@@ -54,7 +54,7 @@ class Description:
         As in :class:`costmodel.spec.Attention`.
     tied_embeddings, learned_positions, head_bias
         As in :class:`costmodel.spec.Model`; learned positions take the place of rotations.
-    norm, num_norms
+    norm, num_norms, parallel_blocks
         As in :class:`costmodel.spec.Layer`.
     q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim
         Latent attention; all but the first, or none.
@@ -90,6 +90,7 @@ class Description:
     head_bias: bool = False
     norm: Literal["rms", "layer", "none"] = "rms"
     num_norms: Annotated[CountOrZero, Field(le=16)] = 2
+    parallel_blocks: bool = False
     q_lora_rank: Count | None = None
     kv_lora_rank: Count | None = None
     qk_nope_head_dim: Count | None = None
@@ -211,6 +212,7 @@ def _layers(described: Description, where: str) -> tuple[Layer, ...]:
             attention=attention,
             feed_forward=_experts(described, where) if kind else _mlp(described, where),
             num_norms=described.num_norms,
+            parallel_blocks=described.parallel_blocks,
             norm=described.norm,
         )
         for kind in set(routed)

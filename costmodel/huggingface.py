@@ -62,6 +62,8 @@ class Family:
         Whether ``use_sliding_window`` turns windows on, from layer ``max_window_layers``.
     period
         Pattern of attention where ``layer_types`` is absent.
+    parallel_blocks
+        What turns :attr:`costmodel.spec.Layer.parallel_blocks` on.
     learned_positions
         Positions are an embedding of ``n_positions`` entries instead of rotations.
     rotary
@@ -96,6 +98,7 @@ class Family:
     window: int | None = None
     window_switch: bool = False
     period: Period | None = None
+    parallel_blocks: Switch = OFF
     learned_positions: bool = False
     rotary: bool = True
     single_blocks: bool = False
@@ -129,7 +132,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "gpt_neox": Family(
         gated=False, norm="layer", qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_bias", True),
-        mlp_bias=ON, multi_head=True,
+        mlp_bias=ON, multi_head=True, parallel_blocks=Switch("use_parallel_residual", True),
     ),
     "gpt_oss": Family(
         experts=True, qkv_bias=Switch("attention_bias", True), output_bias=Switch("attention_bias", True),
@@ -350,6 +353,7 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
             feed_forward=feed_forward[routed],
             num_norms=family.num_norms,
             norm=family.norm,
+            parallel_blocks=config.flag(family.parallel_blocks),
         )
         for kind, routed in zip(attentions, experts, strict=True)
     )

@@ -224,12 +224,15 @@ class Layer:
         Norms over the hidden size (2 before the blocks; Gemma has 4).
     norm
         ``rms``: one weight per channel; ``layer``: weight and bias; ``none``: no parameters counted.
+    parallel_blocks
+        Whether both blocks read the same input and are summed before tensor-parallel ranks are (GPT-J, GPT-NeoX).
     """
 
     attention: Mixer | None
     feed_forward: Mlp | Experts | None
     num_norms: CountOrZero = 2
     norm: Literal["rms", "layer", "none"] = "rms"
+    parallel_blocks: bool = False
 
     @property
     def blocks(self) -> tuple[Mixer | Mlp | Experts, ...]:

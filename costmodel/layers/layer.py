@@ -61,6 +61,8 @@ def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...
     """
     Every collective of one layer for one micro-batch on one device; some have zero bytes.
 
+    Parallel blocks share what the forward pass gathers and sums; in the backward pass each sums its input's gradients.
+
     Parameters
     ----------
     layer
@@ -68,7 +70,10 @@ def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...
     shape
         The micro-batch and the degrees; its numbers may be arrays that broadcast.
     """
-    return tuple(collective for block in layer.blocks for collective in COMMUNICATIONS[type(block)](block, shape))
+    first, *others = (COMMUNICATIONS[type(block)](block, shape) for block in layer.blocks)
+    if layer.parallel_blocks:
+        others = [tuple(replace(one, forward=0) if one.group == "tp" else one for one in block) for block in others]
+    return (*first, *(collective for block in others for collective in block))
 
 
 def mtp_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:

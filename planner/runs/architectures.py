@@ -42,6 +42,8 @@ QUERY_KEY_NORMS = ("qwen3-",)
 
 UNTIED_ROTARY_GPT = ("gpt-neox-",)
 """Starts of the keys of GPTs with rotations and a head of their own (GPT-NeoX-20B, arXiv 2204.06745, section 2.1)."""
+PARALLEL_BLOCKS = ("gpt-neox",)
+"""Architectures whose blocks run in parallel (GPT-NeoX-20B, arXiv 2204.06745, section 2.1)."""
 
 
 class Unpredictable(PlanningError):
@@ -166,6 +168,7 @@ def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[s
         "learned_positions": variant.positions if is_gpt and not key.startswith(UNTIED_ROTARY_GPT) else 0,
         "tied_embeddings": _tied(entry, variant, is_gpt and not key.startswith(UNTIED_ROTARY_GPT)),
         "qk_norm": "per_head" if key.startswith(QUERY_KEY_NORMS) else "none",
+        "parallel_blocks": key.startswith(PARALLEL_BLOCKS),
         **_attention(entry, variant),
         **_experts(entry, key, variant),
         **_single_blocks(entry),

@@ -180,6 +180,15 @@ def test_multi_token_prediction_is_counted_apart(changes: dict[str, Any], layers
     assert (len(model.mtp_layers), model.num_layers) == (layers, 4)
 
 
+def test_blocks_of_gpt_neox_run_in_parallel():
+    """The published 20B says so; a config may say otherwise."""
+    config = json.loads((CONFIGS / "gpt-neox-20b.json").read_text())
+    in_a_row = config | {"use_parallel_residual": False}
+
+    assert model_from_config(config).layers[0].parallel_blocks
+    assert not model_from_config(in_a_row).layers[0].parallel_blocks
+
+
 def test_text_part_of_a_multimodal_config():
     """Gemma 3's hub files hold the language model under text_config; what is missing there the whole says."""
     text = json.loads((CONFIGS / "gemma-3-27b-text.json").read_text())

@@ -360,6 +360,13 @@ def test_tensor_parallel_collectives_without_sequence_parallelism():
     assert found == {"all_reduce": (2, 2, 1024)}
 
 
+def test_parallel_blocks_are_summed_once():
+    """GPT-NeoX: one all-reduce in the forward pass, two of the blocks' input gradients in the backward pass."""
+    found = calls(replace(LAYERS["dense"], parallel_blocks=True), a_shape(tp=2, sequence_parallel=0), "tp")
+
+    assert found == {"all_reduce": (1, 2, 1024)}
+
+
 def test_expert_parallel_collectives():
     """Dispatch and combine per pass of b s k h D / (t c) bytes; attention alone needs tensor-parallel collectives."""
     shape = a_shape(tp=2, ep=2, sequence_parallel=1)

@@ -143,10 +143,11 @@ def gathered_bytes(precision: Precision, *, largest_layer_parameters: Numbers, s
     """
     Whole tensors of the layers at work, while the states are sharded.
 
-    Under ZeRO-3 the weights of the layer at work and of the next one (prefetch), from ZeRO-2 on the gradient of the
-    layer at work before it is scattered, in the bytes of a gathered parameter.
+    Under ZeRO-3 the weights of the layer at work and of the next one (prefetch), from ZeRO-2 on the gradients of the
+    layer at work and of the last one, which is being scattered, in the bytes of a gathered parameter. PyTorch's own
+    tracker of FSDP2 sees as much (``tests/oracle/test_memory_peaks.py``).
     """
     sharding = np.asarray(sharding)
     layer = precision.parameter_gather_bytes * largest_layer_parameters
     weights = np.where(sharding >= int(Sharding.WEIGHTS), 2 * layer, 0.0)
-    return weights + np.where(sharding >= int(Sharding.GRADIENTS), layer, 0.0)
+    return weights + np.where(sharding >= int(Sharding.GRADIENTS), 2 * layer, 0.0)

@@ -121,12 +121,12 @@ def test_the_layer_at_work(recompute, offload, nbytes):
 
 
 def test_gathered_weights():
-    """ZeRO-3 gathers the layer at work and the next one, and from ZeRO-2 on one gradient is whole; 2 bytes each."""
+    """ZeRO-3 gathers the layer at work and the next one, and from ZeRO-2 on two gradients are whole; 2 bytes each."""
     gathered = [
         float(gathered_bytes(SIXTEEN, largest_layer_parameters=1e9, sharding=sharding)) for sharding in Sharding
     ]
 
-    assert gathered == [0, 0, 2e9, 6e9]
+    assert gathered == [0, 0, 4e9, 8e9]
 
 
 def test_decisions_may_be_arrays():

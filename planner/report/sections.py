@@ -144,11 +144,12 @@ def _broken(report: EstimateReport) -> Iterator[Section]:
 
 
 def _strategies(estimates: Sequence[Estimate]) -> Section:
-    header = ("#", *DEGREES, "m", "sp", "sharding", "recompute", "offload", "overlap")
+    unusual = _unusual(estimates)
+    header = ("#", *DEGREES, "m", *unusual, "sp", "sharding", "recompute", "offload", "overlap")
     return Section(
         title="Strategies" if len(estimates) > 1 else "Strategy",
         header=header,
-        rows=tuple((str(number), *_decisions(estimate)) for number, estimate in enumerate(estimates, start=1)),
+        rows=tuple((str(number), *_decisions(estimate, unusual)) for number, estimate in enumerate(estimates, start=1)),
         notes=(*(_BEST_OF_EACH for _ in estimates[1:2]), _LEGEND),
     )
 
@@ -161,11 +162,19 @@ _LEGEND = (
 )
 
 
-def _decisions(estimate: Estimate) -> tuple[str, ...]:
+def _unusual(estimates: Sequence[Estimate]) -> tuple[str, ...]:
+    """Of schedule and vocabulary what any of the strategies has otherwise than usual."""
+    return tuple(
+        name for name in ("schedule", "vocabulary") if any(getattr(one.strategy, name) > 0 for one in estimates)
+    )
+
+
+def _decisions(estimate: Estimate, unusual: Sequence[str]) -> tuple[str, ...]:
     strategy = estimate.strategy
     return (
         *(str(getattr(strategy, name)) for name in DEGREES),
         str(estimate.num_microbatches),
+        *(getattr(strategy, name).text for name in unusual),
         "yes" if strategy.sequence_parallel else "no",
         strategy.sharding.text,
         strategy.recompute.text,

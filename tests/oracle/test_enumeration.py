@@ -22,7 +22,7 @@ from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.rule import Rule
 from constraints.verdict import violated
 from costmodel.step import Cost, cost
-from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, Recompute, Sharding
+from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, Recompute, Schedule, Sharding, Vocabulary
 from planner.problem import Problem, SearchLimits
 from planner.search import GROUP_DECISIONS, Outcome, Status, search
 from tests.builders import a_model, a_moe_model
@@ -120,6 +120,8 @@ def enumerate_degrees(problem: Problem) -> Iterator[dict[str, Any]]:
             "vpp": range(1, facts.model.num_layers + 3),
             "mbs": range(1, min(batch, 16) + 1),
             "sequence_parallel": (int(tp > 1),),
+            "schedule": (Schedule.ONE_F_ONE_B,),
+            "vocabulary": (Vocabulary.ENDS,),
         }
         for values in product(*(chosen(problem, name, values) for name, values in rest.items())):
             others = dict(zip(rest, values, strict=True))
@@ -236,6 +238,10 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         pin["dp"] = chooser.choice([1, 2, 4])
     if chooser.random() < 0.1:
         allow["sequence_parallel"] = (0, 1)
+    if chooser.random() < 0.2:
+        allow["schedule"] = tuple(Schedule)
+    if chooser.random() < 0.1:
+        allow["vocabulary"] = tuple(Vocabulary)
     forbid = [{"mbs": 1}, {"pp": 2, "recompute": 0}, {"tp": 2, "cp": 2}, {"sharding": 1, "optimizer_offload": 1}]
     return limits_of(
         pin=pin,

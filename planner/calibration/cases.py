@@ -18,7 +18,7 @@ from planner.calibration.constants import Constant, with_values
 from planner.calibration.processes import over_processes
 from planner.runs.facts import References, device_name, with_profiles
 from planner.runs.predictions import Case
-from planner.runs.software import software_of
+from planner.runs.software import stack_of
 
 Array: TypeAlias = NDArray[np.float64]
 Group: TypeAlias = tuple[str, str, str, int]
@@ -119,7 +119,7 @@ def depends(case: Case, constant: Constant, known: References) -> bool:
     """Whether a row can depend on a constant."""
     return constant.touches(
         device=device_name(case.run.gpu, known),
-        stack=software_of(case.run.framework).stack,
+        stack=stack_of(case.run.framework, case.run.date),
         dtype=case.facts.workload.precision.compute,
     )
 

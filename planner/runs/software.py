@@ -146,3 +146,8 @@ UNKNOWN = Software(
 def software_of(framework: str) -> Software:
     """The defaults of the framework of a row."""
     return next((software for software in SOFTWARE if framework.startswith(software.starts)), UNKNOWN)
+
+
+def stack_of(framework: str, date: str) -> str:
+    """The software stack with which a row ran."""
+    return software_of(framework).stack

@@ -10,18 +10,24 @@ import costmodel
 from costmodel import catalog
 from planner.calibration.constants import DTYPES, Constant, read
 from planner.calibration.profile_text import with_numbers
-from planner.runs.facts import device_name, references
-from planner.runs.predictions import Case
 
 CATALOG = Path(costmodel.__file__).parent / "catalog"
 MARK = "fitted by benchmarks.accuracy.fit"
 
 
 def write_catalog(
-    constants: Sequence[Constant], values: Sequence[float], widths: Sequence[float], timed: Sequence[Case]
+    constants: Sequence[Constant], values: Sequence[float], widths: Sequence[float], rows: Counter[str]
 ) -> None:
-    """Write every constant into the files of its devices or of its software stack."""
-    rows = rows_by_device(timed)
+    """
+    Write every constant into the files of its devices or of its software stack.
+
+    Parameters
+    ----------
+    constants, values, widths
+        What was fitted, to which values, and the standard deviations of their logarithms that remain.
+    rows
+        Measured rows by device of the catalog, and by software stack.
+    """
     numbers: dict[Path, dict[str, float]] = defaultdict(dict)
     origins: dict[tuple[Path, str], list[str]] = defaultdict(list)
     for constant, value, width in zip(constants, values, widths, strict=True):
@@ -40,14 +46,6 @@ def write_catalog(
         path.write_text(with_numbers(path.read_text(encoding="utf-8"), of_file, sources), encoding="utf-8")
 
 
-def rows_by_device(timed: Sequence[Case]) -> Counter[str]:
-    """Measured rows of each device of the catalog."""
-    from benchmarks.accuracy.__main__ import FOLDER
-
-    known = references(FOLDER / "models.yaml", FOLDER / "systems.yaml")
-    return Counter(device_name(case.run.gpu, known) for case in timed)
-
-
 def source_key(field: str) -> str:
     """
     The entry of ``sources`` of a dotted field.
@@ -62,10 +60,8 @@ def _origin(constant: Constant, field: str, width: float, rows: Counter[str]) ->
     last = field.rpartition(".")[2]
     of_dtype = "16 bits: " if last in ("bf16", "fp16") else f"{last}: "
     what = of_dtype if last in DTYPES or field.startswith("networks.") else ""
-    used = sum(rows[name] for name in constant.devices)
-    of = (
-        f"{used} rows of {', '.join(name for name in constant.devices if rows[name])}" if used else "no rows: the prior"
-    )
+    seen = [name for name in (*constant.devices, constant.stack) if rows[name]]
+    of = f"{sum(rows[name] for name in seen)} rows of {', '.join(seen)}" if seen else "no rows: the prior"
     return f"{what}prior {constant.prior:.3g} +- {constant.sigma:.0%} ({constant.source}), after {of} +- {width:.1%}"
 
 

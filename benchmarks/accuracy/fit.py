@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +19,15 @@ import numpy as np
 
 from benchmarks.accuracy.catalog_files import write_catalog
 from benchmarks.accuracy.held_out import HeldOut, interval_document, write_held_out
-from costmodel import catalog
 from costmodel.errors import PlanningError
 from planner.calibration.cases import Predictor, folds_of, measured_logarithms, source_weights
 from planner.calibration.constants import Constant, constants
 from planner.calibration.fit import Fit, covariance, fit, priors_of
 from planner.calibration.intervals import TABLE as INTERVALS
 from planner.calibration.left_out import left_out_logarithms
-from planner.runs.facts import References, references
+from planner.runs.facts import References, device_name, references
 from planner.runs.predictions import Case, cases
+from planner.runs.software import software_of
 from planner.runs.table import NotRun, Run, read
 
 FOLDER = Path(__file__).parents[1] / "measured_runs"
@@ -62,7 +63,7 @@ def timed_cases(rows: Iterable[Run | NotRun], known: References) -> list[Case]:
 
 def fitted(timed: Sequence[Case], known: References, *, software: bool, num_folds: int, num_processes: int) -> Fitted:
     """
-    Fit the constants of devices, or of devices and software, to rows.
+    Fit the constants of devices, or of devices and software, to rows; what is not fitted of software is neutral.
 
     Parameters
     ----------
@@ -76,8 +77,13 @@ def fitted(timed: Sequence[Case], known: References, *, software: bool, num_fold
         Into how many parts the groups are divided; processes that share the work.
     """
     chosen = constants(software=software)
-    known = known.with_profiles(known.devices, {stack: {} for stack in catalog.software_stacks()})
-    predictor = Predictor(cases=timed, constants=chosen, known=known, num_processes=num_processes)
+    neutral: dict[str, dict[str, float]] = {software_of(case.run.framework, case.run.date).stack: {} for case in timed}
+    predictor = Predictor(
+        cases=timed,
+        constants=chosen,
+        known=known.with_profiles(known.devices, neutral),
+        num_processes=num_processes,
+    )
     priors, weights = priors_of(chosen), source_weights(timed)
     whole: Fit = fit(
         predictor.logarithms, predictor.jacobian, measured_logarithms(timed), weights=weights, priors=priors
@@ -124,6 +130,12 @@ def _held_out(timed: Sequence[Case], modes: dict[str, Fitted]) -> list[HeldOut]:
     ]
 
 
+def rows_of_each(timed: Sequence[Case], known: References) -> Counter[str]:
+    """Rows by device of the catalog, and by software stack."""
+    devices = Counter(device_name(case.run.gpu, known) for case in timed)
+    return devices + Counter(software_of(case.run.framework, case.run.date).stack for case in timed)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print the constants, and write them where asked; 0, or 2 if there is nothing to read."""
     options = _parser().parse_args(arguments)
@@ -141,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in _lines(shipped, modes):
         print(line)
     if options.write:
-        write_catalog(shipped.constants, shipped.values, shipped.widths, timed)
+        write_catalog(shipped.constants, shipped.values, shipped.widths, rows_of_each(timed, known))
         write_held_out(HELD_OUT, _held_out(timed, modes))
         (Path(__file__).parents[2] / "planner" / "calibration" / INTERVALS).write_text(
             interval_document(timed, shipped.left_out_seconds), encoding="utf-8"

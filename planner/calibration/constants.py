@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -102,7 +103,7 @@ class DeviceEntry:
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
 class SoftwareEntry:
     """
-    A field of the profile that every listed software stack multiplies by a factor of its own around 1.
+    A field of the profile that every listed software stack multiplies by a factor of its own.
 
     Parameters
     ----------
@@ -110,11 +111,14 @@ class SoftwareEntry:
         Of :class:`costmodel.spec.Profile`.
     of
         Software stacks.
+    prior
+        By stack, where it is not 1.
     lower, upper, sigma, source
         As in :class:`Constant`.
     """
 
     field: str
+    prior: dict[str, Positive] = Field(default_factory=dict)
     of: Annotated[tuple[str, ...], Field(min_length=1)]
     lower: Positive
     upper: Positive
@@ -159,9 +163,16 @@ def constants(known: Table | None = None, *, software: bool = False) -> tuple[Co
         Whether the constants of software stacks are fitted too.
     """
     known = known or table()
+    _require_few(known)
     of_devices = (constant for entry in known.devices for constant in _of_devices(entry, known.groups))
     of_software = (constant for entry in known.software for constant in _of_software(entry)) if software else ()
     return (*of_devices, *of_software)
+
+
+def _require_few(known: Table) -> None:
+    for stack, count in Counter(stack for entry in known.software for stack in entry.of).items():
+        if count > MOST_PER_STACK:
+            raise SpecError(TABLE, f"'{stack}' has {count} constants, a software stack has at most {MOST_PER_STACK}.")
 
 
 def _of_devices(entry: DeviceEntry, groups: Mapping[str, tuple[str, ...]]) -> Iterator[Constant]:
@@ -188,7 +199,7 @@ def _of_software(entry: SoftwareEntry) -> Iterator[Constant]:
             name=f"{entry.field} under {stack}",
             fields=(entry.field,),
             stack=stack,
-            prior=1.0,
+            prior=entry.prior.get(stack, 1.0),
             lower=entry.lower,
             upper=entry.upper,
             sigma=entry.sigma,

@@ -1,0 +1,281 @@
+"""Constants fitted: by hand where a sum can be done by hand, and found again where they are known."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.spec import Device
+from costmodel.validation import build
+from planner.calibration.advice import _best
+from planner.calibration.cases import folds_of, group_of
+from planner.calibration.constants import MOST_PER_STACK, constants, read, table, with_constant
+from planner.calibration.fit import HUBER, Priors, covariance, fit
+from planner.calibration.intervals import (
+    COVERAGE,
+    FEWEST_GROUPS,
+    Error,
+    Kind,
+    Spread,
+    coverage,
+    intervals,
+    noise_fraction,
+    spread_of,
+    spreads,
+    step_interval,
+    weighted_quantile,
+)
+from planner.calibration.processes import over_processes
+from planner.calibration.profile_text import with_numbers
+from tests.builders import a_model
+from tests.builders_cluster import a_cluster
+
+NOISE = 0.02
+
+
+def linear(matrix: Any) -> tuple[Any, Any]:
+    """Logarithms and derivatives of rows that depend on constants linearly."""
+    return (lambda logs: matrix @ logs), (lambda logs, before: matrix)
+
+
+def priors(*, mean: float = 0.0, sigma: float = NOISE, lower: float = -1.0, upper: float = 1.0) -> Priors:
+    """Of one constant."""
+    return Priors(mean=np.array([mean]), sigma=np.array([sigma]), lower=np.array([lower]), upper=np.array([upper]))
+
+
+# --- the fit -----------------------------------------------------------------------------------------------
+
+
+def test_a_row_and_a_prior_as_certain_meet_halfway():
+    """Minimum of ((x - 0.06) / 0.02)^2 + (x / 0.02)^2: 0.03; its width is 0.02 / sqrt(2)."""
+    matrix, measured, weights = np.array([[1.0]]), np.array([0.06]), np.ones(1)
+
+    fitted = fit(*linear(matrix), measured, weights=weights, priors=priors(), noise=NOISE)
+    width = np.sqrt(covariance(fitted.jacobian, weights, priors(), NOISE))
+
+    assert fitted.logs == pytest.approx([0.03], abs=1e-6)
+    assert width[0, 0] == pytest.approx(0.02 / np.sqrt(2))
+
+
+def test_physical_bounds_hold():
+    """A row asks for 0.06 with a weight that drowns the prior; physics allows 0.01."""
+    fitted = fit(*linear(np.array([[1.0]])), np.array([0.06]), weights=np.full(1, 100.0), priors=priors(upper=0.01))
+
+    assert fitted.logs == pytest.approx([0.01])
+
+
+def test_an_absurd_row_pulls_as_weakly_as_one_at_the_robust_limit():
+    """Rows at 0, 0 and far off: the pull of the third is HUBER, whether it is off by 0.5 or by 5."""
+    matrix, weights, wide = np.ones((3, 1)), np.ones(3), priors(sigma=10.0, lower=-10, upper=10)
+
+    near, far = (
+        fit(*linear(matrix), np.array([0.0, 0.0, off]), weights=weights, priors=wide, noise=NOISE) for off in (0.5, 5.0)
+    )
+
+    assert near.logs == pytest.approx([HUBER / 2], abs=1e-3)
+    assert far.logs == pytest.approx([HUBER / 2], abs=1e-3)
+
+
+def test_the_next_run_is_the_one_that_tells_most():
+    """Of a run along the uncertain constant and one along the certain one, the first lowers the variances more."""
+    slopes, known = np.array([[0.0, 1.0], [1.0, 0.0]]), np.diag([0.5**2, 0.1**2])
+
+    best, narrowed = _best(slopes, known, 0.05)
+
+    assert best == 1
+    assert narrowed[0, 0] == pytest.approx(1 / (1 / 0.5**2 + 1 / 0.05**2))  # precisions add up
+    assert narrowed[1, 1] == pytest.approx(0.01)
+
+
+# --- the table of constants --------------------------------------------------------------------------------
+
+
+def test_constants_are_few_and_none_belongs_to_a_source():
+    """At most 100 for all devices, at most 6 for a software stack."""
+    stacks = [one.stack for one in constants(software=True) if one.stack]
+
+    assert len(constants()) <= 100
+    assert max(stacks.count(stack) for stack in stacks) <= MOST_PER_STACK
+
+
+@pytest.mark.parametrize("constant", constants(software=True), ids=lambda constant: constant.name)
+def test_every_constant_is_physical_and_in_the_catalog(constant):
+    """Its prior lies inside its bounds, its field exists on a device of its group, and its source is said."""
+    assert constant.lower < constant.prior < constant.upper
+    assert constant.source
+    assert constant.stack or any(
+        read(catalog.device(name), field) is not None for name in constant.devices for field in constant.fields
+    )
+
+
+def test_groups_name_devices_of_the_catalog():
+    """A misspelt device would never be fitted."""
+    assert {name for group in table().groups.values() for name in group} <= set(catalog.devices())
+
+
+def test_a_constant_is_written_in_its_units():
+    """0.5 of 450 GB/s NVLink."""
+    (nvlink,) = [one for one in constants() if one.name == "networks.nvlink.bandwidth of hopper"]
+
+    device = with_constant(catalog.device("h100-80gb-sxm"), nvlink, 0.5)
+
+    assert device.networks[0].bandwidth == 225e9
+
+
+def a_case(source: str, model: str, num_devices: int) -> Any:
+    """What a group is made of."""
+    return SimpleNamespace(run=SimpleNamespace(source=source, model=model, gpu="gpu", num_devices=num_devices))
+
+
+def test_groups_are_left_out_whole():
+    """Rows of one group share a fold, and the groups of a source are spread over all folds."""
+    cases = [a_case("paper", f"model-{number % 10}", 8) for number in range(30)]
+
+    folds = folds_of(cases, 5)
+
+    assert {
+        len({fold for one, fold in zip(cases, folds, strict=True) if group_of(one) == group})
+        for group in map(group_of, cases)
+    } == {1}
+    assert sorted(np.bincount(folds).tolist()) == [6] * 5
+
+
+def test_work_is_shared_in_order_and_errors_come_back():
+    """Two processes, five pieces; an error in one of them is raised where the results are awaited."""
+    assert over_processes(lambda index: index**2, 5, 2) == [0, 1, 4, 9, 16]
+    with pytest.raises(ZeroDivisionError):
+        over_processes(lambda index: 1 // index, 2, 2)
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+DEVICE_TEXT = """# A comment.
+networks:
+  - name: nvlink
+    bandwidth: 1.0e+11  # nominal
+profile:
+  matmul_efficiency: {bf16: 0.7, fp8: 0.6}
+  kernel_seconds: 5.0e-06
+sources:
+  profile.kernel_seconds: 'assumption'
+  networks.nvlink: >-
+    two
+    lines
+"""
+
+
+def test_only_the_fitted_numbers_of_a_file_change():
+    """Comments, order and everything else stay; a new field goes to the end of its mapping."""
+    numbers = {
+        "networks.nvlink.bandwidth": 2.5e11,
+        "profile.matmul_efficiency.fp8": 0.65,
+        "profile.kernel_seconds": 7e-6,
+        "profile.new_seconds": 1e-3,
+    }
+
+    text = with_numbers(DEVICE_TEXT, numbers, {"networks.nvlink": "fitted", "profile.new_seconds": "fitted too"})
+
+    assert text.startswith("# A comment.\nnetworks:\n  - name: nvlink\n    bandwidth: 2.5e+11  # nominal\n")
+    assert yaml.safe_load(text) == {
+        "networks": [{"name": "nvlink", "bandwidth": 2.5e11}],
+        "profile": {"matmul_efficiency": {"bf16": 0.7, "fp8": 0.65}, "kernel_seconds": 7e-6, "new_seconds": 1e-3},
+        "sources": {
+            "profile.kernel_seconds": "assumption",
+            "networks.nvlink": "fitted",
+            "profile.new_seconds": "fitted too",
+        },
+    }
+
+
+def test_a_number_that_has_no_place_is_refused():
+    """There is no network of this name."""
+    with pytest.raises(SpecError, match=r"networks\.spine\.bandwidth: is not in the file"):
+        with_numbers(DEVICE_TEXT, {"networks.spine.bandwidth": 1.0}, {})
+
+
+def test_numbers_written_anew_are_the_same():
+    """Writing what a catalog's file already says leaves a device that is equal."""
+    from benchmarks.accuracy.catalog_files import CATALOG
+
+    path = CATALOG / "devices" / "h100-80gb-sxm.yaml"
+    text = with_numbers(path.read_text(), {"profile.matmul_efficiency.bf16": 0.5}, {})
+
+    device = build(Device, yaml.safe_load(text), "device")
+
+    assert device.profile.matmul_efficiency["bf16"] == 0.5
+    assert device.networks == catalog.device("h100-80gb-sxm").networks
+
+
+# --- intervals ---------------------------------------------------------------------------------------------
+
+
+def test_quantile_of_groups_that_weigh_the_same():
+    """Half of the weight lies below the value whose weight's middle is there: one row of 0 against three of 1/3."""
+    values = np.array([0.0, 1.0, 1.0, 1.0])
+
+    assert weighted_quantile(values, np.array([1.0, 1 / 3, 1 / 3, 1 / 3]), 0.25) == 0.0
+    assert weighted_quantile(values, np.array([1.0, 1 / 3, 1 / 3, 1 / 3]), 0.75) == 1.0
+
+
+def errors(device: str, count: int, size: float) -> list[Error]:
+    """One error for each group, evenly from -size to size."""
+    kind = Kind(device=device, model="dense", scale="one node")
+    return [Error(kind=kind, group=(device, n), log=size * (2 * n / (count - 1) - 1)) for n in range(count)]
+
+
+def test_intervals_fall_back_to_broader_kinds():
+    """Nine groups of hopper have their own errors; two of volta share those of all dense runs on one node."""
+    found = spreads([*errors("hopper", 9, 0.1), *errors("volta", 2, 0.5)])
+
+    own = spread_of(found, Kind(device="hopper", model="dense", scale="one node"))
+    fallen_back = spread_of(found, Kind(device="volta", model="dense", scale="one node"))
+
+    assert FEWEST_GROUPS == 8
+    assert own.kind == Kind(device="hopper", model="dense", scale="one node")
+    assert (fallen_back.kind, fallen_back.groups) == (Kind(model="dense", scale="one node"), 11)
+
+
+def test_interval_of_evenly_spread_errors():
+    """99 errors from -1 to 1: the level 0.8 * 100 / 99 leaves 0.808 of them inside, hence +-0.808 * 99 / 98."""
+    (spread, *_) = spreads(errors("hopper", 99, 1.0))
+
+    assert spread.upper == pytest.approx(0.8 * 100 / 99 * 99 / 98, abs=2e-4)
+    assert spread.lower == pytest.approx(-spread.upper)
+
+
+def test_coverage_counts_what_other_folds_say():
+    """Errors alike in all folds: four of five lie inside; errors of a fold ten times as large do not."""
+    alike = errors("hopper", 100, 0.1)
+    wild = [Error(kind=one.kind, group=(one.group, "wild"), log=10 * one.log) for one in alike]
+
+    even = coverage(alike, [n % 5 for n in range(100)])
+    uneven = coverage([*alike, *wild], [n % 4 for n in range(100)] + [4] * 100)
+
+    assert even["all"] == pytest.approx(0.8, abs=0.02)
+    assert uneven["all"] < 0.7
+
+
+def test_every_prediction_has_an_interval():
+    """Around the prediction, also on devices without measured runs of their own; layouts are told apart more finely."""
+    model, cluster = a_model(), a_cluster()
+
+    interval = step_interval(model, cluster, step_seconds=10.0)
+
+    assert interval.low_seconds < 10.0 < interval.high_seconds
+    assert "measured runs" in interval.basis
+    assert 0 < noise_fraction(model, cluster) < 1
+
+
+def test_stored_intervals_are_of_many_runs():
+    """Every kind that is listed has enough groups, and there is one for everything."""
+    stored: tuple[Spread, ...] = (*intervals().steps, *intervals().differences)
+
+    assert all(one.groups >= FEWEST_GROUPS for one in stored)
+    assert {Kind()} <= {one.kind for one in intervals().steps} & {one.kind for one in intervals().differences}
+    assert 0 < COVERAGE < 1

@@ -130,11 +130,15 @@ def exposed_dp_seconds(
     slowdown_communication: float,
     slowdown_compute: float,
     processors_taken: float = 0.0,
+    busy_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
     Exposed data-parallel communication in n equal pieces: the first alone, the others behind computation.
 
     .. math:: T_{exp} = T_1 + \sum_{i=2}^{n} \left[\max(c T_i, k W_i) - W_i\right]
+
+    Where the links are busy with other communication behind the same computation, counted elsewhere, both add up: what
+    is exposed beyond what the other exposes alone.
 
     Parameters
     ----------
@@ -145,6 +149,8 @@ def exposed_dp_seconds(
         forward of the chunks that precede in the warm-up.
     num_pieces
         Pieces n (chunks of a rank, or buckets).
+    busy_seconds
+        Other communication on the same links within the window.
 
     References
     ----------
@@ -152,13 +158,13 @@ def exposed_dp_seconds(
     """
     pieces = np.maximum(num_pieces, 1)
     first = communication_seconds / pieces
-    return first + exposed_beside_seconds(
-        communication_seconds - first,
-        window_seconds,
-        slowdown_communication=slowdown_communication,
-        slowdown_compute=slowdown_compute,
-        processors_taken=processors_taken,
-    )
+    slowdowns = {
+        "slowdown_communication": slowdown_communication,
+        "slowdown_compute": slowdown_compute,
+        "processors_taken": processors_taken,
+    }
+    together = exposed_beside_seconds(communication_seconds - first + busy_seconds, window_seconds, **slowdowns)
+    return first + together - exposed_beside_seconds(busy_seconds, window_seconds, **slowdowns)
 
 
 def exposed_dp_seconds_measured(

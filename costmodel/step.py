@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.collectives import collective_seconds
 from costmodel.compute import edge_seconds, layer_seconds
-from costmodel.groups import Group, pipeline_group
+from costmodel.groups import Group, layer_group, pipeline_group
 from costmodel.layer import Array, Decisions, LayerParts, layer_parts, over_kinds
 from costmodel.operators.work import Numbers
 from costmodel.optimizer import (
@@ -436,6 +436,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
     profile = facts.cluster.device.profile
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
     forward, backward = _window_seconds(facts, decisions, held)
+    busy_forward, busy_backward = _network_seconds(facts, decisions, held)
     pieces, once = alone.pieces, _window_fraction(facts, decisions, held)
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
     late = np.where(sharding == int(Sharding.NONE), alone.gather, np.where(every_gather, alone.gather / 2, 0.0))
@@ -444,12 +445,14 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
         (alone.reduce + late) / rounds,
         np.where(every_reduce, m / rounds, once) * backward,
         num_pieces=np.where(every_reduce, m / rounds, 1) * pieces,
+        busy_seconds=np.where(every_reduce, m / rounds, once) * busy_backward,
         **profile.slowdowns,
     )
     behind_forward = rounds * exposed_dp_seconds(
         (alone.gather - late) / rounds,
         np.where(every_gather, 1, once) * forward,
         num_pieces=pieces,
+        busy_seconds=np.where(every_gather, 1, once) * busy_forward,
         **profile.slowdowns,
     )
     waits = (not profile.weight_sync_overlaps) & (sharding == int(Sharding.OPTIMIZER))
@@ -465,6 +468,25 @@ def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[A
     forward = (held.layers * seconds.forward[..., None, :]).sum(axis=-1)
     backward = (held.layers * (seconds.backward + again)[..., None, :]).sum(axis=-1)
     return np.asarray(forward), np.asarray(backward)
+
+
+def _network_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
+    """
+    What each rank's layers send beyond the scale-up domain while they compute: in the forward, in the backward pass.
+
+    Overlapped, a forward pass hides the expert-parallel exchange of another micro-batch's backward pass.
+    """
+    seconds, degrees = lookup(layer_seconds, facts, decisions), {name: over_kinds(decisions[name]) for name in LAYER}
+    leaves = {
+        name: over_kinds(decisions[f"{name}_overlap"]) * (group.ranks * group.stride > facts.cluster.scale_up_size)
+        for name, group in ((name, layer_group(name, **degrees)) for name in ("ep", "cp"))
+    }
+    forward = leaves["ep"] * seconds.ep_backward + leaves["cp"] * seconds.cp_forward
+    backward = leaves["ep"] * seconds.ep_forward + leaves["cp"] * seconds.cp_backward
+    return (
+        np.asarray((held.layers * forward[..., None, :]).sum(axis=-1)),
+        np.asarray((held.layers * backward[..., None, :]).sum(axis=-1)),
+    )
 
 
 def _window_fraction(facts: Facts, decisions: Decisions, held: Stages) -> Array:
@@ -568,3 +590,6 @@ def _leading(values: list[Any], decisions: Decisions) -> NDArray[Any]:
 
 
 LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
+
+LAYER = ("tp", "cp", "ep", "etp")
+"""Degrees of the groups within a layer."""

@@ -43,6 +43,13 @@ def test_a_collective_takes_processors_from_the_computation():
     assert exposed_beside_seconds(0.0, 10.0, **ALONE, processors_taken=0.2) == 0
 
 
+def test_communication_on_busy_links_adds_up():
+    """4 s in four pieces: 1 s first, 3 s behind 5 s with 4 s of others: 7 - 5 more, of which the others expose none."""
+    assert exposed_dp_seconds(4.0, 5.0, num_pieces=4, **ALONE) == 1
+    assert exposed_dp_seconds(4.0, 5.0, num_pieces=4, busy_seconds=4.0, **ALONE) == pytest.approx(3)
+    assert exposed_dp_seconds(4.0, 5.0, num_pieces=4, busy_seconds=9.0, **ALONE) == pytest.approx(4)
+
+
 def test_nothing_is_exposed_where_nothing_is_sent():
     """Computation alone is not slowed down."""
     assert exposed_beside_seconds(0.0, 10.0, **CROWDED) == 0

@@ -99,18 +99,20 @@ def recomputed_flops_per_token(
     shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
     by_kind = {
         layer: sum(
-            float(operator.flops)
+            float(operator.flops) * (1.0 if recompute == Recompute.FULL else _repeated_share(operator, recompute))
             for operator in layer_operators(layer, shape)
-            if operator.kind not in MEMORY_BOUND and (recompute == Recompute.FULL or _repeated(operator, recompute))
+            if operator.kind not in MEMORY_BOUND
         )
         for layer in model.kinds
     }
     return sum(by_kind[layer] for layer in (*model.layers, *model.mtp_layers)) / sequence_length
 
 
-def _repeated(operator: Operator, recompute: Recompute) -> bool:
-    return any(
-        operator.name in module.repeats and recomputes(name, recompute=recompute) for name, module in CONTENTS.items()
+def _repeated_share(operator: Operator, recompute: Recompute) -> float:
+    return sum(
+        module.repeats.get(operator.name, 0.0)
+        for name, module in CONTENTS.items()
+        if recomputes(name, recompute=recompute)
     )
 
 

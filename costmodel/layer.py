@@ -72,7 +72,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     ----------
     MoFa, arXiv:2511.09837, equations (7), (8) with (20)-(22), (30), (32), (34), (35).
     """
-    device = facts.cluster.device
+    device, retention = facts.cluster.device, facts.cluster.device.profile.retention
     seconds = lookup(layer_seconds, facts, decisions)
     tp_overlap = over_kinds(decisions["tp_overlap"])
     tp_forward, tp_backward = tp_exposed(seconds, device.profile, tp_overlap=tp_overlap)
@@ -106,7 +106,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
         tp=tp_forward + tp_backward,
         cp=cp_forward + cp_backward,
         ep=ep_forward + ep_backward,
-        offload=np.where(over_kinds(decisions["activation_offload"]), offload, 0.0),
+        offload=np.where(over_kinds(decisions["activation_offload"]), retention.offloaded_fraction * offload, 0.0),
         host=host,
         ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep_forward - ep_backward, 0.0),
         forward=seconds.forward + contention * seconds.tp_forward + tp_forward + cp_forward + ep_forward,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,34 +23,46 @@ class Module:
     Parameters
     ----------
     drops
-        Saved tensors that are not kept: ``saved_as`` of operators.
+        Saved tensors that are not kept, ``saved_as`` of operators, and which share of them.
     repeats
-        Names of the operators that run again.
+        Names of the operators that run again, and which share of them.
     """
 
-    drops: frozenset[str]
-    repeats: frozenset[str]
+    drops: Mapping[str, float]
+    repeats: Mapping[str, float]
+
+
+def _whole(*names: str) -> dict[str, float]:
+    return dict.fromkeys(names, 1.0)
 
 
 CONTENTS: dict[str, Module] = {
-    "core_attention": Module(drops=frozenset({"core_attention"}), repeats=frozenset({"core_attention", "softmax"})),
-    "qkv": Module(drops=frozenset({"qkv"}), repeats=frozenset({"qkv", "q_up", "kv_up", "qk_norm", "rotary"})),
-    "norms": Module(drops=frozenset({"norm_output"}), repeats=frozenset({"norms"})),
-    "mlp": Module(drops=frozenset({"mlp", "activation"}), repeats=frozenset({"up", "activation", "down"})),
+    "core_attention": Module(drops=_whole("core_attention"), repeats=_whole("core_attention", "softmax")),
+    "qkv": Module(drops=_whole("qkv"), repeats=_whole("qkv", "q_up", "kv_up", "qk_norm", "rotary")),
+    "norms": Module(drops=_whole("norm_output"), repeats=_whole("norms")),
+    "mlp": Module(drops=_whole("mlp", "activation"), repeats=_whole("up", "activation", "down")),
     "shared_experts": Module(
-        drops=frozenset({"shared_mlp", "shared_activation"}),
-        repeats=frozenset({"shared_up", "shared_activation", "shared_down", "shared_gate"}),
+        drops=_whole("shared_mlp", "shared_activation"),
+        repeats=_whole("shared_up", "shared_activation", "shared_down", "shared_gate"),
     ),
-    "expert_activation": Module(drops=frozenset({"expert_hidden"}), repeats=frozenset({"expert_activation"})),
+    "expert_activation": Module(drops=_whole("expert_hidden"), repeats=_whole("expert_activation")),
     "experts": Module(
-        drops=frozenset({"router", "experts", "expert_activation"}),
-        repeats=frozenset({"router", "top_k", "dispatch", "expert_up", "expert_down", "combine"}),
+        drops=_whole("router", "experts", "expert_activation"),
+        repeats=_whole("router", "top_k", "dispatch", "expert_up", "expert_down", "combine"),
+    ),
+    "every_other_matmul": Module(
+        drops={**_whole("attention_input", "mlp"), "activation": 1 / 2},
+        repeats={**_whole("norms", "rotary", "output_projection", "activation"), "qkv": 1 / 6, "up": 1 / 2},
     ),
 }
 """
 What Megatron-LM's ``recompute_modules`` drop (``megatron/core/transformer/transformer_config.py``, 0.14): core_attn,
 mla_up_proj (``qkv``), layernorm, mlp, shared_experts, moe_act, moe (``experts``). MoFa's selective recomputation is
 ``core_attention+qkv``, its equations (29) and (30).
+
+``every_other_matmul`` is torchtitan's ``selective`` (``apply_ac``, operators): it keeps the attention core's output and
+every second matmul's, wq, wv, w1 and w2, and computes wk (a sixth of Q, K and V at 4 queries per key), wo, w3 and all
+between them again. Not for use with other modules.
 """
 
 
@@ -67,7 +79,7 @@ def per_module(operators: Iterable[Operator], values: Iterable[Numbers], *, drop
     """
     pairs = list(zip(operators, values, strict=True))
     return [
-        sum((value for operator, value in pairs if _belongs(operator, CONTENTS[name], dropped)), start=0.0)
+        sum((value * _share(operator, CONTENTS[name], dropped) for operator, value in pairs), start=0.0)
         for name in MODULES
     ]
 
@@ -106,5 +118,5 @@ def over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np
 MOFA_SELECTIVE = Recompute.of("core_attention", "qkv")
 
 
-def _belongs(operator: Operator, module: Module, dropped: bool) -> bool:
-    return operator.saved_as in module.drops if dropped else operator.name in module.repeats
+def _share(operator: Operator, module: Module, dropped: bool) -> float:
+    return module.drops.get(operator.saved_as, 0.0) if dropped else module.repeats.get(operator.name, 0.0)

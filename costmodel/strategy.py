@@ -37,7 +37,16 @@ class Sharding(Decision):
     WEIGHTS = 3
 
 
-MODULES = ("core_attention", "qkv", "norms", "mlp", "shared_experts", "expert_activation", "experts")
+MODULES = (
+    "core_attention",
+    "qkv",
+    "norms",
+    "mlp",
+    "shared_experts",
+    "expert_activation",
+    "experts",
+    "every_other_matmul",
+)
 """Modules of a layer that can be computed again alone (``recompute.CONTENTS`` says what is in them)."""
 
 INSIDE = {"experts": ("shared_experts", "expert_activation")}

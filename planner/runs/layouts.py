@@ -37,7 +37,7 @@ SHARDINGS = {
     "zero3": Sharding.WEIGHTS,
 }
 RECOMPUTES = {"none": Recompute.NONE, "selective": Recompute.of("core_attention"), "full": Recompute.FULL}
-"""Selective recomputation is the attention core's in all frameworks of the rows (Korthikanti et al., 2205.05198)."""
+"""Selective recomputation is the attention core's (Korthikanti et al., arXiv 2205.05198), but for torchtitan."""
 
 SCHEDULES = {
     "": Schedule.ONE_F_ONE_B,
@@ -185,6 +185,8 @@ def _recompute(run: Run, software: Software) -> Recompute:
         if unknown := [module for module in modules if module not in NAMES]:
             raise SpecError("recompute", f"unknown module '{unknown[0]}'.", f"Known: {', '.join(NAMES)}.")
         return Recompute.of(*(NAMES[module] for module in modules))
+    if run.recompute == "selective" and run.framework.startswith("torchtitan"):
+        return Recompute.of("every_other_matmul")
     if run.recompute not in RECOMPUTES:
         raise SpecError("recompute", f"unknown entry '{run.recompute}'.", f"Known: {', '.join(RECOMPUTES)}.")
     return RECOMPUTES[run.recompute]
@@ -239,8 +241,6 @@ def _missing(run: Run, facts: Facts, strategy: Strategy) -> Iterator[str]:
         yield f"schedule {schedule}: as 1F1B"
     if method not in VOCABULARIES:
         yield f"vocabulary-parallel head ({method}): as on the last rank"
-    if run.recompute == "selective" and run.framework.startswith("torchtitan"):
-        yield "selective checkpointing of operators: as of attention"
     if run.offload.startswith("activations") and not strategy.activation_offload:
         yield "offload of fewer than half of the layers: as none"
     if "token drop" in run.notes:

@@ -220,6 +220,62 @@ def test_every_framework_of_the_data_has_its_defaults():
     assert {run.framework for run in usable if software_of(run.framework, run.date) not in SOFTWARE} == set()
 
 
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "most"),
+    [
+        ("SimuMax v1.2 (MooreThreads)", 0.01),
+        ("PaddleNLP pretrain table", 0.02),
+        ("BLOOM / BigScience tuning tables", 0.15),
+    ],
+)
+def test_peaks_of_published_runs(source, most):
+    """Allocated memory follows from what the software keeps; nvidia-smi's within the noise of an allocator."""
+    rows = [row for row in read(FOLDER / "runs.csv") if isinstance(row, Run) and row.source == source]
+
+    found = [one.memory_error for one in predictions(rows, known()) if isinstance(one, Prediction)]
+
+    memory_errors = [abs(error) for error in found if error is not None]
+    contradictory = source.startswith("BLOOM")  # 65 GB at mbs 2, 56 GB at mbs 4 of the same layout
+    assert len(memory_errors) >= 2
+    assert max(sorted(memory_errors)[: -1 if contradictory else None]) <= most
+
+
+def test_pipelines_with_large_vocabularies():
+    """Vocabulary Parallelism's baselines in 1F1B: FP16 with 16 bytes per parameter, FlashAttention, no offset."""
+    rows = [row for row in read(FOLDER / "runs.csv") if isinstance(row, Run) and "1F1B, method baseline" in row.notes]
+
+    found = [abs(one.memory_error or 0.0) for one in predictions(rows, known()) if isinstance(one, Prediction)]
+
+    assert len(found) == 12
+    assert max(found) <= 0.012
+
+
+def test_modules_of_the_rows(tmp_path):
+    """Megatron-LM's names; selective is the attention core's, torchtitan's is of every other matmul."""
+    modules = strategy(tmp_path, recompute="modules:core_attn+mla_up_proj")
+    selective = strategy(tmp_path, recompute="selective")
+    torchtitan = strategy(tmp_path, recompute="selective", framework="torchtitan (FSDP2)")
+
+    assert modules.recompute == Recompute.of("core_attention", "qkv")
+    assert selective.recompute == Recompute.of("core_attention")
+    assert torchtitan.recompute == Recompute.of("every_other_matmul")
+
+
+def test_notes_and_cells_say_what_is_kept(tmp_path):
+    """DeepSpeed's BF16 optimizer adds up beside 16-bit gradients; 20 of 80 layers are offloaded; FP8 weights alone."""
+    notes = "BF16 optimizer with fp32 grad accumulation"
+    deepspeed = facts_of(a_run(tmp_path, framework="Megatron-DeepSpeed", notes=notes), known())
+    offloading = facts_of(a_run(tmp_path, model="llama3-70b", offload="activations:20layers"), known())
+    narrow = facts_of(a_run(tmp_path, dtype="fp8_current"), known())
+
+    assert deepspeed.workload.precision.gradient_bytes == 6
+    assert offloading.cluster.device.profile.retention.offloaded_fraction == 20 / 80
+    assert narrow.workload.precision.weight_bytes == 2
+
+
 # --- facts -------------------------------------------------------------------------------------------------
 
 

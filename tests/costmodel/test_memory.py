@@ -27,7 +27,7 @@ SIXTEEN = Precision(
 )
 """Rajbhandari et al., section 3.1: 16-bit weights and gradients, fp32 weights, momentum and variance."""
 
-LAYERS = (100.0, np.array([5.0, 25.0, 8.0, 40.0, 0.0, 0.0, 0.0]), 10.0)
+LAYERS = (100.0, np.array([5.0, 25.0, 8.0, 40.0, 0.0, 0.0, 0.0, 0.0]), 10.0)
 """Saved bytes, shares of the modules (attention core 5, Q, K and V 25, norms 8, feed-forward 40), input."""
 
 KEEPS = Retention()

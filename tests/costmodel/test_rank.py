@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from costmodel.rank import (
     rank_host_bytes,
     rank_parameters,
 )
-from costmodel.spec import Model
+from costmodel.spec import Model, Retention
 from costmodel.stages import every_stage
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts, lookup
@@ -226,6 +227,46 @@ def test_full_recomputation_keeps_inputs_and_one_layer():
 def test_logits_are_on_the_last_rank():
     """Input of final norm and head, and fp32 logits: s (2 * 2 h + 4 V) bytes."""
     assert bytes_of(the_facts(DENSE), pp=2).logits == pytest.approx([0, 4096 * (4 * 2048 + 4 * 64000)])
+
+
+def with_retention(given: Facts, **changes: Any) -> Facts:
+    """The same facts on other software."""
+    device = given.cluster.device
+    profile = replace(device.profile, retention=Retention(**changes))
+    return replace(given, cluster=replace(given.cluster, device=replace(device, profile=profile)))
+
+
+def test_a_gradient_of_every_shape_is_handed_on():
+    """
+    Transformer Engine's get_dummy_wgrad: 2 bytes for each weight of one layer, and for the head on the last rank.
+
+    Q, K and V, output, gate and up, down of 2,048 x (4,096, 2,048, 12,288, 6,144); head of 64,000 x 2,048.
+    """
+    given = with_retention(the_facts(DENSE), weight_gradient_bytes=2.0, workspace_bytes=1000.0)
+
+    layer, head = 2 * 2048 * (4096 + 2048 + 12288 + 6144), 2 * 64000 * 2048
+    assert bytes_of(given, pp=2).buffers == pytest.approx([layer + 1000, layer + head + 1000])
+
+
+def test_the_loss_is_over_when_the_first_layer_is_recomputed():
+    """
+    Along the backward pass the last rank needs the logits or the layer at work, the first rank gradients with it.
+
+    Those of SwiGLU: s (2 g + g) 2 bytes with g = 6,144, beside the recomputed layer.
+    """
+    given = with_retention(the_facts(DENSE), follows_the_backward_pass=True)
+    held = bytes_of(given, pp=2, recompute=Recompute.FULL)
+
+    gradients = 4096 * 3 * 6144 * 2
+    assert held.working[0] == pytest.approx(saved(given) + gradients)
+    assert held.working[1] == pytest.approx(max(saved(given) + gradients - held.logits[1], 0))
+
+
+def test_fragments_are_a_share_of_what_is_allocated():
+    """A tenth of all but the runtime, beside its gigabyte."""
+    held = bytes_of(with_retention(the_facts(DENSE), fragmentation=0.1))
+
+    assert held.runtime == pytest.approx(1 * GB + 0.1 * (held.total - held.runtime))
 
 
 def test_sharded_weights_gather_two_layers():

@@ -102,9 +102,12 @@ SOFTWARE: tuple[Software, ...] = (
         starts=("Megatron-LM fork (sail-sg)",),
         why=(
             "Megatron-LM's defaults, pipelines only; Zero Bubble (2023) keeps 5 b a s^2 bytes of scores per layer, as "
-            "its memory shows, Vocabulary Parallelism (2024) does not"
+            "its memory shows, Vocabulary Parallelism (2024) does not; FP16 gradients: memory grows by "
+            "16 bytes per parameter of the first rank's vocabulary"
         ),
         fused_since="2024",
+        dtype="fp16",
+        gradient_bytes=2.0,
     ),
     Software(
         starts=("Megatron-LM 0.14",),

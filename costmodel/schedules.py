@@ -211,8 +211,9 @@ def chunks_alive(
     Chunk activations alive at the peak on pipeline rank r.
 
     1F1B as in :func:`costmodel.pipeline.chunks_in_flight`; all m micro-batches in GPipe; equally many on all ranks in
-    the others: p micro-batches in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, p / 2 + 1 in V-Half. A vocabulary in
-    slices adds micro-batches, see :func:`vocabulary_delay`.
+    the others: p micro-batches in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3) / 2 in V-Half. They live
+    until their weights' gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches,
+    see :func:`vocabulary_delay`.
 
     References
     ----------
@@ -229,7 +230,7 @@ def chunks_alive(
             Schedule.ZB_H2: lambda: (2 * np.asarray(pp) - 1) * chunks,
             Schedule.ZB_2P: lambda: 2 * np.asarray(pp) * chunks,
             Schedule.ZB_V: lambda: pp * chunks,
-            Schedule.V_HALF: lambda: pp + chunks,
+            Schedule.V_HALF: lambda: np.asarray(pp) + 1 + chunks,
         },
     )
     interlaced = np.asarray(vocabulary) == Vocabulary.INTERLACED

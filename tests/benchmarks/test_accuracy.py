@@ -13,7 +13,7 @@ from benchmarks.accuracy.__main__ import FOLDER, main
 from benchmarks.accuracy.metrics import errors, ranking_summary, rankings, regret, spearman
 from benchmarks.accuracy.report import ROW_COLUMNS, family
 from costmodel.spec import Attention, LinearAttention, Mamba
-from costmodel.strategy import Recompute, Sharding
+from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
 from planner.runs.facts import facts_of, references
 from planner.runs.layouts import strategy_of
 from planner.runs.predictions import Prediction, predictions
@@ -202,6 +202,22 @@ def test_chunks_of_zero_bubbles_interleaved_rows(tmp_path):
     interleaved = strategy(tmp_path, **cells, vp="max (1 layer per chunk)", step_time_s="60")
 
     assert interleaved.vpp == 4
+
+
+def test_schedules_and_heads_of_the_notes(tmp_path):
+    """V-Half has two chunks; ZB-2p and slices of the vocabulary are their own; what is unknown is named."""
+    pipeline = {"pp": "8", "tp": "1", "framework": "Megatron-LM fork (sail-sg)"}
+    notes = ("schedule V-Half, method vocab1", "schedule ZB-2p", "schedule 1F1B, method redis", "schedule XYZ")
+    rows = [{**pipeline, "id": one, "notes": one} for one in notes]
+
+    v_half, zb_2p, redis, unknown = results_of(tmp_path, *rows)
+
+    assert (v_half.strategy.schedule, v_half.strategy.vpp) == (Schedule.V_HALF, 2)
+    assert v_half.strategy.vocabulary == Vocabulary.VOCAB_1
+    assert zb_2p.strategy.schedule == Schedule.ZB_2P
+    assert redis.strategy.vocabulary == Vocabulary.REDISTRIBUTED
+    assert "schedule XYZ: as 1F1B" in unknown.missing
+    assert not {one for one in v_half.missing if "schedule" in one or "vocabulary" in one}
 
 
 def test_chunks_of_a_printed_pipeline_layout(tmp_path):

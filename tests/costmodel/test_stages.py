@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.stages import every_stage, layers_per_chunk, stages
+from costmodel.flops import head_layers
+from costmodel.stages import every_stage, layers_per_chunk, redistributed_layers, stages
+from costmodel.strategy import Schedule, Vocabulary
 from tests.builders import a_model, a_moe_model
 
 
@@ -104,3 +106,40 @@ def test_different_ranks_hold_what_all_ranks_hold():
 
     for rank, (layers, first) in enumerate(zip(every.layers.tolist(), every.first, strict=True)):
         assert different.rank[contents.index((*layers, first))] <= rank
+
+
+def test_a_v_brings_both_ends_to_the_first_rank():
+    """Eight layers, four ranks in a V: chunk 0 goes down, chunk 1 comes back up."""
+    model = a_moe_model(num_layers=8, first_dense_layers=1)
+
+    held = every_stage(model, pp=4, vpp=2, schedule=Schedule.V_HALF)
+
+    assert held.layers.tolist() == [[1, 1], [0, 2], [0, 2], [0, 2]]
+    assert held.first.tolist() == [1, 0, 0, 0]
+    assert held.last.tolist() == [1, 0, 0, 0]
+
+
+def test_slices_of_the_vocabulary_are_equal():
+    """Four ranks hold a quarter of embedding and head each, and as many layers."""
+    held = every_stage(a_model(num_layers=8), pp=4, vpp=1, vocabulary=Vocabulary.VOCAB_1)
+
+    assert held.first.tolist() == held.last.tolist() == [0.25] * 4
+    assert held.layers.tolist() == [[2]] * 4
+
+
+def test_layers_make_room_for_the_head():
+    """
+    Figure 3 of arXiv 2411.05288: 32 layers on 16 ranks, a head worth 2.4 of them stays alone.
+
+    Two of the others then have three. With a head of 0.6 nothing is gained by moving one: 2 + 1 is more than 2.6.
+    """
+    assert redistributed_layers(32, num_stages=16, head_layers=2.4) == (*(2,) * 13, 3, 3, 0)
+    assert redistributed_layers(32, num_stages=16, head_layers=0.6) == (2,) * 16
+
+
+def test_the_head_is_worth_its_matmul():
+    """V / 12 h layers of GPT: 128k / (12 * 4096) = 2.67 without scores."""
+    sizes = {"hidden_size": 4096, "ffn_hidden_size": 16384, "num_heads": 32, "num_kv_heads": 32, "gated": False}
+    model = a_model(**sizes, vocab_size=131072)
+
+    assert head_layers(model) == pytest.approx(131072 / (12 * 4096))

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from costmodel.compute import layer_seconds
+from costmodel.estimate import estimate
 from costmodel.rank import rank_parameters
 from costmodel.spec import Model, Network
 from costmodel.stages import every_stage
@@ -27,7 +28,7 @@ from costmodel.step import (
     pp_seconds,
     update_seconds,
 )
-from costmodel.strategy import DECISIONS, Recompute, Sharding
+from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary
 from costmodel.tables import Facts, lookup
 from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import (
@@ -584,3 +585,38 @@ def test_recomputation_takes_time_with_sharded_gradients(sharding: Sharding):
 def test_every_decision_is_drawn():
     """The random strategies of these tests leave out no decision."""
     assert set(random_strategies(DENSE, 10, seed=1)) == set(DECISIONS)
+
+
+# --- schedules ---------------------------------------------------------------------------------------------
+
+
+def random_schedules(model: Model, num: int, *, seed: int) -> dict[str, Any]:
+    """Random strategies with every schedule and every place of the vocabulary, V-shaped ones with two chunks."""
+    rng = np.random.default_rng(seed)
+    strategies = random_strategies(model, num, seed=seed)
+    strategies["schedule"] = rng.integers(0, len(Schedule), num)
+    strategies["vocabulary"] = rng.integers(0, len(Vocabulary), num)
+    strategies["vpp"] = np.where(np.isin(strategies["schedule"], V_SHAPED), 2, 1)
+    return strategies
+
+
+def test_schedules_in_tables_cost_what_each_alone_costs():
+    """100 strategies in one table, and their breakdowns; no schedule undercuts the lower bound."""
+    given = the_facts(DENSE)
+    strategies = random_schedules(DENSE, 100, seed=5)
+    table = cost(given, strategies)
+    alone = [one_of(strategies, index) for index in range(100)]
+
+    assert table.step_seconds == pytest.approx([estimate(given, one).step_seconds for one in alone], rel=1e-12)
+    assert table.device_bytes == pytest.approx([estimate(given, one).device_bytes for one in alone], rel=1e-12)
+    assert (lower_bound_seconds(given, strategies) <= table.step_seconds * (1 + 1e-12)).all()
+
+
+def test_slices_of_the_vocabulary_wait_for_their_barriers():
+    """Two barriers cost one micro-batch more than one; an interlaced pipeline waits for its collectives instead."""
+    given = the_facts(DENSE)
+    strategies = [a_strategy(pp=2, mbs=2, vocabulary=one) for one in (Vocabulary.VOCAB_1, Vocabulary.VOCAB_2)]
+    two, one = (estimate(given, strategy) for strategy in strategies)
+    slowest = max(rank.microbatch_seconds for rank in two.ranks)
+
+    assert two.step_seconds - one.step_seconds == pytest.approx(slowest)

@@ -40,7 +40,8 @@ class Timeline:
     spans
         The same of each rank's own passes.
     peak_chunks
-        Most chunk activations alive at once, per rank, between forward and (whole or input's) backward pass.
+        Most chunk activations alive at once, per rank: from the forward to the end of the backward pass, of its second
+        half where it has two.
     """
 
     seconds: float
@@ -171,8 +172,9 @@ def sends(now: Pass, *, last: int) -> bool:
 
 def peak(passes: Sequence[Pass]) -> int:
     """Most chunks between their forward and the end of their backward."""
+    last = WEIGHT if any(one.kind == WEIGHT for one in passes) else BACKWARD
     alive = most = 0
     for one in passes:
-        alive += {FORWARD: 1, BACKWARD: -1, WEIGHT: 0}[one.kind]
+        alive += (one.kind == FORWARD) - (one.kind == last)
         most = max(most, alive)
     return most

@@ -193,6 +193,18 @@ def test_only_the_fitted_numbers_of_a_file_change():
     }
 
 
+def test_a_file_without_numbers_gets_them():
+    """A software stack that had settings alone: factors and their sources are added behind."""
+    text = with_numbers("name: old\nsettings:\n  a: true\n", {"factors.b": 0.8}, {"factors.b": "fitted"})
+
+    assert yaml.safe_load(text) == {
+        "name": "old",
+        "settings": {"a": True},
+        "factors": {"b": 0.8},
+        "sources": {"factors.b": "fitted"},
+    }
+
+
 def test_a_number_that_has_no_place_is_refused():
     """There is no network of this name."""
     with pytest.raises(SpecError, match=r"networks\.spine\.bandwidth: is not in the file"):

@@ -367,7 +367,14 @@ def _device(fitted: _Fitted, base: Device, timed: Sequence[Case], name: str, run
     shape, _ = Counter(_node(case) for case in timed).most_common(1)[0]
     inner, *outer = device.networks
     networks = (replace(inner, num_peers=shape[1]), *outer)
-    return replace(device, name=name, devices_per_node=shape[0], networks=networks, sources=sources)
+    return replace(
+        device,
+        name=name,
+        devices_per_node=shape[0],
+        networks=networks,
+        left_out_errors=tuple(np.round(-fitted.left_out, 4).tolist()),
+        sources={**sources, "left_out_errors": f"planner calibrate: runs of {runs}, each left out of a fit"},
+    )
 
 
 def _node(case: Case) -> tuple[int, int]:

@@ -202,7 +202,8 @@ def _doubts(report: PlanReport | EstimateReport) -> Iterator[str]:
     low, high = (end / best.step_seconds - 1 for end in (interval.low_seconds, interval.high_seconds))
     yield (
         f"In {COVERAGE:.0%} of cases a measured step lies {low:+.0%} to {high:+.0%} off, here between "
-        f"{seconds(interval.low_seconds)} and {seconds(interval.high_seconds)} s: by {interval.basis} that no fit had seen."
+        f"{seconds(interval.low_seconds)} and {seconds(interval.high_seconds)} s: by {interval.basis} that no fit had "
+        "seen."
     )
     alike = [str(number) for number, plan in enumerate(report.plans[1:], start=2) if plan.is_within_noise(best)]
     if alike:

@@ -284,6 +284,17 @@ def test_every_prediction_has_an_interval():
     assert 0 < noise_fraction(model, cluster) < 1
 
 
+def test_a_calibrated_device_has_intervals_of_its_own():
+    """Nine left-out errors from -4 to 4 %: level 0.8 * 10 / 9 leaves 1/18 outside on each side: the outermost."""
+    own = tuple(0.01 * n for n in range(-4, 5))
+
+    interval = step_interval(a_model(), a_cluster(left_out_errors=own), step_seconds=10.0)
+
+    assert interval.low_seconds == pytest.approx(10 * np.exp(-0.04), rel=1e-3)
+    assert interval.high_seconds == pytest.approx(10 * np.exp(0.04), rel=1e-3)
+    assert interval.basis == "9 runs of test-device"
+
+
 def test_stored_intervals_are_of_many_runs():
     """Every kind that is listed has enough groups, and there is one for everything."""
     stored: tuple[Spread, ...] = (*intervals().steps, *intervals().differences)

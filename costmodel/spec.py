@@ -662,6 +662,8 @@ class Device:
         Bytes per second per device to checkpoint storage.
     profile
         What it achieves.
+    left_out_errors
+        Logarithms of measured over predicted step time of runs that the profile was not fitted to; empty: of none.
     sources
         Field name to where its number comes from.
     """
@@ -679,6 +681,7 @@ class Device:
     disk_write_bandwidth: Positive
     disk_read_bandwidth: Positive
     profile: Profile
+    left_out_errors: tuple[float, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
 
 

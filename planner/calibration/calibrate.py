@@ -130,7 +130,8 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     name
         Of the new device.
     base
-        Device of the catalog whose profile is the prior; None: the rows' own.
+        Device of the catalog whose profile is the prior; only rows of it are fitted, and of devices that nobody knows.
+        None: the rows' own.
 
     Raises
     ------
@@ -144,6 +145,8 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
         known = _as_base(rows, known, base)
     found = list(cases(rows, known))
     timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
+    if base is not None:
+        timed = [one for one in timed if _profile_name(one, known) == base]
     others = tuple(one for one in found if isinstance(one, NotRun))
     refused = tuple(one for one in others if one.is_refused)
     _require_enough(timed, refused)
@@ -180,14 +183,21 @@ def _as_base(rows: Iterable[Any], known: References, base: str) -> References:
             try:
                 device_name(row.gpu, known)
             except PlanningError:
-                unknown[row.gpu.lower()] = replace(device, name=row.gpu.lower())
+                unknown[row.gpu.lower()] = device
     return replace(known, devices={**known.devices, **unknown}, made={})
 
 
+def _profile_name(case: Case, known: References) -> str:
+    """The device of the catalog that a row's profile is of."""
+    return known.device(device_name(case.run.gpu, known)).name
+
+
 def _one_device(timed: Sequence[Case], known: References) -> str:
-    names = sorted({device_name(case.run.gpu, known) for case in timed})
+    names = sorted({_profile_name(case, known) for case in timed})
     if len(names) > 1:
-        raise SpecError("runs", f"are of {len(names)} devices: {', '.join(names)}.", "A profile is of one: split them.")
+        raise SpecError(
+            "runs", f"are of {len(names)} devices: {', '.join(names)}.", "A profile is of one: choose it with --device."
+        )
     return names[0]
 
 
@@ -357,7 +367,14 @@ def _device(fitted: _Fitted, base: Device, timed: Sequence[Case], name: str, run
     shape, _ = Counter(_node(case) for case in timed).most_common(1)[0]
     inner, *outer = device.networks
     networks = (replace(inner, num_peers=shape[1]), *outer)
-    return replace(device, name=name, devices_per_node=shape[0], networks=networks, sources=sources)
+    return replace(
+        device,
+        name=name,
+        devices_per_node=shape[0],
+        networks=networks,
+        left_out_errors=tuple(np.round(-fitted.left_out, 4).tolist()),
+        sources={**sources, "left_out_errors": f"planner calibrate: runs of {runs}, each left out of a fit"},
+    )
 
 
 def _node(case: Case) -> tuple[int, int]:

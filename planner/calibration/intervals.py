@@ -245,12 +245,18 @@ class Interval:
 
 
 def step_interval(model: Model, cluster: Cluster, *, step_seconds: float) -> Interval:
-    """The interval of one prediction."""
-    spread = spread_of(intervals().steps, kind_of(model, cluster))
+    """The interval of one prediction: by the device's own errors where it was calibrated on enough runs."""
+    kind, own = kind_of(model, cluster), cluster.device.left_out_errors
+    if len(own) >= FEWEST_GROUPS:
+        errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
+        spread, basis = _spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
+    else:
+        spread = spread_of(intervals().steps, kind)
+        basis = f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})"
     return Interval(
         low_seconds=step_seconds * math.exp(spread.lower),
         high_seconds=step_seconds * math.exp(spread.upper),
-        basis=f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})",
+        basis=basis,
     )
 
 

@@ -57,9 +57,12 @@ def _with_scalar(text: str, path: list[str], scalar: str) -> str:
     node: yaml.Node | None = yaml.compose(text)
     for depth, part in enumerate(path):
         inner = _entry(node, part)
+        if inner is None and isinstance(node, yaml.MappingNode) and not node.flow_style:
+            if depth == len(path) - 1:
+                return _with_lines(text, node, f"{part}: {scalar}\n")
+            if depth == 0 and len(path) == 2:
+                return _with_section(text, f"{part}:\n  {path[1]}: {scalar}\n")
         if inner is None:
-            if depth == len(path) - 1 and isinstance(node, yaml.MappingNode) and not node.flow_style:
-                return _with_line(text, node, f"{part}: {scalar}")
             raise SpecError(".".join(path), "is not in the file.")
         node = inner
     if not isinstance(node, yaml.ScalarNode):
@@ -76,20 +79,31 @@ def _entry(node: yaml.Node | None, name: str) -> yaml.Node | None:
     return None
 
 
-def _with_line(text: str, mapping: yaml.MappingNode, line: str) -> str:
+def _with_lines(text: str, mapping: yaml.MappingNode, lines: str) -> str:
     """One more entry at the end of a block mapping."""
-    key, last = mapping.value[-1]
-    end = text.find("\n", last.end_mark.index - (text[last.end_mark.index - 1] == "\n")) + 1
-    return f"{text[:end]}{' ' * key.start_mark.column}{line}\n{text[end:]}"
+    key, _ = mapping.value[0]
+    end = len(text.rstrip()) if mapping.end_mark.index >= len(text) else mapping.end_mark.index
+    head, tail = text[:end].rstrip(), text[end:].lstrip("\n")
+    indented = textwrap.indent(lines, " " * key.start_mark.column)
+    return f"{head}\n{indented}{tail}"
+
+
+def _with_section(text: str, section: str) -> str:
+    """One more entry of the whole file, in front of its sources."""
+    at = text.index("\nsources:") + 1 if "\nsources:" in text else len(text)
+    head = text[:at] if text[:at].endswith("\n") else f"{text[:at]}\n"
+    return f"{head}{section}{text[at:]}"
 
 
 def _with_source(text: str, key: str, source: str) -> str:
     """One entry of ``sources`` as a folded block."""
     lines = textwrap.wrap(source, WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-    block = f"  {key}: >-\n" + "".join(f"    {line}\n" for line in lines)
+    block = f"{key}: >-\n" + "".join(f"  {line}\n" for line in lines)
+    sources = _entry(yaml.compose(text), "sources")
+    if not isinstance(sources, yaml.MappingNode):
+        return _with_section(text, f"sources:\n{textwrap.indent(block, '  ')}")
+    if _entry(sources, key) is None:
+        return _with_lines(text, sources, block)
     entry = re.compile(rf"^  {re.escape(key)}:.*\n(?:    .*\n|\n)*", re.MULTILINE)
     start = text.index("\nsources:") + 1
-    if entry.search(text, start):
-        head, tail = text[:start], text[start:]
-        return head + entry.sub(lambda _: block, tail, count=1)
-    return text + ("" if text.endswith("\n") else "\n") + block
+    return text[:start] + entry.sub(lambda _: textwrap.indent(block, "  "), text[start:], count=1)

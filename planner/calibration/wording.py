@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from planner.calibration.advice import WELL_KNOWN, Suggestion
@@ -17,8 +18,8 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
     yield f"{found.num_runs} runs of {found.base} fitted; profile written to {path}"
     for row in found.refused:
         yield f"  refused: {row.id}: {row.reason}"
-    for row in found.skipped:
-        yield f"  skipped: {row.id}: {row.reason}"
+    for reason, count in Counter(row.reason for row in found.skipped).items():
+        yield f"  {count} skipped: {reason}"
     yield ""
     yield f"Mean absolute error of the step time over {found.num_runs} runs"
     yield f"  {found.error_before:>6.1%}  by the catalog's profile"

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES, OVERLAPS
+from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
 from planner.problem import decision_text
 from planner.report.wording import NOTHING, amount, count, gib, mean_count, seconds, share, span
@@ -198,7 +199,7 @@ def _results(report: PlanReport | EstimateReport) -> Section:
     best = report.plans[0]
     return Section(
         title="What they reach" if len(report.plans) > 1 else "What it reaches",
-        header=("#", "step, s", "80 % of runs", "slower", *speed, *memory, *whole),
+        header=("#", "step, s", "slower", *speed, *memory, *whole),
         rows=tuple(_result(number, plan, best) for number, plan in enumerate(report.plans, start=1)),
         notes=tuple(_doubts(report)),
     )
@@ -206,8 +207,13 @@ def _results(report: PlanReport | EstimateReport) -> Section:
 
 def _doubts(report: PlanReport | EstimateReport) -> Iterator[str]:
     """How far the step times can be trusted, and which plans they cannot tell apart."""
-    best = report.plans[0]
-    yield f"80 % of runs: where a measured step lies, by {best.interval.basis} that no fit had seen."
+    best, interval = report.plans[0], report.plans[0].interval
+    low, high = (end / best.step_seconds - 1 for end in (interval.low_seconds, interval.high_seconds))
+    yield (
+        f"In {COVERAGE:.0%} of cases a measured step lies {low:+.0%} to {high:+.0%} off, here between "
+        f"{seconds(interval.low_seconds)} and {seconds(interval.high_seconds)} s: by {interval.basis} that no fit had "
+        "seen."
+    )
     alike = [str(number) for number, plan in enumerate(report.plans[1:], start=2) if plan.is_within_noise(best)]
     if alike:
         yield (
@@ -220,7 +226,6 @@ def _result(number: int, plan: Plan, best: Plan) -> tuple[str, ...]:
     return (
         str(number),
         seconds(plan.step_seconds),
-        f"{seconds(plan.interval.low_seconds)}-{seconds(plan.interval.high_seconds)}",
         f"{plan.slower_fraction(best):.2%}" if number > 1 else NOTHING,
         f"{plan.tokens_per_second_per_device:,.1f}",
         f"{plan.model_flops_per_second_per_device / 1e12:,.1f}",

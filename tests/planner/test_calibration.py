@@ -193,6 +193,18 @@ def test_only_the_fitted_numbers_of_a_file_change():
     }
 
 
+def test_a_file_without_numbers_gets_them():
+    """A software stack that had settings alone: factors and their sources are added behind."""
+    text = with_numbers("name: old\nsettings:\n  a: true\n", {"factors.b": 0.8}, {"factors.b": "fitted"})
+
+    assert yaml.safe_load(text) == {
+        "name": "old",
+        "settings": {"a": True},
+        "factors": {"b": 0.8},
+        "sources": {"factors.b": "fitted"},
+    }
+
+
 def test_a_number_that_has_no_place_is_refused():
     """There is no network of this name."""
     with pytest.raises(SpecError, match=r"networks\.spine\.bandwidth: is not in the file"):
@@ -270,6 +282,17 @@ def test_every_prediction_has_an_interval():
     assert interval.low_seconds < 10.0 < interval.high_seconds
     assert "measured runs" in interval.basis
     assert 0 < noise_fraction(model, cluster) < 1
+
+
+def test_a_calibrated_device_has_intervals_of_its_own():
+    """Nine left-out errors from -4 to 4 %: level 0.8 * 10 / 9 leaves 1/18 outside on each side: the outermost."""
+    own = tuple(0.01 * n for n in range(-4, 5))
+
+    interval = step_interval(a_model(), a_cluster(left_out_errors=own), step_seconds=10.0)
+
+    assert interval.low_seconds == pytest.approx(10 * np.exp(-0.04), rel=1e-3)
+    assert interval.high_seconds == pytest.approx(10 * np.exp(0.04), rel=1e-3)
+    assert interval.basis == "9 runs of test-device"
 
 
 def test_stored_intervals_are_of_many_runs():

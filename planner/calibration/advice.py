@@ -163,7 +163,8 @@ def _variations(template: Run) -> Iterator[Run]:
             if tp <= (template.scale_up_size or max(DEGREES)) and not template.num_devices % (tp * pp * template.cp):
                 yield replace(
                     template,
-                    id=f"{template.model} on {template.num_devices}: tp={tp} pp={pp} mbs={mbs} recompute={recompute}",
+                    id=f"{template.model}, {template.sequence_length} tokens, on {template.num_devices} devices: "
+                    f"tp={tp} pp={pp} mbs={mbs} recompute={recompute}",
                     tp=tp,
                     pp=pp,
                     mbs=mbs,

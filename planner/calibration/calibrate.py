@@ -16,10 +16,10 @@ from costmodel.errors import PlanningError, SpecError
 from costmodel.spec import Device
 from planner.calibration.advice import Advice, advice
 from planner.calibration.cases import FAINTEST, Predictor, folds_of, group_of, measured_logarithms
-from planner.calibration.constants import Constant, constants, read, with_constant
+from planner.calibration.constants import Constant, constants, read, with_values
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
-from planner.runs.facts import References, device_name
+from planner.runs.facts import References, device_name, with_profiles
 from planner.runs.predictions import Case, cases
 from planner.runs.table import NotRun
 from planner.runs.table import read as read_runs
@@ -153,7 +153,7 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     _require_consistent(timed)
     base = base or _one_device(timed, known)
     fitted = _fitted(timed, known, base)
-    device = _device(fitted, known.device(base), timed, name, str(runs.name))
+    device = _device(fitted, known, base, timed, name, runs.name)
     return Calibration(
         device=device,
         base=base,
@@ -252,9 +252,10 @@ class _Fitted:
 def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
     device = known.device(base)
     names = tuple({_own_name(case, known) for case in timed} | {base})
-    predictor, start = _start(
-        timed, known, tuple(_of_base(one, device, names) for one in constants() if base in one.devices)
-    )
+    all_constants = tuple(_of_base(one, device, names) for one in constants() if base in one.devices)
+    if not all_constants:
+        raise SpecError("device", f"{base} has no constants that runs could determine.", "Start from another device.")
+    predictor, start = _start(timed, known, all_constants)
     chosen = tuple(predictor.constants)
     priors, measured, weights = priors_of(chosen), measured_logarithms(timed), _weights(timed)
     fitted = fit(predictor.logarithms, predictor.jacobian, measured, weights=weights, priors=priors, start=start)
@@ -351,30 +352,35 @@ def _mean_error(logs: Array) -> float:
 # --- the device --------------------------------------------------------------------------------------------
 
 
-def _device(fitted: _Fitted, base: Device, timed: Sequence[Case], name: str, runs: str) -> Device:
-    """The base with the fitted constants, in nodes and scale-up domains as most runs had them."""
-    device, sources = base, dict(base.sources)
-    for one, log in zip(fitted.determined, fitted.fit.logs, strict=True):
-        device = with_constant(
-            device, replace(one.constant, units={base.name: one.constant.units[base.name]}), np.exp(log)
-        )
+def _device(fitted: _Fitted, known: References, base: str, timed: Sequence[Case], name: str, runs: str) -> Device:
+    """The device of most runs, with its nodes and networks, and the fitted profile."""
+    shapes = Counter(_node(case) for case in timed)
+    usual = max(timed, key=lambda case: shapes[_node(case)])
+    refitted = with_values(known, fitted.constants, np.exp(fitted.fit.logs).tolist())
+    placed = with_profiles(usual.facts, usual.run, refitted).cluster.device
+    return replace(
+        placed,
+        name=name,
+        profile=refitted.device(base).profile,
+        left_out_errors=tuple(np.round(-fitted.left_out, 4).tolist()),
+        sources={
+            **known.device(base).sources,
+            **_sources(fitted.determined, known.device(base), f"{len(timed)} runs of {runs}"),
+            "left_out_errors": f"planner calibrate: {runs}, each group left out of a fit",
+        },
+    )
+
+
+def _sources(determined: Sequence[Determined], base: Device, runs: str) -> dict[str, str]:
+    """Where the fitted numbers come from; several of one entry share a text."""
+    texts: dict[str, list[str]] = {}
+    for one in determined:
         for field in one.constant.fields:
             if read(base, field) is not None:
-                sources[".".join(field.split(".")[:2])] = (
-                    f"planner calibrate: fitted to {len(timed)} runs of {runs}, +- {one.width:.1%}; prior "
-                    f"{one.prior_value:.4g} +- {one.constant.sigma:.0%} of {base.name}"
-                )
-    shape, _ = Counter(_node(case) for case in timed).most_common(1)[0]
-    inner, *outer = device.networks
-    networks = (replace(inner, num_peers=shape[1]), *outer)
-    return replace(
-        device,
-        name=name,
-        devices_per_node=shape[0],
-        networks=networks,
-        left_out_errors=tuple(np.round(-fitted.left_out, 4).tolist()),
-        sources={**sources, "left_out_errors": f"planner calibrate: runs of {runs}, each left out of a fit"},
-    )
+                entry, last = ".".join(field.split(".")[:2]), field.rpartition(".")[2]
+                prior = f"prior {one.prior_value:.4g} +- {one.constant.sigma:.0%} of {base.name}"
+                texts.setdefault(entry, []).append(f"{last} +- {one.width:.1%}, {prior}")
+    return {entry: f"planner calibrate: fitted to {runs}: {'; '.join(lines)}" for entry, lines in texts.items()}
 
 
 def _node(case: Case) -> tuple[int, int]:

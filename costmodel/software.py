@@ -34,8 +34,12 @@ def equip(device: Device, software: Software) -> Device:
     changes: dict[str, Any] = {}
     for name, value in software.settings.items():
         changes[_field(software, "settings", name)] = value
-    for name, factor in software.factors.items():
-        changes[name] = _scaled(getattr(profile, _field(software, "factors", name)), factor, software, name)
+    for key, factor in software.factors.items():
+        name, _, architecture = key.partition("@")
+        if architecture not in ("", device.architecture):
+            continue
+        before = changes.get(name, getattr(profile, _field(software, "factors", name)))
+        changes[name] = _scaled(before, factor, software, name)
     try:
         return replace(device, profile=replace(profile, **changes))
     except ValidationError as error:

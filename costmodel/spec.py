@@ -464,6 +464,8 @@ class Profile:
         Achieved fraction of the dense peak of large matmuls, per dtype.
     grouped_matmul_efficiency
         The same for experts' grouped matmuls, relative to ``matmul_efficiency``.
+    grouped_narrow_efficiency
+        The same beside ``grouped_matmul_efficiency`` for recipes below 16 bits, which cast and pad group by group.
     grouped_half_rows
         Rows per expert at which a grouped matmul reaches half of that (m / (m + half)): its weights are read while
         little is computed with them, and its last tile is partly empty.
@@ -556,6 +558,7 @@ class Profile:
     times: Literal["roofline", "modified_roofline", "measured"] = "modified_roofline"
     matmul_efficiency: dict[Dtype, Annotated[Fraction, Field(gt=0)]] = field(default_factory=dict)
     grouped_matmul_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
+    grouped_narrow_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
     grouped_half_rows: NotNegative = 0.0
     attention_efficiency: Annotated[Fraction, Field(gt=0)]
     sustained_clock: Positive = 1.0
@@ -623,7 +626,7 @@ class Software:
     settings
         Fields of :class:`Profile` that it decides.
     factors
-        Fields of :class:`Profile` that it multiplies.
+        Fields of :class:`Profile` that it multiplies; ``field@architecture`` on devices of that architecture only.
     sources
         Field name to where its number comes from.
     """

@@ -134,7 +134,7 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         name=f"modified roofline of {device.name}",
         flops_per_second={
             "matmul": rate,
-            "grouped_matmul": rate * profile.grouped_matmul_efficiency,
+            "grouped_matmul": rate * profile.grouped_matmul_efficiency * _grouped_fraction(device, compute_dtype),
             "matmul:head": clock * _matmul_rate(device, dtype_16bit),
             "attention": peak_16bit * profile.attention_efficiency * _attention_fraction(device),
             "scan": peak_16bit * profile.attention_efficiency,
@@ -149,6 +149,11 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         kernel_seconds=profile.kernel_seconds,
         compute_scaling=profile.compute_scaling,
     )
+
+
+def _grouped_fraction(device: Device, compute_dtype: Dtype) -> float:
+    """What casting and padding of each group leave of a narrow recipe's rate."""
+    return device.profile.grouped_narrow_efficiency if _casts(compute_dtype) else 1.0
 
 
 def _attention_fraction(device: Device) -> float:

@@ -203,7 +203,7 @@ SOFTWARE: tuple[Software, ...] = (
         network="4x100Gb RoCE per node",
     ),
     Software(
-        stack="megatron-deepspeed",
+        stack="bigscience",
         starts=("Megatron-DeepSpeed", "Megatron+DeepSpeed"),
         until="2022",
         why=(
@@ -214,6 +214,20 @@ SOFTWARE: tuple[Software, ...] = (
         dtype="fp16",
         gradient_bytes=2.0,
         retention=DEEPSPEED,
+    ),
+    Software(
+        stack="bigscience",
+        starts=("Megatron-DeepSpeed",),
+        until="2023",
+        why=(
+            "BLOOM's and vTrain's: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients; "
+            "BLOOM's config.json has no dropout; of rows that are silent on the network: Jean Zay's (BLOOM, arXiv "
+            "2211.05100, section 3.2)"
+        ),
+        dtype="fp16",
+        gradient_bytes=2.0,
+        network="4x Omni-Path 100Gb per node",
+        retention=replace(DEEPSPEED, attention_score_bytes=2.0, dropout_mask_bytes=0.0),
     ),
     Software(
         stack="megatron-deepspeed",
@@ -229,7 +243,7 @@ SOFTWARE: tuple[Software, ...] = (
         retention=replace(DEEPSPEED, attention_score_bytes=2.0, dropout_mask_bytes=0.0),
     ),
     Software(
-        stack="megatron-deepspeed",
+        stack="gpt-neox",
         starts=("Megatron+DeepSpeed", "GPT-NeoX"),
         why="software of 2021-22: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients",
         dtype="fp16",

@@ -176,9 +176,9 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
         working=at_work,
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
         buffers=_buffer_bytes(profile, edge, held),
-        runtime=0.0 * ones,
+        runtime=ones * profile.runtime_bytes,
     )
-    return replace(allocated, runtime=profile.runtime_bytes + profile.retention.fragmentation * allocated.total)
+    return _with_fragments(allocated, profile)
 
 
 def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
@@ -250,6 +250,15 @@ def _over_alive_layers(nbytes: Callable[..., Numbers], held: Stages, in_flight: 
             for layers, alive in parts
         )
     )
+
+
+def _with_fragments(allocated: RankBytes, profile: Profile) -> RankBytes:
+    """What the allocator holds beyond what is allocated, as a part of the runtime."""
+    share = profile.retention.fragmentation
+    if not share:
+        return allocated
+    fragments = share * (allocated.total - allocated.runtime)
+    return replace(allocated, runtime=allocated.runtime + fragments)
 
 
 def _beside_the_waiting(

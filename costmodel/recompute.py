@@ -107,11 +107,12 @@ def over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np
     recompute
         Decision; broadcasts against the axes before the last.
     """
-    total = np.zeros(np.broadcast_shapes(values.shape[:-1], np.shape(recompute)))
-    for index, name in enumerate(MODULES):
-        flags = recomputes(name, recompute=recompute)
-        if flags.any():
-            total = total + np.where(flags, values[..., index], 0.0)
+    decisions = np.asarray(recompute)
+    total: NDArray[np.float64] = np.zeros(())
+    for decision in np.unique(decisions):
+        chosen = [index for index, name in enumerate(MODULES) if recomputes(name, recompute=decision)]
+        if chosen:
+            total = np.where(decisions == decision, values[..., chosen].sum(axis=-1), total)
     return total
 
 

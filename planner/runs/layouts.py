@@ -242,7 +242,7 @@ def _missing(run: Run, facts: Facts, strategy: Strategy) -> Iterator[str]:
     if method not in VOCABULARIES:
         yield f"vocabulary-parallel head ({method}): as on the last rank"
     if run.offload.startswith("activations") and not strategy.activation_offload:
-        yield "offload of fewer than half of the layers: as none"
+        yield "offload of single modules: as none"
     if "token drop" in run.notes:
         yield "token drop: as balanced and dropless"
     if re.search(r"yes|transformer_engine|local", run.cuda_graph):

@@ -115,7 +115,7 @@ BAD_DECISIONS = [
     ("tpp=8", "strategy.tpp: no such decision. Did you mean 'tp'?"),
     ("tp=eight", "strategy.tp: expected a whole number, got 'eight'."),
     ("tp", "'tp': expected key=value"),
-    ("recompute=ful", "experts (the latter may be joined by +), got 'ful'. Did you mean 'full'?"),
+    ("recompute=ful", "(the latter may be joined by +), got 'ful'. Did you mean 'full'?"),
     (
         "recompute=mlp+nor",
         "strategy.recompute: expected one of none, selective, full, core_attention, qkv, norms, mlp, ",

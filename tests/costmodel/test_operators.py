@@ -110,10 +110,16 @@ def test_grouped_matmuls_of_few_rows_are_slow():
 
 @pytest.mark.parametrize(("rows", "tflops"), [(128, 327), (256, 523), (512, 705), (1024, 845), (2460, 1022)])
 def test_grouped_matmuls_of_a_b200_agree_with_measurements(rows, tflops):
-    """SimuMax's operator table, forward and both backward matmuls of DeepSeek's experts together: within 5 %."""
-    profile = catalog.device("b200").profile
+    """
+    SimuMax's operator table, forward and both backward matmuls of DeepSeek's experts together: within 5 %.
 
-    assert 1090 * rows / (rows + profile.grouped_half_rows) == pytest.approx(tflops, rel=0.05)
+    The law with 281 rows and 1,090 TFLOP/s fits the table; the catalog's constant comes from whole steps. Here the rate
+    of many rows is 0.5 PFLOP/s.
+    """
+    operator = an_operator("grouped_matmul", groups=1, rows=rows)
+    share = 2e-3 / a_source(grouped_half_rows=281).forward_seconds(operator)
+
+    assert 1090 * share == pytest.approx(tflops, rel=0.05)
 
 
 def test_attention_reaches_half_of_its_rate_at_the_half_length():

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from costmodel import catalog
@@ -50,11 +49,12 @@ def command(runs: Path, output: Path, *options: str) -> int:
 
 
 def test_the_profile_that_made_the_runs_is_found_again(tmp_path):
-    """Matmuls at 0.60: the fit comes near, the catalog is 12 % off; runs left out are predicted better than by it."""
+    """Matmuls at 0.60: the fit halves the catalog's distance, and predicts runs left out twice as well."""
+    catalogs = catalog.device("h100-80gb-sxm").profile.matmul_efficiency["bf16"]
     found = calibrate(runs_of(tmp_path, 0.60), references(None), name="mine")
 
     (matmul,) = [one for one in found.determined if one.constant.fields[0] == "profile.matmul_efficiency.bf16"]
-    assert matmul.value == pytest.approx(0.60, rel=0.07)
+    assert abs(matmul.value - 0.60) < 0.5 * abs(catalogs - 0.60)
     assert found.error_left_out < 0.5 * found.error_before
     assert found.num_groups >= 3
 

@@ -14,6 +14,16 @@ from costmodel.spec import Device, Dtype
 MMA_FRACTION = 0.63
 """Of a Hopper's Tensor Core peak that ``mma`` instructions reach (Luo et al., arXiv:2402.13499, Table 7)."""
 
+USUAL_HEAD = 128
+"""Width of a head for which attention efficiencies are quoted."""
+
+EXPONENTIAL_WIDTHS: dict[str | None, float] = {"volta": 13, "ampere": 32, "hopper": 64, "blackwell": 128}
+"""
+A quarter of the 16-bit Tensor Core FLOPs per exponential: four FLOPs per score and unit of width, 16 exponentials per
+cycle and processor (Shah et al., FlashAttention-3, arXiv:2407.08608, section 2.2: 989 TFLOP/s against 3.9 T on H100).
+Figure 5 there has about 500, 650 and 750 TFLOP/s for widths of 64, 128 and 256; this gives 490, 650 and 780.
+"""
+
 BACKWARD_KERNELS = 2
 """Kernels of the backward pass per kernel of the forward pass: one for the input's gradient, one for the weight's."""
 
@@ -41,6 +51,8 @@ class Roofline:
         Rows per expert at which grouped matmuls reach half of their rate.
     attention_half_length
         Length at which attention reaches half of its rate.
+    exponential_width
+        Width of a head whose matmuls take as long as the exponentials of its scores.
     kernel_seconds
         Gap that every kernel adds.
     compute_scaling
@@ -55,6 +67,7 @@ class Roofline:
     casts: frozenset[str] = frozenset()
     grouped_half_rows: float = 0.0
     attention_half_length: float = 0.0
+    exponential_width: float = 0.0
     kernel_seconds: float = 0.0
     compute_scaling: float = 1.0
 
@@ -98,7 +111,14 @@ class Roofline:
         if operator.kind != "attention":
             return rate
         length: Numbers = np.where(np.asarray(operator.length) > 0, operator.length, operator.rows)[()]
-        return rate * length / (length + self.attention_half_length)
+        return rate * self._head_fraction(operator.head_dim) * length / (length + self.attention_half_length)
+
+    def _head_fraction(self, head_dim: float) -> float:
+        """Rate for heads of another width than usual: a score costs one exponential, whatever the width."""
+        if not head_dim:
+            return 1.0
+        width = self.exponential_width
+        return head_dim / (head_dim + width) * (USUAL_HEAD + width) / USUAL_HEAD
 
 
 def theoretical_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
@@ -136,7 +156,7 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
             "matmul": rate,
             "grouped_matmul": rate * profile.grouped_matmul_efficiency * _grouped_fraction(device, compute_dtype),
             "matmul:head": clock * _matmul_rate(device, dtype_16bit),
-            "attention": peak_16bit * profile.attention_efficiency * _attention_fraction(device),
+            "attention": peak_16bit * profile.attention_efficiency * _attention_instructions(device),
             "scan": peak_16bit * profile.attention_efficiency,
         },
         bytes_per_second=device.memory_bandwidth * profile.memory_efficiency,
@@ -146,6 +166,7 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         casts=_casts(compute_dtype),
         grouped_half_rows=profile.grouped_half_rows,
         attention_half_length=profile.attention_half_length,
+        exponential_width=EXPONENTIAL_WIDTHS.get(device.architecture, 0.0) * _attention_instructions(device),
         kernel_seconds=profile.kernel_seconds,
         compute_scaling=profile.compute_scaling,
     )
@@ -156,7 +177,7 @@ def _grouped_fraction(device: Device, compute_dtype: Dtype) -> float:
     return device.profile.grouped_narrow_efficiency if _casts(compute_dtype) else 1.0
 
 
-def _attention_fraction(device: Device) -> float:
+def _attention_instructions(device: Device) -> float:
     """Share of the rate that older attention kernels reach: ``mma`` instead of warp-group instructions since Hopper."""
     is_late = device.architecture in ("hopper", "blackwell")
     return MMA_FRACTION if is_late and device.profile.attention_kernels == "ampere" else 1.0

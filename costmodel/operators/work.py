@@ -61,6 +61,8 @@ class Operator:
         split over tensor-parallel ranks, local experts.
     length
         Tokens that one query of an attention reads (the sequence, or the window); 0 where nothing attends.
+    head_dim
+        Width of a head of an attention in one kernel; 0 where the softmax is not in it.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Operator:
     shards: Numbers = 1.0
     groups: Numbers = 1.0
     length: Numbers = 0.0
+    head_dim: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

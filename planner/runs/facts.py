@@ -42,7 +42,7 @@ PRECISIONS = {
     "fp8_delayed": "fp8",
     "fp8_current": "fp8_current",
     "fp8_blockwise": "fp8_blockwise",
-    "fp8_tensorwise": "fp8_current",
+    "fp8_tensorwise": "fp8_tensorwise",
     "fp8_rowwise": "fp8_rowwise",
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
@@ -320,8 +320,14 @@ def _placed(device: Device, run: Run, known: References, internode: float | None
     return replace(
         device,
         devices_per_node=run.devices_per_node or device.devices_per_node,
-        networks=_scaled_networks((inner, *others), inner=1.0, outer=outer),
+        networks=_scaled_networks((inner, *others), inner=_stated_links(run), outer=outer),
     )
+
+
+def _stated_links(run: Run) -> float:
+    """Share of an A100's NVLinks that lead to one other GPU, where they do not meet in a switch."""
+    stated = DIRECT_LINKS.search(software_of(run.framework, run.date).network)
+    return float(stated.group(1)) / NVLINKS if stated else 1.0
 
 
 def _scaled_networks(networks: tuple[Network, ...], *, inner: float, outer: float) -> tuple[Network, ...]:
@@ -340,6 +346,10 @@ TOKEN_DISPATCHERS = re.compile("deepep|hybridep", re.IGNORECASE)
 
 ZERO_GROUP = re.compile(r"-tp\d+-z(-?\d+)-")
 """How the rows of InternEvo name the size of the group that shares optimizer states; -1: all."""
+
+DIRECT_LINKS = re.compile(r"NVLink (\d+) inter-gpu connects")
+NVLINKS = 12
+"""Of an A100 SXM (datasheet)."""
 
 INTERNODE = (
     (re.compile(r"(\d+)x ?(?:[\w-]+ )?(\d+) ?Gb(?:/s)? (?:\w+ )?per node"), "links"),

@@ -226,7 +226,7 @@ SOFTWARE: tuple[Software, ...] = (
         ),
         dtype="fp16",
         gradient_bytes=2.0,
-        network="4x Omni-Path 100Gb per node",
+        network="4x Omni-Path 100Gb per node, NVLink 4 inter-gpu connects",
         retention=replace(DEEPSPEED, attention_score_bytes=2.0, dropout_mask_bytes=0.0),
     ),
     Software(

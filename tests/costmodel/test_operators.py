@@ -295,3 +295,25 @@ def test_theoretical_roofline_is_a_lower_bound():
 def test_operator_has_a_default_for_every_shape_fact():
     """Sources may read any of them from any operator."""
     assert all(getattr(Operator(name="x", kind="matmul"), field.name) is not None for field in fields(Operator))
+
+
+@pytest.mark.parametrize(("head_dim", "share"), [(64, 0.75), (128, 1.0), (256, 1.2)])
+def test_narrow_heads_wait_for_their_exponentials(head_dim, share):
+    """FlashAttention-3 on H100, figure 5: about 500, 650 and 750 TFLOP/s for widths of 64, 128 and 256."""
+    usual, other = (
+        operator_times(catalog.device("h100-80gb-sxm"), "bf16").forward_seconds(
+            an_operator("attention", kernels=0, head_dim=width)
+        )
+        for width in (128, head_dim)
+    )
+
+    assert usual / other == pytest.approx(share)
+
+
+def test_attention_in_several_kernels_has_no_exponentials_in_its_matmuls():
+    """Without a width the rate is that of usual heads."""
+    source = operator_times(catalog.device("h100-80gb-sxm"), "bf16")
+
+    assert source.forward_seconds(an_operator("attention")) == source.forward_seconds(
+        an_operator("attention", head_dim=128)
+    )

@@ -125,54 +125,26 @@ Two buckets of 5e8 16-bit gradients (DeepSpeed, ``reduce_bucket_size``).
 Fragmentation of PyTorch's allocator of 2021-22: fitted once to the growth of BLOOM's memory with the micro-batch.
 """
 
+NEMO = Software(
+    stack="nemo",
+    starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
+    why=(
+        "performance recipes of NeMo and Megatron-Bridge: sequence_parallel with tp, distributed optimizer with "
+        "overlap_grad_reduce and overlap_param_gather, tp_comm_overlap, overlap_p2p_comm when interleaved, "
+        "grad_reduce_in_fp32 = False"
+    ),
+    sequence_parallel=True,
+    sharding=Sharding.OPTIMIZER,
+    overlaps=("tp", "dp_grad", "dp_param", "pp"),
+    gradient_bytes=2.0,
+    holds_narrow_weights=True,
+    retention=TRANSFORMER_ENGINE,
+)
+
 SOFTWARE: tuple[Software, ...] = (
-    Software(
-        stack="nemo-2024",
-        starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
-        until="2024-10",
-        why=(
-            "performance recipes of NeMo and Megatron-Bridge: sequence_parallel with tp, distributed optimizer with "
-            "overlap_grad_reduce and overlap_param_gather, tp_comm_overlap, overlap_p2p_comm when interleaved, "
-            "grad_reduce_in_fp32 = False"
-        ),
-        sequence_parallel=True,
-        sharding=Sharding.OPTIMIZER,
-        overlaps=("tp", "dp_grad", "dp_param", "pp"),
-        gradient_bytes=2.0,
-        holds_narrow_weights=True,
-        retention=TRANSFORMER_ENGINE,
-    ),
-    Software(
-        stack="nemo-2025",
-        starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
-        until="2025-08",
-        why=(
-            "performance recipes of NeMo and Megatron-Bridge: sequence_parallel with tp, distributed optimizer with "
-            "overlap_grad_reduce and overlap_param_gather, tp_comm_overlap, overlap_p2p_comm when interleaved, "
-            "grad_reduce_in_fp32 = False"
-        ),
-        sequence_parallel=True,
-        sharding=Sharding.OPTIMIZER,
-        overlaps=("tp", "dp_grad", "dp_param", "pp"),
-        gradient_bytes=2.0,
-        holds_narrow_weights=True,
-        retention=TRANSFORMER_ENGINE,
-    ),
-    Software(
-        stack="nemo",
-        starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
-        why=(
-            "performance recipes of NeMo and Megatron-Bridge: sequence_parallel with tp, distributed optimizer with "
-            "overlap_grad_reduce and overlap_param_gather, tp_comm_overlap, overlap_p2p_comm when interleaved, "
-            "grad_reduce_in_fp32 = False"
-        ),
-        sequence_parallel=True,
-        sharding=Sharding.OPTIMIZER,
-        overlaps=("tp", "dp_grad", "dp_param", "pp"),
-        gradient_bytes=2.0,
-        holds_narrow_weights=True,
-        retention=TRANSFORMER_ENGINE,
-    ),
+    replace(NEMO, stack="nemo-2024", until="2024-10"),
+    replace(NEMO, stack="nemo-2025", until="2025-08"),
+    NEMO,
     Software(
         stack="fsdp2",
         starts=("NeMo AutoModel", "torchtitan"),
@@ -227,9 +199,9 @@ SOFTWARE: tuple[Software, ...] = (
         starts=("Megatron-DeepSpeed",),
         until="2023",
         why=(
-            "BLOOM's and vTrain's: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients; "
-            "BLOOM's config.json has no dropout; of rows that are silent on the network: Jean Zay's (BLOOM, arXiv "
-            "2211.05100, section 3.2)"
+            "BLOOM's: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients, no dropout (its "
+            "config.json); of rows that are silent on the network: Jean Zay's (BLOOM, arXiv 2211.05100, section "
+            "3.2; its model card: NVLink without a switch)"
         ),
         dtype="fp16",
         gradient_bytes=2.0,
@@ -239,14 +211,9 @@ SOFTWARE: tuple[Software, ...] = (
     Software(
         stack="megatron-deepspeed",
         starts=("Megatron-DeepSpeed",),
-        why=(
-            "BLOOM's and vTrain's: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients; "
-            "BLOOM's config.json has no dropout; of rows that are silent on the network: Jean Zay's (BLOOM, arXiv "
-            "2211.05100, section 3.2)"
-        ),
+        why="vTrain's: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients",
         dtype="fp16",
         gradient_bytes=2.0,
-        network="4x Omni-Path 100Gb per node",
         retention=replace(DEEPSPEED, attention_score_bytes=2.0, dropout_mask_bytes=0.0),
     ),
     Software(

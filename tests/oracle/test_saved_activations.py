@@ -61,6 +61,7 @@ def the_shape(sizes: Sizes) -> Shape:
         mbs=MBS,
         tp=sizes.tp,
         sequence_parallel=int(sizes.sequence_parallel),
+        fused_attention=sizes.attention != "scores",
         retention=Retention(
             attention_score_bytes=5.0 if sizes.attention == "scores" else 0.0,
             dropout_mask_bytes=1.0 if sizes.dropout else 0.0,

@@ -102,6 +102,7 @@ def test_a_layer_of_two_tensor_parallel_ranks():
         causal=False,
         mbs=MBS,
         tp=TP,
+        fused_attention=False,
         retention=Retention(attention_score_bytes=2),
     )
 

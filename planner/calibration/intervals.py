@@ -151,7 +151,7 @@ class Error:
 
 def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]:
     """
-    Spreads of every kind, narrow or broad, with enough groups.
+    Spreads of every kind, narrow or broad, with enough groups; of devices with few, widened by what those show.
 
     Parameters
     ----------
@@ -164,11 +164,31 @@ def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]
     for error in errors:
         for kind in dict.fromkeys(error.kind.broader()):
             by_kind[kind].append(error)
-    return [
+    enough = [
         _spread(kind, same, symmetric=symmetric)
         for kind, same in by_kind.items()
         if kind == Kind() or len({error.group for error in same}) >= FEWEST_GROUPS
     ]
+    if symmetric:
+        return enough
+    known = {spread.kind for spread in enough}
+    few = (kind for kind in by_kind if kind == Kind(device=kind.device, model=kind.model) and kind not in known)
+    return [*enough, *(_widened(kind, by_kind[kind], spread_of(enough, kind)) for kind in few)]
+
+
+def _widened(kind: Kind, errors: Sequence[Error], broader: Spread) -> Spread:
+    """The spread of a broader kind, as far as the few own groups lie outside of it."""
+    means: dict[Hashable, list[float]] = defaultdict(list)
+    for error in errors:
+        means[error.group].append(error.log)
+    own = [float(np.mean(logs)) for logs in means.values()]
+    return Spread(
+        kind=kind,
+        groups=len(own),
+        rows=len(errors),
+        lower=round(min(broader.lower, *own), 4),
+        upper=round(max(broader.upper, *own), 4),
+    )
 
 
 def _spread(kind: Kind, errors: Sequence[Error], *, symmetric: bool) -> Spread:

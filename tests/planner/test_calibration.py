@@ -242,15 +242,24 @@ def errors(device: str, count: int, size: float) -> list[Error]:
 
 
 def test_intervals_fall_back_to_broader_kinds():
-    """Nine groups of hopper have their own errors; two of volta share those of all dense runs on one node."""
+    """Nine groups of hopper have their own errors; devices that nobody measured share those of all dense runs."""
     found = spreads([*errors("hopper", 9, 0.1), *errors("volta", 2, 0.5)])
 
     own = spread_of(found, Kind(device="hopper", model="dense", scale="one node"))
-    fallen_back = spread_of(found, Kind(device="volta", model="dense", scale="one node"))
+    fallen_back = spread_of(found, Kind(device="ampere", model="dense", scale="one node"))
 
     assert FEWEST_GROUPS == 8
     assert own.kind == Kind(device="hopper", model="dense", scale="one node")
     assert (fallen_back.kind, fallen_back.groups) == (Kind(model="dense", scale="one node"), 11)
+
+
+def test_few_groups_widen_what_they_fall_back_to():
+    """Two groups of volta, 0.5 off on either side: their interval reaches that far, though most runs are 0.1 off."""
+    found = spreads([*errors("hopper", 40, 0.1), *errors("volta", 2, 0.5)])
+
+    few = spread_of(found, Kind(device="volta", model="dense", scale="one node"))
+
+    assert (few.groups, few.lower, few.upper) == (2, -0.5, 0.5)
 
 
 def test_interval_of_evenly_spread_errors():
@@ -296,9 +305,12 @@ def test_a_calibrated_device_has_intervals_of_its_own():
 
 
 def test_stored_intervals_are_of_many_runs():
-    """Every kind that is listed has enough groups, and there is one for everything."""
+    """Every kind has enough groups, or as a device's own few is wider than all; there is one for everything."""
+    (everything,) = (one for one in intervals().steps if one.kind == Kind())
     stored: tuple[Spread, ...] = (*intervals().steps, *intervals().differences)
 
-    assert all(one.groups >= FEWEST_GROUPS for one in stored)
+    few = [one for one in stored if one.groups < FEWEST_GROUPS]
+
+    assert all(one.upper - one.lower > everything.upper - everything.lower for one in few)
     assert {Kind()} <= {one.kind for one in intervals().steps} & {one.kind for one in intervals().differences}
     assert 0 < COVERAGE < 1

@@ -7,7 +7,7 @@ expert, pipeline), so that ``stride`` decides how many of them share an inner ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,13 +93,7 @@ def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     crosses no link: MoFa counts it (its printed times do not depend on (n - 1) / n), the physical time does not.
     Measured collectives of a profile give the paper's.
     """
-    transfer: Numbers = 0.0
-    latency: Numbers = 0.0
-    for level in _levels(cluster, ranks=ranks, stride=stride):
-        traffic = nbytes * (level.outer - level.inner) / ranks
-        transfer = np.maximum(transfer, traffic * level.members_per_link / level.bandwidth)
-        latency = latency + np.where(level.is_crossed, level.latency, 0.0)[()]
-    return transfer + latency
+    return _exchange(cluster, lambda level: nbytes, ranks=ranks, stride=stride)
 
 
 def dispatch(
@@ -124,11 +118,19 @@ def dispatch(
     ----------
     DeepSeek-V3, arXiv:2412.19437, section 3.2.2: over InfiniBand to each node once, then over NVLink.
     """
+
+    def visiting(level: _Level) -> Numbers:
+        return nbytes * visited_fraction(ranks / level.inner, num_experts=num_experts, top_k=top_k)
+
+    return _exchange(cluster, visiting, ranks=ranks, stride=stride)
+
+
+def _exchange(cluster: Cluster, nbytes_of: Callable[[_Level], Numbers], *, ranks: Numbers, stride: Numbers) -> Numbers:
+    """Seconds until every rank has sent each other rank its part of what a level of networks carries."""
     transfer: Numbers = 0.0
     latency: Numbers = 0.0
     for level in _levels(cluster, ranks=ranks, stride=stride):
-        visited = visited_fraction(ranks / level.inner, num_experts=num_experts, top_k=top_k)
-        traffic = nbytes * visited * (level.outer - level.inner) / ranks
+        traffic = nbytes_of(level) * (level.outer - level.inner) / ranks
         transfer = np.maximum(transfer, traffic * level.members_per_link / level.bandwidth)
         latency = latency + np.where(level.is_crossed, level.latency, 0.0)[()]
     return transfer + latency

@@ -168,10 +168,10 @@ def layer_seconds(
         model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
     )
     times = operator_times(cluster.device, workload.precision.compute)
-    parts = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
-    modules = [shape.stack(_module_seconds(layer_operators(layer, shape), times)) for layer in model.kinds]
+    layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
+    parts = [part for part, _ in layers]
     return LayerSeconds(
-        module_forward=np.stack(modules, axis=-2),
+        module_forward=np.stack([shape.stack(modules) for _, modules in layers], axis=-2),
         **{name: shape.stack(part[name] for part in parts) for name in parts[0]},
     )
 
@@ -235,11 +235,15 @@ def _one_end(
     )
 
 
-def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes) -> dict[str, Numbers]:
+def _one_layer(
+    cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes
+) -> tuple[dict[str, Numbers], list[Numbers]]:
+    """Every part of the time of one kind of layer, and its forward pass by module."""
     operators = layer_operators(layer, shape)
+    forward = [times.forward_seconds(operator) for operator in operators]
     core = [operator for operator in operators if operator.name in CORE_OPERATORS]
     parts: dict[str, Numbers] = {
-        "forward": _forward(operators, times),
+        "forward": sum(forward, start=0.0),
         "backward": _backward(operators, times),
         "weight": _weight(operators, times),
         "core_forward": _forward(core, times),
@@ -251,7 +255,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         seconds = [(one, _one_call(cluster, one, shape)) for one in communications if one.group in groups]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
-    return parts
+    return parts, per_module(operators, forward, dropped=False)
 
 
 def _host(
@@ -279,10 +283,6 @@ def _host(
 
 def _group(communication: Communication, shape: Shape) -> Group:
     return layer_group(communication.group, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
-
-
-def _module_seconds(operators: tuple[Operator, ...], times: OperatorTimes) -> list[Numbers]:
-    return per_module(operators, map(times.forward_seconds, operators), dropped=False)
 
 
 def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:

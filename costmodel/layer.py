@@ -81,6 +81,8 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     )
     ep_forward, ep_backward = ep_exposed(seconds, device.profile, ep_overlap=over_kinds(decisions["ep_overlap"]))
     contention = np.where(tp_overlap, 0.0, device.profile.tp_contention)
+    forward_seconds = seconds.forward + tp_forward + cp_forward + ep_forward
+    backward_seconds = seconds.backward + tp_backward + cp_backward + ep_backward
     again = seconds.forward + contention * seconds.tp_forward + tp_forward + cp_forward + seconds.ep_forward
     recompute = recompute_seconds(
         again,
@@ -90,14 +92,14 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     offload = _offload_exposed(
         device,
         lookup(layer_footprint, facts, decisions),
-        forward_seconds=seconds.forward + tp_forward + cp_forward + ep_forward,
-        backward_seconds=seconds.backward + tp_backward + cp_backward + ep_backward,
+        forward_seconds=forward_seconds,
+        backward_seconds=backward_seconds,
         recompute=over_kinds(decisions["recompute"]),
     )
     host = host_exposed(
         seconds,
-        forward_seconds=seconds.forward + tp_forward + cp_forward + ep_forward,
-        backward_seconds=seconds.backward + tp_backward + cp_backward + ep_backward + recompute,
+        forward_seconds=forward_seconds,
+        backward_seconds=backward_seconds + recompute,
         recompute=over_kinds(decisions["recompute"]),
     )
     return LayerParts(

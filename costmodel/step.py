@@ -247,9 +247,7 @@ def hop_seconds(
     receivers gather, where the profile says so.
     """
     group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
-    shards = cp * (1 + sequence_parallel * (tp - 1))
-    elements = mbs * workload.sequence_length * model.hidden_size / shards
-    nbytes = workload.precision.activation_bytes * elements
+    nbytes = _micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
     scattered = 1 + cluster.device.profile.scatters_hops * (1 - np.asarray(sequence_parallel)) * (np.asarray(tp) - 1)
     send_bytes, gathered_bytes = nbytes / scattered, nbytes * (scattered > 1)
     seconds = collective_seconds(cluster, "pp", "send", nbytes=send_bytes, ranks=group.ranks, stride=group.stride)
@@ -284,11 +282,19 @@ def slices_seconds(
     Yeung et al., arXiv:2411.05288, sections 4 and 6.
     """
     group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
-    shards = cp * (1 + sequence_parallel * (tp - 1))
-    nbytes = workload.precision.activation_bytes * mbs * workload.sequence_length * model.hidden_size / shards
+    nbytes = _micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
     call = partial(collective_seconds, cluster, "pp", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
     seconds = 2 * call(kind="all_gather") + 2 * call(kind="all_reduce")
     return np.asarray(seconds * (np.asarray(vocabulary) == Vocabulary.INTERLACED) * (np.asarray(pp) > 1))
+
+
+def _micro_batch_bytes(
+    model: Model, workload: Workload, *, tp: Numbers, cp: Numbers, mbs: Numbers, sequence_parallel: Numbers
+) -> Numbers:
+    """A rank's activations of a micro-batch between two layers: all of its sequence, or its share of it."""
+    shards = cp * (1 + sequence_parallel * (tp - 1))
+    elements = mbs * workload.sequence_length * model.hidden_size / shards
+    return workload.precision.activation_bytes * elements
 
 
 def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:

@@ -107,7 +107,7 @@ class Recompute(Decision):
 
 class Schedule(Decision):
     """
-    In which order a pipeline rank works; ``costmodel.pipeline`` has each one's idle time and chunks in flight.
+    In which order a pipeline rank works; ``costmodel.schedules`` has each one's idle time and chunks in flight.
 
     The zero-bubble ones (ZB) split the backward pass in two and do the weights' gradients where a rank would wait. The
     V-shaped ones (``ZB_V``, ``V_HALF``) have two chunks per rank, the second in opposite order: the first rank holds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import costmodel
 from costmodel import catalog
-from planner.calibration.constants import DTYPES, Constant, read
+from planner.calibration.constants import DTYPES, Constant, read, source_key
 from planner.calibration.profile_text import with_numbers
 
 CATALOG = Path(costmodel.__file__).parent / "catalog"
@@ -44,16 +44,6 @@ def write_catalog(
     for path, of_file in numbers.items():
         sources = {key: _text(path, key, texts) for (where, key), texts in origins.items() if where == path}
         path.write_text(with_numbers(path.read_text(encoding="utf-8"), of_file, sources), encoding="utf-8")
-
-
-def source_key(field: str) -> str:
-    """
-    The entry of ``sources`` of a dotted field.
-
-    >>> source_key("profile.matmul_efficiency.bf16"), source_key("networks.rail.bandwidth")
-    ('profile.matmul_efficiency', 'networks.rail')
-    """
-    return ".".join(field.split(".")[:2])
 
 
 def _origin(constant: Constant, field: str, width: float, rows: Counter[str]) -> str:

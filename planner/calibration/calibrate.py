@@ -16,7 +16,7 @@ from costmodel.errors import PlanningError, SpecError
 from costmodel.spec import Device
 from planner.calibration.advice import Advice, advice
 from planner.calibration.cases import FAINTEST, Predictor, folds_of, group_of, measured_logarithms
-from planner.calibration.constants import Constant, constants, read, with_values
+from planner.calibration.constants import Constant, constants, read, source_key, with_values
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
 from planner.runs.facts import References, device_name, with_profiles
@@ -377,7 +377,7 @@ def _sources(determined: Sequence[Determined], base: Device, runs: str) -> dict[
     for one in determined:
         for field in one.constant.fields:
             if read(base, field) is not None:
-                entry, last = ".".join(field.split(".")[:2]), field.rpartition(".")[2]
+                entry, last = source_key(field), field.rpartition(".")[2]
                 prior = f"prior {one.prior_value:.4g} +- {one.constant.sigma:.0%} of {base.name}"
                 texts.setdefault(entry, []).append(f"{last} +- {one.width:.1%}, {prior}")
     return {entry: f"planner calibrate: fitted to {runs}: {'; '.join(lines)}" for entry, lines in texts.items()}

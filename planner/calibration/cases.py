@@ -101,32 +101,34 @@ class Predictor:
         before
             Derivatives at another place; where they are below ``FAINTEST`` they stay as they are.
         """
-        base = with_values(self.known, self.constants, np.exp(logs))
-        here = self.logarithms(logs)
-        columns = over_processes(self._column(logs, base, here, before), len(self.constants), self.num_processes)
+        column = self._column(logs, self.logarithms(logs), before)
+        columns = over_processes(column, len(self.constants), self.num_processes)
         return np.stack(columns, axis=1) if columns else np.zeros((len(self.cases), 0))
 
-    def _column(self, logs: Array, base: References, here: Array, before: Array | None) -> Callable[[int], Array]:
+    def _column(self, logs: Array, here: Array, before: Array | None) -> Callable[[int], Array]:
+        base = with_values(self.known, self.constants, np.exp(logs))
+        settings = [_setting(case, self.known) for case in self.cases]
+
         def column(index: int) -> Array:
             constant = self.constants[index]
             step = DIFFERENCE if np.exp(logs[index] + DIFFERENCE) <= constant.upper else -DIFFERENCE
             moved = with_values(base, [constant], [float(np.exp(logs[index] + step))])
             change = np.zeros(len(self.cases)) if before is None else before[:, index].copy()
-            for row, case in enumerate(self.cases):
-                if depends(case, constant, self.known) and (before is None or abs(change[row]) > FAINTEST):
+            for row, (case, setting) in enumerate(zip(self.cases, settings, strict=True)):
+                if constant.touches(**setting) and (before is None or abs(change[row]) > FAINTEST):
                     change[row] = (np.log(seconds_of(case, moved)) - here[row]) / step
             return change
 
         return column
 
 
-def depends(case: Case, constant: Constant, known: References) -> bool:
-    """Whether a row can depend on a constant."""
-    return constant.touches(
-        device=device_name(case.run.gpu, known),
-        stack=software_of(case.run.framework, case.run.date).stack,
-        dtype=case.facts.workload.precision.compute,
-    )
+def _setting(case: Case, known: References) -> dict[str, str]:
+    """What decides on which constants a row can depend, as :meth:`Constant.touches` asks for it."""
+    return {
+        "device": device_name(case.run.gpu, known),
+        "stack": software_of(case.run.framework, case.run.date).stack,
+        "dtype": case.facts.workload.precision.compute,
+    }
 
 
 def seconds_of(case: Case, known: References) -> float:

@@ -256,6 +256,16 @@ def read(device: Device, field: str) -> float | None:
     return cast("float | None", value)
 
 
+def source_key(field: str) -> str:
+    """
+    The entry of ``sources`` of a dotted field.
+
+    >>> source_key("profile.matmul_efficiency.bf16"), source_key("networks.rail.bandwidth")
+    ('profile.matmul_efficiency', 'networks.rail')
+    """
+    return ".".join(field.split(".")[:2])
+
+
 def _part(record: Any, name: str) -> Any:
     if isinstance(record, tuple):
         return next((item for item in record if item.name == name), None)

@@ -147,14 +147,14 @@ def _breakdown(facts: Facts, strategy: Strategy, held: Stages) -> tuple[Part, ..
         "host": busy(parts.host) + m * profile.microbatch_seconds + profile.step_seconds,
         "bubble": _idle_seconds(facts, decisions, held, parts, ranks),
         **_transfers(facts, decisions, held),
-        **_ending(facts, decisions, held, parts),
+        **_ending(facts, decisions, held),
     }
     communication = {
         "tp": busy(alone.tp_forward + alone.tp_backward) + m * float(edge.communication[slowest]),
         "cp": busy(alone.cp_forward + alone.cp_backward),
         "ep": busy(alone.ep_forward + alone.ep_backward) + edges,
         "pp": _transfers(facts, {**decisions, "pp_overlap": False}, held)["pp"],
-        "dp": _ending(facts, {**decisions, "dp_overlap": False}, held, parts)["dp"],
+        "dp": _ending(facts, {**decisions, "dp_overlap": False}, held)["dp"],
     }
     return tuple(
         Part(
@@ -179,9 +179,9 @@ def _transfers(facts: Facts, decisions: Decisions, held: Stages) -> dict[str, fl
     return {"pp": float(pp_seconds(facts, decisions, held) + slices)}
 
 
-def _ending(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts) -> dict[str, float]:
+def _ending(facts: Facts, decisions: Decisions, held: Stages) -> dict[str, float]:
     """Data-parallel communication and update of the rank that finishes last."""
-    dp, update = dp_seconds(facts, decisions, held, parts), update_seconds(facts, decisions, held)
+    dp, update = dp_seconds(facts, decisions, held), update_seconds(facts, decisions, held)
     last = int((dp + update).argmax())
     return {"dp": float(dp[last]), "optimizer": float(update[last])}
 

@@ -158,20 +158,28 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
     alive = partial(activation_bytes, profile.retention, activation_offload=offload)
-    working = working_bytes(layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload)
+    working = _largest(
+        np.asarray(
+            working_bytes(layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload)
+        )
+    )
+    if held.full_layers.any():
+        in_full = (held.full_layers > 0) * layer.saved_bytes[..., None, :]
+        working = np.maximum(working, in_full.max(axis=-1))
     largest_layer = np.maximum(
         _largest(layer.dense_parameters + layer.expert_parameters),
         np.maximum(held.first * over_kinds(edge.embedding_parameters), held.last * over_kinds(edge.head_parameters)),
     )
     ones, logits = np.ones_like(held.rank), held.last * over_kinds(edge.last_saved_bytes)
-    at_work = ones * profile.working_layers * _largest(np.asarray(working))
+    at_work = ones * profile.working_layers * working
     if profile.retention.follows_the_backward_pass:
-        at_work = _beside_the_waiting(at_work, logits, layer, edge, held, _over_layers(held.layers, np.asarray(kept)))
+        microbatch = _kept_of_rank(held, held.layers, np.asarray(kept), layer.input_bytes)
+        at_work = _beside_the_waiting(at_work, logits, layer, edge, held, microbatch)
     allocated = RankBytes(
         weights=states(weight_bytes),
         gradients=states(gradient_bytes),
         optimizer=np.where(over_kinds(decisions["optimizer_offload"]), 0.0, states(optimizer_bytes)),
-        activations=_over_alive_layers(alive, held, in_flight, kept, layer.input_bytes),
+        activations=_over_alive_layers(alive, held, in_flight, np.asarray(kept), layer.input_bytes),
         logits=logits,
         working=at_work,
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
@@ -200,7 +208,9 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     )
     recompute, in_flight = over_kinds(decisions["recompute"]), microbatches_in_flight(facts, decisions, held)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
-    activations = _over_alive_layers(offloaded, held, in_flight, kept)
+    activations = _over_alive_layers(
+        lambda waiting, _, **alive: offloaded(waiting, **alive), held, in_flight, np.asarray(kept), layer.input_bytes
+    )
     return np.asarray(np.where(over_kinds(decisions["optimizer_offload"]), states, 0.0) + activations)
 
 
@@ -212,7 +222,7 @@ def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> 
     ``megatron/core/pipeline_parallel/schedules.py``, ``get_pp_rank_microbatches``).
     """
     vpp, m = over_kinds(decisions["vpp"]), over_kinds(microbatches(facts, decisions))
-    chunks = chunks_alive(
+    chunks = held.excess * chunks_alive(
         pp=over_kinds(decisions["pp"]),
         vpp=vpp,
         num_microbatches=m,
@@ -240,16 +250,30 @@ def _state_bytes(
     )
 
 
-def _over_alive_layers(nbytes: Callable[..., Numbers], held: Stages, in_flight: Array, *per_kind: Numbers) -> Array:
+def _over_alive_layers(
+    nbytes: Callable[..., Numbers], held: Stages, in_flight: Array, kept: Array, layer_input: Array
+) -> Array:
     """Activations of a rank's layers in all micro-batches in flight; of MTP, in the last chunk, one at most."""
     once = np.minimum(in_flight, 1.0)
-    parts = ((held.layers - held.mtp_layers, in_flight), (held.mtp_layers, once))
+    others = held.layers - held.mtp_layers
     return np.asarray(
-        sum(
-            nbytes(*(_over_layers(layers, np.asarray(one)) for one in per_kind), microbatches_in_flight=alive)
-            for layers, alive in parts
+        nbytes(
+            _kept_of_rank(held, others, kept, layer_input),
+            _over_layers(others, layer_input),
+            microbatches_in_flight=in_flight,
+        )
+        + nbytes(
+            _over_layers(held.mtp_layers, kept),
+            _over_layers(held.mtp_layers, layer_input),
+            microbatches_in_flight=once,
         )
     )
+
+
+def _kept_of_rank(held: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:
+    """What a rank's layers keep of one micro-batch; layers that are recomputed in full keep their input alone."""
+    whole = _over_layers(layers, kept)
+    return whole + _over_layers(held.full_layers, layer_input - kept) if held.full_layers.any() else whole
 
 
 def _with_fragments(allocated: RankBytes, profile: Profile) -> RankBytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -92,6 +93,44 @@ def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float
     return (*(base,) * (num_stages - 1 - remainder), *(base + 1,) * remainder, last)
 
 
+@cache
+def excess(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
+    """
+    Activations alive at the peak of interleaved 1F1B over those of as many chunks of average size, at least 1.
+
+    Early chunks have more micro-batches in flight than late ones: a rank whose late chunks are shorter holds more.
+
+    Parameters
+    ----------
+    sizes
+        Layers of the rank's chunks.
+    rank, pp
+        Which rank of how many.
+
+    >>> excess((2, 2), rank=0, pp=4), excess((1, 2), rank=0, pp=4), round(excess((2, 1), rank=0, pp=4), 3)
+    (1.0, 1.0, 1.152)
+    """
+    if list(sizes) == sorted(sizes):
+        return 1.0
+    alive = _alive_chunks(rank=rank, pp=pp, vpp=len(sizes))
+    average = sum(sizes) / len(sizes) * alive.sum(axis=1).max()
+    return max(1.0, float((alive @ np.array(sizes)).max() / average))
+
+
+@cache
+def _alive_chunks(*, rank: int, pp: int, vpp: int) -> NDArray[np.int64]:
+    """How many activations of each chunk are alive after each forward pass, each combination once, shape (n, vpp)."""
+    visits = [chunk for _ in range(3) for chunk in range(vpp) for _ in range(pp)]
+    warmup = 2 * (pp - rank - 1) + (vpp - 1) * pp
+    alive, seen = [0] * vpp, set()
+    for position, forward in enumerate(visits):
+        alive[forward] += 1
+        seen.add(tuple(alive))
+        if position >= warmup:
+            alive[vpp - 1 - visits[position - warmup]] -= 1
+    return np.array(sorted(seen))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stages:
     """
@@ -107,10 +146,14 @@ class Stages:
         Those of multi-token prediction among them.
     first, last
         Share of the embedding, of the head that the rank holds, mostly 0 or 1; shape (..., U).
+    full_layers
+        Those that are recomputed in full whatever the strategy's decision says; shape (..., U, K).
+    largest_chunk
+        Layers of the rank's largest virtual stage, shape (..., U).
+    excess
+        Activations alive at the peak over those of as many chunks of average size, at least 1; shape (..., U).
     all_layers
         Layers of each kind over all ranks, shape (..., K).
-    largest_chunk
-        Layers of the largest virtual stage, shape (...).
     """
 
     rank: NDArray[np.float64]
@@ -118,8 +161,10 @@ class Stages:
     mtp_layers: NDArray[np.float64]
     first: NDArray[np.float64]
     last: NDArray[np.float64]
-    all_layers: NDArray[np.float64]
+    full_layers: NDArray[np.float64]
     largest_chunk: NDArray[np.float64]
+    excess: NDArray[np.float64]
+    all_layers: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +193,13 @@ class _Layout:
             return (base + 1,) * remainder + (base,) * (self.pp * self.vpp - remainder)
         return layers_per_chunk(num_layers, num_chunks=self.pp * self.vpp, mtp_layers=mtp_layers)
 
+    def excess(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The excess of each rank's chunks, shape (pp,); 1 in orders other than 1F1B."""
+        if self.vpp == 1 or self.schedule != Schedule.ONE_F_ONE_B:
+            return np.ones(self.pp)
+        ranks = enumerate(map(tuple, sizes.tolist()))
+        return np.array([excess(own, rank=rank, pp=self.pp) for rank, own in ranks])
+
     def share(self, stage: int) -> NDArray[np.float64]:
         """What each rank holds of the embedding (stage 0) or the head (stage -1), shape (pp,)."""
         if self.vocabulary > Vocabulary.REDISTRIBUTED:
@@ -161,8 +213,8 @@ def _ranks(
     layout: _Layout,
     head_layers: float,
     select: Callable[[list[tuple[float, ...]]], list[int]],
-) -> tuple[NDArray[np.float64], int]:
-    """Selected ranks of one pipeline, rows of (rank, first, last, layers per kind), and the largest chunk."""
+) -> NDArray[np.float64]:
+    """Selected ranks of one pipeline, rows of (rank, first, last, largest chunk, excess, layers per kind)."""
     num_layers = len(layers_before) - 1
     sizes = layout.layers_per_chunk(num_layers, mtp_layers=int(mtp_layers.sum()), head_layers=head_layers)
     ends = np.minimum(np.cumsum(sizes), num_layers)
@@ -171,8 +223,10 @@ def _ranks(
     per_rank = per_chunk[layout.chunks].sum(axis=1)
     first, last = layout.share(0), layout.share(-1)
     per_rank = per_rank + np.outer(last, mtp_layers)
-    held = [tuple(row) for row in np.column_stack([first, last, per_rank]).tolist()]
-    return np.array([(rank, *held[rank]) for rank in select(held)], dtype=np.float64), max(sizes)
+    chunks = np.array(sizes)[layout.chunks]
+    columns = [first, last, chunks.max(axis=1), layout.excess(chunks), per_rank]
+    held = [tuple(row) for row in np.column_stack(columns).tolist()]
+    return np.array([(rank, *held[rank]) for rank in select(held)], dtype=np.float64)
 
 
 def _layers_before(layers: tuple[Layer, ...], kinds: tuple[Layer, ...]) -> NDArray[np.int64]:
@@ -240,16 +294,18 @@ def _stages(
         for p, v, s, o in zip(pp.flat, vpp.flat, schedule.flat, vocabulary.flat, strict=True)
     ]
     tables = [_ranks(before, mtp, layout, head, select) for layout in layouts]
-    most = max(len(rows) for rows, _ in tables)
-    padded = np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows, _ in tables])
+    most = max(len(rows) for rows in tables)
+    padded = np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows in tables])
     padded = padded.reshape(*pp.shape, *padded.shape[1:])
-    last = padded[..., 2]
+    last, layers = padded[..., 2], padded[..., 5:]
     return Stages(
         rank=padded[..., 0],
         first=padded[..., 1],
         last=last,
-        layers=padded[..., 3:],
+        layers=layers,
         mtp_layers=last[..., None] * mtp,
+        full_layers=np.zeros_like(layers),
+        largest_chunk=padded[..., 3],
+        excess=padded[..., 4],
         all_layers=np.broadcast_to((before[-1] + mtp).astype(np.float64), (*pp.shape, before.shape[1])),
-        largest_chunk=np.array([largest for _, largest in tables], dtype=np.float64).reshape(pp.shape),
     )

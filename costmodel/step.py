@@ -118,7 +118,7 @@ def step_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, held, parts.total)
-    ending = dp_seconds(facts, decisions, held, parts) + update_seconds(facts, decisions, held)
+    ending = dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held)
     return np.asarray(
         pipeline_seconds(facts, decisions, held, parts, ranks)
         + pp_seconds(facts, decisions, held)
@@ -140,7 +140,9 @@ def pipeline_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: La
 # --- the pipeline ------------------------------------------------------------------------------------------
 
 
-def rank_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array) -> Array:
+def rank_seconds(
+    facts: Facts, decisions: Decisions, held: Stages, layer: Array, full_layer: Array | None = None
+) -> Array:
     """
     One micro-batch on each different rank, forward and backward: R, shape (..., U).
 
@@ -150,12 +152,17 @@ def rank_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array)
         As in :func:`step_seconds`.
     layer
         Seconds of one layer of each kind, shape (..., K).
+    full_layer
+        The same of layers that are recomputed in full, where a rank has some.
     """
     edge = lookup(edge_seconds, facts, decisions)
     edges = held.first * over_kinds(edge.first) + held.last * over_kinds(edge.last)
     edges = edges + over_kinds(lookup(slices_seconds, facts, decisions))
     always = facts.cluster.device.profile.microbatch_seconds
-    return np.asarray((held.layers * layer[..., None, :]).sum(axis=-1) + edges + always)
+    layers = (held.layers * layer[..., None, :]).sum(axis=-1)
+    if full_layer is not None:
+        layers = layers + (held.full_layers * (full_layer - layer)[..., None, :]).sum(axis=-1)
+    return np.asarray(layers + edges + always)
 
 
 def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array) -> Array:
@@ -305,12 +312,13 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
 
     References
     ----------
-    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of one chunk.
+    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk.
     """
     profile = facts.cluster.device.profile
     hop = lookup(hop_seconds, facts, decisions)
     seconds = lookup(layer_seconds, facts, decisions)
-    chunk = (held.layers * seconds.forward[..., None, :]).sum(axis=-1).max(axis=-1) / decisions["vpp"]
+    num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
+    chunk = (held.all_layers * seconds.forward).sum(axis=-1) / num_chunks
     hidden = exposed_beside_seconds(
         hop,
         chunk,
@@ -399,7 +407,7 @@ def _over_data_groups(
     )
 
 
-def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts) -> Array:
+def dp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
     Exposed data-parallel communication of each different rank, by (24) or by the profile's measured law.
 
@@ -407,8 +415,6 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
     ----------
     facts, decisions, held
         As in :func:`step_seconds`.
-    parts
-        One layer's time; a measured law needs its computation and exposed tensor-parallel communication.
     """
     profile = facts.cluster.device.profile
     alone = data_parallel_seconds(facts, decisions, held)
@@ -416,7 +422,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
     if profile.dp_overlap is None:
         overlapped = _dp_overlapped(facts, decisions, held, alone)
     else:
-        law = profile.dp_overlap
+        law, parts = profile.dp_overlap, layer_parts(facts, decisions)
         overlapped = np.asarray(
             exposed_dp_seconds_measured(
                 plain,
@@ -473,6 +479,8 @@ def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[A
     again = np.where(recompute == int(Recompute.FULL), seconds.forward, modules)
     forward = (held.layers * seconds.forward[..., None, :]).sum(axis=-1)
     backward = (held.layers * (seconds.backward + again)[..., None, :]).sum(axis=-1)
+    if held.full_layers.any():
+        backward = backward + (held.full_layers * (seconds.forward - again)[..., None, :]).sum(axis=-1)
     return np.asarray(forward), np.asarray(backward)
 
 
@@ -504,7 +512,7 @@ def _window_fraction(facts: Facts, decisions: Decisions, held: Stages) -> Array:
 
     .. math:: w = \left[(v - 1) p + 1 - 1/l\right] / v
     """
-    vpp, largest = over_kinds(decisions["vpp"]), over_kinds(held.largest_chunk)
+    vpp, largest = over_kinds(decisions["vpp"]), held.largest_chunk
     return np.asarray(((vpp - 1) * over_kinds(decisions["pp"]) + 1 - 1 / np.maximum(largest, 1)) / vpp)
 
 
@@ -516,7 +524,7 @@ def _num_buckets(decisions: Decisions, held: Stages, parameters: RankParameters)
     """
     dense, _ = data_groups(decisions)
     size = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * np.asarray(dense.ranks))
-    layers = over_kinds(decisions["vpp"]) * over_kinds(held.largest_chunk)
+    layers = over_kinds(decisions["vpp"]) * held.largest_chunk
     by_size = np.minimum((parameters.dense + parameters.experts) / size, layers)
     buckets = np.where(over_kinds(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)
     return np.asarray(np.maximum(buckets, over_kinds(decisions["vpp"])))
@@ -569,15 +577,26 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
         weights' gradients apart are taken to wait for nothing.
     """
     ideal = {**decisions, "recompute": Recompute.NONE, "activation_offload": False}
-    on_or_off = _leading([False, True], decisions)
-    parts = layer_parts(facts, {**ideal, **dict.fromkeys(LAYER_OVERLAPS, on_or_off)})
-    communication = (parts.tp, parts.cp, parts.ep)
-    layer = parts.compute.min(axis=0) + sum((each.min(axis=0) for each in communication), start=np.float64(0.0))
-    held = different_ranks(facts, ideal)
+    layer, held = ideal_layer_seconds(facts, ideal), different_ranks(facts, ideal)
     slowest = rank_seconds(facts, ideal, held, layer).max(axis=-1)
-    bubble = bubble_seconds(slowest, all_ranks_seconds(facts, ideal, held, layer), vpp=ideal["vpp"])
+    return ideal_seconds(facts, ideal, held, slowest, all_ranks_seconds(facts, ideal, held, layer))
+
+
+def ideal_layer_seconds(facts: Facts, ideal: Decisions) -> Array:
+    """A layer of each kind without recomputation and offloading, each communication by the faster of its two ways."""
+    parts = layer_parts(facts, {**ideal, **dict.fromkeys(LAYER_OVERLAPS, _leading([False, True], ideal))})
+    communication = (parts.tp, parts.cp, parts.ep)
+    return np.asarray(
+        parts.compute.min(axis=0) + sum((each.min(axis=0) for each in communication), start=np.float64(0.0))
+    )
+
+
+def ideal_seconds(facts: Facts, ideal: Decisions, held: Stages, slowest: Array, every: Array) -> Array:
+    """The bound of a step whose slowest rank and all of whose ranks take given seconds per micro-batch at least."""
+    on_or_off = _leading([False, True], ideal)
+    bubble = bubble_seconds(slowest, every, vpp=ideal["vpp"])
     states = {
-        "sharding": _leading([Sharding.NONE, Sharding.OPTIMIZER, Sharding.WEIGHTS], decisions),
+        "sharding": _leading([Sharding.NONE, Sharding.OPTIMIZER, Sharding.WEIGHTS], ideal),
         "optimizer_offload": on_or_off[:, None],
     }
     return np.asarray(

@@ -149,6 +149,27 @@ class Vocabulary(Decision):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StageLayout:
+    """
+    What each stage of a pipeline holds and keeps, where stages differ from what :mod:`costmodel.stages` deals them.
+
+    Parameters
+    ----------
+    layers
+        Layers of each virtual stage in model order, pp * vpp of them; embedding and head stay on the first and the last
+        one, which may hold no layer beside them. Those of multi-token prediction are on the last one, not counted.
+    recompute, full_layers, activation_offload
+        Of each pipeline rank: what its layers compute again; how many of them, the first ones, are recomputed in full
+        instead; whether their activations wait in host memory.
+    """
+
+    layers: tuple[int, ...]
+    recompute: tuple[Recompute, ...]
+    full_layers: tuple[int, ...]
+    activation_offload: tuple[bool, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """
     One complete strategy: every decision has a value.
@@ -178,6 +199,9 @@ class Strategy:
         Optimizer states live in host memory and the CPU updates the parameters.
     tp_overlap, cp_overlap, ep_overlap, pp_overlap, dp_overlap
         Communication of that dimension runs behind computation.
+    layout
+        The stages, where they are not those that the other decisions mean; ``recompute`` and ``activation_offload`` are
+        then those of most ranks.
     """
 
     tp: int
@@ -200,13 +224,14 @@ class Strategy:
     ep_overlap: bool
     pp_overlap: bool
     dp_overlap: bool
+    layout: StageLayout | None = None
 
     def decisions(self) -> dict[str, Any]:
-        """Every decision by name, in the order of the fields."""
+        """Every decision of the whole pipeline by name, in the order of the fields."""
         return {name: getattr(self, name) for name in DECISIONS}
 
 
-DECISIONS: tuple[str, ...] = tuple(field.name for field in fields(Strategy))
+DECISIONS: tuple[str, ...] = tuple(field.name for field in fields(Strategy) if field.name != "layout")
 
 DEGREES: tuple[str, ...] = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "mbs")
 

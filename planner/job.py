@@ -162,6 +162,9 @@ class SearchSection:
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     time_limit_seconds
         After this long the best plan so far is reported, with its gap.
+    stages
+        What pipeline stages may differ in. ``even``: nothing; ``layers``: how many layers each holds (Megatron-LM's
+        ``--pipeline-model-parallel-layout``); ``free``: also what each rank recomputes and offloads.
     """
 
     pin: Entries = field(default_factory=dict)
@@ -170,6 +173,7 @@ class SearchSection:
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] = 0.0
     framework_rules: Flag = True
     time_limit_seconds: Annotated[Positive, Field(le=1e6)] = 60.0
+    stages: Literal["even", "layers", "free"] = "layers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -30,6 +31,19 @@ CHECKPOINT_ENTRIES = ("device_to_host_bandwidth", "disk_write_bandwidth", "async
 Record = TypeVar("Record")
 
 
+class StageChoice(StrEnum):
+    """
+    What pipeline stages may differ in.
+
+    ``even``: nothing, layers are dealt evenly; ``layers``: how many layers they hold; ``free``: also what each rank
+    recomputes and offloads.
+    """
+
+    EVEN = "even"
+    LAYERS = "layers"
+    FREE = "free"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchLimits:
     """
@@ -49,6 +63,8 @@ class SearchLimits:
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     time_limit_seconds
         When to stop and report what there is.
+    stages
+        What pipeline stages may differ in.
     """
 
     pin: Mapping[str, int]
@@ -57,6 +73,7 @@ class SearchLimits:
     memory_headroom_bytes: float
     framework_rules: bool
     time_limit_seconds: float
+    stages: StageChoice = StageChoice.EVEN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -392,6 +409,7 @@ def _search(section: SearchSection) -> SearchLimits:
         memory_headroom_bytes=section.memory_headroom_gib * GIB_BYTES,
         framework_rules=section.framework_rules,
         time_limit_seconds=section.time_limit_seconds,
+        stages=StageChoice(section.stages),
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -35,15 +35,18 @@ from constraints.encoding import (
     encode,
     joined,
     seconds_to_floor_ticks,
+    seconds_to_ticks,
 )
 from constraints.verdict import violated
 from costmodel import step
-from costmodel.strategy import DECISIONS, Strategy
+from costmodel.layouts import layout_cost
+from costmodel.strategy import DECISIONS, StageLayout, Strategy
 from costmodel.tables import Facts
-from planner.candidates import CostFunction, Ints, MemoryFunction, Tabulator, capacity, memory_alone
+from planner.candidates import CostFunction, CostLike, Ints, MemoryFunction, Tabulator, capacity, memory_alone
 from planner.explanation import explain
-from planner.problem import Problem
+from planner.problem import Problem, StageChoice
 from planner.space import ROW_DECISIONS, Space, build_space, strategy_of
+from planner.stage_search import StageSearch
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 32, 4, 2048
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
@@ -177,6 +180,7 @@ class _Found:
     device_mebibytes: int
     host_mebibytes: int
     values: tuple[int, ...]
+    layout: StageLayout | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, candidates: Candidates, index: int) -> _Found:
@@ -189,7 +193,7 @@ class _Found:
 
     @property
     def strategy(self) -> Strategy:
-        return strategy_of(dict(zip(DECISIONS, self.values, strict=True)))
+        return replace(strategy_of(dict(zip(DECISIONS, self.values, strict=True))), layout=self.layout)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -215,8 +219,11 @@ class _Board:
     def cuts(self, groups: Ints) -> Ints:
         """The same for rows of given groups: a group's own strategy cuts it too."""
         cut = self.cut
-        own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]
-        return np.array(own, dtype=np.int64)
+        return np.array([self.cut_of(group, cut) for group in groups.tolist()], dtype=np.int64)
+
+    def cut_of(self, group: int, cut: int) -> int:
+        """The same for one group, given the cut of all."""
+        return min(cut, self.groups[group].ticks) if group in self.groups else cut
 
 
 class _Search:
@@ -255,7 +262,25 @@ class _Search:
             self.num_rows_tabulated += len(rows)
             if len(candidates):
                 self.select(candidates, self.group_of_row[row])
+        if self.problem.search.stages != StageChoice.EVEN and self.space.num_rows:
+            StageSearch(self).search()
         return self.outcome()
+
+    def cut_of(self, group: int) -> int:
+        """Ticks above which nothing of a group is of interest."""
+        return self.board.cut_of(group, self.board.cut)
+
+    def found(self, group: int, strategy: Strategy, cost: CostLike) -> None:
+        """Note a strategy that was found beside the candidates."""
+        device, host = self.tabulator.mebibytes(cost)
+        found = _Found(
+            ticks=int(seconds_to_ticks(np.asarray(cost.step_seconds))),
+            device_mebibytes=int(device),
+            host_mebibytes=int(host),
+            values=tuple(int(value) for value in strategy.decisions().values()),
+            layout=strategy.layout,
+        )
+        self.board.add(group, found)
 
     # --- branch --------------------------------------------------------------------------------------------
 
@@ -292,7 +317,7 @@ class _Search:
             found.append(self.tabulator.smallest(np.arange(start, min(start + MEMORY_ROWS, self.space.num_rows))))
         candidates, rows = joined([some for some, _ in found]), np.concatenate([row for _, row in found])
         encoding = self.encode(candidates)
-        status, solver = self.solve(encoding)
+        status, solver = self.solve(encoding.model)
         if status == cp_model.UNKNOWN:
             self.leave(int(self.bounds.min()))
         if status in (cp_model.UNKNOWN, cp_model.INFEASIBLE):
@@ -319,7 +344,7 @@ class _Search:
     def select_one(self, candidates: Candidates, groups: Ints) -> None:
         """Let CP-SAT choose one candidate."""
         encoding = self.encode(candidates)
-        status, solver = self.solve(encoding)
+        status, solver = self.solve(encoding.model)
         if status in (cp_model.FEASIBLE, cp_model.UNKNOWN):
             proven = int(solver.best_objective_bound) if status == cp_model.FEASIBLE else 0
             self.leave(max(proven, int(candidates.ticks.min())))
@@ -339,7 +364,7 @@ class _Search:
         self.num_candidates += len(candidates)
         return encode(candidates, self.tabulator.capacity)
 
-    def solve(self, encoding: Encoding) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
+    def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit."""
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
@@ -347,10 +372,10 @@ class _Search:
         solver.parameters.presolve_inclusion_work_limit = 0
         solver.parameters.max_time_in_seconds = max(self.seconds_left, 0.0)
         started = time.perf_counter()
-        status = solver.solve(encoding.model)
+        status = solver.solve(model)
         self.solve_seconds += time.perf_counter() - started
         self.num_solves += 1
-        assert status != cp_model.MODEL_INVALID, encoding.model.validate()
+        assert status != cp_model.MODEL_INVALID, model.validate()
         return status, solver
 
     # --- report --------------------------------------------------------------------------------------------
@@ -374,7 +399,7 @@ class _Search:
         """The step time again, from scalars; the strategy must break no rule."""
         decisions = found.strategy.decisions()
         facts, rules = self.space.facts, self.space.rules
-        again = self.tabulator.cost(facts, decisions)
+        again = layout_cost(facts, found.strategy) if found.layout else self.tabulator.cost(facts, decisions)
         memory = {
             "device_bytes": again.device_bytes * (1 - FLOAT_NOISE),
             "host_bytes": again.host_bytes * (1 - FLOAT_NOISE),

@@ -1,0 +1,229 @@
+"""
+Layers to pipeline ranks: the CP-SAT model of one pipeline.
+
+Each rank chooses one option: how many layers it holds, what it recomputes and offloads, with what that costs it. Ranks
+with the same options are one class, of which the model counts how many choose what; else every permutation of equal
+ranks would be another solution. Options that do not fit into the rank's memory are not in the model.
+
+The objective is the closed form of the step times the chunks per rank,
+
+.. math:: v T = (m v - 1) \\max_i R_i + \\sum_i R_i + v \\max_i E_i
+
+in ticks of a nanosecond (R: one micro-batch; E: what follows the last one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.sat.python import cp_model
+
+RANK_TICK_SECONDS = 1e-9
+"""Resolution of a rank's time: rounded per rank, a step is off by half of it times its micro-batches."""
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageOptions:
+    """
+    What each rank of one pipeline may choose, one option per entry, shape (A,).
+
+    Parameters
+    ----------
+    rank
+        Whose option it is.
+    choice
+        What it is, a number that equal options of different ranks share.
+    num_layers, num_leading
+        Layers; those of them that are of the kind with which the model begins, where it has two.
+    continues
+        Whether the next rank may begin with such layers, too: the first chunk holds nothing else.
+    ticks, ending_ticks
+        One micro-batch; what follows the last one.
+    """
+
+    rank: Ints
+    choice: Ints
+    num_layers: Ints
+    num_leading: Ints
+    continues: Flags
+    ticks: Ints
+    ending_ticks: Ints
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def take(self, which: Ints | Flags) -> StageOptions:
+        """Some of them."""
+        return StageOptions(
+            rank=self.rank[which],
+            choice=self.choice[which],
+            num_layers=self.num_layers[which],
+            num_leading=self.num_leading[which],
+            continues=self.continues[which],
+            ticks=self.ticks[which],
+            ending_ticks=self.ending_ticks[which],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pipeline:
+    """
+    What must be shared out, and how a step follows.
+
+    Parameters
+    ----------
+    pp, vpp, num_microbatches
+        Ranks, chunks per rank, micro-batches.
+    num_layers, num_leading
+        Layers of the model; those in front that are of another kind than the rest.
+    """
+
+    pp: int
+    vpp: int
+    num_microbatches: int
+    num_layers: int
+    num_leading: int
+
+    @property
+    def weight_of_slowest(self) -> int:
+        """How often the slowest rank counts in the objective beside its own part of the sum."""
+        return self.num_microbatches * self.vpp - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Class:
+    """Ranks with the same options, and for each option the variable that counts how many of them choose it."""
+
+    ranks: tuple[int, ...]
+    options: Ints
+    counts: list[cp_model.IntVar]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageEncoding:
+    """A model with handles into it; see :func:`encode_stages`."""
+
+    model: cp_model.CpModel
+    classes: tuple[_Class, ...]
+
+    def chosen(self, solver: cp_model.CpSolver, options: StageOptions) -> Ints:
+        """The option of each rank, shape (pp,); within a class those with fewer layers come first."""
+        chosen: dict[int, int] = {}
+        for one in self.classes:
+            order = sorted(range(len(one.options)), key=lambda i: (int(options.num_layers[one.options[i]]), i))
+            picked = [int(one.options[i]) for i in order for _ in range(solver.value(one.counts[i]))]
+            chosen |= dict(zip(one.ranks, picked, strict=True))
+        return np.array([chosen[rank] for rank in sorted(chosen)], dtype=np.int64)
+
+
+def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> StageEncoding | None:
+    """
+    The model: one option per rank, all layers once, as fast as possible and faster than the cut.
+
+    Parameters
+    ----------
+    options
+        What fits, in ascending order of the ranks.
+    pipeline
+        What is shared out.
+    cut
+        Objective that must be undercut.
+
+    Returns
+    -------
+    StageEncoding | None
+        None where a rank has no option.
+    """
+    if len(np.unique(options.rank)) < pipeline.pp:
+        return None
+    model = cp_model.CpModel()
+    classes = tuple(_classes(model, options, pipeline))
+    counts = [count for one in classes for count in one.counts]
+    index = np.concatenate([one.options for one in classes])
+    model.add(_weighted(counts, options.num_layers[index]) == pipeline.num_layers)
+    if pipeline.num_leading:
+        model.add(_weighted(counts, options.num_leading[index]) == pipeline.num_leading)
+        _add_order(model, classes, options, pipeline)
+    slowest = _maximum(model, classes, options.ticks)
+    ending = _maximum(model, classes, options.ending_ticks)
+    total = (
+        pipeline.weight_of_slowest * slowest + _weighted(counts, options.ticks[index]) + pipeline.vpp * ending
+    )
+    model.add(total <= cut - 1)
+    model.minimize(total)
+    return StageEncoding(model=model, classes=classes)
+
+
+def objective(options: StageOptions, chosen: Ints, pipeline: Pipeline) -> int:
+    """The objective of one choice."""
+    ticks, ending = options.ticks[chosen], options.ending_ticks[chosen]
+    return int(pipeline.weight_of_slowest * ticks.max() + ticks.sum() + pipeline.vpp * ending.max())
+
+
+def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline) -> list[_Class]:
+    """Ranks by what they may choose; those that may hold leading layers stay single, as their order counts."""
+    bounds = np.searchsorted(options.rank, np.arange(pipeline.pp + 1))
+    keys = {}
+    for rank in range(pipeline.pp):
+        own = slice(bounds[rank], bounds[rank + 1])
+        columns = (options.choice, options.num_layers, options.ticks, options.ending_ticks)
+        may_lead = rank == 0 or bool(options.num_leading[own].any())
+        alone = rank if pipeline.num_leading and may_lead else -1
+        keys[rank] = (alone, *(tuple(column[own].tolist()) for column in columns))
+    ordered = sorted(keys, key=lambda rank: (keys[rank], rank))
+    classes = []
+    for _, group in groupby(ordered, key=lambda rank: keys[rank]):
+        ranks = tuple(group)
+        index = np.arange(bounds[ranks[0]], bounds[ranks[0] + 1])
+        counts = [model.new_int_var(0, len(ranks), "") for _ in index]
+        model.add(cp_model.LinearExpr.sum(counts) == len(ranks))
+        classes.append(_Class(ranks=ranks, options=index, counts=counts))
+    return classes
+
+
+def _add_order(
+    model: cp_model.CpModel, classes: Sequence[_Class], options: StageOptions, pipeline: Pipeline
+) -> None:
+    """Leading layers are in front: a rank holds some only while all ranks before it hold nothing else up to there."""
+    class_of = {rank: one for one in classes for rank in one.ranks}
+    leads: cp_model.IntVar | int = 1
+    for rank in range(pipeline.pp):
+        one = class_of[rank]
+        if len(one.ranks) > 1:
+            leads = 0
+            continue
+        leading = [c for c, i in zip(one.counts, one.options, strict=True) if options.num_leading[i]]
+        continues = [c for c, i in zip(one.counts, one.options, strict=True) if options.continues[i]]
+        model.add(cp_model.LinearExpr.sum(leading) <= leads)
+        after = model.new_bool_var("")
+        model.add(after <= cp_model.LinearExpr.sum(continues))
+        model.add(after <= leads)
+        leads = after
+
+
+def _maximum(model: cp_model.CpModel, classes: Sequence[_Class], values: Ints) -> cp_model.IntVar:
+    """A variable that is at least the value of every option that is chosen."""
+    every = np.concatenate([values[one.options] for one in classes])
+    least = max(int(values[one.options].min()) for one in classes)
+    largest = model.new_int_var(least, int(every.max()), "")
+    for one in classes:
+        if len(one.ranks) == 1:
+            model.add(_weighted(one.counts, values[one.options]) <= largest)
+            continue
+        for count, value in zip(one.counts, values[one.options].tolist(), strict=True):
+            if value > least:
+                used = model.new_bool_var("")
+                model.add(count <= len(one.ranks) * used)
+                model.add(largest >= value).only_enforce_if(used)
+    return largest
+
+
+def _weighted(variables: Sequence[cp_model.IntVar], weights: Ints) -> cp_model.LinearExpr:
+    return cp_model.LinearExpr.weighted_sum(list(variables), weights.tolist())

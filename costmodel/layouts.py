@@ -1,0 +1,380 @@
+"""
+Stages that differ: what single pipeline ranks cost, and a step of ranks that hold, recompute and offload unlike.
+
+A rank is costed by the same formulas as a strategy, as a strategy of one rank: its content on the axis of the ranks,
+its decisions on an axis of their own. Ranks are then joined by the closed form of the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.flops import head_layers
+from costmodel.layer import Array, Decisions, layer_parts
+from costmodel.pipeline import bubble_seconds, busy_seconds
+from costmodel.rank import rank_bytes, rank_host_bytes
+from costmodel.spec import Model
+from costmodel.stages import Stages, excess
+from costmodel.step import (
+    dp_seconds,
+    ep_edge_seconds,
+    fill_seconds,
+    ideal_layer_seconds,
+    ideal_seconds,
+    pp_seconds,
+    rank_seconds,
+    update_seconds,
+)
+from costmodel.strategy import Recompute, Strategy
+from costmodel.tables import Facts, lookup, microbatches
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """
+    What pipeline ranks hold, one of A ranks (or of the possible contents of ranks) per entry.
+
+    Parameters
+    ----------
+    rank
+        Pipeline rank, shape (A,).
+    layers, mtp_layers, full_layers
+        Layers of each kind, those of multi-token prediction included; these alone; those recomputed in full; (A, K).
+    largest_chunk, excess
+        As in :class:`costmodel.stages.Stages`, shape (A,).
+    """
+
+    rank: Ints
+    layers: Array
+    mtp_layers: Array
+    full_layers: Array
+    largest_chunk: Array
+    excess: Array
+
+    def take(self, which: Ints) -> Contents:
+        """Some of them."""
+        return Contents(**{field.name: getattr(self, field.name)[which] for field in fields(Contents)})
+
+    def stages(self, facts: Facts, *, pp: int) -> Stages:
+        """The same as strategies of one rank: U = 1."""
+        every, _ = lookup(layers_of_each_kind, facts, {})
+        return Stages(
+            rank=self.rank[:, None].astype(np.float64),
+            layers=self.layers[:, None, :],
+            mtp_layers=self.mtp_layers[:, None, :],
+            first=(self.rank == 0)[:, None].astype(np.float64),
+            last=(self.rank == pp - 1)[:, None].astype(np.float64),
+            full_layers=self.full_layers[:, None, :],
+            largest_chunk=self.largest_chunk[:, None],
+            excess=self.excess[:, None],
+            all_layers=np.broadcast_to(every, self.layers.shape),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankCosts:
+    """
+    What ranks cost, each alone: shape (..., A).
+
+    Parameters
+    ----------
+    seconds
+        One micro-batch, forward and backward.
+    ending_seconds
+        Exposed data-parallel communication and the update of the parameters.
+    device_bytes, host_bytes
+        Peak memory of one of its devices, and of its share of the host.
+    """
+
+    seconds: Array
+    ending_seconds: Array
+    device_bytes: Array
+    host_bytes: Array
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutCost:
+    """
+    What a strategy with a layout costs, as :class:`costmodel.step.Cost`.
+
+    Parameters
+    ----------
+    step_seconds
+        One optimizer step by the closed form.
+    device_bytes, host_bytes
+        Peak memory of the fullest rank.
+    """
+
+    step_seconds: float
+    device_bytes: float
+    host_bytes: float
+
+
+# --- contents ----------------------------------------------------------------------------------------------
+
+
+def layers_of_each_kind(model: Model) -> Array:
+    """All layers, and those of multi-token prediction alone, shape (2, K)."""
+    every = ((*model.layers, *model.mtp_layers), model.mtp_layers)
+    return np.array([[layers.count(kind) for kind in model.kinds] for layers in every], dtype=np.float64)
+
+
+def chunk_sizes(num_layers: int, *, vpp: int, is_last: bool, head_layers: float) -> tuple[int, ...]:
+    """
+    Layers of a rank's chunks: as even in time as they come, the head on the last one; later chunks get the remainder.
+
+    Later chunks have fewer micro-batches in flight.
+
+    >>> chunk_sizes(7, vpp=3, is_last=False, head_layers=1.3), chunk_sizes(7, vpp=3, is_last=True, head_layers=1.3)
+    ((2, 2, 3), (3, 3, 1))
+    """
+    sizes, seconds = [0] * vpp, [0.0] * vpp
+    seconds[-1] += head_layers * is_last
+    for _ in range(num_layers):
+        shortest = min(range(vpp), key=lambda chunk: (seconds[chunk], -chunk))
+        sizes[shortest] += 1
+        seconds[shortest] += 1.0
+    return tuple(sizes)
+
+
+def contents_of(strategy: Strategy, model: Model) -> Contents:
+    """What the ranks of a strategy with a layout hold: A = pp."""
+    assert strategy.layout is not None
+    layout, pp, vpp = strategy.layout, strategy.pp, strategy.vpp
+    sizes = np.array(layout.layers).reshape(vpp, pp)
+    ends = np.cumsum(layout.layers)
+    kinds = {kind: position for position, kind in enumerate(model.kinds)}
+    layers, full = np.zeros((pp, len(kinds))), np.zeros((pp, len(kinds)))
+    for rank in range(pp):
+        own = [
+            layer
+            for stage in range(rank, pp * vpp, pp)
+            for layer in model.layers[ends[stage] - layout.layers[stage] : ends[stage]]
+        ]
+        for position, layer in enumerate(own):
+            layers[rank, kinds[layer]] += 1
+            full[rank, kinds[layer]] += position < layout.full_layers[rank]
+    mtp = np.zeros_like(layers)
+    for layer in model.mtp_layers:
+        mtp[-1, kinds[layer]] += 1
+    return Contents(
+        rank=np.arange(pp),
+        layers=layers + mtp,
+        mtp_layers=mtp,
+        full_layers=full,
+        largest_chunk=sizes.max(axis=0).astype(np.float64),
+        excess=np.array([excess(tuple(sizes[:, rank].tolist()), rank=rank, pp=pp) for rank in range(pp)]),
+    )
+
+
+# --- costs -------------------------------------------------------------------------------------------------
+
+
+def rank_costs(facts: Facts, decisions: Decisions, contents: Contents) -> RankCosts:
+    """
+    What ranks cost alone.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    decisions
+        Of the pipeline; ``recompute`` and ``activation_offload`` may be arrays of shape (A,), others of shape (..., 1).
+    contents
+        What they hold.
+    """
+    device, host = contents_bytes(facts, decisions, contents)
+    return RankCosts(
+        seconds=contents_seconds(facts, decisions, contents),
+        ending_seconds=contents_ending_seconds(facts, decisions, contents),
+        device_bytes=device,
+        host_bytes=host,
+    )
+
+
+def contents_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
+    """One micro-batch on each rank, forward and backward; parameters as in :func:`rank_costs`."""
+    held = contents.stages(facts, pp=int(decisions["pp"]))
+    modes, of_mode = _modes(decisions)
+    layer = layer_parts(facts, modes).total[..., of_mode, :]
+    full = layer_parts(facts, {**modes, "recompute": Recompute.FULL}).total if held.full_layers.any() else None
+    return rank_seconds(facts, decisions, held, layer, None if full is None else full[..., of_mode, :])[..., 0]
+
+
+def _modes(decisions: Decisions) -> tuple[dict[str, Any], Any]:
+    """The decisions with each pair of recomputation and offload once, and where each rank's pair is."""
+    pairs = np.stack([np.asarray(decisions[name], dtype=np.int64) for name in PER_RANK])
+    if pairs.ndim == 1:
+        return dict(decisions), ...
+    different, index = np.unique(pairs, axis=1, return_inverse=True)
+    return {**decisions, **dict(zip(PER_RANK, different, strict=True))}, index.ravel()
+
+
+PER_RANK = ("recompute", "activation_offload")
+"""Decisions that single ranks may have."""
+
+
+def contents_ending_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
+    """What follows the last micro-batch on each rank; parameters as in :func:`rank_costs`."""
+    held = contents.stages(facts, pp=int(decisions["pp"]))
+    return (dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held))[..., 0]
+
+
+def contents_update_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
+    """The update of each rank's parameters alone; parameters as in :func:`rank_costs`."""
+    return update_seconds(facts, decisions, contents.stages(facts, pp=int(decisions["pp"])))[..., 0]
+
+
+def contents_bytes(facts: Facts, decisions: Decisions, contents: Contents) -> tuple[Array, Array]:
+    """Device and host memory of each rank; parameters as in :func:`rank_costs`."""
+    held = contents.stages(facts, pp=int(decisions["pp"]))
+    return rank_bytes(facts, decisions, held).total[..., 0], rank_host_bytes(facts, decisions, held)[..., 0]
+
+
+def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """What a step adds to its ranks' work whatever they hold: transfers between them, edges, the host."""
+    held = average_rank(facts, decisions)
+    parts = layer_parts(facts, decisions)
+    return np.asarray(
+        fill_seconds(facts, decisions)
+        + ep_edge_seconds(held, parts)
+        + pp_seconds(facts, decisions, held)
+        + facts.cluster.device.profile.step_seconds
+    )
+
+
+def joined_seconds(seconds: Array, ending_seconds: Array, *, vpp: int, num_microbatches: int) -> float:
+    r"""
+    The step of some ranks without what is constant: the slowest sets the pace, all of them fill and drain.
+
+    .. math:: T = m \max_i R_i + \left(\sum_i R_i - \max_i R_i\right) / v + \max_i E_i
+
+    References
+    ----------
+    :func:`costmodel.pipeline.busy_seconds`, :func:`costmodel.pipeline.bubble_seconds`.
+    """
+    slowest = seconds.max()
+    busy = busy_seconds(slowest, num_microbatches=num_microbatches)
+    return float(busy + bubble_seconds(slowest, seconds.sum(), vpp=vpp) + ending_seconds.max())
+
+
+def layout_cost(facts: Facts, strategy: Strategy) -> LayoutCost:
+    """A strategy with a layout, by the closed form of 1F1B."""
+    m = int(microbatches(facts, strategy.decisions()))
+    ranks = rank_costs(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
+    joined = joined_seconds(ranks.seconds, ranks.ending_seconds, vpp=strategy.vpp, num_microbatches=m)
+    return LayoutCost(
+        step_seconds=joined + float(constant_seconds(facts, strategy.decisions())),
+        device_bytes=float(ranks.device_bytes.max()),
+        host_bytes=float(ranks.host_bytes.max()),
+    )
+
+
+def rank_decisions(strategy: Strategy) -> dict[str, Any]:
+    """The decisions of a strategy with a layout, those of single ranks in arrays."""
+    assert strategy.layout is not None
+    own = {
+        "recompute": np.array(strategy.layout.recompute, dtype=np.int64),
+        "activation_offload": np.array(strategy.layout.activation_offload, dtype=bool),
+    }
+    return strategy.decisions() | own
+
+
+# --- the average rank --------------------------------------------------------------------------------------
+
+
+def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
+    """A rank that holds its share of everything: no layout's slowest rank is faster than it, none's lightest lighter."""
+    pp = np.asarray(decisions["pp"])
+    share = (1.0 / pp)[..., None]
+    every, mtp = lookup(layers_of_each_kind, facts, {})
+    layers = share[..., None] * every
+    return Stages(
+        rank=np.zeros_like(share),
+        layers=layers,
+        mtp_layers=share[..., None] * mtp,
+        first=share,
+        last=share,
+        full_layers=np.zeros_like(layers),
+        largest_chunk=share * facts.model.num_layers / np.asarray(decisions["vpp"])[..., None],
+        excess=np.ones_like(share),
+        all_layers=np.broadcast_to(every, (*pp.shape, len(every))),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Balance:
+    """
+    What no layout undercuts, where ranks share the model evenly and data-parallel communication is hidden.
+
+    Parameters
+    ----------
+    seconds
+        One optimizer step.
+    constant_seconds
+        Its part that does not follow from what the ranks hold.
+    mean_seconds, layer_seconds
+        One micro-batch on the average rank, and in the fastest kind of layer.
+    """
+
+    seconds: Array
+    constant_seconds: Array
+    mean_seconds: Array
+    layer_seconds: Array
+
+
+def balance_of(facts: Facts, decisions: Decisions) -> Balance:
+    """
+    The balance of the strategies that the decisions span.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    decisions
+        Every decision, as in :func:`costmodel.step.cost`.
+    """
+    parts, average = layer_parts(facts, decisions), average_rank(facts, decisions)
+    mean, slowest = _mean_and_slowest(facts, decisions, average, parts.total)
+    constant = constant_seconds(facts, decisions)
+    step = (
+        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
+        + bubble_seconds(slowest, np.asarray(decisions["pp"]) * mean, vpp=decisions["vpp"])
+        + update_seconds(facts, decisions, average)[..., 0]
+        + constant
+    )
+    return Balance(
+        seconds=np.asarray(step),
+        constant_seconds=constant,
+        mean_seconds=mean,
+        layer_seconds=parts.total.min(axis=-1),
+    )
+
+
+def balanced_bound_seconds(facts: Facts, degrees: Decisions) -> Array:
+    """The same whatever the features: :func:`costmodel.step.lower_bound_seconds` of ranks that share evenly."""
+    ideal = {**degrees, "recompute": Recompute.NONE, "activation_offload": False}
+    average, layer = average_rank(facts, ideal), ideal_layer_seconds(facts, ideal)
+    mean, slowest = _mean_and_slowest(facts, ideal, average, layer)
+    return ideal_seconds(facts, ideal, average, slowest, np.asarray(ideal["pp"]) * mean)
+
+
+def _mean_and_slowest(facts: Facts, decisions: Decisions, average: Stages, layer: Array) -> tuple[Array, Array]:
+    """The mean of the ranks, and what the slowest takes at least: the mean, and its part of layers that are whole."""
+    mean = rank_seconds(facts, decisions, average, layer)[..., 0]
+    fewest = np.ceil(facts.model.num_layers / np.asarray(decisions["pp"]))
+    return mean, np.maximum(mean, fewest * layer.min(axis=-1))
+
+
+def least_memory(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
+    """Device and host bytes that the fullest rank of no layout undercuts: evenly shared, in flight as on the last one."""
+    average = average_rank(facts, decisions)
+    last = replace(average, rank=np.broadcast_to(np.asarray(decisions["pp"]) - 1.0, average.rank.shape[:-1])[..., None])
+    return rank_bytes(facts, decisions, last).total[..., 0], rank_host_bytes(facts, decisions, last)[..., 0]

@@ -1,0 +1,367 @@
+"""What the ranks of one pipeline may hold, recompute and offload, with what it costs each: the solver's options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from constraints.stages import RANK_TICK_SECONDS, Ints, Pipeline, StageOptions
+from costmodel.flops import head_layers
+from costmodel.layouts import (
+    Contents,
+    chunk_sizes,
+    contents_bytes,
+    contents_ending_seconds,
+    contents_seconds,
+    contents_update_seconds,
+)
+from costmodel.spec import Model
+from costmodel.stages import excess
+from costmodel.strategy import OVERLAPS, Recompute, StageLayout
+from costmodel.tables import Facts
+
+Mode = tuple[int, bool]
+"""What a rank's layers compute again, and whether their activations are offloaded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """
+    Possible contents of ranks, one per entry, shape (A,); ranks ascend.
+
+    Parameters
+    ----------
+    contents
+        What is held.
+    sizes
+        Layers of the chunks, a tuple per entry.
+    num_leading
+        Layers of the model's leading kind.
+    continues
+        Whether the first chunk holds nothing else.
+    recompute, activation_offload, num_full
+        Decisions of the rank.
+    starts
+        Where the entries of another rank or with other layers begin, shape (S,).
+    """
+
+    contents: Contents
+    sizes: tuple[tuple[int, ...], ...]
+    num_leading: Ints
+    continues: Any
+    recompute: Ints
+    activation_offload: Any
+    num_full: Ints
+    starts: Ints
+
+    @property
+    def num_layers(self) -> Ints:
+        """Layers without those of multi-token prediction."""
+        return np.asarray((self.contents.layers - self.contents.mtp_layers).sum(axis=1), dtype=np.int64)
+
+
+def num_leading(model: Model) -> int | None:
+    """
+    Layers in front of the first of another kind, 0 where all are alike; None where kinds alternate.
+
+    Only where a model is one run of equal layers, or two, does a rank's content follow from how many it holds.
+    """
+    changes = [position for position, (one, other) in enumerate(pairwise(model.layers), start=1) if one != other]
+    if not changes:
+        return 0
+    return changes[0] if len(changes) == 1 else None
+
+
+@lru_cache(maxsize=64)
+def held_by_ranks(
+    model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool
+) -> Held:
+    """
+    Everything that ranks may hold.
+
+    Parameters
+    ----------
+    model
+        What is shared out: at most one change of kinds, see :func:`num_leading`.
+    pp, vpp
+        Ranks, chunks per rank.
+    most
+        Most layers of a rank.
+    modes
+        What a rank may do with its activations.
+    full_of_some
+        Whether a rank may recompute some of its layers in full and the others not at all.
+    """
+    leading, head = num_leading(model) or 0, head_layers(model)
+    fewest = [vpp - (rank == 0) - (rank == pp - 1) for rank in range(pp)]
+    rows: list[tuple[int, int, int, tuple[int, ...], Mode, int]] = []
+    for rank in range(pp):
+        least = max(fewest[rank], model.num_layers - sum(most for other in range(pp) if other != rank), 0)
+        for num in range(least, min(most, model.num_layers) + 1):
+            sizes = chunk_sizes(num, vpp=vpp, is_last=rank == pp - 1, head_layers=head)
+            in_front = min(leading, sizes[0]) if rank <= leading else 0
+            for first_kind in range(in_front if rank == 0 else 0, in_front + 1):
+                rows += [(rank, num, first_kind, sizes, mode, 0) for mode in modes]
+                if full_of_some:
+                    rows += [(rank, num, first_kind, sizes, (int(Recompute.NONE), False), n) for n in range(1, num)]
+    return _held(model, pp, leading, rows)
+
+
+def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
+    kinds = {kind: position for position, kind in enumerate(model.kinds)}
+    rank, num, first_kind, num_full = (np.array([row[i] for row in rows], dtype=np.int64) for i in (0, 1, 2, 5))
+    front, behind = kinds[model.layers[0]], kinds[model.layers[-1]]
+    layers, full, mtp = (np.zeros((len(rows), len(kinds))) for _ in range(3))
+    layers[:, front] += first_kind
+    layers[:, behind] += num - first_kind
+    full_in_front = np.minimum(num_full, first_kind)
+    full[:, front] += full_in_front
+    full[:, behind] += num_full - full_in_front
+    for layer in model.mtp_layers:
+        mtp[rank == pp - 1, kinds[layer]] += 1
+    sizes = tuple(row[3] for row in rows)
+    changes = (np.diff(rank) != 0) | (np.diff(num) != 0) | (np.diff(first_kind) != 0)
+    contents = Contents(
+        rank=rank,
+        layers=layers + mtp,
+        mtp_layers=mtp,
+        full_layers=full,
+        largest_chunk=np.array([max(own) for own in sizes], dtype=np.float64),
+        excess=np.array([excess(own, rank=int(r), pp=pp) for own, r in zip(sizes, rank, strict=True)]),
+    )
+    return Held(
+        contents=contents,
+        sizes=sizes,
+        num_leading=first_kind,
+        continues=np.array([own[0] for own in sizes]) == first_kind,
+        recompute=np.array([row[4][0] for row in rows], dtype=np.int64),
+        activation_offload=np.array([row[4][1] for row in rows], dtype=bool),
+        num_full=num_full,
+        starts=np.concatenate([[0], np.flatnonzero(changes) + 1]),
+    )
+
+
+NOT_IN_TIME = ("sharding", "optimizer_offload", "pp_overlap", "dp_overlap")
+NOT_IN_MEMORY = ("tp_overlap", "cp_overlap", "pp_overlap", "dp_overlap")
+NOT_IN_UPDATE = (*OVERLAPS, "mbs", "sequence_parallel")
+"""Decisions on which a rank's passes, its memory, and the update of its parameters do not depend."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """
+    What every content costs in pipelines of one shape: (C, A).
+
+    Parameters
+    ----------
+    seconds
+        One micro-batch; infinite where the rank's memory does not hold it.
+    device_bytes, host_bytes
+        Memory.
+    update_seconds
+        Update of the parameters, for one content of each rank and layers: (C, S).
+    """
+
+    seconds: Any
+    device_bytes: Any
+    host_bytes: Any
+    update_seconds: Any
+
+
+def costs_of(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Costs:
+    """
+    What every content costs with the other decisions of pipelines of one shape.
+
+    Each part is computed once for every combination of the decisions that it depends on.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    decisions
+        Every decision: ``pp`` and ``vpp`` as scalars, the others as arrays of shape (C,).
+    held
+        What ranks may hold.
+    """
+    own = {"recompute": held.recompute, "activation_offload": held.activation_offload}
+
+    def part(quantity: Callable[..., Any], without: Sequence[str], contents: Contents) -> Any:
+        names = [name for name, values in decisions.items() if np.ndim(values) and name not in without]
+        _, index, inverse = np.unique(
+            np.stack([decisions[name] for name in names]), axis=1, return_index=True, return_inverse=True
+        )
+        some = {name: values[index][:, None] if np.ndim(values) else values for name, values in decisions.items()}
+        values = np.asarray(quantity(facts, some if contents is not held.contents else {**some, **own}, contents))
+        shape = (*values.shape[:-2], len(index), len(contents.rank))
+        return np.broadcast_to(values, shape)[..., inverse.ravel(), :]
+
+    device, host = part(lambda *given: np.stack(np.broadcast_arrays(*contents_bytes(*given))), NOT_IN_MEMORY, held.contents)
+    return Costs(
+        seconds=part(contents_seconds, NOT_IN_TIME, held.contents),
+        device_bytes=device,
+        host_bytes=host,
+        update_seconds=part(contents_update_seconds, NOT_IN_UPDATE, held.contents.take(held.starts)),
+    )
+
+
+def ending_seconds(facts: Facts, decisions: Mapping[str, int], held: Held) -> Any:
+    """What follows the last micro-batch for every content of one pipeline, shape (A,)."""
+    own = {"recompute": held.recompute, "activation_offload": held.activation_offload}
+    values = contents_ending_seconds(facts, {**decisions, **own}, held.contents)
+    return np.broadcast_to(values, held.contents.rank.shape)
+
+
+def least_of_each(values: Any, held: Held) -> Any:
+    """The least over what a rank may do with the same layers: from (..., A) to (..., S)."""
+    return np.minimum.reduceat(values, held.starts, axis=-1)
+
+
+def options_of(held: Held, seconds: Any, ending: Any, *, slowest: float) -> tuple[StageOptions, Ints]:
+    """
+    The options that fit, are not too slow and not needless, and which of the contents each is.
+
+    Of those of a rank that hold the same, one that takes longer and ends later than another is needless.
+
+    Parameters
+    ----------
+    held
+        What ranks may hold.
+    seconds, ending
+        One micro-batch, infinite for what does not fit; what follows the last one.
+    slowest
+        Longest time of a rank that is of interest, in seconds.
+    """
+    index = np.flatnonzero(np.isfinite(seconds) & (seconds <= slowest))
+    ticks, ending_ticks = (np.zeros(len(seconds), dtype=np.int64) for _ in range(2))
+    ticks[index] = np.rint(seconds[index] / RANK_TICK_SECONDS)
+    ending_ticks[index] = np.rint(ending[index] / RANK_TICK_SECONDS)
+    num = held.num_layers
+    order = index[
+        np.lexsort([ending_ticks[index], ticks[index], held.num_leading[index], num[index], held.contents.rank[index]])
+    ]
+    key = np.stack([held.contents.rank[order], num[order], held.num_leading[order]], axis=1)
+    kept, last, least = [], None, 0
+    for row, position in zip(map(tuple, key.tolist()), order.tolist(), strict=True):
+        if row != last or ending_ticks[position] < least:
+            kept.append(position)
+            last, least = row, int(ending_ticks[position])
+    which = np.array(kept, dtype=np.int64)
+    options = StageOptions(
+        rank=held.contents.rank[which],
+        choice=held.recompute[which] * 2 + held.activation_offload[which] + 4096 * held.num_full[which],
+        num_layers=num[which],
+        num_leading=held.num_leading[which],
+        continues=np.asarray(held.continues[which]),
+        ticks=ticks[which],
+        ending_ticks=ending_ticks[which],
+    )
+    return options, which
+
+
+def layout_of(held: Held, chosen: Ints) -> StageLayout:
+    """The layout that one content per rank makes."""
+    sizes = np.array([held.sizes[one] for one in chosen])
+    full = [
+        int(held.contents.full_layers[one].sum()) if held.recompute[one] != Recompute.FULL else 0 for one in chosen
+    ]
+    return StageLayout(
+        layers=tuple(sizes.T.ravel().tolist()),
+        recompute=tuple(Recompute(int(held.recompute[one])) for one in chosen),
+        full_layers=tuple(full),
+        activation_offload=tuple(bool(held.activation_offload[one]) for one in chosen),
+    )
+
+
+def may_undercut(
+    held: Held, seconds: Any, ending: Any, pipeline: Pipeline, *, num_microbatches: Ints, limits: Any
+) -> Any:
+    """
+    Which of some pipelines of one shape may take less than their limits, shape (C,).
+
+    A limit says how slow a rank may be beside the least sum of all ranks; the least sum of ranks that are not slower
+    says anew. In the end no such ranks are left, or those of the least sum undercut the limit themselves, but for what
+    follows the last micro-batch, which is counted as the least with which all layers find a place.
+
+    Parameters
+    ----------
+    held
+        What ranks may hold.
+    seconds, ending
+        The least of each rank and layers: one micro-batch, and what follows the last one; shape (C, S).
+    pipeline
+        Their shape; its micro-batches do not count.
+    num_microbatches, limits
+        Of each: micro-batches, and seconds per step without its constant part, shape (C,).
+    """
+    rest = (limits - _least_maximum(held, ending, pipeline)) * pipeline.vpp
+    weight = np.maximum(num_microbatches * pipeline.vpp - 1, 1)
+    slowest = np.full(len(seconds), np.inf)
+    undecided = np.flatnonzero(rest > weight * _least_maximum(held, seconds, pipeline))
+    answer = np.zeros(len(seconds), dtype=bool)
+    for _ in range(MOST_ROUNDS):
+        quick = np.where(seconds[undecided] <= slowest[undecided, None], seconds[undecided], np.inf)
+        sums = _least_sums(held, quick, pipeline)
+        tighter = (rest[undecided] - sums) / weight[undecided]
+        left = np.isfinite(sums) & (tighter > 0)
+        settled = left & (tighter >= slowest[undecided])
+        answer[undecided[settled]] = True
+        going = left & ~settled
+        slowest[undecided[going]] = tighter[going]
+        undecided = undecided[going]
+        if not len(undecided):
+            break
+    answer[undecided] = True
+    return answer
+
+
+def _least_maximum(held: Held, values: Any, pipeline: Pipeline) -> Any:
+    """The least that the largest value of all ranks can be, as all layers behind the leading ones need a place; (C,)."""
+    rank, behind = held.contents.rank[held.starts], (held.num_layers - held.num_leading)[held.starts]
+    num_placed = pipeline.num_layers - pipeline.num_leading
+    largest, places = np.zeros(len(values)), []
+    for one in range(pipeline.pp):
+        own = np.flatnonzero(rank == one)
+        own = own[np.argsort(behind[own], kind="stable")]
+        at_least = np.minimum.accumulate(values[:, own][:, ::-1], axis=1)[:, ::-1]
+        places.append(np.repeat(at_least, np.diff(behind[own], prepend=0), axis=1))
+        largest = np.maximum(largest, at_least[:, 0])
+    place = np.concatenate(places, axis=1)
+    if place.shape[1] < num_placed:
+        return np.full(len(values), np.inf)
+    return np.maximum(largest, np.partition(place, num_placed - 1, axis=1)[:, num_placed - 1])
+
+
+MOST_ROUNDS = 12
+"""Rounds after which a pipeline is taken to undercut its limit; a matter of time only."""
+
+
+def _least_sums(held: Held, seconds: Any, pipeline: Pipeline) -> Any:
+    """
+    The least sum over all ranks of any way to share the layers out, by dynamic programming; shape (C,).
+
+    Its states are whether the next rank may still begin with leading layers, leading layers so far, all layers so far.
+    """
+    at = held.starts
+    ranks, continues = held.contents.rank[at], held.continues[at]
+    num, leading = held.num_layers[at], held.num_leading[at]
+    sums = np.full((2, pipeline.num_leading + 1, pipeline.num_layers + 1, len(seconds)), np.inf)
+    sums[1, 0, 0] = 0.0
+    for rank in range(pipeline.pp):
+        further = np.full_like(sums, np.inf)
+        for one in np.flatnonzero(ranks == rank).tolist():
+            n, d = int(num[one]), int(leading[one])
+            before = sums[1:] if d else sums
+            longer = before[:, : pipeline.num_leading + 1 - d, : pipeline.num_layers + 1 - n] + seconds[:, one]
+            after = further[:, d:, n:]
+            if continues[one]:
+                np.minimum(after[1], longer[-1], out=after[1])
+                longer = longer[:-1]
+            if len(longer):
+                np.minimum(after[0], longer.min(axis=0), out=after[0])
+        sums = further
+    return sums[:, -1, -1].min(axis=0)

@@ -99,7 +99,7 @@ class Pipeline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Class:
-    """Ranks with the same options, and for each option the variable that counts how many of them choose it."""
+    """Ranks with the same options, those of the first of them, and variables that count how many choose each."""
 
     ranks: tuple[int, ...]
     options: Ints
@@ -118,8 +118,9 @@ class StageEncoding:
         chosen: dict[int, int] = {}
         for one in self.classes:
             order = sorted(range(len(one.options)), key=lambda i: (int(options.num_layers[one.options[i]]), i))
-            picked = [int(one.options[i]) for i in order for _ in range(solver.value(one.counts[i]))]
-            chosen |= dict(zip(one.ranks, picked, strict=True))
+            picked = [i for i in order for _ in range(solver.value(one.counts[i]))]
+            firsts = np.searchsorted(options.rank, one.ranks).tolist()
+            chosen |= {rank: first + i for rank, first, i in zip(one.ranks, firsts, picked, strict=True)}
         return np.array([chosen[rank] for rank in sorted(chosen)], dtype=np.int64)
 
 
@@ -153,9 +154,7 @@ def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> Sta
         _add_order(model, classes, options, pipeline)
     slowest = _maximum(model, classes, options.ticks)
     ending = _maximum(model, classes, options.ending_ticks)
-    total = (
-        pipeline.weight_of_slowest * slowest + _weighted(counts, options.ticks[index]) + pipeline.vpp * ending
-    )
+    total = pipeline.weight_of_slowest * slowest + _weighted(counts, options.ticks[index]) + pipeline.vpp * ending
     model.add(total <= cut - 1)
     model.minimize(total)
     return StageEncoding(model=model, classes=classes)
@@ -188,9 +187,7 @@ def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline)
     return classes
 
 
-def _add_order(
-    model: cp_model.CpModel, classes: Sequence[_Class], options: StageOptions, pipeline: Pipeline
-) -> None:
+def _add_order(model: cp_model.CpModel, classes: Sequence[_Class], options: StageOptions, pipeline: Pipeline) -> None:
     """Leading layers are in front: a rank holds some only while all ranks before it hold nothing else up to there."""
     class_of = {rank: one for one in classes for rank in one.ranks}
     leads: cp_model.IntVar | int = 1

@@ -126,17 +126,17 @@ def layers_of_each_kind(model: Model) -> Array:
     return np.array([[layers.count(kind) for kind in model.kinds] for layers in every], dtype=np.float64)
 
 
-def chunk_sizes(num_layers: int, *, vpp: int, is_last: bool, head_layers: float) -> tuple[int, ...]:
+def chunk_sizes(num_layers: int, *, vpp: int, head_layers: float) -> tuple[int, ...]:
     """
     Layers of a rank's chunks: as even in time as they come, the head on the last one; later chunks get the remainder.
 
     Later chunks have fewer micro-batches in flight.
 
-    >>> chunk_sizes(7, vpp=3, is_last=False, head_layers=1.3), chunk_sizes(7, vpp=3, is_last=True, head_layers=1.3)
+    >>> chunk_sizes(7, vpp=3, head_layers=0.0), chunk_sizes(7, vpp=3, head_layers=1.3)
     ((2, 2, 3), (3, 3, 1))
     """
     sizes, seconds = [0] * vpp, [0.0] * vpp
-    seconds[-1] += head_layers * is_last
+    seconds[-1] += head_layers
     for _ in range(num_layers):
         shortest = min(range(vpp), key=lambda chunk: (seconds[chunk], -chunk))
         sizes[shortest] += 1

@@ -78,9 +78,7 @@ def num_leading(model: Model) -> int | None:
 
 
 @lru_cache(maxsize=64)
-def held_by_ranks(
-    model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool
-) -> Held:
+def held_by_ranks(model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool) -> Held:
     """
     Everything that ranks may hold.
 
@@ -103,13 +101,32 @@ def held_by_ranks(
     for rank in range(pp):
         least = max(fewest[rank], model.num_layers - sum(most for other in range(pp) if other != rank), 0)
         for num in range(least, min(most, model.num_layers) + 1):
-            sizes = chunk_sizes(num, vpp=vpp, is_last=rank == pp - 1, head_layers=head)
-            in_front = min(leading, sizes[0]) if rank <= leading else 0
-            for first_kind in range(in_front if rank == 0 else 0, in_front + 1):
-                rows += [(rank, num, first_kind, sizes, mode, 0) for mode in modes]
-                if full_of_some:
-                    rows += [(rank, num, first_kind, sizes, (int(Recompute.NONE), False), n) for n in range(1, num)]
+            own = [
+                chunk_sizes(num, vpp=vpp, head_layers=layers) for layers in ((head, 0.0) if rank == pp - 1 else (0.0,))
+            ]
+            sizes = [one for one in dict.fromkeys(own) if 0 not in one[rank == 0 : vpp - (rank == pp - 1)]]
+            rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
+    rows.sort(key=lambda row: row[:3])
     return _held(model, pp, leading, rows)
+
+
+def _rows_of(
+    rank: int,
+    num: int,
+    splits: Sequence[tuple[int, ...]],
+    leading: int,
+    modes: Sequence[Mode],
+    full_of_some: bool,
+) -> list[tuple[int, int, int, tuple[int, ...], Mode, int]]:
+    """A rank with some layers, in every way that they may be split into chunks, kept and recomputed."""
+    rows: list[tuple[int, int, int, tuple[int, ...], Mode, int]] = []
+    for sizes in splits:
+        in_front = min(leading, sizes[0]) if rank <= leading else 0
+        for first_kind in range(in_front if rank == 0 else 0, in_front + 1):
+            rows += [(rank, num, first_kind, sizes, mode, 0) for mode in modes]
+            if full_of_some:
+                rows += [(rank, num, first_kind, sizes, (int(Recompute.NONE), False), n) for n in range(1, num)]
+    return rows
 
 
 def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
@@ -200,7 +217,9 @@ def costs_of(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Costs:
         shape = (*values.shape[:-2], len(index), len(contents.rank))
         return np.broadcast_to(values, shape)[..., inverse.ravel(), :]
 
-    device, host = part(lambda *given: np.stack(np.broadcast_arrays(*contents_bytes(*given))), NOT_IN_MEMORY, held.contents)
+    device, host = part(
+        lambda *given: np.stack(np.broadcast_arrays(*contents_bytes(*given))), NOT_IN_MEMORY, held.contents
+    )
     return Costs(
         seconds=part(contents_seconds, NOT_IN_TIME, held.contents),
         device_bytes=device,
@@ -266,9 +285,7 @@ def options_of(held: Held, seconds: Any, ending: Any, *, slowest: float) -> tupl
 def layout_of(held: Held, chosen: Ints) -> StageLayout:
     """The layout that one content per rank makes."""
     sizes = np.array([held.sizes[one] for one in chosen])
-    full = [
-        int(held.contents.full_layers[one].sum()) if held.recompute[one] != Recompute.FULL else 0 for one in chosen
-    ]
+    full = [int(held.contents.full_layers[one].sum()) if held.recompute[one] != Recompute.FULL else 0 for one in chosen]
     return StageLayout(
         layers=tuple(sizes.T.ravel().tolist()),
         recompute=tuple(Recompute(int(held.recompute[one])) for one in chosen),

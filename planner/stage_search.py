@@ -189,7 +189,11 @@ class StageSearch:
         lightest = np.zeros(shape, dtype=bool)
         modes = self.all_modes(box) if self.free else [None]
         for mode in modes:
-            own = box.decisions if mode is None else box.decisions | dict(zip(PER_RANK, map(np.asarray, mode), strict=True))
+            own = (
+                box.decisions
+                if mode is None
+                else box.decisions | dict(zip(PER_RANK, map(np.asarray, mode), strict=True))
+            )
             device, host = least_memory(self.facts, own)
             both = self.fit(device, host)
             lightest |= np.broadcast_to(both, shape)
@@ -203,7 +207,9 @@ class StageSearch:
 
     def all_modes(self, box: Box) -> list[Mode]:
         """Every pair of recomputation and offload that any of some rows may have."""
-        return [(int(again), bool(off)) for again in box.features["recompute"] for off in box.features["activation_offload"]]
+        return [
+            (int(again), bool(off)) for again in box.features["recompute"] for off in box.features["activation_offload"]
+        ]
 
     def modes(self, box: Box, position: int, features: Any) -> tuple[Mode, ...]:
         """What the ranks of one combination may do with their activations."""

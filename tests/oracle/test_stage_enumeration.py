@@ -1,0 +1,320 @@
+"""
+Uneven stages against plain enumeration: 2,000 random pipelines and 200 whole problems, no difference in value.
+
+The enumeration is nested loops: every way to share the layers out, every choice of each rank, in floats. Of the project
+it uses the formulas of one rank's cost and of their sum, not the solver, the bounds, the reductions or the batches.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from ortools.sat.python import cp_model
+
+from constraints.stages import Pipeline, StageOptions, encode_stages, objective
+from constraints.verdict import violated
+from costmodel.flops import head_layers
+from costmodel.layouts import constant_seconds, contents_of, joined_seconds, rank_costs, rank_decisions
+from costmodel.spec import Model
+from costmodel.stages import layers_per_chunk
+from costmodel.strategy import Recompute, StageLayout, Strategy
+from costmodel.tables import microbatches
+from planner.problem import Problem, StageChoice
+from planner.search import Status, search
+from planner.space import build_space, strategy_of
+from tests.builders import a_model, a_moe_model
+from tests.builders_problem import a_problem, a_timed_device, limits_of
+
+NUM_PIPELINES, NUM_PROBLEMS = 2000, 200
+PER_TEST = 250, 25
+
+HUGE = 2**50
+
+
+# --- single pipelines --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first_seed", range(0, NUM_PIPELINES, PER_TEST[0]))
+def test_the_model_of_a_pipeline_finds_what_enumeration_finds(first_seed):
+    """Random options of up to five ranks: the same least objective, or none in both."""
+    found = []
+    for seed in range(first_seed, first_seed + PER_TEST[0]):
+        options, pipeline = random_pipeline(random.Random(seed))
+
+        least = least_objective(options, pipeline)
+
+        assert solved_objective(options, pipeline) == least, seed
+        found.append(least)
+    assert None in found
+    assert len({least for least in found if least is not None}) > PER_TEST[0] // 3
+
+
+def solved_objective(options: StageOptions, pipeline: Pipeline) -> int | None:
+    """By CP-SAT, and recomputed from what it chose."""
+    encoding = encode_stages(options, pipeline, cut=HUGE)
+    if encoding is None:
+        return None
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    if solver.solve(encoding.model) != cp_model.OPTIMAL:
+        return None
+    chosen = encoding.chosen(solver, options)
+    assert options.rank[chosen].tolist() == list(range(pipeline.pp))
+    assert options.num_layers[chosen].sum() == pipeline.num_layers
+    assert objective(options, chosen, pipeline) == round(solver.objective_value)
+    return objective(options, chosen, pipeline)
+
+
+def least_objective(options: StageOptions, pipeline: Pipeline) -> int | None:
+    """By loops over the options of all ranks."""
+    of_rank = [np.flatnonzero(options.rank == rank).tolist() for rank in range(pipeline.pp)]
+    weight = pipeline.num_microbatches * pipeline.vpp - 1
+    values = []
+    for chosen in product(*of_rank):
+        layers, leading = (
+            sum(int(column[one]) for one in chosen) for column in (options.num_layers, options.num_leading)
+        )
+        if layers != pipeline.num_layers or leading != pipeline.num_leading:
+            continue
+        open_before = [all(options.continues[one] for one in chosen[:rank]) for rank in range(pipeline.pp)]
+        if any(options.num_leading[one] and not may for one, may in zip(chosen, open_before, strict=True)):
+            continue
+        ticks = [int(options.ticks[one]) for one in chosen]
+        ending = max(int(options.ending_ticks[one]) for one in chosen)
+        values.append(weight * max(ticks) + sum(ticks) + pipeline.vpp * ending)
+    return min(values, default=None)
+
+
+def random_pipeline(chooser: random.Random) -> tuple[StageOptions, Pipeline]:
+    """Ranks of which some are alike, with options of random times; sometimes a leading kind of layer."""
+    pp, vpp = chooser.choice([1, 2, 3, 4, 5]), chooser.choice([1, 2, 4])
+    leading = chooser.choice([0, 0, 1, 2])
+    num_layers = chooser.randint(max(pp, leading), 3 * pp)
+    kinds = [random_options(chooser, 0) for _ in range(2)]
+    rows = []
+    for rank in range(pp):
+        own = random_options(chooser, leading) if rank <= leading or chooser.random() < 0.3 else chooser.choice(kinds)
+        rows += [(rank, *option) for option in own if rank <= leading or not option[2]]
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    options = StageOptions(
+        rank=columns[0],
+        choice=columns[1],
+        num_layers=columns[2],
+        num_leading=columns[3] if leading else np.zeros_like(columns[3]),
+        continues=columns[4].astype(bool),
+        ticks=columns[5],
+        ending_ticks=columns[6],
+    )
+    pipeline = Pipeline(
+        pp=pp, vpp=vpp, num_microbatches=chooser.randint(1, 40), num_layers=num_layers, num_leading=leading
+    )
+    return options, pipeline
+
+
+def random_options(chooser: random.Random, leading: int) -> list[tuple[int, int, int, bool, int, int]]:
+    """Choice, layers, leading ones, whether the next rank may go on with them, time, time of the ending."""
+    rows = []
+    for choice in range(chooser.randint(2, 6)):
+        num = chooser.randint(0, 4)
+        first = chooser.randint(0, min(leading, num))
+        rows.append((choice, num, first, first == num, chooser.randint(1, 50) + 20 * num, chooser.randint(0, 30)))
+    return rows
+
+
+# --- whole problems ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, PER_TEST[1]))
+def test_the_search_over_stages_finds_what_enumeration_finds(first_seed):
+    """Small models on devices of which few strategies fit: the same best step to the rounding, or none in both."""
+    statuses, uneven = [], 0
+    for seed in range(first_seed, first_seed + PER_TEST[1]):
+        problem = a_random_problem(random.Random(seed))
+
+        outcome = search(problem)
+
+        expected = best_seconds(problem)
+        assert outcome.status == (Status.OPTIMAL if np.isfinite(expected) else Status.INFEASIBLE), seed
+        if np.isfinite(expected):
+            assert outcome.step_seconds[0] == pytest.approx(expected, abs=2 * outcome.rounding_bound_seconds), seed
+            uneven += outcome.strategies[0].layout is not None
+        statuses.append(outcome.status)
+    assert uneven > 2
+    assert Status.OPTIMAL in statuses
+
+
+def best_seconds(problem: Problem) -> float:
+    """The fastest step of all strategies with all their layouts; infinite where none fits."""
+    costs: dict[Any, Any] = {}
+    return min((step_seconds(problem, one, costs) for one in strategies(problem)), default=np.inf)
+
+
+def strategies(problem: Problem) -> Iterator[Strategy]:
+    """Every strategy that the rules but those of memory allow, with every layout of its stages."""
+    space = build_space(problem)
+    rows = {name: values.tolist() for name, values in space.rows.items()}
+    for index in range(space.num_rows):
+        degrees = {name: values[index] for name, values in rows.items()}
+        for features in product(*(values.tolist() for values in space.features.values())):
+            decisions = degrees | dict(zip(space.features, features, strict=True))
+            if violated(problem.facts, decisions, rules=space.rules.mixed):
+                continue
+            yield from layouts(problem, strategy_of(decisions))
+
+
+def layouts(problem: Problem, strategy: Strategy) -> Iterator[Strategy]:
+    """A strategy with the layers of its stages as they are dealt, and with every other layout that it may have."""
+    facts, pp, vpp = problem.facts, strategy.pp, strategy.vpp
+    own_mode = (strategy.recompute, 0, strategy.activation_offload)
+    dealt = layers_per_chunk(facts.model.num_layers, num_chunks=pp * vpp, mtp_layers=len(facts.model.mtp_layers))
+    yield laid_out(strategy, dealt, [own_mode] * pp)
+    if problem.search.stages == StageChoice.LAYERS:
+        for sizes in shared_out(facts.model, pp, vpp):
+            yield laid_out(strategy, sizes, [own_mode] * pp)
+        return
+    if strategy.recompute != Recompute.NONE or strategy.activation_offload:
+        return
+    modes = [
+        (again, 0, bool(offload))
+        for again in problem.search.allow.get("recompute", (0,))
+        for offload in problem.search.allow.get("activation_offload", (0,))
+        if not (again == Recompute.FULL and offload)
+    ]
+    for sizes in shared_out(facts.model, pp, vpp):
+        of_ranks = [sum(sizes[rank::pp]) for rank in range(pp)]
+        some_in_full = any(again == Recompute.FULL for again, _, _ in modes)
+        of_each = [modes + [(Recompute.NONE, n, False) for n in range(1, held) if some_in_full] for held in of_ranks]
+        for chosen in product(*of_each):
+            yield laid_out(strategy, sizes, list(chosen))
+
+
+def shared_out(model: Model, pp: int, vpp: int) -> Iterator[tuple[int, ...]]:
+    """Layers of each virtual stage: any number per rank, its chunks as even as they come; none empty but for the ends."""
+    if pp == 1:
+        yield (model.num_layers,)
+        return
+    for of_ranks in product(range(model.num_layers + 1), repeat=pp):
+        if sum(of_ranks) != model.num_layers:
+            continue
+        for head in {0.0, head_layers(model)}:
+            chunks = [most_even(of, vpp, head if rank == pp - 1 else 0.0) for rank, of in enumerate(of_ranks)]
+            stages = tuple(chunks[rank][chunk] for chunk in range(vpp) for rank in range(pp))
+            if 0 not in stages[1:-1]:
+                yield stages
+
+
+def most_even(num_layers: int, vpp: int, head: float) -> tuple[int, ...]:
+    """Of all ways to cut layers into chunks the one whose times are most even, then the one with the longest last."""
+    ways = (sizes for sizes in product(range(num_layers + 1), repeat=vpp) if sum(sizes) == num_layers)
+
+    def unevenness(sizes: tuple[int, ...]) -> Any:
+        return sorted((*sizes[:-1], sizes[-1] + head), reverse=True), sizes
+
+    return min(ways, key=unevenness)
+
+
+def laid_out(strategy: Strategy, sizes: tuple[int, ...], modes: list[tuple[int, int, bool]]) -> Strategy:
+    """A strategy with a layout."""
+    layout = StageLayout(
+        layers=sizes,
+        recompute=tuple(Recompute(again) for again, _, _ in modes),
+        full_layers=tuple(full for _, full, _ in modes),
+        activation_offload=tuple(offload for _, _, offload in modes),
+    )
+    return replace(strategy, layout=layout)
+
+
+def step_seconds(problem: Problem, strategy: Strategy, costs: dict[Any, Any]) -> float:
+    """The step of one strategy rank by rank; infinite where a rank does not fit."""
+    facts, layout = problem.facts, strategy.layout
+    assert layout is not None
+    alike = tuple(
+        value for name, value in strategy.decisions().items() if name not in ("recompute", "activation_offload")
+    )
+    contents = None
+    ranks = []
+    for rank in range(strategy.pp):
+        before = tuple(sum(layout.layers[:stage]) for stage in range(rank, len(layout.layers), strategy.pp))
+        key = (alike, rank, before, layout.layers[rank :: strategy.pp], layout.recompute[rank])
+        key = (*key, layout.full_layers[rank], layout.activation_offload[rank])
+        if key not in costs:
+            contents = contents or contents_of(strategy, facts.model)
+            whole = rank_costs(facts, rank_decisions(strategy), contents)
+            costs[key] = [float(getattr(whole, name)[rank]) for name in COLUMNS]
+        ranks.append(costs[key])
+    seconds, ending, device, host = (np.array(column) for column in zip(*ranks, strict=True))
+    capacity = facts.cluster.device.memory_bytes - problem.search.memory_headroom_bytes
+    if device.max() > capacity or host.max() > facts.cluster.device.host_memory_bytes:
+        return np.inf
+    if (alike, "constant") not in costs:
+        costs[alike, "constant"] = float(constant_seconds(facts, strategy.decisions()))
+    m = int(microbatches(facts, strategy.decisions()))
+    return joined_seconds(seconds, ending, vpp=strategy.vpp, num_microbatches=m) + costs[alike, "constant"]
+
+
+COLUMNS = ("seconds", "ending_seconds", "device_bytes", "host_bytes")
+
+
+def a_random_problem(chooser: random.Random) -> Problem:
+    """Three to six layers on two to eight devices, whose memory holds few of the strategies."""
+    sizes = {
+        "hidden_size": chooser.choice([256, 512]),
+        "num_layers": chooser.choice([3, 4, 5]),
+        "num_heads": 4,
+        "head_dim": 64,
+        "num_kv_heads": 4,
+        "ffn_hidden_size": 1024,
+        "vocab_size": chooser.choice([1000, 8000]),
+    }
+    experts = {
+        "num_experts": 4,
+        "top_k": 2,
+        "expert_ffn_hidden_size": 512,
+        "first_dense_layers": chooser.choice([1, 2]),
+    }
+    model = a_moe_model(**sizes, **experts) if chooser.random() < 0.4 else a_model(**sizes)
+    pin: dict[str, int] = dict.fromkeys(
+        ("cp", "etp", "cp_overlap", "ep_overlap", "pp_overlap", "tp_overlap", "optimizer_offload"), 0
+    )
+    pin |= {"cp": 1, "etp": 1, "optimizer_offload": int(chooser.random() < 0.2)}
+    allow: dict[str, tuple[int, ...]] = {"pp": (1, 2, 3), "tp": (1,), "mbs": (chooser.choice([1, 2]),), "vpp": (1, 2)}
+    allow |= {
+        "recompute": chooser.choice([(0,), (0, 2), (0, 1, 2)]),
+        "activation_offload": chooser.choice([(0,), (0, 1)]),
+    }
+    allow |= {"sharding": chooser.choice([(0,), (1,)]), "dp_overlap": chooser.choice([(0,), (1,)])}
+    problem = a_problem(
+        model,
+        num_devices=chooser.choice([2, 3, 4, 6]),
+        device=a_timed_device(devices_per_node=8),
+        workload={"global_batch_size": chooser.choice([8, 12, 24]), "sequence_length": chooser.choice([128, 512])},
+    )
+    stages = chooser.choice([StageChoice.LAYERS, StageChoice.FREE, StageChoice.FREE])
+    limits = limits_of(pin=pin, allow=allow, framework_rules=False)
+    problem = replace(problem, search=replace(limits, stages=stages))
+    return tight(problem, chooser)
+
+
+def tight(problem: Problem, chooser: random.Random) -> Problem:
+    """The problem on devices that hold a random share of what even strategies take."""
+    from costmodel.step import cost
+
+    space = build_space(problem)
+    if not space.num_rows:
+        return problem
+    costs = cost(problem.facts, space.box(np.arange(space.num_rows)).decisions)
+    device = float(np.quantile(costs.device_bytes, chooser.choice([0.0, 0.05, 0.2, 0.5, 1.0])))
+    host = float(np.max(costs.host_bytes)) * chooser.choice([0.3, 0.7, 1.5]) + 1.0
+    changed = replace(
+        problem.facts.cluster.device,
+        memory_bytes=device * chooser.choice([0.93, 1.0, 1.0, 1.05]) + 0.5,
+        host_memory_bytes=host,
+    )
+    facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=changed))
+    return replace(problem, facts=facts)

@@ -21,7 +21,8 @@ def megatron_pipelines_run_1f1b(*, schedule: Ints) -> Holds:
     References
     ----------
     Megatron-LM, megatron/core/pipeline_parallel/schedules.py, get_forward_backward_func: no other one. PyTorch 2.13
-    (torchtitan) has GPipe and ZB-V too; ZB-H1, ZB-H2, ZB-2p and V-Half are in the authors' fork of Megatron-LM only.
+    (torchtitan) has GPipe, ZB-V and DualPipeV too; ZB-H1, ZB-H2, ZB-2p and V-Half are in the authors' fork of
+    Megatron-LM only, DualPipe in DeepSeek's own code.
     """
     return np.equal(schedule, Schedule.ONE_F_ONE_B)
 

@@ -8,16 +8,17 @@ import numpy as np
 
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.layer import Array, Decisions, LayerParts, layer_parts
-from costmodel.rank import RankBytes, rank_bytes, rank_host_bytes
+from costmodel.rank import RankBytes, rank_bytes, rank_host_bytes, whole_stages
 from costmodel.stages import Stages, every_stage
 from costmodel.step import (
     dp_seconds,
     ep_edge_seconds,
+    played_waiting_seconds,
     pp_seconds,
     rank_seconds,
     slices_seconds,
+    step_seconds,
     update_seconds,
-    waiting_seconds,
 )
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts, lookup, microbatches
@@ -86,7 +87,10 @@ class Estimate:
     num_microbatches
         Micro-batches per pipeline and step.
     step_seconds
-        One optimizer step.
+        One optimizer step, its pipeline played through stage by stage.
+    closed_form_seconds
+        The same by the formulas of :func:`costmodel.step.step_seconds`, which a search compares strategies by; they
+        differ where stages do (:func:`costmodel.step.played_waiting_seconds` says how much).
     breakdown
         Where the step goes, on the rank that is slowest.
     ranks
@@ -96,6 +100,7 @@ class Estimate:
     strategy: Strategy
     num_microbatches: int
     step_seconds: float
+    closed_form_seconds: float
     breakdown: tuple[Part, ...]
     ranks: tuple[RankEstimate, ...]
 
@@ -120,6 +125,7 @@ def estimate(facts: Facts, strategy: Strategy) -> Estimate:
         strategy=strategy,
         num_microbatches=int(microbatches(facts, strategy.decisions())),
         step_seconds=sum(part.exposed_seconds for part in breakdown),
+        closed_form_seconds=float(step_seconds(facts, strategy.decisions(), held)),
         breakdown=breakdown,
         ranks=_ranks(facts, strategy, held),
     )
@@ -145,7 +151,7 @@ def _breakdown(facts: Facts, strategy: Strategy, held: Stages) -> tuple[Part, ..
         "ep": busy(parts.ep) + edges,
         "offload": busy(parts.offload),
         "host": busy(parts.host) + m * profile.microbatch_seconds + profile.step_seconds,
-        "bubble": _idle_seconds(facts, decisions, held, parts, ranks),
+        "bubble": played_waiting_seconds(facts, decisions, held, parts, ranks),
         **_transfers(facts, decisions, held),
         **_ending(facts, decisions, held, parts),
     }
@@ -168,10 +174,6 @@ def _breakdown(facts: Facts, strategy: Strategy, held: Stages) -> tuple[Part, ..
 
 PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bubble", "dp", "optimizer")
 """The lines of a breakdown, in the order of a step."""
-
-
-def _idle_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> float:
-    return float(waiting_seconds(facts, decisions, held, parts, ranks))
 
 
 def _transfers(facts: Facts, decisions: Decisions, held: Stages) -> dict[str, float]:
@@ -205,12 +207,13 @@ def _edge_parts(facts: Facts, decisions: Decisions, held: Stages) -> _EdgeParts:
 def _ranks(facts: Facts, strategy: Strategy, held: Stages) -> tuple[RankEstimate, ...]:
     decisions = strategy.decisions()
     device, host = rank_bytes(facts, decisions, held), rank_host_bytes(facts, decisions, held)
+    whole = whole_stages(decisions, held)
     seconds = rank_seconds(facts, decisions, held, layer_parts(facts, decisions).total)
     by_part = {field.name: np.broadcast_to(getattr(device, field.name), held.rank.shape) for field in fields(RankBytes)}
     return tuple(
         RankEstimate(
             rank=rank,
-            num_layers=int(held.layers[rank].sum()),
+            num_layers=round(whole.layers[rank].sum()),
             microbatch_seconds=float(seconds[rank]),
             bytes_by_part={name: float(values[rank]) for name, values in by_part.items()},
             host_bytes=float(np.broadcast_to(host, held.rank.shape)[rank]),

@@ -4,8 +4,8 @@ Pipeline schedules: how long a rank waits, and how many chunks it keeps, in each
 F, B and W are the seconds of a rank's forward pass, input gradients and weights' gradients of one micro-batch, p the
 ranks, v the chunks of each, m the micro-batches. Idle time is that of one rank from its first pass to its last one:
 ranks of a zero-bubble schedule begin and end one after the other, and so does their optimizer (Qi et al.,
-arXiv:2401.10241, section 4). Every formula is exact for equal stages where W is at most F and B; ``tests/oracle`` plays
-the orders through.
+arXiv:2401.10241, section 4). Every formula is exact for equal stages where W is at most F and F at most B; unequal ones
+are what :mod:`costmodel.simulator` plays through.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from costmodel.operators.work import Numbers
 from costmodel.pipeline import bubble_seconds, chunks_in_flight
-from costmodel.strategy import Schedule, Vocabulary
+from costmodel.strategy import BIDIRECTIONAL, Schedule, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +171,51 @@ def v_half_idle_seconds(
     return np.maximum(equal, (pp - 2) / 2 * others.forward / num_others) * (np.asarray(pp) > 1)
 
 
+def dualpipe_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    DualPipe: micro-batches from both ends meet in the middle.
+
+    .. math:: T = \max\left[(p / 2 - 1)(2 F + B),\; (p / 2 - 1)(F + 2 B) - F\right] - (p / 2 - 1) W
+
+    DeepSeek's :math:`(p / 2 - 1)(F\&B + B + W - 3 W)` (their B is the whole backward pass) is the same where F = B and
+    F&B takes as long as both; where B is longer, theirs is too much, by F at most. F, B and W are of a micro-batch in
+    either direction.
+
+    References
+    ----------
+    DeepSeek-AI, arXiv:2412.19437, section 3.2.1 and Table 2; github.com/deepseek-ai/DualPipe.
+    """
+    return _meeting(slowest, others, pp=pp, depth=np.asarray(pp) / 2, chunks=1)
+
+
+def dualpipev_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    DualPipe cut in half: the other direction's micro-batches are the own ones on their way back through a V.
+
+    .. math:: T = \max\left[(p - 1)(2 F + B),\; (p - 1)(F + 2 B) - F\right] / 2 - (p - 1) W / 2
+
+    with F and B of a rank, which has two chunks. DeepSeek counts stages: their p is twice our number of ranks.
+
+    References
+    ----------
+    github.com/deepseek-ai/DualPipe, ``dualpipev.py``; Qi et al., "DualPipe could be better without the Dual", 2025.
+    """
+    return _meeting(slowest, others, pp=pp, depth=np.asarray(pp), chunks=2)
+
+
+def _meeting(slowest: Passes, others: Passes, *, pp: Numbers, depth: Numbers, chunks: int) -> Numbers:
+    num_others = np.maximum(np.asarray(pp) - 1, 1) * chunks
+    forward, backward = others.forward / num_others, others.backward / num_others
+    by_forward = (depth - 1) * (2 * forward + backward)
+    by_backward = (depth - 1) * (forward + 2 * backward) - forward
+    longer = np.maximum(by_forward, by_backward) - (depth - 1) * slowest.weight / chunks
+    return np.asarray(np.maximum(longer, 0.0))
+
+
 WHOLE_BACKWARD = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
 """Schedules for which only the sums of a rank's passes count."""
 
@@ -182,6 +227,8 @@ IDLE: dict[Schedule, Idle] = {
     Schedule.ZB_2P: zb_2p_idle_seconds,
     Schedule.ZB_V: zb_v_idle_seconds,
     Schedule.V_HALF: v_half_idle_seconds,
+    Schedule.DUALPIPE: dualpipe_idle_seconds,
+    Schedule.DUALPIPEV: dualpipev_idle_seconds,
 }
 """The idle time of each schedule."""
 
@@ -211,13 +258,14 @@ def chunks_alive(
     Chunk activations alive at the peak on pipeline rank r.
 
     1F1B as in :func:`costmodel.pipeline.chunks_in_flight`; all m micro-batches in GPipe; equally many on all ranks in
-    the others: p micro-batches in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3) / 2 in V-Half. They live
-    until their weights' gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches,
-    see :func:`vocabulary_delay`.
+    the others: p micro-batches in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3) / 2 in V-Half, p + 1 in
+    DualPipe, whose ranks hold a stage for each direction, p + 1/2 in DualPipeV. They live until their weights'
+    gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches, see
+    :func:`vocabulary_delay`.
 
     References
     ----------
-    Qi et al., arXiv:2401.10241, section 3, and arXiv:2405.15362, Table 1.
+    Qi et al., arXiv:2401.10241, section 3, and arXiv:2405.15362, Table 1; DeepSeek-AI, arXiv:2412.19437, Table 2.
     """
     m, chunks = num_microbatches, np.asarray(vpp) * np.ones_like(rank)
     plain = chunks_in_flight(pp=pp, vpp=vpp, num_microbatches=m, rank=rank)
@@ -231,11 +279,24 @@ def chunks_alive(
             Schedule.ZB_2P: lambda: 2 * np.asarray(pp) * chunks,
             Schedule.ZB_V: lambda: pp * chunks,
             Schedule.V_HALF: lambda: np.asarray(pp) + 1 + chunks,
+            Schedule.DUALPIPE: lambda: np.asarray(pp) + chunks,
+            Schedule.DUALPIPEV: lambda: np.asarray(pp) * chunks + 1,
         },
     )
     interlaced = np.asarray(vocabulary) == Vocabulary.INTERLACED
     longer = np.where(interlaced, 1.5 * alive, alive + vocabulary_delay(vocabulary=vocabulary) * vpp)
     return np.minimum(longer, m * np.asarray(vpp))
+
+
+def parameter_copies(*, schedule: Numbers) -> Numbers:
+    """
+    Ranks that hold each stage, with its parameters, gradients and optimizer states: two where both directions meet.
+
+    References
+    ----------
+    DeepSeek-AI, arXiv:2412.19437, Table 2.
+    """
+    return np.asarray(1 + np.isin(schedule, [int(one) for one in BIDIRECTIONAL]))
 
 
 def vocabulary_delay(*, vocabulary: Numbers) -> Numbers:

@@ -110,8 +110,9 @@ class Schedule(Decision):
     In which order a pipeline rank works; ``costmodel.schedules`` has each one's idle time and chunks in flight.
 
     The zero-bubble ones (ZB) split the backward pass in two and do the weights' gradients where a rank would wait. The
-    V-shaped ones (``ZB_V``, ``V_HALF``) have two chunks per rank, the second in opposite order: the first rank holds
-    both ends of the model.
+    V-shaped ones (``ZB_V``, ``V_HALF``, ``DUALPIPEV``) have two chunks per rank, the second in opposite order: the
+    first rank holds both ends of the model. ``DUALPIPE`` sends half of the micro-batches from either end, so that a
+    rank holds two stages, and every stage is on two ranks.
     """
 
     ONE_F_ONE_B = 0
@@ -121,6 +122,8 @@ class Schedule(Decision):
     ZB_2P = 4
     ZB_V = 5
     V_HALF = 6
+    DUALPIPE = 7
+    DUALPIPEV = 8
 
     @property
     def text(self) -> str:
@@ -128,8 +131,11 @@ class Schedule(Decision):
         return "1f1b" if self is Schedule.ONE_F_ONE_B else self.name.lower()
 
 
-V_SHAPED = (Schedule.ZB_V, Schedule.V_HALF)
+V_SHAPED = (Schedule.ZB_V, Schedule.V_HALF, Schedule.DUALPIPEV)
 """Schedules whose second chunks run through the ranks backwards."""
+
+BIDIRECTIONAL = (Schedule.DUALPIPE,)
+"""Schedules whose ranks hold a stage for each direction: every stage is on two of them."""
 
 
 class Vocabulary(Decision):

@@ -88,6 +88,22 @@ CASES = (
         refused={"dp": 16, "pp": 8, "schedule": Schedule.ZB_2P},
     ),
     Case(
+        rule=schedules.two_ways_need_microbatches,
+        allowed={"dp": 16, "pp": 4, "schedule": Schedule.DUALPIPE},
+        refused={"dp": 16, "pp": 8, "schedule": Schedule.DUALPIPE},
+    ),
+    Case(
+        rule=schedules.two_ends_have_even_ranks,
+        allowed={"pp": 4, "schedule": Schedule.DUALPIPE},
+        refused={"pp": 3, "schedule": Schedule.DUALPIPE},
+    ),
+    # 128 sequences on 128 ranks are one micro-batch
+    Case(
+        rule=schedules.two_ends_share_the_microbatches,
+        allowed={"dp": 16, "schedule": Schedule.DUALPIPE},
+        refused={"dp": 128, "schedule": Schedule.DUALPIPE},
+    ),
+    Case(
         rule=schedules.vocabulary_moves_in_a_pipeline,
         allowed={"pp": 2, "vocabulary": Vocabulary.VOCAB_1},
         refused={"vocabulary": Vocabulary.VOCAB_1},

@@ -607,7 +607,7 @@ def test_schedules_in_tables_cost_what_each_alone_costs():
     table = cost(given, strategies)
     alone = [one_of(strategies, index) for index in range(100)]
 
-    assert table.step_seconds == pytest.approx([estimate(given, one).step_seconds for one in alone], rel=1e-12)
+    assert table.step_seconds == pytest.approx([estimate(given, one).closed_form_seconds for one in alone], rel=1e-12)
     assert table.device_bytes == pytest.approx([estimate(given, one).device_bytes for one in alone], rel=1e-12)
     assert (lower_bound_seconds(given, strategies) <= table.step_seconds * (1 + 1e-12)).all()
 

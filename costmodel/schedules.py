@@ -153,22 +153,63 @@ def v_half_idle_seconds(
     r"""
     Half the memory of 1F1B, two chunks in a V.
 
-    .. math:: T = \max\left[\frac{13 p - 8}{24} \bar R - m (R_s - \bar R),\; \frac{p - 2}{2} \bar F\right]
+    .. math:: T = \max\left[T_{equal} - m (R_s - \bar R),\; \frac{p - 2}{2} \bar F\right]
 
-    with the mean of the other ranks :math:`\bar R, \bar F`. Equal ranks idle somewhat more than half as long as in
-    1F1B; exact where F = B = W and p is a multiple of 4, and up to 12 % too little where F and B are longer than W. A
-    first rank that is slower than the others, as it holds both ends of the model, waits for its first micro-batch to
-    come back only: the passes of p further ones shorten the way of 2 (p - 1) chunks.
+    with the mean of the other ranks :math:`\bar R, \bar F` and :func:`v_half_equal_idle_seconds`. Equal ranks idle
+    somewhat more than half as long as in 1F1B. A first rank that is slower than the others, as it holds both ends of
+    the model, waits for its first micro-batch to come back only: the passes of p further ones shorten the way of
+    2 (p - 1) chunks.
 
     References
     ----------
     Qi et al., arXiv:2405.15362, V-Half: the building block whose passes are 2, 1, 2 and 1 slots behind those of the
     rank before, played through.
     """
-    num_others = np.maximum(pp - 1, 1)
-    mean = others.total / num_others
-    equal = (13 * pp - 8) / 24 * mean - num_microbatches * (slowest.total - mean)
-    return np.maximum(equal, (pp - 2) / 2 * others.forward / num_others) * (np.asarray(pp) > 1)
+    num_others = np.maximum(np.asarray(pp) - 1, 1)
+    mean = Passes(
+        forward=others.forward / num_others, backward=others.backward / num_others, weight=others.weight / num_others
+    )
+    equal = v_half_equal_idle_seconds(mean, pp=pp, num_microbatches=num_microbatches)
+    slower = equal - num_microbatches * (slowest.total - mean.total)
+    return np.maximum(slower, (pp - 2) / 2 * mean.forward) * (np.asarray(pp) > 1)
+
+
+def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers, num_microbatches: Numbers) -> Numbers:
+    r"""
+    V-Half on equal ranks: the longest of three ways through the order.
+
+    .. math::
+        T = \frac{1}{2} \max \begin{cases}
+        (p + 2) F + (3 p - 6) B - (p - 3) W \\
+        (7 p / 4 - 1) F + (2 p - 2) B - (p / 2 - 1) W & \text{4 divides p} \\
+        (7 p / 4 - 5 / 2) F + 2 p B - p W / 2 & \text{else} \\
+        (3 p / 2 + 2 - m) F + (2 p - 6 + 2 m) B + (3 - 2 m) W
+        \end{cases}
+
+    and (3 F + 2 B - W) / 2 for p = 2. In the last one each micro-batch takes a way over several ranks, F + 4 B of a
+    chunk, that is longer than its own passes. F = B = W and 4 divides p: (13 p - 8) / 8 F.
+
+    Parameters
+    ----------
+    rank
+        F, B and W of a rank's two chunks.
+    pp, num_microbatches
+        Decisions; p is even.
+
+    References
+    ----------
+    Read off the longest ways that :mod:`costmodel.simulator` finds; exact where W is at most F and F at most B.
+    """
+    p, m = np.asarray(pp), np.asarray(num_microbatches)
+    forward, backward, weight = rank.forward, rank.backward, rank.weight
+    fours = np.where(p % 4 == 0, 1, 0)
+    ways = (
+        (p + 2) * forward + (3 * p - 6) * backward - (p - 3) * weight,
+        (7 * p / 4 - 5 / 2 + 3 / 2 * fours) * forward + (2 * p - 2 * fours) * backward - (p / 2 - fours) * weight,
+        (3 * p / 2 + 2 - m) * forward + (2 * p - 6 + 2 * m) * backward + (3 - 2 * m) * weight,
+    )
+    longest = np.maximum(np.maximum(ways[0], ways[1]), ways[2])
+    return np.asarray(np.where(p == 2, 3 * forward + 2 * backward - weight, longest) / 2)
 
 
 def dualpipe_idle_seconds(

@@ -20,6 +20,8 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     schedules.schedules_need_a_pipeline,
     schedules.v_shapes_have_two_chunks,
     schedules.only_1f1b_interleaves,
+    schedules.only_chunks_pass_in_groups,
+    schedules.groups_reach_through_the_pipeline,
     schedules.long_warmups_need_microbatches,
     schedules.two_ways_need_microbatches,
     schedules.two_ends_have_even_ranks,
@@ -58,6 +60,7 @@ PHYSICS_RULES: tuple[Rule, ...] = (
 FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.megatron_pipelines_run_1f1b,
     frameworks.megatron_keeps_the_vocabulary_whole,
+    frameworks.interleaved_groups_fit_the_step,
     frameworks.interleaving_needs_whole_groups_of_microbatches,
     frameworks.two_rank_interleaving_needs_pp_overlap,
     frameworks.pp_overlap_needs_interleaving,

@@ -36,6 +36,20 @@ def only_1f1b_interleaves(*, vpp: Ints, schedule: Ints) -> Holds:
     return implies(np.isin(schedule, others), vpp == 1)
 
 
+def only_chunks_pass_in_groups(*, vpp: Ints, group: Ints) -> Holds:
+    """Only ranks with several chunks (vpp above 1) have groups of more than one micro-batch."""
+    return implies(vpp == 1, np.equal(group, 1))
+
+
+def groups_reach_through_the_pipeline(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
+    """
+    Where chunks interleave (vpp above 1), a group holds at least as many micro-batches as there are pipeline ranks.
+
+    With fewer, the first rank would wait for its second chunk's input.
+    """
+    return implies(vpp > 1, np.greater_equal(group, pp))
+
+
 def long_warmups_need_microbatches(*, num_microbatches: Ints, pp: Ints, schedule: Ints) -> Holds:
     """
     Schedules that fill their warm-up (zb_h2, zb_2p, zb_v) have at least two micro-batches per pipeline rank.

@@ -233,6 +233,7 @@ def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> 
         rank=held.rank,
         schedule=over_kinds(decisions["schedule"]),
         vocabulary=over_kinds(decisions["vocabulary"]),
+        group=over_kinds(decisions["group"]),
     )
     overlapped = over_kinds(decisions["ep_overlap"]) * 1
     return np.asarray(np.minimum(chunks + overlapped, m * vpp) / vpp)

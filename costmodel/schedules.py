@@ -293,7 +293,14 @@ def idle_seconds(
 
 
 def chunks_alive(
-    *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, rank: Numbers, schedule: Numbers, vocabulary: Numbers
+    *,
+    pp: Numbers,
+    vpp: Numbers,
+    num_microbatches: Numbers,
+    rank: Numbers,
+    schedule: Numbers,
+    vocabulary: Numbers,
+    group: Numbers | None = None,
 ) -> Numbers:
     r"""
     Chunk activations alive at the peak on pipeline rank r.
@@ -309,7 +316,7 @@ def chunks_alive(
     Qi et al., arXiv:2401.10241, section 3, and arXiv:2405.15362, Table 1; DeepSeek-AI, arXiv:2412.19437, Table 2.
     """
     m, chunks = num_microbatches, np.asarray(vpp) * np.ones_like(rank)
-    plain = chunks_in_flight(pp=pp, vpp=vpp, num_microbatches=m, rank=rank)
+    plain = chunks_in_flight(pp=pp, vpp=vpp, num_microbatches=m, rank=rank, group=group)
     alive = _of_each(
         schedule,
         {

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.orders import BACKWARD, FORWARD, NONE, WEIGHT, Blocks, default_group, order, stages_of_rank
-from costmodel.strategy import BIDIRECTIONAL, Schedule
+from costmodel.orders import BACKWARD, FORWARD, NONE, WEIGHT, Blocks, order, stages_of_rank
+from costmodel.strategy import BIDIRECTIONAL, Schedule, usual_group
 
 Seconds: TypeAlias = Sequence[float] | NDArray[np.float64]
 """Of each virtual stage, in model order."""
@@ -113,7 +113,7 @@ def simulate(
     keep_passes
         Whether the passes are wanted.
     """
-    graph = _graph(schedule, pp, vpp, num_microbatches, group or default_group(pp=pp, vpp=vpp))
+    graph = _graph(schedule, pp, vpp, num_microbatches, group or int(usual_group(pp=pp, vpp=vpp)))
     seconds = graph.block_seconds(forward, backward, weight, overlapped_fraction)
     ends = graph.ends(seconds, hop_seconds, hop_blocks)
     return Timeline(
@@ -167,7 +167,7 @@ def span_seconds(
     schedule, forward, backward, weight, pp, vpp, num_microbatches, group
         As in :func:`simulate`.
     """
-    size = group or default_group(pp=pp, vpp=vpp)
+    size = group or int(usual_group(pp=pp, vpp=vpp))
     pipeline = _Pipeline(
         schedule=schedule, forward=forward, backward=backward, weight=weight, pp=pp, vpp=vpp, group=size
     )
@@ -261,7 +261,7 @@ def alive_by_chunk(
         Shape (n, vpp); (n, 2) where a rank holds a stage for each direction (DualPipe), the one nearer the first rank
         of its direction being of the rank's own number.
     """
-    size = group or default_group(pp=pp, vpp=vpp)
+    size = group or int(usual_group(pp=pp, vpp=vpp))
     period = 2 * size if schedule in BIDIRECTIONAL else size
     enough = 6 * max(pp, period)
     if schedule != Schedule.GPIPE and num_microbatches > enough:

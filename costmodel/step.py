@@ -258,8 +258,9 @@ def played_waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, par
     plan = {name: int(decisions[name]) for name in ("pp", "vpp")}
     plan["num_microbatches"] = int(microbatches(facts, decisions))
     schedule = Schedule(int(decisions["schedule"]))
+    group = int(decisions["group"]) if schedule == Schedule.ONE_F_ONE_B else None
     other_order = schedule == Schedule.V_HALF or decisions["vocabulary"] > Vocabulary.REDISTRIBUTED
-    if plan["pp"] == 1 or other_order or not has_order(schedule, **plan):
+    if plan["pp"] == 1 or other_order or not has_order(schedule, **plan, group=group):
         return float(waiting_seconds(facts, decisions, held, parts, ranks))
     passes = stage_passes(facts, decisions)
     span = span_seconds(
@@ -267,6 +268,7 @@ def played_waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, par
         forward=np.asarray(passes.forward),
         backward=np.asarray(passes.backward),
         weight=np.asarray(passes.weight),
+        group=group,
         **plan,
     )
     busy = plan["num_microbatches"] * float(ranks.max())
@@ -563,13 +565,13 @@ def _window_fraction(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     r"""
     Micro-batches' worth of a rank's computation that runs while one chunk's communication is under way.
 
-    The other v - 1 chunks pass p micro-batches each in cool-down or warm-up, and within the last chunk all layers but
-    one are computed behind another's communication.
+    The other v - 1 chunks pass a group of g micro-batches each in cool-down or warm-up, and within the last chunk all
+    layers but one are computed behind another's communication.
 
-    .. math:: w = \left[(v - 1) p + 1 - 1/l\right] / v
+    .. math:: w = \left[(v - 1) g + 1 - 1/l\right] / v
     """
     vpp, largest = over_kinds(decisions["vpp"]), over_kinds(held.largest_chunk)
-    return np.asarray(((vpp - 1) * over_kinds(decisions["pp"]) + 1 - 1 / np.maximum(largest, 1)) / vpp)
+    return np.asarray(((vpp - 1) * over_kinds(decisions["group"]) + 1 - 1 / np.maximum(largest, 1)) / vpp)
 
 
 def _num_buckets(decisions: Decisions, held: Stages, parameters: RankParameters) -> Array:

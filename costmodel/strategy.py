@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Self
 
+import numpy as np
+
 
 class Decision(IntEnum):
     """A non-numeric decision; ordered, so that formulas can compare it in numpy arrays."""
@@ -166,6 +168,8 @@ class Strategy:
         ``tp * cp * pp * dp`` is the number of devices; experts fold over ``tp * cp * dp``.
     vpp
         Model chunks per pipeline rank; 1 is the plain schedule.
+    group
+        Micro-batches that pass through a chunk before the next one begins, where chunks interleave; 1 without them.
     mbs
         Sequences per micro-batch.
     sequence_parallel
@@ -193,6 +197,7 @@ class Strategy:
     ep: int
     etp: int
     vpp: int
+    group: int
     mbs: int
     sequence_parallel: bool
     schedule: Schedule
@@ -210,6 +215,17 @@ class Strategy:
     def decisions(self) -> dict[str, Any]:
         """Every decision by name, in the order of the fields."""
         return {name: getattr(self, name) for name in DECISIONS}
+
+
+def usual_group(*, pp: Any, vpp: Any) -> Any:
+    """
+    Micro-batches in a group unless told otherwise: as many as ranks where chunks interleave, else 1.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/model_parallel_config.py:448 (of megatron-core 0.16.1).
+    """
+    return 1 + (np.asarray(vpp) > 1) * (np.asarray(pp) - 1)
 
 
 DECISIONS: tuple[str, ...] = tuple(field.name for field in fields(Strategy))

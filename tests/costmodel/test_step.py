@@ -28,7 +28,7 @@ from costmodel.step import (
     pp_seconds,
     update_seconds,
 )
-from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary, usual_group
 from costmodel.tables import Facts, lookup
 from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import (
@@ -597,6 +597,7 @@ def random_schedules(model: Model, num: int, *, seed: int) -> dict[str, Any]:
     strategies["schedule"] = rng.integers(0, len(Schedule), num)
     strategies["vocabulary"] = rng.integers(0, len(Vocabulary), num)
     strategies["vpp"] = np.where(np.isin(strategies["schedule"], V_SHAPED), 2, 1)
+    strategies["group"] = usual_group(pp=strategies["pp"], vpp=strategies["vpp"])
     return strategies
 
 

@@ -130,6 +130,8 @@ def sharing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
 def whole_stages(decisions: Decisions, held: Stages) -> Stages:
     """All that the ranks hold, both stages where they have one for each direction (DualPipe)."""
     copies = over_kinds(parameter_copies(schedule=decisions["schedule"]))
+    if (copies == 1).all():
+        return held
     return replace(
         held,
         layers=held.layers * copies[..., None],

@@ -21,7 +21,8 @@ def megatron_pipelines_run_1f1b(*, schedule: Ints) -> Holds:
     References
     ----------
     Megatron-LM, megatron/core/pipeline_parallel/schedules.py, get_forward_backward_func: no other one. PyTorch 2.13
-    (torchtitan) has GPipe and ZB-V too; ZB-H1, ZB-H2, ZB-2p and V-Half are in the authors' fork of Megatron-LM only.
+    (torchtitan) has GPipe, ZB-V and DualPipeV too; ZB-H1, ZB-H2, ZB-2p and V-Half are in the authors' fork of
+    Megatron-LM only, DualPipe in DeepSeek's own code.
     """
     return np.equal(schedule, Schedule.ONE_F_ONE_B)
 
@@ -38,16 +39,30 @@ def megatron_keeps_the_vocabulary_whole(*, vocabulary: Ints) -> Holds:
     return np.less_equal(vocabulary, Vocabulary.REDISTRIBUTED)
 
 
-def interleaving_needs_whole_groups_of_microbatches(*, num_microbatches: Ints, pp: Ints, vpp: Ints) -> Holds:
+def interleaved_groups_fit_the_step(*, num_microbatches: Ints, vpp: Ints, group: Ints) -> Holds:
     """
-    With virtual stages (vpp above 1), the number of micro-batches is a multiple of pp.
+    With virtual stages (vpp above 1), a group holds at most all micro-batches.
 
     References
     ----------
-    Megatron-LM, megatron/core/pipeline_parallel/schedules.py:1007, groups of the default size, which
-    megatron/core/model_parallel_config.py:448 sets to pp.
+    Megatron-LM, megatron/core/pipeline_parallel/schedules.py:981 (of megatron-core 0.14.0).
     """
-    return implies(vpp > 1, num_microbatches % pp == 0)
+    return implies(vpp > 1, group <= num_microbatches)
+
+
+def interleaving_needs_whole_groups_of_microbatches(
+    *, num_microbatches: Ints, pp: Ints, vpp: Ints, group: Ints
+) -> Holds:
+    """
+    With virtual stages (vpp above 1), the micro-batches are whole groups (of pp), or a rest of at least pp is left.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/pipeline_parallel/schedules.py:1007; megatron/core/model_parallel_config.py:448 sets
+    groups to pp.
+    """
+    rest = num_microbatches % group
+    return implies(vpp > 1, (rest == 0) | (rest >= pp))
 
 
 def two_rank_interleaving_needs_pp_overlap(*, pp: Ints, vpp: Ints, pp_overlap: Flags) -> Holds:

@@ -6,10 +6,13 @@ import numpy as np
 
 from constraints.rule import Holds, Ints, implies
 from costmodel.spec import Model
-from costmodel.strategy import V_SHAPED, Schedule, Vocabulary
+from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary
 
 LONG_WARMUPS = (Schedule.ZB_H2, Schedule.ZB_2P, Schedule.ZB_V)
 """Schedules whose first rank does 2 p - 1 forward passes before the first backward one."""
+
+TWO_WAYS = (Schedule.DUALPIPE, Schedule.DUALPIPEV)
+"""Schedules in which micro-batches meet that go opposite ways."""
 
 
 def schedules_need_a_pipeline(*, pp: Ints, schedule: Ints) -> Holds:
@@ -18,18 +21,33 @@ def schedules_need_a_pipeline(*, pp: Ints, schedule: Ints) -> Holds:
 
 
 def v_shapes_have_two_chunks(*, vpp: Ints, schedule: Ints) -> Holds:
-    """The V-shaped schedules (zb_v, v_half) have two chunks per rank (vpp is 2)."""
+    """The V-shaped schedules (zb_v, v_half, dualpipev) have two chunks per rank (vpp is 2)."""
     return implies(np.isin(schedule, V_SHAPED), vpp == 2)
 
 
 def only_1f1b_interleaves(*, vpp: Ints, schedule: Ints) -> Holds:
     """
-    The schedules gpipe, zb_h1, zb_h2 and zb_2p have one chunk per rank (vpp is 1).
+    The schedules gpipe, zb_h1, zb_h2, zb_2p and dualpipe have one chunk per rank (vpp is 1).
 
-    Their interleaved versions (such as PyTorch's ``ScheduleInterleavedZeroBubble``) have no formula here.
+    DualPipe's ranks hold a stage for each direction, which counts as one. Interleaved versions of the others (such as
+    PyTorch's ``ScheduleInterleavedZeroBubble``) have no formula here.
     """
-    others = (Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_2P)
+    others = (Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_2P, *BIDIRECTIONAL)
     return implies(np.isin(schedule, others), vpp == 1)
+
+
+def only_chunks_pass_in_groups(*, vpp: Ints, group: Ints) -> Holds:
+    """Only ranks with several chunks (vpp above 1) have groups of more than one micro-batch."""
+    return implies(vpp == 1, np.equal(group, 1))
+
+
+def groups_reach_through_the_pipeline(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
+    """
+    Where chunks interleave (vpp above 1), a group holds at least as many micro-batches as there are pipeline ranks.
+
+    With fewer, the first rank would wait for its second chunk's input.
+    """
+    return implies(vpp > 1, np.greater_equal(group, pp))
 
 
 def long_warmups_need_microbatches(*, num_microbatches: Ints, pp: Ints, schedule: Ints) -> Holds:
@@ -42,6 +60,27 @@ def long_warmups_need_microbatches(*, num_microbatches: Ints, pp: Ints, schedule
     plays at least as many.
     """
     return implies(np.isin(schedule, LONG_WARMUPS), num_microbatches >= 2 * pp - 1)
+
+
+def two_ways_need_microbatches(*, num_microbatches: Ints, pp: Ints, schedule: Ints) -> Holds:
+    """
+    The schedules dualpipe and dualpipev have at least two micro-batches per pipeline rank.
+
+    References
+    ----------
+    github.com/deepseek-ai/DualPipe, ``dualpipe.py`` and ``dualpipev.py``, ``step``: the assertions at its beginning.
+    """
+    return implies(np.isin(schedule, TWO_WAYS), num_microbatches >= 2 * pp)
+
+
+def two_ends_have_even_ranks(*, pp: Ints, schedule: Ints) -> Holds:
+    """The schedules dualpipe and v_half have an even number of pipeline ranks (pp)."""
+    return implies(np.isin(schedule, (Schedule.V_HALF, *BIDIRECTIONAL)), pp % 2 == 0)
+
+
+def two_ends_share_the_microbatches(*, num_microbatches: Ints, schedule: Ints) -> Holds:
+    """The schedule dualpipe has an even number of micro-batches: half of them start at either end."""
+    return implies(np.isin(schedule, BIDIRECTIONAL), num_microbatches % 2 == 0)
 
 
 def vocabulary_moves_in_a_pipeline(*, pp: Ints, vocabulary: Ints) -> Holds:

@@ -1,4 +1,4 @@
-"""
+r"""
 Layers to pipeline ranks: the CP-SAT model of one pipeline.
 
 Each rank chooses one option: how many layers it holds, what it recomputes and offloads, with what that costs it. Ranks
@@ -7,7 +7,7 @@ ranks would be another solution. Options that do not fit into the rank's memory 
 
 The objective is the closed form of the step times the chunks per rank,
 
-.. math:: v T = (m v - 1) \\max_i R_i + \\sum_i R_i + v \\max_i E_i
+.. math:: v T = (m v - 1) \max_i R_i + \sum_i R_i + v \max_i E_i
 
 in ticks of a nanosecond (R: one micro-batch; E: what follows the last one).
 """

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.layer import Array, Decisions, LayerParts, layer_parts
-from costmodel.rank import RankBytes, rank_bytes, rank_host_bytes
+from costmodel.layouts import IN_FULL, PER_RANK, contents_of, layout_cost, layout_passes, rank_decisions
+from costmodel.rank import RankBytes, rank_bytes, rank_host_bytes, whole_stages
 from costmodel.stages import Stages, every_stage
 from costmodel.step import (
     dp_seconds,
     ep_edge_seconds,
+    played_waiting_seconds,
     pp_seconds,
     rank_seconds,
     slices_seconds,
+    stage_passes,
+    step_seconds,
     update_seconds,
     waiting_seconds,
 )
@@ -86,7 +91,10 @@ class Estimate:
     num_microbatches
         Micro-batches per pipeline and step.
     step_seconds
-        One optimizer step.
+        One optimizer step, its pipeline played through stage by stage.
+    closed_form_seconds
+        The same by the formulas of :func:`costmodel.step.step_seconds`, which a search compares strategies by; they
+        differ where stages do (:func:`costmodel.step.played_waiting_seconds` says how much).
     breakdown
         Where the step goes, on the rank that is slowest.
     ranks
@@ -96,6 +104,7 @@ class Estimate:
     strategy: Strategy
     num_microbatches: int
     step_seconds: float
+    closed_form_seconds: float
     breakdown: tuple[Part, ...]
     ranks: tuple[RankEstimate, ...]
 
@@ -112,49 +121,108 @@ class Estimate:
 
 def estimate(facts: Facts, strategy: Strategy) -> Estimate:
     """Estimate one strategy, also one that a rule forbids."""
-    held = every_stage(
-        facts.model, pp=strategy.pp, vpp=strategy.vpp, schedule=strategy.schedule, vocabulary=strategy.vocabulary
-    )
-    breakdown = _breakdown(facts, strategy, held)
+    ranks = _ranks_of(facts, strategy)
+    breakdown = _breakdown(facts, strategy, ranks)
     return Estimate(
         strategy=strategy,
         num_microbatches=int(microbatches(facts, strategy.decisions())),
         step_seconds=sum(part.exposed_seconds for part in breakdown),
+        closed_form_seconds=_closed_form_seconds(facts, strategy),
         breakdown=breakdown,
-        ranks=_ranks(facts, strategy, held),
+        ranks=_estimates(facts, strategy, ranks),
     )
 
 
-def _breakdown(facts: Facts, strategy: Strategy, held: Stages) -> tuple[Part, ...]:
-    """The terms of :func:`costmodel.step.step_seconds`, one by one, for the rank whose pace the others keep."""
+def _closed_form_seconds(facts: Facts, strategy: Strategy) -> float:
+    if strategy.layout:
+        return layout_cost(facts, strategy).step_seconds
     decisions = strategy.decisions()
-    parts, alone = layer_parts(facts, decisions), lookup(layer_seconds, facts, decisions)
-    ranks = rank_seconds(facts, decisions, held, parts.total)
-    slowest, m = int(ranks.argmax()), int(microbatches(facts, decisions))
-    edge, profile = _edge_parts(facts, decisions, held), facts.cluster.device.profile
+    return float(step_seconds(facts, decisions, every_stage(facts.model, **_where_layers_live(strategy))))
 
-    def busy(per_layer: Array) -> float:
-        return m * float((held.layers[slowest] * per_layer).sum())
 
-    edges = float(ep_edge_seconds(held, parts))
-    exposed = {
-        "compute": busy(parts.compute) + m * float(edge.compute[slowest]),
-        "recompute": busy(parts.recompute),
-        "tp": busy(parts.tp) + m * float(edge.communication[slowest]),
-        "cp": busy(parts.cp),
-        "ep": busy(parts.ep) + edges,
-        "offload": busy(parts.offload),
-        "host": busy(parts.host) + m * profile.microbatch_seconds + profile.step_seconds,
-        "bubble": _idle_seconds(facts, decisions, held, parts, ranks),
-        **_transfers(facts, decisions, held),
-        **_ending(facts, decisions, held),
+def _where_layers_live(strategy: Strategy) -> dict[str, int]:
+    return {name: getattr(strategy, name) for name in ("pp", "vpp", "schedule", "vocabulary")}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ranks:
+    """
+    Every rank of one strategy.
+
+    With a layout each is a strategy of one rank, on the first axis of ``held`` and of its own decisions; else they are
+    on the axis of the ranks.
+    """
+
+    held: Stages
+    decisions: Decisions
+    parts: LayerParts
+    full: LayerParts
+    seconds: Array
+
+    @property
+    def slowest(self) -> int:
+        """The rank whose pace the others keep."""
+        return int(self.seconds.argmax())
+
+    def each(self, values: Any) -> Array:
+        """A quantity of every rank, shape (pp,)."""
+        return np.broadcast_to(values, self.held.rank.shape).ravel()
+
+    def busy_seconds(self, part: str) -> float:
+        """A part of a layer's time, summed over the layers of the slowest rank."""
+        layers, in_full = (
+            values.reshape(-1, values.shape[-1])[self.slowest] for values in (self.held.layers, self.held.full_layers)
+        )
+        of_mode, of_full = (np.atleast_2d(getattr(one, part)) for one in (self.parts, self.full))
+        own = self.slowest if len(of_mode) > 1 else 0
+        return float(((layers - in_full) * of_mode[own] + in_full * of_full[0]).sum())
+
+
+def _ranks_of(facts: Facts, strategy: Strategy) -> _Ranks:
+    if strategy.layout:
+        held = contents_of(strategy, facts.model).stages(facts, pp=strategy.pp)
+        decisions = rank_decisions(strategy)
+    else:
+        held, decisions = every_stage(facts.model, **_where_layers_live(strategy)), strategy.decisions()
+    parts = layer_parts(facts, decisions)
+    full = layer_parts(facts, strategy.decisions() | dict(zip(PER_RANK, IN_FULL, strict=True)))
+    seconds = rank_seconds(facts, decisions, held, parts.total, full.total)
+    return _Ranks(held=held, decisions=decisions, parts=parts, full=full, seconds=seconds.ravel())
+
+
+def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, ...]:
+    """The terms of :func:`costmodel.step.step_seconds`, one by one, for the rank whose pace the others keep."""
+    decisions, m = strategy.decisions(), int(microbatches(facts, strategy.decisions()))
+    alone, edge, profile = (
+        lookup(layer_seconds, facts, decisions),
+        _edge_parts(facts, ranks),
+        facts.cluster.device.profile,
+    )
+    slowest, layers = ranks.slowest, ranks.held.layers.reshape(strategy.pp, -1)[ranks.slowest]
+
+    def communication_alone(per_layer: Array) -> float:
+        return m * float((layers * per_layer).sum())
+
+    busy = {
+        name: m * ranks.busy_seconds(name) for name in ("compute", "recompute", "tp", "cp", "ep", "offload", "host")
+    }
+    parts = layer_parts(facts, decisions)
+    edges = float(ep_edge_seconds(every_stage(facts.model, **_where_layers_live(strategy)), parts))
+    exposed = busy | {
+        "compute": busy["compute"] + m * float(edge.compute[slowest]),
+        "tp": busy["tp"] + m * float(edge.communication[slowest]),
+        "ep": busy["ep"] + edges,
+        "host": busy["host"] + m * profile.microbatch_seconds + profile.step_seconds,
+        "bubble": _waiting_seconds(facts, strategy, ranks),
+        "pp": _transfer_seconds(facts, strategy),
+        **_ending(facts, ranks.decisions, ranks.held),
     }
     communication = {
-        "tp": busy(alone.tp_forward + alone.tp_backward) + m * float(edge.communication[slowest]),
-        "cp": busy(alone.cp_forward + alone.cp_backward),
-        "ep": busy(alone.ep_forward + alone.ep_backward) + edges,
-        "pp": _transfers(facts, {**decisions, "pp_overlap": False}, held)["pp"],
-        "dp": _ending(facts, {**decisions, "dp_overlap": False}, held)["dp"],
+        "tp": communication_alone(alone.tp_forward + alone.tp_backward) + m * float(edge.communication[slowest]),
+        "cp": communication_alone(alone.cp_forward + alone.cp_backward),
+        "ep": communication_alone(alone.ep_forward + alone.ep_backward) + edges,
+        "pp": _transfer_seconds(facts, replace(strategy, pp_overlap=False)),
+        "dp": _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.held)["dp"],
     }
     return tuple(
         Part(
@@ -170,18 +238,27 @@ PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bub
 """The lines of a breakdown, in the order of a step."""
 
 
-def _idle_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> float:
-    return float(waiting_seconds(facts, decisions, held, parts, ranks))
+def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
+    """Idle time of the slowest rank, played through."""
+    decisions = strategy.decisions()
+    if strategy.layout:
+        passes, closed_form = layout_passes(facts, strategy), 0.0
+    else:
+        passes = stage_passes(facts, decisions)
+        closed_form = float(waiting_seconds(facts, decisions, ranks.held, ranks.parts, ranks.seconds))
+    return played_waiting_seconds(facts, decisions, passes, float(ranks.seconds.max()), closed_form=closed_form)
 
 
-def _transfers(facts: Facts, decisions: Decisions, held: Stages) -> dict[str, float]:
+def _transfer_seconds(facts: Facts, strategy: Strategy) -> float:
+    decisions = strategy.decisions()
     slices = microbatches(facts, decisions) * lookup(slices_seconds, facts, decisions)
-    return {"pp": float(pp_seconds(facts, decisions, held) + slices)}
+    return float(pp_seconds(facts, decisions, every_stage(facts.model, **_where_layers_live(strategy))) + slices)
 
 
 def _ending(facts: Facts, decisions: Decisions, held: Stages) -> dict[str, float]:
     """Data-parallel communication and update of the rank that finishes last."""
-    dp, update = dp_seconds(facts, decisions, held), update_seconds(facts, decisions, held)
+    shape = held.rank.shape
+    dp, update = (np.broadcast_to(part(facts, decisions, held), shape).ravel() for part in (dp_seconds, update_seconds))
     last = int((dp + update).argmax())
     return {"dp": float(dp[last]), "optimizer": float(update[last])}
 
@@ -192,28 +269,28 @@ class _EdgeParts:
     communication: Array
 
 
-def _edge_parts(facts: Facts, decisions: Decisions, held: Stages) -> _EdgeParts:
+def _edge_parts(facts: Facts, ranks: _Ranks) -> _EdgeParts:
     """What embedding, head and MTP add to each rank."""
-    edge = lookup(edge_seconds, facts, decisions)
+    edge = lookup(edge_seconds, facts, {**ranks.decisions})
+    first, last = ranks.held.first.ravel(), ranks.held.last.ravel()
     return _EdgeParts(
-        compute=held.first * edge.embedding + held.last * (edge.head + edge.mtp),
-        communication=held.first * edge.embedding_communication
-        + held.last * (edge.head_communication + edge.mtp_communication),
+        compute=first * edge.embedding + last * (edge.head + edge.mtp),
+        communication=first * edge.embedding_communication + last * (edge.head_communication + edge.mtp_communication),
     )
 
 
-def _ranks(facts: Facts, strategy: Strategy, held: Stages) -> tuple[RankEstimate, ...]:
-    decisions = strategy.decisions()
-    device, host = rank_bytes(facts, decisions, held), rank_host_bytes(facts, decisions, held)
-    seconds = rank_seconds(facts, decisions, held, layer_parts(facts, decisions).total)
-    by_part = {field.name: np.broadcast_to(getattr(device, field.name), held.rank.shape) for field in fields(RankBytes)}
+def _estimates(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[RankEstimate, ...]:
+    device = rank_bytes(facts, ranks.decisions, ranks.held)
+    host = ranks.each(rank_host_bytes(facts, ranks.decisions, ranks.held))
+    whole = whole_stages(ranks.decisions, ranks.held).layers.reshape(strategy.pp, -1)
+    by_part = {field.name: ranks.each(getattr(device, field.name)) for field in fields(RankBytes)}
     return tuple(
         RankEstimate(
             rank=rank,
-            num_layers=int(held.layers[rank].sum()),
-            microbatch_seconds=float(seconds[rank]),
+            num_layers=round(whole[rank].sum()),
+            microbatch_seconds=float(ranks.seconds[rank]),
             bytes_by_part={name: float(values[rank]) for name, values in by_part.items()},
-            host_bytes=float(np.broadcast_to(host, held.rank.shape)[rank]),
+            host_bytes=float(host[rank]),
         )
         for rank in range(strategy.pp)
     )

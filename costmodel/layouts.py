@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.flops import head_layers
 from costmodel.layer import Array, Decisions, layer_parts
 from costmodel.pipeline import bubble_seconds, busy_seconds
 from costmodel.rank import rank_bytes, rank_host_bytes
+from costmodel.schedules import Passes
 from costmodel.spec import Model
 from costmodel.stages import Stages, excess
 from costmodel.step import (
@@ -26,6 +26,7 @@ from costmodel.step import (
     fill_seconds,
     ideal_layer_seconds,
     ideal_seconds,
+    passes_of,
     pp_seconds,
     rank_seconds,
     update_seconds,
@@ -287,11 +288,37 @@ def rank_decisions(strategy: Strategy) -> dict[str, Any]:
     return strategy.decisions() | own
 
 
+def layout_passes(facts: Facts, strategy: Strategy) -> Passes:
+    """The passes of every virtual stage of a strategy with a layout, shape (pp * vpp,)."""
+    assert strategy.layout is not None
+    layout, decisions, pp = strategy.layout, strategy.decisions(), strategy.pp
+    kinds = {kind: position for position, kind in enumerate(facts.model.kinds)}
+    modes = dict.fromkeys([*zip(layout.recompute, layout.activation_offload, strict=True), IN_FULL])
+    parts = {mode: layer_parts(facts, {**decisions, **dict(zip(PER_RANK, mode, strict=True))}) for mode in modes}
+    forward, weight, total = (np.zeros(len(layout.layers)) for _ in range(3))
+    in_full, first = list(layout.full_layers), 0
+    for stage, num in enumerate(layout.layers):
+        layers = [*facts.model.layers[first : first + num]]
+        first += num
+        layers += facts.model.mtp_layers if stage == len(layout.layers) - 1 else ()
+        for layer in layers:
+            rank, kind = stage % pp, kinds[layer]
+            own = parts[IN_FULL if in_full[rank] > 0 else (layout.recompute[rank], layout.activation_offload[rank])]
+            in_full[rank] -= 1
+            forward[stage] += own.forward[kind]
+            weight[stage] += own.weight[kind]
+            total[stage] += own.total[kind]
+    return passes_of(facts, decisions, forward, weight, total)
+
+
+IN_FULL = (Recompute.FULL, False)
+
+
 # --- the average rank --------------------------------------------------------------------------------------
 
 
 def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
-    """A rank that holds its share of everything: no layout's slowest rank is faster than it, none's lightest lighter."""
+    """A rank that holds its share of everything: no layout has a slowest rank that is faster."""
     pp = np.asarray(decisions["pp"])
     share = (1.0 / pp)[..., None]
     every, mtp = lookup(layers_of_each_kind, facts, {})
@@ -374,7 +401,7 @@ def _mean_and_slowest(facts: Facts, decisions: Decisions, average: Stages, layer
 
 
 def least_memory(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
-    """Device and host bytes that the fullest rank of no layout undercuts: evenly shared, in flight as on the last one."""
+    """Device and host bytes that no layout's fullest rank undercuts: its share, with as little in flight as the last."""
     average = average_rank(facts, decisions)
     last = replace(average, rank=np.broadcast_to(np.asarray(decisions["pp"]) - 1.0, average.rank.shape[:-1])[..., None])
     return rank_bytes(facts, decisions, last).total[..., 0], rank_host_bytes(facts, decisions, last)[..., 0]

@@ -128,15 +128,20 @@ def hop_exposed_seconds(
     return 2 * (pp * vpp - 1) * hop_seconds + 2 * steady * steady_hop_seconds
 
 
-def chunks_in_flight(*, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, rank: Numbers) -> Numbers:
+def chunks_in_flight(
+    *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, rank: Numbers, group: Numbers | None = None
+) -> Numbers:
     r"""
     Chunk activations alive at the peak on pipeline rank r.
 
-    .. math:: n(r) = \min(v p + p - 2 r - 1,\; m v) \quad (v > 1), \qquad \min(p - r,\; m) \quad (v = 1)
+    .. math:: n(r) = \min(2 (p - r - 1) + (v - 1) g + 1,\; m v) \quad (v > 1), \qquad \min(p - r,\; m) \quad (v = 1)
+
+    for groups of g micro-batches; p of them, where none are given, make :math:`v p + p - 2 r - 1`.
 
     References
     ----------
-    MoFa, arXiv:2511.09837, equation (5); Narayanan et al., arXiv:2104.04473, sections 2.2.1 and 2.2.2.
+    MoFa, arXiv:2511.09837, equation (5); Narayanan et al., arXiv:2104.04473, sections 2.2.1 and 2.2.2; for groups
+    Megatron-LM, megatron/core/pipeline_parallel/schedules.py:734 (of megatron-core 0.14.0).
 
     >>> int(chunks_in_flight(pp=4, vpp=1, num_microbatches=8, rank=0))
     4
@@ -144,5 +149,6 @@ def chunks_in_flight(*, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, ra
     11
     """
     interleaved = np.asarray(vpp) > 1
-    alive = np.where(interleaved, np.asarray(vpp) * pp + pp - 2 * np.asarray(rank) - 1, np.asarray(pp) - rank)
+    in_group, later = np.asarray(pp if group is None else group), np.asarray(pp) - rank - 1
+    alive = np.where(interleaved, 2 * later + (np.asarray(vpp) - 1) * in_group + 1, later + 1)
     return np.minimum(alive, num_microbatches * np.asarray(vpp))

@@ -24,7 +24,7 @@ from costmodel.memory import (
     working_bytes,
 )
 from costmodel.operators.work import Numbers
-from costmodel.schedules import chunks_alive
+from costmodel.schedules import chunks_alive, parameter_copies
 from costmodel.spec import Precision, Profile
 from costmodel.stages import Stages, stages
 from costmodel.tables import Facts, lookup, microbatches
@@ -127,8 +127,23 @@ def sharing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
     return sharding_group(dense, sharding_ranks=most), sharding_group(expert, sharding_ranks=most)
 
 
+def whole_stages(decisions: Decisions, held: Stages) -> Stages:
+    """All that the ranks hold, both stages where they have one for each direction (DualPipe)."""
+    copies = over_kinds(parameter_copies(schedule=decisions["schedule"]))
+    if (copies == 1).all():
+        return held
+    return replace(
+        held,
+        layers=held.layers * copies[..., None],
+        mtp_layers=held.mtp_layers * copies[..., None],
+        first=held.first * copies,
+        last=held.last * copies,
+    )
+
+
 def rank_parameters(facts: Facts, decisions: Decisions, held: Stages) -> RankParameters:
-    """Parameters on one device of each rank: the sum of S_w in (4)."""
+    """Parameters on one device of each rank, every copy counted: the sum of S_w in (4)."""
+    held = whole_stages(decisions, held)
     layer = lookup(layer_footprint, facts, decisions)
     edge = lookup(edge_footprint, facts, decisions)
     last = over_kinds(edge.head_parameters) + over_kinds(edge.mtp_parameters)
@@ -153,6 +168,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     layer = lookup(layer_footprint, facts, decisions)
     edge = lookup(edge_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, held)
+    whole = whole_stages(decisions, held)
     recompute, offload = over_kinds(decisions["recompute"]), over_kinds(decisions["activation_offload"])
     sharding, in_flight = over_kinds(decisions["sharding"]), microbatches_in_flight(facts, decisions, held)
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
@@ -168,13 +184,13 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
         working = np.maximum(working, in_full.max(axis=-1))
     largest_layer = np.maximum(
         _largest(layer.dense_parameters + layer.expert_parameters),
-        np.maximum(held.first * over_kinds(edge.embedding_parameters), held.last * over_kinds(edge.head_parameters)),
+        np.maximum(whole.first * over_kinds(edge.embedding_parameters), whole.last * over_kinds(edge.head_parameters)),
     )
-    ones, logits = np.ones_like(held.rank), held.last * over_kinds(edge.last_saved_bytes)
+    ones, logits = np.ones_like(held.rank), whole.last * over_kinds(edge.last_saved_bytes)
     at_work = ones * profile.working_layers * working
     if profile.retention.follows_the_backward_pass:
         microbatch = _kept_of_rank(held, held.layers, np.asarray(kept), layer.input_bytes)
-        at_work = _beside_the_waiting(at_work, logits, layer, edge, held, microbatch)
+        at_work = _beside_the_waiting(at_work, logits, layer, edge, whole, microbatch)
     allocated = RankBytes(
         weights=states(weight_bytes),
         gradients=states(gradient_bytes),
@@ -183,7 +199,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
         logits=logits,
         working=at_work,
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
-        buffers=_buffer_bytes(profile, edge, held),
+        buffers=_buffer_bytes(profile, edge, whole),
         runtime=ones * profile.runtime_bytes,
     )
     return _with_fragments(allocated, profile)
@@ -229,6 +245,7 @@ def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> 
         rank=held.rank,
         schedule=over_kinds(decisions["schedule"]),
         vocabulary=over_kinds(decisions["vocabulary"]),
+        group=over_kinds(decisions["group"]),
     )
     overlapped = over_kinds(decisions["ep_overlap"]) * 1
     return np.asarray(np.minimum(chunks + overlapped, m * vpp) / vpp)

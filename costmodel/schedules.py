@@ -4,8 +4,8 @@ Pipeline schedules: how long a rank waits, and how many chunks it keeps, in each
 F, B and W are the seconds of a rank's forward pass, input gradients and weights' gradients of one micro-batch, p the
 ranks, v the chunks of each, m the micro-batches. Idle time is that of one rank from its first pass to its last one:
 ranks of a zero-bubble schedule begin and end one after the other, and so does their optimizer (Qi et al.,
-arXiv:2401.10241, section 4). Every formula is exact for equal stages where W is at most F and B; ``tests/oracle`` plays
-the orders through.
+arXiv:2401.10241, section 4). Every formula is exact for equal stages where W is at most F and F at most B; unequal ones
+are what :mod:`costmodel.simulator` plays through.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from costmodel.operators.work import Numbers
 from costmodel.pipeline import bubble_seconds, chunks_in_flight
-from costmodel.strategy import Schedule, Vocabulary
+from costmodel.strategy import BIDIRECTIONAL, Schedule, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,22 +153,108 @@ def v_half_idle_seconds(
     r"""
     Half the memory of 1F1B, two chunks in a V.
 
-    .. math:: T = \max\left[\frac{13 p - 8}{24} \bar R - m (R_s - \bar R),\; \frac{p - 2}{2} \bar F\right]
+    .. math:: T = \max\left[T_{equal} - m (R_s - \bar R),\; \frac{p - 2}{2} \bar F\right]
 
-    with the mean of the other ranks :math:`\bar R, \bar F`. Equal ranks idle somewhat more than half as long as in
-    1F1B; exact where F = B = W and p is a multiple of 4, and up to 12 % too little where F and B are longer than W. A
-    first rank that is slower than the others, as it holds both ends of the model, waits for its first micro-batch to
-    come back only: the passes of p further ones shorten the way of 2 (p - 1) chunks.
+    with the mean of the other ranks :math:`\bar R, \bar F` and :func:`v_half_equal_idle_seconds`. Equal ranks idle
+    somewhat more than half as long as in 1F1B. A first rank that is slower than the others, as it holds both ends of
+    the model, waits for its first micro-batch to come back only: the passes of p further ones shorten the way of
+    2 (p - 1) chunks.
 
     References
     ----------
     Qi et al., arXiv:2405.15362, V-Half: the building block whose passes are 2, 1, 2 and 1 slots behind those of the
     rank before, played through.
     """
-    num_others = np.maximum(pp - 1, 1)
-    mean = others.total / num_others
-    equal = (13 * pp - 8) / 24 * mean - num_microbatches * (slowest.total - mean)
-    return np.maximum(equal, (pp - 2) / 2 * others.forward / num_others) * (np.asarray(pp) > 1)
+    num_others = np.maximum(np.asarray(pp) - 1, 1)
+    mean = Passes(
+        forward=others.forward / num_others, backward=others.backward / num_others, weight=others.weight / num_others
+    )
+    equal = v_half_equal_idle_seconds(mean, pp=pp, num_microbatches=num_microbatches)
+    slower = equal - num_microbatches * (slowest.total - mean.total)
+    return np.maximum(slower, (pp - 2) / 2 * mean.forward) * (np.asarray(pp) > 1)
+
+
+def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers, num_microbatches: Numbers) -> Numbers:
+    r"""
+    V-Half on equal ranks: the longest of three ways through the order.
+
+    .. math::
+        T = \frac{1}{2} \max \begin{cases}
+        (p + 2) F + (3 p - 6) B - (p - 3) W \\
+        (7 p / 4 - 1) F + (2 p - 2) B - (p / 2 - 1) W & \text{4 divides p} \\
+        (7 p / 4 - 5 / 2) F + 2 p B - p W / 2 & \text{else} \\
+        (3 p / 2 + 2 - m) F + (2 p - 6 + 2 m) B + (3 - 2 m) W
+        \end{cases}
+
+    and (3 F + 2 B - W) / 2 for p = 2. In the last one each micro-batch takes a way over several ranks, F + 4 B of a
+    chunk, that is longer than its own passes. F = B = W and 4 divides p: (13 p - 8) / 8 F.
+
+    Parameters
+    ----------
+    rank
+        F, B and W of a rank's two chunks.
+    pp, num_microbatches
+        Decisions; p is even.
+
+    References
+    ----------
+    Read off the longest ways that :mod:`costmodel.simulator` finds; exact where W is at most F and F at most B.
+    """
+    p, m = np.asarray(pp), np.asarray(num_microbatches)
+    forward, backward, weight = rank.forward, rank.backward, rank.weight
+    fours = np.where(p % 4 == 0, 1, 0)
+    ways = (
+        (p + 2) * forward + (3 * p - 6) * backward - (p - 3) * weight,
+        (7 * p / 4 - 5 / 2 + 3 / 2 * fours) * forward + (2 * p - 2 * fours) * backward - (p / 2 - fours) * weight,
+        (3 * p / 2 + 2 - m) * forward + (2 * p - 6 + 2 * m) * backward + (3 - 2 * m) * weight,
+    )
+    longest = np.maximum(np.maximum(ways[0], ways[1]), ways[2])
+    return np.asarray(np.where(p == 2, 3 * forward + 2 * backward - weight, longest) / 2)
+
+
+def dualpipe_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    DualPipe: micro-batches from both ends meet in the middle.
+
+    .. math:: T = \max\left[(p / 2 - 1)(2 F + B),\; (p / 2 - 1)(F + 2 B) - F\right] - (p / 2 - 1) W
+
+    DeepSeek's :math:`(p / 2 - 1)(F\&B + B + W - 3 W)` (their B is the whole backward pass) is the same where F = B and
+    F&B takes as long as both; where B is longer, theirs is too much, by F at most. F, B and W are of a micro-batch in
+    either direction.
+
+    References
+    ----------
+    DeepSeek-AI, arXiv:2412.19437, section 3.2.1 and Table 2; github.com/deepseek-ai/DualPipe.
+    """
+    return _meeting(slowest, others, pp=pp, depth=np.asarray(pp) / 2, chunks=1)
+
+
+def dualpipev_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    DualPipe cut in half: the other direction's micro-batches are the own ones on their way back through a V.
+
+    .. math:: T = \max\left[(p - 1)(2 F + B),\; (p - 1)(F + 2 B) - F\right] / 2 - (p - 1) W / 2
+
+    with F and B of a rank, which has two chunks. DeepSeek counts stages: their p is twice our number of ranks.
+
+    References
+    ----------
+    github.com/deepseek-ai/DualPipe, ``dualpipev.py``; Qi et al., "DualPipe could be better without the Dual", 2025.
+    """
+    return _meeting(slowest, others, pp=pp, depth=np.asarray(pp), chunks=2)
+
+
+def _meeting(slowest: Passes, others: Passes, *, pp: Numbers, depth: Numbers, chunks: int) -> Numbers:
+    num_others = np.maximum(np.asarray(pp) - 1, 1) * chunks
+    forward, backward = others.forward / num_others, others.backward / num_others
+    by_forward = (depth - 1) * (2 * forward + backward)
+    by_backward = (depth - 1) * (forward + 2 * backward) - forward
+    longer = np.maximum(by_forward, by_backward) - (depth - 1) * slowest.weight / chunks
+    return np.asarray(np.maximum(longer, 0.0))
 
 
 WHOLE_BACKWARD = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
@@ -182,6 +268,8 @@ IDLE: dict[Schedule, Idle] = {
     Schedule.ZB_2P: zb_2p_idle_seconds,
     Schedule.ZB_V: zb_v_idle_seconds,
     Schedule.V_HALF: v_half_idle_seconds,
+    Schedule.DUALPIPE: dualpipe_idle_seconds,
+    Schedule.DUALPIPEV: dualpipev_idle_seconds,
 }
 """The idle time of each schedule."""
 
@@ -205,22 +293,30 @@ def idle_seconds(
 
 
 def chunks_alive(
-    *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, rank: Numbers, schedule: Numbers, vocabulary: Numbers
+    *,
+    pp: Numbers,
+    vpp: Numbers,
+    num_microbatches: Numbers,
+    rank: Numbers,
+    schedule: Numbers,
+    vocabulary: Numbers,
+    group: Numbers | None = None,
 ) -> Numbers:
     r"""
     Chunk activations alive at the peak on pipeline rank r.
 
     1F1B as in :func:`costmodel.pipeline.chunks_in_flight`; all m micro-batches in GPipe; equally many on all ranks in
-    the others: p micro-batches in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3) / 2 in V-Half. They live
-    until their weights' gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches,
-    see :func:`vocabulary_delay`.
+    the others: p micro-batches in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3) / 2 in V-Half, p + 1 in
+    DualPipe, whose ranks hold a stage for each direction, p + 1/2 in DualPipeV. They live until their weights'
+    gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches, see
+    :func:`vocabulary_delay`.
 
     References
     ----------
-    Qi et al., arXiv:2401.10241, section 3, and arXiv:2405.15362, Table 1.
+    Qi et al., arXiv:2401.10241, section 3, and arXiv:2405.15362, Table 1; DeepSeek-AI, arXiv:2412.19437, Table 2.
     """
     m, chunks = num_microbatches, np.asarray(vpp) * np.ones_like(rank)
-    plain = chunks_in_flight(pp=pp, vpp=vpp, num_microbatches=m, rank=rank)
+    plain = chunks_in_flight(pp=pp, vpp=vpp, num_microbatches=m, rank=rank, group=group)
     alive = _of_each(
         schedule,
         {
@@ -231,11 +327,24 @@ def chunks_alive(
             Schedule.ZB_2P: lambda: 2 * np.asarray(pp) * chunks,
             Schedule.ZB_V: lambda: pp * chunks,
             Schedule.V_HALF: lambda: np.asarray(pp) + 1 + chunks,
+            Schedule.DUALPIPE: lambda: np.asarray(pp) + chunks,
+            Schedule.DUALPIPEV: lambda: np.asarray(pp) * chunks + 1,
         },
     )
     interlaced = np.asarray(vocabulary) == Vocabulary.INTERLACED
     longer = np.where(interlaced, 1.5 * alive, alive + vocabulary_delay(vocabulary=vocabulary) * vpp)
     return np.minimum(longer, m * np.asarray(vpp))
+
+
+def parameter_copies(*, schedule: Numbers) -> Numbers:
+    """
+    Ranks that hold each stage, with its parameters, gradients and optimizer states: two where both directions meet.
+
+    References
+    ----------
+    DeepSeek-AI, arXiv:2412.19437, Table 2.
+    """
+    return np.asarray(1 + np.isin(schedule, [int(one) for one in BIDIRECTIONAL]))
 
 
 def vocabulary_delay(*, vocabulary: Numbers) -> Numbers:

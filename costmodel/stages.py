@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.flops import head_layers
 from costmodel.spec import Layer, Model
-from costmodel.strategy import V_SHAPED, Schedule, Vocabulary
+from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary
 
 Choice: TypeAlias = NDArray[np.int64] | int
 
@@ -136,6 +136,9 @@ class Stages:
     """
     The different pipeline ranks of a strategy, on trailing axes: U ranks, K kinds of layers.
 
+    A rank with a stage for each direction (DualPipe) works on half of the micro-batches with either: what it holds here
+    is the mean of both, what a micro-batch meets; :func:`costmodel.rank.whole_stages` has both.
+
     Parameters
     ----------
     rank
@@ -178,7 +181,9 @@ class _Layout:
 
     @property
     def chunks(self) -> NDArray[np.int64]:
-        """Virtual stages of each rank, shape (pp, vpp); V-shaped schedules turn round with every chunk."""
+        """Virtual stages of each rank, shape (pp, vpp); (pp, 2) for DualPipe. V-shapes turn round with every chunk."""
+        if self.schedule in BIDIRECTIONAL:
+            return np.stack([np.arange(self.pp), np.arange(self.pp)[::-1]], axis=1)
         stages = np.arange(self.pp * self.vpp).reshape(self.vpp, self.pp)
         if self.schedule in V_SHAPED:
             stages[1::2] = stages[1::2, ::-1]
@@ -200,11 +205,21 @@ class _Layout:
         ranks = enumerate(map(tuple, sizes.tolist()))
         return np.array([excess(own, rank=rank, pp=self.pp) for rank, own in ranks])
 
+    def layers_of_each_kind(
+        self, layers_before: NDArray[np.int64], *, mtp_layers: int, head_layers: float
+    ) -> NDArray[np.int64]:
+        """Layers of each kind of each virtual stage, shape (pp * vpp, K)."""
+        num_layers = len(layers_before) - 1
+        sizes = self.layers_per_chunk(num_layers, mtp_layers=mtp_layers, head_layers=head_layers)
+        ends = np.minimum(np.cumsum(sizes), num_layers)
+        return np.asarray(layers_before[ends] - layers_before[np.concatenate([[0], ends[:-1]])])
+
     def share(self, stage: int) -> NDArray[np.float64]:
         """What each rank holds of the embedding (stage 0) or the head (stage -1), shape (pp,)."""
         if self.vocabulary > Vocabulary.REDISTRIBUTED:
             return np.full(self.pp, 1 / self.pp)
-        return np.asarray((self.chunks == stage % (self.pp * self.vpp)).any(axis=1), dtype=np.float64)
+        holds = self.chunks == stage % (self.pp * self.vpp)
+        return np.asarray(holds.mean(axis=1) if self.schedule in BIDIRECTIONAL else holds.any(axis=1), dtype=np.float64)
 
 
 def _ranks(
@@ -215,15 +230,11 @@ def _ranks(
     select: Callable[[list[tuple[float, ...]]], list[int]],
 ) -> NDArray[np.float64]:
     """Selected ranks of one pipeline, rows of (rank, first, last, largest chunk, excess, layers per kind)."""
-    num_layers = len(layers_before) - 1
-    sizes = layout.layers_per_chunk(num_layers, mtp_layers=int(mtp_layers.sum()), head_layers=head_layers)
-    ends = np.minimum(np.cumsum(sizes), num_layers)
-    starts = np.concatenate([[0], ends[:-1]])
-    per_chunk = layers_before[ends] - layers_before[starts]
-    per_rank = per_chunk[layout.chunks].sum(axis=1)
+    per_chunk = layout.layers_of_each_kind(layers_before, mtp_layers=int(mtp_layers.sum()), head_layers=head_layers)
+    per_rank = per_chunk[layout.chunks].sum(axis=1) / (2 if layout.schedule in BIDIRECTIONAL else 1)
     first, last = layout.share(0), layout.share(-1)
     per_rank = per_rank + np.outer(last, mtp_layers)
-    chunks = np.array(sizes)[layout.chunks]
+    chunks = per_chunk.sum(axis=1)[layout.chunks]
     columns = [first, last, chunks.max(axis=1), layout.excess(chunks), per_rank]
     held = [tuple(row) for row in np.column_stack(columns).tolist()]
     return np.array([(rank, *held[rank]) for rank in select(held)], dtype=np.float64)
@@ -257,6 +268,22 @@ def stages(
         Decisions, scalars or arrays of one shape.
     """
     return _stages(model, (pp, vpp, schedule, vocabulary), select=_different)
+
+
+def virtual_stage_layers(
+    model: Model,
+    *,
+    pp: int,
+    vpp: int,
+    schedule: int = Schedule.ONE_F_ONE_B,
+    vocabulary: int = Vocabulary.ENDS,
+) -> NDArray[np.float64]:
+    """Layers of each kind of each virtual stage of one strategy in model order, MTP on the last: (pp * vpp, K)."""
+    before, mtp = _layers_before(model.layers, model.kinds), _layers_before(model.mtp_layers, model.kinds)[-1]
+    layout = _Layout(pp=pp, vpp=vpp, schedule=schedule, vocabulary=vocabulary)
+    layers = layout.layers_of_each_kind(before, mtp_layers=int(mtp.sum()), head_layers=head_layers(model))
+    layers[-1] += mtp
+    return layers.astype(np.float64)
 
 
 def every_stage(

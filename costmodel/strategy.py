@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Self
 
+import numpy as np
+
 
 class Decision(IntEnum):
     """A non-numeric decision; ordered, so that formulas can compare it in numpy arrays."""
@@ -110,8 +112,9 @@ class Schedule(Decision):
     In which order a pipeline rank works; ``costmodel.schedules`` has each one's idle time and chunks in flight.
 
     The zero-bubble ones (ZB) split the backward pass in two and do the weights' gradients where a rank would wait. The
-    V-shaped ones (``ZB_V``, ``V_HALF``) have two chunks per rank, the second in opposite order: the first rank holds
-    both ends of the model.
+    V-shaped ones (``ZB_V``, ``V_HALF``, ``DUALPIPEV``) have two chunks per rank, the second in opposite order: the
+    first rank holds both ends of the model. ``DUALPIPE`` sends half of the micro-batches from either end, so that a
+    rank holds two stages, and every stage is on two ranks.
     """
 
     ONE_F_ONE_B = 0
@@ -121,6 +124,8 @@ class Schedule(Decision):
     ZB_2P = 4
     ZB_V = 5
     V_HALF = 6
+    DUALPIPE = 7
+    DUALPIPEV = 8
 
     @property
     def text(self) -> str:
@@ -128,8 +133,11 @@ class Schedule(Decision):
         return "1f1b" if self is Schedule.ONE_F_ONE_B else self.name.lower()
 
 
-V_SHAPED = (Schedule.ZB_V, Schedule.V_HALF)
+V_SHAPED = (Schedule.ZB_V, Schedule.V_HALF, Schedule.DUALPIPEV)
 """Schedules whose second chunks run through the ranks backwards."""
+
+BIDIRECTIONAL = (Schedule.DUALPIPE,)
+"""Schedules whose ranks hold a stage for each direction: every stage is on two of them."""
 
 
 class Vocabulary(Decision):
@@ -181,6 +189,8 @@ class Strategy:
         ``tp * cp * pp * dp`` is the number of devices; experts fold over ``tp * cp * dp``.
     vpp
         Model chunks per pipeline rank; 1 is the plain schedule.
+    group
+        Micro-batches that pass through a chunk before the next one begins, where chunks interleave; 1 without them.
     mbs
         Sequences per micro-batch.
     sequence_parallel
@@ -211,6 +221,7 @@ class Strategy:
     ep: int
     etp: int
     vpp: int
+    group: int
     mbs: int
     sequence_parallel: bool
     schedule: Schedule
@@ -229,6 +240,17 @@ class Strategy:
     def decisions(self) -> dict[str, Any]:
         """Every decision of the whole pipeline by name, in the order of the fields."""
         return {name: getattr(self, name) for name in DECISIONS}
+
+
+def usual_group(*, pp: Any, vpp: Any) -> Any:
+    """
+    Micro-batches in a group unless told otherwise: as many as ranks where chunks interleave, else 1.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/model_parallel_config.py:448 (of megatron-core 0.16.1).
+    """
+    return 1 + (np.asarray(vpp) > 1) * (np.asarray(pp) - 1)
 
 
 DECISIONS: tuple[str, ...] = tuple(field.name for field in fields(Strategy) if field.name != "layout")

@@ -48,6 +48,7 @@ from planner.space import (
     needs,
     spread,
     strategy_of,
+    usual_groups,
 )
 
 MAX_STRAYS = 16
@@ -237,7 +238,7 @@ def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -
                 own = own[np.broadcast_to(np.asarray(tabulate(rule, problem.facts, {name: own})), own.shape)]
         strays = [value for value in chosen.get(name, ()) if value not in own][:MAX_STRAYS]
         domains[name] = column(name, [*own.tolist(), *strays])
-    return domains
+    return domains if "group" in chosen else domains | usual_groups(domains["pp"])
 
 
 # --- conflicts ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from costmodel.operators.source import operator_times
 from costmodel.operators.work import Operator
 from costmodel.parameters import active_parameters, mtp_parameters, parameters, whole_shape
 from costmodel.spec import Cluster, Dtype, Model
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Schedule, Sharding, Strategy, Vocabulary
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
 from costmodel.tables import Facts, num_microbatches
 from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from costmodel.validation import shown
@@ -262,7 +262,8 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
         The job.
     decisions
         Values by name, as job files spell them or as members of their enums. What is missing is what ``search.pin``
-        says, else: ``dp`` takes the devices that the other degrees leave; the other degrees are 1; sequence
+        says, else: ``dp`` takes the devices that the other degrees leave, ``group`` is ``pp`` where ``vpp`` is above 1,
+        the other degrees are 1; sequence
         parallelism is on where ``tp`` is above 1, optimizer states are sharded where weights have replicas
         (``dp * cp`` above 1); everything else is off.
 
@@ -392,6 +393,7 @@ def complete(facts: Facts, decisions: Mapping[str, int]) -> Strategy:
     dp = decisions.get("dp", facts.cluster.num_devices // (degree["tp"] * degree["cp"] * degree["pp"]))
     rest = {
         "dp": dp,
+        "group": usual_group(pp=degree["pp"], vpp=degree["vpp"]),
         "sequence_parallel": degree["tp"] > 1,
         "schedule": Schedule.ONE_F_ONE_B,
         "vocabulary": Vocabulary.ENDS,

@@ -21,7 +21,18 @@ from constraints.classes import Classes
 from constraints.limits import limit_rules, limited
 from constraints.rule import Flags, Holds, Ints, Rule, sentence
 from costmodel.spec import Experts
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, OVERLAPS, Recompute, Schedule, Sharding, Strategy, Vocabulary
+from costmodel.strategy import (
+    DECISIONS,
+    ENUMS,
+    FLAGS,
+    OVERLAPS,
+    Recompute,
+    Schedule,
+    Sharding,
+    Strategy,
+    Vocabulary,
+    usual_group,
+)
 from costmodel.tables import Facts, signature, tabulate
 from planner.problem import Problem
 
@@ -30,11 +41,24 @@ Columns = dict[str, NDArray[Any]]
 MAX_MICRO_BATCH_SIZE = 16
 """Largest micro-batch that the search tries unless the job says otherwise."""
 
-ROW_DECISIONS = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "mbs", "sequence_parallel", "schedule", "vocabulary")
+ROW_DECISIONS = (
+    "tp",
+    "cp",
+    "pp",
+    "dp",
+    "ep",
+    "etp",
+    "vpp",
+    "group",
+    "mbs",
+    "sequence_parallel",
+    "schedule",
+    "vocabulary",
+)
 
 FEATURES = DECISIONS[len(ROW_DECISIONS) :]
 
-GROWTH = ("pp", "schedule", "vocabulary", "vpp", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
+GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
 """Rows grow in this order: what the rules cut most comes first."""
 
 WORLD = frozenset({"tp", "cp", "pp", "dp"})
@@ -66,11 +90,18 @@ def vocabulary_is_at_the_ends(*, vocabulary: Ints) -> Holds:
     return vocabulary == Vocabulary.ENDS
 
 
+def groups_are_as_many_as_ranks(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
+    """Groups of micro-batches are as many as pipeline ranks (search.allow.group changes that)."""
+    answer: Holds = np.equal(group, usual_group(pp=pp, vpp=vpp))
+    return answer
+
+
 SEARCH_BOUNDS: dict[str, Rule] = {
     "mbs": micro_batches_are_small,
     "sequence_parallel": sequence_is_split_where_it_can_be,
     "schedule": pipelines_run_1f1b,
     "vocabulary": vocabulary_is_at_the_ends,
+    "group": groups_are_as_many_as_ranks,
 }
 """What the search leaves out by default, by the decision whose pin or allow lifts the bound."""
 
@@ -126,7 +157,7 @@ class Space:
     allowed
         Which features rows of a class may have; the classes on the first axis, then the features' axes in order.
     raw_size
-        Strategies before any rule, the number of devices apart: the product of the domains.
+        Strategies before any rule, the number of devices and usual groups apart: the product of the domains.
     """
 
     facts: Facts
@@ -245,7 +276,7 @@ def build_space(problem: Problem) -> Space:
         features=features,
         feature_class=classes[useful],
         allowed=allowed,
-        raw_size=_raw_size(problem.facts, domains, features),
+        raw_size=_raw_size(problem, domains, features),
     )
 
 
@@ -291,7 +322,13 @@ def row_domains(problem: Problem) -> Columns:
     search = problem.search
     chosen = limited(pin=search.pin, allow=search.allow)
     domains = default_domains(problem.facts) | {name: values for name, values in chosen.items() if name in GROWTH}
-    return {name: column(name, values) for name, values in domains.items() if name != "dp"}
+    columns = {name: column(name, values) for name, values in domains.items() if name != "dp"}
+    return columns if "group" in chosen else columns | usual_groups(columns["pp"])
+
+
+def usual_groups(pp: NDArray[np.int64]) -> Columns:
+    """Values of ``group`` that the job does not limit: as many as ranks, or 1."""
+    return {"group": np.unique([1, *pp.tolist()])}
 
 
 def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
@@ -299,7 +336,8 @@ def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
     Values of each degree that the job does not limit.
 
     tp: divisors of the devices up to the scale-up domain; cp, pp: all divisors; etp: 1 or a value of tp; ep: divisors
-    of the experts; vpp: up to one chunk per layer, embedding and head; mbs: small divisors of the global batch;
+    of the experts; vpp: up to one chunk per layer, embedding and head; group: a value of pp, 1 of which is none; mbs:
+    small divisors of the global batch;
     schedule and vocabulary: today's usual one.
     """
     devices = divisors(facts.cluster.num_devices)
@@ -313,6 +351,7 @@ def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
         "ep": divisors(experts) if experts else (1,),
         "etp": tp if experts else (1,),
         "vpp": tuple(range(1, facts.model.num_layers + 3)),
+        "group": devices,
         "mbs": tuple(value for value in batch if value <= MAX_MICRO_BATCH_SIZE),
         "sequence_parallel": (0, 1),
         "schedule": (Schedule.ONE_F_ONE_B,),
@@ -343,9 +382,11 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small.tolist(), *(number // small).tolist()}))
 
 
-def _raw_size(facts: Facts, domains: Mapping[str, NDArray[Any]], features: Columns) -> int:
-    """Combinations before any rule; only ``dp`` follows from the others."""
-    return prod(len(values) for values in (*domains.values(), *features.values()))
+def _raw_size(problem: Problem, domains: Mapping[str, NDArray[Any]], features: Columns) -> int:
+    """Combinations before any rule; ``dp`` follows from the others, and ``group`` where the job says nothing of it."""
+    chosen = limited(pin=problem.search.pin, allow=problem.search.allow)
+    counted = [values for name, values in domains.items() if name != "group" or name in chosen]
+    return prod(len(values) for values in (*counted, *features.values()))
 
 
 # --- rows --------------------------------------------------------------------------------------------------

@@ -337,7 +337,7 @@ def may_undercut(
 
 
 def _least_maximum(held: Held, values: Any, pipeline: Pipeline) -> Any:
-    """The least that the largest value of all ranks can be, as all layers behind the leading ones need a place; (C,)."""
+    """The least that the largest value of all ranks can be: all layers behind the leading ones need a place; (C,)."""
     rank, behind = held.contents.rank[held.starts], (held.num_layers - held.num_leading)[held.starts]
     num_placed = pipeline.num_layers - pipeline.num_leading
     largest, places = np.zeros(len(values)), []

@@ -25,9 +25,10 @@ from costmodel.layouts import (
     layout_cost,
     least_memory,
 )
-from costmodel.strategy import DECISIONS, Recompute, Schedule, Strategy, Vocabulary
+from costmodel.strategy import DECISIONS, Recompute, Schedule, Strategy, Vocabulary, usual_group
 from costmodel.tables import microbatches
-from planner.candidates import Ints, Memory, Tabulator, fits as memory_fits
+from planner.candidates import Ints, Memory, Tabulator
+from planner.candidates import fits as memory_fits
 from planner.problem import Problem, StageChoice
 from planner.space import FEATURES, Box, strategy_of
 from planner.stage_options import (
@@ -151,6 +152,7 @@ class StageSearch:
         columns = self.space.rows
         pipelined = (columns["pp"] > 1) | self.free
         usual = (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vocabulary"] == Vocabulary.ENDS)
+        usual &= columns["group"] == usual_group(pp=columns["pp"], vpp=columns["vpp"])
         rows = np.flatnonzero(pipelined & usual)
         if not len(rows):
             return rows
@@ -269,7 +271,9 @@ class StageSearch:
         limit = self.limit(one.outer)
         both = [least_of_each(values, one.held)[None] for values in (one.seconds, ending)]
         num_microbatches, limits = np.array([one.pipeline.num_microbatches]), np.array([limit])
-        if not may_undercut(one.held, *both, one.pipeline, num_microbatches=num_microbatches, limits=limits)[0]:
+        if not may_undercut(one.held, both[0], both[1], one.pipeline, num_microbatches=num_microbatches, limits=limits)[
+            0
+        ]:
             return
         slowest = limit * one.pipeline.vpp / (one.pipeline.weight_of_slowest + 1)
         options, which = options_of(one.held, one.seconds, ending, slowest=slowest)

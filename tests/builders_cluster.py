@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.spec import Cluster, Device, Model, Network, Precision, Profile, Workload
-from costmodel.strategy import Recompute, Schedule, Sharding, Strategy, Vocabulary
+from costmodel.strategy import Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
 from costmodel.tables import Facts
 
 GB = 10**9
@@ -66,7 +66,7 @@ def facts(model: Model, *, cluster: Cluster | None = None, workload: Workload | 
 
 
 def a_strategy(**changes: Any) -> Strategy:
-    """Everything is 1, off or none, but for the changes."""
+    """Everything is 1, off or none, but for the changes; groups are as usual."""
     decisions: dict[str, Any] = {
         "tp": 1,
         "cp": 1,
@@ -75,6 +75,7 @@ def a_strategy(**changes: Any) -> Strategy:
         "ep": 1,
         "etp": 1,
         "vpp": 1,
+        "group": int(usual_group(pp=changes.get("pp", 1), vpp=changes.get("vpp", 1))),
         "mbs": 1,
         "sequence_parallel": False,
         "schedule": Schedule.ONE_F_ONE_B,

@@ -12,7 +12,7 @@ import pandas as pd
 from costmodel import catalog
 from costmodel.layers import Shape, layer_operators
 from costmodel.spec import Cluster, Device, Network, Workload
-from costmodel.strategy import Recompute, Schedule, Sharding, Strategy, Vocabulary
+from costmodel.strategy import Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
 from costmodel.tables import Facts
 
 FOLDER = Path(__file__).parent
@@ -82,6 +82,7 @@ def llama_strategy(row: Any, *, optimizer: str, vpp: int, mbs: int = 2, **featur
         "ep": 1,
         "etp": 1,
         "vpp": vpp,
+        "group": int(usual_group(pp=int(row.p), vpp=vpp)),
         "mbs": mbs,
         "sequence_parallel": True,
         "schedule": Schedule.ONE_F_ONE_B,
@@ -143,6 +144,7 @@ def table8_strategy(row: Any) -> Strategy:
         ep=int(row.e),
         etp=1,
         vpp=64 // int(row.p),
+        group=int(usual_group(pp=int(row.p), vpp=64 // int(row.p))),
         mbs=int(row.mbs),
         sequence_parallel=False,
         schedule=Schedule.ONE_F_ONE_B,

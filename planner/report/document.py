@@ -69,6 +69,7 @@ def plan_document(plan: Plan) -> Plain:
     schedule = plan.schedule
     return {
         "step_time_seconds": plan.step_seconds,
+        "closed_form_step_time_seconds": plan.estimate.closed_form_seconds,
         "step_time_interval_seconds": [plan.interval.low_seconds, plan.interval.high_seconds],
         "step_time_interval_probability": COVERAGE,
         "step_time_interval_basis": plan.interval.basis,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from costmodel.strategy import DEGREES, OVERLAPS
+from costmodel.strategy import DEGREES, OVERLAPS, usual_group
 from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
 from planner.problem import decision_text
@@ -164,9 +164,11 @@ _LEGEND = (
 
 
 def _unusual(estimates: Sequence[Estimate]) -> tuple[str, ...]:
-    """Of schedule and vocabulary what any of the strategies has otherwise than usual."""
-    return tuple(
-        name for name in ("schedule", "vocabulary") if any(getattr(one.strategy, name) > 0 for one in estimates)
+    """Of groups, schedule and vocabulary what any of the strategies has otherwise than usual."""
+    strategies = [one.strategy for one in estimates]
+    groups = ("group",) if any(one.group != usual_group(pp=one.pp, vpp=one.vpp) for one in strategies) else ()
+    return groups + tuple(
+        name for name in ("schedule", "vocabulary") if any(getattr(one, name) > 0 for one in strategies)
     )
 
 
@@ -175,7 +177,7 @@ def _decisions(estimate: Estimate, unusual: Sequence[str]) -> tuple[str, ...]:
     return (
         *(str(getattr(strategy, name)) for name in DEGREES),
         str(estimate.num_microbatches),
-        *(getattr(strategy, name).text for name in unusual),
+        *(getattr(getattr(strategy, name), "text", str(getattr(strategy, name))) for name in unusual),
         "yes" if strategy.sequence_parallel else "no",
         strategy.sharding.text,
         strategy.recompute.text,

@@ -11,7 +11,7 @@ from constraints.microbatches import global_batch_splits_over_ranks
 from constraints.topology import virtual_stages_hold_something
 from costmodel.errors import SpecError
 from costmodel.spec import Experts, Model
-from costmodel.strategy import V_SHAPED, Recompute, Schedule, Sharding, Strategy, Vocabulary
+from costmodel.strategy import V_SHAPED, Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
 from costmodel.tables import Facts, tabulate
 from planner.runs.architectures import Unpredictable
 from planner.runs.facts import OFFLOADED_LAYERS
@@ -99,6 +99,7 @@ def strategy_of(run: Run, facts: Facts) -> Strategy:
         ep=run.ep,
         etp=_expert_tp(run, dp),
         vpp=vpp,
+        group=int(usual_group(pp=run.pp, vpp=vpp)),
         mbs=_microbatch(run),
         sequence_parallel=sequence_parallel,
         schedule=schedule,

@@ -81,11 +81,33 @@ CASES = (
         allowed={"vpp": 2, "schedule": Schedule.ZB_V},
         refused={"vpp": 2, "schedule": Schedule.ZB_H1},
     ),
+    Case(rule=schedules.only_chunks_pass_in_groups, allowed={"group": 1}, refused={"group": 2}),
+    Case(
+        rule=schedules.groups_reach_through_the_pipeline,
+        allowed={"pp": 4, "vpp": 2, "group": 6},
+        refused={"pp": 4, "vpp": 2, "group": 3},
+    ),
     # 128 sequences on 16 ranks are 8 micro-batches
     Case(
         rule=schedules.long_warmups_need_microbatches,
         allowed={"dp": 16, "pp": 4, "schedule": Schedule.ZB_2P},
         refused={"dp": 16, "pp": 8, "schedule": Schedule.ZB_2P},
+    ),
+    Case(
+        rule=schedules.two_ways_need_microbatches,
+        allowed={"dp": 16, "pp": 4, "schedule": Schedule.DUALPIPE},
+        refused={"dp": 16, "pp": 8, "schedule": Schedule.DUALPIPE},
+    ),
+    Case(
+        rule=schedules.two_ends_have_even_ranks,
+        allowed={"pp": 4, "schedule": Schedule.DUALPIPE},
+        refused={"pp": 3, "schedule": Schedule.DUALPIPE},
+    ),
+    # 128 sequences on 128 ranks are one micro-batch
+    Case(
+        rule=schedules.two_ends_share_the_microbatches,
+        allowed={"dp": 16, "schedule": Schedule.DUALPIPE},
+        refused={"dp": 128, "schedule": Schedule.DUALPIPE},
     ),
     Case(
         rule=schedules.vocabulary_moves_in_a_pipeline,
@@ -195,9 +217,15 @@ CASES = (
     Case(rule=memory.fits_in_host_memory, allowed={"host_bytes": 200.0 * GB}, refused={"host_bytes": 201.0 * GB}),
     # 128 sequences on 16 ranks are 8 micro-batches
     Case(
+        rule=frameworks.interleaved_groups_fit_the_step,
+        allowed={"dp": 16, "pp": 4, "vpp": 2, "group": 8},
+        refused={"dp": 16, "pp": 4, "vpp": 2, "group": 9},
+    ),
+    # a rest of 3 micro-batches passes through 3 ranks, one of 2 does not
+    Case(
         rule=frameworks.interleaving_needs_whole_groups_of_microbatches,
-        allowed={"dp": 16, "pp": 4, "vpp": 2},
-        refused={"dp": 16, "pp": 3, "vpp": 2},
+        allowed={"dp": 16, "pp": 3, "vpp": 2, "group": 5},
+        refused={"dp": 16, "pp": 3, "vpp": 2, "group": 3},
     ),
     Case(
         rule=frameworks.two_rank_interleaving_needs_pp_overlap,
@@ -318,9 +346,9 @@ def test_arrays_equal_scalars(rule, model):
 def random_decisions(rows: int) -> dict[str, np.ndarray]:
     """Random values of every decision, most strategies forbidden."""
     rng = np.random.default_rng(7)
-    degrees = {name: rng.choice([1, 2, 3, 4, 8, 12, 16], rows) for name in DECISIONS[:8]}
+    degrees = {name: rng.choice([1, 2, 3, 4, 8, 12, 16], rows) for name in DECISIONS[:9]}
     enums = {name: rng.integers(0, len(kind), rows) for name, kind in ENUMS.items()}
-    flags = {name: rng.random(rows) < 0.5 for name in DECISIONS[8:] if name not in enums}
+    flags = {name: rng.random(rows) < 0.5 for name in DECISIONS[9:] if name not in enums}
     return degrees | enums | flags | {name: rng.random(rows) * 300 * GB for name in NO_BYTES}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.spec import Cluster, Model
-from costmodel.strategy import DECISIONS, ENUMS, Recompute, Schedule, Sharding, Strategy, Vocabulary
+from costmodel.strategy import DECISIONS, ENUMS, Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
 from costmodel.tables import Facts
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_cluster, a_workload, facts
@@ -99,7 +99,8 @@ def random_degrees(model: Model, num: int, *, seed: int, gbs: int = 256) -> dict
         fits &= (drawn["sequence_parallel"] == 1) | (tp == 1)
     index = np.flatnonzero(fits)[:num]
     assert len(index) == num, "Too few random strategies fit."
-    return {name: values[index] for name, values in drawn.items()}
+    degrees = {name: values[index] for name, values in drawn.items()}
+    return degrees | {"group": usual_group(pp=degrees["pp"], vpp=degrees["vpp"])}
 
 
 def random_strategies(model: Model, num: int, *, seed: int) -> dict[str, NDArray[np.int64]]:

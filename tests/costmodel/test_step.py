@@ -28,7 +28,7 @@ from costmodel.step import (
     pp_seconds,
     update_seconds,
 )
-from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary, usual_group
 from costmodel.tables import Facts, lookup
 from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import (
@@ -258,7 +258,7 @@ def test_weights_that_nothing_overlaps_are_waited_for():
     decisions = a_strategy(dp=8, sharding=Sharding.OPTIMIZER).decisions()
     alone = data_parallel_seconds(given, decisions, held)
 
-    left = dp_seconds(given, {**decisions, "dp_overlap": True}, held, np.ones(1))
+    left = dp_seconds(given, {**decisions, "dp_overlap": True}, held)
 
     assert left == pytest.approx(alone.gather + alone.reduce / alone.pieces)
 
@@ -274,7 +274,7 @@ def test_sharded_weights_wait_for_each_micro_batch():
     decisions = a_strategy(dp=8, mbs=1, sharding=Sharding.WEIGHTS).decisions()
     alone = data_parallel_seconds(given, decisions, held)
 
-    left = dp_seconds(given, {**decisions, "dp_overlap": True}, held, np.ones(1))
+    left = dp_seconds(given, {**decisions, "dp_overlap": True}, held)
 
     assert alone.pieces == pytest.approx([DENSE.num_layers])
     assert left == pytest.approx((alone.reduce + alone.gather) / DENSE.num_layers)
@@ -527,7 +527,7 @@ def test_replicated_gradients_are_summed_before_the_update():
     held = every_stage(DENSE, pp=1, vpp=1)
     backward = 14 * float(lookup(layer_seconds, given, decisions).backward[0])
 
-    plain, overlapped = (dp_seconds(given, {**decisions, "dp_overlap": on}, held, np.ones(1)) for on in (False, True))
+    plain, overlapped = (dp_seconds(given, {**decisions, "dp_overlap": on}, held) for on in (False, True))
 
     assert plain - overlapped > 0
     assert plain - overlapped <= backward
@@ -597,6 +597,7 @@ def random_schedules(model: Model, num: int, *, seed: int) -> dict[str, Any]:
     strategies["schedule"] = rng.integers(0, len(Schedule), num)
     strategies["vocabulary"] = rng.integers(0, len(Vocabulary), num)
     strategies["vpp"] = np.where(np.isin(strategies["schedule"], V_SHAPED), 2, 1)
+    strategies["group"] = usual_group(pp=strategies["pp"], vpp=strategies["vpp"])
     return strategies
 
 
@@ -607,7 +608,7 @@ def test_schedules_in_tables_cost_what_each_alone_costs():
     table = cost(given, strategies)
     alone = [one_of(strategies, index) for index in range(100)]
 
-    assert table.step_seconds == pytest.approx([estimate(given, one).step_seconds for one in alone], rel=1e-12)
+    assert table.step_seconds == pytest.approx([estimate(given, one).closed_form_seconds for one in alone], rel=1e-12)
     assert table.device_bytes == pytest.approx([estimate(given, one).device_bytes for one in alone], rel=1e-12)
     assert (lower_bound_seconds(given, strategies) <= table.step_seconds * (1 + 1e-12)).all()
 

@@ -1,7 +1,8 @@
 """
-A discrete-event simulator of pipelines: the oracle of ``costmodel.pipeline`` and ``costmodel.schedules``.
+A naive discrete-event simulator of pipelines: the oracle of ``costmodel.simulator`` and ``costmodel.pipeline``.
 
-It knows no formula, only the order in which each rank works and what a pass waits for. The order here is Megatron-LM's
+It asks every rank again and again whether its next pass can start. It knows no formula, only the order in which each
+rank works and what a pass waits for. The order here is Megatron-LM's
 plain and interleaved 1F1B (megatron-core 0.16.1, ``megatron/core/pipeline_parallel/schedules.py``:
 ``get_pp_rank_microbatches``, ``get_schedule_table``); ``schedule_orders`` has the others.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
 
@@ -26,6 +27,10 @@ class Pass(NamedTuple):
     def is_forward(self) -> bool:
         """Whether it is a forward pass."""
         return self.kind == FORWARD
+
+
+Block: TypeAlias = Pass | tuple[Pass, ...]
+"""A pass, or several that start together and end together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +84,7 @@ def simulate(
 
 
 def play(
-    work: Sequence[Sequence[Pass]],
+    work: Sequence[Sequence[Block]],
     seconds: dict[str, Sequence[float]],
     *,
     hop_seconds: float = 0.0,
@@ -100,41 +105,45 @@ def play(
         Whether the sender does nothing else meanwhile; else transfers run beside computation.
     """
     last = len(seconds[FORWARD]) - 1
-    rank_of = {one.stage: rank for rank, passes in enumerate(work) for one in passes}
+    blocks = [[one if type(one) is tuple else (one,) for one in passes] for passes in work]
+    rank_of = {one: rank for rank, own in enumerate(blocks) for block in own for one in block}
     ends: dict[Pass, float] = {}
     clock, position, begins = [0.0] * len(work), [0] * len(work), [float("inf")] * len(work)
     progress = True
     while progress:
         progress = False
-        for rank, passes in enumerate(work):
-            while position[rank] < len(passes):
-                now = passes[position[rank]]
-                before = predecessors(now, last=last)
+        for rank, own in enumerate(blocks):
+            while position[rank] < len(own):
+                block = own[position[rank]]
+                before = [other for one in block for other in predecessors(one, last=last) if other not in block]
                 if any(one not in ends for one in before):
                     break
-                ready = max((ends[one] + (rank_of[one.stage] != rank) * hop_seconds for one in before), default=0.0)
+                ready = max((ends[one] + (rank_of[one] != rank) * hop_seconds for one in before), default=0.0)
                 start = max(clock[rank], ready)
                 begins[rank] = min(begins[rank], start)
-                ends[now] = start + seconds[now.kind][now.stage]
-                clock[rank] = ends[now] + hop_blocks * sends(now, last=last) * hop_seconds
+                end = start + sum(seconds[one.kind][one.stage] for one in block)
+                ends |= dict.fromkeys(block, end)
+                waited_for = any(rank_of[other] != rank for one in block for other in successors(one, last=last))
+                clock[rank] = end + hop_blocks * waited_for * hop_seconds
                 position[rank] += 1
                 progress = True
-    assert all(done == len(passes) for done, passes in zip(position, work, strict=True)), "The schedule deadlocks."
-    last_ends = [max(ends[one] for one in passes) for passes in work]
+    assert all(done == len(own) for done, own in zip(position, blocks, strict=True)), "The schedule deadlocks."
+    last_ends = [max(ends[one] for block in own for one in block) for own in blocks]
     return Timeline(
         seconds=max(ends.values()),
         spans=tuple(end - begin for end, begin in zip(last_ends, begins, strict=True)),
-        peak_chunks=tuple(map(peak, work)),
+        peak_chunks=tuple(peak([one for block in own for one in block]) for own in blocks),
     )
 
 
-def order(rank: int, *, pp: int, vpp: int, num_microbatches: int) -> list[Pass]:
+def order(rank: int, *, pp: int, vpp: int, num_microbatches: int, group: int | None = None) -> list[Pass]:
     """
     Everything that one rank does, in order: warm-up forwards, one forward and one backward in turn, the rest.
 
-    Groups of pp micro-batches pass through a rank's first chunk, then through its second, and so on.
+    Groups of pp micro-batches, or as many as told, pass through a rank's first chunk, then through its second, and so
+    on.
     """
-    group = pp if vpp > 1 else num_microbatches
+    group = (group or pp) if vpp > 1 else num_microbatches
     visits = [
         (chunk, microbatch)
         for start in range(0, num_microbatches, group)
@@ -143,16 +152,16 @@ def order(rank: int, *, pp: int, vpp: int, num_microbatches: int) -> list[Pass]:
     ]
     forwards = [Pass(FORWARD, chunk * pp + rank, microbatch) for chunk, microbatch in visits]
     backwards = [Pass(BACKWARD, (vpp - 1 - chunk) * pp + rank, microbatch) for chunk, microbatch in visits]
-    warmup = min(warmup_chunks(rank, pp=pp, vpp=vpp), len(forwards))
+    warmup = min(warmup_chunks(rank, pp=pp, vpp=vpp, group=group), len(forwards))
     steady = [one for pair in zip(forwards[warmup:], backwards, strict=False) for one in pair]
     return [*forwards[:warmup], *steady, *backwards[len(forwards) - warmup :]]
 
 
-def warmup_chunks(rank: int, *, pp: int, vpp: int) -> int:
+def warmup_chunks(rank: int, *, pp: int, vpp: int, group: int) -> int:
     """Forward chunks before the first backward one."""
     if vpp == 1:
         return pp - rank - 1
-    return 2 * (pp - rank - 1) + (vpp - 1) * pp
+    return 2 * (pp - rank - 1) + (vpp - 1) * group
 
 
 def predecessors(now: Pass, *, last: int) -> tuple[Pass, ...]:
@@ -165,9 +174,13 @@ def predecessors(now: Pass, *, last: int) -> tuple[Pass, ...]:
     return (own,)
 
 
-def sends(now: Pass, *, last: int) -> bool:
-    """Whether another rank waits for it."""
-    return now.kind != WEIGHT and now.stage != (last if now.is_forward else 0)
+def successors(now: Pass, *, last: int) -> tuple[Pass, ...]:
+    """What other virtual stages do with its result."""
+    if now.kind == FORWARD and now.stage < last:
+        return (Pass(FORWARD, now.stage + 1, now.microbatch),)
+    if now.kind == BACKWARD and now.stage > 0:
+        return (Pass(BACKWARD, now.stage - 1, now.microbatch),)
+    return ()
 
 
 def peak(passes: Sequence[Pass]) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
+from costmodel.strategy import Schedule
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, WEIGHT, Pass
 
 V_HALF_SLOTS = (2, 1, 2, 1)
@@ -124,3 +126,14 @@ def v_half(rank: int, *, pp: int, num_microbatches: int) -> list[Pass]:
         for one in range(num_microbatches)
     ]
     return [one for _, one in sorted(placed)]
+
+
+ORDERS: dict[Schedule, Callable[[int, int, int], list[Pass]]] = {
+    Schedule.GPIPE: lambda r, p, m: gpipe(r, num_microbatches=m),
+    Schedule.ZB_H1: lambda r, p, m: zero_bubble(r, num_microbatches=m, warmup=p - r, delay=r),
+    Schedule.ZB_H2: lambda r, p, m: zero_bubble(r, num_microbatches=m, warmup=2 * (p - r) - 1, delay=2 * r),
+    Schedule.ZB_2P: lambda r, p, m: zero_bubble(r, num_microbatches=m, warmup=2 * (p - r) - 1, delay=3 * r),
+    Schedule.ZB_V: lambda r, p, m: zb_v(r, pp=p, num_microbatches=m),
+    Schedule.V_HALF: lambda r, p, m: v_half(r, pp=p, num_microbatches=m),
+}
+"""The order of rank r of p for m micro-batches."""

@@ -118,6 +118,7 @@ def enumerate_degrees(problem: Problem) -> Iterator[dict[str, Any]]:
             "ep": range(1, 9),
             "etp": {1, tp},
             "vpp": range(1, facts.model.num_layers + 3),
+            "group": {1, pp},
             "mbs": range(1, min(batch, 16) + 1),
             "sequence_parallel": (int(tp > 1),),
             "schedule": (Schedule.ONE_F_ONE_B,),
@@ -242,6 +243,8 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         allow["schedule"] = tuple(Schedule)
     if chooser.random() < 0.1:
         allow["vocabulary"] = tuple(Vocabulary)
+    if chooser.random() < 0.2:
+        allow["group"] = (1, 2, 3, 4)
     forbid = [{"mbs": 1}, {"pp": 2, "recompute": 0}, {"tp": 2, "cp": 2}, {"sharding": 1, "optimizer_offload": 1}]
     return limits_of(
         pin=pin,

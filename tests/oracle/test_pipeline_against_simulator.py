@@ -18,7 +18,7 @@ from costmodel.pipeline import (
     warmup_seconds,
 )
 from costmodel.stages import layers_per_chunk
-from tests.oracle.pipeline_simulator import order, simulate
+from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, order, play, simulate
 
 NUM_LAYERS = (126, 61, 94, 80, 62)
 """Llama 3 405B, DeepSeek-V3, Qwen3-235B, Llama 3 70B, 61 layers and one of multi-token prediction."""
@@ -138,6 +138,24 @@ def test_chunks_in_flight_on_every_rank():
         )
 
         assert tuple(formula) == peaks
+
+
+def test_larger_groups_idle_as_long_and_hold_more():
+    """300 random interleaved pipelines: groups of g make the bubble of groups of p, and (v - 1)(g - p) more chunks."""
+    random, seen = Random(3), 0
+    while seen < 300:
+        pp, vpp = random.randint(2, 8), random.randint(2, 4)
+        group, m = random.randint(pp, 3 * pp), random.randint(pp, 6 * pp)
+        if group > m or 0 < m % group < pp:
+            continue
+        seen += 1
+        backward = [random.uniform(0.5, 4)] * (pp * vpp)
+        degrees = {"pp": pp, "vpp": vpp, "num_microbatches": m, "group": group}
+        work = [order(rank, **degrees) for rank in range(pp)]
+        timeline = play(work, {FORWARD: [1.0] * (pp * vpp), BACKWARD: backward})
+
+        assert timeline.seconds == pytest.approx((m * vpp + pp - 1) * (1 + backward[0]), rel=1e-9)
+        assert timeline.peak_chunks == tuple(chunks_in_flight(**degrees, rank=np.arange(pp)))
 
 
 def test_three_phases_add_up():

@@ -1,134 +1,179 @@
-"""Every formula of ``costmodel.schedules`` against its order of passes, played through."""
+"""Every formula of ``costmodel.schedules`` against its order of passes, played through, and the published figures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from costmodel.schedules import Passes, chunks_alive, idle_seconds
+from costmodel.orders import has_order
+from costmodel.schedules import Passes, chunks_alive, idle_seconds, parameter_copies
+from costmodel.simulator import Timeline, simulate
 from costmodel.strategy import V_SHAPED, Schedule, Vocabulary
-from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, WEIGHT, Pass, Timeline, order, play
-from tests.oracle.schedule_orders import gpipe, v_half, zb_v, zero_bubble
 
-ORDERS: dict[Schedule, Callable[[int, int, int], list[Pass]]] = {
-    Schedule.ONE_F_ONE_B: lambda r, p, m: order(r, pp=p, vpp=1, num_microbatches=m),
-    Schedule.GPIPE: lambda r, p, m: gpipe(r, num_microbatches=m),
-    Schedule.ZB_H1: lambda r, p, m: zero_bubble(r, num_microbatches=m, warmup=p - r, delay=r),
-    Schedule.ZB_H2: lambda r, p, m: zero_bubble(r, num_microbatches=m, warmup=2 * (p - r) - 1, delay=2 * r),
-    Schedule.ZB_2P: lambda r, p, m: zero_bubble(r, num_microbatches=m, warmup=2 * (p - r) - 1, delay=3 * r),
-    Schedule.ZB_V: lambda r, p, m: zb_v(r, pp=p, num_microbatches=m),
-    Schedule.V_HALF: lambda r, p, m: v_half(r, pp=p, num_microbatches=m),
-}
-"""The order of rank r of p for m micro-batches."""
+EVERY = pytest.mark.parametrize("schedule", list(Schedule), ids=lambda one: one.text)
 
-EXACT = [one for one in Schedule if one != Schedule.V_HALF]
+NUM_CASES = 1000
+
+MOST_BLOCKS = 2000
+"""Ranks, chunks and micro-batches of one case multiplied; what keeps these tests fast."""
 
 
-def played(schedule: Schedule, seconds: dict[str, list[float]], *, pp: int, num_microbatches: int) -> Timeline:
-    """A step; seconds are those of every virtual stage. 1F1B and GPipe do the whole backward pass at once."""
-    work = [ORDERS[schedule](rank, pp, num_microbatches) for rank in range(pp)]
-    if not any(one.kind == WEIGHT for one in work[0]):
-        whole = [b + w for b, w in zip(seconds[BACKWARD], seconds[WEIGHT], strict=True)]
-        return play(work, {FORWARD: seconds[FORWARD], BACKWARD: whole})
-    return play(work, seconds)
+def chunks(schedule: Schedule, *, interleaved: int = 1) -> int:
+    """Chunks per rank."""
+    return 2 if schedule in V_SHAPED else interleaved if schedule == Schedule.ONE_F_ONE_B else 1
 
 
-def equal(
-    schedule: Schedule, forward: float, backward: float, weight: float, *, pp: int, m: int
-) -> tuple[float, float]:
-    """Idle seconds of equal ranks: formula and simulator. The arguments are of a whole rank."""
-    vpp = 2 if schedule in V_SHAPED else 1
-    stages = {
-        kind: [seconds / vpp] * (pp * vpp)
-        for kind, seconds in ((FORWARD, forward), (BACKWARD, backward), (WEIGHT, weight))
-    }
-    timeline = played(schedule, stages, pp=pp, num_microbatches=m)
-    rank = Passes(forward=forward, backward=backward, weight=weight)
-    every = Passes(forward=pp * forward, backward=pp * backward, weight=pp * weight)
-    formula = idle_seconds(rank, every, pp=pp, vpp=vpp, num_microbatches=m, schedule=int(schedule))
-    return float(formula), max(timeline.spans) - m * (forward + backward + weight)
+def played(schedule: Schedule, rank: Passes, *, pp: int, vpp: int, m: int) -> Timeline:
+    """A step of equal ranks, whose passes are given."""
+    stages = {kind: [getattr(rank, kind) / vpp] * (pp * vpp) for kind in ("forward", "backward", "weight")}
+    return simulate(schedule, **stages, pp=pp, vpp=vpp, num_microbatches=m)
 
 
-def test_orders_are_complete():
-    """Every schedule's every rank does each pass of each of its stages once."""
-    for schedule, of_rank in ORDERS.items():
-        for rank in range(4):
-            work = of_rank(rank, 4, 12)
-            num_kinds = 2 if schedule <= Schedule.GPIPE else 3
-
-            assert len(work) == len(set(work)) == 12 * num_kinds * (2 if schedule in V_SHAPED else 1)
+def formula(schedule: Schedule, rank: Passes, *, pp: int, vpp: int, m: int) -> float:
+    """Idle seconds of equal ranks."""
+    every = Passes(forward=pp * rank.forward, backward=pp * rank.backward, weight=pp * rank.weight)
+    return float(idle_seconds(rank, every, pp=pp, vpp=vpp, num_microbatches=m, schedule=int(schedule)))
 
 
-@pytest.mark.parametrize("schedule", EXACT, ids=lambda one: one.text)
+def random_case(schedule: Schedule, random: Random) -> dict[str, int]:
+    """A pipeline that fills: at least three micro-batches per rank; whole groups of them where chunks interleave."""
+    while True:
+        pp, vpp = random.randint(2, 24), chunks(schedule, interleaved=random.choice((1, 1, 2, 3, 4)))
+        groups = schedule == Schedule.ONE_F_ONE_B and vpp > 1
+        m = pp * random.randint(1, 4) if groups else random.randint(3 * pp, 6 * pp)
+        if has_order(schedule, pp=pp, vpp=vpp, num_microbatches=m) and pp * vpp * m <= MOST_BLOCKS:
+            return {"pp": pp, "vpp": vpp, "m": m}
+
+
+@EVERY
 def test_idle_time_of_equal_ranks(schedule):
-    """200 random pipelines: the formula is what the order makes, where W is at most F and F at most B."""
+    """1,000 random pipelines: the formula is what the order makes, for W <= F <= B <= 1.5 F."""
     random = Random(int(schedule))
-    for _ in range(200):
-        pp = random.randint(2, 10)
+    for _ in range(NUM_CASES):
         weight = random.uniform(0.5, 1)
         forward = weight * random.uniform(1, 2)
-        backward = forward * random.uniform(1, 1.5)
-        formula, simulated = equal(schedule, forward, backward, weight, pp=pp, m=random.randint(3 * pp, 6 * pp))
+        rank = Passes(forward=forward, backward=forward * random.uniform(1, 1.5), weight=weight)
+        case = random_case(schedule, random)
+        idle = max(played(schedule, rank, **case).spans) - case["m"] * rank.total
 
-        assert formula == pytest.approx(simulated, abs=1e-9)
-
-
-PUBLISHED = {
-    Schedule.ONE_F_ONE_B: 3.0,
-    Schedule.GPIPE: 3.0,
-    Schedule.ZB_H1: 1.0,
-    Schedule.ZB_H2: 0.0,
-    Schedule.ZB_2P: 0.0,
-    Schedule.ZB_V: 0.0,
-}
-"""Idle time over p - 1 where F = B = W = 1 (arXiv 2401.10241, section 3; 2405.15362, Table 1)."""
+        assert formula(schedule, rank, **case) == pytest.approx(idle, abs=1e-9, rel=1e-9)
 
 
-@pytest.mark.parametrize("schedule", EXACT, ids=lambda one: one.text)
-def test_published_bubbles(schedule):
-    """F = B = W = 1, eight ranks: 21, 21, 7, and none."""
-    formula, simulated = equal(schedule, 1.0, 1.0, 1.0, pp=8, m=32)
+# --- published figures -------------------------------------------------------------------------------------
 
-    assert formula == pytest.approx(7 * PUBLISHED[schedule])
-    assert simulated == pytest.approx(7 * PUBLISHED[schedule])
+
+class Published(NamedTuple):
+    """
+    A row of the papers' tables for p ranks, m micro-batches and v chunks; F, B and W as theirs: B is whole, W in it.
+
+    ``alive`` are chunk activations on rank r; a chunk is a rank's 1 / v of the model (a stage of DeepSeek's tables).
+    """
+
+    schedule: Schedule
+    vpp: int
+    bubble: Callable[..., float]
+    alive: Callable[..., int]
+    parameters: int = 1
+
+
+PUBLISHED = (
+    # Huang et al. 2019
+    Published(Schedule.GPIPE, 1, lambda p, F, B, W: (p - 1) * (F + B), lambda p, r, m: m),
+    # Narayanan et al. 2021, PipeDream-Flush
+    Published(Schedule.ONE_F_ONE_B, 1, lambda p, F, B, W: (p - 1) * (F + B), lambda p, r, m: min(p - r, m)),
+    # SC21, section 2.2.2, F and B of a whole rank; warm-up of Megatron-LM
+    Published(
+        Schedule.ONE_F_ONE_B, 3, lambda p, F, B, W: (p - 1) * (F + B) / 3, lambda p, r, m: 2 * (p - r - 1) + 2 * p + 1
+    ),
+    # arXiv 2401.10241, whose B is that of inputs alone: (p - 1)(F + B - W), (p - 1)(F + B - 2 W)
+    Published(Schedule.ZB_H1, 1, lambda p, F, B, W: (p - 1) * (F + B - 2 * W), lambda p, r, m: p),
+    Published(Schedule.ZB_H2, 1, lambda p, F, B, W: (p - 1) * (F + B - 3 * W), lambda p, r, m: 2 * p - 1),
+    # arXiv 2405.15362: none where F = B = W, p micro-batches of two chunks
+    Published(Schedule.ZB_V, 2, lambda p, F, B, W: 0.0, lambda p, r, m: 2 * p),
+    # arXiv 2412.19437, Table 2, with F&B = F + B
+    Published(
+        Schedule.DUALPIPE, 1, lambda p, F, B, W: (p / 2 - 1) * (F + B + B - 3 * W), lambda p, r, m: p + 1, parameters=2
+    ),
+    # DeepSeek's table counts stages, 2 p of them on p ranks, and two stages per rank: the chunks of a V
+    Published(Schedule.DUALPIPEV, 2, lambda p, F, B, W: (p - 1) * (F + B + B - 3 * W) / 2, lambda p, r, m: 2 * p + 1),
+)
+
+TIMES = ((1.0, 2.0, 1.0), (2.0, 4.0, 2.0), (1.0, 1.75, 0.75))
+"""F, whole B and W of a rank for which the papers' figures hold: F is B - W; in the last one W is shorter."""
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: f"{row.schedule.text}-{row.vpp}")
+@pytest.mark.parametrize("pp", [4, 8, 16])
+def test_published_figures_are_met(row, pp):
+    """Bubble by formula and as played, activations of every rank by formula and as played, parameters."""
+    case = {"pp": pp, "vpp": row.vpp, "m": 4 * pp}
+    times = TIMES[:2] if row.schedule == Schedule.ZB_V else TIMES
+    for forward, both, weight in times:
+        rank = Passes(forward=forward, backward=both - weight, weight=weight)
+        timeline = played(row.schedule, rank, **case)
+        bubble = row.bubble(pp, forward, both, weight)
+
+        assert formula(row.schedule, rank, **case) == pytest.approx(bubble)
+        assert max(timeline.spans) - case["m"] * rank.total == pytest.approx(bubble)
+
+    alive = [row.alive(pp, r, 4 * pp) for r in range(pp)]
+    counted = chunks_alive(
+        pp=pp,
+        vpp=row.vpp,
+        num_microbatches=4 * pp,
+        rank=np.arange(pp),
+        schedule=int(row.schedule),
+        vocabulary=int(Vocabulary.ENDS),
+    )
+
+    assert list(timeline.peak_chunks) == alive
+    assert counted.tolist() == alive
+    assert parameter_copies(schedule=int(row.schedule)) == row.parameters
+
+
+@pytest.mark.parametrize(
+    ("schedule", "per_rank"), [(Schedule.ONE_F_ONE_B, 3), (Schedule.ZB_H1, 1), (Schedule.ZB_H2, 0), (Schedule.ZB_2P, 0)]
+)
+def test_zero_bubble(schedule, per_rank):
+    """F = 1, B = 2, W = 1: 3 (p - 1), p - 1, and none (arXiv 2401.10241, sections 2 and 3)."""
+    rank = Passes(forward=1.0, backward=1.0, weight=1.0)
+    for pp in (2, 4, 8, 16):
+        assert formula(schedule, rank, pp=pp, vpp=1, m=4 * pp) == pytest.approx(per_rank * (pp - 1), abs=1e-9)
 
 
 @pytest.mark.parametrize("pp", [4, 8, 16, 32])
 def test_v_half_where_all_passes_are_equal(pp):
     """13 p - 8 slots of 24: a little more than half of 1F1B's (p - 1) (F + B + W)."""
-    formula, simulated = equal(Schedule.V_HALF, 1.0, 1.0, 1.0, pp=pp, m=4 * pp)
+    rank = Passes(forward=1.0, backward=1.0, weight=1.0)
+    idle = max(played(Schedule.V_HALF, rank, pp=pp, vpp=2, m=4 * pp).spans) - 4 * pp * 3
 
-    assert formula == pytest.approx(simulated)
-    assert 0.5 * 3 * (pp - 1) < simulated < 0.62 * 3 * (pp - 1)
+    assert idle == pytest.approx((13 * pp - 8) / 24 * 3)
+    assert formula(Schedule.V_HALF, rank, pp=pp, vpp=2, m=4 * pp) == pytest.approx(idle)
+    assert 0.5 * 3 * (pp - 1) < idle < 0.62 * 3 * (pp - 1)
 
 
-def test_v_half_where_passes_differ():
-    """F and B a tenth or a fifth longer than W, as in transformers: up to 12 % more idle time than counted."""
-    for pp in (4, 8, 16, 24):
-        for forward, backward, weight in ((1.1, 1.1, 1.0), (1.1, 1.2, 1.0), (1.0, 1.2, 1.0)):
-            formula, simulated = equal(Schedule.V_HALF, forward, backward, weight, pp=pp, m=4 * pp)
-
-            assert 0.88 * simulated < formula <= simulated
+# --- unequal ranks, and the rest ---------------------------------------------------------------------------
 
 
 def test_unequal_ranks():
     """The last rank slower by a head: the zero-bubble formulas are upper bounds, at most 6 % of the step above."""
     for schedule in (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_2P):
         for pp, head in ((4, 0.3), (8, 0.3), (8, 1.0)):
-            stages = {kind: [1.0] * (pp - 1) + [1.0 + head] for kind in (FORWARD, BACKWARD, WEIGHT)}
-            timeline = played(schedule, stages, pp=pp, num_microbatches=4 * pp)
+            stages = {kind: [1.0] * (pp - 1) + [1.0 + head] for kind in ("forward", "backward", "weight")}
+            timeline = simulate(schedule, **stages, pp=pp, vpp=1, num_microbatches=4 * pp)
             slowest = Passes(forward=1 + head, backward=1 + head, weight=1 + head)
             every = Passes(forward=pp + head, backward=pp + head, weight=pp + head)
             idle = idle_seconds(slowest, every, pp=pp, vpp=1, num_microbatches=4 * pp, schedule=int(schedule))
-            formula = 4 * pp * 3 * (1 + head) + float(idle)
+            computed = 4 * pp * 3 * (1 + head) + float(idle)
 
-            assert -0.03 < formula / max(timeline.spans) - 1 < 0.06
+            assert -0.03 < computed / max(timeline.spans) - 1 < 0.06
 
 
-@pytest.mark.parametrize("schedule", list(Schedule), ids=lambda one: one.text)
+@EVERY
 @pytest.mark.parametrize("pp", [4, 8, 16])
 def test_chunks_alive_on_the_fullest_rank(schedule, pp):
     """
@@ -136,9 +181,9 @@ def test_chunks_alive_on_the_fullest_rank(schedule, pp):
 
     ZB-2p counts less for late ranks, on which most wait for their weights' gradients alone: its limit is 2 p.
     """
-    vpp, m = 2 if schedule in V_SHAPED else 1, 4 * pp
-    stages = {kind: [1.0] * (pp * vpp) for kind in (FORWARD, BACKWARD, WEIGHT)}
-    peaks = np.array(played(schedule, stages, pp=pp, num_microbatches=m).peak_chunks)
+    vpp, m = chunks(schedule), 4 * pp
+    rank = Passes(forward=1.0, backward=1.0, weight=1.0)
+    peaks = np.array(played(schedule, rank, pp=pp, vpp=vpp, m=m).peak_chunks)
     degrees = {"pp": pp, "vpp": vpp, "num_microbatches": m, "rank": np.arange(pp)}
     counted = chunks_alive(**degrees, schedule=int(schedule), vocabulary=int(Vocabulary.ENDS))
 

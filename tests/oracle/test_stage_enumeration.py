@@ -195,7 +195,7 @@ def layouts(problem: Problem, strategy: Strategy) -> Iterator[Strategy]:
 
 
 def shared_out(model: Model, pp: int, vpp: int) -> Iterator[tuple[int, ...]]:
-    """Layers of each virtual stage: any number per rank, its chunks as even as they come; none empty but for the ends."""
+    """Layers of each virtual stage: any number per rank, chunks as even as they come, none empty but the ends."""
     if pp == 1:
         yield (model.num_layers,)
         return

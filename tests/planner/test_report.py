@@ -31,6 +31,7 @@ PLAN_SCHEMA = {
     "required": ["strategy", "breakdown", "ranks", "checkpoint", "training_run"],
     "properties": {
         "step_time_seconds": {"type": "number", "exclusiveMinimum": 0},
+        "closed_form_step_time_seconds": {"type": "number", "exclusiveMinimum": 0},
         "peak_memory_bytes": {"type": "number", "exclusiveMinimum": 0},
         "tokens_per_second_per_gpu": NUMBER,
         "model_tflops_per_gpu": NUMBER,
@@ -289,12 +290,14 @@ def test_the_command_line_offers_every_format():
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_jobs_are_planned(path, capsys):
-    """Proven within the time limit; the detailed estimate agrees with what was searched."""
+    """Proven within the time limit; the estimate's closed form is what was searched, its pipeline plays within 1 %."""
     assert cli.main(["plan", str(path), "--format", "json"]) == 0
 
     whole = load_strictly(capsys.readouterr().out)
     assert whole["status"] == "optimal"
-    assert whole["plans"][0]["step_time_seconds"] == pytest.approx(whole["lower_bound_seconds"], abs=2e-6)
+    best = whole["plans"][0]
+    assert best["closed_form_step_time_seconds"] == pytest.approx(whole["lower_bound_seconds"], abs=2e-6)
+    assert best["step_time_seconds"] == pytest.approx(best["closed_form_step_time_seconds"], rel=0.01)
     assert whole["plans"][0]["headroom_bytes"] >= whole["job"]["memory_headroom_bytes"]
 
 

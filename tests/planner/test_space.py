@@ -25,8 +25,8 @@ def test_rows_of_two_devices_can_be_listed_by_hand():
 
     space = build_space(problem)
 
-    #      tp cp pp dp ep etp vpp mbs sequence_parallel schedule vocabulary
-    assert rows_of(space) == [(1, 2, 1, 1, 1, 1, 1, 1, False, 0, 0), (2, 1, 1, 1, 1, 1, 1, 1, True, 0, 0)]
+    #      tp cp pp dp ep etp vpp group mbs sequence_parallel schedule vocabulary
+    assert rows_of(space) == [(1, 2, 1, 1, 1, 1, 1, 1, 1, False, 0, 0), (2, 1, 1, 1, 1, 1, 1, 1, 1, True, 0, 0)]
 
 
 def test_every_row_satisfies_every_rule_of_rows():
@@ -82,14 +82,18 @@ def test_a_pin_beyond_the_usual_values_is_tried():
 
     assert set(space.rows["mbs"].tolist()) == {32}
     assert set(space.rows["tp"].tolist()) >= {1, 2}
-    assert [bound.__name__ for bound in space.rules.bounds] == ["pipelines_run_1f1b", "vocabulary_is_at_the_ends"]
+    assert [bound.__name__ for bound in space.rules.bounds] == [
+        "pipelines_run_1f1b",
+        "vocabulary_is_at_the_ends",
+        "groups_are_as_many_as_ranks",
+    ]
 
 
 def test_the_search_names_what_it_leaves_out():
     """Its own bounds are reported, and say the number that they use."""
     space = build_space(a_problem())
 
-    assert len(space.rules.bound_sentences) == 4
+    assert len(space.rules.bound_sentences) == 5
     assert str(MAX_MICRO_BATCH_SIZE) in micro_batches_are_small.__doc__
 
 

@@ -401,7 +401,7 @@ def _mean_and_slowest(facts: Facts, decisions: Decisions, average: Stages, layer
 
 
 def least_memory(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
-    """Device and host bytes that no layout's fullest rank undercuts: its share, with as little in flight as the last."""
+    """Device and host bytes that no layout's fullest rank undercuts: its share, as little in flight as the last."""
     average = average_rank(facts, decisions)
     last = replace(average, rank=np.broadcast_to(np.asarray(decisions["pp"]) - 1.0, average.rank.shape[:-1])[..., None])
     return rank_bytes(facts, decisions, last).total[..., 0], rank_host_bytes(facts, decisions, last)[..., 0]

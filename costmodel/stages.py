@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.flops import head_layers
+from costmodel.simulator import alive_by_chunk
 from costmodel.spec import Layer, Model
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary
 
@@ -93,6 +94,10 @@ def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float
     return (*(base,) * (num_stages - 1 - remainder), *(base + 1,) * remainder, last)
 
 
+GROUPS_IN_FLIGHT = 3
+"""Groups of micro-batches after which no other moment of interleaved 1F1B has more alive."""
+
+
 @cache
 def excess(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
     """
@@ -112,23 +117,10 @@ def excess(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
     """
     if list(sizes) == sorted(sizes):
         return 1.0
-    alive = _alive_chunks(rank=rank, pp=pp, vpp=len(sizes))
+    vpp = len(sizes)
+    alive = alive_by_chunk(Schedule.ONE_F_ONE_B, rank=rank, pp=pp, vpp=vpp, num_microbatches=GROUPS_IN_FLIGHT * pp)
     average = sum(sizes) / len(sizes) * alive.sum(axis=1).max()
     return max(1.0, float((alive @ np.array(sizes)).max() / average))
-
-
-@cache
-def _alive_chunks(*, rank: int, pp: int, vpp: int) -> NDArray[np.int64]:
-    """How many activations of each chunk are alive after each forward pass, each combination once, shape (n, vpp)."""
-    visits = [chunk for _ in range(3) for chunk in range(vpp) for _ in range(pp)]
-    warmup = 2 * (pp - rank - 1) + (vpp - 1) * pp
-    alive, seen = [0] * vpp, set()
-    for position, forward in enumerate(visits):
-        alive[forward] += 1
-        seen.add(tuple(alive))
-        if position >= warmup:
-            alive[vpp - 1 - visits[position - warmup]] -= 1
-    return np.array(sorted(seen))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

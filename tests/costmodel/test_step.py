@@ -287,7 +287,7 @@ def test_overlapped_data_parallelism_hides_behind_the_other_chunks():
     decisions = a_strategy(pp=2, vpp=7, dp=8, sharding=Sharding.OPTIMIZER).decisions()
     alone = data_parallel_seconds(given, decisions, held)
 
-    left = dp_seconds(given, {**decisions, "dp_overlap": True}, held, np.ones(2))
+    left = dp_seconds(given, {**decisions, "dp_overlap": True}, held)
 
     assert (left <= (alone.reduce + alone.gather) / 7 * (1 + 1e-9)).all()
     assert (left > 0).all()

@@ -155,7 +155,9 @@ class SearchSection:
     allow
         The values that a decision may have, such as ``{pp: [4, 8]}``.
     forbid
-        Combinations that may not occur, such as ``[{recompute: full, pp: 8}]``.
+        Combinations that may not occur, such as ``[{recompute: full, pp: 8}]`` or ``[{recompute: full, pp: ">= 16"}]``.
+    limits
+        Bounds that hold, such as ``["tp <= 4", "tp * cp <= 16", "num_microbatches >= 16", "recompute != full"]``.
     memory_headroom_gib
         Device memory to leave free, in GiB.
     framework_rules
@@ -167,6 +169,7 @@ class SearchSection:
     pin: Entries = field(default_factory=dict)
     allow: Entries = field(default_factory=dict)
     forbid: Annotated[tuple[dict[str, Any], ...], Field(max_length=1000)] = ()
+    limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] = 0.0
     framework_rules: Flag = True
     time_limit_seconds: Annotated[Positive, Field(le=1e6)] = 60.0

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
+from constraints.limits import Bound
 from costmodel import catalog, description, huggingface
 from costmodel import reliability as formulas
 from costmodel.errors import SpecError, did_you_mean
@@ -18,6 +19,7 @@ from costmodel.spec import Cluster, Device, Model, Precision, RecoveryLevel, Rel
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES
 from costmodel.tables import Facts
 from costmodel.validation import build, shown
+from planner.bounds import read_bound, read_condition
 from planner.document import apply_override, mapping_from_python, read_mapping, split_assignment
 from planner.job import MOFA_RECOVERY, ClusterSection, Job, ReliabilitySection, SearchSection, TrainingSection
 
@@ -42,21 +44,24 @@ class SearchLimits:
     allow
         Decisions with the values that they may have, in ascending order.
     forbid
-        Combinations of values that may not occur together.
+        Combinations of values and bounds that may not occur together.
     memory_headroom_bytes
         Device memory to leave free.
     framework_rules
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     time_limit_seconds
         When to stop and report what there is.
+    limits
+        Bounds of decisions and of products of them.
     """
 
     pin: Mapping[str, int]
     allow: Mapping[str, tuple[int, ...]]
-    forbid: tuple[Mapping[str, int], ...]
+    forbid: tuple[Mapping[str, int | Bound], ...]
     memory_headroom_bytes: float
     framework_rules: bool
     time_limit_seconds: float
+    limits: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -392,6 +397,7 @@ def _search(section: SearchSection) -> SearchLimits:
         memory_headroom_bytes=section.memory_headroom_gib * GIB_BYTES,
         framework_rules=section.framework_rules,
         time_limit_seconds=section.time_limit_seconds,
+        limits=tuple(read_bound(text, f"search.limits.{i}", decision_value) for i, text in enumerate(section.limits)),
     )
 
 
@@ -407,10 +413,17 @@ def _allowed(name: str, values: object, where: str) -> tuple[int, ...]:
     return tuple(sorted({decision_value(name, value, f"{where}.{index}") for index, value in enumerate(values)}))
 
 
-def _combination(entry: Mapping[str, object], where: str) -> dict[str, int]:
+def _combination(entry: Mapping[str, object], where: str) -> dict[str, int | Bound]:
     if not entry:
         raise SpecError(where, "is empty and would forbid every plan.", "Write what to forbid, such as {pp: 8}.")
-    return _values(entry, where)
+    return {name: _condition(name, value, where) for name, value in entry.items()}
+
+
+def _condition(name: str, value: object, where: str) -> int | Bound:
+    """What a forbidden combination says of one decision: a value, or a bound such as ``>= 16``."""
+    place = f"{where}.{_decision_name(name, where)}"
+    bound = read_condition(name, value, place, decision_value) if isinstance(value, str) else None
+    return decision_value(name, value, place) if bound is None else bound
 
 
 def _decision_name(name: str, where: str) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.classes import Classes
-from constraints.limits import limit_rules, limited
+from constraints.limits import insisted, limit_rules, limited
 from constraints.rule import Flags, Holds, Ints, Rule, sentence
 from costmodel.spec import Experts
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, OVERLAPS, Recompute, Schedule, Sharding, Strategy, Vocabulary
@@ -89,7 +89,7 @@ class Rules:
     memory
         Rules of the bytes that a strategy takes.
     limits
-        Those of the others that the job's pin, allow and forbid made.
+        Those of the others that the job's pin, allow, limits and forbid made.
     bounds
         Those of the others that are the search's own.
     """
@@ -252,8 +252,8 @@ def build_space(problem: Problem) -> Space:
 def problem_rules(problem: Problem) -> Rules:
     """The rules of a problem: physics, frameworks if the job wants them, its own limits, the search's bounds."""
     search = problem.search
-    limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid)
-    lifted = search.pin.keys() | search.allow.keys()
+    limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
+    lifted = chosen_values(problem).keys()
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
     rules = [*limits, *PHYSICS_RULES, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
     others = [rule for rule in rules if rule not in MEMORY_RULES]
@@ -264,6 +264,18 @@ def problem_rules(problem: Problem) -> Rules:
         limits=limits,
         bounds=bounds,
     )
+
+
+def chosen_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """The job's own values of each decision whose values it names."""
+    search = problem.search
+    return limited(pin=search.pin, allow=search.allow, limits=search.limits)
+
+
+def insisted_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Every value that an entry of the job names, also where another entry excludes it."""
+    search = problem.search
+    return insisted(pin=search.pin, allow=search.allow, limits=search.limits)
 
 
 def needs(rule: Rule) -> set[str]:
@@ -288,8 +300,7 @@ def spread(degrees: Mapping[str, Any], features: Columns) -> dict[str, Any]:
 
 def row_domains(problem: Problem) -> Columns:
     """Values of each degree: the job's own, or else all that could make sense. ``dp`` follows from the others."""
-    search = problem.search
-    chosen = limited(pin=search.pin, allow=search.allow)
+    chosen = chosen_values(problem)
     domains = default_domains(problem.facts) | {name: values for name, values in chosen.items() if name in GROWTH}
     return {name: column(name, values) for name, values in domains.items() if name != "dp"}
 
@@ -322,7 +333,7 @@ def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
 
 def feature_values(problem: Problem) -> Columns:
     """Values of each feature: the job's own, or else all."""
-    chosen = limited(pin=problem.search.pin, allow=problem.search.allow)
+    chosen = chosen_values(problem)
     return {name: column(name, chosen.get(name, FEATURE_VALUES[name])) for name in FEATURES}
 
 

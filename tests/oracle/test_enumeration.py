@@ -8,6 +8,8 @@ bound, no solver. Only the formulas are the same, called with one flat list of s
 from __future__ import annotations
 
 import inspect
+import math
+import operator
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +21,7 @@ import numpy as np
 import pytest
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints.limits import Bound
 from constraints.rule import Rule
 from constraints.verdict import violated
 from costmodel.step import Cost, cost
@@ -136,14 +139,38 @@ def chosen(problem: Problem, name: str, values: Any) -> list[int]:
 
 
 def within_limits(problem: Problem, strategy: dict[str, Any]) -> bool:
-    """Whether pin, allow and forbid accept what is decided so far."""
+    """Whether pin, allow, limits and forbid accept what is decided so far."""
     search_limits = problem.search
     pins = all(strategy[name] == value for name, value in search_limits.pin.items() if name in strategy)
     allows = all(strategy[name] in values for name, values in search_limits.allow.items() if name in strategy)
     forbidden = any(
-        all(strategy.get(name) == value for name, value in combination.items()) for combination in search_limits.forbid
+        all(meets(problem, strategy, name, value) for name, value in combination.items())
+        for combination in search_limits.forbid
     )
-    return pins and allows and not forbidden
+    bounds = all(meets(problem, strategy, "", bound) is not False for bound in search_limits.limits)
+    return pins and allows and bounds and not forbidden
+
+
+COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
+
+
+def meets(problem: Problem, strategy: dict[str, Any], name: str, condition: Any) -> bool | None:
+    """Whether a strategy has a value or keeps a bound; None where that is not yet decided."""
+    values = {**strategy}
+    if "dp" in strategy and "mbs" in strategy:
+        batch = problem.facts.workload.global_batch_size
+        values["num_microbatches"] = batch // (strategy["dp"] * strategy["mbs"])
+    names, relation, number = (
+        ((name,), "==", condition)
+        if isinstance(condition, int)
+        else (condition.names, condition.relation, condition.number)
+    )
+    if not set(names) <= set(values):
+        return None
+    product_of_values = math.prod(int(values[one]) for one in names)
+    if relation == "!=":
+        return product_of_values != number
+    return COMPARE[relation](product_of_values, number)
 
 
 def expected_seconds(problem: Problem, listing: Listing, costs: Cost | None) -> list[float]:
@@ -242,14 +269,41 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         allow["schedule"] = tuple(Schedule)
     if chooser.random() < 0.1:
         allow["vocabulary"] = tuple(Vocabulary)
-    forbid = [{"mbs": 1}, {"pp": 2, "recompute": 0}, {"tp": 2, "cp": 2}, {"sharding": 1, "optimizer_offload": 1}]
+    forbid = [
+        {"mbs": 1},
+        {"pp": 2, "recompute": 0},
+        {"tp": 2, "cp": 2},
+        {"sharding": 1, "optimizer_offload": 1},
+        {"tp": a_bound("tp >= 2"), "recompute": a_bound("recompute != 0")},
+        {"dp": a_bound("dp < 4"), "mbs": 2},
+    ]
+    limits = [
+        "tp <= 2",
+        "pp >= 2",
+        "vpp < 3",
+        "mbs != 1",
+        "tp * cp <= 4",
+        "num_microbatches >= 4",
+        "recompute != 2",
+        "dp > 1",
+        "tp >= 4",
+        "dp * mbs == 4",
+        "sharding == 1",
+    ]
     return limits_of(
         pin=pin,
         allow=allow,
         forbid=chooser.sample(forbid, chooser.choice([0, 0, 1, 2])),
+        limits=tuple(map(a_bound, chooser.sample(limits, chooser.choice([0, 0, 0, 1, 2])))),
         framework_rules=chooser.random() < 0.7,
         memory_headroom_bytes=chooser.choice([0, 0, 0.05 * GB]),
     )
+
+
+def a_bound(text: str) -> Bound:
+    """A bound of its three parts."""
+    *names, relation, number = text.replace("*", "").split()
+    return Bound(names=tuple(names), relation=relation, number=int(number))
 
 
 def a_tight_problem(chooser: random.Random) -> tuple[Problem, Listing, Cost | None]:

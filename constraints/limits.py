@@ -154,14 +154,14 @@ def _one_of(name: str, values: tuple[int, ...], text: str) -> Rule:
     def holds(**decisions: Any) -> Holds:
         return np.isin(np.asarray(decisions[name], dtype=np.int64), allowed)
 
-    return _named(holds, (name,), text)
+    return named_rule(holds, (name,), text)
 
 
 def _bounded(bound: Bound) -> Rule:
     def holds(**decisions: Any) -> Holds:
         return bound.holds(decisions)
 
-    return _named(holds, bound.names, f"search.limits: {bound.text}.")
+    return named_rule(holds, bound.names, f"search.limits: {bound.text}.")
 
 
 def _not_together(combination: Mapping[str, int | Bound]) -> Rule:
@@ -176,10 +176,11 @@ def _not_together(combination: Mapping[str, int | Bound]) -> Rule:
 
     texts = " and ".join(condition.text for condition in conditions)
     both = "both " if len(conditions) > 1 else ""
-    return _named(holds, tuple(combination), f"search.forbid: not {both}{texts}.")
+    return named_rule(holds, tuple(combination), f"search.forbid: not {both}{texts}.")
 
 
-def _named(holds: Callable[..., Holds], names: tuple[str, ...], text: str) -> Rule:
+def named_rule(holds: Callable[..., Holds], names: tuple[str, ...], text: str) -> Rule:
+    """A function of decisions as a rule with a signature and a sentence of its own."""
     keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in dict.fromkeys(names)]
     holds.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     holds.__doc__ = text

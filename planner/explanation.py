@@ -97,7 +97,7 @@ def explain(problem: Problem, space: Space, memory: MemoryFunction) -> Conflict:
 
 
 def _sentences(rules: Iterable[Rule]) -> tuple[str, ...]:
-    return tuple(sentence(rule) for rule in sorted_by_text(rules))
+    return tuple(dict.fromkeys(sentence(rule) for rule in sorted_by_text(rules)))
 
 
 # --- repairs -----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class _Relaxation:
         self.rules = rules
         self.memory = memory
         self.whole: dict[int, NDArray[np.bool_]] = {}
-        self.fixed = {*PHYSICS_RULES, *rules.bounds, *(FRAMEWORK_RULES if num_rows > WIDE_ROWS else ())}
+        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.listing, *(FRAMEWORK_RULES if num_rows > WIDE_ROWS else ())}
         replicas = insisted_values(problem).get("dp", ())
         self.rows, row_classes = grow(
             self.facts,
@@ -259,6 +259,8 @@ def _with_rules_behind(problem: Problem, rules: Rules, conflict: RuleSet) -> lis
     def satisfiable(some: Sequence[Rule]) -> bool:
         return _satisfiable(problem, [*conflict, *some])
 
+    if rules.listing and satisfiable(behind):
+        conflict |= set(rules.listing)
     return [*conflict, *necessary(behind if satisfiable(near) else near, satisfiable)]
 
 

@@ -158,6 +158,9 @@ class SearchSection:
         Combinations that may not occur, such as ``[{recompute: full, pp: 8}]`` or ``[{recompute: full, pp: ">= 16"}]``.
     limits
         Bounds that hold, such as ``["tp <= 4", "tp * cp <= 16", "num_microbatches >= 16", "recompute != full"]``.
+    candidates
+        Path of a CSV file with a header of decisions, or of a YAML list of mappings, relative to the job file: only
+        these strategies are considered. The planner chooses what a row does not give.
     memory_headroom_gib
         Device memory to leave free, in GiB.
     framework_rules
@@ -170,6 +173,7 @@ class SearchSection:
     allow: Entries = field(default_factory=dict)
     forbid: Annotated[tuple[dict[str, Any], ...], Field(max_length=1000)] = ()
     limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
+    candidates: str | None = None
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] = 0.0
     framework_rules: Flag = True
     time_limit_seconds: Annotated[Positive, Field(le=1e6)] = 60.0

@@ -23,9 +23,10 @@ from costmodel.tables import Facts, num_microbatches
 from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from costmodel.validation import shown
 from planner.calibration.intervals import Interval, noise_fraction, step_interval
+from planner.listing import Listed, listed
 from planner.problem import MAX_DEGREE, Problem, decision_value
 from planner.schedule import CheckpointSchedule, schedule_checkpoints
-from planner.space import problem_rules
+from planner.space import build_space, problem_rules
 
 if TYPE_CHECKING:
     from planner.search import Outcome
@@ -168,6 +169,8 @@ class PlanReport:
         Status, bound, gap, the space's size, the effort, and why nothing fits.
     closest
         The strategy that lacks least memory, where nothing fits for want of memory.
+    listed
+        What the rules leave of the job's candidates, where it lists them.
     """
 
     problem: Problem
@@ -176,6 +179,7 @@ class PlanReport:
     plans: tuple[Plan, ...]
     outcome: Outcome
     closest: Estimate | None = None
+    listed: Listed | None = None
 
     @property
     def exit_code(self) -> int:
@@ -249,6 +253,7 @@ def plan(problem: Problem) -> PlanReport:
         plans=tuple(_plan(problem, strategy, conventions) for strategy in outcome.strategies),
         outcome=outcome,
         closest=detail.estimate(problem.facts, nearest) if nearest else None,
+        listed=listed(problem, build_space(problem)) if problem.search.candidates else None,
     )
 
 
@@ -281,7 +286,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
         model=_model_summary(problem.facts, conventions),
         conventions=conventions,
         plan=estimated,
-        broken_rules=tuple(sentence(rule) for rule in _broken_rules(problem, estimated.estimate)),
+        broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(problem, estimated.estimate))),
         assumed={name: value for name, value in strategy.decisions().items() if name not in given},
     )
 

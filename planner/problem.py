@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from constraints.limits import Bound
+from constraints.listing import Listing
 from costmodel import catalog, description, huggingface
 from costmodel import reliability as formulas
 from costmodel.errors import SpecError, did_you_mean
@@ -22,6 +23,7 @@ from costmodel.validation import build, shown
 from planner.bounds import read_bound, read_condition
 from planner.document import apply_override, mapping_from_python, read_mapping, split_assignment
 from planner.job import MOFA_RECOVERY, ClusterSection, Job, ReliabilitySection, SearchSection, TrainingSection
+from planner.listing import read_listing
 
 GIB_BYTES = 2**30
 MAX_DEGREE = 10**9
@@ -53,6 +55,8 @@ class SearchLimits:
         When to stop and report what there is.
     limits
         Bounds of decisions and of products of them.
+    candidates
+        The only strategies that are considered.
     """
 
     pin: Mapping[str, int]
@@ -62,6 +66,7 @@ class SearchLimits:
     framework_rules: bool
     time_limit_seconds: float
     limits: tuple[Bound, ...] = ()
+    candidates: Listing | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +137,7 @@ def _problem(
     cluster = _cluster(job.cluster, device)
     _require_peak(workload.precision, cluster.device)
     config = None if isinstance(job.model, Mapping) else config_path(job.model, folder)
+    listing = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     facts = Facts(model=_model(job.model, config), cluster=cluster, workload=workload)
     recovery = _recovery(job.reliability)
     return Problem(
@@ -139,10 +145,10 @@ def _problem(
         facts=facts,
         reliability=_reliability(job.reliability, recovery, facts),
         recovery=recovery,
-        search=_search(job.search),
+        search=_search(job.search, listing),
         objective=job.objective,
         top=job.top,
-        sources=(*sources, *(path for path in (config, device) if path)),
+        sources=(*sources, *(path for path in (config, device, listing) if path)),
     )
 
 
@@ -379,7 +385,7 @@ def _checkpoint(section: ReliabilitySection, facts: Facts) -> dict[str, float]:
 # --- search ------------------------------------------------------------------------------------------------
 
 
-def _search(section: SearchSection) -> SearchLimits:
+def _search(section: SearchSection, listing: Path | None) -> SearchLimits:
     pin = _values(section.pin, "search.pin")
     allow = {
         _decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
@@ -398,6 +404,7 @@ def _search(section: SearchSection) -> SearchLimits:
         framework_rules=section.framework_rules,
         time_limit_seconds=section.time_limit_seconds,
         limits=tuple(read_bound(text, f"search.limits.{i}", decision_value) for i, text in enumerate(section.limits)),
+        candidates=read_listing(listing, decision_value) if listing else None,
     )
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.classes import Classes
 from constraints.limits import insisted, limit_rules, limited
+from constraints.listing import listing_rules
 from constraints.rule import Flags, Holds, Ints, Rule, sentence
 from costmodel.spec import Experts
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, OVERLAPS, Recompute, Schedule, Sharding, Strategy, Vocabulary
@@ -92,6 +93,8 @@ class Rules:
         Those of the others that the job's pin, allow, limits and forbid made.
     bounds
         Those of the others that are the search's own.
+    listing
+        Those of the others that say that the strategy is one of the job's candidates.
     """
 
     rows: tuple[Rule, ...]
@@ -99,6 +102,7 @@ class Rules:
     memory: tuple[Rule, ...]
     limits: tuple[Rule, ...]
     bounds: tuple[Rule, ...]
+    listing: tuple[Rule, ...] = ()
 
     @property
     def bound_sentences(self) -> tuple[str, ...]:
@@ -253,9 +257,10 @@ def problem_rules(problem: Problem) -> Rules:
     """The rules of a problem: physics, frameworks if the job wants them, its own limits, the search's bounds."""
     search = problem.search
     limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
-    lifted = chosen_values(problem).keys()
+    listing = listing_rules(search.candidates, GROWTH) if search.candidates else ()
+    lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
-    rules = [*limits, *PHYSICS_RULES, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
+    rules = [*limits, *listing, *PHYSICS_RULES, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
     others = [rule for rule in rules if rule not in MEMORY_RULES]
     return Rules(
         rows=tuple(rule for rule in others if not needs(rule) & set(FEATURES)),
@@ -263,19 +268,33 @@ def problem_rules(problem: Problem) -> Rules:
         memory=tuple(rule for rule in rules if rule in MEMORY_RULES),
         limits=limits,
         bounds=bounds,
+        listing=listing,
     )
 
 
 def chosen_values(problem: Problem) -> dict[str, tuple[int, ...]]:
     """The job's own values of each decision whose values it names."""
     search = problem.search
-    return limited(pin=search.pin, allow=search.allow, limits=search.limits)
+    own = limited(pin=search.pin, allow=search.allow, limits=search.limits)
+    given = [name for name in DECISIONS if search.candidates and search.candidates.gives(name)]
+    listed = {name: _listed_values(problem, name) for name in given}
+    return {n: tuple(v for v in own.get(n, listed.get(n, ())) if v in listed.get(n, (v,))) for n in own | listed}
 
 
 def insisted_values(problem: Problem) -> dict[str, tuple[int, ...]]:
     """Every value that an entry of the job names, also where another entry excludes it."""
     search = problem.search
-    return insisted(pin=search.pin, allow=search.allow, limits=search.limits)
+    own = insisted(pin=search.pin, allow=search.allow, limits=search.limits)
+    return {name: _united(own.get(name, ()), _listed_values(problem, name)) for name in DECISIONS}
+
+
+def _listed_values(problem: Problem, name: str) -> tuple[int, ...]:
+    """Values that the job's candidates give to a decision."""
+    return problem.search.candidates.values(name) if problem.search.candidates else ()
+
+
+def _united(values: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((*values, *more)))
 
 
 def needs(rule: Rule) -> set[str]:
@@ -301,8 +320,9 @@ def spread(degrees: Mapping[str, Any], features: Columns) -> dict[str, Any]:
 def row_domains(problem: Problem) -> Columns:
     """Values of each degree: the job's own, or else all that could make sense. ``dp`` follows from the others."""
     chosen = chosen_values(problem)
-    domains = default_domains(problem.facts) | {name: values for name, values in chosen.items() if name in GROWTH}
-    return {name: column(name, values) for name, values in domains.items() if name != "dp"}
+    domains = default_domains(problem.facts)
+    united = {name: _united(values, _listed_values(problem, name)) for name, values in domains.items()}
+    return {name: column(name, chosen.get(name, values)) for name, values in united.items()}
 
 
 def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
@@ -334,7 +354,8 @@ def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
 def feature_values(problem: Problem) -> Columns:
     """Values of each feature: the job's own, or else all."""
     chosen = chosen_values(problem)
-    return {name: column(name, chosen.get(name, FEATURE_VALUES[name])) for name in FEATURES}
+    usual = {name: _united(FEATURE_VALUES[name], _listed_values(problem, name)) for name in FEATURES}
+    return {name: column(name, chosen.get(name, usual[name])) for name in FEATURES}
 
 
 def column(name: str, values: Sequence[int]) -> NDArray[Any]:

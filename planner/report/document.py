@@ -206,6 +206,7 @@ def _outcome(report: PlanReport) -> Plain:
         "gap": outcome.gap,
         "rounding_bound_seconds": outcome.rounding_bound_seconds,
         "search": _effort(outcome),
+        "candidates": _listed(report),
         "conflict": _conflict(report, outcome.conflict) if outcome.conflict else None,
     }
 
@@ -221,6 +222,18 @@ def _effort(outcome: Outcome) -> Plain:
         "num_solves": effort.num_solves,
         "build_seconds": effort.build_seconds,
         "solve_seconds": effort.solve_seconds,
+    }
+
+
+def _listed(report: PlanReport) -> Plain | None:
+    listed = report.listed
+    if listed is None:
+        return None
+    return {
+        "source": listed.source,
+        "num_rows": listed.num_rows,
+        "num_impossible": listed.num_impossible,
+        "impossible": [{"place": place, "rules": list(rules)} for place, rules in listed.impossible],
     }
 
 

@@ -61,6 +61,7 @@ def sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
         yield _ranks(report, report.plans[0].estimate)
         yield _run(report, report.plans[0])
     if isinstance(report, PlanReport):
+        yield from _listed(report)
         yield _search(report)
     yield _conventions(report)
 
@@ -407,6 +408,25 @@ def _closest(report: PlanReport) -> Iterator[Section]:
         notes=section.notes,
     )
     yield _ranks(report, report.closest)
+
+
+def _listed(report: PlanReport) -> Iterator[Section]:
+    """What the rules leave of the job's candidates."""
+    if report.listed is None:
+        return
+    known, possible = report.listed, report.listed.num_rows - report.listed.num_impossible
+    more = known.num_impossible - len(known.impossible)
+    yield Section(
+        title=f"Candidates of {known.source}",
+        rows=(
+            ("considered", f"{count(known.num_rows, 'candidate')}; rules but those of memory allow {possible:,}"),
+            *((place, f"forbidden: {' '.join(rules) or _NO_COMPLETION}") for place, rules in known.impossible),
+        ),
+        notes=(f"{more:,} more are forbidden.",) if more else (),
+    )
+
+
+_NO_COMPLETION = "no values of the decisions that it leaves open satisfy all rules."
 
 
 def _search(report: PlanReport) -> Section:

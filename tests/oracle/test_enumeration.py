@@ -22,6 +22,7 @@ import pytest
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.limits import Bound
+from constraints.listing import Listing as CandidateList
 from constraints.rule import Rule
 from constraints.verdict import violated
 from costmodel.step import Cost, cost
@@ -148,7 +149,11 @@ def within_limits(problem: Problem, strategy: dict[str, Any]) -> bool:
         for combination in search_limits.forbid
     )
     bounds = all(meets(problem, strategy, "", bound) is not False for bound in search_limits.limits)
-    return pins and allows and bounds and not forbidden
+    listing = search_limits.candidates
+    listed = listing is None or any(
+        all(strategy[name] == value for name, value in row.items() if name in strategy) for row in listing.rows
+    )
+    return pins and allows and bounds and listed and not forbidden
 
 
 COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}

@@ -302,7 +302,21 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         limits=tuple(map(a_bound, chooser.sample(limits, chooser.choice([0, 0, 0, 1, 2])))),
         framework_rules=chooser.random() < 0.7,
         memory_headroom_bytes=chooser.choice([0, 0, 0.05 * GB]),
+        candidates=a_random_listing(chooser, pin) if chooser.random() < 0.15 else None,
     )
+
+
+def a_random_listing(chooser: random.Random, pin: dict[str, int]) -> CandidateList:
+    """A few rows with some decisions each, not all of them possible."""
+    values: dict[str, tuple[int, ...]] = {"tp": (1, 2, 3, 4), "pp": (1, 2, 4), "dp": (1, 2, 4, 8)}
+    values |= {"mbs": (1, 2), "vpp": (1, 2)}
+    values |= {name: FEATURE_VALUES[name] for name in ("recompute", "tp_overlap") if name not in pin}
+    names = chooser.sample(list(values), chooser.randint(1, 4))
+    rows = []
+    for _ in range(chooser.randint(1, 8)):
+        given = [name for name in names if chooser.random() < 0.9] or names[:1]
+        rows.append({name: chooser.choice(values[name]) for name in given})
+    return CandidateList(source="random.csv", rows=tuple(rows), places=tuple(map(str, range(len(rows)))))
 
 
 def a_bound(text: str) -> Bound:

@@ -98,6 +98,13 @@ class Plan:
         """How much longer its step takes than the best one's; of equals up to rounding, 0."""
         return max(0.0, self.step_seconds / best.step_seconds - 1)
 
+    def difference(self, best: Plan) -> dict[str, float]:
+        """By which seconds each line of its breakdown is longer than the best one's, the largest difference first."""
+        lines = {part.name: part.exposed_seconds for part in self.estimate.breakdown}
+        for part in best.estimate.breakdown:
+            lines[part.name] -= part.exposed_seconds
+        return dict(sorted(lines.items(), key=lambda line: -abs(line[1])))
+
     def is_within_noise(self, best: Plan) -> bool:
         """Whether the predictions cannot tell it from the best one."""
         return self.slower_fraction(best) < self.noise_fraction

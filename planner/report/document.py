@@ -58,6 +58,8 @@ def _plans(plans: tuple[Plan, ...]) -> list[Plain]:
             "number": number,
             "slower_fraction": plan.slower_fraction(plans[0]),
             "within_noise_of_best": plan.is_within_noise(plans[0]),
+            "difference_seconds": plan.step_seconds - plans[0].step_seconds,
+            "difference_by_part": plan.difference(plans[0]),
             **plan_document(plan),
         }
         for number, plan in enumerate(plans, start=1)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from planner.plan import Plan
     from planner.schedule import CheckpointSchedule
 
+MILLISECOND = 1e-3
+
 MOST_RANK_ROWS = 10
 """Rows of a memory table; of longer pipelines the telling ranks are shown, all of them in the JSON."""
 
@@ -57,6 +59,7 @@ def sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     if report.plans:
         yield _strategies([plan.estimate for plan in report.plans])
         yield _results(report)
+        yield from _losses(report)
         yield _breakdown(report)
         yield _ranks(report, report.plans[0].estimate)
         yield _run(report, report.plans[0])
@@ -237,6 +240,28 @@ def _result(number: int, plan: Plan, best: Plan) -> tuple[str, ...]:
         f"{plan.schedule.ettr:.2%}",
         f"{plan.schedule.days:,.2f}",
     )
+
+
+def _losses(report: PlanReport | EstimateReport) -> Iterator[Section]:
+    """What the plans after the first lose against it, by the lines of the breakdown that make most of it."""
+    best, *others = report.plans
+    if others:
+        yield Section(
+            title="What the others lose",
+            header=("#", "slower, s", "made up of"),
+            rows=tuple(_loss(number, plan, best) for number, plan in enumerate(others, start=2)),
+            notes=("Seconds by which lines of the step below are longer (+) or shorter (-) than those of strategy 1.",),
+        )
+
+
+MOST_LOSSES = 3
+"""Lines of a breakdown that the table of losses names; all of them are in the JSON."""
+
+
+def _loss(number: int, plan: Plan, best: Plan) -> tuple[str, ...]:
+    lines = [f"{name} {value:+,.3f}" for name, value in plan.difference(best).items() if abs(value) >= MILLISECOND / 2]
+    texts = lines[:MOST_LOSSES] or ["nothing that is a millisecond"]
+    return (str(number), seconds(plan.step_seconds - best.step_seconds), ", ".join(texts))
 
 
 def _of_best(report: PlanReport | EstimateReport) -> str:

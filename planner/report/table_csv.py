@@ -40,6 +40,8 @@ COLUMNS = (
     "num_microbatches",
     *OF_PLAN,
     *(f"{part}_{kind}_seconds" for part in PARTS for kind in ("exposed", "hidden")),
+    "difference_seconds",
+    *(f"{part}_difference_seconds" for part in PARTS),
     "checkpoint_interval_steps",
     "checkpoint_interval_seconds",
     *OF_RUN,
@@ -48,10 +50,19 @@ COLUMNS = (
 )
 
 
+ALONE = {
+    "number": 1,
+    "slower_fraction": 0.0,
+    "difference_seconds": 0.0,
+    "difference_by_part": dict.fromkeys(PARTS, 0.0),
+}
+"""How one plan compares with itself."""
+
+
 def csv_text(report: PlanReport | EstimateReport) -> str:
     """A header and one row per plan; what does not apply is empty."""
     whole = document(report)
-    plans = whole["plans"] if isinstance(report, PlanReport) else [{"number": 1, "slower_fraction": 0.0, **whole}]
+    plans = whole["plans"] if isinstance(report, PlanReport) else [{**ALONE, **whole}]
     stream = StringIO()
     writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -73,6 +84,8 @@ def _row(whole: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
             for name, part in parts.items()
             for kind in ("exposed", "hidden")
         },
+        "difference_seconds": plan["difference_seconds"],
+        **{f"{name}_difference_seconds": value for name, value in plan["difference_by_part"].items()},
         **{f"checkpoint_{name}": plan["checkpoint"][name] for name in ("interval_steps", "interval_seconds")},
         **{name: plan["training_run"][name] for name in OF_RUN},
         **{name: whole.get(name) for name in OF_REPORT},

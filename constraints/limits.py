@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from constraints.rule import Holds, Rule
+from constraints.rule import Floats, Holds, Rule
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS
 
 SHOWN_VALUES = 8
@@ -99,6 +99,24 @@ def limit_rules(
     ]
     bounds = [_bounded(bound) for bound in dict.fromkeys(limits)]
     return (*pins, *allows, *bounds, *(_not_together(combination) for combination in forbid))
+
+
+def bubble_rule(fraction: float) -> Rule:
+    """
+    The rule that a bound of the pipeline's bubble makes; it needs the time of a strategy.
+
+    >>> rule = bubble_rule(0.075)
+    >>> rule.__doc__
+    'search.max_bubble_fraction: the pipeline idles for at most 7.5 % of the step.'
+    >>> bool(rule(bubble_seconds=0.7, step_seconds=10.0)), bool(rule(bubble_seconds=0.8, step_seconds=10.0))
+    (True, False)
+    """
+
+    def holds(*, bubble_seconds: Floats, step_seconds: Floats) -> Holds:
+        return bubble_seconds <= fraction * step_seconds
+
+    holds.__doc__ = f"search.max_bubble_fraction: the pipeline idles for at most {100 * fraction:g} % of the step."
+    return holds
 
 
 def limited(

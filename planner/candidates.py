@@ -46,6 +46,10 @@ class CostLike(MemoryLike, Protocol):
     def step_seconds(self) -> Any:
         """One optimizer step."""
 
+    @property
+    def bubble_seconds(self) -> Any:
+        """What of it the pipeline waits; asked only where a rule is about it."""
+
 
 CostFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], CostLike]
 MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
@@ -96,6 +100,15 @@ def fits(facts: Facts, rules: Rules, memory: MemoryLike, headroom_bytes: float) 
             if name in needs(rule):
                 answer &= tabulate(rule, facts, resources)
     return Fits(device=answers["device_bytes"], host=answers["host_bytes"])
+
+
+def in_time(facts: Facts, rules: Rules, cost: CostLike) -> NDArray[np.bool_]:
+    """Whether strategies have a time, and what the rules of the time say of it."""
+    answer = np.isfinite(cost.step_seconds)
+    for rule in rules.timed:
+        times = {"step_seconds": cost.step_seconds, "bubble_seconds": cost.bubble_seconds}
+        answer = answer & tabulate(rule, facts, times)
+    return np.asarray(answer)
 
 
 def capacity(problem: Problem) -> Capacity:
@@ -153,7 +166,7 @@ class Tabulator:
         """
         box = self.space.box(rows)
         costs = self.cost(self.space.facts, box.decisions)
-        possible = box.allowed & np.isfinite(costs.step_seconds)
+        possible = box.allowed & in_time(self.space.facts, self.space.rules, costs)
         memory, fold = by_mode(costs, len(rows), box.features)
         every = fold.flat(np.where(possible, costs.step_seconds, np.inf))
         seconds = every.min(axis=-1)

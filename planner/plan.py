@@ -468,10 +468,12 @@ def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
 def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
     """Rules and limits of the job that forbid a strategy; the search's own bounds on what it tries are none."""
     rules = problem_rules(problem)
-    asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory) if rule not in rules.bounds]
+    asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in rules.bounds]
     resources = {
         "device_bytes": estimated.device_bytes,
         "host_bytes": estimated.host_bytes,
         "memory_headroom_bytes": problem.search.memory_headroom_bytes,
+        "step_seconds": estimated.step_seconds,
+        "bubble_seconds": sum(part.exposed_seconds for part in estimated.breakdown if part.name == "bubble"),
     }
     return violated(problem.facts, estimated.strategy.decisions() | resources, rules=asked)

@@ -57,6 +57,8 @@ class SearchLimits:
         Bounds of decisions and of products of them.
     candidates
         The only strategies that are considered.
+    max_bubble_fraction
+        Share of the step that the pipeline's bubble may be.
     """
 
     pin: Mapping[str, int]
@@ -67,6 +69,7 @@ class SearchLimits:
     time_limit_seconds: float
     limits: tuple[Bound, ...] = ()
     candidates: Listing | None = None
+    max_bubble_fraction: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -405,6 +408,7 @@ def _search(section: SearchSection, listing: Path | None) -> SearchLimits:
         time_limit_seconds=section.time_limit_seconds,
         limits=tuple(read_bound(text, f"search.limits.{i}", decision_value) for i, text in enumerate(section.limits)),
         candidates=read_listing(listing, decision_value) if listing else None,
+        max_bubble_fraction=section.max_bubble_fraction,
     )
 
 

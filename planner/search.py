@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -36,6 +36,7 @@ from constraints.encoding import (
     joined,
     seconds_to_floor_ticks,
 )
+from constraints.rule import sentence
 from constraints.verdict import violated
 from costmodel import step
 from costmodel.strategy import DECISIONS, Strategy
@@ -53,6 +54,9 @@ BOUND_ROWS, MEMORY_ROWS = 2**16, 2**12
 
 FRUITLESS_ROWS = 2**12
 """Rows without a strategy that fits after which the search asks whether any row has one."""
+
+SHORTEST_SECONDS = 1e-3
+"""What a search within a search has at least."""
 
 GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
 """Of several strategies that agree in these, only the best is reported."""
@@ -227,6 +231,7 @@ class _Search:
     ) -> None:
         self.started = time.perf_counter()
         self.problem = problem
+        self.lower_bound = lower_bound
         self.memory = memory
         self.space = build_space(problem)
         self.tabulator = Tabulator(
@@ -367,20 +372,37 @@ class _Search:
             gap=(best[0].ticks - proven) / max(best[0].ticks, 1) if best else float("inf"),
             rounding_bound_seconds=ROUNDING_BOUND_SECONDS,
             effort=self.effort(),
-            conflict=explain(self.problem, self.space, self.memory) if finished and not best else None,
+            conflict=self.conflict() if finished and not best else None,
         )
+
+    def conflict(self) -> Conflict:
+        """Why nothing fits; rules of the time are to blame where without them something does."""
+        if not self.space.rules.timed:
+            return explain(self.problem, self.space, self.memory)
+        limits = replace(
+            self.problem.search, max_bubble_fraction=None, time_limit_seconds=max(self.seconds_left, SHORTEST_SECONDS)
+        )
+        untimed = replace(self.problem, search=limits, top=1)
+        without = _Search(untimed, self.tabulator.cost, self.lower_bound, self.memory).run()
+        texts = tuple(sentence(rule) for rule in self.space.rules.timed)
+        return without.conflict or Conflict(exclusive=(texts,), repairs=(texts,), release=texts)
 
     def checked_seconds(self, found: _Found) -> float:
         """The step time again, from scalars; the strategy must break no rule."""
         decisions = found.strategy.decisions()
         facts, rules = self.space.facts, self.space.rules
         again = self.tabulator.cost(facts, decisions)
-        memory = {
+        resources = {
             "device_bytes": again.device_bytes * (1 - FLOAT_NOISE),
             "host_bytes": again.host_bytes * (1 - FLOAT_NOISE),
             "memory_headroom_bytes": self.tabulator.headroom_bytes,
         }
-        broken = violated(facts, decisions | memory, rules=(*rules.rows, *rules.mixed, *rules.memory))
+        if rules.timed:
+            resources |= {
+                "step_seconds": again.step_seconds,
+                "bubble_seconds": again.bubble_seconds * (1 - FLOAT_NOISE),
+            }
+        broken = violated(facts, decisions | resources, rules=(*rules.rows, *rules.mixed, *rules.memory, *rules.timed))
         assert not broken, f"the search chose {found.strategy}, which breaks {broken}"
         seconds = float(again.step_seconds)
         assert found.ticks == MAX_TICKS or abs(seconds / TICK_SECONDS - found.ticks) <= 1, (seconds, found)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.classes import Classes
-from constraints.limits import insisted, limit_rules, limited
+from constraints.limits import bubble_rule, insisted, limit_rules, limited
 from constraints.listing import listing_rules
 from constraints.rule import Flags, Holds, Ints, Rule, sentence
 from costmodel.spec import Experts
@@ -89,6 +89,8 @@ class Rules:
         Rules of degrees and features, or of features alone.
     memory
         Rules of the bytes that a strategy takes.
+    timed
+        Rules of its time.
     limits
         Those of the others that the job's pin, allow, limits and forbid made.
     bounds
@@ -103,6 +105,7 @@ class Rules:
     limits: tuple[Rule, ...]
     bounds: tuple[Rule, ...]
     listing: tuple[Rule, ...] = ()
+    timed: tuple[Rule, ...] = ()
 
     @property
     def bound_sentences(self) -> tuple[str, ...]:
@@ -269,6 +272,7 @@ def problem_rules(problem: Problem) -> Rules:
         limits=limits,
         bounds=bounds,
         listing=listing,
+        timed=() if search.max_bubble_fraction is None else (bubble_rule(search.max_bubble_fraction),),
     )
 
 

@@ -189,7 +189,9 @@ def expected_seconds(problem: Problem, listing: Listing, costs: Cost | None) -> 
             "host_bytes": costs.host_bytes[index],
             "memory_headroom_bytes": problem.search.memory_headroom_bytes,
         }
-        if not violated(problem.facts, memory, rules=MEMORY_RULES):
+        allowed_bubble = (problem.search.max_bubble_fraction or 1.0) * costs.step_seconds[index]
+        idles = np.broadcast_to(costs.bubble_seconds, costs.step_seconds.shape)[index]
+        if not violated(problem.facts, memory, rules=MEMORY_RULES) and idles <= allowed_bubble:
             group = tuple(strategy[name] for name in GROUP_DECISIONS)
             best[group] = min(float(costs.step_seconds[index]), best.get(group, np.inf))
     return sorted(best.values())[: problem.top]
@@ -303,6 +305,7 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         framework_rules=chooser.random() < 0.7,
         memory_headroom_bytes=chooser.choice([0, 0, 0.05 * GB]),
         candidates=a_random_listing(chooser, pin) if chooser.random() < 0.15 else None,
+        max_bubble_fraction=chooser.choice([None, None, None, 0.02, 0.1, 0.3]),
     )
 
 

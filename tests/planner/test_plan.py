@@ -234,6 +234,15 @@ def test_framework_rules_are_asked_only_where_the_job_wants_them():
     assert report.broken_rules == ()
 
 
+def test_a_bubble_beyond_the_jobs_bound_is_named():
+    """Two ranks and few micro-batches idle; without a pipeline nothing does."""
+    problem = a_problem(search__max_bubble_fraction=0.001)
+
+    says = "search.max_bubble_fraction: the pipeline idles for at most 0.1 % of the step."
+    assert says in estimate(problem, {"pp": 2, "mbs": 16}).broken_rules
+    assert says not in estimate(problem, {"tp": 2}).broken_rules
+
+
 def test_more_devices_than_there_are_count_as_devices():
     """Twice the devices do not look twice as fast per device."""
     half = estimate(a_problem(), {"tp": 8, "dp": 1})

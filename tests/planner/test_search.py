@@ -31,6 +31,13 @@ class MadeUp:
     host_bytes: object = 0.0
 
 
+@dataclass(frozen=True)
+class WithBubble(MadeUp):
+    """With the share that the pipeline idles."""
+
+    bubble_seconds: object = 0.0
+
+
 def nothing_is_known(facts, decisions):
     """The loosest bound."""
     return np.zeros(np.shape(decisions["tp"]))
@@ -299,3 +306,50 @@ def test_candidates_that_another_beats_in_everything_are_dropped():
     group = np.array([0, 0, 0, 0, 0, 1])
 
     assert not_dominated(ticks, device, host, group).tolist() == [0, 2, 5]
+
+
+def test_the_bubble_is_at_most_what_the_job_allows():
+    """Pipelines of two are twice as fast and idle for a fifth; one tenth is allowed, so that nothing is pipelined."""
+
+    def cost(facts, decisions):
+        piped = decisions["pp"] > 1
+        return WithBubble(step_seconds=np.where(piped, 1.0, 2.0), bubble_seconds=np.where(piped, 0.2, 0.0))
+
+    free = searched(a_problem(), cost)
+    bounded = searched(a_problem(max_bubble_fraction=0.1), cost)
+    just = searched(a_problem(max_bubble_fraction=0.2), cost)
+
+    assert free.strategies[0].pp == just.strategies[0].pp == 2
+    assert bounded.strategies[0].pp == 1
+    assert bounded.status == Status.OPTIMAL
+
+
+def test_an_overlap_is_left_off_where_it_makes_the_bubble_too_large_a_share():
+    """The bubble stays, the step shrinks: 1 of 10 s is within a tenth, 1 of 9 s is not."""
+
+    def cost(facts, decisions):
+        return WithBubble(step_seconds=10.0 - decisions["tp_overlap"], bubble_seconds=1.0)
+
+    outcome = searched(a_problem(pin={"tp": 2}, max_bubble_fraction=0.1), cost)
+
+    assert outcome.step_seconds == (10.0,)
+    assert not outcome.strategies[0].tp_overlap
+
+
+def test_a_bubble_that_every_strategy_exceeds_is_named():
+    """The pin demands a pipeline; without the bound there is a strategy."""
+    problem = a_problem(a_model(num_layers=4), pin={"pp": 4}, max_bubble_fraction=1e-6)
+
+    outcome = search(problem)
+
+    says = "search.max_bubble_fraction: the pipeline idles for at most 0.0001 % of the step."
+    assert outcome.status == Status.INFEASIBLE
+    assert outcome.conflict.exclusive == outcome.conflict.repairs == ((says,),)
+    assert outcome.conflict.release == (says,)
+
+
+def test_what_else_excludes_everything_is_named_beside_a_bound_of_the_bubble():
+    """Sixteen ranks have no place in a domain of eight, with the bound or without it."""
+    outcome = search(a_problem(pin={"tp": 16}, max_bubble_fraction=0.1))
+
+    assert outcome.conflict.release == ("search.pin: tp is 16.",)

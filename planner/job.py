@@ -204,6 +204,9 @@ class Job:
         What is as small as possible: the time of one step, or of the whole training with its failures and checkpoints.
     top
         How many plans to report.
+    variants
+        Of which kind: ``groups``, the best one of each combination of tp, cp, pp, dp and ep, or ``all``, the best
+        strategies whatever they have in common.
     """
 
     model: Reference
@@ -215,3 +218,4 @@ class Job:
     search: Annotated[SearchSection, BeforeValidator(_empty_if_null)] = field(default_factory=SearchSection)
     objective: Literal["step_time", "total_time"] = "step_time"
     top: Annotated[Count, Field(le=1000)] = 1
+    variants: Literal["groups", "all"] = "groups"

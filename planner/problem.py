@@ -95,6 +95,9 @@ class Problem:
         How many plans to report.
     sources
         Files that were read.
+    variants
+        Whether the plans differ in their groups of devices (``groups``: the best one of each combination of tp, cp, pp,
+        dp and ep), or are the best whatever they have in common (``all``).
     """
 
     name: str
@@ -105,6 +108,7 @@ class Problem:
     objective: Literal["step_time", "total_time"]
     top: int
     sources: tuple[Path, ...] = ()
+    variants: Literal["groups", "all"] = "groups"
 
 
 def load(job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem:
@@ -151,6 +155,7 @@ def _problem(
         search=_search(job.search, listing),
         objective=job.objective,
         top=job.top,
+        variants=job.variants,
         sources=(*sources, *(path for path in (config, device, listing) if path)),
     )
 

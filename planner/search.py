@@ -17,7 +17,7 @@ are facts of the job, and with them given its total time grows with its step tim
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -31,6 +31,7 @@ from constraints.encoding import (
     MAX_TICKS,
     TICK_SECONDS,
     Candidates,
+    Capacity,
     Encoding,
     encode,
     joined,
@@ -41,7 +42,7 @@ from constraints.verdict import violated
 from costmodel import step
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
-from planner.candidates import CostFunction, Ints, MemoryFunction, Tabulator, capacity, memory_alone
+from planner.candidates import CostFunction, Ints, MemoryFunction, Pruned, Tabulator, capacity, memory_alone
 from planner.explanation import explain
 from planner.problem import Problem
 from planner.space import ROW_DECISIONS, Space, build_space, strategy_of
@@ -93,9 +94,15 @@ class Effort:
     bounds
         What the search leaves out by itself, one sentence each.
     num_rows, num_rows_tabulated
-        Rows of degrees; those whose features were tabulated. The bound pruned the others.
+        Rows of degrees; those whose features were tabulated.
+    num_bounded
+        Strategies of the other rows whose lower bound is above what was found.
+    pruned
+        Strategies of the tabulated rows, and how many of them were left out for what reason.
     num_candidates
-        Literals that CP-SAT saw. Of the tabulated strategies, the cut, the overlaps and dominance removed the others.
+        Literals that CP-SAT saw.
+    num_unfit
+        Those of them that were too large for device or host.
     num_solves
         Times that CP-SAT ran.
     build_seconds, solve_seconds
@@ -107,7 +114,10 @@ class Effort:
     bounds: tuple[str, ...]
     num_rows: int
     num_rows_tabulated: int
+    num_bounded: int
+    pruned: Pruned
     num_candidates: int
+    num_unfit: int
     num_solves: int
     build_seconds: float
     solve_seconds: float
@@ -121,11 +131,12 @@ class Outcome:
     Parameters
     ----------
     status
-        ``optimal``: nothing in the space is faster (for ``top`` strategies: they are the best of as many groups);
+        ``optimal``: nothing in the space is faster (for ``top`` strategies: they are the best of as many groups, or
+        of all variants where the problem wants those);
         ``feasible``: time ran out with strategies in hand; ``infeasible``: the conflict says why; ``unknown``: time
         ran out with nothing.
     strategies
-        Best first, each of another combination of tp, cp, pp, dp and ep.
+        Best first, each of another combination of tp, cp, pp, dp and ep unless all variants are wanted.
     step_seconds
         Of each strategy, evaluated again in floats.
     lower_bound_seconds
@@ -198,13 +209,18 @@ class _Found:
 
 @dataclass(kw_only=True, slots=True)
 class _Board:
-    """The best strategy of each group so far, and the cut that follows."""
+    """The best strategy of each group so far, and the cut that follows; of all variants each is a group."""
 
     top: int
-    groups: dict[int, _Found] = field(default_factory=dict)
+    groups: dict[Hashable, _Found] = field(default_factory=dict)
 
-    def add(self, group: int, found: _Found) -> None:
+    def add(self, group: Hashable, found: _Found) -> None:
         self.groups[group] = min(found, self.groups.get(group, found))
+
+    def add_all(self, variants: Iterable[_Found]) -> None:
+        """Keep the best of what is known and of some more strategies."""
+        known = sorted({*self.groups.values(), *variants})
+        self.groups = {found.values: found for found in known[: self.top]}
 
     @property
     def best(self) -> list[_Found]:
@@ -245,7 +261,9 @@ class _Search:
         self.group_of_row = _groups(self.space)
         self.board = _Board(top=problem.top)
         self.unresolved_ticks = MAX_TICKS
-        self.num_rows_tabulated = self.num_candidates = self.num_solves = 0
+        self.tabulated = np.zeros(self.space.num_rows, dtype=bool)
+        self.num_candidates = self.num_unfit = self.num_solves = 0
+        self.pruned = Pruned()
         self.solve_seconds = 0.0
 
     @property
@@ -254,13 +272,27 @@ class _Search:
 
     def run(self) -> Outcome:
         for rows in self.batches():
-            groups = self.group_of_row[rows]
-            competitors = groups if self.board.top > 1 else np.zeros_like(groups)
-            candidates, row = self.tabulator.fastest(rows, self.board.cuts(groups), competitors)
-            self.num_rows_tabulated += len(rows)
-            if len(candidates):
-                self.select(candidates, self.group_of_row[row])
+            self.tabulated[rows] = True
+            if self.problem.variants == "all":
+                self.collect(rows)
+            else:
+                self.compete(rows)
         return self.outcome()
+
+    def compete(self, rows: Ints) -> None:
+        """Look for the best strategy of each group."""
+        groups = self.group_of_row[rows]
+        competitors = groups if self.board.top > 1 else np.zeros_like(groups)
+        candidates, row, pruned = self.tabulator.fastest(rows, self.board.cuts(groups), competitors)
+        self.pruned += pruned
+        if len(candidates):
+            self.select(candidates, self.group_of_row[row])
+
+    def collect(self, rows: Ints) -> None:
+        """Look for the best strategies whatever their group; each is compared as it is, with no solver's choice."""
+        found, pruned = self.tabulator.variants(rows, self.board.cut, self.board.top)
+        self.pruned += pruned
+        self.board.add_all(_Found.of(found, index) for index in range(len(found)))
 
     # --- branch --------------------------------------------------------------------------------------------
 
@@ -318,6 +350,7 @@ class _Search:
         parts = np.split(order, np.flatnonzero(np.diff(competitors[order])) + 1)
         for part in sorted(parts, key=lambda one: int(candidates.ticks[one[0]])):
             fast = np.sort(part[candidates.ticks[part] <= self.board.cut])
+            self.pruned += Pruned(cut=len(part) - len(fast))
             if len(fast):
                 self.select_one(candidates.take(fast), groups[fast])
 
@@ -334,15 +367,14 @@ class _Search:
 
     def preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
         """Of equally fast candidates that fit the preferred one."""
-        room = self.tabulator.capacity
-        fit = (candidates.device_mebibytes <= room.device_mebibytes) & (
-            candidates.host_mebibytes <= room.host_mebibytes
-        )
+        fit = _fitting(candidates, self.tabulator.capacity)
         return min(np.flatnonzero(which & fit).tolist(), key=lambda index: _Found.of(candidates, index))
 
     def encode(self, candidates: Candidates) -> Encoding:
+        room = self.tabulator.capacity
         self.num_candidates += len(candidates)
-        return encode(candidates, self.tabulator.capacity)
+        self.num_unfit += int(np.sum(~_fitting(candidates, room)))
+        return encode(candidates, room)
 
     def solve(self, encoding: Encoding) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit."""
@@ -415,12 +447,20 @@ class _Search:
             size=self.space.size,
             bounds=self.space.rules.bound_sentences,
             num_rows=self.space.num_rows,
-            num_rows_tabulated=self.num_rows_tabulated,
+            num_rows_tabulated=int(self.tabulated.sum()),
+            num_bounded=int(self.space.row_sizes[~self.tabulated & (self.bounds > self.board.cut)].sum()),
+            pruned=self.pruned,
             num_candidates=self.num_candidates,
+            num_unfit=self.num_unfit,
             num_solves=self.num_solves,
             build_seconds=elapsed - self.solve_seconds,
             solve_seconds=self.solve_seconds,
         )
+
+
+def _fitting(candidates: Candidates, room: Capacity) -> NDArray[np.bool_]:
+    """Which candidates fit into memory."""
+    return (candidates.device_mebibytes <= room.device_mebibytes) & (candidates.host_mebibytes <= room.host_mebibytes)
 
 
 def _status(found: bool, finished: bool) -> Status:

@@ -152,8 +152,13 @@ class Space:
     @property
     def size(self) -> int:
         """Complete strategies that satisfy every rule but those of memory."""
+        return int(self.row_sizes.sum())
+
+    @property
+    def row_sizes(self) -> NDArray[np.int64]:
+        """The same for each row."""
         per_class = self.allowed.sum(axis=tuple(range(1, self.allowed.ndim)), dtype=np.int64)
-        return int(per_class[self.feature_class].sum())
+        return np.asarray(per_class[self.feature_class], dtype=np.int64)
 
     def degrees(self, rows: Any) -> Columns:
         """The decisions of some rows, one axis."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from costmodel.strategy import Strategy
     from planner.plan import Plan
     from planner.schedule import CheckpointSchedule
+    from planner.search import Effort
 
 MILLISECOND = 1e-3
 
@@ -57,7 +58,7 @@ def sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     elif not report.plans:
         yield from _nothing(report)
     if report.plans:
-        yield _strategies([plan.estimate for plan in report.plans])
+        yield _strategies([plan.estimate for plan in report.plans], variants=report.problem.variants)
         yield _results(report)
         yield from _losses(report)
         yield _breakdown(report)
@@ -148,18 +149,22 @@ def _broken(report: EstimateReport) -> Iterator[Section]:
         )
 
 
-def _strategies(estimates: Sequence[Estimate]) -> Section:
+def _strategies(estimates: Sequence[Estimate], *, variants: str = "groups") -> Section:
     unusual = _unusual(estimates)
     header = ("#", *DEGREES, "m", *unusual, "sp", "sharding", "recompute", "offload", "overlap")
     return Section(
         title="Strategies" if len(estimates) > 1 else "Strategy",
         header=header,
         rows=tuple((str(number), *_decisions(estimate, unusual)) for number, estimate in enumerate(estimates, start=1)),
-        notes=(*(_BEST_OF_EACH for _ in estimates[1:2]), _LEGEND),
+        notes=(*(_RELATED[variants] for _ in estimates[1:2]), _LEGEND),
     )
 
 
-_BEST_OF_EACH = "Each is the best one of its combination of tp, cp, pp, dp and ep."
+_RELATED = {
+    "groups": "Each is the best one of its combination of tp, cp, pp, dp and ep.",
+    "all": "The best strategies whatever they have in common.",
+}
+"""How the plans of a list are related, by the job's ``variants``."""
 
 _LEGEND = (
     "m: micro-batches per pipeline and step; sp: sequence parallelism; offload: of activations (act), of optimizer "
@@ -468,16 +473,39 @@ def _search(report: PlanReport) -> Section:
             ),
             (
                 "looked at",
-                f"{effort.num_rows_tabulated:,} combinations of degrees with all their features"
-                f"{'; a bound excludes the others' if report.exit_code == 0 else ''}; "
-                f"{count(effort.num_candidates, 'candidate')} in {count(effort.num_solves, 'CP-SAT solve')}",
+                f"{effort.num_rows_tabulated:,} combinations of degrees with all their features, "
+                f"{effort.pruned.tabulated:,} strategies",
             ),
+            ("left out", _left_out(effort)),
+            ("solver", _solver(effort)),
             ("time", f"{effort.build_seconds:.2f} s for tables and models, {effort.solve_seconds:.2f} s in CP-SAT"),
             *_total_time(report),
         )
         if outcome.effort.num_rows
         else (("status", _status_text(report)), ("space", f"{effort.raw_size:,} strategies, the rules allow none")),
     )
+
+
+def _solver(effort: Effort) -> str:
+    """What the solver chose from."""
+    if not effort.num_solves:
+        return "had nothing to choose: every strategy that fits was compared as it is"
+    candidates, solves = count(effort.num_candidates, "candidate"), count(effort.num_solves, "CP-SAT solve")
+    return f"{candidates} in {solves}, {effort.num_unfit:,} of them too large for the memory"
+
+
+def _left_out(effort: Effort) -> str:
+    """What was never handed to the solver, and for what reason."""
+    pruned = effort.pruned
+    reasons = {
+        "by the bound of their degrees": effort.num_bounded,
+        "by a rule of the time": pruned.timeless,
+        "by faster overlaps": pruned.folded,
+        "by what was found already": pruned.cut,
+        "by one that is better in time and memory": pruned.dominated,
+        "by the memory": pruned.unfit,
+    }
+    return ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number) or "nothing"
 
 
 def _status_text(report: PlanReport) -> str:

@@ -244,6 +244,9 @@ BAD_VALUES = [
     ("search__time_limit_seconds", 0, "search.time_limit_seconds: must be more than 0, got 0."),
     ("top", 0, "top: must be at least 1, got 0."),
     ("top", 1001, "top: must be at most 1000, got 1001."),
+    ("top", -1, "top: must be at least 1, got -1."),
+    ("top", 10**9, "top: must be at most 1000, got 1000000000."),
+    ("variants", "both", "variants: expected 'groups' or 'all', got 'both'."),
     # other types
     ("cluster", [], "cluster: expected a mapping, got []."),
     ("training", "fast", "training: expected a mapping, got 'fast'."),

@@ -115,6 +115,7 @@ BAD_ENTRIES = [
     ("search__limits", ["tp = 4"]),
     ("objective", "speed"),
     ("top", 1001),
+    ("variants", "both"),
 ]
 
 

@@ -93,6 +93,65 @@ def test_fewer_groups_than_wanted_are_all_listed():
     assert len(outcome.strategies) == 2
 
 
+def test_all_variants_are_the_best_whatever_their_group():
+    """The list of groups is a part of it as far as it reaches, and its first is the same."""
+    problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=40)
+
+    groups, variants = search(problem), search(replace(problem, variants="all"))
+
+    assert variants.status == Status.OPTIMAL
+    assert len(set(variants.strategies)) == 40
+    assert np.diff(variants.step_seconds).min() >= -variants.rounding_bound_seconds
+    assert variants.strategies[0] == groups.strategies[0]
+    reached = [
+        one
+        for one, seconds in zip(groups.strategies, groups.step_seconds, strict=True)
+        if seconds < variants.step_seconds[-1] - variants.rounding_bound_seconds
+    ]
+    assert set(reached) <= set(variants.strategies)
+    assert len({tuple(getattr(one, name) for name in GROUP_DECISIONS) for one in variants.strategies}) < 40
+
+
+def test_variants_that_folding_and_dominance_would_drop_are_listed():
+    """Two overlaps that save nothing and a recomputation that only costs: all eight combinations, best first."""
+    free = ("tp_overlap", "dp_overlap", "recompute")
+    pins = {
+        "tp": 2,
+        "pp": 1,
+        "dp": 2,
+        "mbs": 1,
+        "cp": 1,
+        "sharding": 1,
+        "activation_offload": 0,
+        "optimizer_offload": 0,
+    }
+
+    def cost(facts, decisions):
+        slower = (decisions["recompute"] == Recompute.FULL) + 0.0
+        overlaps = decisions["tp_overlap"] + 2 * decisions["dp_overlap"]
+        return MadeUp(step_seconds=1.0 + slower + 0.1 * overlaps, device_bytes=1e6 + 1e6 * slower)
+
+    problem = a_problem(num_devices=4, pin=pins, allow={"recompute": (0, 2)}, top=100)
+    outcome = searched(replace(problem, variants="all"), cost)
+
+    assert outcome.step_seconds == pytest.approx((1.0, 1.1, 1.2, 1.3, 2.0, 2.1, 2.2, 2.3))
+    assert len({tuple(getattr(one, name) for name in free) for one in outcome.strategies}) == 8
+
+
+def test_every_strategy_is_accounted_for():
+    """Bounded, folded, cut, dominated or handed to the solver: together they are the space."""
+    for variants in ("groups", "all"):
+        problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=5)
+
+        effort = search(replace(problem, variants=variants)).effort
+
+        pruned = effort.pruned
+        assert effort.num_bounded + pruned.tabulated == effort.size
+        left_out = pruned.timeless + pruned.folded + pruned.cut + pruned.dominated + pruned.unfit
+        went_on = pruned.tabulated - left_out
+        assert went_on >= 5 if variants == "all" else went_on == effort.num_candidates
+
+
 def test_equal_times_are_decided_by_memory_then_by_decisions():
     """All strategies take a second; full recomputation is made smallest, everything else is equal."""
 

@@ -42,6 +42,8 @@ class Conflict:
         Host memory that the same strategy lacks.
     closest
         That strategy.
+    is_complete
+        Whether there was time to look at everything.
     """
 
     exclusive: tuple[tuple[str, ...], ...]
@@ -50,6 +52,7 @@ class Conflict:
     shortage_bytes: float | None = None
     host_shortage_bytes: float | None = None
     closest: Strategy | None = None
+    is_complete: bool = True
 
 
 def smallest_sets(sets: Iterable[frozenset[Element]]) -> list[frozenset[Element]]:

@@ -42,7 +42,7 @@ from constraints.verdict import violated
 from costmodel import step
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
-from planner.candidates import CostFunction, Ints, MemoryFunction, Pruned, Tabulator, capacity, memory_alone
+from planner.candidates import CostFunction, Ints, MemoryFunction, MemoryLike, Pruned, Tabulator, capacity, memory_alone
 from planner.explanation import explain
 from planner.problem import Problem
 from planner.space import ROW_DECISIONS, Space, build_space, strategy_of
@@ -50,8 +50,14 @@ from planner.space import ROW_DECISIONS, Space, build_space, strategy_of
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 32, 4, 2048
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
 
-BOUND_ROWS, MEMORY_ROWS = 2**16, 2**12
-"""Rows whose bound, and rows whose memory alone is computed at once; a matter of memory only."""
+BOUND_ROWS, MEMORY_ROWS = 2**13, 2**12
+"""Rows whose bound, and rows whose memory alone is computed at once; between them the clock is asked."""
+
+CHECK_SECONDS = 2e-3
+"""Time that is set aside for each strategy in hand, to evaluate it again at the end."""
+
+EXPLANATION_FRACTION = 0.1
+"""Share of the time limit that an explanation has at least."""
 
 FRUITLESS_ROWS = 2**12
 """Rows without a strategy that fits after which the search asks whether any row has one."""
@@ -257,9 +263,9 @@ class _Search:
             cost=cost,
             memory=memory,
         )
-        self.bounds = _bounds(self.space, lower_bound)
-        self.group_of_row = _groups(self.space)
         self.board = _Board(top=problem.top)
+        self.bounds = _bounds(self.space, lower_bound, lambda: self.seconds_left > 0)
+        self.group_of_row = _groups(self.space)
         self.unresolved_ticks = MAX_TICKS
         self.tabulated = np.zeros(self.space.num_rows, dtype=bool)
         self.num_candidates = self.num_unfit = self.num_solves = 0
@@ -268,7 +274,9 @@ class _Search:
 
     @property
     def seconds_left(self) -> float:
-        return self.problem.search.time_limit_seconds - (time.perf_counter() - self.started)
+        """Until the time limit, but for what the final check of the strategies in hand takes."""
+        checks = CHECK_SECONDS * min(len(self.board.groups), self.board.top)
+        return self.problem.search.time_limit_seconds - checks - (time.perf_counter() - self.started)
 
     def run(self) -> Outcome:
         for rows in self.batches():
@@ -311,9 +319,10 @@ class _Search:
                     return
                 yield np.array([roomy])
                 continue
-            rows = order[position : position + size]
+            rows, began = order[position : position + size], time.perf_counter()
             yield np.sort(rows[self.bounds[rows] <= self.board.cut])
-            position, size = position + size, min(BATCH_GROWTH * size, LARGEST_BATCH_ROWS)
+            affordable = int(self.seconds_left * len(rows) / max(time.perf_counter() - began, SHORTEST_SECONDS))
+            position, size = position + size, max(1, min(BATCH_GROWTH * size, LARGEST_BATCH_ROWS, affordable))
 
     def leave(self, ticks: int) -> None:
         """Note that time is up, and that something as fast as this may have been left."""
@@ -349,6 +358,9 @@ class _Search:
         order = np.lexsort([candidates.ticks, competitors])
         parts = np.split(order, np.flatnonzero(np.diff(competitors[order])) + 1)
         for part in sorted(parts, key=lambda one: int(candidates.ticks[one[0]])):
+            if self.seconds_left <= 0:
+                self.leave(int(candidates.ticks[part[0]]))
+                return
             fast = np.sort(part[candidates.ticks[part] <= self.board.cut])
             self.pruned += Pruned(cut=len(part) - len(fast))
             if len(fast):
@@ -410,7 +422,7 @@ class _Search:
     def conflict(self) -> Conflict:
         """Why nothing fits; rules of the time are to blame where without them something does."""
         if not self.space.rules.timed:
-            return explain(self.problem, self.space, self.memory)
+            return self.explanation()
         limits = replace(
             self.problem.search, max_bubble_fraction=None, time_limit_seconds=max(self.seconds_left, SHORTEST_SECONDS)
         )
@@ -418,6 +430,21 @@ class _Search:
         without = _Search(untimed, self.tabulator.cost, self.lower_bound, self.memory).run()
         texts = tuple(sentence(rule) for rule in self.space.rules.timed)
         return without.conflict or Conflict(exclusive=(texts,), repairs=(texts,), release=texts)
+
+    def explanation(self) -> Conflict:
+        """Why nothing fits, as far as time allows: it looks at the memory of many strategies, and is stopped there."""
+        least = EXPLANATION_FRACTION * self.problem.search.time_limit_seconds
+        end = time.perf_counter() + max(self.seconds_left, least)
+
+        def memory(facts: Facts, decisions: Mapping[str, Any]) -> MemoryLike:
+            if time.perf_counter() > end:
+                raise TimeoutError
+            return self.memory(facts, decisions)
+
+        try:
+            return explain(self.problem, self.space, memory)
+        except TimeoutError:
+            return Conflict(exclusive=(), repairs=(), release=(), is_complete=False)
 
     def checked_seconds(self, found: _Found) -> float:
         """The step time again, from scalars; the strategy must break no rule."""
@@ -469,10 +496,12 @@ def _status(found: bool, finished: bool) -> Status:
     return Status.FEASIBLE if found else Status.UNKNOWN
 
 
-def _bounds(space: Space, lower_bound: BoundFunction) -> Ints:
-    """Lower bound of each row in ticks, rounded down."""
+def _bounds(space: Space, lower_bound: BoundFunction, has_time: Callable[[], bool]) -> Ints:
+    """Lower bound of each row in ticks, rounded down; 0 for those that time leaves none for."""
     bounds = np.zeros(space.num_rows, dtype=np.int64)
     for start in range(0, space.num_rows, BOUND_ROWS):
+        if start and not has_time():
+            break
         some = slice(start, start + BOUND_ROWS)
         seconds = np.asarray(lower_bound(space.facts, space.degrees(some)), dtype=np.float64)
         bounds[some] = seconds_to_floor_ticks(np.nan_to_num(seconds, nan=0.0, posinf=np.inf))

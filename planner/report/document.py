@@ -253,6 +253,7 @@ def _conflict(report: PlanReport, conflict: Conflict) -> Plain:
     device = report.problem.facts.cluster.device
     closest = report.closest
     return {
+        "is_complete": conflict.is_complete,
         "exclusive_rules": [list(rules) for rules in conflict.exclusive],
         "repairs": [list(rules) for rules in conflict.repairs],
         "release": list(conflict.release),

@@ -424,6 +424,8 @@ def _nothing(report: PlanReport) -> Iterator[Section]:
             title="A strategy is left without these entries of the job",
             rows=tuple((str(number), rule) for number, rule in enumerate(conflict.release, start=1)),
         )
+    if not conflict.is_complete:
+        yield Section(title="Why", notes=("Time ran out before this was explained; a longer time limit leaves more.",))
     yield from _closest(report)
 
 

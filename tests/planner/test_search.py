@@ -412,3 +412,80 @@ def test_what_else_excludes_everything_is_named_beside_a_bound_of_the_bubble():
     outcome = search(a_problem(pin={"tp": 16}, max_bubble_fraction=0.1))
 
     assert outcome.conflict.release == ("search.pin: tp is 16.",)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only what a test says moves on."""
+    now = {"seconds": 0.0}
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now["seconds"])
+    return now
+
+
+LIMITS = [1.0, 3.0, 10.0]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("variants", ["groups", "all"])
+def test_a_time_limit_holds_within_a_fifth(clock, limit, variants):
+    """Each row takes 10 ms to tabulate; batches shrink to what the clock leaves."""
+    problem = a_problem(a_moe_model(num_layers=8), num_devices=64, workload={"global_batch_size": 64}, top=1000)
+
+    def cost(facts, decisions):
+        clock["seconds"] += 0.01 * np.size(decisions["tp"]) * (np.ndim(decisions["tp"]) > 0)
+        return step.cost(facts, decisions)
+
+    limits = replace(problem.search, time_limit_seconds=limit)
+    outcome = search(replace(problem, search=limits, variants=variants), cost=cost, lower_bound=nothing_is_known)
+
+    assert outcome.status == Status.FEASIBLE
+    assert clock["seconds"] <= 1.2 * limit
+
+
+def test_bounds_stop_with_the_time(clock, monkeypatch):
+    """Each chunk of bounds takes a second; after the limit none is begun, and the bound that is left is none."""
+    monkeypatch.setattr(module, "BOUND_ROWS", 16)
+    problem = a_problem(a_moe_model(num_layers=8), num_devices=64, time_limit_seconds=2.5)
+
+    def lower_bound(facts, decisions):
+        clock["seconds"] += 1.0
+        return step.lower_bound_seconds(facts, decisions)
+
+    outcome = search(problem, lower_bound=lower_bound)
+
+    assert outcome.effort.num_rows > 5 * 16
+    assert clock["seconds"] == 3.0
+    assert outcome.status == Status.UNKNOWN
+    assert outcome.lower_bound_seconds == 0
+
+
+def test_an_explanation_that_time_cuts_short_says_so(clock):
+    """Nothing is proven about the reasons, but that nothing fits is."""
+    problem = a_problem(a_model(num_layers=8), device=a_timed_device(memory_bytes=1e6), time_limit_seconds=100.0)
+
+    def memory(facts, decisions):
+        clock["seconds"] += 60.0
+        return step.cost(facts, decisions)
+
+    outcome = search(problem, memory=memory)
+
+    assert outcome.status == Status.INFEASIBLE
+    assert not outcome.conflict.is_complete
+    assert clock["seconds"] <= 180.0
+
+
+def test_groups_that_time_leaves_no_solve_for_stay_open(clock):
+    """The second solve would come after the limit: what it might have found bounds the gap."""
+    problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=5, time_limit_seconds=5.0)
+    original = module._Search.select_one
+
+    def select_one(self, candidates, groups):
+        original(self, candidates, groups)
+        clock["seconds"] += 3.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module._Search, "select_one", select_one)
+        outcome = search(problem)
+
+    assert outcome.effort.num_solves == 2
+    assert outcome.status == Status.FEASIBLE

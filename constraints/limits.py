@@ -119,6 +119,18 @@ def bubble_rule(fraction: float) -> Rule:
     return holds
 
 
+def devices_rule(most: int) -> Rule:
+    """
+    The rule that a bound of the devices makes; it stands where otherwise all devices are used.
+
+    >>> rule = devices_rule(512)
+    >>> rule.__doc__, bool(rule(tp=8, cp=1, pp=15, dp=4)), bool(rule(tp=8, cp=1, pp=15, dp=5))
+    ('search.max_devices: tp * cp * pp * dp is at most 512.', True, False)
+    """
+    bound = Bound(names=("tp", "cp", "pp", "dp"), relation="<=", number=most)
+    return _bounded(bound, "search.max_devices")
+
+
 def limited(
     *, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound] = ()
 ) -> dict[str, tuple[int, ...]]:
@@ -175,11 +187,11 @@ def _one_of(name: str, values: tuple[int, ...], text: str) -> Rule:
     return named_rule(holds, (name,), text)
 
 
-def _bounded(bound: Bound) -> Rule:
+def _bounded(bound: Bound, entry: str = "search.limits") -> Rule:
     def holds(**decisions: Any) -> Holds:
         return bound.holds(decisions)
 
-    return named_rule(holds, bound.names, f"search.limits: {bound.text}.")
+    return named_rule(holds, bound.names, f"{entry}: {bound.text}.")
 
 
 def _not_together(combination: Mapping[str, int | Bound]) -> Rule:

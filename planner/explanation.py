@@ -43,6 +43,7 @@ from planner.space import (
     column,
     default_domains,
     divisors,
+    free_replicas,
     grow,
     insisted_values,
     needs,
@@ -122,7 +123,7 @@ class _Relaxation:
         self.memory = memory
         self.whole: dict[int, NDArray[np.bool_]] = {}
         self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.listing, *(FRAMEWORK_RULES if num_rows > WIDE_ROWS else ())}
-        replicas = insisted_values(problem).get("dp", ())
+        replicas = (*insisted_values(problem).get("dp", ()), *free_replicas(problem))
         self.rows, row_classes = grow(
             self.facts,
             relaxed_domains(problem),
@@ -227,7 +228,9 @@ def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
 
 def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
     """Values of each degree: all that could make sense where some rules hold, and what the job insists on."""
-    defaults = default_domains(problem.facts) | {"tp": divisors(problem.facts.cluster.num_devices)}
+    defaults = default_domains(problem.facts, problem.search.max_devices) | {
+        "tp": divisors(problem.facts.cluster.num_devices)
+    }
     chosen = insisted_values(problem)
     domains = {}
     for name, values in defaults.items():
@@ -270,7 +273,7 @@ def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     named |= WORLD if "dp" in named else set()
     domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
     features = {n: column(n, FEATURE_VALUES[n] if n in named else FEATURE_VALUES[n][:1]) for n in FEATURES}
-    replicas = (1, 2, *insisted_values(problem).get("dp", ()))
+    replicas = (1, 2, *insisted_values(problem).get("dp", ()), *free_replicas(problem))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]
     rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)
     of_features = [rule for rule in rules if needs(rule) & set(FEATURES)]

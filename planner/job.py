@@ -161,6 +161,8 @@ class SearchSection:
     candidates
         Path of a CSV file with a header of decisions, or of a YAML list of mappings, relative to the job file: only
         these strategies are considered. The planner chooses what a row does not give.
+    max_devices
+        Plans may use fewer devices than the job gets, and at most so many. Default: they use all of them.
     max_bubble_fraction
         Share of the step that the slowest pipeline rank may wait for others, such as 0.1.
     memory_headroom_gib
@@ -176,6 +178,7 @@ class SearchSection:
     forbid: Annotated[tuple[dict[str, Any], ...], Field(max_length=1000)] = ()
     limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
     candidates: str | None = None
+    max_devices: Count | None = None
     max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] = 0.0
     framework_rules: Flag = True

@@ -185,7 +185,8 @@ def _reasons(problem: Problem, row: Mapping[str, int], rules: Iterable[Rule]) ->
     from planner.space import needs
 
     values = dict(row)
-    if "dp" not in values and {"tp", "cp", "pp"} <= values.keys():
+    uses_all = problem.search.max_devices is None
+    if uses_all and "dp" not in values and {"tp", "cp", "pp"} <= values.keys():
         rest, remainder = divmod(problem.facts.cluster.num_devices, values["tp"] * values["cp"] * values["pp"])
         values |= {"dp": rest} if rest and not remainder else {}
     decided = [rule for rule in rules if needs(rule) <= values.keys()]

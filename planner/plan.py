@@ -17,7 +17,7 @@ from costmodel.layers import embedding_operators, head_operators, layer_operator
 from costmodel.operators.source import operator_times
 from costmodel.operators.work import Operator
 from costmodel.parameters import active_parameters, mtp_parameters, parameters, whole_shape
-from costmodel.spec import Cluster, Dtype, Model
+from costmodel.spec import Cluster, Dtype, Model, Reliability
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Schedule, Sharding, Strategy, Vocabulary
 from costmodel.tables import Facts, num_microbatches
 from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
@@ -61,6 +61,10 @@ class Plan:
         Where its measured step time lies, by the errors on comparable measured runs.
     noise_fraction
         How much slower another plan of the job must be predicted to be told apart from this one.
+    cluster
+        The devices that it uses.
+    checkpoint_seconds
+        Training time that they lose per checkpoint.
     """
 
     estimate: Estimate
@@ -74,6 +78,8 @@ class Plan:
     host_memory_bytes: float
     interval: Interval
     noise_fraction: float
+    cluster: Cluster
+    checkpoint_seconds: float
 
     @property
     def strategy(self) -> Strategy:
@@ -284,7 +290,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
         If a name or a value is wrong, or if the strategy is so far from the job that it has no cost.
     """
     given = {**problem.search.pin, **_checked(decisions)}
-    strategy = complete(problem.facts, given)
+    strategy = complete(problem.facts, given, problem.search.max_devices)
     _require_cost(problem.facts, strategy)
     conventions = _conventions(problem.facts)
     estimated = _plan(problem, strategy, conventions)
@@ -305,7 +311,8 @@ def _plan(problem: Problem, strategy: Strategy, conventions: Conventions) -> Pla
     facts = problem.facts
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)
-    used = replace(facts, cluster=_used(facts.cluster, strategy))
+    used = replace(facts, cluster=_used(problem, strategy))
+    reliability = _reliability(problem, used.cluster)
     needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
     again = recomputed_flops_per_token(
         facts.model, facts.workload.sequence_length, conventions.attention, recompute=strategy.recompute
@@ -317,9 +324,7 @@ def _plan(problem: Problem, strategy: Strategy, conventions: Conventions) -> Pla
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
     return Plan(
         estimate=estimated,
-        schedule=schedule_checkpoints(
-            used.cluster, used.workload, problem.reliability, step_seconds=estimated.step_seconds
-        ),
+        schedule=schedule_checkpoints(used.cluster, used.workload, reliability, step_seconds=estimated.step_seconds),
         tokens_per_second_per_device=float(tokens),
         model_flops_per_second_per_device=model_flops,
         hardware_flops_per_second_per_device=hardware_flops,
@@ -329,12 +334,31 @@ def _plan(problem: Problem, strategy: Strategy, conventions: Conventions) -> Pla
         host_memory_bytes=facts.cluster.device.host_memory_bytes,
         interval=step_interval(used.model, used.cluster, step_seconds=estimated.step_seconds),
         noise_fraction=noise_fraction(used.model, used.cluster),
+        cluster=used.cluster,
+        checkpoint_seconds=reliability.checkpoint_seconds,
     )
 
 
-def _used(cluster: Cluster, strategy: Strategy) -> Cluster:
-    """The cluster; a strategy for more devices than it has is counted with the devices that it takes."""
-    return replace(cluster, num_devices=max(cluster.num_devices, _num_devices(strategy)))
+def _used(problem: Problem, strategy: Strategy) -> Cluster:
+    """
+    What a strategy is counted with: the whole cluster, or what it uses where the job lets it use fewer devices.
+
+    A strategy for more devices than there are is counted with the devices that it takes.
+    """
+    cluster = problem.facts.cluster
+    least = cluster.num_devices if problem.search.max_devices is None else 1
+    return replace(cluster, num_devices=max(least, _num_devices(strategy)))
+
+
+def _reliability(problem: Problem, used: Cluster) -> Reliability:
+    """The job's reliability; fewer devices write larger shares of a checkpoint."""
+    share = problem.facts.cluster.num_devices / used.num_devices if problem.search.max_devices is not None else 1.0
+    given = problem.reliability
+    if not problem.checkpoints_follow:
+        return given
+    return replace(
+        given, checkpoint_seconds=given.checkpoint_seconds * share, write_seconds=given.write_seconds * share
+    )
 
 
 def _num_devices(strategy: Strategy) -> int:
@@ -389,7 +413,7 @@ def _model_summary(facts: Facts, conventions: Conventions) -> ModelSummary:
 # --- a given strategy --------------------------------------------------------------------------------------
 
 
-def complete(facts: Facts, decisions: Mapping[str, int]) -> Strategy:
+def complete(facts: Facts, decisions: Mapping[str, int], max_devices: int | None = None) -> Strategy:
     """
     The strategy that some decisions mean, with the defaults of :func:`estimate`.
 
@@ -399,9 +423,12 @@ def complete(facts: Facts, decisions: Mapping[str, int]) -> Strategy:
         What is given.
     decisions
         Values by name, as :func:`planner.problem.decision_value` returns them.
+    max_devices
+        Devices that ``dp`` may fill; all of them by default.
     """
     degree = {name: decisions.get(name, 1) for name in ("tp", "cp", "pp", "ep", "etp", "vpp", "mbs")}
-    dp = decisions.get("dp", facts.cluster.num_devices // (degree["tp"] * degree["cp"] * degree["pp"]))
+    devices = facts.cluster.num_devices if max_devices is None else max_devices
+    dp = decisions.get("dp", devices // (degree["tp"] * degree["cp"] * degree["pp"]))
     rest = {
         "dp": dp,
         "sequence_parallel": degree["tp"] > 1,

@@ -59,6 +59,8 @@ class SearchLimits:
         The only strategies that are considered.
     max_bubble_fraction
         Share of the step that the pipeline's bubble may be.
+    max_devices
+        Devices that a plan may use at most; None: it uses all of them.
     """
 
     pin: Mapping[str, int]
@@ -70,6 +72,7 @@ class SearchLimits:
     limits: tuple[Bound, ...] = ()
     candidates: Listing | None = None
     max_bubble_fraction: float | None = None
+    max_devices: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +101,8 @@ class Problem:
     variants
         Whether the plans differ in their groups of devices (``groups``: the best one of each combination of tp, cp, pp,
         dp and ep), or are the best whatever they have in common (``all``).
+    checkpoints_follow
+        Whether the cost of a checkpoint follows from the devices' bandwidths, so that fewer devices take longer.
     """
 
     name: str
@@ -109,6 +114,7 @@ class Problem:
     top: int
     sources: tuple[Path, ...] = ()
     variants: Literal["groups", "all"] = "groups"
+    checkpoints_follow: bool = False
 
 
 def load(job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem:
@@ -143,6 +149,7 @@ def _problem(
     device = device_path(job.cluster.device, folder)
     cluster = _cluster(job.cluster, device)
     _require_peak(workload.precision, cluster.device)
+    _require_devices(job)
     config = None if isinstance(job.model, Mapping) else config_path(job.model, folder)
     listing = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     facts = Facts(model=_model(job.model, config), cluster=cluster, workload=workload)
@@ -156,6 +163,7 @@ def _problem(
         objective=job.objective,
         top=job.top,
         variants=job.variants,
+        checkpoints_follow=job.reliability.checkpoint_seconds is None,
         sources=(*sources, *(path for path in (config, device, listing) if path)),
     )
 
@@ -393,6 +401,19 @@ def _checkpoint(section: ReliabilitySection, facts: Facts) -> dict[str, float]:
 # --- search ------------------------------------------------------------------------------------------------
 
 
+def _require_devices(job: Job) -> None:
+    most, given = job.search.max_devices, job.cluster.num_devices
+    if most is not None and most > given:
+        raise SpecError("search.max_devices", f"is {most}, more than the {given} of cluster.num_devices.")
+    if most is not None and job.objective == "total_time":
+        raise SpecError(
+            "search.max_devices",
+            "lets plans differ in their devices, and so in their failures: the total time then does not grow with the "
+            "step time.",
+            "Set objective: step_time.",
+        )
+
+
 def _search(section: SearchSection, listing: Path | None) -> SearchLimits:
     pin = _values(section.pin, "search.pin")
     allow = {
@@ -414,6 +435,7 @@ def _search(section: SearchSection, listing: Path | None) -> SearchLimits:
         limits=tuple(read_bound(text, f"search.limits.{i}", decision_value) for i, text in enumerate(section.limits)),
         candidates=read_listing(listing, decision_value) if listing else None,
         max_bubble_fraction=section.max_bubble_fraction,
+        max_devices=section.max_devices,
     )
 
 

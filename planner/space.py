@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, topology
 from constraints.classes import Classes
-from constraints.limits import bubble_rule, insisted, limit_rules, limited
+from constraints.limits import bubble_rule, devices_rule, insisted, limit_rules, limited
 from constraints.listing import listing_rules
 from constraints.rule import Flags, Holds, Ints, Rule, sentence
 from costmodel.spec import Experts
@@ -66,6 +66,9 @@ def vocabulary_is_at_the_ends(*, vocabulary: Ints) -> Holds:
     """The search keeps embedding and head on the first and last rank (search.allow.vocabulary changes that)."""
     return vocabulary == Vocabulary.ENDS
 
+
+USES_ALL = topology.degrees_multiply_to_the_devices
+"""What a job's own number of devices replaces."""
 
 SEARCH_BOUNDS: dict[str, Rule] = {
     "mbs": micro_batches_are_small,
@@ -245,7 +248,8 @@ def build_space(problem: Problem) -> Space:
     """Everything that the problem's rules allow, memory apart."""
     rules = problem_rules(problem)
     domains = row_domains(problem)
-    rows, _ = grow(problem.facts, domains, rules.rows, tolerate=())
+    replicas = free_replicas(problem)
+    rows, _ = grow(problem.facts, domains, rules.rows, tolerate=(), replicas=replicas)
     features = feature_values(problem)
     sorted_rows = _ascending(rows)
     classes, allowed = allowed_features(problem.facts, sorted_rows, features, rules.mixed)
@@ -257,7 +261,7 @@ def build_space(problem: Problem) -> Space:
         features=features,
         feature_class=classes[useful],
         allowed=allowed,
-        raw_size=_raw_size(problem.facts, domains, features),
+        raw_size=_raw_size(problem.facts, domains, features) * max(1, len(replicas)),
     )
 
 
@@ -268,7 +272,10 @@ def problem_rules(problem: Problem) -> Rules:
     listing = listing_rules(search.candidates, GROWTH) if search.candidates else ()
     lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
-    rules = [*limits, *listing, *PHYSICS_RULES, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
+    if search.max_devices is not None:
+        limits = (*limits, devices_rule(search.max_devices))
+    physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
+    rules = [*limits, *listing, *physics, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
     others = [rule for rule in rules if rule not in MEMORY_RULES]
     return Rules(
         rows=tuple(rule for rule in others if not needs(rule) & set(FEATURES)),
@@ -329,27 +336,40 @@ def spread(degrees: Mapping[str, Any], features: Columns) -> dict[str, Any]:
 def row_domains(problem: Problem) -> Columns:
     """Values of each degree: the job's own, or else all that could make sense. ``dp`` follows from the others."""
     chosen = chosen_values(problem)
-    domains = default_domains(problem.facts)
+    domains = default_domains(problem.facts, problem.search.max_devices)
     united = {name: _united(values, _listed_values(problem, name)) for name, values in domains.items()}
     return {name: column(name, chosen.get(name, values)) for name, values in united.items()}
 
 
-def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
+def free_replicas(problem: Problem) -> tuple[int, ...]:
+    """Values of ``dp`` beside the one that uses all devices: none, or whatever the batch divides by."""
+    most = problem.search.max_devices
+    batch = divisors(problem.facts.workload.global_batch_size)
+    return tuple(value for value in batch if most is not None and value <= most)
+
+
+def default_domains(facts: Facts, max_devices: int | None = None) -> dict[str, tuple[int, ...]]:
     """
     Values of each degree that the job does not limit.
 
     tp: divisors of the devices up to the scale-up domain; cp, pp: all divisors; etp: 1 or a value of tp; ep: divisors
     of the experts; vpp: up to one chunk per layer, embedding and head; mbs: small divisors of the global batch;
-    schedule and vocabulary: today's usual one.
+    schedule and vocabulary: today's usual one. Where not all devices must be used, up to ``max_devices``: tp is any
+    number, cp a divisor of the sequence, pp up to one rank per layer, embedding and head.
     """
     devices = divisors(facts.cluster.num_devices)
     tp = tuple(value for value in devices if value <= facts.cluster.scale_up_size)
+    cp = pp = devices
+    if max_devices is not None:
+        tp = tuple(range(1, min(facts.cluster.scale_up_size, max_devices) + 1))
+        cp = tuple(value for value in divisors(facts.workload.sequence_length) if value <= max_devices)
+        pp = tuple(range(1, min(facts.model.num_layers + 2, max_devices) + 1))
     batch = divisors(facts.workload.global_batch_size)
     experts = gcd(*(k.feed_forward.num_experts for k in facts.model.kinds if isinstance(k.feed_forward, Experts)))
     return {
         "tp": tp,
-        "cp": devices,
-        "pp": devices,
+        "cp": cp,
+        "pp": pp,
         "ep": divisors(experts) if experts else (1,),
         "etp": tp if experts else (1,),
         "vpp": tuple(range(1, facts.model.num_layers + 3)),

@@ -70,6 +70,8 @@ def plan_document(plan: Plan) -> Plain:
     """One plan."""
     schedule = plan.schedule
     return {
+        "num_devices": plan.cluster.num_devices,
+        "num_nodes": plan.cluster.num_nodes,
         "step_time_seconds": plan.step_seconds,
         "step_time_interval_seconds": [plan.interval.low_seconds, plan.interval.high_seconds],
         "step_time_interval_probability": COVERAGE,
@@ -86,6 +88,7 @@ def plan_document(plan: Plan) -> Plain:
             "interval_steps": schedule.interval_steps,
             "interval_seconds": schedule.interval_seconds,
             "unrounded_interval_steps": schedule.k_real,
+            "seconds": plan.checkpoint_seconds,
         },
         "training_run": {
             "num_steps": schedule.num_steps,
@@ -144,6 +147,8 @@ def _setting(report: PlanReport | EstimateReport) -> Plain:
             "variants": problem.variants,
             "memory_headroom_bytes": problem.search.memory_headroom_bytes,
             "framework_rules": problem.search.framework_rules,
+            "max_devices": problem.search.max_devices,
+            "max_bubble_fraction": problem.search.max_bubble_fraction,
             "sources": [str(path) for path in problem.sources],
         },
         "model": asdict(report.model),

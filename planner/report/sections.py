@@ -94,9 +94,21 @@ def _setting(report: PlanReport | EstimateReport) -> Section:
                 f"{workload.global_batch_size:,} x {workload.sequence_length:,} = {amount(tokens_per_step)} tokens per "
                 f"step, {amount(workload.tokens)} tokens in all; {workload.precision.name}",
             ),
+            *_uses(report),
             *_assumed(report),
         ),
     )
+
+
+def _uses(report: PlanReport | EstimateReport) -> Iterator[tuple[str, str]]:
+    """How many devices the first plan uses, where it need not use all."""
+    most = report.problem.search.max_devices
+    if most is not None and report.plans:
+        whole, used = report.problem.facts.cluster.num_devices, report.plans[0].cluster
+        yield (
+            "uses",
+            f"{used.num_devices:,} of {whole:,} GPUs on {count(used.num_nodes, 'node')}; the job allows {most:,}",
+        )
 
 
 def _assumed(report: PlanReport | EstimateReport) -> Iterator[tuple[str, str]]:
@@ -206,10 +218,11 @@ def _overlap_text(strategy: Strategy) -> str:
 def _results(report: PlanReport | EstimateReport) -> Section:
     speed, memory, whole = ("tokens/s/GPU", "TFLOP/s/GPU", "MFU", "HFU"), ("peak GiB", "free GiB"), ("ETTR", "days")
     best = report.plans[0]
+    counts = report.problem.search.max_devices is not None  # GPUs take the place of TFLOP/s, which follow from MFU
     return Section(
         title="What they reach" if len(report.plans) > 1 else "What it reaches",
-        header=("#", "step, s", "slower", *speed, *memory, *whole),
-        rows=tuple(_result(number, plan, best) for number, plan in enumerate(report.plans, start=1)),
+        header=("#", "step, s", "slower", *(("GPUs", *speed[:1], *speed[2:]) if counts else speed), *memory, *whole),
+        rows=tuple(_result(number, plan, best, counts=counts) for number, plan in enumerate(report.plans, start=1)),
         notes=tuple(_doubts(report)),
     )
 
@@ -231,13 +244,14 @@ def _doubts(report: PlanReport | EstimateReport) -> Iterator[str]:
         )
 
 
-def _result(number: int, plan: Plan, best: Plan) -> tuple[str, ...]:
+def _result(number: int, plan: Plan, best: Plan, *, counts: bool) -> tuple[str, ...]:
     return (
         str(number),
         seconds(plan.step_seconds),
         f"{plan.slower_fraction(best):.2%}" if number > 1 else NOTHING,
+        *([f"{plan.cluster.num_devices:,}"] if counts else []),
         f"{plan.tokens_per_second_per_device:,.1f}",
-        f"{plan.model_flops_per_second_per_device / 1e12:,.1f}",
+        *([] if counts else [f"{plan.model_flops_per_second_per_device / 1e12:,.1f}"]),
         f"{plan.mfu:.1%}",
         f"{plan.hfu:.1%}",
         gib(plan.estimate.device_bytes),
@@ -384,12 +398,12 @@ def _memory_notes(report: PlanReport | EstimateReport, estimate: Estimate, *, om
 
 def _run(report: PlanReport | EstimateReport, plan: Plan) -> Section:
     reliability, schedule = report.problem.reliability, plan.schedule
-    num_nodes = report.problem.facts.cluster.num_nodes
+    num_nodes = plan.cluster.num_nodes
     per_day = reliability.failures_per_node_day * num_nodes
     return Section(
         title=f"Training{_of_best(report)}",
         rows=(
-            ("checkpoint", _interval_text(schedule, saving=reliability.checkpoint_seconds)),
+            ("checkpoint", _interval_text(schedule, saving=plan.checkpoint_seconds)),
             (
                 "failures",
                 f"{mean_count(per_day)} per day on {count(num_nodes, 'node')}, {mean_count(schedule.failures)} in all; "
@@ -479,7 +493,7 @@ def _search(report: PlanReport) -> Section:
                 f"{effort.pruned.tabulated:,} strategies",
             ),
             ("left out", _left_out(effort)),
-            ("solver", _solver(effort)),
+            ("solver", _solver(report)),
             ("time", f"{effort.build_seconds:.2f} s for tables and models, {effort.solve_seconds:.2f} s in CP-SAT"),
             *_total_time(report),
         )
@@ -488,9 +502,10 @@ def _search(report: PlanReport) -> Section:
     )
 
 
-def _solver(effort: Effort) -> str:
+def _solver(report: PlanReport) -> str:
     """What the solver chose from."""
-    if not effort.num_solves:
+    effort = report.outcome.effort
+    if report.problem.variants == "all" and not effort.num_solves:
         return "had nothing to choose: every strategy that fits was compared as it is"
     candidates, solves = count(effort.num_candidates, "candidate"), count(effort.num_solves, "CP-SAT solve")
     return f"{candidates} in {solves}, {effort.num_unfit:,} of them too large for the memory"
@@ -506,8 +521,9 @@ def _left_out(effort: Effort) -> str:
         "by what was found already": pruned.cut,
         "by one that is better in time and memory": pruned.dominated,
         "by the memory": pruned.unfit,
+        "not looked at": effort.size - pruned.tabulated - effort.num_bounded,
     }
-    return ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number) or "nothing"
+    return ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number > 0) or "nothing"
 
 
 def _status_text(report: PlanReport) -> str:

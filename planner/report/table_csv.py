@@ -38,6 +38,7 @@ COLUMNS = (
     *(f"step_time_{end}_seconds" for end in ENDS),
     *DECISIONS,
     "num_microbatches",
+    "num_devices",
     *OF_PLAN,
     *(f"{part}_{kind}_seconds" for part in PARTS for kind in ("exposed", "hidden")),
     "difference_seconds",
@@ -78,6 +79,7 @@ def _row(whole: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
         "slower_fraction": plan["slower_fraction"],
         **{f"step_time_{end}_seconds": plan["step_time_interval_seconds"][index] for index, end in enumerate(ENDS)},
         **{name: _cell(value) for name, value in plan["strategy"].items()},
+        "num_devices": plan["num_devices"],
         **{name: plan[name] for name in OF_PLAN},
         **{
             f"{name}_{kind}_seconds": part[f"{kind}_seconds"]

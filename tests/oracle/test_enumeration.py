@@ -24,6 +24,7 @@ from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.limits import Bound
 from constraints.listing import Listing as CandidateList
 from constraints.rule import Rule
+from constraints.topology import degrees_multiply_to_the_devices
 from constraints.verdict import violated
 from costmodel.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, Recompute, Schedule, Sharding, Vocabulary
@@ -86,7 +87,8 @@ def enumerate_strategies(problem: Problem) -> Iterator[dict[str, Any]]:
     """Every strategy that satisfies every rule but those of memory."""
     search_limits = problem.search
     rules = [*PHYSICS_RULES, *(FRAMEWORK_RULES if search_limits.framework_rules else ())]
-    rules = [rule for rule in rules if rule not in MEMORY_RULES]
+    replaced = [degrees_multiply_to_the_devices] if search_limits.max_devices else []
+    rules = [rule for rule in rules if rule not in (*MEMORY_RULES, *replaced)]
     of_rows = [rule for rule in rules if not named(rule) & {*FEATURE_VALUES}]
     of_features = [rule for rule in rules if rule not in of_rows]
     features = list(product(*(chosen(problem, name, values) for name, values in FEATURE_VALUES.items())))
@@ -116,8 +118,10 @@ def enumerate_degrees(problem: Problem) -> Iterator[dict[str, Any]]:
     facts = problem.facts
     num_devices, batch = facts.cluster.num_devices, facts.workload.global_batch_size
     small = range(1, num_devices + 1)
-    for tp, cp, pp in product(*(chosen(problem, name, small) for name in ("tp", "cp", "pp"))):
-        if num_devices % (tp * cp * pp):
+    most = problem.search.max_devices
+    replicas = range(1, batch + 1) if most else (0,)
+    for tp, cp, pp, dp in product(*(chosen(problem, name, small) for name in ("tp", "cp", "pp")), replicas):
+        if tp * cp * pp * dp > most if most else num_devices % (tp * cp * pp):
             continue
         rest = {
             "ep": range(1, 9),
@@ -130,7 +134,7 @@ def enumerate_degrees(problem: Problem) -> Iterator[dict[str, Any]]:
         }
         for values in product(*(chosen(problem, name, values) for name, values in rest.items())):
             others = dict(zip(rest, values, strict=True))
-            yield typed({"tp": tp, "cp": cp, "pp": pp, "dp": num_devices // (tp * cp * pp), **others})
+            yield typed({"tp": tp, "cp": cp, "pp": pp, "dp": dp or num_devices // (tp * cp * pp), **others})
 
 
 def chosen(problem: Problem, name: str, values: Any) -> list[int]:
@@ -309,6 +313,7 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         memory_headroom_bytes=chooser.choice([0, 0, 0.05 * GB]),
         candidates=a_random_listing(chooser, pin) if chooser.random() < 0.15 else None,
         max_bubble_fraction=chooser.choice([None, None, None, 0.02, 0.1, 0.3]),
+        max_devices=chooser.choice([None] * 9 + [3, 4, 4]),
     )
 
 

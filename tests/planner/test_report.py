@@ -192,6 +192,18 @@ def test_json_ranks_add_up_to_the_peak(estimated):
     assert max(rank["peak_memory_bytes"] for rank in one["ranks"]) == one["peak_memory_bytes"]
 
 
+def test_reports_say_how_many_devices_are_used():
+    """In a fact and a column for people, as a number for programs."""
+    found = plan(load(a_job(objective="step_time", search__max_devices=6, search__pin={"tp": 2}, top=2)))
+
+    used = document(found)["plans"][0]["num_devices"]
+    text = console_text(found)
+
+    assert used <= 6
+    assert f"uses      {used} of 64 GPUs on 1 node; the job allows 6" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
 def test_json_of_an_estimate_names_the_broken_rules(estimated):
     """Programs ask ``allowed``, people read the sentences."""
     one = load_strictly(render(estimated, "json"))

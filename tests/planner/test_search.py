@@ -489,3 +489,27 @@ def test_groups_that_time_leaves_no_solve_for_stay_open(clock):
 
     assert outcome.effort.num_solves == 2
     assert outcome.status == Status.FEASIBLE
+
+
+def test_fewer_devices_are_used_where_that_is_faster_or_all_that_fits():
+    """Seven devices: four layers and four heads split over six of them at most, and six sequences feed them."""
+    problem = a_problem(a_model(num_layers=4), num_devices=7, workload={"global_batch_size": 6})
+
+    all_of_them, up_to_seven = search(problem), search(replace(problem, search=replace(problem.search, max_devices=7)))
+
+    assert all_of_them.status == Status.INFEASIBLE
+    strategy = up_to_seven.strategies[0]
+    assert up_to_seven.status == Status.OPTIMAL
+    assert 1 < strategy.tp * strategy.cp * strategy.pp * strategy.dp < 7
+
+
+def test_too_few_devices_are_named_with_what_they_lack():
+    """One device has no room; the bound of the devices is what to release."""
+    model = a_model(num_layers=8, hidden_size=2048, ffn_hidden_size=8192, vocab_size=32000)
+    problem = a_problem(model, device=a_timed_device(memory_bytes=4 * GB, host_memory_bytes=GB), max_devices=1)
+
+    outcome = search(problem)
+
+    assert outcome.status == Status.INFEASIBLE
+    assert outcome.conflict.release == ("search.max_devices: tp * cp * pp * dp is at most 1.",)
+    assert search(replace(problem, search=replace(problem.search, max_devices=8))).status == Status.OPTIMAL

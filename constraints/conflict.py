@@ -42,6 +42,8 @@ class Conflict:
         Host memory that the same strategy lacks.
     closest
         That strategy.
+    least_bubble_fraction
+        Where a bound of the bubble excludes what else fits: the smallest share of the step that it takes there.
     is_complete
         Whether there was time to look at everything.
     """
@@ -52,6 +54,7 @@ class Conflict:
     shortage_bytes: float | None = None
     host_shortage_bytes: float | None = None
     closest: Strategy | None = None
+    least_bubble_fraction: float | None = None
     is_complete: bool = True
 
 

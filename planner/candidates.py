@@ -254,6 +254,15 @@ class Tabulator:
             unfit=counts[2] - counts[3],
         )
 
+    def least_bubble(self, rows: Ints) -> float:
+        """The smallest share of the step that the bubble takes in what of some rows fits; infinite of none."""
+        box = self.space.box(rows)
+        costs = self.cost(self.space.facts, box.decisions)
+        fit = fits(self.space.facts, self.space.rules, costs, self.headroom_bytes)
+        possible = box.allowed & np.isfinite(costs.step_seconds) & fit.device & fit.host
+        shares = np.divide(costs.bubble_seconds, costs.step_seconds)
+        return float(np.where(possible, shares, np.inf).min(initial=np.inf))
+
     def smallest(self, rows: Ints) -> tuple[Candidates, Ints]:
         """What of some rows takes least memory, whatever its time (0 ticks), and the row of each."""
         box = self.space.box(rows)

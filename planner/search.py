@@ -65,6 +65,8 @@ FRUITLESS_ROWS = 2**12
 SHORTEST_SECONDS = 1e-3
 """What a search within a search has at least."""
 
+NO_TIME_TO_EXPLAIN = Conflict(exclusive=(), repairs=(), release=(), is_complete=False)
+
 GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
 """Of several strategies that agree in these, only the best is reported."""
 
@@ -429,12 +431,31 @@ class _Search:
         untimed = replace(self.problem, search=limits, top=1)
         without = _Search(untimed, self.tabulator.cost, self.lower_bound, self.memory).run()
         texts = tuple(sentence(rule) for rule in self.space.rules.timed)
-        return without.conflict or Conflict(exclusive=(texts,), repairs=(texts,), release=texts)
+        if not without.strategies:
+            return without.conflict or NO_TIME_TO_EXPLAIN
+        return Conflict(
+            exclusive=(texts,), repairs=(texts,), release=texts, least_bubble_fraction=self.least_bubble_fraction()
+        )
+
+    def least_bubble_fraction(self) -> float | None:
+        """The smallest share of the step that the bubble takes in a strategy that fits; None where time is short."""
+        end = self.end_of_explanation()
+        least = np.inf
+        for start in range(0, self.space.num_rows, LARGEST_BATCH_ROWS):
+            if time.perf_counter() > end:
+                return None
+            rows = np.arange(start, min(start + LARGEST_BATCH_ROWS, self.space.num_rows))
+            least = min(least, self.tabulator.least_bubble(rows))
+        return float(least)
+
+    def end_of_explanation(self) -> float:
+        """The clock's time until which an explanation may run."""
+        least = EXPLANATION_FRACTION * self.problem.search.time_limit_seconds
+        return time.perf_counter() + max(self.seconds_left, least)
 
     def explanation(self) -> Conflict:
         """Why nothing fits, as far as time allows: it looks at the memory of many strategies, and is stopped there."""
-        least = EXPLANATION_FRACTION * self.problem.search.time_limit_seconds
-        end = time.perf_counter() + max(self.seconds_left, least)
+        end = self.end_of_explanation()
 
         def memory(facts: Facts, decisions: Mapping[str, Any]) -> MemoryLike:
             if time.perf_counter() > end:
@@ -444,7 +465,7 @@ class _Search:
         try:
             return explain(self.problem, self.space, memory)
         except TimeoutError:
-            return Conflict(exclusive=(), repairs=(), release=(), is_complete=False)
+            return NO_TIME_TO_EXPLAIN
 
     def checked_seconds(self, found: _Found) -> float:
         """The step time again, from scalars; the strategy must break no rule."""

@@ -259,6 +259,7 @@ def _conflict(report: PlanReport, conflict: Conflict) -> Plain:
     closest = report.closest
     return {
         "is_complete": conflict.is_complete,
+        "least_bubble_fraction": conflict.least_bubble_fraction,
         "exclusive_rules": [list(rules) for rules in conflict.exclusive],
         "repairs": [list(rules) for rules in conflict.repairs],
         "release": list(conflict.release),

@@ -136,6 +136,8 @@ def _no_answer(report: PlanReport) -> str:
     conflict = report.outcome.conflict
     if conflict is None:
         return "none within the time limit"
+    if conflict.least_bubble_fraction is not None:
+        return f"nothing fits; the pipeline idles for at least {conflict.least_bubble_fraction:.2%} of the step"
     lacking = {"device": conflict.shortage_bytes, "host": conflict.host_shortage_bytes}
     texts = [f"{gib(nbytes)} GiB of {name} memory" for name, nbytes in lacking.items() if nbytes]
     return f"nothing fits; the closest strategy lacks {' and '.join(texts)} per GPU" if texts else "nothing fits"

@@ -405,6 +405,10 @@ def test_a_bubble_that_every_strategy_exceeds_is_named():
     assert outcome.status == Status.INFEASIBLE
     assert outcome.conflict.exclusive == outcome.conflict.repairs == ((says,),)
     assert outcome.conflict.release == (says,)
+    just = replace(problem.search, max_bubble_fraction=outcome.conflict.least_bubble_fraction * (1 + 1e-9))
+    below = replace(problem.search, max_bubble_fraction=outcome.conflict.least_bubble_fraction * (1 - 1e-9))
+    assert search(replace(problem, search=just)).status == Status.OPTIMAL
+    assert search(replace(problem, search=below)).status == Status.INFEASIBLE
 
 
 def test_what_else_excludes_everything_is_named_beside_a_bound_of_the_bubble():

@@ -11,7 +11,9 @@ from costmodel.strategy import DECISIONS
 from planner.plan import EstimateReport, PlanReport
 from planner.report.document import document
 
-OF_REPORT = ("status", "lower_bound_seconds", "gap")
+OF_REPORT = ("status", "lower_bound_seconds", "gap", "rounding_bound_seconds")
+
+OF_SEARCH = ("num_strategies", "num_candidates")
 
 OF_PLAN = (
     "step_time_seconds",
@@ -47,6 +49,7 @@ COLUMNS = (
     "checkpoint_interval_seconds",
     *OF_RUN,
     *OF_REPORT,
+    *OF_SEARCH,
     "broken_rules",
 )
 
@@ -91,6 +94,7 @@ def _row(whole: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
         **{f"checkpoint_{name}": plan["checkpoint"][name] for name in ("interval_steps", "interval_seconds")},
         **{name: plan["training_run"][name] for name in OF_RUN},
         **{name: whole.get(name) for name in OF_REPORT},
+        **{name: whole.get("search", {}).get(name) for name in OF_SEARCH},
         "broken_rules": " ".join(whole.get("broken_rules", ())),
     }
 

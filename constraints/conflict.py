@@ -42,6 +42,10 @@ class Conflict:
         Host memory that the same strategy lacks.
     closest
         That strategy.
+    least_bubble_fraction
+        Where a bound of the bubble excludes what else fits: the smallest share of the step that it takes there.
+    is_complete
+        Whether there was time to look at everything.
     """
 
     exclusive: tuple[tuple[str, ...], ...]
@@ -50,6 +54,8 @@ class Conflict:
     shortage_bytes: float | None = None
     host_shortage_bytes: float | None = None
     closest: Strategy | None = None
+    least_bubble_fraction: float | None = None
+    is_complete: bool = True
 
 
 def smallest_sets(sets: Iterable[frozenset[Element]]) -> list[frozenset[Element]]:

@@ -1,5 +1,5 @@
 """
-The job's own limits as rules: what ``search.pin``, ``search.allow`` and ``search.forbid`` say.
+The job's own limits as rules: what ``search.pin``, ``search.allow``, ``search.limits`` and ``search.forbid`` say.
 
 Each entry becomes one rule with a signature and a sentence of its own, so that it is tabulated, combined and named in
 a conflict like any other.
@@ -8,25 +8,73 @@ a conflict like any other.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import Any
 
 import numpy as np
 
-from constraints.rule import Holds, Rule
-from costmodel.strategy import ENUMS, FLAGS
+from constraints.rule import Floats, Holds, Rule
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS
 
 SHOWN_VALUES = 8
 """Values of a long list that a sentence names."""
+
+RELATIONS: dict[str, tuple[Callable[[Any, Any], Holds], str]] = {
+    "<=": (np.less_equal, "is at most"),
+    "<": (np.less, "is below"),
+    ">=": (np.greater_equal, "is at least"),
+    ">": (np.greater, "is above"),
+    "==": (np.equal, "is"),
+    "!=": (np.not_equal, "is not"),
+}
+"""How a bound compares, and how a sentence says it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """
+    A bound of a decision, or of a product of decisions.
+
+    Parameters
+    ----------
+    names
+        Decisions whose product is bounded; ``num_microbatches``, which follows from them, may be among them.
+    relation
+        One of ``RELATIONS``.
+    number
+        What the product is compared with.
+    """
+
+    names: tuple[str, ...]
+    relation: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        """
+        The bound in words.
+
+        >>> Bound(names=("tp", "cp"), relation="<=", number=16).text
+        'tp * cp is at most 16'
+        """
+        number = _text(self.names[0], self.number) if len(self.names) == 1 else str(self.number)
+        return f"{' * '.join(self.names)} {RELATIONS[self.relation][1]} {number}"
+
+    def holds(self, decisions: Mapping[str, Any]) -> Holds:
+        """Whether decisions keep it; in floats, which products of large degrees do not overflow."""
+        factors = (np.asarray(decisions[name], dtype=np.float64) for name in self.names)
+        return RELATIONS[self.relation][0](reduce(np.multiply, factors), self.number)
 
 
 def limit_rules(
     *,
     pin: Mapping[str, int],
     allow: Mapping[str, tuple[int, ...]],
-    forbid: Iterable[Mapping[str, int]],
+    forbid: Iterable[Mapping[str, int | Bound]],
+    limits: Iterable[Bound] = (),
 ) -> tuple[Rule, ...]:
     """
     One rule per entry.
@@ -38,7 +86,9 @@ def limit_rules(
     allow
         Decisions with the values that they may have.
     forbid
-        Combinations of values that may not occur together.
+        Combinations of values and bounds that may not occur together.
+    limits
+        Bounds.
 
     >>> [rule.__doc__ for rule in limit_rules(pin={"tp": 8}, allow={"pp": (4, 8)}, forbid=[{"recompute": 2, "mbs": 1}])]
     ['search.pin: tp is 8.', 'search.allow: pp is 4 or 8.', 'search.forbid: not both recompute is full and mbs is 1.']
@@ -47,20 +97,85 @@ def limit_rules(
     allows = [
         _one_of(name, values, f"search.allow: {name} is {_choice(name, values)}.") for name, values in allow.items()
     ]
-    return (*pins, *allows, *(_not_together(combination) for combination in forbid))
+    bounds = [_bounded(bound) for bound in dict.fromkeys(limits)]
+    return (*pins, *allows, *bounds, *(_not_together(combination) for combination in forbid))
 
 
-def limited(*, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def bubble_rule(fraction: float) -> Rule:
     """
-    The values that the job leaves to each decision that it limits; none where pin and allow contradict.
+    The rule that a bound of the pipeline's bubble makes; it needs the time of a strategy.
+
+    >>> rule = bubble_rule(0.075)
+    >>> rule.__doc__
+    'search.max_bubble_fraction: the pipeline idles for at most 7.5 % of the step.'
+    >>> bool(rule(bubble_seconds=0.7, step_seconds=10.0)), bool(rule(bubble_seconds=0.8, step_seconds=10.0))
+    (True, False)
+    """
+
+    def holds(*, bubble_seconds: Floats, step_seconds: Floats) -> Holds:
+        return bubble_seconds <= fraction * step_seconds
+
+    holds.__doc__ = f"search.max_bubble_fraction: the pipeline idles for at most {100 * fraction:g} % of the step."
+    return holds
+
+
+def devices_rule(most: int) -> Rule:
+    """
+    The rule that a bound of the devices makes; it stands where otherwise all devices are used.
+
+    >>> rule = devices_rule(512)
+    >>> rule.__doc__, bool(rule(tp=8, cp=1, pp=15, dp=4)), bool(rule(tp=8, cp=1, pp=15, dp=5))
+    ('search.max_devices: tp * cp * pp * dp is at most 512.', True, False)
+    """
+    bound = Bound(names=("tp", "cp", "pp", "dp"), relation="<=", number=most)
+    return _bounded(bound, "search.max_devices")
+
+
+def limited(
+    *, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound] = ()
+) -> dict[str, tuple[int, ...]]:
+    """
+    The values that the job leaves to each decision whose values it names; none where its entries contradict.
 
     >>> limited(pin={"tp": 8}, allow={"tp": (4, 8), "pp": (4, 8)})
     {'tp': (8,), 'pp': (4, 8)}
     """
-    pins = {name: (value,) for name, value in pin.items()}
-    return {
-        name: tuple(v for v in pins.get(name, values) if v in values) for name, values in (pins | dict(allow)).items()
-    }
+    left: dict[str, tuple[int, ...]] = {}
+    for name, values in _named_values(pin, allow, (bound for bound in limits if bound.relation == "==")):
+        left[name] = tuple(value for value in left.get(name, values) if value in values)
+    return left
+
+
+def insisted(
+    *, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound] = ()
+) -> dict[str, tuple[int, ...]]:
+    """
+    The values that entries of the job name, whether or not they can be had; of a bound the first one that keeps it.
+
+    >>> insisted(pin={"tp": 8}, allow={"tp": (4, 8)}, limits=[Bound(names=("pp",), relation=">", number=15)])
+    {'tp': (4, 8), 'pp': (16,)}
+    """
+    named: dict[str, set[int]] = {}
+    for name, values in _named_values(pin, allow, limits):
+        named.setdefault(name, set()).update(values)
+    return {name: tuple(sorted(values)) for name, values in named.items()}
+
+
+def _named_values(
+    pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """A decision and its values, for each entry that names some."""
+    yield from ((name, (value,)) for name, value in pin.items())
+    yield from allow.items()
+    for bound in limits:
+        first = bound.number + {">": 1, "<": -1}.get(bound.relation, 0)
+        name = bound.names[0]
+        possible = name in (*ENUMS, *FLAGS) or (name in DECISIONS and first >= 1)
+        if len(bound.names) == 1 and possible and bound.relation != "!=":
+            yield name, (first,)
+
+
+# --- rules -------------------------------------------------------------------------------------------------
 
 
 def _one_of(name: str, values: tuple[int, ...], text: str) -> Rule:
@@ -69,23 +184,34 @@ def _one_of(name: str, values: tuple[int, ...], text: str) -> Rule:
     def holds(**decisions: Any) -> Holds:
         return np.isin(np.asarray(decisions[name], dtype=np.int64), allowed)
 
-    return _named(holds, (name,), text)
+    return named_rule(holds, (name,), text)
 
 
-def _not_together(combination: Mapping[str, int]) -> Rule:
+def _bounded(bound: Bound, entry: str = "search.limits") -> Rule:
     def holds(**decisions: Any) -> Holds:
-        equal = (np.asarray(decisions[name]) == value for name, value in combination.items())
-        answer: Holds = np.logical_not(reduce(and_, equal))
+        return bound.holds(decisions)
+
+    return named_rule(holds, bound.names, f"{entry}: {bound.text}.")
+
+
+def _not_together(combination: Mapping[str, int | Bound]) -> Rule:
+    conditions = [
+        value if isinstance(value, Bound) else Bound(names=(name,), relation="==", number=value)
+        for name, value in combination.items()
+    ]
+
+    def holds(**decisions: Any) -> Holds:
+        answer: Holds = np.logical_not(reduce(and_, (condition.holds(decisions) for condition in conditions)))
         return answer
 
-    equalities = [f"{name} is {_text(name, value)}" for name, value in combination.items()]
-    if len(equalities) == 1:
-        return _named(holds, tuple(combination), f"search.forbid: not {equalities[0]}.")
-    return _named(holds, tuple(combination), f"search.forbid: not both {' and '.join(equalities)}.")
+    texts = " and ".join(condition.text for condition in conditions)
+    both = "both " if len(conditions) > 1 else ""
+    return named_rule(holds, tuple(combination), f"search.forbid: not {both}{texts}.")
 
 
-def _named(holds: Callable[..., Holds], names: tuple[str, ...], text: str) -> Rule:
-    keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+def named_rule(holds: Callable[..., Holds], names: tuple[str, ...], text: str) -> Rule:
+    """A function of decisions as a rule with a signature and a sentence of its own."""
+    keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in dict.fromkeys(names)]
     holds.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     holds.__doc__ = text
     return holds

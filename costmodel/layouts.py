@@ -109,11 +109,14 @@ class LayoutCost:
     ----------
     step_seconds
         One optimizer step by the closed form.
+    bubble_seconds
+        Its part in which the slowest rank waits.
     device_bytes, host_bytes
         Peak memory of the fullest rank.
     """
 
     step_seconds: float
+    bubble_seconds: float
     device_bytes: float
     host_bytes: float
 
@@ -271,7 +274,9 @@ def layout_cost(facts: Facts, strategy: Strategy) -> LayoutCost:
     m = int(microbatches(facts, strategy.decisions()))
     ranks = rank_costs(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
     joined = joined_seconds(ranks.seconds, ranks.ending_seconds, vpp=strategy.vpp, num_microbatches=m)
+    bubble = bubble_seconds(ranks.seconds.max(), ranks.seconds.sum(), vpp=strategy.vpp)
     return LayoutCost(
+        bubble_seconds=float(bubble + fill_seconds(facts, strategy.decisions())),
         step_seconds=joined + float(constant_seconds(facts, strategy.decisions())),
         device_bytes=float(ranks.device_bytes.max()),
         host_bytes=float(ranks.host_bytes.max()),

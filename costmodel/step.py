@@ -68,6 +68,8 @@ class Cost:
     ----------
     step_seconds
         One optimizer step.
+    bubble_seconds
+        What of it the slowest pipeline rank waits for others.
     device_bytes
         Peak memory of the fullest device.
     host_bytes
@@ -75,6 +77,7 @@ class Cost:
     """
 
     step_seconds: Array
+    bubble_seconds: Array
     device_bytes: Array
     host_bytes: Array
 
@@ -91,8 +94,10 @@ def cost(facts: Facts, decisions: Decisions) -> Cost:
         Every decision of :class:`costmodel.strategy.Strategy` by name; scalars, or arrays that broadcast.
     """
     held = different_ranks(facts, decisions)
+    seconds, bubble = step_and_bubble_seconds(facts, decisions, held)
     return Cost(
-        step_seconds=step_seconds(facts, decisions, held),
+        step_seconds=seconds,
+        bubble_seconds=bubble,
         device_bytes=rank_bytes(facts, decisions, held).total.max(axis=-1),
         host_bytes=rank_host_bytes(facts, decisions, held).max(axis=-1),
     )
@@ -118,24 +123,31 @@ def step_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     ----------
     MoFa, arXiv:2511.09837, equation (14).
     """
+    return step_and_bubble_seconds(facts, decisions, held)[0]
+
+
+def step_and_bubble_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
+    """One optimizer step as in :func:`step_seconds`, and the waiting in it by :func:`waiting_seconds`."""
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, held, parts.total)
+    waiting = waiting_seconds(facts, decisions, held, parts, ranks)
     ending = dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held)
-    return np.asarray(
-        pipeline_seconds(facts, decisions, held, parts, ranks)
+    seconds = np.asarray(
+        pipeline_seconds(facts, decisions, held, parts, ranks, waiting)
         + pp_seconds(facts, decisions, held)
         + ending.max(axis=-1)
         + facts.cluster.device.profile.step_seconds
     )
+    return seconds, waiting
 
 
-def pipeline_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Array:
+def pipeline_seconds(
+    facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array, waiting: Array
+) -> Array:
     """Busy time, bubble, and what the pipeline's edges add: (12) without the transfers between ranks."""
     slowest = ranks.max(axis=-1)
     return np.asarray(
-        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
-        + waiting_seconds(facts, decisions, held, parts, ranks)
-        + ep_edge_seconds(held, parts)
+        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions)) + waiting + ep_edge_seconds(held, parts)
     )
 
 

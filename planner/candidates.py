@@ -4,13 +4,14 @@ Rows of the space to candidates for the solver: tabulated, reduced, in the solve
 Two reductions are exact. An overlap that changes time alone is folded: each candidate takes its fastest allowed ones. A
 candidate that another one beats in time, device memory and host memory at once is never needed (of equals the first is
 kept).
-What fits into memory is left to the solver.
+What fits into memory is left to the solver. Both serve the one best strategy of a group; where all variants are wanted,
+nothing is reduced, and every strategy that fits is compared with the best ones so far.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -45,6 +46,10 @@ class CostLike(MemoryLike, Protocol):
     @property
     def step_seconds(self) -> Any:
         """One optimizer step."""
+
+    @property
+    def bubble_seconds(self) -> Any:
+        """What of it the pipeline waits; asked only where a rule is about it."""
 
 
 CostFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], CostLike]
@@ -98,6 +103,15 @@ def fits(facts: Facts, rules: Rules, memory: MemoryLike, headroom_bytes: float) 
     return Fits(device=answers["device_bytes"], host=answers["host_bytes"])
 
 
+def in_time(facts: Facts, rules: Rules, cost: CostLike) -> NDArray[np.bool_]:
+    """Whether strategies have a time, and what the rules of the time say of it."""
+    answer = np.isfinite(cost.step_seconds)
+    for rule in rules.timed:
+        times = {"step_seconds": cost.step_seconds, "bubble_seconds": cost.bubble_seconds}
+        answer = answer & tabulate(rule, facts, times)
+    return np.asarray(answer)
+
+
 def capacity(problem: Problem) -> Capacity:
     """Memory of the problem's devices without the headroom, in MiB rounded down."""
     device = problem.facts.cluster.device
@@ -123,6 +137,39 @@ def by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tuple[Memor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Pruned:
+    """
+    Strategies that were tabulated and left out before the solver, each under the first reason that applies.
+
+    Parameters
+    ----------
+    tabulated
+        All of them, and those that went on.
+    timeless
+        Without a time, or refused by a rule of the time.
+    folded
+        Slower or equally fast choices of overlaps that change time alone.
+    cut
+        Slower than what is found already.
+    dominated
+        Beaten by another one in time, device memory and host memory.
+    unfit
+        Too large for device or host, where that was asked before the solver.
+    """
+
+    tabulated: int = 0
+    timeless: int = 0
+    folded: int = 0
+    cut: int = 0
+    dominated: int = 0
+    unfit: int = 0
+
+    def __add__(self, other: Pruned) -> Pruned:
+        """Both together."""
+        return Pruned(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Tabulator:
     """
     Tabulates rows of one problem's space.
@@ -145,27 +192,76 @@ class Tabulator:
     cost: CostFunction
     memory: MemoryFunction
 
-    def fastest(self, rows: Ints, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints]:
+    def fastest(self, rows: Ints, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
         """
         What of some rows may be the fastest strategy that fits, at most ``cuts`` ticks long, and the row of each.
 
-        Candidates compete with those of their own group only.
+        Candidates compete with those of their own group only. The last part of the answer counts the others.
         """
         box = self.space.box(rows)
         costs = self.cost(self.space.facts, box.decisions)
-        possible = box.allowed & np.isfinite(costs.step_seconds)
+        possible = box.allowed & in_time(self.space.facts, self.space.rules, costs)
         memory, fold = by_mode(costs, len(rows), box.features)
         every = fold.flat(np.where(possible, costs.step_seconds, np.inf))
         seconds = every.min(axis=-1)
         ticks = seconds_to_ticks(seconds)
         device, host = self.mebibytes(memory)
-        row, mode = np.nonzero(np.isfinite(seconds) & (ticks <= cuts[:, None]))
+        timed = np.isfinite(seconds)
+        row, mode = np.nonzero(timed & (ticks <= cuts[:, None]))
+        num_possible, num_timed, num_within = int(possible.sum()), int(timed.sum()), len(row)
         kept = not_dominated(ticks[row, mode], device[row, mode], host[row, mode], groups[row])
         row, mode = row[kept], mode[kept]
         overlaps = _fewest_of_the_fastest(box.features, fold, every[row, mode])
         decisions = fold.features(box.features, mode, overlaps)
         candidates = _candidates(box, row, decisions, ticks[row, mode], device[row, mode], host[row, mode])
-        return candidates, rows[row]
+        num_allowed = int(box.allowed.sum())
+        pruned = Pruned(
+            tabulated=num_allowed,
+            timeless=num_allowed - num_possible,
+            folded=num_possible - num_timed,
+            cut=num_timed - num_within,
+            dominated=num_within - len(row),
+        )
+        return candidates, rows[row], pruned
+
+    def variants(self, rows: Ints, cut: int, most: int) -> tuple[Candidates, Pruned]:
+        """
+        The strategies of some rows that fit, at most ``cut`` ticks long: the ``most`` preferred of them.
+
+        Nothing is folded or dominated: what a slower strategy of the same degrees loses is of interest here.
+        """
+        box = self.space.box(rows)
+        costs = self.cost(self.space.facts, box.decisions)
+        possible = box.allowed & in_time(self.space.facts, self.space.rules, costs)
+        ticks = seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf))
+        within = possible & (ticks <= cut)
+        device, host = (np.broadcast_to(use, possible.shape) for use in self.mebibytes(costs))
+        fitting = within & (device <= self.capacity.device_mebibytes) & (host <= self.capacity.host_mebibytes)
+        cells = np.flatnonzero(fitting)
+        if len(cells) > most:
+            flat = ticks.ravel()[cells]
+            cells = cells[flat <= np.partition(flat, most - 1)[most - 1]]
+        row, *chosen = np.unravel_index(cells, possible.shape)
+        features = {n: values[index] for (n, values), index in zip(box.features.items(), chosen, strict=True)}
+        found = _candidates(box, row, features, *(table.ravel()[cells] for table in (ticks, device, host)))
+        ties = [found.decisions[name] for name in reversed(DECISIONS)]
+        preferred = np.lexsort([*ties, found.host_mebibytes, found.device_mebibytes, found.ticks])[:most]
+        counts = [int(table.sum()) for table in (box.allowed, possible, within, fitting)]
+        return found.take(preferred), Pruned(
+            tabulated=counts[0],
+            timeless=counts[0] - counts[1],
+            cut=counts[1] - counts[2] + counts[3] - len(preferred),
+            unfit=counts[2] - counts[3],
+        )
+
+    def least_bubble(self, rows: Ints) -> float:
+        """The smallest share of the step that the bubble takes in what of some rows fits; infinite of none."""
+        box = self.space.box(rows)
+        costs = self.cost(self.space.facts, box.decisions)
+        fit = fits(self.space.facts, self.space.rules, costs, self.headroom_bytes)
+        possible = box.allowed & np.isfinite(costs.step_seconds) & fit.device & fit.host
+        shares = np.divide(costs.bubble_seconds, costs.step_seconds)
+        return float(np.where(possible, shares, np.inf).min(initial=np.inf))
 
     def smallest(self, rows: Ints) -> tuple[Candidates, Ints]:
         """What of some rows takes least memory, whatever its time (0 ticks), and the row of each."""

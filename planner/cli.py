@@ -136,6 +136,11 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     _add_job(parser, "change an entry of the job, such as training.global_batch_size=512 or search.pin.tp=8")
     parser.add_argument("--top", metavar="K", help="how many plans to report (default: the job's 'top', or 1)")
+    parser.add_argument(
+        "--all-variants",
+        action="store_true",
+        help="report the best strategies whatever they have in common, not one per combination of tp, cp, pp, dp, ep",
+    )
     parser.add_argument("--time-limit", metavar="S", help="seconds until the best plan so far is reported")
     _add_output(parser, REPORT_FORMATS)
     parser.set_defaults(run=_run_plan)
@@ -217,6 +222,8 @@ def _run_plan(arguments: argparse.Namespace) -> int:
     overrides = list(arguments.assignments)
     if arguments.top is not None:
         overrides.append(f"top={arguments.top}")
+    if arguments.all_variants:
+        overrides.append("variants=all")
     if arguments.time_limit is not None:
         overrides.append(f"search.time_limit_seconds={arguments.time_limit}")
     with _progress(f"planning {arguments.job}"):

@@ -59,7 +59,7 @@ def read_mapping(path: Path) -> dict[str, Plain]:
     SpecError
         If the file cannot be read, is too large, or does not hold one mapping.
     """
-    return mapping_from_text(_text(path), str(path))
+    return mapping_from_text(read_text(path), str(path))
 
 
 def mapping_from_text(text: str, source: str) -> dict[str, Plain]:
@@ -93,18 +93,26 @@ def parse(text: str, source: str) -> Plain:
         raise SpecError(source, f"is not text in UTF-8 (character {error.start + 1}).") from None
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
+    """
+    The text of a file.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, is no text or too large.
+    """
     try:
         with path.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
+            content = stream.read(most_bytes + 1)
     except FileNotFoundError:
         raise SpecError(str(path), "no such file.", _similar_files(path)) from None
     except IsADirectoryError:
         raise SpecError(str(path), "is a directory, expected a YAML file.") from None
     except (OSError, ValueError) as error:
         raise SpecError(shown(str(path)), f"cannot be read: {_reason(error)}.") from None
-    if len(content) > MAX_BYTES:
-        raise SpecError(str(path), f"is larger than {MAX_BYTES // 1024} KiB, which no job file is.")
+    if len(content) > most_bytes:
+        raise SpecError(str(path), f"is larger than {most_bytes // 1024} KiB, which no job file is.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

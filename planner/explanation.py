@@ -25,7 +25,6 @@ from constraints.conflict import (
     smallest_sets,
     sorted_by_text,
 )
-from constraints.limits import limited
 from constraints.rule import Rule, sentence
 from costmodel.strategy import Strategy
 from costmodel.tables import tabulate
@@ -44,7 +43,9 @@ from planner.space import (
     column,
     default_domains,
     divisors,
+    free_replicas,
     grow,
+    insisted_values,
     needs,
     spread,
     strategy_of,
@@ -98,7 +99,7 @@ def explain(problem: Problem, space: Space, memory: MemoryFunction) -> Conflict:
 
 
 def _sentences(rules: Iterable[Rule]) -> tuple[str, ...]:
-    return tuple(sentence(rule) for rule in sorted_by_text(rules))
+    return tuple(dict.fromkeys(sentence(rule) for rule in sorted_by_text(rules)))
 
 
 # --- repairs -----------------------------------------------------------------------------------------------
@@ -122,8 +123,8 @@ class _Relaxation:
         self.rules = rules
         self.memory = memory
         self.whole: dict[int, NDArray[np.bool_]] = {}
-        self.fixed = {*PHYSICS_RULES, *rules.bounds, *(FRAMEWORK_RULES if num_rows > WIDE_ROWS else ())}
-        replicas = limited(pin=problem.search.pin, allow=problem.search.allow).get("dp", ())
+        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.listing, *(FRAMEWORK_RULES if num_rows > WIDE_ROWS else ())}
+        replicas = (*insisted_values(problem).get("dp", ()), *free_replicas(problem))
         self.rows, row_classes = grow(
             self.facts,
             relaxed_domains(problem),
@@ -228,8 +229,10 @@ def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
 
 def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
     """Values of each degree: all that could make sense where some rules hold, and what the job insists on."""
-    defaults = default_domains(problem.facts) | {"tp": divisors(problem.facts.cluster.num_devices)}
-    chosen = limited(pin=problem.search.pin, allow=problem.search.allow)
+    defaults = default_domains(problem.facts, problem.search.max_devices) | {
+        "tp": divisors(problem.facts.cluster.num_devices)
+    }
+    chosen = insisted_values(problem)
     domains = {}
     for name, values in defaults.items():
         own = column(name, values)
@@ -260,6 +263,8 @@ def _with_rules_behind(problem: Problem, rules: Rules, conflict: RuleSet) -> lis
     def satisfiable(some: Sequence[Rule]) -> bool:
         return _satisfiable(problem, [*conflict, *some])
 
+    if rules.listing and satisfiable(behind):
+        conflict |= set(rules.listing)
     return [*conflict, *necessary(behind if satisfiable(near) else near, satisfiable)]
 
 
@@ -269,7 +274,7 @@ def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     named |= WORLD if "dp" in named else set()
     domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
     features = {n: column(n, FEATURE_VALUES[n] if n in named else FEATURE_VALUES[n][:1]) for n in FEATURES}
-    replicas = (1, 2, *limited(pin=problem.search.pin, allow=problem.search.allow).get("dp", ()))
+    replicas = (1, 2, *insisted_values(problem).get("dp", ()), *free_replicas(problem))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]
     rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)
     of_features = [rule for rule in rules if needs(rule) & set(FEATURES)]

@@ -155,7 +155,16 @@ class SearchSection:
     allow
         The values that a decision may have, such as ``{pp: [4, 8]}``.
     forbid
-        Combinations that may not occur, such as ``[{recompute: full, pp: 8}]``.
+        Combinations that may not occur, such as ``[{recompute: full, pp: 8}]`` or ``[{recompute: full, pp: ">= 16"}]``.
+    limits
+        Bounds that hold, such as ``["tp <= 4", "tp * cp <= 16", "num_microbatches >= 16", "recompute != full"]``.
+    candidates
+        Path of a CSV file with a header of decisions, or of a YAML list of mappings, relative to the job file: only
+        these strategies are considered. The planner chooses what a row does not give.
+    max_devices
+        Plans may use fewer devices than the job gets, and at most so many. Default: they use all of them.
+    max_bubble_fraction
+        Share of the step that the slowest pipeline rank may wait for others, such as 0.1.
     memory_headroom_gib
         Device memory to leave free, in GiB.
     framework_rules
@@ -170,6 +179,10 @@ class SearchSection:
     pin: Entries = field(default_factory=dict)
     allow: Entries = field(default_factory=dict)
     forbid: Annotated[tuple[dict[str, Any], ...], Field(max_length=1000)] = ()
+    limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
+    candidates: str | None = None
+    max_devices: Count | None = None
+    max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] = 0.0
     framework_rules: Flag = True
     time_limit_seconds: Annotated[Positive, Field(le=1e6)] = 60.0
@@ -198,6 +211,9 @@ class Job:
         What is as small as possible: the time of one step, or of the whole training with its failures and checkpoints.
     top
         How many plans to report.
+    variants
+        Of which kind: ``groups``, the best one of each combination of tp, cp, pp, dp and ep, or ``all``, the best
+        strategies whatever they have in common.
     """
 
     model: Reference
@@ -209,3 +225,4 @@ class Job:
     search: Annotated[SearchSection, BeforeValidator(_empty_if_null)] = field(default_factory=SearchSection)
     objective: Literal["step_time", "total_time"] = "step_time"
     top: Annotated[Count, Field(le=1000)] = 1
+    variants: Literal["groups", "all"] = "groups"

@@ -17,15 +17,16 @@ from costmodel.layers import embedding_operators, head_operators, layer_operator
 from costmodel.operators.source import operator_times
 from costmodel.operators.work import Operator
 from costmodel.parameters import active_parameters, mtp_parameters, parameters, whole_shape
-from costmodel.spec import Cluster, Dtype, Model
+from costmodel.spec import Cluster, Dtype, Model, Reliability
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
 from costmodel.tables import Facts, num_microbatches
 from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from costmodel.validation import shown
 from planner.calibration.intervals import Interval, noise_fraction, step_interval
+from planner.listing import Listed, listed
 from planner.problem import MAX_DEGREE, Problem, decision_value
 from planner.schedule import CheckpointSchedule, schedule_checkpoints
-from planner.space import problem_rules
+from planner.space import build_space, problem_rules
 
 if TYPE_CHECKING:
     from planner.search import Outcome
@@ -60,6 +61,10 @@ class Plan:
         Where its measured step time lies, by the errors on comparable measured runs.
     noise_fraction
         How much slower another plan of the job must be predicted to be told apart from this one.
+    cluster
+        The devices that it uses.
+    checkpoint_seconds
+        Training time that they lose per checkpoint.
     """
 
     estimate: Estimate
@@ -73,6 +78,8 @@ class Plan:
     host_memory_bytes: float
     interval: Interval
     noise_fraction: float
+    cluster: Cluster
+    checkpoint_seconds: float
 
     @property
     def strategy(self) -> Strategy:
@@ -96,6 +103,13 @@ class Plan:
     def slower_fraction(self, best: Plan) -> float:
         """How much longer its step takes than the best one's; of equals up to rounding, 0."""
         return max(0.0, self.step_seconds / best.step_seconds - 1)
+
+    def difference(self, best: Plan) -> dict[str, float]:
+        """By which seconds each line of its breakdown is longer than the best one's, the largest difference first."""
+        lines = {part.name: part.exposed_seconds for part in self.estimate.breakdown}
+        for part in best.estimate.breakdown:
+            lines[part.name] -= part.exposed_seconds
+        return dict(sorted(lines.items(), key=lambda line: -abs(line[1])))
 
     def is_within_noise(self, best: Plan) -> bool:
         """Whether the predictions cannot tell it from the best one."""
@@ -168,6 +182,8 @@ class PlanReport:
         Status, bound, gap, the space's size, the effort, and why nothing fits.
     closest
         The strategy that lacks least memory, where nothing fits for want of memory.
+    listed
+        What the rules leave of the job's candidates, where it lists them.
     """
 
     problem: Problem
@@ -176,6 +192,7 @@ class PlanReport:
     plans: tuple[Plan, ...]
     outcome: Outcome
     closest: Estimate | None = None
+    listed: Listed | None = None
 
     @property
     def exit_code(self) -> int:
@@ -249,6 +266,7 @@ def plan(problem: Problem) -> PlanReport:
         plans=tuple(_plan(problem, strategy, conventions) for strategy in outcome.strategies),
         outcome=outcome,
         closest=detail.estimate(problem.facts, nearest) if nearest else None,
+        listed=listed(problem, build_space(problem)) if problem.search.candidates else None,
     )
 
 
@@ -273,7 +291,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
         If a name or a value is wrong, or if the strategy is so far from the job that it has no cost.
     """
     given = {**problem.search.pin, **_checked(decisions)}
-    strategy = complete(problem.facts, given)
+    strategy = complete(problem.facts, given, problem.search.max_devices)
     _require_cost(problem.facts, strategy)
     conventions = _conventions(problem.facts)
     estimated = _plan(problem, strategy, conventions)
@@ -282,7 +300,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
         model=_model_summary(problem.facts, conventions),
         conventions=conventions,
         plan=estimated,
-        broken_rules=tuple(sentence(rule) for rule in _broken_rules(problem, estimated.estimate)),
+        broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(problem, estimated.estimate))),
         assumed={name: value for name, value in strategy.decisions().items() if name not in given},
     )
 
@@ -294,7 +312,8 @@ def _plan(problem: Problem, strategy: Strategy, conventions: Conventions) -> Pla
     facts = problem.facts
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)
-    used = replace(facts, cluster=_used(facts.cluster, strategy))
+    used = replace(facts, cluster=_used(problem, strategy))
+    reliability = _reliability(problem, used.cluster)
     needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
     again = recomputed_flops_per_token(
         facts.model, facts.workload.sequence_length, conventions.attention, recompute=strategy.recompute
@@ -306,9 +325,7 @@ def _plan(problem: Problem, strategy: Strategy, conventions: Conventions) -> Pla
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
     return Plan(
         estimate=estimated,
-        schedule=schedule_checkpoints(
-            used.cluster, used.workload, problem.reliability, step_seconds=estimated.step_seconds
-        ),
+        schedule=schedule_checkpoints(used.cluster, used.workload, reliability, step_seconds=estimated.step_seconds),
         tokens_per_second_per_device=float(tokens),
         model_flops_per_second_per_device=model_flops,
         hardware_flops_per_second_per_device=hardware_flops,
@@ -318,12 +335,31 @@ def _plan(problem: Problem, strategy: Strategy, conventions: Conventions) -> Pla
         host_memory_bytes=facts.cluster.device.host_memory_bytes,
         interval=step_interval(used.model, used.cluster, step_seconds=estimated.step_seconds),
         noise_fraction=noise_fraction(used.model, used.cluster),
+        cluster=used.cluster,
+        checkpoint_seconds=reliability.checkpoint_seconds,
     )
 
 
-def _used(cluster: Cluster, strategy: Strategy) -> Cluster:
-    """The cluster; a strategy for more devices than it has is counted with the devices that it takes."""
-    return replace(cluster, num_devices=max(cluster.num_devices, _num_devices(strategy)))
+def _used(problem: Problem, strategy: Strategy) -> Cluster:
+    """
+    What a strategy is counted with: the whole cluster, or what it uses where the job lets it use fewer devices.
+
+    A strategy for more devices than there are is counted with the devices that it takes.
+    """
+    cluster = problem.facts.cluster
+    least = cluster.num_devices if problem.search.max_devices is None else 1
+    return replace(cluster, num_devices=max(least, _num_devices(strategy)))
+
+
+def _reliability(problem: Problem, used: Cluster) -> Reliability:
+    """The job's reliability; fewer devices write larger shares of a checkpoint."""
+    share = problem.facts.cluster.num_devices / used.num_devices if problem.search.max_devices is not None else 1.0
+    given = problem.reliability
+    if not problem.checkpoints_follow:
+        return given
+    return replace(
+        given, checkpoint_seconds=given.checkpoint_seconds * share, write_seconds=given.write_seconds * share
+    )
 
 
 def _num_devices(strategy: Strategy) -> int:
@@ -378,7 +414,7 @@ def _model_summary(facts: Facts, conventions: Conventions) -> ModelSummary:
 # --- a given strategy --------------------------------------------------------------------------------------
 
 
-def complete(facts: Facts, decisions: Mapping[str, int]) -> Strategy:
+def complete(facts: Facts, decisions: Mapping[str, int], max_devices: int | None = None) -> Strategy:
     """
     The strategy that some decisions mean, with the defaults of :func:`estimate`.
 
@@ -388,9 +424,12 @@ def complete(facts: Facts, decisions: Mapping[str, int]) -> Strategy:
         What is given.
     decisions
         Values by name, as :func:`planner.problem.decision_value` returns them.
+    max_devices
+        Devices that ``dp`` may fill; all of them by default.
     """
     degree = {name: decisions.get(name, 1) for name in ("tp", "cp", "pp", "ep", "etp", "vpp", "mbs")}
-    dp = decisions.get("dp", facts.cluster.num_devices // (degree["tp"] * degree["cp"] * degree["pp"]))
+    devices = facts.cluster.num_devices if max_devices is None else max_devices
+    dp = decisions.get("dp", devices // (degree["tp"] * degree["cp"] * degree["pp"]))
     rest = {
         "dp": dp,
         "group": usual_group(pp=degree["pp"], vpp=degree["vpp"]),
@@ -458,10 +497,12 @@ def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
 def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
     """Rules and limits of the job that forbid a strategy; the search's own bounds on what it tries are none."""
     rules = problem_rules(problem)
-    asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory) if rule not in rules.bounds]
+    asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in rules.bounds]
     resources = {
         "device_bytes": estimated.device_bytes,
         "host_bytes": estimated.host_bytes,
         "memory_headroom_bytes": problem.search.memory_headroom_bytes,
+        "step_seconds": estimated.step_seconds,
+        "bubble_seconds": sum(part.exposed_seconds for part in estimated.breakdown if part.name == "bubble"),
     }
     return violated(problem.facts, estimated.strategy.decisions() | resources, rules=asked)

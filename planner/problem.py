@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
+from constraints.limits import Bound
+from constraints.listing import Listing
 from costmodel import catalog, description, huggingface
 from costmodel import reliability as formulas
 from costmodel.errors import SpecError, did_you_mean
@@ -19,8 +21,10 @@ from costmodel.spec import Cluster, Device, Model, Precision, RecoveryLevel, Rel
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES
 from costmodel.tables import Facts
 from costmodel.validation import build, shown
+from planner.bounds import read_bound, read_condition
 from planner.document import apply_override, mapping_from_python, read_mapping, split_assignment
 from planner.job import MOFA_RECOVERY, ClusterSection, Job, ReliabilitySection, SearchSection, TrainingSection
+from planner.listing import read_listing
 
 GIB_BYTES = 2**30
 MAX_DEGREE = 10**9
@@ -56,7 +60,7 @@ class SearchLimits:
     allow
         Decisions with the values that they may have, in ascending order.
     forbid
-        Combinations of values that may not occur together.
+        Combinations of values and bounds that may not occur together.
     memory_headroom_bytes
         Device memory to leave free.
     framework_rules
@@ -65,15 +69,27 @@ class SearchLimits:
         When to stop and report what there is.
     stages
         What pipeline stages may differ in.
+    limits
+        Bounds of decisions and of products of them.
+    candidates
+        The only strategies that are considered.
+    max_bubble_fraction
+        Share of the step that the pipeline's bubble may be.
+    max_devices
+        Devices that a plan may use at most; None: it uses all of them.
     """
 
     pin: Mapping[str, int]
     allow: Mapping[str, tuple[int, ...]]
-    forbid: tuple[Mapping[str, int], ...]
+    forbid: tuple[Mapping[str, int | Bound], ...]
     memory_headroom_bytes: float
     framework_rules: bool
     time_limit_seconds: float
     stages: StageChoice = StageChoice.EVEN
+    limits: tuple[Bound, ...] = ()
+    candidates: Listing | None = None
+    max_bubble_fraction: float | None = None
+    max_devices: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +115,11 @@ class Problem:
         How many plans to report.
     sources
         Files that were read.
+    variants
+        Whether the plans differ in their groups of devices (``groups``: the best one of each combination of tp, cp, pp,
+        dp and ep), or are the best whatever they have in common (``all``).
+    checkpoints_follow
+        Whether the cost of a checkpoint follows from the devices' bandwidths, so that fewer devices take longer.
     """
 
     name: str
@@ -109,6 +130,8 @@ class Problem:
     objective: Literal["step_time", "total_time"]
     top: int
     sources: tuple[Path, ...] = ()
+    variants: Literal["groups", "all"] = "groups"
+    checkpoints_follow: bool = False
 
 
 def load(job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem:
@@ -143,7 +166,9 @@ def _problem(
     device = device_path(job.cluster.device, folder)
     cluster = _cluster(job.cluster, device)
     _require_peak(workload.precision, cluster.device)
+    _require_devices(job)
     config = None if isinstance(job.model, Mapping) else config_path(job.model, folder)
+    listing = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     facts = Facts(model=_model(job.model, config), cluster=cluster, workload=workload)
     recovery = _recovery(job.reliability)
     return Problem(
@@ -151,10 +176,12 @@ def _problem(
         facts=facts,
         reliability=_reliability(job.reliability, recovery, facts),
         recovery=recovery,
-        search=_search(job.search),
+        search=_search(job.search, listing),
         objective=job.objective,
         top=job.top,
-        sources=(*sources, *(path for path in (config, device) if path)),
+        variants=job.variants,
+        checkpoints_follow=job.reliability.checkpoint_seconds is None,
+        sources=(*sources, *(path for path in (config, device, listing) if path)),
     )
 
 
@@ -391,7 +418,20 @@ def _checkpoint(section: ReliabilitySection, facts: Facts) -> dict[str, float]:
 # --- search ------------------------------------------------------------------------------------------------
 
 
-def _search(section: SearchSection) -> SearchLimits:
+def _require_devices(job: Job) -> None:
+    most, given = job.search.max_devices, job.cluster.num_devices
+    if most is not None and most > given:
+        raise SpecError("search.max_devices", f"is {most}, more than the {given} of cluster.num_devices.")
+    if most is not None and job.objective == "total_time":
+        raise SpecError(
+            "search.max_devices",
+            "lets plans differ in their devices, and so in their failures: the total time then does not grow with the "
+            "step time.",
+            "Set objective: step_time.",
+        )
+
+
+def _search(section: SearchSection, listing: Path | None) -> SearchLimits:
     pin = _values(section.pin, "search.pin")
     allow = {
         _decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
@@ -410,6 +450,10 @@ def _search(section: SearchSection) -> SearchLimits:
         framework_rules=section.framework_rules,
         time_limit_seconds=section.time_limit_seconds,
         stages=StageChoice(section.stages),
+        limits=tuple(read_bound(text, f"search.limits.{i}", decision_value) for i, text in enumerate(section.limits)),
+        candidates=read_listing(listing, decision_value) if listing else None,
+        max_bubble_fraction=section.max_bubble_fraction,
+        max_devices=section.max_devices,
     )
 
 
@@ -425,10 +469,17 @@ def _allowed(name: str, values: object, where: str) -> tuple[int, ...]:
     return tuple(sorted({decision_value(name, value, f"{where}.{index}") for index, value in enumerate(values)}))
 
 
-def _combination(entry: Mapping[str, object], where: str) -> dict[str, int]:
+def _combination(entry: Mapping[str, object], where: str) -> dict[str, int | Bound]:
     if not entry:
         raise SpecError(where, "is empty and would forbid every plan.", "Write what to forbid, such as {pp: 8}.")
-    return _values(entry, where)
+    return {name: _condition(name, value, where) for name, value in entry.items()}
+
+
+def _condition(name: str, value: object, where: str) -> int | Bound:
+    """What a forbidden combination says of one decision: a value, or a bound such as ``>= 16``."""
+    place = f"{where}.{_decision_name(name, where)}"
+    bound = read_condition(name, value, place, decision_value) if isinstance(value, str) else None
+    return decision_value(name, value, place) if bound is None else bound
 
 
 def _decision_name(name: str, where: str) -> str:

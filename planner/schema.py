@@ -47,7 +47,8 @@ def job_schema() -> Schema:
     search = definitions["SearchSection"]["properties"]
     search["pin"].update(_decisions("one"))
     search["allow"].update(_decisions("list"))
-    search["forbid"]["items"] = {**_decisions("one"), "minProperties": 1}
+    search["forbid"]["items"] = {**_decisions("bounded"), "minProperties": 1}
+    search["limits"]["items"] = {"type": "string", "pattern": f"^[^<>=!]+{_RELATION}"}
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Pretraining job", **schema}
     return {name: _with_limits(part) for name, part in whole.items()}
 
@@ -133,11 +134,18 @@ def _forms(names: Any, record: Mapping[str, Any]) -> list[Schema]:
     ]
 
 
+_RELATION = "(<=|>=|==|!=|<|>)[^<>=!]+$"
+"""What a bound says of its decision."""
+
+
 def _decisions(form: str) -> Schema:
     texts = descriptions(Strategy)
     values = {name: _decision(name) for name in DECISIONS}
     if form == "list":
         values = {name: {"type": "array", "minItems": 1, "items": value} for name, value in values.items()}
+    if form == "bounded":
+        bound = {"type": "string", "pattern": rf"^\s*{_RELATION}"}
+        values = {name: {"anyOf": [value, bound]} for name, value in values.items()}
     return {
         "type": "object",
         "properties": {name: {**value, "description": texts[name]} for name, value in values.items()},

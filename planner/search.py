@@ -17,7 +17,7 @@ are facts of the job, and with them given its total time grows with its step tim
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -31,18 +31,30 @@ from constraints.encoding import (
     MAX_TICKS,
     TICK_SECONDS,
     Candidates,
+    Capacity,
     Encoding,
     encode,
     joined,
     seconds_to_floor_ticks,
     seconds_to_ticks,
 )
+from constraints.rule import sentence
 from constraints.verdict import violated
 from costmodel import step
 from costmodel.layouts import layout_cost
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
 from costmodel.tables import Facts
-from planner.candidates import CostFunction, CostLike, Ints, MemoryFunction, Tabulator, capacity, memory_alone
+from planner.candidates import (
+    CostFunction,
+    CostLike,
+    Ints,
+    MemoryFunction,
+    MemoryLike,
+    Pruned,
+    Tabulator,
+    capacity,
+    memory_alone,
+)
 from planner.explanation import explain
 from planner.problem import Problem, StageChoice
 from planner.space import ROW_DECISIONS, Space, build_space, strategy_of
@@ -51,11 +63,22 @@ from planner.stage_search import StageSearch
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 32, 4, 2048
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
 
-BOUND_ROWS, MEMORY_ROWS = 2**16, 2**12
-"""Rows whose bound, and rows whose memory alone is computed at once; a matter of memory only."""
+BOUND_ROWS, MEMORY_ROWS = 2**13, 2**12
+"""Rows whose bound, and rows whose memory alone is computed at once; between them the clock is asked."""
+
+CHECK_SECONDS = 2e-3
+"""Time that is set aside for each strategy in hand, to evaluate it again at the end."""
+
+EXPLANATION_FRACTION = 0.1
+"""Share of the time limit that an explanation has at least."""
 
 FRUITLESS_ROWS = 2**12
 """Rows without a strategy that fits after which the search asks whether any row has one."""
+
+SHORTEST_SECONDS = 1e-3
+"""What a search within a search has at least."""
+
+NO_TIME_TO_EXPLAIN = Conflict(exclusive=(), repairs=(), release=(), is_complete=False)
 
 GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
 """Of several strategies that agree in these, only the best is reported."""
@@ -92,9 +115,15 @@ class Effort:
     bounds
         What the search leaves out by itself, one sentence each.
     num_rows, num_rows_tabulated
-        Rows of degrees; those whose features were tabulated. The bound pruned the others.
+        Rows of degrees; those whose features were tabulated.
+    num_bounded
+        Strategies of the other rows whose lower bound is above what was found.
+    pruned
+        Strategies of the tabulated rows, and how many of them were left out for what reason.
     num_candidates
-        Literals that CP-SAT saw. Of the tabulated strategies, the cut, the overlaps and dominance removed the others.
+        Literals that CP-SAT saw.
+    num_unfit
+        Those of them that were too large for device or host.
     num_solves
         Times that CP-SAT ran.
     build_seconds, solve_seconds
@@ -106,7 +135,10 @@ class Effort:
     bounds: tuple[str, ...]
     num_rows: int
     num_rows_tabulated: int
+    num_bounded: int
+    pruned: Pruned
     num_candidates: int
+    num_unfit: int
     num_solves: int
     build_seconds: float
     solve_seconds: float
@@ -120,11 +152,12 @@ class Outcome:
     Parameters
     ----------
     status
-        ``optimal``: nothing in the space is faster (for ``top`` strategies: they are the best of as many groups);
+        ``optimal``: nothing in the space is faster (for ``top`` strategies: they are the best of as many groups, or
+        of all variants where the problem wants those);
         ``feasible``: time ran out with strategies in hand; ``infeasible``: the conflict says why; ``unknown``: time
         ran out with nothing.
     strategies
-        Best first, each of another combination of tp, cp, pp, dp and ep.
+        Best first, each of another combination of tp, cp, pp, dp and ep unless all variants are wanted.
     step_seconds
         Of each strategy, evaluated again in floats.
     lower_bound_seconds
@@ -198,13 +231,18 @@ class _Found:
 
 @dataclass(kw_only=True, slots=True)
 class _Board:
-    """The best strategy of each group so far, and the cut that follows."""
+    """The best strategy of each group so far, and the cut that follows; of all variants each is a group."""
 
     top: int
-    groups: dict[int, _Found] = field(default_factory=dict)
+    groups: dict[Hashable, _Found] = field(default_factory=dict)
 
-    def add(self, group: int, found: _Found) -> None:
+    def add(self, group: Hashable, found: _Found) -> None:
         self.groups[group] = min(found, self.groups.get(group, found))
+
+    def add_all(self, variants: Iterable[_Found]) -> None:
+        """Keep the best of what is known and of some more strategies."""
+        known = sorted({*self.groups.values(), *variants})
+        self.groups = {(found.values, found.layout): found for found in known[: self.top]}
 
     @property
     def best(self) -> list[_Found]:
@@ -221,7 +259,7 @@ class _Board:
         cut = self.cut
         return np.array([self.cut_of(group, cut) for group in groups.tolist()], dtype=np.int64)
 
-    def cut_of(self, group: int, cut: int) -> int:
+    def cut_of(self, group: Hashable, cut: int) -> int:
         """The same for one group, given the cut of all."""
         return min(cut, self.groups[group].ticks) if group in self.groups else cut
 
@@ -234,6 +272,7 @@ class _Search:
     ) -> None:
         self.started = time.perf_counter()
         self.problem = problem
+        self.lower_bound = lower_bound
         self.memory = memory
         self.space = build_space(problem)
         self.tabulator = Tabulator(
@@ -243,32 +282,55 @@ class _Search:
             cost=cost,
             memory=memory,
         )
-        self.bounds = _bounds(self.space, lower_bound)
-        self.group_of_row = _groups(self.space)
         self.board = _Board(top=problem.top)
+        self.bounds = _bounds(self.space, lower_bound, lambda: self.seconds_left > 0)
+        self.group_of_row = _groups(self.space)
         self.unresolved_ticks = MAX_TICKS
-        self.num_rows_tabulated = self.num_candidates = self.num_solves = 0
+        self.tabulated = np.zeros(self.space.num_rows, dtype=bool)
+        self.num_candidates = self.num_unfit = self.num_solves = 0
+        self.pruned = Pruned()
         self.solve_seconds = 0.0
 
     @property
     def seconds_left(self) -> float:
-        return self.problem.search.time_limit_seconds - (time.perf_counter() - self.started)
+        """Until the time limit, but for what the final check of the strategies in hand takes."""
+        checks = CHECK_SECONDS * min(len(self.board.groups), self.board.top)
+        return self.problem.search.time_limit_seconds - checks - (time.perf_counter() - self.started)
 
     def run(self) -> Outcome:
         for rows in self.batches():
-            groups = self.group_of_row[rows]
-            competitors = groups if self.board.top > 1 else np.zeros_like(groups)
-            candidates, row = self.tabulator.fastest(rows, self.board.cuts(groups), competitors)
-            self.num_rows_tabulated += len(rows)
-            if len(candidates):
-                self.select(candidates, self.group_of_row[row])
-        if self.problem.search.stages != StageChoice.EVEN and self.space.num_rows:
+            self.tabulated[rows] = True
+            if self.problem.variants == "all":
+                self.collect(rows)
+            else:
+                self.compete(rows)
+        if self.stages_may_differ:
             StageSearch(self).search()
         return self.outcome()
 
+    @property
+    def stages_may_differ(self) -> bool:
+        """Whether uneven stages are looked at."""
+        return self.problem.search.stages != StageChoice.EVEN and not self.space.rules.timed and self.space.num_rows > 0
+
+    def compete(self, rows: Ints) -> None:
+        """Look for the best strategy of each group."""
+        groups = self.group_of_row[rows]
+        competitors = groups if self.board.top > 1 else np.zeros_like(groups)
+        candidates, row, pruned = self.tabulator.fastest(rows, self.board.cuts(groups), competitors)
+        self.pruned += pruned
+        if len(candidates):
+            self.select(candidates, self.group_of_row[row])
+
+    def collect(self, rows: Ints) -> None:
+        """Look for the best strategies whatever their group; each is compared as it is, with no solver's choice."""
+        found, pruned = self.tabulator.variants(rows, self.board.cut, self.board.top)
+        self.pruned += pruned
+        self.board.add_all(_Found.of(found, index) for index in range(len(found)))
+
     def cut_of(self, group: int) -> int:
         """Ticks above which nothing of a group is of interest."""
-        return self.board.cut_of(group, self.board.cut)
+        return self.board.cut if self.problem.variants == "all" else self.board.cut_of(group, self.board.cut)
 
     def found(self, group: int, strategy: Strategy, cost: CostLike) -> None:
         """Note a strategy that was found beside the candidates."""
@@ -280,7 +342,10 @@ class _Search:
             values=tuple(int(value) for value in strategy.decisions().values()),
             layout=strategy.layout,
         )
-        self.board.add(group, found)
+        if self.problem.variants == "all":
+            self.board.add_all([found])
+        else:
+            self.board.add(group, found)
 
     # --- branch --------------------------------------------------------------------------------------------
 
@@ -299,9 +364,10 @@ class _Search:
                     return
                 yield np.array([roomy])
                 continue
-            rows = order[position : position + size]
+            rows, began = order[position : position + size], time.perf_counter()
             yield np.sort(rows[self.bounds[rows] <= self.board.cut])
-            position, size = position + size, min(BATCH_GROWTH * size, LARGEST_BATCH_ROWS)
+            affordable = int(self.seconds_left * len(rows) / max(time.perf_counter() - began, SHORTEST_SECONDS))
+            position, size = position + size, max(1, min(BATCH_GROWTH * size, LARGEST_BATCH_ROWS, affordable))
 
     def leave(self, ticks: int) -> None:
         """Note that time is up, and that something as fast as this may have been left."""
@@ -337,7 +403,11 @@ class _Search:
         order = np.lexsort([candidates.ticks, competitors])
         parts = np.split(order, np.flatnonzero(np.diff(competitors[order])) + 1)
         for part in sorted(parts, key=lambda one: int(candidates.ticks[one[0]])):
+            if self.seconds_left <= 0:
+                self.leave(int(candidates.ticks[part[0]]))
+                return
             fast = np.sort(part[candidates.ticks[part] <= self.board.cut])
+            self.pruned += Pruned(cut=len(part) - len(fast))
             if len(fast):
                 self.select_one(candidates.take(fast), groups[fast])
 
@@ -354,15 +424,14 @@ class _Search:
 
     def preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
         """Of equally fast candidates that fit the preferred one."""
-        room = self.tabulator.capacity
-        fit = (candidates.device_mebibytes <= room.device_mebibytes) & (
-            candidates.host_mebibytes <= room.host_mebibytes
-        )
+        fit = _fitting(candidates, self.tabulator.capacity)
         return min(np.flatnonzero(which & fit).tolist(), key=lambda index: _Found.of(candidates, index))
 
     def encode(self, candidates: Candidates) -> Encoding:
+        room = self.tabulator.capacity
         self.num_candidates += len(candidates)
-        return encode(candidates, self.tabulator.capacity)
+        self.num_unfit += int(np.sum(~_fitting(candidates, room)))
+        return encode(candidates, room)
 
     def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit."""
@@ -392,20 +461,71 @@ class _Search:
             gap=(best[0].ticks - proven) / max(best[0].ticks, 1) if best else float("inf"),
             rounding_bound_seconds=ROUNDING_BOUND_SECONDS,
             effort=self.effort(),
-            conflict=explain(self.problem, self.space, self.memory) if finished and not best else None,
+            conflict=self.conflict() if finished and not best else None,
         )
+
+    def conflict(self) -> Conflict:
+        """Why nothing fits; rules of the time are to blame where without them something does."""
+        if not self.space.rules.timed:
+            return self.explanation()
+        limits = replace(
+            self.problem.search, max_bubble_fraction=None, time_limit_seconds=max(self.seconds_left, SHORTEST_SECONDS)
+        )
+        untimed = replace(self.problem, search=limits, top=1)
+        without = _Search(untimed, self.tabulator.cost, self.lower_bound, self.memory).run()
+        texts = tuple(sentence(rule) for rule in self.space.rules.timed)
+        if not without.strategies:
+            return without.conflict or NO_TIME_TO_EXPLAIN
+        return Conflict(
+            exclusive=(texts,), repairs=(texts,), release=texts, least_bubble_fraction=self.least_bubble_fraction()
+        )
+
+    def least_bubble_fraction(self) -> float | None:
+        """The smallest share of the step that the bubble takes in a strategy that fits; None where time is short."""
+        end = self.end_of_explanation()
+        least = np.inf
+        for start in range(0, self.space.num_rows, LARGEST_BATCH_ROWS):
+            if time.perf_counter() > end:
+                return None
+            rows = np.arange(start, min(start + LARGEST_BATCH_ROWS, self.space.num_rows))
+            least = min(least, self.tabulator.least_bubble(rows))
+        return float(least)
+
+    def end_of_explanation(self) -> float:
+        """The clock's time until which an explanation may run."""
+        least = EXPLANATION_FRACTION * self.problem.search.time_limit_seconds
+        return time.perf_counter() + max(self.seconds_left, least)
+
+    def explanation(self) -> Conflict:
+        """Why nothing fits, as far as time allows: it looks at the memory of many strategies, and is stopped there."""
+        end = self.end_of_explanation()
+
+        def memory(facts: Facts, decisions: Mapping[str, Any]) -> MemoryLike:
+            if time.perf_counter() > end:
+                raise TimeoutError
+            return self.memory(facts, decisions)
+
+        try:
+            return explain(self.problem, self.space, memory)
+        except TimeoutError:
+            return NO_TIME_TO_EXPLAIN
 
     def checked_seconds(self, found: _Found) -> float:
         """The step time again, from scalars; the strategy must break no rule."""
         decisions = found.strategy.decisions()
         facts, rules = self.space.facts, self.space.rules
         again = layout_cost(facts, found.strategy) if found.layout else self.tabulator.cost(facts, decisions)
-        memory = {
+        resources = {
             "device_bytes": again.device_bytes * (1 - FLOAT_NOISE),
             "host_bytes": again.host_bytes * (1 - FLOAT_NOISE),
             "memory_headroom_bytes": self.tabulator.headroom_bytes,
         }
-        broken = violated(facts, decisions | memory, rules=(*rules.rows, *rules.mixed, *rules.memory))
+        if rules.timed:
+            resources |= {
+                "step_seconds": again.step_seconds,
+                "bubble_seconds": again.bubble_seconds * (1 - FLOAT_NOISE),
+            }
+        broken = violated(facts, decisions | resources, rules=(*rules.rows, *rules.mixed, *rules.memory, *rules.timed))
         assert not broken, f"the search chose {found.strategy}, which breaks {broken}"
         seconds = float(again.step_seconds)
         assert found.ticks == MAX_TICKS or abs(seconds / TICK_SECONDS - found.ticks) <= 1, (seconds, found)
@@ -418,12 +538,20 @@ class _Search:
             size=self.space.size,
             bounds=self.space.rules.bound_sentences,
             num_rows=self.space.num_rows,
-            num_rows_tabulated=self.num_rows_tabulated,
+            num_rows_tabulated=int(self.tabulated.sum()),
+            num_bounded=int(self.space.row_sizes[~self.tabulated & (self.bounds > self.board.cut)].sum()),
+            pruned=self.pruned,
             num_candidates=self.num_candidates,
+            num_unfit=self.num_unfit,
             num_solves=self.num_solves,
             build_seconds=elapsed - self.solve_seconds,
             solve_seconds=self.solve_seconds,
         )
+
+
+def _fitting(candidates: Candidates, room: Capacity) -> NDArray[np.bool_]:
+    """Which candidates fit into memory."""
+    return (candidates.device_mebibytes <= room.device_mebibytes) & (candidates.host_mebibytes <= room.host_mebibytes)
 
 
 def _status(found: bool, finished: bool) -> Status:
@@ -432,10 +560,12 @@ def _status(found: bool, finished: bool) -> Status:
     return Status.FEASIBLE if found else Status.UNKNOWN
 
 
-def _bounds(space: Space, lower_bound: BoundFunction) -> Ints:
-    """Lower bound of each row in ticks, rounded down."""
+def _bounds(space: Space, lower_bound: BoundFunction, has_time: Callable[[], bool]) -> Ints:
+    """Lower bound of each row in ticks, rounded down; 0 for those that time leaves none for."""
     bounds = np.zeros(space.num_rows, dtype=np.int64)
     for start in range(0, space.num_rows, BOUND_ROWS):
+        if start and not has_time():
+            break
         some = slice(start, start + BOUND_ROWS)
         seconds = np.asarray(lower_bound(space.facts, space.degrees(some)), dtype=np.float64)
         bounds[some] = seconds_to_floor_ticks(np.nan_to_num(seconds, nan=0.0, posinf=np.inf))

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, topology
 from constraints.classes import Classes
-from constraints.limits import limit_rules, limited
+from constraints.limits import bubble_rule, devices_rule, insisted, limit_rules, limited
+from constraints.listing import listing_rules
 from constraints.rule import Flags, Holds, Ints, Rule, sentence
 from costmodel.spec import Experts
 from costmodel.strategy import (
@@ -96,6 +97,9 @@ def groups_are_as_many_as_ranks(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
     return answer
 
 
+USES_ALL = topology.degrees_multiply_to_the_devices
+"""What a job's own number of devices replaces."""
+
 SEARCH_BOUNDS: dict[str, Rule] = {
     "mbs": micro_batches_are_small,
     "sequence_parallel": sequence_is_split_where_it_can_be,
@@ -119,10 +123,14 @@ class Rules:
         Rules of degrees and features, or of features alone.
     memory
         Rules of the bytes that a strategy takes.
+    timed
+        Rules of its time.
     limits
-        Those of the others that the job's pin, allow and forbid made.
+        Those of the others that the job's pin, allow, limits and forbid made.
     bounds
         Those of the others that are the search's own.
+    listing
+        Those of the others that say that the strategy is one of the job's candidates.
     """
 
     rows: tuple[Rule, ...]
@@ -130,6 +138,8 @@ class Rules:
     memory: tuple[Rule, ...]
     limits: tuple[Rule, ...]
     bounds: tuple[Rule, ...]
+    listing: tuple[Rule, ...] = ()
+    timed: tuple[Rule, ...] = ()
 
     @property
     def bound_sentences(self) -> tuple[str, ...]:
@@ -176,8 +186,13 @@ class Space:
     @property
     def size(self) -> int:
         """Complete strategies that satisfy every rule but those of memory."""
+        return int(self.row_sizes.sum())
+
+    @property
+    def row_sizes(self) -> NDArray[np.int64]:
+        """The same for each row."""
         per_class = self.allowed.sum(axis=tuple(range(1, self.allowed.ndim)), dtype=np.int64)
-        return int(per_class[self.feature_class].sum())
+        return np.asarray(per_class[self.feature_class], dtype=np.int64)
 
     def degrees(self, rows: Any) -> Columns:
         """The decisions of some rows, one axis."""
@@ -264,7 +279,8 @@ def build_space(problem: Problem) -> Space:
     """Everything that the problem's rules allow, memory apart."""
     rules = problem_rules(problem)
     domains = row_domains(problem)
-    rows, _ = grow(problem.facts, domains, rules.rows, tolerate=())
+    replicas = free_replicas(problem)
+    rows, _ = grow(problem.facts, domains, rules.rows, tolerate=(), replicas=replicas)
     features = feature_values(problem)
     sorted_rows = _ascending(rows)
     classes, allowed = allowed_features(problem.facts, sorted_rows, features, rules.mixed)
@@ -276,17 +292,21 @@ def build_space(problem: Problem) -> Space:
         features=features,
         feature_class=classes[useful],
         allowed=allowed,
-        raw_size=_raw_size(problem, domains, features),
+        raw_size=_raw_size(problem, domains, features) * max(1, len(replicas)),
     )
 
 
 def problem_rules(problem: Problem) -> Rules:
     """The rules of a problem: physics, frameworks if the job wants them, its own limits, the search's bounds."""
     search = problem.search
-    limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid)
-    lifted = search.pin.keys() | search.allow.keys()
+    limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
+    listing = listing_rules(search.candidates, GROWTH) if search.candidates else ()
+    lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
-    rules = [*limits, *PHYSICS_RULES, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
+    if search.max_devices is not None:
+        limits = (*limits, devices_rule(search.max_devices))
+    physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
+    rules = [*limits, *listing, *physics, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
     others = [rule for rule in rules if rule not in MEMORY_RULES]
     return Rules(
         rows=tuple(rule for rule in others if not needs(rule) & set(FEATURES)),
@@ -294,7 +314,34 @@ def problem_rules(problem: Problem) -> Rules:
         memory=tuple(rule for rule in rules if rule in MEMORY_RULES),
         limits=limits,
         bounds=bounds,
+        listing=listing,
+        timed=() if search.max_bubble_fraction is None else (bubble_rule(search.max_bubble_fraction),),
     )
+
+
+def chosen_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """The job's own values of each decision whose values it names."""
+    search = problem.search
+    own = limited(pin=search.pin, allow=search.allow, limits=search.limits)
+    given = [name for name in DECISIONS if search.candidates and search.candidates.gives(name)]
+    listed = {name: _listed_values(problem, name) for name in given}
+    return {n: tuple(v for v in own.get(n, listed.get(n, ())) if v in listed.get(n, (v,))) for n in own | listed}
+
+
+def insisted_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Every value that an entry of the job names, also where another entry excludes it."""
+    search = problem.search
+    own = insisted(pin=search.pin, allow=search.allow, limits=search.limits)
+    return {name: _united(own.get(name, ()), _listed_values(problem, name)) for name in DECISIONS}
+
+
+def _listed_values(problem: Problem, name: str) -> tuple[int, ...]:
+    """Values that the job's candidates give to a decision."""
+    return problem.search.candidates.values(name) if problem.search.candidates else ()
+
+
+def _united(values: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((*values, *more)))
 
 
 def needs(rule: Rule) -> set[str]:
@@ -319,11 +366,12 @@ def spread(degrees: Mapping[str, Any], features: Columns) -> dict[str, Any]:
 
 def row_domains(problem: Problem) -> Columns:
     """Values of each degree: the job's own, or else all that could make sense. ``dp`` follows from the others."""
-    search = problem.search
-    chosen = limited(pin=search.pin, allow=search.allow)
-    domains = default_domains(problem.facts) | {name: values for name, values in chosen.items() if name in GROWTH}
-    columns = {name: column(name, values) for name, values in domains.items() if name != "dp"}
-    return columns if "group" in chosen else columns | usual_groups(columns["pp"])
+    chosen = chosen_values(problem)
+    domains = default_domains(problem.facts, problem.search.max_devices)
+    united = {name: _united(values, _listed_values(problem, name)) for name, values in domains.items()}
+    columns = {name: column(name, chosen.get(name, values)) for name, values in united.items()}
+    given = _united(chosen.get("group", ()), _listed_values(problem, "group"))
+    return columns | ({"group": column("group", given)} if given else usual_groups(columns["pp"]))
 
 
 def usual_groups(pp: NDArray[np.int64]) -> Columns:
@@ -331,23 +379,35 @@ def usual_groups(pp: NDArray[np.int64]) -> Columns:
     return {"group": np.unique([1, *pp.tolist()])}
 
 
-def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
+def free_replicas(problem: Problem) -> tuple[int, ...]:
+    """Values of ``dp`` beside the one that uses all devices: none, or whatever the batch divides by."""
+    most = problem.search.max_devices
+    batch = divisors(problem.facts.workload.global_batch_size)
+    return tuple(value for value in batch if most is not None and value <= most)
+
+
+def default_domains(facts: Facts, max_devices: int | None = None) -> dict[str, tuple[int, ...]]:
     """
     Values of each degree that the job does not limit.
 
     tp: divisors of the devices up to the scale-up domain; cp, pp: all divisors; etp: 1 or a value of tp; ep: divisors
-    of the experts; vpp: up to one chunk per layer, embedding and head; group: a value of pp, 1 of which is none; mbs:
-    small divisors of the global batch;
-    schedule and vocabulary: today's usual one.
+    of the experts; vpp: up to one chunk per layer, embedding and head; mbs: small divisors of the global batch;
+    schedule and vocabulary: today's usual one. Where not all devices must be used, up to ``max_devices``: tp is any
+    number, cp a divisor of the sequence, pp up to one rank per layer, embedding and head.
     """
     devices = divisors(facts.cluster.num_devices)
     tp = tuple(value for value in devices if value <= facts.cluster.scale_up_size)
+    cp = pp = devices
+    if max_devices is not None:
+        tp = tuple(range(1, min(facts.cluster.scale_up_size, max_devices) + 1))
+        cp = tuple(value for value in divisors(facts.workload.sequence_length) if value <= max_devices)
+        pp = tuple(range(1, min(facts.model.num_layers + 2, max_devices) + 1))
     batch = divisors(facts.workload.global_batch_size)
     experts = gcd(*(k.feed_forward.num_experts for k in facts.model.kinds if isinstance(k.feed_forward, Experts)))
     return {
         "tp": tp,
-        "cp": devices,
-        "pp": devices,
+        "cp": cp,
+        "pp": pp,
         "ep": divisors(experts) if experts else (1,),
         "etp": tp if experts else (1,),
         "vpp": tuple(range(1, facts.model.num_layers + 3)),
@@ -361,8 +421,9 @@ def default_domains(facts: Facts) -> dict[str, tuple[int, ...]]:
 
 def feature_values(problem: Problem) -> Columns:
     """Values of each feature: the job's own, or else all."""
-    chosen = limited(pin=problem.search.pin, allow=problem.search.allow)
-    return {name: column(name, chosen.get(name, FEATURE_VALUES[name])) for name in FEATURES}
+    chosen = chosen_values(problem)
+    usual = {name: _united(FEATURE_VALUES[name], _listed_values(problem, name)) for name in FEATURES}
+    return {name: column(name, chosen.get(name, usual[name])) for name in FEATURES}
 
 
 def column(name: str, values: Sequence[int]) -> NDArray[Any]:
@@ -384,8 +445,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 def _raw_size(problem: Problem, domains: Mapping[str, NDArray[Any]], features: Columns) -> int:
     """Combinations before any rule; ``dp`` follows from the others, and ``group`` where the job says nothing of it."""
-    chosen = limited(pin=problem.search.pin, allow=problem.search.allow)
-    counted = [values for name, values in domains.items() if name != "group" or name in chosen]
+    counted = [values for name, values in domains.items() if name != "group" or name in chosen_values(problem)]
     return prod(len(values) for values in (*counted, *features.values()))
 
 

@@ -42,10 +42,11 @@ def limits_of(
     *,
     pin: Mapping[str, int] | None = None,
     allow: Mapping[str, tuple[int, ...]] | None = None,
-    forbid: Sequence[Mapping[str, int]] = (),
+    forbid: Sequence[Mapping[str, Any]] = (),
     memory_headroom_bytes: float = 0.0,
     framework_rules: bool = True,
     time_limit_seconds: float = 60.0,
+    **others: Any,
 ) -> SearchLimits:
     """No limits but these."""
     return SearchLimits(
@@ -55,6 +56,7 @@ def limits_of(
         memory_headroom_bytes=memory_headroom_bytes,
         framework_rules=framework_rules,
         time_limit_seconds=time_limit_seconds,
+        **others,
     )
 
 

@@ -17,7 +17,7 @@ from costmodel.flops import model_flops_per_token
 from costmodel.layer import layer_parts
 from costmodel.spec import Cluster, Reliability, Workload
 from costmodel.stages import stages
-from costmodel.step import dp_seconds, pipeline_seconds, pp_seconds, rank_seconds, update_seconds
+from costmodel.step import dp_seconds, pipeline_seconds, pp_seconds, rank_seconds, update_seconds, waiting_seconds
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.utilization import flops_per_second_per_device
@@ -319,7 +319,8 @@ def _contiguous_step_seconds(row: Any) -> float:
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, held, parts.total)
     ending = dp_seconds(facts, decisions, held, parts) + update_seconds(facts, decisions, held)
-    pipeline = pipeline_seconds(facts, decisions, held, parts, ranks) + pp_seconds(facts, decisions, held)
+    waiting = waiting_seconds(facts, decisions, held, parts, ranks)
+    pipeline = pipeline_seconds(facts, decisions, held, parts, ranks, waiting) + pp_seconds(facts, decisions, held)
     return float(pipeline + ending[..., 0])
 
 

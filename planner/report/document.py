@@ -58,6 +58,8 @@ def _plans(plans: tuple[Plan, ...]) -> list[Plain]:
             "number": number,
             "slower_fraction": plan.slower_fraction(plans[0]),
             "within_noise_of_best": plan.is_within_noise(plans[0]),
+            "difference_seconds": plan.step_seconds - plans[0].step_seconds,
+            "difference_by_part": plan.difference(plans[0]),
             **plan_document(plan),
         }
         for number, plan in enumerate(plans, start=1)
@@ -68,6 +70,8 @@ def plan_document(plan: Plan) -> Plain:
     """One plan."""
     schedule = plan.schedule
     return {
+        "num_devices": plan.cluster.num_devices,
+        "num_nodes": plan.cluster.num_nodes,
         "step_time_seconds": plan.step_seconds,
         "closed_form_step_time_seconds": plan.estimate.closed_form_seconds,
         "step_time_interval_seconds": [plan.interval.low_seconds, plan.interval.high_seconds],
@@ -85,6 +89,7 @@ def plan_document(plan: Plan) -> Plain:
             "interval_steps": schedule.interval_steps,
             "interval_seconds": schedule.interval_seconds,
             "unrounded_interval_steps": schedule.k_real,
+            "seconds": plan.checkpoint_seconds,
         },
         "training_run": {
             "num_steps": schedule.num_steps,
@@ -140,8 +145,11 @@ def _setting(report: PlanReport | EstimateReport) -> Plain:
             "name": problem.name,
             "objective": problem.objective,
             "top": problem.top,
+            "variants": problem.variants,
             "memory_headroom_bytes": problem.search.memory_headroom_bytes,
             "framework_rules": problem.search.framework_rules,
+            "max_devices": problem.search.max_devices,
+            "max_bubble_fraction": problem.search.max_bubble_fraction,
             "sources": [str(path) for path in problem.sources],
         },
         "model": asdict(report.model),
@@ -207,6 +215,7 @@ def _outcome(report: PlanReport) -> Plain:
         "gap": outcome.gap,
         "rounding_bound_seconds": outcome.rounding_bound_seconds,
         "search": _effort(outcome),
+        "candidates": _listed(report),
         "conflict": _conflict(report, outcome.conflict) if outcome.conflict else None,
     }
 
@@ -218,6 +227,15 @@ def _effort(outcome: Outcome) -> Plain:
         "num_strategies": effort.size,
         "num_rows": effort.num_rows,
         "num_rows_tabulated": effort.num_rows_tabulated,
+        "num_strategies_tabulated": effort.pruned.tabulated,
+        "num_excluded": {
+            "lower_bound": effort.num_bounded,
+            "rules_of_time": effort.pruned.timeless,
+            "overlaps": effort.pruned.folded,
+            "cut": effort.pruned.cut,
+            "dominance": effort.pruned.dominated,
+            "memory": effort.pruned.unfit + effort.num_unfit,
+        },
         "num_candidates": effort.num_candidates,
         "num_solves": effort.num_solves,
         "build_seconds": effort.build_seconds,
@@ -225,10 +243,24 @@ def _effort(outcome: Outcome) -> Plain:
     }
 
 
+def _listed(report: PlanReport) -> Plain | None:
+    listed = report.listed
+    if listed is None:
+        return None
+    return {
+        "source": listed.source,
+        "num_rows": listed.num_rows,
+        "num_impossible": listed.num_impossible,
+        "impossible": [{"place": place, "rules": list(rules)} for place, rules in listed.impossible],
+    }
+
+
 def _conflict(report: PlanReport, conflict: Conflict) -> Plain:
     device = report.problem.facts.cluster.device
     closest = report.closest
     return {
+        "is_complete": conflict.is_complete,
+        "least_bubble_fraction": conflict.least_bubble_fraction,
         "exclusive_rules": [list(rules) for rules in conflict.exclusive],
         "repairs": [list(rules) for rules in conflict.repairs],
         "release": list(conflict.release),

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from costmodel.strategy import Strategy
     from planner.plan import Plan
     from planner.schedule import CheckpointSchedule
+    from planner.search import Effort
+
+MILLISECOND = 1e-3
 
 MOST_RANK_ROWS = 10
 """Rows of a memory table; of longer pipelines the telling ranks are shown, all of them in the JSON."""
@@ -55,12 +58,14 @@ def sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     elif not report.plans:
         yield from _nothing(report)
     if report.plans:
-        yield _strategies([plan.estimate for plan in report.plans])
+        yield _strategies([plan.estimate for plan in report.plans], variants=report.problem.variants)
         yield _results(report)
+        yield from _losses(report)
         yield _breakdown(report)
         yield _ranks(report, report.plans[0].estimate)
         yield _run(report, report.plans[0])
     if isinstance(report, PlanReport):
+        yield from _listed(report)
         yield _search(report)
     yield _conventions(report)
 
@@ -89,9 +94,21 @@ def _setting(report: PlanReport | EstimateReport) -> Section:
                 f"{workload.global_batch_size:,} x {workload.sequence_length:,} = {amount(tokens_per_step)} tokens per "
                 f"step, {amount(workload.tokens)} tokens in all; {workload.precision.name}",
             ),
+            *_uses(report),
             *_assumed(report),
         ),
     )
+
+
+def _uses(report: PlanReport | EstimateReport) -> Iterator[tuple[str, str]]:
+    """How many devices the first plan uses, where it need not use all."""
+    most = report.problem.search.max_devices
+    if most is not None and report.plans:
+        whole, used = report.problem.facts.cluster.num_devices, report.plans[0].cluster
+        yield (
+            "uses",
+            f"{used.num_devices:,} of {whole:,} GPUs on {count(used.num_nodes, 'node')}; the job allows {most:,}",
+        )
 
 
 def _assumed(report: PlanReport | EstimateReport) -> Iterator[tuple[str, str]]:
@@ -119,6 +136,8 @@ def _no_answer(report: PlanReport) -> str:
     conflict = report.outcome.conflict
     if conflict is None:
         return "none within the time limit"
+    if conflict.least_bubble_fraction is not None:
+        return f"nothing fits; the pipeline idles for at least {conflict.least_bubble_fraction:.2%} of the step"
     lacking = {"device": conflict.shortage_bytes, "host": conflict.host_shortage_bytes}
     texts = [f"{gib(nbytes)} GiB of {name} memory" for name, nbytes in lacking.items() if nbytes]
     return f"nothing fits; the closest strategy lacks {' and '.join(texts)} per GPU" if texts else "nothing fits"
@@ -144,18 +163,22 @@ def _broken(report: EstimateReport) -> Iterator[Section]:
         )
 
 
-def _strategies(estimates: Sequence[Estimate]) -> Section:
+def _strategies(estimates: Sequence[Estimate], *, variants: str = "groups") -> Section:
     unusual = _unusual(estimates)
     header = ("#", *DEGREES, "m", *unusual, "sp", "sharding", "recompute", "offload", "overlap")
     return Section(
         title="Strategies" if len(estimates) > 1 else "Strategy",
         header=header,
         rows=tuple((str(number), *_decisions(estimate, unusual)) for number, estimate in enumerate(estimates, start=1)),
-        notes=(*(_BEST_OF_EACH for _ in estimates[1:2]), _LEGEND),
+        notes=(*(_RELATED[variants] for _ in estimates[1:2]), _LEGEND),
     )
 
 
-_BEST_OF_EACH = "Each is the best one of its combination of tp, cp, pp, dp and ep."
+_RELATED = {
+    "groups": "Each is the best one of its combination of tp, cp, pp, dp and ep.",
+    "all": "The best strategies whatever they have in common.",
+}
+"""How the plans of a list are related, by the job's ``variants``."""
 
 _LEGEND = (
     "m: micro-batches per pipeline and step; sp: sequence parallelism; offload: of activations (act), of optimizer "
@@ -199,10 +222,11 @@ def _overlap_text(strategy: Strategy) -> str:
 def _results(report: PlanReport | EstimateReport) -> Section:
     speed, memory, whole = ("tokens/s/GPU", "TFLOP/s/GPU", "MFU", "HFU"), ("peak GiB", "free GiB"), ("ETTR", "days")
     best = report.plans[0]
+    counts = report.problem.search.max_devices is not None  # GPUs take the place of TFLOP/s, which follow from MFU
     return Section(
         title="What they reach" if len(report.plans) > 1 else "What it reaches",
-        header=("#", "step, s", "slower", *speed, *memory, *whole),
-        rows=tuple(_result(number, plan, best) for number, plan in enumerate(report.plans, start=1)),
+        header=("#", "step, s", "slower", *(("GPUs", *speed[:1], *speed[2:]) if counts else speed), *memory, *whole),
+        rows=tuple(_result(number, plan, best, counts=counts) for number, plan in enumerate(report.plans, start=1)),
         notes=tuple(_doubts(report)),
     )
 
@@ -224,13 +248,14 @@ def _doubts(report: PlanReport | EstimateReport) -> Iterator[str]:
         )
 
 
-def _result(number: int, plan: Plan, best: Plan) -> tuple[str, ...]:
+def _result(number: int, plan: Plan, best: Plan, *, counts: bool) -> tuple[str, ...]:
     return (
         str(number),
         seconds(plan.step_seconds),
         f"{plan.slower_fraction(best):.2%}" if number > 1 else NOTHING,
+        *([f"{plan.cluster.num_devices:,}"] if counts else []),
         f"{plan.tokens_per_second_per_device:,.1f}",
-        f"{plan.model_flops_per_second_per_device / 1e12:,.1f}",
+        *([] if counts else [f"{plan.model_flops_per_second_per_device / 1e12:,.1f}"]),
         f"{plan.mfu:.1%}",
         f"{plan.hfu:.1%}",
         gib(plan.estimate.device_bytes),
@@ -238,6 +263,28 @@ def _result(number: int, plan: Plan, best: Plan) -> tuple[str, ...]:
         f"{plan.schedule.ettr:.2%}",
         f"{plan.schedule.days:,.2f}",
     )
+
+
+def _losses(report: PlanReport | EstimateReport) -> Iterator[Section]:
+    """What the plans after the first lose against it, by the lines of the breakdown that make most of it."""
+    best, *others = report.plans
+    if others:
+        yield Section(
+            title="What the others lose",
+            header=("#", "slower, s", "made up of"),
+            rows=tuple(_loss(number, plan, best) for number, plan in enumerate(others, start=2)),
+            notes=("Seconds by which lines of the step below are longer (+) or shorter (-) than those of strategy 1.",),
+        )
+
+
+MOST_LOSSES = 3
+"""Lines of a breakdown that the table of losses names; all of them are in the JSON."""
+
+
+def _loss(number: int, plan: Plan, best: Plan) -> tuple[str, ...]:
+    lines = [f"{name} {value:+,.3f}" for name, value in plan.difference(best).items() if abs(value) >= MILLISECOND / 2]
+    texts = lines[:MOST_LOSSES] or ["nothing that is a millisecond"]
+    return (str(number), seconds(plan.step_seconds - best.step_seconds), ", ".join(texts))
 
 
 def _of_best(report: PlanReport | EstimateReport) -> str:
@@ -355,12 +402,12 @@ def _memory_notes(report: PlanReport | EstimateReport, estimate: Estimate, *, om
 
 def _run(report: PlanReport | EstimateReport, plan: Plan) -> Section:
     reliability, schedule = report.problem.reliability, plan.schedule
-    num_nodes = report.problem.facts.cluster.num_nodes
+    num_nodes = plan.cluster.num_nodes
     per_day = reliability.failures_per_node_day * num_nodes
     return Section(
         title=f"Training{_of_best(report)}",
         rows=(
-            ("checkpoint", _interval_text(schedule, saving=reliability.checkpoint_seconds)),
+            ("checkpoint", _interval_text(schedule, saving=plan.checkpoint_seconds)),
             (
                 "failures",
                 f"{mean_count(per_day)} per day on {count(num_nodes, 'node')}, {mean_count(schedule.failures)} in all; "
@@ -395,6 +442,8 @@ def _nothing(report: PlanReport) -> Iterator[Section]:
             title="A strategy is left without these entries of the job",
             rows=tuple((str(number), rule) for number, rule in enumerate(conflict.release, start=1)),
         )
+    if not conflict.is_complete:
+        yield Section(title="Why", notes=("Time ran out before this was explained; a longer time limit leaves more.",))
     yield from _closest(report)
 
 
@@ -411,6 +460,25 @@ def _closest(report: PlanReport) -> Iterator[Section]:
     yield _ranks(report, report.closest)
 
 
+def _listed(report: PlanReport) -> Iterator[Section]:
+    """What the rules leave of the job's candidates."""
+    if report.listed is None:
+        return
+    known, possible = report.listed, report.listed.num_rows - report.listed.num_impossible
+    more = known.num_impossible - len(known.impossible)
+    yield Section(
+        title=f"Candidates of {known.source}",
+        rows=(
+            ("considered", f"{count(known.num_rows, 'candidate')}; rules but those of memory allow {possible:,}"),
+            *((place, f"forbidden: {' '.join(rules) or _NO_COMPLETION}") for place, rules in known.impossible),
+        ),
+        notes=(f"{more:,} more are forbidden.",) if more else (),
+    )
+
+
+_NO_COMPLETION = "no values of the decisions that it leaves open satisfy all rules."
+
+
 def _search(report: PlanReport) -> Section:
     outcome, effort = report.outcome, report.outcome.effort
     return Section(
@@ -425,16 +493,41 @@ def _search(report: PlanReport) -> Section:
             ),
             (
                 "looked at",
-                f"{effort.num_rows_tabulated:,} combinations of degrees with all their features"
-                f"{'; a bound excludes the others' if report.exit_code == 0 else ''}; "
-                f"{count(effort.num_candidates, 'candidate')} in {count(effort.num_solves, 'CP-SAT solve')}",
+                f"{effort.num_rows_tabulated:,} combinations of degrees with all their features, "
+                f"{effort.pruned.tabulated:,} strategies",
             ),
+            ("left out", _left_out(effort)),
+            ("solver", _solver(report)),
             ("time", f"{effort.build_seconds:.2f} s for tables and models, {effort.solve_seconds:.2f} s in CP-SAT"),
             *_total_time(report),
         )
         if outcome.effort.num_rows
         else (("status", _status_text(report)), ("space", f"{effort.raw_size:,} strategies, the rules allow none")),
     )
+
+
+def _solver(report: PlanReport) -> str:
+    """What the solver chose from."""
+    effort = report.outcome.effort
+    if report.problem.variants == "all" and not effort.num_solves:
+        return "had nothing to choose: every strategy that fits was compared as it is"
+    candidates, solves = count(effort.num_candidates, "candidate"), count(effort.num_solves, "CP-SAT solve")
+    return f"{candidates} in {solves}, {effort.num_unfit:,} of them too large for the memory"
+
+
+def _left_out(effort: Effort) -> str:
+    """What was never handed to the solver, and for what reason."""
+    pruned = effort.pruned
+    reasons = {
+        "by the bound of their degrees": effort.num_bounded,
+        "by a rule of the time": pruned.timeless,
+        "by faster overlaps": pruned.folded,
+        "by what was found already": pruned.cut,
+        "by one that is better in time and memory": pruned.dominated,
+        "by the memory": pruned.unfit,
+        "not looked at": effort.size - pruned.tabulated - effort.num_bounded,
+    }
+    return ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number > 0) or "nothing"
 
 
 def _status_text(report: PlanReport) -> str:

@@ -11,7 +11,9 @@ from costmodel.strategy import DECISIONS
 from planner.plan import EstimateReport, PlanReport
 from planner.report.document import document
 
-OF_REPORT = ("status", "lower_bound_seconds", "gap")
+OF_REPORT = ("status", "lower_bound_seconds", "gap", "rounding_bound_seconds")
+
+OF_SEARCH = ("num_strategies", "num_candidates")
 
 OF_PLAN = (
     "step_time_seconds",
@@ -38,20 +40,33 @@ COLUMNS = (
     *(f"step_time_{end}_seconds" for end in ENDS),
     *DECISIONS,
     "num_microbatches",
+    "num_devices",
     *OF_PLAN,
     *(f"{part}_{kind}_seconds" for part in PARTS for kind in ("exposed", "hidden")),
+    "difference_seconds",
+    *(f"{part}_difference_seconds" for part in PARTS),
     "checkpoint_interval_steps",
     "checkpoint_interval_seconds",
     *OF_RUN,
     *OF_REPORT,
+    *OF_SEARCH,
     "broken_rules",
 )
+
+
+ALONE = {
+    "number": 1,
+    "slower_fraction": 0.0,
+    "difference_seconds": 0.0,
+    "difference_by_part": dict.fromkeys(PARTS, 0.0),
+}
+"""How one plan compares with itself."""
 
 
 def csv_text(report: PlanReport | EstimateReport) -> str:
     """A header and one row per plan; what does not apply is empty."""
     whole = document(report)
-    plans = whole["plans"] if isinstance(report, PlanReport) else [{"number": 1, "slower_fraction": 0.0, **whole}]
+    plans = whole["plans"] if isinstance(report, PlanReport) else [{**ALONE, **whole}]
     stream = StringIO()
     writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -67,15 +82,19 @@ def _row(whole: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
         "slower_fraction": plan["slower_fraction"],
         **{f"step_time_{end}_seconds": plan["step_time_interval_seconds"][index] for index, end in enumerate(ENDS)},
         **{name: _cell(value) for name, value in plan["strategy"].items()},
+        "num_devices": plan["num_devices"],
         **{name: plan[name] for name in OF_PLAN},
         **{
             f"{name}_{kind}_seconds": part[f"{kind}_seconds"]
             for name, part in parts.items()
             for kind in ("exposed", "hidden")
         },
+        "difference_seconds": plan["difference_seconds"],
+        **{f"{name}_difference_seconds": value for name, value in plan["difference_by_part"].items()},
         **{f"checkpoint_{name}": plan["checkpoint"][name] for name in ("interval_steps", "interval_seconds")},
         **{name: plan["training_run"][name] for name in OF_RUN},
         **{name: whole.get(name) for name in OF_REPORT},
+        **{name: whole.get("search", {}).get(name) for name in OF_SEARCH},
         "broken_rules": " ".join(whole.get("broken_rules", ())),
     }
 

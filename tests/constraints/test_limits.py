@@ -1,10 +1,11 @@
-"""The job's pin, allow and forbid as rules."""
+"""The job's pin, allow, limits and forbid as rules."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from constraints.limits import limit_rules, limited
+from constraints.limits import Bound, limit_rules, limited
 from constraints.rule import family, sentence
 from constraints.verdict import violated
 from costmodel.strategy import Recompute, Sharding
@@ -49,3 +50,62 @@ def test_a_pinned_decision_keeps_its_pin_alone():
     """Pin and allow of one decision leave what both contain."""
     assert limited(pin={"tp": 4}, allow={"tp": (2, 4), "cp": (1, 2)}) == {"tp": (4,), "cp": (1, 2)}
     assert limited(pin={"tp": 8}, allow={"tp": (2, 4)}) == {"tp": ()}
+
+
+KEPT = [
+    ("<=", [1, 2], "search.limits: tp is at most 2."),
+    ("<", [1], "search.limits: tp is below 2."),
+    (">=", [2, 4], "search.limits: tp is at least 2."),
+    (">", [4], "search.limits: tp is above 2."),
+    ("==", [2], "search.limits: tp is 2."),
+    ("!=", [1, 4], "search.limits: tp is not 2."),
+]
+
+
+@pytest.mark.parametrize(("relation", "kept", "says"), KEPT)
+def test_a_bound_keeps_what_it_says(relation, kept, says):
+    """Of 1, 2 and 4, against 2."""
+    (rule,) = limit_rules(pin={}, allow={}, forbid=(), limits=[Bound(names=("tp",), relation=relation, number=2)])
+
+    assert [tp for tp in (1, 2, 4) if rule(tp=tp)] == kept
+    assert sentence(rule) == says
+
+
+def test_a_bound_of_a_product_does_not_overflow():
+    """The fourth power of 10^9 is beyond 64 bits, and still more than 16."""
+    degrees = ("tp", "cp", "pp", "dp")
+    (rule,) = limit_rules(pin={}, allow={}, forbid=(), limits=[Bound(names=degrees, relation="<=", number=16)])
+
+    assert not rule(**dict.fromkeys(degrees, np.int64(10**9)))
+    assert rule(**dict.fromkeys(degrees, 2))
+
+
+def test_micro_batches_are_bounded_like_a_decision():
+    """Sixteen sequences over four ranks, one at a time: four."""
+    (rule,) = limit_rules(
+        pin={}, allow={}, forbid=(), limits=[Bound(names=("num_microbatches",), relation=">=", number=4)]
+    )
+
+    assert not violated(FACTS, {"dp": 4, "mbs": 1}, rules=[rule])
+    assert violated(FACTS, {"dp": 4, "mbs": 2}, rules=[rule]) == (rule,)
+
+
+def test_a_forbidden_combination_may_hold_bounds():
+    """Only full recomputation on long pipelines is refused."""
+    (rule,) = limit_rules(
+        pin={},
+        allow={},
+        forbid=[{"recompute": Recompute.FULL, "pp": Bound(names=("pp",), relation=">=", number=16)}],
+    )
+
+    assert sentence(rule) == "search.forbid: not both recompute is full and pp is at least 16."
+    assert [bool(rule(recompute=2, pp=pp)) for pp in (8, 16)] == [True, False]
+    assert bool(rule(recompute=1, pp=16))
+
+
+def test_an_equality_leaves_one_value_as_a_pin_does():
+    """Beside an allow that excludes it, none."""
+    bounds = [Bound(names=("tp",), relation="==", number=8), Bound(names=("pp",), relation=">=", number=4)]
+
+    assert limited(pin={}, allow={"tp": (4, 8)}, limits=bounds) == {"tp": (8,)}
+    assert limited(pin={}, allow={"tp": (2, 4)}, limits=bounds) == {"tp": ()}

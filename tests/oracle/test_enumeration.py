@@ -8,6 +8,8 @@ bound, no solver. Only the formulas are the same, called with one flat list of s
 from __future__ import annotations
 
 import inspect
+import math
+import operator
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +21,10 @@ import numpy as np
 import pytest
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints.limits import Bound
+from constraints.listing import Listing as CandidateList
 from constraints.rule import Rule
+from constraints.topology import degrees_multiply_to_the_devices
 from constraints.verdict import violated
 from costmodel.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, Recompute, Schedule, Sharding, Vocabulary
@@ -46,7 +51,7 @@ Listing = list[dict[str, Any]]
 
 @pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, NUM_PROBLEMS_PER_TEST))
 def test_the_search_finds_what_enumeration_finds(first_seed, monkeypatch):
-    """Status and step times agree; so do the best of each group when several strategies are wanted."""
+    """Status and step times agree; so do the best of each group, or of all, when several strategies are wanted."""
     monkeypatch.setattr("planner.search.FIRST_BATCH_ROWS", 2)
     statuses = []
     for seed in range(first_seed, first_seed + NUM_PROBLEMS_PER_TEST):
@@ -62,9 +67,10 @@ def test_the_search_finds_what_enumeration_finds(first_seed, monkeypatch):
 def test_lists_of_strategies_cost_what_each_alone_costs():
     """The flat list that the enumeration evaluates agrees with scalars."""
     chooser = random.Random(1)
-    for seed in range(5):
-        problem = a_random_problem(random.Random(seed))
-        listing = chooser.sample(list(enumerate_strategies(problem)), 3)
+    problems = [a_random_problem(random.Random(seed)) for seed in range(10)]
+    listings = [(problem, list(enumerate_strategies(problem))) for problem in problems]
+    for problem, whole in [(problem, whole) for problem, whole in listings if len(whole) >= 3][:5]:
+        listing = chooser.sample(whole, 3)
         flat = cost(problem.facts, columns(listing))
 
         alone = [cost(problem.facts, one) for one in listing]
@@ -81,7 +87,8 @@ def enumerate_strategies(problem: Problem) -> Iterator[dict[str, Any]]:
     """Every strategy that satisfies every rule but those of memory."""
     search_limits = problem.search
     rules = [*PHYSICS_RULES, *(FRAMEWORK_RULES if search_limits.framework_rules else ())]
-    rules = [rule for rule in rules if rule not in MEMORY_RULES]
+    replaced = [degrees_multiply_to_the_devices] if search_limits.max_devices else []
+    rules = [rule for rule in rules if rule not in (*MEMORY_RULES, *replaced)]
     of_rows = [rule for rule in rules if not named(rule) & {*FEATURE_VALUES}]
     of_features = [rule for rule in rules if rule not in of_rows]
     features = list(product(*(chosen(problem, name, values) for name, values in FEATURE_VALUES.items())))
@@ -111,8 +118,10 @@ def enumerate_degrees(problem: Problem) -> Iterator[dict[str, Any]]:
     facts = problem.facts
     num_devices, batch = facts.cluster.num_devices, facts.workload.global_batch_size
     small = range(1, num_devices + 1)
-    for tp, cp, pp in product(*(chosen(problem, name, small) for name in ("tp", "cp", "pp"))):
-        if num_devices % (tp * cp * pp):
+    most = problem.search.max_devices
+    replicas = range(1, batch + 1) if most else (0,)
+    for tp, cp, pp, dp in product(*(chosen(problem, name, small) for name in ("tp", "cp", "pp")), replicas):
+        if tp * cp * pp * dp > most if most else num_devices % (tp * cp * pp):
             continue
         rest = {
             "ep": range(1, 9),
@@ -126,7 +135,7 @@ def enumerate_degrees(problem: Problem) -> Iterator[dict[str, Any]]:
         }
         for values in product(*(chosen(problem, name, values) for name, values in rest.items())):
             others = dict(zip(rest, values, strict=True))
-            yield typed({"tp": tp, "cp": cp, "pp": pp, "dp": num_devices // (tp * cp * pp), **others})
+            yield typed({"tp": tp, "cp": cp, "pp": pp, "dp": dp or num_devices // (tp * cp * pp), **others})
 
 
 def chosen(problem: Problem, name: str, values: Any) -> list[int]:
@@ -137,18 +146,46 @@ def chosen(problem: Problem, name: str, values: Any) -> list[int]:
 
 
 def within_limits(problem: Problem, strategy: dict[str, Any]) -> bool:
-    """Whether pin, allow and forbid accept what is decided so far."""
+    """Whether pin, allow, limits and forbid accept what is decided so far."""
     search_limits = problem.search
     pins = all(strategy[name] == value for name, value in search_limits.pin.items() if name in strategy)
     allows = all(strategy[name] in values for name, values in search_limits.allow.items() if name in strategy)
     forbidden = any(
-        all(strategy.get(name) == value for name, value in combination.items()) for combination in search_limits.forbid
+        all(meets(problem, strategy, name, value) for name, value in combination.items())
+        for combination in search_limits.forbid
     )
-    return pins and allows and not forbidden
+    bounds = all(meets(problem, strategy, "", bound) is not False for bound in search_limits.limits)
+    listing = search_limits.candidates
+    listed = listing is None or any(
+        all(strategy[name] == value for name, value in row.items() if name in strategy) for row in listing.rows
+    )
+    return pins and allows and bounds and listed and not forbidden
+
+
+COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
+
+
+def meets(problem: Problem, strategy: dict[str, Any], name: str, condition: Any) -> bool | None:
+    """Whether a strategy has a value or keeps a bound; None where that is not yet decided."""
+    values = {**strategy}
+    if "dp" in strategy and "mbs" in strategy:
+        batch = problem.facts.workload.global_batch_size
+        values["num_microbatches"] = batch // (strategy["dp"] * strategy["mbs"])
+    names, relation, number = (
+        ((name,), "==", condition)
+        if isinstance(condition, int)
+        else (condition.names, condition.relation, condition.number)
+    )
+    if not set(names) <= set(values):
+        return None
+    product_of_values = math.prod(int(values[one]) for one in names)
+    if relation == "!=":
+        return product_of_values != number
+    return COMPARE[relation](product_of_values, number)
 
 
 def expected_seconds(problem: Problem, listing: Listing, costs: Cost | None) -> list[float]:
-    """Step times of the best strategy of each group that fits into memory, fastest first."""
+    """Step times of what fits into memory, fastest first: of all strategies, or of the best one of each group."""
     if costs is None:
         return []
     best: dict[tuple[int, ...], float] = {}
@@ -158,8 +195,11 @@ def expected_seconds(problem: Problem, listing: Listing, costs: Cost | None) -> 
             "host_bytes": costs.host_bytes[index],
             "memory_headroom_bytes": problem.search.memory_headroom_bytes,
         }
-        if not violated(problem.facts, memory, rules=MEMORY_RULES):
-            group = tuple(strategy[name] for name in GROUP_DECISIONS)
+        allowed_bubble = (problem.search.max_bubble_fraction or 1.0) * costs.step_seconds[index]
+        idles = np.broadcast_to(costs.bubble_seconds, costs.step_seconds.shape)[index]
+        if not violated(problem.facts, memory, rules=MEMORY_RULES) and idles <= allowed_bubble:
+            names = DECISIONS if problem.variants == "all" else GROUP_DECISIONS
+            group = tuple(strategy[name] for name in names)
             best[group] = min(float(costs.step_seconds[index]), best.get(group, np.inf))
     return sorted(best.values())[: problem.top]
 
@@ -167,7 +207,7 @@ def expected_seconds(problem: Problem, listing: Listing, costs: Cost | None) -> 
 def assert_same(outcome: Outcome, expected: list[float], seed: int) -> None:
     """The outcome claims what the enumeration expects, and proves it."""
     assert outcome.status == (Status.OPTIMAL if expected else Status.INFEASIBLE), seed
-    assert len(outcome.step_seconds) == len(expected), seed
+    assert len(outcome.step_seconds) == len(expected) == len(set(outcome.strategies)), seed
     np.testing.assert_allclose(
         sorted(outcome.step_seconds), expected, rtol=0, atol=outcome.rounding_bound_seconds, err_msg=f"seed {seed}"
     )
@@ -221,7 +261,8 @@ def a_random_problem(chooser: random.Random) -> Problem:
         },
         top=chooser.choice([1, 1, 1, 3, 10]),
     )
-    return replace(problem, search=random_limits(chooser))
+    variants = chooser.choice(["groups", "groups", "all"])
+    return replace(problem, search=random_limits(chooser), variants=variants)
 
 
 def random_limits(chooser: random.Random) -> SearchLimits:
@@ -245,14 +286,57 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         allow["vocabulary"] = tuple(Vocabulary)
     if chooser.random() < 0.2:
         allow["group"] = (1, 2, 3, 4)
-    forbid = [{"mbs": 1}, {"pp": 2, "recompute": 0}, {"tp": 2, "cp": 2}, {"sharding": 1, "optimizer_offload": 1}]
+    forbid = [
+        {"mbs": 1},
+        {"pp": 2, "recompute": 0},
+        {"tp": 2, "cp": 2},
+        {"sharding": 1, "optimizer_offload": 1},
+        {"tp": a_bound("tp >= 2"), "recompute": a_bound("recompute != 0")},
+        {"dp": a_bound("dp < 4"), "mbs": 2},
+    ]
+    limits = [
+        "tp <= 2",
+        "pp >= 2",
+        "vpp < 3",
+        "mbs != 1",
+        "tp * cp <= 4",
+        "num_microbatches >= 4",
+        "recompute != 2",
+        "dp > 1",
+        "tp >= 4",
+        "dp * mbs == 4",
+        "sharding == 1",
+    ]
     return limits_of(
         pin=pin,
         allow=allow,
         forbid=chooser.sample(forbid, chooser.choice([0, 0, 1, 2])),
+        limits=tuple(map(a_bound, chooser.sample(limits, chooser.choice([0, 0, 0, 1, 2])))),
         framework_rules=chooser.random() < 0.7,
         memory_headroom_bytes=chooser.choice([0, 0, 0.05 * GB]),
+        candidates=a_random_listing(chooser, pin) if chooser.random() < 0.15 else None,
+        max_bubble_fraction=chooser.choice([None, None, None, 0.02, 0.1, 0.3]),
+        max_devices=chooser.choice([None] * 9 + [3, 4, 4]),
     )
+
+
+def a_random_listing(chooser: random.Random, pin: dict[str, int]) -> CandidateList:
+    """A few rows with some decisions each, not all of them possible."""
+    values: dict[str, tuple[int, ...]] = {"tp": (1, 2, 3, 4), "pp": (1, 2, 4), "dp": (1, 2, 4, 8)}
+    values |= {"mbs": (1, 2), "vpp": (1, 2)}
+    values |= {name: FEATURE_VALUES[name] for name in ("recompute", "tp_overlap") if name not in pin}
+    names = chooser.sample(list(values), chooser.randint(1, 4))
+    rows = []
+    for _ in range(chooser.randint(1, 8)):
+        given = [name for name in names if chooser.random() < 0.9] or names[:1]
+        rows.append({name: chooser.choice(values[name]) for name in given})
+    return CandidateList(source="random.csv", rows=tuple(rows), places=tuple(map(str, range(len(rows)))))
+
+
+def a_bound(text: str) -> Bound:
+    """A bound of its three parts."""
+    *names, relation, number = text.replace("*", "").split()
+    return Bound(names=tuple(names), relation=relation, number=int(number))
 
 
 def a_tight_problem(chooser: random.Random) -> tuple[Problem, Listing, Cost | None]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from constraints import memory, topology
+from constraints.limits import Bound
 from constraints.rule import sentence
 from costmodel import step
 from costmodel.strategy import Sharding
@@ -26,7 +27,8 @@ def entries(search_limits):
     """The job's limits one by one, each with its sentence's beginning."""
     pins = [(f"search.pin: {name} is", {"pin": {name: value}}) for name, value in search_limits.pin.items()]
     allows = [(f"search.allow: {name} is", {"allow": {name: value}}) for name, value in search_limits.allow.items()]
-    return [*pins, *allows]
+    bounds = [(f"search.limits: {bound.text}.", {"limits": (bound,)}) for bound in search_limits.limits]
+    return [*pins, *allows, *bounds]
 
 
 def without(problem, sentences):
@@ -38,10 +40,16 @@ def without(problem, sentences):
         search=limits_of(
             pin={name: value for entry in kept for name, value in entry.get("pin", {}).items()},
             allow={name: value for entry in kept for name, value in entry.get("allow", {}).items()},
+            limits=tuple(bound for entry in kept for bound in entry.get("limits", ())),
             framework_rules=search_limits.framework_rules,
             memory_headroom_bytes=search_limits.memory_headroom_bytes,
         ),
     )
+
+
+def bound(names, relation, number):
+    """A bound of a product."""
+    return Bound(names=tuple(names.split(" * ")), relation=relation, number=number)
 
 
 CONTRADICTIONS = {
@@ -52,6 +60,11 @@ CONTRADICTIONS = {
     "two features": {"pin": {"recompute": 2, "activation_offload": 1}, "allow": {"pp": (1, 2)}},
     "a rule of frameworks": {"pin": {"pp": 2, "sharding": Sharding.WEIGHTS}},
     "experts of a dense model": {"allow": {"ep": (2, 4)}},
+    "two bounds": {"limits": (bound("tp", "<=", 2), bound("tp", ">=", 4))},
+    "a bound and a pin": {"pin": {"tp": 4}, "limits": (bound("tp * cp", "<", 4),)},
+    "a bound beyond the layers": {"limits": (bound("pp", ">=", 7),)},
+    "a bound of micro-batches": {"pin": {"pp": 4}, "limits": (bound("num_microbatches", "<", 4),)},
+    "a bound below everything": {"limits": (bound("tp", "<", 1),)},
     "an overlap that another pin excludes": {"pin": {"dp_overlap": 1, "sharding": 0, "cp": 1}},
 }
 

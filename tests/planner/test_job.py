@@ -162,6 +162,27 @@ def test_search_values_become_numbers():
     assert limits.memory_headroom_bytes == 2 * 2**30
 
 
+def test_bounds_are_read():
+    """One decision, a product, an enum, the micro-batches; and beside a name in a forbidden combination."""
+    search = {
+        "limits": ["tp <= 4", "tp*cp<16", "recompute != full", " num_microbatches  >= 16 "],
+        "forbid": [{"pp": ">= 16", "recompute": "== full", "dp": 8}],
+    }
+
+    limits = load(a_job(search=search)).search
+
+    assert [bound.text for bound in limits.limits] == [
+        "tp is at most 4",
+        "tp * cp is below 16",
+        "recompute is not full",
+        "num_microbatches is at least 16",
+    ]
+    (forbidden,) = limits.forbid
+    assert forbidden["pp"].text == "pp is at least 16"
+    assert forbidden["recompute"].text == "recompute is full"
+    assert forbidden["dp"] == 8
+
+
 def test_sections_whose_entries_are_commented_out_are_empty():
     """YAML reads ``search:`` with nothing below it as null."""
     assert load(a_job(search=None, reliability=None)) == load(JOB)
@@ -218,9 +239,16 @@ BAD_VALUES = [
     ("training__tokens", 0.5, "training.tokens: must be at least 1, got 0.5."),
     ("cluster__memory_gib", 0, "cluster.memory_gib: must be more than 0, got 0."),
     ("search__memory_headroom_gib", -1, "search.memory_headroom_gib: must be at least 0, got -1."),
+    ("search__max_devices", 0, "search.max_devices: must be at least 1, got 0."),
+    ("search__max_devices", 10**6, "search.max_devices: is 1000000, more than the "),
+    ("search__max_bubble_fraction", 1.5, "search.max_bubble_fraction: must be at most 1, got 1.5."),
+    ("search__max_bubble_fraction", -0.1, "search.max_bubble_fraction: must be at least 0, got -0.1."),
     ("search__time_limit_seconds", 0, "search.time_limit_seconds: must be more than 0, got 0."),
     ("top", 0, "top: must be at least 1, got 0."),
     ("top", 1001, "top: must be at most 1000, got 1001."),
+    ("top", -1, "top: must be at least 1, got -1."),
+    ("top", 10**9, "top: must be at most 1000, got 1000000000."),
+    ("variants", "both", "variants: expected 'groups' or 'all', got 'both'."),
     # other types
     ("cluster", [], "cluster: expected a mapping, got []."),
     ("training", "fast", "training: expected a mapping, got 'fast'."),
@@ -250,6 +278,19 @@ BAD_VALUES = [
     ("search__pin", {"tp_overlap": "yes"}, "search.pin.tp_overlap: expected true or false, got 'yes'."),
     ("search__allow", {"pp": [4, "x"]}, "search.allow.pp.1: expected a whole number, got 'x'."),
     ("search", {"pin": {"tp": 8}, "allow": {"tp": [2, 4]}}, "search.pin.tp: is 8, which search.allow.tp excludes."),
+    # bounds
+    ("search__limits", ["tp <= 4", "tpp <= 4"], "search.limits.1: 'tpp' is no decision. Did you mean 'tp'?"),
+    ("search__limits", ["tp = 4"], "got 'tp = 4'. Equality is written ==."),
+    ("search__limits", ["tp"], "search.limits.0: expected a bound such as 'tp <= 8', "),
+    ("search__limits", ["1 <= tp <= 4"], "search.limits.0: expected a bound such as 'tp <= 8', "),
+    ("search__limits", [4], "search.limits.0: expected text, got 4."),
+    ("search__limits", "tp <= 4", "search.limits: expected a list, got 'tp <= 4'."),
+    ("search__limits", ["tp <= 4.5"], "search.limits.0: expected a whole number from 0 to 1000000000 on the right, "),
+    ("search__limits", ["recompute < full"], "search.limits.0: 'recompute' has no order; it can be compared by == "),
+    ("search__limits", ["sharding != full"], "none, optimizer, gradients, weights, got 'full'."),
+    ("search__limits", ["tp * sharding < 8"], "search.limits.0: 'sharding' is no number that could be multiplied."),
+    ("search__forbid", [{"pp": ">= 16 GPUs"}], "search.forbid.0.pp: expected a whole number from 0 to 1000000000 on "),
+    ("search__forbid", [{"pp": "many"}], "search.forbid.0.pp: expected a whole number, got 'many'."),
     # names
     ("model", "llama3-80b", "model: 'llama3-80b' is neither in the catalog nor a file. Did you mean 'llama3-8b'?"),
     ("model", "", "model: '' is neither in the catalog nor a file."),

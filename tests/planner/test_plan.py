@@ -234,6 +234,27 @@ def test_framework_rules_are_asked_only_where_the_job_wants_them():
     assert report.broken_rules == ()
 
 
+def test_a_bubble_beyond_the_jobs_bound_is_named():
+    """Two ranks and few micro-batches idle; without a pipeline nothing does."""
+    problem = a_problem(search__max_bubble_fraction=0.001)
+
+    says = "search.max_bubble_fraction: the pipeline idles for at most 0.1 % of the step."
+    assert says in estimate(problem, {"pp": 2, "mbs": 16}).broken_rules
+    assert says not in estimate(problem, {"tp": 2}).broken_rules
+
+
+def test_devices_that_a_plan_leaves_free_are_not_counted():
+    """Four of eight devices as if there were no others: speed, nodes, GPU-hours, and the checkpoint that they write."""
+    given = {"tp": 2, "dp": 2}
+    of_eight = estimate(a_problem(objective="step_time", search__max_devices=8), given).plan
+    of_four = estimate(a_problem(objective="step_time", cluster__num_devices=4), given).plan
+
+    assert of_eight.cluster.num_devices == 4
+    assert of_eight.tokens_per_second_per_device == of_four.tokens_per_second_per_device
+    assert of_eight.checkpoint_seconds == pytest.approx(of_four.checkpoint_seconds)
+    assert of_eight.schedule.gpu_hours == pytest.approx(of_four.schedule.gpu_hours)
+
+
 def test_more_devices_than_there_are_count_as_devices():
     """Twice the devices do not look twice as fast per device."""
     half = estimate(a_problem(), {"tp": 8, "dp": 1})

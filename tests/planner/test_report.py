@@ -152,6 +152,36 @@ def test_json_breakdown_adds_up_to_the_step(report):
         assert sum(part["exposed_seconds"] for part in one["breakdown"]) == pytest.approx(one["step_time_seconds"])
 
 
+def test_json_says_what_each_plan_loses(report):
+    """Line by line against the first; the lines add up to the difference of the steps, the largest come first."""
+    first, *others = load_strictly(render(report, "json"))["plans"]
+    best = {part["name"]: part["exposed_seconds"] for part in first["breakdown"]}
+
+    assert first["difference_seconds"] == 0
+    assert not any(first["difference_by_part"].values())
+    for one in others:
+        lines = one["difference_by_part"]
+        assert sum(lines.values()) == pytest.approx(one["step_time_seconds"] - first["step_time_seconds"], abs=1e-9)
+        assert list(map(abs, lines.values())) == sorted(map(abs, lines.values()), reverse=True)
+        for part in one["breakdown"]:
+            assert lines[part["name"]] == pytest.approx(part["exposed_seconds"] - best[part["name"]], abs=1e-12)
+
+
+def test_the_table_names_the_largest_losses(report):
+    """A second plan of 1.05 s more, 0.8 of it tensor-parallel communication, and 0.06 less computation."""
+    best = report.plans[0]
+    more = {"tp": 0.8, "bubble": 0.31, "compute": -0.06}
+    breakdown = tuple(
+        replace(part, exposed_seconds=part.exposed_seconds + more.get(part.name, 0.0))
+        for part in best.estimate.breakdown
+    )
+    slower = replace(best, estimate=replace(best.estimate, breakdown=breakdown, step_seconds=best.step_seconds + 1.05))
+
+    text = console_text(replace(report, plans=(best, slower)))
+
+    assert "2      1.050  tp +0.800, bubble +0.310, compute -0.060" in text
+
+
 def test_json_ranks_add_up_to_the_peak(estimated):
     """Parts are the rank, the fullest rank is the peak, and the rest of the device is free."""
     one = load_strictly(render(estimated, "json"))
@@ -161,6 +191,18 @@ def test_json_ranks_add_up_to_the_peak(estimated):
         assert sum(rank["bytes"].values()) == pytest.approx(rank["peak_memory_bytes"])
         assert rank["peak_memory_bytes"] + rank["headroom_bytes"] == pytest.approx(one["cluster"]["memory_bytes"])
     assert max(rank["peak_memory_bytes"] for rank in one["ranks"]) == one["peak_memory_bytes"]
+
+
+def test_reports_say_how_many_devices_are_used():
+    """In a fact and a column for people, as a number for programs."""
+    found = plan(load(a_job(objective="step_time", search__max_devices=6, search__pin={"tp": 2}, top=2)))
+
+    used = document(found)["plans"][0]["num_devices"]
+    text = console_text(found)
+
+    assert used <= 6
+    assert f"uses      {used} of 64 GPUs on 1 node; the job allows 6" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_json_of_an_estimate_names_the_broken_rules(estimated):

@@ -74,6 +74,8 @@ GOOD_ENTRIES = [
     ("search__pin", {"recompute": "none", "sequence_parallel": True}),
     ("search__allow", {"pp": [4, 8]}),
     ("search__forbid", [{"recompute": "full", "pp": 8}]),
+    ("search__forbid", [{"recompute": "full", "pp": ">= 16"}]),
+    ("search__limits", ["tp <= 4", "tp * cp <= 16", "recompute != full"]),
     ("reliability__mttr_seconds", 60),
     (
         "model",
@@ -109,8 +111,11 @@ BAD_ENTRIES = [
     ("search__pin", {"recompute": "ful"}),
     ("search__allow", {"pp": 4}),
     ("search__forbid", [{}]),
+    ("search__forbid", [{"pp": "16"}]),
+    ("search__limits", ["tp = 4"]),
     ("objective", "speed"),
     ("top", 1001),
+    ("variants", "both"),
 ]
 
 

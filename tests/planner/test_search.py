@@ -31,6 +31,13 @@ class MadeUp:
     host_bytes: object = 0.0
 
 
+@dataclass(frozen=True)
+class WithBubble(MadeUp):
+    """With the share that the pipeline idles."""
+
+    bubble_seconds: object = 0.0
+
+
 def nothing_is_known(facts, decisions):
     """The loosest bound."""
     return np.zeros(np.shape(decisions["tp"]))
@@ -84,6 +91,65 @@ def test_fewer_groups_than_wanted_are_all_listed():
 
     assert outcome.status == Status.OPTIMAL
     assert len(outcome.strategies) == 2
+
+
+def test_all_variants_are_the_best_whatever_their_group():
+    """The list of groups is a part of it as far as it reaches, and its first is the same."""
+    problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=40)
+
+    groups, variants = search(problem), search(replace(problem, variants="all"))
+
+    assert variants.status == Status.OPTIMAL
+    assert len(set(variants.strategies)) == 40
+    assert np.diff(variants.step_seconds).min() >= -variants.rounding_bound_seconds
+    assert variants.strategies[0] == groups.strategies[0]
+    reached = [
+        one
+        for one, seconds in zip(groups.strategies, groups.step_seconds, strict=True)
+        if seconds < variants.step_seconds[-1] - variants.rounding_bound_seconds
+    ]
+    assert set(reached) <= set(variants.strategies)
+    assert len({tuple(getattr(one, name) for name in GROUP_DECISIONS) for one in variants.strategies}) < 40
+
+
+def test_variants_that_folding_and_dominance_would_drop_are_listed():
+    """Two overlaps that save nothing and a recomputation that only costs: all eight combinations, best first."""
+    free = ("tp_overlap", "dp_overlap", "recompute")
+    pins = {
+        "tp": 2,
+        "pp": 1,
+        "dp": 2,
+        "mbs": 1,
+        "cp": 1,
+        "sharding": 1,
+        "activation_offload": 0,
+        "optimizer_offload": 0,
+    }
+
+    def cost(facts, decisions):
+        slower = (decisions["recompute"] == Recompute.FULL) + 0.0
+        overlaps = decisions["tp_overlap"] + 2 * decisions["dp_overlap"]
+        return MadeUp(step_seconds=1.0 + slower + 0.1 * overlaps, device_bytes=1e6 + 1e6 * slower)
+
+    problem = a_problem(num_devices=4, pin=pins, allow={"recompute": (0, 2)}, top=100)
+    outcome = searched(replace(problem, variants="all"), cost)
+
+    assert outcome.step_seconds == pytest.approx((1.0, 1.1, 1.2, 1.3, 2.0, 2.1, 2.2, 2.3))
+    assert len({tuple(getattr(one, name) for name in free) for one in outcome.strategies}) == 8
+
+
+def test_every_strategy_is_accounted_for():
+    """Bounded, folded, cut, dominated or handed to the solver: together they are the space."""
+    for variants in ("groups", "all"):
+        problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=5)
+
+        effort = search(replace(problem, variants=variants)).effort
+
+        pruned = effort.pruned
+        assert effort.num_bounded + pruned.tabulated == effort.size
+        left_out = pruned.timeless + pruned.folded + pruned.cut + pruned.dominated + pruned.unfit
+        went_on = pruned.tabulated - left_out
+        assert went_on >= 5 if variants == "all" else went_on == effort.num_candidates
 
 
 def test_equal_times_are_decided_by_memory_then_by_decisions():
@@ -299,3 +365,155 @@ def test_candidates_that_another_beats_in_everything_are_dropped():
     group = np.array([0, 0, 0, 0, 0, 1])
 
     assert not_dominated(ticks, device, host, group).tolist() == [0, 2, 5]
+
+
+def test_the_bubble_is_at_most_what_the_job_allows():
+    """Pipelines of two are twice as fast and idle for a fifth; one tenth is allowed, so that nothing is pipelined."""
+
+    def cost(facts, decisions):
+        piped = decisions["pp"] > 1
+        return WithBubble(step_seconds=np.where(piped, 1.0, 2.0), bubble_seconds=np.where(piped, 0.2, 0.0))
+
+    free = searched(a_problem(), cost)
+    bounded = searched(a_problem(max_bubble_fraction=0.1), cost)
+    just = searched(a_problem(max_bubble_fraction=0.2), cost)
+
+    assert free.strategies[0].pp == just.strategies[0].pp == 2
+    assert bounded.strategies[0].pp == 1
+    assert bounded.status == Status.OPTIMAL
+
+
+def test_an_overlap_is_left_off_where_it_makes_the_bubble_too_large_a_share():
+    """The bubble stays, the step shrinks: 1 of 10 s is within a tenth, 1 of 9 s is not."""
+
+    def cost(facts, decisions):
+        return WithBubble(step_seconds=10.0 - decisions["tp_overlap"], bubble_seconds=1.0)
+
+    outcome = searched(a_problem(pin={"tp": 2}, max_bubble_fraction=0.1), cost)
+
+    assert outcome.step_seconds == (10.0,)
+    assert not outcome.strategies[0].tp_overlap
+
+
+def test_a_bubble_that_every_strategy_exceeds_is_named():
+    """The pin demands a pipeline; without the bound there is a strategy."""
+    problem = a_problem(a_model(num_layers=4), pin={"pp": 4}, max_bubble_fraction=1e-6)
+
+    outcome = search(problem)
+
+    says = "search.max_bubble_fraction: the pipeline idles for at most 0.0001 % of the step."
+    assert outcome.status == Status.INFEASIBLE
+    assert outcome.conflict.exclusive == outcome.conflict.repairs == ((says,),)
+    assert outcome.conflict.release == (says,)
+    just = replace(problem.search, max_bubble_fraction=outcome.conflict.least_bubble_fraction * (1 + 1e-9))
+    below = replace(problem.search, max_bubble_fraction=outcome.conflict.least_bubble_fraction * (1 - 1e-9))
+    assert search(replace(problem, search=just)).status == Status.OPTIMAL
+    assert search(replace(problem, search=below)).status == Status.INFEASIBLE
+
+
+def test_what_else_excludes_everything_is_named_beside_a_bound_of_the_bubble():
+    """Sixteen ranks have no place in a domain of eight, with the bound or without it."""
+    outcome = search(a_problem(pin={"tp": 16}, max_bubble_fraction=0.1))
+
+    assert outcome.conflict.release == ("search.pin: tp is 16.",)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only what a test says moves on."""
+    now = {"seconds": 0.0}
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now["seconds"])
+    return now
+
+
+LIMITS = [1.0, 3.0, 10.0]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("variants", ["groups", "all"])
+def test_a_time_limit_holds_within_a_fifth(clock, limit, variants):
+    """Each row takes 10 ms to tabulate; batches shrink to what the clock leaves."""
+    problem = a_problem(a_moe_model(num_layers=8), num_devices=64, workload={"global_batch_size": 64}, top=1000)
+
+    def cost(facts, decisions):
+        clock["seconds"] += 0.01 * np.size(decisions["tp"]) * (np.ndim(decisions["tp"]) > 0)
+        return step.cost(facts, decisions)
+
+    limits = replace(problem.search, time_limit_seconds=limit)
+    outcome = search(replace(problem, search=limits, variants=variants), cost=cost, lower_bound=nothing_is_known)
+
+    assert outcome.status == Status.FEASIBLE
+    assert clock["seconds"] <= 1.2 * limit
+
+
+def test_bounds_stop_with_the_time(clock, monkeypatch):
+    """Each chunk of bounds takes a second; after the limit none is begun, and the bound that is left is none."""
+    monkeypatch.setattr(module, "BOUND_ROWS", 16)
+    problem = a_problem(a_moe_model(num_layers=8), num_devices=64, time_limit_seconds=2.5)
+
+    def lower_bound(facts, decisions):
+        clock["seconds"] += 1.0
+        return step.lower_bound_seconds(facts, decisions)
+
+    outcome = search(problem, lower_bound=lower_bound)
+
+    assert outcome.effort.num_rows > 5 * 16
+    assert clock["seconds"] == 3.0
+    assert outcome.status == Status.UNKNOWN
+    assert outcome.lower_bound_seconds == 0
+
+
+def test_an_explanation_that_time_cuts_short_says_so(clock):
+    """Nothing is proven about the reasons, but that nothing fits is."""
+    problem = a_problem(a_model(num_layers=8), device=a_timed_device(memory_bytes=1e6), time_limit_seconds=100.0)
+
+    def memory(facts, decisions):
+        clock["seconds"] += 60.0
+        return step.cost(facts, decisions)
+
+    outcome = search(problem, memory=memory)
+
+    assert outcome.status == Status.INFEASIBLE
+    assert not outcome.conflict.is_complete
+    assert clock["seconds"] <= 180.0
+
+
+def test_groups_that_time_leaves_no_solve_for_stay_open(clock):
+    """The second solve would come after the limit: what it might have found bounds the gap."""
+    problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=5, time_limit_seconds=5.0)
+    original = module._Search.select_one
+
+    def select_one(self, candidates, groups):
+        original(self, candidates, groups)
+        clock["seconds"] += 3.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module._Search, "select_one", select_one)
+        outcome = search(problem)
+
+    assert outcome.effort.num_solves == 2
+    assert outcome.status == Status.FEASIBLE
+
+
+def test_fewer_devices_are_used_where_that_is_faster_or_all_that_fits():
+    """Seven devices: four layers and four heads split over six of them at most, and six sequences feed them."""
+    problem = a_problem(a_model(num_layers=4), num_devices=7, workload={"global_batch_size": 6})
+
+    all_of_them, up_to_seven = search(problem), search(replace(problem, search=replace(problem.search, max_devices=7)))
+
+    assert all_of_them.status == Status.INFEASIBLE
+    strategy = up_to_seven.strategies[0]
+    assert up_to_seven.status == Status.OPTIMAL
+    assert 1 < strategy.tp * strategy.cp * strategy.pp * strategy.dp < 7
+
+
+def test_too_few_devices_are_named_with_what_they_lack():
+    """One device has no room; the bound of the devices is what to release."""
+    model = a_model(num_layers=8, hidden_size=2048, ffn_hidden_size=8192, vocab_size=32000)
+    problem = a_problem(model, device=a_timed_device(memory_bytes=4 * GB, host_memory_bytes=GB), max_devices=1)
+
+    outcome = search(problem)
+
+    assert outcome.status == Status.INFEASIBLE
+    assert outcome.conflict.release == ("search.max_devices: tp * cp * pp * dp is at most 1.",)
+    assert search(replace(problem, search=replace(problem.search, max_devices=8))).status == Status.OPTIMAL

@@ -1,0 +1,105 @@
+"""A list of strategies as a rule: the strategy is one of them; what a row leaves open has any value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from constraints.limits import named_rule
+from constraints.rule import Holds, Rule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    """
+    Strategies, each given by some of its decisions.
+
+    Parameters
+    ----------
+    source
+        What sentences call the list, such as the name of its file.
+    rows
+        Values by decision.
+    places
+        What messages call each row, such as ``line 2``.
+    """
+
+    source: str
+    rows: tuple[Mapping[str, int], ...]
+    places: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Decisions that any row gives."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row))
+
+    def values(self, name: str) -> tuple[int, ...]:
+        """Values that the rows give to a decision, in ascending order."""
+        return tuple(sorted({row[name] for row in self.rows if name in row}))
+
+    def gives(self, name: str) -> bool:
+        """Whether every row gives a decision."""
+        return all(name in row for row in self.rows)
+
+
+def listing_rules(listing: Listing, growth: Sequence[str]) -> tuple[Rule, ...]:
+    """
+    The strategy is one of a list, as one rule about all its decisions and a rule for each beginning of ``growth``.
+
+    The latter follow from the former; they are asked early, while a space grows by one decision at a time.
+
+    >>> listing = Listing(source="mine.csv", rows=({"tp": 2, "pp": 4}, {"tp": 8}), places=("line 2", "line 3"))
+    >>> whole, beginning = listing_rules(listing, ("tp", "pp"))[:2]
+    >>> whole.__doc__, bool(whole(tp=2, pp=4)), bool(whole(tp=2, pp=2)), bool(beginning(tp=4))
+    ('search.candidates: the strategy is one of the 2 in mine.csv.', True, False, False)
+    """
+    text = f"search.candidates: the strategy is one of the {len(listing.rows):,} in {listing.source}."
+    beginnings = (set(growth[: length + 1]) for length in range(len(growth)))
+    chosen = (tuple(name for name in listing.names if name in some) for some in beginnings)
+    return tuple(
+        _is_listed(listing.rows, names, text)
+        for names in dict.fromkeys((listing.names, *chosen))
+        if all(any(name in row for name in names) for row in listing.rows)
+    )
+
+
+def _is_listed(rows: Iterable[Mapping[str, int]], names: tuple[str, ...], text: str) -> Rule:
+    patterns = list(_patterns(rows, names))
+
+    def holds(**decisions: Any) -> Holds:
+        answer: Any = False
+        for known, table in patterns:
+            answer = answer | _is_row(table, [np.asarray(decisions[name]) for name in known])
+        return np.asarray(answer)
+
+    return named_rule(holds, names, text)
+
+
+def _patterns(
+    rows: Iterable[Mapping[str, int]], names: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], NDArray[np.int64]]]:
+    """Rows that give the same decisions, as one table each."""
+    tables: dict[tuple[str, ...], list[list[int]]] = {}
+    for row in rows:
+        known = tuple(name for name in names if name in row)
+        tables.setdefault(known, []).append([int(row[name]) for name in known])
+    return ((known, np.unique(np.array(table, dtype=np.int64), axis=0)) for known, table in tables.items())
+
+
+def _is_row(table: NDArray[np.int64], columns: Sequence[NDArray[Any]]) -> Any:
+    """Whether values, one array per column of the table, are a row of it; one column after the other."""
+    listed = np.zeros(len(table), dtype=np.int64)
+    asked: Any = np.zeros((), dtype=np.int64)
+    known: Any = True
+    for column, values in zip(columns, table.T, strict=True):
+        each, code = np.unique(values, return_inverse=True)
+        position = np.minimum(np.searchsorted(each, column), len(each) - 1)
+        beginnings, listed = np.unique(listed * len(each) + code, return_inverse=True)
+        beginning = asked * len(each) + position
+        asked = np.minimum(np.searchsorted(beginnings, beginning), len(beginnings) - 1)
+        known = known & (each[position] == column) & (beginnings[asked] == beginning)
+    return known

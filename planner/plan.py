@@ -246,6 +246,9 @@ def plan(problem: Problem) -> PlanReport:
     """
     Choose the fastest strategies, and schedule the checkpoints of each.
 
+    The search compares strategies by the closed form of the step; the plans are in the order of their steps as played
+    through. Of a strategy with uneven stages and the best even one of its group the one is kept that plays faster.
+
     The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
     time grows with the step time), so that one search serves both.
 
@@ -259,11 +262,16 @@ def plan(problem: Problem) -> PlanReport:
     outcome = search(problem)
     nearest = outcome.conflict.closest if outcome.conflict else None
     conventions = _conventions(problem.facts)
+    even = outcome.even or (None,) * len(outcome.strategies)
+    plans = [
+        min((_plan(problem, each, conventions) for each in pair if each), key=lambda one: one.step_seconds)
+        for pair in zip(outcome.strategies, even, strict=True)
+    ]
     return PlanReport(
         problem=problem,
         model=_model_summary(problem.facts, conventions),
         conventions=conventions,
-        plans=tuple(_plan(problem, strategy, conventions) for strategy in outcome.strategies),
+        plans=tuple(sorted(plans, key=lambda one: one.step_seconds)),
         outcome=outcome,
         closest=detail.estimate(problem.facts, nearest) if nearest else None,
         listed=listed(problem, build_space(problem)) if problem.search.candidates else None,

@@ -159,7 +159,7 @@ class Outcome:
     strategies
         Best first, each of another combination of tp, cp, pp, dp and ep unless all variants are wanted.
     step_seconds
-        Of each strategy, evaluated again in floats.
+        Of each strategy by the closed form, evaluated again in floats.
     lower_bound_seconds
         No strategy of the space is faster, but for the rounding bound; infinite where none exists.
     gap
@@ -168,6 +168,8 @@ class Outcome:
         What rounding to the solver's ticks may hide.
     effort
         Sizes and times.
+    even
+        For each strategy whose stages differ the best one of its group whose stages do not.
     conflict
         Why nothing fits.
     """
@@ -179,6 +181,7 @@ class Outcome:
     gap: float
     rounding_bound_seconds: float
     effort: Effort
+    even: tuple[Strategy | None, ...] = ()
     conflict: Conflict | None = None
 
 
@@ -283,6 +286,7 @@ class _Search:
             memory=memory,
         )
         self.board = _Board(top=problem.top)
+        self.even: dict[Hashable, Strategy] = {}
         self.bounds = _bounds(self.space, lower_bound, lambda: self.seconds_left > 0)
         self.group_of_row = _groups(self.space)
         self.unresolved_ticks = MAX_TICKS
@@ -305,6 +309,7 @@ class _Search:
             else:
                 self.compete(rows)
         if self.stages_may_differ:
+            self.even = {group: found.strategy for group, found in self.board.groups.items()}
             StageSearch(self).search()
         return self.outcome()
 
@@ -450,13 +455,15 @@ class _Search:
     # --- report --------------------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
-        best = self.board.best
+        leading = sorted(self.board.groups.items(), key=lambda each: each[1])[: self.board.top]
+        best = [found for _, found in leading]
         proven = min(self.unresolved_ticks, best[0].ticks if best else MAX_TICKS)
         finished = self.unresolved_ticks == MAX_TICKS or (bool(best) and self.unresolved_ticks > self.board.cut)
         return Outcome(
             status=_status(bool(best), finished),
             strategies=tuple(found.strategy for found in best),
             step_seconds=tuple(self.checked_seconds(found) for found in best),
+            even=tuple(self.even.get(group) if found.layout else None for group, found in leading),
             lower_bound_seconds=proven * TICK_SECONDS if proven < MAX_TICKS else float("inf"),
             gap=(best[0].ticks - proven) / max(best[0].ticks, 1) if best else float("inf"),
             rounding_bound_seconds=ROUNDING_BOUND_SECONDS,

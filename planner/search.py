@@ -367,8 +367,12 @@ class _Search:
             gap=(best[0].ticks - proven) / max(best[0].ticks, 1) if best else float("inf"),
             rounding_bound_seconds=ROUNDING_BOUND_SECONDS,
             effort=self.effort(),
-            conflict=explain(self.problem, self.space, self.memory) if finished and not best else None,
+            conflict=self.conflict() if finished and not best else None,
         )
+
+    def conflict(self) -> Conflict:
+        """Why nothing fits, as far as time is left to say."""
+        return explain(self.problem, self.space, self.memory, seconds_left=self.seconds_left)
 
     def checked_seconds(self, found: _Found) -> float:
         """The step time again, from scalars; the strategy must break no rule."""

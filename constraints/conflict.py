@@ -76,6 +76,8 @@ class Conflict:
         How large a cluster must be; None where nobody asked.
     left_out
         What this does not cover, one sentence each: lists that are cut, and where time ran out.
+    is_cut
+        Whether time ran out before the rules that exclude each other, or the closest strategy, were known.
     """
 
     exclusive: tuple[tuple[str, ...], ...]
@@ -89,6 +91,7 @@ class Conflict:
     headroom_bytes: float | None = None
     size: Size | None = None
     left_out: tuple[str, ...] = ()
+    is_cut: bool = False
 
 
 def smallest_sets(sets: Iterable[frozenset[Element]]) -> list[frozenset[Element]]:

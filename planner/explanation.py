@@ -99,8 +99,9 @@ def explain(
         listed = conflicts[:MAX_LISTED]
         exclusive = tuple(_sentences(_with_rules_behind(problem, rules, conflict)) for conflict in listed)
         left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
+        is_cut = False
     except _OutOfTimeError:
-        repairs, exclusive = [], ()
+        repairs, exclusive, is_cut = [], (), True
         left_out = ["Time ran out before it was known which rules exclude each other."]
     releases = [_sentences(repair) for repair in repairs if repair <= set(rules.limits)]
     nearest = closest(problem, space, memory, clock)
@@ -114,6 +115,7 @@ def explain(
         **_memory_of(problem, nearest),
         size=smallest_cluster(problem, rules, memory, Clock(seconds=min(SIZE_SECONDS, clock.seconds_left))),
         left_out=tuple(left_out),
+        is_cut=is_cut or bool(nearest and not nearest.is_proven),
     )
 
 

@@ -80,8 +80,8 @@ def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunc
         return np.zeros(len(rows))
     bounds = [np.zeros(0)]
     for some in chunks(rows):
-        box = space.box(some)
-        bounds.append(Lacks.of(problem, least_memory(problem.facts, box.degrees, box.features)).beside_host)
+        least = least_memory(problem.facts, space.degrees(some), space.features)
+        bounds.append(Lacks.of(problem, least).beside_host)
     return np.concatenate(bounds)
 
 
@@ -150,15 +150,12 @@ def _closest_of(
 def first_that_fits(problem: Problem, space: Space, memory: MemoryFunction, rows: Ints) -> tuple[int, Strategy] | None:
     """The first of some rows in which a strategy fits, and that strategy; None where none does."""
     for some in chunks(rows):
-        bounds = least_lacking(problem, space, some, memory)
-        hopeful = some[bounds == 0]
-        if len(hopeful):
-            fitting = _fitting(problem, space, memory, hopeful)
-            if fitting.any():
-                row = int(hopeful[fitting.argmax()])
-                _, found = _closest_of(problem, space, memory, np.array([row]))
-                assert found is not None
-                return row, found.strategy
+        fitting = _fitting(problem, space, memory, some)
+        if fitting.any():
+            row = int(some[fitting.argmax()])
+            _, found = _closest_of(problem, space, memory, np.array([row]))
+            assert found is not None
+            return row, found.strategy
     return None
 
 

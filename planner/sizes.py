@@ -21,7 +21,7 @@ from costmodel.tables import Facts, tabulate
 from planner.candidates import MemoryFunction
 from planner.clock import Clock
 from planner.problem import Problem
-from planner.shortage import first_that_fits
+from planner.shortage import first_that_fits, least_lacking
 from planner.space import (
     ROW_DECISIONS,
     Columns,
@@ -38,7 +38,7 @@ from planner.space import (
 MOST_TIMES = 16
 """Sizes are tried up to so many times the job's own."""
 
-MOST_NODES = 64
+MOST_NODES = 32
 """Sizes whose rows grow together; a matter of memory."""
 
 
@@ -52,17 +52,33 @@ def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clo
         resized = replace(problem, facts=facts)
         space = _space(resized, rules, fewest, most)
         num_devices = np.prod([space.rows[name] for name in ("tp", "cp", "pp", "dp")], axis=0)
-        order = np.argsort(num_devices, kind="stable")
-        for size in np.unique(num_devices).tolist():
-            if clock.is_over:
-                return Size(num_devices=None, strategy=None, num_tried=tried, is_cut=True)
-            rows = order[np.searchsorted(num_devices[order], size) :][: int((num_devices == size).sum())]
-            found = first_that_fits(resized, space, memory, rows)
-            tried = size
-            if found:
-                return Size(num_devices=size, strategy=found[1], num_tried=size)
+        hopeful = _hopeful(resized, space, memory)
+        ascending = hopeful[np.argsort(num_devices[hopeful], kind="stable")]
+        found = first_that_fits(resized, space, memory, ascending)
+        if found:
+            size = int(num_devices[found[0]])
+            return Size(num_devices=size, strategy=found[1], num_tried=size)
         tried = most
     return Size(num_devices=None, strategy=None, num_tried=tried)
+
+
+def _hopeful(problem: Problem, space: Space, memory: MemoryFunction) -> NDArray[np.int64]:
+    """
+    Rows that a lower bound of their memory does not exclude.
+
+    Rows that differ in ``dp`` alone are excluded together where the largest is: replicas share states and have fewer
+    micro-batches each, so that memory falls with them.
+    """
+    key = np.zeros(space.num_rows, dtype=np.int64)
+    for name in (name for name in ROW_DECISIONS if name != "dp"):
+        values, index = np.unique(space.rows[name], return_inverse=True)
+        key = key * max(len(values), 1) + index
+    order = np.lexsort([-space.rows["dp"], key])
+    _, first, family = np.unique(key[order], return_index=True, return_inverse=True)
+    largest = order[first]
+    left = order[(least_lacking(problem, space, largest, memory) == 0)[family]]
+    answer: NDArray[np.int64] = left[least_lacking(problem, space, left, memory) == 0]
+    return answer
 
 
 def _ranges(problem: Problem) -> Iterator[tuple[int, int]]:

@@ -51,6 +51,10 @@ class Kind(StrEnum):
     SEARCH_BOUND = "search_bound"
 
 
+SUPERSETS = (Kind.FRAMEWORKS, Kind.SEARCH_BOUND)
+"""Without these a space only grows; one of the same size is the same space."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Binding:
     """
@@ -254,9 +258,13 @@ def _within(problem: Problem, clock: Clock) -> Problem:
 def _of_job(report: PlanReport, clock: Clock) -> Explanation:
     """Relax each constraint alone and search again."""
     best, found, late = report.plans[0], [], []
+    without_more = []
     for kind, what, relaxed in _relaxations(report.problem):
         if clock.is_over:
             late.append(what)
+            continue
+        if kind in SUPERSETS and build_space(relaxed).size == report.outcome.effort.size:
+            without_more.append(what)
             continue
         binding = _binding(kind, what, search(_within(relaxed, clock)), best)
         if kind is Kind.MEMORY and binding.saved_seconds:
@@ -266,7 +274,7 @@ def _of_job(report: PlanReport, clock: Clock) -> Explanation:
         report=report,
         asked={},
         bindings=tuple(sorted((one for one in found if one.saved_seconds), key=lambda one: -one.saved_seconds)),
-        idle=tuple(one.what for one in found if one.is_proven and not one.saved_seconds),
+        idle=(*(one.what for one in found if one.is_proven and not one.saved_seconds), *without_more),
         left_out=(
             *(f"Time ran out before this was relaxed: {what}" for what in late),
             *(f"Time ran out before the proof without this: {one.what}" for one in found if not one.is_proven),

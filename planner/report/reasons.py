@@ -47,10 +47,15 @@ def _question(explanation: Explanation) -> Section:
     setting = setting_section(explanation.report)
     kept = tuple(row for row in setting.rows if row[0] != "answer")
     asked = " ".join(f"{name}={decision_text(name, value)}" for name, value in explanation.asked.items())
-    question = f"why not {asked}?" if asked else "what holds the plan back?" if explanation.best else "why nothing fits"
+    alone = "why does nothing fit?" if explanation.conflict else "what holds the plan back?"
     return Section(
         title=setting.title,
-        rows=(kept[0], ("question", question), ("answer", _answer(explanation)), *kept[1:]),
+        rows=(
+            kept[0],
+            ("question", f"why not {asked}?" if asked else alone),
+            ("answer", _answer(explanation)),
+            *kept[1:],
+        ),
     )
 
 
@@ -116,7 +121,8 @@ def _compared(explanation: Explanation) -> Iterator[Section]:
     if given is None:
         return
     table = strategies_section([one.estimate for one in (best, given) if one])
-    notes = ("1: the best plan; 2: what was asked about.",) if best else ()
+    which = "the best strategy that has what was asked about" if explanation.question else "what was asked about"
+    notes = (f"1: the best plan; 2: {which}.",) if best else ()
     yield Section(title=table.title, header=table.header, rows=table.rows, notes=(*notes, *table.notes[-1:]))
     if best:
         yield _differences(explanation, best, given)

@@ -342,11 +342,14 @@ def released_problem(problem: Problem, what: str) -> Problem | None:
     what
         The sentence of the limit.
     """
-    for fewer in _one_entry_fewer(problem.search):
-        released = replace(problem, search=fewer)
-        if what not in {sentence(rule) for rule in problem_rules(released).limits}:
-            return released
-    return None
+    if what not in _limits_of(problem):
+        return None
+    every = (replace(problem, search=fewer) for fewer in _one_entry_fewer(problem.search))
+    return next((released for released in every if what not in _limits_of(released)), None)
+
+
+def _limits_of(problem: Problem) -> set[str]:
+    return {sentence(rule) for rule in problem_rules(problem).limits}
 
 
 def _one_entry_fewer(limits: SearchLimits) -> Iterator[SearchLimits]:

@@ -65,7 +65,7 @@ SAMPLE_ROWS = 64
 WIDE_ROWS = 10_000
 """Rows of the search up to which the rules of frameworks may be broken, too; a matter of time."""
 
-SIZE_SECONDS = 10.0
+SIZE_SECONDS = 5.0
 """What the search for the smallest cluster may take; a matter of patience."""
 
 RuleSet: TypeAlias = frozenset[Rule]
@@ -252,8 +252,11 @@ class _Relaxation:
                 one for one, known in self.looked_at if known == hopeful
             }
             members = {one: self.members(one) for one in new}
-            if hopeful:
-                members = {one: rows[self.may_fit(rows)] for one, rows in members.items()}
+            if hopeful and members:
+                which = self.may_fit(np.concatenate(list(members.values())))
+                ends = np.cumsum([len(rows) for rows in members.values()])[:-1]
+                parts = np.split(which, ends)
+                members = {one: rows[part] for (one, rows), part in zip(members.items(), parts, strict=True)}
             self.looked_at |= {(one, hopeful): seen for one, seen in self.occurring(members).items()}
         return [self.looked_at[key] for key in keys]
 

@@ -14,8 +14,8 @@ from planner.clock import Clock
 from planner.problem import Problem
 from planner.space import Space, strategy_of
 
-CHUNK_ROWS = 4096
-"""Rows whose memory is computed at once."""
+CHUNK_ROWS = 2**12
+"""Rows whose memory is computed at once; a matter of memory only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

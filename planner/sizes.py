@@ -38,8 +38,8 @@ from planner.space import (
 MOST_TIMES = 16
 """Sizes are tried up to so many times the job's own."""
 
-MOST_NODES = 32
-"""Sizes whose rows grow together; a matter of memory."""
+MOST_NODES, GROWTH = 32, 1 / 16
+"""Nodes of a range of sizes whose rows grow together, at least and as a part of its first; a matter of memory only."""
 
 
 def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> Size:
@@ -90,7 +90,7 @@ def _ranges(problem: Problem) -> Iterator[tuple[int, int]]:
     while first * node <= limit:
         last = min(first + nodes - 1, limit // node)
         yield first * node, last * node
-        first, nodes = last + 1, min(2 * nodes, MOST_NODES)
+        first, nodes = last + 1, min(2 * nodes, max(MOST_NODES, int(last * GROWTH)))
 
 
 def _space(problem: Problem, rules: Rules, fewest: int, most: int) -> Space:

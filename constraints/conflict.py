@@ -70,6 +70,8 @@ class Conflict:
         That strategy.
     needed_bytes
         Device memory with which it would fit, and nothing would with less; None where it lacks host memory, too.
+    needed_host_bytes
+        Host memory per device with which something would fit; None where more of it alone does not help.
     headroom_bytes
         The largest headroom that fits, where a smaller one than the job's is enough.
     size
@@ -88,6 +90,7 @@ class Conflict:
     host_shortage_bytes: float | None = None
     closest: Strategy | None = None
     needed_bytes: float | None = None
+    needed_host_bytes: float | None = None
     headroom_bytes: float | None = None
     size: Size | None = None
     left_out: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ from costmodel.tables import tabulate
 from planner.candidates import Memory, MemoryFunction, fits, least_memory, memory_alone, mode_memory
 from planner.clock import Clock
 from planner.problem import Problem
-from planner.shortage import Shortage, chunks, closest
+from planner.shortage import Shortage, chunks, closest, least_host_bytes
 from planner.sizes import smallest_cluster
 from planner.space import (
     FEATURE_VALUES,
@@ -103,8 +103,9 @@ def explain(
     except _OutOfTimeError:
         repairs, exclusive, is_cut = [], (), True
         left_out = ["Time ran out before it was known which rules exclude each other."]
-    releases = [_sentences(repair) for repair in repairs if repair <= set(rules.limits)]
+    releases = [_sentences(repair) for repair in repairs if repair and repair <= set(rules.limits)]
     nearest = closest(problem, space, memory, clock)
+    needs_host = _memory_rules(rules)[1] in repairs
     if nearest and not nearest.is_proven:
         left_out.append("Time ran out before it was known that no strategy lacks less memory.")
     return Conflict(
@@ -113,6 +114,7 @@ def explain(
         release=releases[0] if releases else (),
         releases=tuple(releases[:MAX_LISTED]),
         **_memory_of(problem, nearest),
+        needed_host_bytes=least_host_bytes(problem, space, memory, clock) if needs_host else None,
         size=smallest_cluster(problem, rules, memory, Clock(seconds=min(SIZE_SECONDS, clock.seconds_left))),
         left_out=tuple(left_out),
         is_cut=is_cut or bool(nearest and not nearest.is_proven),

@@ -147,6 +147,19 @@ def _closest_of(
     return best, found
 
 
+def least_host_bytes(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> float | None:
+    """The host memory with which something would fit; None where more of it does not help or time runs out."""
+    least = np.inf
+    for some in chunks(np.arange(space.num_rows)):
+        if clock.is_over:
+            return None
+        box = space.box(some)
+        used, fold = mode_memory(problem.facts, box.degrees, box.features, memory)
+        fitting = fold.flat(box.allowed).any(axis=-1) & (Lacks.of(problem, used).device == 0)
+        least = min(least, float(np.where(fitting, used.host_bytes, np.inf).min()))
+    return least if np.isfinite(least) else None
+
+
 def first_that_fits(problem: Problem, space: Space, memory: MemoryFunction, rows: Ints) -> tuple[int, Strategy] | None:
     """The first of some rows in which a strategy fits, and that strategy; None where none does."""
     for some in chunks(rows):

@@ -67,11 +67,18 @@ def _repairs(problem: Problem, conflict: Conflict) -> Iterator[tuple[str, str]]:
             f"{gib(conflict.needed_bytes)} GiB per GPU, {gib(conflict.shortage_bytes)} more than the "
             f"{gib(device.memory_bytes)} there are; less does not do",
         )
+    if conflict.needed_host_bytes is not None:
+        more = gib(conflict.needed_host_bytes - device.host_memory_bytes)
+        yield (
+            "host memory",
+            f"{gib(conflict.needed_host_bytes)} GiB per GPU, {more} more than the {gib(device.host_memory_bytes)} "
+            "there are; less does not do",
+        )
     for entries in conflict.releases:
         yield "without" if len(entries) == 1 else "without all of", " ".join(entries)
     for rules in conflict.repairs:
         if set(rules) <= OF_FRAMEWORKS:
-            yield "without frameworks' rule" if len(rules) == 1 else "without frameworks' rules", " ".join(rules)
+            yield "search.framework_rules", f"false, which does without: {' '.join(rules)}"
     if conflict.size:
         yield "GPUs", size_text(problem, conflict.size)
 

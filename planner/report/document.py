@@ -239,6 +239,7 @@ def conflict_document(report: PlanReport, conflict: Conflict) -> Plain:
         "shortage_bytes": conflict.shortage_bytes,
         "host_shortage_bytes": conflict.host_shortage_bytes,
         "needed_memory_bytes": conflict.needed_bytes,
+        "needed_host_memory_bytes": conflict.needed_host_bytes,
         "needed_headroom_bytes": conflict.headroom_bytes,
         "smallest_cluster": {
             "num_devices": size.num_devices,

@@ -124,7 +124,7 @@ def _compared(explanation: Explanation) -> Iterator[Section]:
     which = "the best strategy that has what was asked about" if explanation.question else "what was asked about"
     notes = (f"1: the best plan; 2: {which}.",) if best else ()
     yield Section(title=table.title, header=table.header, rows=table.rows, notes=(*notes, *table.notes[-1:]))
-    if best:
+    if best and abs(given.step_seconds - best.step_seconds) > SAME_SECONDS:
         yield _differences(explanation, best, given)
     missing = tuple(missing_notes(explanation.problem, given.estimate))
     if missing:

@@ -177,6 +177,20 @@ def test_recomputation_by_module_is_no_reason_to_release_it():
     assert conflict.releases == (("search.pin: tp is 3.",),)
 
 
+def test_the_host_memory_that_would_do_is_exact_to_the_byte():
+    """Devices too small for optimizer states, hosts too small for them, too: more of either would do."""
+    device = a_timed_device(memory_bytes=0.9 * GB, host_memory_bytes=0.001 * GB)
+    problem = a_problem(a_model(**BIG), num_devices=8, device=device, workload={"global_batch_size": 8})
+
+    conflict = search(problem).conflict
+
+    assert set(conflict.repairs) == {(NO_ROOM,), (sentence(memory.fits_in_host_memory),)}
+    for change, fits in ((1, True), (-1, False)):
+        changed = replace(device, host_memory_bytes=conflict.needed_host_bytes + change)
+        facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=changed))
+        assert bool(search(replace(problem, facts=facts)).strategies) == fits
+
+
 def test_without_time_a_conflict_says_so():
     """The rules, the closest strategy and the sizes that were not looked at are named, not claimed."""
     problem = a_problem(pin={"tp": 3})

@@ -303,10 +303,8 @@ def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
     if limits.memory_headroom_bytes:
         without_headroom = replace(limits, memory_headroom_bytes=0.0)
         yield Kind.HEADROOM, "search.memory_headroom_gib", replace(problem, search=without_headroom)
-    for what in dict.fromkeys(sentence(rule) for rule in rules.limits):
-        released = released_problem(problem, what)
-        if released is not None:
-            yield Kind.ENTRY, what, released
+    for what, released in released_problems(problem).items():
+        yield Kind.ENTRY, what, released
     if limits.framework_rules:
         freed = replace(limits, framework_rules=False)
         yield Kind.FRAMEWORKS, "search.framework_rules", replace(problem, search=freed)
@@ -331,25 +329,22 @@ def _every_value(problem: Problem, name: str) -> tuple[int, ...]:
     )
 
 
-def released_problem(problem: Problem, what: str) -> Problem | None:
+def released_problems(problem: Problem) -> dict[str, Problem]:
     """
-    The problem without one of its limits; None where no single entry of the job makes it.
+    The problem without each one of its own limits, by the sentences of the rules that go with it.
 
-    Parameters
-    ----------
-    problem
-        The job.
-    what
-        The sentence of the limit.
+    Of an entry that is there twice neither goes alone.
     """
-    if what not in _limits_of(problem):
-        return None
-    every = (replace(problem, search=fewer) for fewer in _one_entry_fewer(problem.search))
-    return next((released for released in every if what not in _limits_of(released)), None)
+    own = _sentences(problem)
+    fewer = (replace(problem, search=limits) for limits in _one_entry_fewer(problem.search))
+    gone = ((own - _sentences(released), released) for released in fewer)
+    return {" ".join(sorted(rules)): released for rules, released in gone if rules}
 
 
-def _limits_of(problem: Problem) -> set[str]:
-    return {sentence(rule) for rule in problem_rules(problem).limits}
+def _sentences(problem: Problem) -> set[str]:
+    """All rules of a problem, whatever they need."""
+    rules = problem_rules(problem)
+    return {sentence(rule) for one in fields(rules) for rule in getattr(rules, one.name)}
 
 
 def _one_entry_fewer(limits: SearchLimits) -> Iterator[SearchLimits]:

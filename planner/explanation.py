@@ -62,7 +62,7 @@ MAX_LISTED = 16
 SAMPLE_ROWS = 64
 """Rows of a class that are tried first."""
 
-WIDE_ROWS = 10_000
+WIDE_ROWS = 200_000
 """Rows of the search up to which the rules of frameworks may be broken, too; a matter of time."""
 
 SIZE_SECONDS = 5.0

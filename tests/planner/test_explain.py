@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.step import cost
 from costmodel.strategy import DECISIONS
 from planner import cli
-from planner.explain import Kind, explain, released_problem
+from planner.explain import Kind, explain, released_problems
 from planner.plan import estimate
 from planner.report import render
 from planner.search import search
@@ -119,13 +119,22 @@ def test_the_headroom_binds_where_it_makes_the_plan_slower():
 
 
 def test_one_entry_is_released_at_a_time():
-    """A pin, a list and a combination; what is no entry has nothing to release."""
-    problem = a_problem(pin={"tp": 2, "pp": 1}, allow={"dp": (2, 4)}, forbid=[{"cp": 2}, {"cp": 4}])
+    """A pin, a list and a combination; of an entry that is there twice none is released alone."""
+    forbid = [{"cp": 2}, {"cp": 4}, {"mbs": 1}, {"mbs": 1}]
+    problem = a_problem(pin={"tp": 2, "pp": 1}, allow={"dp": (2, 4)}, forbid=forbid)
 
-    assert released_problem(problem, "search.pin: tp is 2.").search.pin == {"pp": 1}
-    assert released_problem(problem, "search.allow: dp is 2 or 4.").search.allow == {}
-    assert released_problem(problem, "search.forbid: not cp is 2.").search.forbid == ({"cp": 4},)
-    assert released_problem(problem, "Something else.") is None
+    released = released_problems(problem)
+
+    assert set(released) == {
+        "search.pin: tp is 2.",
+        "search.pin: pp is 1.",
+        "search.allow: dp is 2 or 4.",
+        "search.forbid: not cp is 2.",
+        "search.forbid: not cp is 4.",
+    }
+    assert released["search.pin: tp is 2."].search.pin == {"pp": 1}
+    assert released["search.allow: dp is 2 or 4."].search.allow == {}
+    assert released["search.forbid: not cp is 2."].search.forbid == ({"cp": 4}, {"mbs": 1}, {"mbs": 1})
 
 
 def test_without_time_the_explanation_says_what_it_leaves_out():

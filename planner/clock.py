@@ -6,6 +6,10 @@ import time
 from dataclasses import dataclass, field
 
 
+class OutOfTimeError(Exception):
+    """A clock is over; whoever set it says what is not known."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
     """
@@ -29,3 +33,15 @@ class Clock:
     def is_over(self) -> bool:
         """Whether nothing is left of it."""
         return self.seconds_left <= 0
+
+    def require(self) -> None:
+        """
+        Go on only where something is left of it.
+
+        Raises
+        ------
+        OutOfTimeError
+            If nothing is.
+        """
+        if self.is_over:
+            raise OutOfTimeError

@@ -9,6 +9,7 @@ and so do those of frameworks where the space is large already.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -30,7 +31,7 @@ from constraints.limits import unless
 from constraints.rule import Rule, sentence
 from costmodel.tables import tabulate
 from planner.candidates import Memory, MemoryFunction, fits, least_memory, memory_alone, mode_memory
-from planner.clock import Clock
+from planner.clock import Clock, OutOfTimeError
 from planner.problem import Problem
 from planner.shortage import Shortage, chunks, closest, least_host_bytes
 from planner.sizes import smallest_cluster
@@ -100,14 +101,17 @@ def explain(
         exclusive = tuple(_sentences(_with_rules_behind(problem, rules, conflict)) for conflict in listed)
         left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
         is_cut = False
-    except _OutOfTimeError:
+    except OutOfTimeError:
         repairs, exclusive, is_cut = [], (), True
         left_out = ["Time ran out before it was known which rules exclude each other."]
     releases = [_sentences(repair) for repair in repairs if repair and repair <= set(rules.limits)]
-    nearest = closest(problem, space, memory, clock)
+    nearest, is_closest = None, False
+    with suppress(OutOfTimeError):
+        nearest = closest(problem, space, memory, clock)
+        is_closest = nearest is None or nearest.is_proven
+    if not is_closest:
+        left_out.append("Time ran out before it was known which strategy lacks least memory.")
     needs_host = _memory_rules(rules)[1] in repairs
-    if nearest and not nearest.is_proven:
-        left_out.append("Time ran out before it was known that no strategy lacks less memory.")
     return Conflict(
         exclusive=exclusive,
         repairs=tuple(_sentences(repair) for repair in repairs[:MAX_LISTED]),
@@ -117,7 +121,7 @@ def explain(
         needed_host_bytes=least_host_bytes(problem, space, memory, clock) if needs_host else None,
         size=smallest_cluster(problem, rules, memory, Clock(seconds=min(SIZE_SECONDS, clock.seconds_left))),
         left_out=tuple(left_out),
-        is_cut=is_cut or bool(nearest and not nearest.is_proven),
+        is_cut=is_cut or not is_closest,
     )
 
 
@@ -143,10 +147,6 @@ def _memory_of(problem: Problem, nearest: Shortage | None) -> dict[str, Any]:
         if 0 < nearest.device_bytes <= headroom:
             known["headroom_bytes"] = headroom - nearest.device_bytes
     return known
-
-
-class _OutOfTimeError(Exception):
-    """The clock is over."""
 
 
 def _sentences(rules: Iterable[Rule]) -> tuple[str, ...]:
@@ -272,7 +272,7 @@ class _Relaxation:
             return np.ones(len(rows), dtype=bool)
         answers = [np.zeros(0, dtype=bool)]
         for chunk in chunks(rows):
-            self.require_time()
+            self.clock.require()
             least = least_memory(self.facts, self.degrees(chunk), self.features)
             fit = fits(self.facts, self.rules, least, self.problem.search.memory_headroom_bytes)
             answers.append(np.asarray(fit.device.any(axis=1)))
@@ -282,11 +282,6 @@ class _Relaxation:
         """The degrees of some rows."""
         return {name: values[rows] for name, values in self.rows.items()}
 
-    def require_time(self) -> None:
-        """Give up where the clock is over."""
-        if self.clock.is_over:
-            raise _OutOfTimeError
-
     def occurring(self, members: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.bool_]]:
         """
         For some rows of each class, which combinations of "fits" occur in which memory mode.
@@ -295,7 +290,7 @@ class _Relaxation:
         """
         occurs = {one: np.zeros((self.num_modes, 2, 2), dtype=bool) for one in members}
         for chunk in chunks(np.concatenate([np.zeros(0, dtype=np.int64), *members.values()])):
-            self.require_time()
+            self.clock.require()
             used, _ = self.mode_memory(chunk)
             fit = fits(self.facts, self.rules, used, self.problem.search.memory_headroom_bytes)
             both = np.stack(

@@ -70,7 +70,7 @@ class Lacks:
         return least
 
 
-def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunction) -> Floats:
+def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunction, clock: Clock) -> Floats:
     """
     A lower bound of what rows lack on the device in the modes that fit on the host.
 
@@ -80,6 +80,7 @@ def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunc
         return np.zeros(len(rows))
     bounds = [np.zeros(0)]
     for some in chunks(rows):
+        clock.require()
         least = least_memory(problem.facts, space.degrees(some), space.features)
         bounds.append(Lacks.of(problem, least).beside_host)
     return np.concatenate(bounds)
@@ -97,9 +98,14 @@ def closest(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock
 
     Where none has enough host memory, the one that lacks least in all. Rows are looked at in the order of a lower
     bound; where time runs out, the closest so far is returned.
+
+    Raises
+    ------
+    OutOfTimeError
+        If time runs out before there is one.
     """
     rows = np.arange(space.num_rows)
-    bounds = least_lacking(problem, space, rows, memory)
+    bounds = least_lacking(problem, space, rows, memory, clock)
     order = np.argsort(bounds, kind="stable")
     best: tuple[float, float] = (np.inf, np.inf)
     found: Shortage | None = None
@@ -108,6 +114,7 @@ def closest(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock
             break
         if clock.is_over and found:
             return _unproven(found)
+        clock.require()
         key, candidate = _closest_of(problem, space, memory, np.sort(some))
         if key < best:
             best, found = key, candidate
@@ -148,7 +155,7 @@ def _closest_of(
 
 
 def least_host_bytes(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> float | None:
-    """The host memory with which something would fit; None where more of it does not help or time runs out."""
+    """The host memory with which something would fit; None where more of it does not help, or time runs out."""
     least = np.inf
     for some in chunks(np.arange(space.num_rows)):
         if clock.is_over:
@@ -160,9 +167,12 @@ def least_host_bytes(problem: Problem, space: Space, memory: MemoryFunction, clo
     return least if np.isfinite(least) else None
 
 
-def first_that_fits(problem: Problem, space: Space, memory: MemoryFunction, rows: Ints) -> tuple[int, Strategy] | None:
+def first_that_fits(
+    problem: Problem, space: Space, memory: MemoryFunction, rows: Ints, clock: Clock
+) -> tuple[int, Strategy] | None:
     """The first of some rows in which a strategy fits, and that strategy; None where none does."""
     for some in chunks(rows):
+        clock.require()
         fitting = _fitting(problem, space, memory, some)
         if fitting.any():
             row = int(some[fitting.argmax()])

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from constraints import topology
 from constraints.conflict import Size
 from constraints.rule import Holds, Ints, Rule
+from costmodel.strategy import Strategy
 from costmodel.tables import Facts, tabulate
 from planner.candidates import MemoryFunction
-from planner.clock import Clock
+from planner.clock import Clock, OutOfTimeError
 from planner.problem import Problem
 from planner.shortage import first_that_fits, least_lacking
 from planner.space import (
@@ -46,23 +47,31 @@ def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clo
     """The smallest cluster of at most ``MOST_TIMES`` the job's devices on which something fits."""
     tried = 0
     for fewest, most in _ranges(problem):
-        if clock.is_over:
-            return Size(num_devices=None, strategy=None, num_tried=tried, is_cut=True)
         facts = replace(problem.facts, cluster=replace(problem.facts.cluster, num_devices=most))
-        resized = replace(problem, facts=facts)
-        space = _space(resized, rules, fewest, most)
-        num_devices = np.prod([space.rows[name] for name in ("tp", "cp", "pp", "dp")], axis=0)
-        hopeful = _hopeful(resized, space, memory)
-        ascending = hopeful[np.argsort(num_devices[hopeful], kind="stable")]
-        found = first_that_fits(resized, space, memory, ascending)
+        try:
+            found = _smallest_of(replace(problem, facts=facts), rules, memory, fewest, clock)
+        except OutOfTimeError:
+            return Size(num_devices=None, strategy=None, num_tried=tried, is_cut=True)
         if found:
-            size = int(num_devices[found[0]])
-            return Size(num_devices=size, strategy=found[1], num_tried=size)
+            return Size(num_devices=found[0], strategy=found[1], num_tried=found[0])
         tried = most
     return Size(num_devices=None, strategy=None, num_tried=tried)
 
 
-def _hopeful(problem: Problem, space: Space, memory: MemoryFunction) -> NDArray[np.int64]:
+def _smallest_of(
+    problem: Problem, rules: Rules, memory: MemoryFunction, fewest: int, clock: Clock
+) -> tuple[int, Strategy] | None:
+    """The smallest size of a range on which a strategy fits, and that strategy."""
+    clock.require()
+    space = _space(problem, rules, fewest, problem.facts.cluster.num_devices)
+    num_devices = np.prod([space.rows[name] for name in ("tp", "cp", "pp", "dp")], axis=0)
+    hopeful = _hopeful(problem, space, memory, clock)
+    ascending = hopeful[np.argsort(num_devices[hopeful], kind="stable")]
+    found = first_that_fits(problem, space, memory, ascending, clock)
+    return (int(num_devices[found[0]]), found[1]) if found else None
+
+
+def _hopeful(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> NDArray[np.int64]:
     """
     Rows that a lower bound of their memory does not exclude.
 
@@ -76,8 +85,8 @@ def _hopeful(problem: Problem, space: Space, memory: MemoryFunction) -> NDArray[
     order = np.lexsort([-space.rows["dp"], key])
     _, first, family = np.unique(key[order], return_index=True, return_inverse=True)
     largest = order[first]
-    left = order[(least_lacking(problem, space, largest, memory) == 0)[family]]
-    answer: NDArray[np.int64] = left[least_lacking(problem, space, left, memory) == 0]
+    left = order[(least_lacking(problem, space, largest, memory, clock) == 0)[family]]
+    answer: NDArray[np.int64] = left[least_lacking(problem, space, left, memory, clock) == 0]
     return answer
 
 

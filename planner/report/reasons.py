@@ -69,7 +69,8 @@ def _answer(explanation: Explanation) -> str:
     proof = "" if explanation.report.exit_code == 0 else " (not proven best: time ran out)"
     plan = f"the best plan takes {seconds(best.step_seconds)} s per step{proof}"
     if not explanation.bindings:
-        return f"{plan}; no single constraint holds it back"
+        late = "time ran out before it was known what holds it back"
+        return f"{plan}; {late if explanation.left_out else 'no single constraint holds it back'}"
     first = explanation.bindings[0]
     faster = f"{first.saved_seconds / best.step_seconds:.1%}"
     return f"{plan}; {_what(first)} costs most: without it {seconds(first.step_seconds)} s, {faster} less"

@@ -14,6 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.step import cost
 from costmodel.strategy import DECISIONS
 from planner import cli
+from planner.clock import Clock
 from planner.explain import Kind, explain, released_problems
 from planner.plan import estimate
 from planner.report import render
@@ -143,6 +144,20 @@ def test_without_time_the_explanation_says_what_it_leaves_out():
 
     assert explanation.exit_code == 3
     assert "none within the time limit" in render(explanation)
+
+
+def test_time_that_runs_out_between_searches_is_no_proof(monkeypatch):
+    """The plan is there, and nothing was relaxed: what holds it back is not known, rather than nothing."""
+    ended = replace(Clock(seconds=60), seconds=0)
+    monkeypatch.setitem(explain.__globals__, "Clock", lambda **_: ended)
+
+    explanation = explain(a_problem())
+
+    assert explanation.best is not None
+    assert (explanation.bindings, explanation.idle) == ((), ())
+    assert len(explanation.left_out) >= 4
+    assert explanation.exit_code == 3
+    assert "time ran out before it was known what holds it back" in " ".join(render(explanation).split())
 
 
 # --- why nothing fits ------------------------------------------------------------------------------------------

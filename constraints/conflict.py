@@ -35,12 +35,15 @@ class Size:
         The largest size that was tried; all smaller ones were, too.
     is_cut
         Whether time ran out before all sizes were tried.
+    num_enough
+        A size on which something fits, where time ran out before the smallest was known.
     """
 
     num_devices: int | None
     strategy: Strategy | None
     num_tried: int
     is_cut: bool = False
+    num_enough: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -66,7 +66,7 @@ SAMPLE_ROWS = 64
 WIDE_ROWS = 200_000
 """Rows of the search up to which the rules of frameworks may be broken, too; a matter of time."""
 
-SIZE_SECONDS = 5.0
+SIZE_SECONDS = 6.0
 """What the search for the smallest cluster may take; a matter of patience."""
 
 RuleSet: TypeAlias = frozenset[Rule]

@@ -8,6 +8,7 @@ one space, in which the number of devices follows from the degrees, and are look
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -45,17 +46,33 @@ MOST_NODES, GROWTH = 32, 1 / 16
 
 def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> Size:
     """The smallest cluster of at most ``MOST_TIMES`` the job's devices on which something fits."""
-    tried = 0
+    tried, half = 0, Clock(seconds=clock.seconds_left / 2)
     for fewest, most in _ranges(problem):
-        facts = replace(problem.facts, cluster=replace(problem.facts.cluster, num_devices=most))
         try:
-            found = _smallest_of(replace(problem, facts=facts), rules, memory, fewest, clock)
+            found = _smallest_of(_resized(problem, most), rules, memory, fewest, half)
         except OutOfTimeError:
-            return Size(num_devices=None, strategy=None, num_tried=tried, is_cut=True)
+            enough = _enough(problem, rules, memory, clock)
+            return Size(num_devices=None, strategy=None, num_tried=tried, is_cut=True, num_enough=enough)
         if found:
             return Size(num_devices=found[0], strategy=found[1], num_tried=found[0])
         tried = most
     return Size(num_devices=None, strategy=None, num_tried=tried)
+
+
+def _enough(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> int | None:
+    """The first doubling of the job's devices on which something fits; None where none does or time runs out."""
+    node, size = problem.facts.cluster.device.devices_per_node, problem.facts.cluster.num_devices
+    with suppress(OutOfTimeError):
+        while (size := 2 * size) <= MOST_TIMES * problem.facts.cluster.num_devices:
+            is_whole = size < node or size % node == 0
+            if is_whole and _smallest_of(_resized(problem, size), rules, memory, size, clock):
+                return size
+    return None
+
+
+def _resized(problem: Problem, num_devices: int) -> Problem:
+    facts = replace(problem.facts, cluster=replace(problem.facts.cluster, num_devices=num_devices))
+    return replace(problem, facts=facts)
 
 
 def _smallest_of(
@@ -85,6 +102,8 @@ def _hopeful(problem: Problem, space: Space, memory: MemoryFunction, clock: Cloc
     order = np.lexsort([-space.rows["dp"], key])
     _, first, family = np.unique(key[order], return_index=True, return_inverse=True)
     largest = order[first]
+    if len(largest) == space.num_rows:
+        return np.asarray(largest[least_lacking(problem, space, largest, memory, clock) == 0])
     left = order[(least_lacking(problem, space, largest, memory, clock) == 0)[family]]
     answer: NDArray[np.int64] = left[least_lacking(problem, space, left, memory, clock) == 0]
     return answer

@@ -88,8 +88,14 @@ def size_text(problem: Problem, size: Size) -> str:
     whole = "" if size.num_tried < problem.facts.cluster.device.devices_per_node else " in whole nodes"
     if size.num_devices is not None and size.strategy is not None:
         return f"the smallest cluster that fits has {count(size.num_devices, 'GPU')}: {strategy_text(size.strategy)}"
-    why = "; larger ones were not tried for want of time" if size.is_cut else ""
-    return f"no cluster of up to {count(size.num_tried, 'GPU')}{whole} fits{why}"
+    none = f"no cluster of up to {count(size.num_tried, 'GPU')}{whole} fits"
+    if not size.is_cut:
+        return none
+    enough = f"; {count(size.num_enough, 'GPU')} are enough" if size.num_enough else ""
+    return f"{none}{enough}; the sizes between were not tried for want of time" if enough else f"{none}; {LATE}"
+
+
+LATE = "larger ones were not tried for want of time"
 
 
 def strategy_text(strategy: Strategy) -> str:

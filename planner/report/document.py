@@ -245,6 +245,7 @@ def conflict_document(report: PlanReport, conflict: Conflict) -> Plain:
             "num_devices": size.num_devices,
             "strategy": _sized(facts, size.strategy),
             "num_devices_tried": size.num_tried,
+            "num_devices_enough": size.num_enough,
             "time_ran_out": size.is_cut,
         }
         if size

@@ -9,8 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from planner import sizes
 from planner.candidates import least_memory, memory_alone, mode_memory
-from planner.clock import Clock
+from planner.clock import Clock, OutOfTimeError
+from planner.report.conflicts import size_text
 from planner.search import Status, search
 from planner.sizes import MOST_TIMES, smallest_cluster
 from planner.space import build_space, problem_rules
@@ -60,11 +62,11 @@ def test_no_smaller_cluster_fits(seed, alone):
     """Devices one by one below a node, whole nodes above, each size searched as a job of its own."""
     problem = a_tight_problem(seed)
     most = MOST_TIMES * problem.facts.cluster.num_devices
-    sizes = [1, 2, 3, *range(4, most + 1, 4)]
+    every = [1, 2, 3, *range(4, most + 1, 4)]
 
     size = smallest_of(problem)
 
-    fits = (one for one in sizes if search(resized(problem, one)).status == Status.OPTIMAL)
+    fits = (one for one in every if search(resized(problem, one)).status == Status.OPTIMAL)
     assert size.num_devices == next(fits, None)
     assert not size.is_cut
 
@@ -92,6 +94,23 @@ def test_without_time_the_sizes_are_said_to_be_cut():
     size = smallest_cluster(a_problem(pin={"tp": 3}), problem_rules(a_problem()), memory_alone, Clock(seconds=0))
 
     assert (size.num_devices, size.num_tried, size.is_cut) == (None, 0, True)
+
+
+def test_where_the_smallest_is_not_known_a_doubling_that_fits_is(monkeypatch):
+    """2 * 4 * 4 is 32 devices: eight are too few, sixteen too, 32 are enough."""
+    problem = a_problem(a_model(num_layers=6), num_devices=8, pin={"tp": 2, "pp": 4, "cp": 4})
+    original = sizes._smallest_of
+
+    def none_in_ascending_order(problem, rules, memory, fewest, clock):
+        if clock.seconds_left < 1e9:
+            raise OutOfTimeError
+        return original(problem, rules, memory, fewest, clock)
+
+    monkeypatch.setattr(sizes, "_smallest_of", none_in_ascending_order)
+    size = smallest_cluster(problem, problem_rules(problem), memory_alone, Clock(seconds=1.5e9))
+
+    assert (size.num_devices, size.is_cut, size.num_enough) == (None, True, 32)
+    assert "32 GPUs are enough" in size_text(problem, size)
 
 
 @pytest.mark.parametrize("model", [a_model(**BIG), a_moe_model(**BIG, expert_ffn_hidden_size=1024)])

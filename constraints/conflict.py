@@ -21,6 +21,32 @@ MAX_CONFLICTS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """
+    How large a cluster must be.
+
+    Parameters
+    ----------
+    num_devices
+        Devices of the smallest cluster on which a strategy satisfies all rules; None where no size does that was tried.
+    strategy
+        One such strategy.
+    num_tried
+        The largest size that was tried; all smaller ones were, too.
+    is_cut
+        Whether time ran out before all sizes were tried.
+    num_enough
+        A size on which something fits, where time ran out before the smallest was known.
+    """
+
+    num_devices: int | None
+    strategy: Strategy | None
+    num_tried: int
+    is_cut: bool = False
+    num_enough: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Conflict:
     """
     Why nothing fits, in the rules' own sentences.
@@ -28,13 +54,16 @@ class Conflict:
     Parameters
     ----------
     exclusive
-        Sets of rules that exclude each other; none of a set can be left out. Where a set names memory, it holds beside
-        the other rules of physics (in a large space also of frameworks), which it does not list.
+        Sets of rules that exclude each other; none of a set can be left out. Small ones first. Where a set names
+        memory, it holds beside the other rules of physics (in a large space also of frameworks), which it does not
+        list.
     repairs
         Smallest sets of rules without which a strategy is left; the same rules hold.
     release
         The smallest set of the job's own pin, allow and forbid entries without which a strategy is left; empty where
         releasing them does not help.
+    releases
+        All sets of such entries none of which can be kept, small ones first: those of one entry help alone.
     shortage_bytes
         Device memory that the strategy which comes closest lacks, of all that satisfy every other rule; None where no
         strategy does.
@@ -44,18 +73,34 @@ class Conflict:
         That strategy.
     least_bubble_fraction
         Where a bound of the bubble excludes what else fits: the smallest share of the step that it takes there.
-    is_complete
-        Whether there was time to look at everything.
+    needed_bytes
+        Device memory with which it would fit, and nothing would with less; None where it lacks host memory, too.
+    needed_host_bytes
+        Host memory per device with which something would fit; None where more of it alone does not help.
+    headroom_bytes
+        The largest headroom that fits, where a smaller one than the job's is enough.
+    size
+        How large a cluster must be; None where nobody asked.
+    left_out
+        What this does not cover, one sentence each: lists that are cut, and where time ran out.
+    is_cut
+        Whether time ran out before the rules that exclude each other, or the closest strategy, were known.
     """
 
     exclusive: tuple[tuple[str, ...], ...]
     repairs: tuple[tuple[str, ...], ...]
     release: tuple[str, ...]
+    releases: tuple[tuple[str, ...], ...] = ()
     shortage_bytes: float | None = None
     host_shortage_bytes: float | None = None
     closest: Strategy | None = None
     least_bubble_fraction: float | None = None
-    is_complete: bool = True
+    needed_bytes: float | None = None
+    needed_host_bytes: float | None = None
+    headroom_bytes: float | None = None
+    size: Size | None = None
+    left_out: tuple[str, ...] = ()
+    is_cut: bool = False
 
 
 def smallest_sets(sets: Iterable[frozenset[Element]]) -> list[frozenset[Element]]:

@@ -178,6 +178,32 @@ def _named_values(
 # --- rules -------------------------------------------------------------------------------------------------
 
 
+def unless(rule: Rule, name: str, values: Iterable[int]) -> Rule:
+    """
+    A rule that some values of one of its decisions need not satisfy.
+
+    Parameters
+    ----------
+    rule
+        A rule of decisions alone.
+    name
+        One of them.
+    values
+        Its values that are allowed regardless.
+
+    >>> def small(*, mbs):
+    ...     return mbs <= 16
+    >>> [bool(unless(small, "mbs", [32])(mbs=mbs)) for mbs in (8, 32, 64)]
+    [True, True, False]
+    """
+    regardless = np.array(list(values), dtype=np.int64)
+
+    def holds(**decisions: Any) -> Holds:
+        return np.logical_or(rule(**decisions), np.isin(np.asarray(decisions[name], dtype=np.int64), regardless))
+
+    return named_rule(holds, tuple(inspect.signature(rule).parameters), rule.__doc__ or "")
+
+
 def _one_of(name: str, values: tuple[int, ...], text: str) -> Rule:
     allowed = np.array(values, dtype=np.int64)
 

@@ -205,6 +205,17 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     return _with_fragments(allocated, profile)
 
 
+def least_rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    A lower bound of each rank's peak over all shardings up to the given one.
+
+    States are sharded as far as the decisions say, and no tensor is whole for the layer at work, which less sharding
+    saves; fragments are a share of what is allocated, so that theirs is gone, too.
+    """
+    peak, share = rank_bytes(facts, decisions, held), facts.cluster.device.profile.retention.fragmentation
+    return np.asarray(peak.total - (1 + share) * peak.gathered)
+
+
 def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
     Host memory that one device of each rank needs: offloaded activations and optimizer states.

@@ -1,5 +1,5 @@
 """
-Plan the pretraining of a language model: ``from planner import load, plan, estimate``.
+Plan the pretraining of a language model: ``from planner import load, plan, estimate, explain``.
 
 Nothing is imported before it is used, so that ``planner --help`` answers at once.
 """
@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from costmodel.errors import PlanningError, SpecError
+    from planner.explain import Explanation, explain
     from planner.plan import EstimateReport, Plan, PlanReport, estimate, plan
     from planner.problem import Problem, load
     from planner.report import render
 
 __all__ = [
     "EstimateReport",
+    "Explanation",
     "Plan",
     "PlanReport",
     "PlanningError",
     "Problem",
     "SpecError",
     "estimate",
+    "explain",
     "load",
     "plan",
     "render",
@@ -32,12 +35,14 @@ __all__ = [
 
 _HOMES = {
     "EstimateReport": "planner.plan",
+    "Explanation": "planner.explain",
     "Plan": "planner.plan",
     "PlanReport": "planner.plan",
     "PlanningError": "costmodel.errors",
     "Problem": "planner.problem",
     "SpecError": "costmodel.errors",
     "estimate": "planner.plan",
+    "explain": "planner.explain",
     "load": "planner.problem",
     "plan": "planner.plan",
     "render": "planner.report",

@@ -26,6 +26,11 @@ EXIT_CODES = """exit codes:
   2  wrong input
   3  the time limit came before the proof
 """
+EXPLANATION_EXIT_CODES = """exit codes:
+  0  explained: why this plan, why nothing fits, or why not the given strategy
+  2  wrong input
+  3  the time limit came before the proof, or before all was explained
+"""
 CALIBRATION_EXIT_CODES = """exit codes:
   0  a profile was fitted and written
   1  the same, but rows of the file were refused
@@ -37,6 +42,7 @@ EXIT_UNFIT = 4
 
 REPORT_FORMATS = ("table", "json", "csv", "markdown")
 TEXT_FORMATS = ("table", "json")
+EXPLANATION_FORMATS = ("table", "json", "markdown")
 ATTENTION_CONVENTIONS = ("full", "causal")
 PATIENCE_SECONDS = 1.0
 
@@ -106,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_plan(commands)
     _add_estimate(commands)
+    _add_explain(commands)
     _add_model(commands)
     _add_catalog(commands)
     _add_calibrate(commands)
@@ -155,6 +162,23 @@ def _add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     _add_job(parser, "a decision such as tp=8 or recompute=full, or a job entry such as training.sequence_length=8192")
     _add_output(parser, REPORT_FORMATS)
     parser.set_defaults(run=_run_estimate)
+
+
+def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "explain",
+        help="why this plan, why nothing fits, why not another strategy",
+        description="Without decisions: which constraints hold the best plan back and by how much, or why nothing "
+        "fits and what would. With decisions such as tp=8 pp=4 (a whole strategy or a part of one): why it is not the "
+        "plan: the rules that forbid it, the memory that it lacks and on which rank, or how much slower it is and "
+        "where. The job's time limit holds for the whole explanation.",
+        epilog=EXPLANATION_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_job(parser, "a decision such as tp=8 or recompute=full, or a job entry such as training.sequence_length=8192")
+    parser.add_argument("--time-limit", metavar="S", help="seconds until what is known so far is reported")
+    _add_output(parser, EXPLANATION_FORMATS)
+    parser.set_defaults(run=_run_explain)
 
 
 def _add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -249,6 +273,23 @@ def _run_estimate(arguments: argparse.Namespace) -> int:
         problem = load(arguments.job, overrides)
         _check_output(arguments.output, problem.sources)
         report = estimate(problem, read_decisions(decisions))
+        text = render(report, arguments.format)
+    _write(text, arguments.output)
+    return int(report.exit_code)
+
+
+def _run_explain(arguments: argparse.Namespace) -> int:
+    with _progress(f"explaining {arguments.job}"):
+        from planner.explain import explain
+        from planner.problem import load, read_decisions, split_overrides
+        from planner.report import render
+
+        overrides, decisions = split_overrides(arguments.assignments)
+        if arguments.time_limit is not None:
+            overrides.append(f"search.time_limit_seconds={arguments.time_limit}")
+        problem = load(arguments.job, overrides)
+        _check_output(arguments.output, problem.sources)
+        report = explain(problem, read_decisions(decisions))
         text = render(report, arguments.format)
     _write(text, arguments.output)
     return int(report.exit_code)

@@ -9,8 +9,9 @@ and so do those of frameworks where the space is large already.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from constraints import FRAMEWORK_RULES, PHYSICS_RULES
 from constraints.classes import Classes
 from constraints.conflict import (
+    MAX_CONFLICTS,
     Conflict,
     contains_one_of,
     hitting_sets,
@@ -25,14 +27,18 @@ from constraints.conflict import (
     smallest_sets,
     sorted_by_text,
 )
+from constraints.limits import unless
 from constraints.rule import Rule, sentence
-from costmodel.strategy import Strategy
 from costmodel.tables import tabulate
-from planner.candidates import Memory, MemoryFunction, fits, mode_memory
+from planner.candidates import Memory, MemoryFunction, fits, least_memory, memory_alone, mode_memory
+from planner.clock import Clock, OutOfTimeError
 from planner.problem import Problem
+from planner.shortage import Shortage, chunks, closest, least_host_bytes
+from planner.sizes import smallest_cluster
 from planner.space import (
     FEATURE_VALUES,
     FEATURES,
+    SEARCH_BOUNDS,
     WORLD,
     Columns,
     Fold,
@@ -48,29 +54,34 @@ from planner.space import (
     insisted_values,
     needs,
     spread,
-    strategy_of,
     usual_groups,
 )
 
 MAX_STRAYS = 16
 """Values outside a degree's own domain that the explanation looks at."""
 
-MAX_REPAIRS = 16
+MAX_LISTED = 16
 """Repairs and conflicts that are listed."""
 
 SAMPLE_ROWS = 64
 """Rows of a class that are tried first."""
 
-WIDE_ROWS = 10_000
+WIDE_ROWS = 200_000
 """Rows of the search up to which the rules of frameworks may be broken, too; a matter of time."""
 
-CHUNK_ROWS = 4096
-"""Rows whose memory is computed at once."""
+SIZE_SECONDS = 6.0
+"""What the search for the smallest cluster may take; a matter of patience."""
 
 RuleSet: TypeAlias = frozenset[Rule]
 
 
-def explain(problem: Problem, space: Space, memory: MemoryFunction) -> Conflict:
+def explain(
+    problem: Problem,
+    space: Space,
+    memory: MemoryFunction,
+    *,
+    seconds_left: float = np.inf,
+) -> Conflict:
     """
     Why nothing fits.
 
@@ -82,20 +93,63 @@ def explain(problem: Problem, space: Space, memory: MemoryFunction) -> Conflict:
         What its rules but those of memory allow.
     memory
         Bytes that strategies take.
+    seconds_left
+        When to stop; the conflict then says what it leaves out.
     """
-    rules = space.rules
-    repairs = _Relaxation(problem, rules, memory, space.num_rows).repairs()
-    releases = [repair for repair in repairs if repair <= set(rules.limits)]
-    conflicts = hitting_sets(repairs)[:MAX_REPAIRS]
-    shortage = _shortage(problem, space, memory)
+    clock, rules = Clock(seconds=seconds_left), space.rules
+    try:
+        repairs = _Relaxation(problem, rules, memory, space.num_rows, clock).repairs()
+        conflicts = hitting_sets(repairs)
+        listed = conflicts[:MAX_LISTED]
+        exclusive = tuple(_sentences(_with_rules_behind(problem, rules, conflict)) for conflict in listed)
+        left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
+        is_cut = False
+    except OutOfTimeError:
+        repairs, exclusive, is_cut = [], (), True
+        left_out = ["Time ran out before it was known which rules exclude each other."]
+    releases = [_sentences(repair) for repair in repairs if repair and repair <= set(rules.limits)]
+    nearest, is_closest = None, False
+    with suppress(OutOfTimeError):
+        nearest = closest(problem, space, memory, clock)
+        is_closest = nearest is None or nearest.is_proven
+    if not is_closest:
+        left_out.append("Time ran out before it was known which strategy lacks least memory.")
+    needs_host = _memory_rules(rules)[1] in repairs
     return Conflict(
-        exclusive=tuple(_sentences(_with_rules_behind(problem, rules, conflict)) for conflict in conflicts),
-        repairs=tuple(_sentences(repair) for repair in repairs[:MAX_REPAIRS]),
-        release=_sentences(releases[0]) if releases else (),
-        shortage_bytes=shortage.device_bytes if shortage else None,
-        host_shortage_bytes=shortage.host_bytes if shortage else None,
-        closest=shortage.strategy if shortage else None,
+        exclusive=exclusive,
+        repairs=tuple(_sentences(repair) for repair in repairs[:MAX_LISTED]),
+        release=releases[0] if releases else (),
+        releases=tuple(releases[:MAX_LISTED]),
+        **_memory_of(problem, nearest),
+        needed_host_bytes=least_host_bytes(problem, space, memory, clock) if needs_host else None,
+        size=smallest_cluster(problem, rules, memory, Clock(seconds=min(SIZE_SECONDS, clock.seconds_left))),
+        left_out=tuple(left_out),
+        is_cut=is_cut or not is_closest,
     )
+
+
+def _cut(sets: Sequence[RuleSet], what: str) -> Iterator[str]:
+    if len(sets) >= MAX_CONFLICTS:
+        yield f"Of more than {MAX_CONFLICTS:,} {what}, the smallest {MAX_LISTED} are listed."
+    elif len(sets) > MAX_LISTED:
+        yield f"Of {len(sets):,} {what}, the smallest {MAX_LISTED} are listed."
+
+
+def _memory_of(problem: Problem, nearest: Shortage | None) -> dict[str, Any]:
+    """What the closest strategy lacks, and what would be enough for it."""
+    if nearest is None:
+        return {}
+    headroom = problem.search.memory_headroom_bytes
+    known: dict[str, Any] = {
+        "shortage_bytes": nearest.device_bytes,
+        "host_shortage_bytes": nearest.host_bytes,
+        "closest": nearest.strategy,
+    }
+    if nearest.is_proven and not nearest.host_bytes:
+        known["needed_bytes"] = problem.facts.cluster.device.memory_bytes + nearest.device_bytes
+        if 0 < nearest.device_bytes <= headroom:
+            known["headroom_bytes"] = headroom - nearest.device_bytes
+    return known
 
 
 def _sentences(rules: Iterable[Rule]) -> tuple[str, ...]:
@@ -117,23 +171,27 @@ class _Entry:
 class _Relaxation:
     """The wider space, and what its candidates break."""
 
-    def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction, num_rows: int) -> None:
+    def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction, num_rows: int, clock: Clock) -> None:
         self.problem = problem
+        self.clock = clock
         self.facts = problem.facts
         self.rules = rules
         self.memory = memory
-        self.whole: dict[int, NDArray[np.bool_]] = {}
-        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.listing, *(FRAMEWORK_RULES if num_rows > WIDE_ROWS else ())}
+        self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
+        framework = FRAMEWORK_RULES if num_rows > WIDE_ROWS else ()
+        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.listing, *framework}
         replicas = (*insisted_values(problem).get("dp", ()), *free_replicas(problem))
         self.rows, row_classes = grow(
             self.facts,
             relaxed_domains(problem),
-            rules.rows,
+            [*rules.rows, *_lifted_bounds(problem)],
             tolerate=[rule for rule in rules.rows if rule not in self.fixed],
             replicas=replicas,
         )
-        self.features: Columns = {name: column(name, FEATURE_VALUES[name]) for name in FEATURES}
+        self.features = _relaxed_features(problem)
         self.classes = classify_features(self.facts, self.rows, self.features, rules.mixed, row_classes)
+        first = np.zeros(1, dtype=np.int64)
+        self.num_modes = self.mode_memory(first)[0].device_bytes.shape[1] if self.classes.size else 0
 
     def repairs(self) -> list[RuleSet]:
         """The smallest sets of rules that a candidate breaks."""
@@ -142,8 +200,8 @@ class _Relaxation:
         for size in sorted({len(entry.broken) for entry in entries}):
             for look in (self.some_of, self.all_of):
                 level = [e for e in entries if len(e.broken) == size and not contains_one_of(e.broken, repairs)]
-                occurs = look({entry.row_class for entry in level})
-                lacking = (_lacking(occurs[entry.row_class][entry.modes], self.rules) for entry in level)
+                occurs = look(level, repairs)
+                lacking = (_lacking(seen[entry.modes], self.rules) for entry, seen in zip(level, occurs, strict=True))
                 found = [entry.broken | rules for entry, sets in zip(level, lacking, strict=True) for rules in sets]
                 repairs = smallest_sets([*repairs, *found])
         return repairs
@@ -178,19 +236,55 @@ class _Relaxation:
 
     def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, Fold]:
         """Memory of some rows in every mode."""
-        degrees = {name: values[rows] for name, values in self.rows.items()}
-        return mode_memory(self.facts, degrees, self.features, self.memory)
+        return mode_memory(self.facts, self.degrees(rows), self.features, self.memory)
 
-    def some_of(self, row_classes: set[int]) -> dict[int, NDArray[np.bool_]]:
-        """What occurs in a few rows of each class, enough to see that most of them fit."""
-        members = {one: np.flatnonzero(self.classes.index == one) for one in row_classes}
-        return self.occurring({one: rows[:: max(1, len(rows) // SAMPLE_ROWS)] for one, rows in members.items()})
+    def some_of(self, entries: Sequence[_Entry], _: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
+        """What occurs in a few rows of each entry's class, enough to see that most of them fit."""
+        members = {entry.row_class: self.members(entry.row_class) for entry in entries}
+        few = {one: rows[:: max(1, len(rows) // SAMPLE_ROWS)] for one, rows in members.items()}
+        occurs = self.occurring(few)
+        return [occurs[entry.row_class] for entry in entries]
 
-    def all_of(self, row_classes: set[int]) -> dict[int, NDArray[np.bool_]]:
-        """What occurs in all rows of each class."""
-        new = {one: np.flatnonzero(self.classes.index == one) for one in row_classes - self.whole.keys()}
-        self.whole |= self.occurring(new)
-        return self.whole
+    def all_of(self, entries: Sequence[_Entry], repairs: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
+        """
+        What occurs in all rows of each entry's class that matter.
+
+        Where a repair without device memory is known, rows that certainly have too little of it teach nothing.
+        """
+        of_device, _ = _memory_rules(self.rules)
+        keys = [(entry.row_class, contains_one_of(entry.broken | of_device, repairs)) for entry in entries]
+        for hopeful in (False, True):
+            new = {one for one, only_hopeful in keys if only_hopeful == hopeful} - {
+                one for one, known in self.looked_at if known == hopeful
+            }
+            members = {one: self.members(one) for one in new}
+            if hopeful and members:
+                which = self.may_fit(np.concatenate(list(members.values())))
+                ends = np.cumsum([len(rows) for rows in members.values()])[:-1]
+                parts = np.split(which, ends)
+                members = {one: rows[part] for (one, rows), part in zip(members.items(), parts, strict=True)}
+            self.looked_at |= {(one, hopeful): seen for one, seen in self.occurring(members).items()}
+        return [self.looked_at[key] for key in keys]
+
+    def members(self, row_class: int) -> NDArray[np.int64]:
+        """The rows of a class."""
+        return np.flatnonzero(self.classes.index == row_class)
+
+    def may_fit(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a lower bound of rows' memory fits on the device in some mode."""
+        if self.memory is not memory_alone:
+            return np.ones(len(rows), dtype=bool)
+        answers = [np.zeros(0, dtype=bool)]
+        for chunk in chunks(rows):
+            self.clock.require()
+            least = least_memory(self.facts, self.degrees(chunk), self.features)
+            fit = fits(self.facts, self.rules, least, self.problem.search.memory_headroom_bytes)
+            answers.append(np.asarray(fit.device.any(axis=1)))
+        return np.concatenate(answers)
+
+    def degrees(self, rows: NDArray[np.int64]) -> Columns:
+        """The degrees of some rows."""
+        return {name: values[rows] for name, values in self.rows.items()}
 
     def occurring(self, members: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.bool_]]:
         """
@@ -198,10 +292,9 @@ class _Relaxation:
 
         Shape (modes, 2, 2): the device does not fit or does, the host does not fit or does.
         """
-        occurs = {one: np.zeros((0, 2, 2), dtype=bool) for one in members}
-        rows = np.concatenate([np.zeros(0, dtype=np.int64), *members.values()])
-        for start in range(0, len(rows), CHUNK_ROWS):
-            chunk = rows[start : start + CHUNK_ROWS]
+        occurs = {one: np.zeros((self.num_modes, 2, 2), dtype=bool) for one in members}
+        for chunk in chunks(np.concatenate([np.zeros(0, dtype=np.int64), *members.values()])):
+            self.clock.require()
             used, _ = self.mode_memory(chunk)
             fit = fits(self.facts, self.rules, used, self.problem.search.memory_headroom_bytes)
             both = np.stack(
@@ -213,18 +306,39 @@ class _Relaxation:
             )
             of_chunk = self.classes.index[chunk]
             for one in np.unique(of_chunk).tolist():
-                here = both[of_chunk == one].any(axis=0)
-                occurs[one] = occurs[one] | here if len(occurs[one]) else here
+                occurs[one] |= both[of_chunk == one].any(axis=0)
         return occurs
 
 
 def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
     """The memory rules that candidates break, from what occurs in their modes."""
-    of_device = frozenset(rule for rule in rules.memory if "device_bytes" in needs(rule))
-    of_host = frozenset(rule for rule in rules.memory if "host_bytes" in needs(rule))
+    of_device, of_host = _memory_rules(rules)
     seen = occurs.any(axis=0)
     for device_fits, host_fits in np.argwhere(seen).tolist():
         yield (frozenset() if device_fits else of_device) | (frozenset() if host_fits else of_host)
+
+
+def _memory_rules(rules: Rules) -> tuple[RuleSet, RuleSet]:
+    """Those of the device and those of the host."""
+    return (
+        frozenset(rule for rule in rules.memory if "device_bytes" in needs(rule)),
+        frozenset(rule for rule in rules.memory if "host_bytes" in needs(rule)),
+    )
+
+
+def _lifted_bounds(problem: Problem) -> Iterator[Rule]:
+    """The search's bounds that the job lifts for some values; they return where its entries are released."""
+    chosen = insisted_values(problem)
+    yield from (unless(bound, name, chosen[name]) for name, bound in SEARCH_BOUNDS.items() if chosen.get(name))
+
+
+def _relaxed_features(problem: Problem) -> Columns:
+    """Values of each feature: all that the search tries, and what the job insists on."""
+    chosen = insisted_values(problem)
+    return {
+        name: column(name, tuple(dict.fromkeys((*FEATURE_VALUES[name], *chosen.get(name, ())[:MAX_STRAYS]))))
+        for name in FEATURES
+    }
 
 
 def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
@@ -239,7 +353,7 @@ def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -
         for rule in physics:
             if needs(rule) == {name}:
                 own = own[np.broadcast_to(np.asarray(tabulate(rule, problem.facts, {name: own})), own.shape)]
-        strays = [value for value in chosen.get(name, ()) if value not in own][:MAX_STRAYS]
+        strays = [value for value in dict.fromkeys(chosen.get(name, ())) if value not in own][:MAX_STRAYS]
         domains[name] = column(name, [*own.tolist(), *strays])
     return domains if "group" in chosen else domains | usual_groups(domains["pp"])
 
@@ -279,50 +393,3 @@ def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)
     of_features = [rule for rule in rules if needs(rule) & set(FEATURES)]
     return bool(allowed_features(problem.facts, rows, features, of_features)[1].any())
-
-
-# --- shortage ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Shortage:
-    """What the strategy that comes closest lacks."""
-
-    device_bytes: float
-    host_bytes: float
-    strategy: Strategy
-
-
-def _shortage(problem: Problem, space: Space, memory: MemoryFunction) -> _Shortage | None:
-    """
-    The strategy that lacks least device memory of all that satisfy the other rules, host memory among them.
-
-    Where none has enough host memory, the one that lacks least in all. Of equals the first in the order of the rows.
-    """
-    device = problem.facts.cluster.device
-    capacity = device.memory_bytes - problem.search.memory_headroom_bytes
-    best: tuple[float, float] = (np.inf, np.inf)
-    closest: _Shortage | None = None
-    for start in range(0, space.num_rows, CHUNK_ROWS):
-        box = space.box(np.arange(start, min(start + CHUNK_ROWS, space.num_rows)))
-        used, fold = mode_memory(problem.facts, box.degrees, box.features, memory)
-        overlaps = fold.flat(box.allowed)
-        lacks_device = np.maximum(used.device_bytes - capacity, 0.0)
-        lacks_host = np.maximum(used.host_bytes - device.host_memory_bytes, 0.0)
-        lacks = np.where(overlaps.any(axis=-1), lacks_device + lacks_host, np.inf)
-        for which in (lacks_host == 0, lacks_host > 0):
-            row, mode = np.unravel_index(np.where(which, lacks, np.inf).argmin(), lacks.shape)
-            key = (float(lacks_host[row, mode] > 0), float(lacks[row, mode]))
-            if key < best:
-                features = fold.features(box.features, mode, overlaps[row, mode].argmax())
-                values = {name: int(degrees[row]) for name, degrees in box.degrees.items()}
-                values |= {name: int(value) for name, value in features.items()}
-                best, closest = (
-                    key,
-                    _Shortage(
-                        device_bytes=float(lacks_device[row, mode]),
-                        host_bytes=float(lacks_host[row, mode]),
-                        strategy=strategy_of(values),
-                    ),
-                )
-    return closest

@@ -49,7 +49,6 @@ from planner.candidates import (
     CostLike,
     Ints,
     MemoryFunction,
-    MemoryLike,
     Pruned,
     Tabulator,
     capacity,
@@ -78,7 +77,7 @@ FRUITLESS_ROWS = 2**12
 SHORTEST_SECONDS = 1e-3
 """What a search within a search has at least."""
 
-NO_TIME_TO_EXPLAIN = Conflict(exclusive=(), repairs=(), release=(), is_complete=False)
+NO_TIME_TO_EXPLAIN = Conflict(exclusive=(), repairs=(), release=(), is_cut=True)
 
 GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
 """Of several strategies that agree in these, only the best is reported."""
@@ -473,8 +472,9 @@ class _Search:
 
     def conflict(self) -> Conflict:
         """Why nothing fits; rules of the time are to blame where without them something does."""
+        seconds_left = max(self.seconds_left, EXPLANATION_FRACTION * self.problem.search.time_limit_seconds)
         if not self.space.rules.timed:
-            return self.explanation()
+            return explain(self.problem, self.space, self.memory, seconds_left=seconds_left)
         limits = replace(
             self.problem.search, max_bubble_fraction=None, time_limit_seconds=max(self.seconds_left, SHORTEST_SECONDS)
         )
@@ -484,12 +484,15 @@ class _Search:
         if not without.strategies:
             return without.conflict or NO_TIME_TO_EXPLAIN
         return Conflict(
-            exclusive=(texts,), repairs=(texts,), release=texts, least_bubble_fraction=self.least_bubble_fraction()
+            exclusive=(texts,),
+            repairs=(texts,),
+            release=texts,
+            releases=(texts,),
+            least_bubble_fraction=self.least_bubble_fraction(time.perf_counter() + seconds_left),
         )
 
-    def least_bubble_fraction(self) -> float | None:
+    def least_bubble_fraction(self, end: float) -> float | None:
         """The smallest share of the step that the bubble takes in a strategy that fits; None where time is short."""
-        end = self.end_of_explanation()
         least = np.inf
         for start in range(0, self.space.num_rows, LARGEST_BATCH_ROWS):
             if time.perf_counter() > end:
@@ -497,25 +500,6 @@ class _Search:
             rows = np.arange(start, min(start + LARGEST_BATCH_ROWS, self.space.num_rows))
             least = min(least, self.tabulator.least_bubble(rows))
         return float(least)
-
-    def end_of_explanation(self) -> float:
-        """The clock's time until which an explanation may run."""
-        least = EXPLANATION_FRACTION * self.problem.search.time_limit_seconds
-        return time.perf_counter() + max(self.seconds_left, least)
-
-    def explanation(self) -> Conflict:
-        """Why nothing fits, as far as time allows: it looks at the memory of many strategies, and is stopped there."""
-        end = self.end_of_explanation()
-
-        def memory(facts: Facts, decisions: Mapping[str, Any]) -> MemoryLike:
-            if time.perf_counter() > end:
-                raise TimeoutError
-            return self.memory(facts, decisions)
-
-        try:
-            return explain(self.problem, self.space, memory)
-        except TimeoutError:
-            return NO_TIME_TO_EXPLAIN
 
     def checked_seconds(self, found: _Found) -> float:
         """The step time again, from scalars; the strategy must break no rule."""

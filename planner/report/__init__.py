@@ -5,27 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
 
 FORMATS = ("table", "json", "csv", "markdown")
 
 
-def render(report: PlanReport | EstimateReport, format: str = "table") -> str:
+def render(report: PlanReport | EstimateReport | Explanation, format: str = "table") -> str:
     """
     A report as text.
 
     Parameters
     ----------
     report
-        What :func:`planner.plan.plan` or :func:`planner.plan.estimate` returned.
+        What :func:`planner.plan.plan`, :func:`planner.plan.estimate` or :func:`planner.explain.explain` returned.
     format
-        ``table`` for a console of 100 columns, ``markdown``, ``json``, or ``csv`` with one row per plan.
+        ``table`` for a console of 100 columns, ``markdown``, ``json``, or ``csv`` with one row per plan, which
+        explanations have not.
 
     Raises
     ------
     SpecError
         If there is no such format.
     """
+    from costmodel.errors import SpecError, did_you_mean
+
     match format:
         case "table":
             from planner.report.console import console_text
@@ -36,13 +40,14 @@ def render(report: PlanReport | EstimateReport, format: str = "table") -> str:
 
             return markdown_text(report)
         case "json":
-            from planner.report.document import json_text
+            from planner.report.explained import any_json_text
 
-            return json_text(report)
+            return any_json_text(report)
         case "csv":
+            from planner.plan import EstimateReport, PlanReport
             from planner.report.table_csv import csv_text
 
-            return csv_text(report)
-    from costmodel.errors import SpecError, did_you_mean
-
+            if isinstance(report, PlanReport | EstimateReport):
+                return csv_text(report)
+            raise SpecError("format", "an explanation has no rows for 'csv'.", "Use table, markdown or json.")
     raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))

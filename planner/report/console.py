@@ -6,19 +6,21 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from planner.report.sections import Section, sections
+from planner.report.reasons import all_sections
+from planner.report.section import Section
 from planner.report.wording import is_numeric
 
 if TYPE_CHECKING:
+    from planner.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
 
 WIDTH = 100
 GAP = "  "
 
 
-def console_text(report: PlanReport | EstimateReport) -> str:
+def console_text(report: PlanReport | EstimateReport | Explanation) -> str:
     """All sections, an empty line between them."""
-    return "\n\n".join("\n".join(_lines(section)) for section in sections(report)) + "\n"
+    return "\n\n".join("\n".join(_lines(section)) for section in all_sections(report)) + "\n"
 
 
 def _lines(section: Section) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from costmodel.strategy import Decision
+from costmodel.tables import microbatches
 from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
 
@@ -36,7 +37,7 @@ def document(report: PlanReport | EstimateReport) -> Plain:
     setting = {
         "format_version": FORMAT_VERSION,
         "kind": "plan" if isinstance(report, PlanReport) else "estimate",
-        **_setting(report),
+        **setting_document(report),
     }
     if isinstance(report, EstimateReport):
         whole = {
@@ -48,8 +49,8 @@ def document(report: PlanReport | EstimateReport) -> Plain:
         }
     else:
         whole = {**setting, **_outcome(report), "plans": _plans(report.plans)}
-    finite: Plain = _finite(whole)
-    return finite
+    plain: Plain = finite(whole)
+    return plain
 
 
 def _plans(plans: tuple[Plan, ...]) -> list[Plain]:
@@ -138,7 +139,8 @@ def _memory(estimate: Estimate, memory_bytes: float, host_memory_bytes: float) -
 # --- the setting -------------------------------------------------------------------------------------------
 
 
-def _setting(report: PlanReport | EstimateReport) -> Plain:
+def setting_document(report: PlanReport | EstimateReport) -> Plain:
+    """What was asked."""
     problem = report.problem
     return {
         "job": {
@@ -216,7 +218,7 @@ def _outcome(report: PlanReport) -> Plain:
         "rounding_bound_seconds": outcome.rounding_bound_seconds,
         "search": _effort(outcome),
         "candidates": _listed(report),
-        "conflict": _conflict(report, outcome.conflict) if outcome.conflict else None,
+        "conflict": conflict_document(report, outcome.conflict) if outcome.conflict else None,
     }
 
 
@@ -255,30 +257,52 @@ def _listed(report: PlanReport) -> Plain | None:
     }
 
 
-def _conflict(report: PlanReport, conflict: Conflict) -> Plain:
-    device = report.problem.facts.cluster.device
-    closest = report.closest
+def conflict_document(report: PlanReport, conflict: Conflict) -> Plain:
+    """Why nothing fits."""
+    facts, closest, size = report.problem.facts, report.closest, conflict.size
+    device = facts.cluster.device
+    room = device.memory_bytes - report.problem.search.memory_headroom_bytes
     return {
-        "is_complete": conflict.is_complete,
         "least_bubble_fraction": conflict.least_bubble_fraction,
         "exclusive_rules": [list(rules) for rules in conflict.exclusive],
         "repairs": [list(rules) for rules in conflict.repairs],
         "release": list(conflict.release),
+        "releases": [list(rules) for rules in conflict.releases],
         "shortage_bytes": conflict.shortage_bytes,
         "host_shortage_bytes": conflict.host_shortage_bytes,
+        "needed_memory_bytes": conflict.needed_bytes,
+        "needed_host_memory_bytes": conflict.needed_host_bytes,
+        "needed_headroom_bytes": conflict.headroom_bytes,
+        "smallest_cluster": {
+            "num_devices": size.num_devices,
+            "strategy": _sized(facts, size.strategy),
+            "num_devices_tried": size.num_tried,
+            "num_devices_enough": size.num_enough,
+            "time_ran_out": size.is_cut,
+        }
+        if size
+        else None,
+        "left_out": list(conflict.left_out),
         "closest": {
             "strategy": strategy_document(closest.strategy, num_microbatches=closest.num_microbatches),
             **_memory(closest, device.memory_bytes, device.host_memory_bytes),
+            "missing_bytes_by_rank": [max(0.0, rank.device_bytes - room) for rank in closest.ranks],
         }
         if closest
         else None,
     }
 
 
-def _finite(value: Any) -> Any:
+def _sized(facts: Facts, strategy: Strategy | None) -> Plain | None:
+    if strategy is None:
+        return None
+    return strategy_document(strategy, num_microbatches=int(microbatches(facts, strategy.decisions())))
+
+
+def finite(value: Any) -> Any:
     """The same value with None for what JSON cannot write."""
     if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
+        return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

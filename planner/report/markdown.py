@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from planner.report.sections import Section, sections
+from planner.report.reasons import all_sections
+from planner.report.section import Section
 from planner.report.wording import is_numeric
 
 if TYPE_CHECKING:
+    from planner.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
 
 
-def markdown_text(report: PlanReport | EstimateReport) -> str:
+def markdown_text(report: PlanReport | EstimateReport | Explanation) -> str:
     """All sections, the first one's heading as the title."""
     levels = ["#", *["##"] * 100]
-    blocks = ("\n".join(_lines(section, level)) for section, level in zip(sections(report), levels, strict=False))
+    blocks = ("\n".join(_lines(section, level)) for section, level in zip(all_sections(report), levels, strict=False))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from costmodel.strategy import DEGREES, OVERLAPS, usual_group
 from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
 from planner.problem import decision_text
+from planner.report.conflicts import conflict_sections, missing_notes
+from planner.report.section import Section
 from planner.report.wording import NOTHING, amount, count, gib, mean_count, seconds, share, span
 
 if TYPE_CHECKING:
@@ -27,42 +29,19 @@ MOST_RANK_ROWS = 10
 """Rows of a memory table; of longer pipelines the telling ranks are shown, all of them in the JSON."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
-    """
-    One part of a report.
-
-    Parameters
-    ----------
-    title
-        Its heading.
-    header
-        Names of the columns; empty where the rows are facts, a name and a text each.
-    rows
-        Cells.
-    notes
-        Full sentences below.
-    """
-
-    title: str
-    header: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 def sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     """The sections of a report, in reading order."""
-    yield _setting(report)
+    yield setting_section(report)
     if isinstance(report, EstimateReport):
         yield from _broken(report)
     elif not report.plans:
         yield from _nothing(report)
     if report.plans:
-        yield _strategies([plan.estimate for plan in report.plans], variants=report.problem.variants)
+        yield strategies_section([plan.estimate for plan in report.plans], variants=report.problem.variants)
         yield _results(report)
         yield from _losses(report)
         yield _breakdown(report)
-        yield _ranks(report, report.plans[0].estimate)
+        yield memory_section(report, report.plans[0].estimate)
         yield _run(report, report.plans[0])
     if isinstance(report, PlanReport):
         yield from _listed(report)
@@ -73,7 +52,8 @@ def sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
 # --- the question ------------------------------------------------------------------------------------------
 
 
-def _setting(report: PlanReport | EstimateReport) -> Section:
+def setting_section(report: PlanReport | EstimateReport) -> Section:
+    """What was asked, and the answer in a line."""
     facts, model = report.problem.facts, report.model
     cluster, device, workload = facts.cluster, facts.cluster.device, facts.workload
     tokens_per_step = workload.global_batch_size * workload.sequence_length
@@ -163,7 +143,8 @@ def _broken(report: EstimateReport) -> Iterator[Section]:
         )
 
 
-def _strategies(estimates: Sequence[Estimate], *, variants: str = "groups") -> Section:
+def strategies_section(estimates: Sequence[Estimate], *, variants: str = "groups") -> Section:
+    """The decisions of strategies, one row each."""
     unusual = _unusual(estimates)
     header = ("#", *DEGREES, "m", *unusual, "sp", "sharding", "recompute", "offload", "overlap")
     return Section(
@@ -329,7 +310,8 @@ def _slowest(ranks: Sequence[RankEstimate]) -> RankEstimate:
 # --- memory ------------------------------------------------------------------------------------------------
 
 
-def _ranks(report: PlanReport | EstimateReport, estimate: Estimate) -> Section:
+def memory_section(report: PlanReport | EstimateReport, estimate: Estimate) -> Section:
+    """What every pipeline rank of a strategy holds."""
     capacity = report.problem.facts.cluster.device.memory_bytes
     parts = [
         name for name in estimate.ranks[0].bytes_by_part if any(rank.bytes_by_part[name] for rank in estimate.ranks)
@@ -432,32 +414,23 @@ def _nothing(report: PlanReport) -> Iterator[Section]:
     conflict = report.outcome.conflict
     if conflict is None:
         return
-    for rules in conflict.exclusive:
-        yield Section(
-            title="No strategy satisfies all of these together",
-            rows=tuple((str(number), rule) for number, rule in enumerate(rules, start=1)),
-        )
-    if conflict.release:
-        yield Section(
-            title="A strategy is left without these entries of the job",
-            rows=tuple((str(number), rule) for number, rule in enumerate(conflict.release, start=1)),
-        )
-    if not conflict.is_complete:
-        yield Section(title="Why", notes=("Time ran out before this was explained; a longer time limit leaves more.",))
-    yield from _closest(report)
+    yield from conflict_sections(report.problem, conflict)
+    yield from closest_sections(report)
 
 
-def _closest(report: PlanReport) -> Iterator[Section]:
+def closest_sections(report: PlanReport) -> Iterator[Section]:
+    """The strategy that lacks least memory."""
     if report.closest is None:
         return
-    section = _strategies([report.closest])
+    section = strategies_section([report.closest])
     yield Section(
         title="Closest: the strategy that lacks least memory",
         header=section.header,
         rows=section.rows,
         notes=section.notes,
     )
-    yield _ranks(report, report.closest)
+    memory = memory_section(report, report.closest)
+    yield replace(memory, notes=(*memory.notes, *missing_notes(report.problem, report.closest)))
 
 
 def _listed(report: PlanReport) -> Iterator[Section]:

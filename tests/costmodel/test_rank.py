@@ -13,6 +13,7 @@ from costmodel.footprint import layer_footprint
 from costmodel.rank import (
     RankBytes,
     RankParameters,
+    least_rank_bytes,
     microbatches_in_flight,
     rank_bytes,
     rank_host_bytes,
@@ -282,6 +283,21 @@ def test_sharded_weights_gather_the_embedding_too():
 
     assert 2 * EMBEDDING > 2 * 2 * LAYER
     assert held.gathered.max() >= 2 * EMBEDDING
+
+
+def test_the_least_of_all_shardings_gathers_nothing():
+    """Eight replicas share 18 bytes per parameter, and with a fifth of fragments each byte that is gathered is 1.2."""
+    given = with_profile(the_facts(DENSE), retention=Retention(fragmentation=0.2))
+    strategy = a_strategy(dp=8, sharding=Sharding.WEIGHTS)
+    held = every_stage(DENSE, pp=1, vpp=1)
+
+    least = least_rank_bytes(given, strategy.decisions(), held)
+
+    peak = bytes_of(given, dp=8, sharding=Sharding.WEIGHTS)
+    np.testing.assert_allclose(least, peak.total - 1.2 * peak.gathered)
+    assert peak.gathered.max() > 0
+    for sharding in Sharding:
+        assert (least <= bytes_of(given, dp=8, sharding=sharding).total).all()
 
 
 def test_embedding_buffers_and_runtime():

@@ -11,8 +11,11 @@ from constraints.limits import Bound
 from constraints.rule import sentence
 from costmodel import step
 from costmodel.strategy import Sharding
+from planner.candidates import memory_alone
+from planner.explanation import explain
+from planner.problem import decision_value
 from planner.search import Status, search
-from planner.space import sequence_is_split_where_it_can_be
+from planner.space import build_space, sequence_is_split_where_it_can_be
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of
@@ -165,6 +168,75 @@ def test_pins_that_cost_too_much_memory_stand_beside_it():
     assert len(conflict.release) == 1
     assert search(without(problem, conflict.release)).status == Status.OPTIMAL
     assert search(with_memory(problem, 4 * GB + conflict.shortage_bytes + 1)).status == Status.OPTIMAL
+
+
+def test_released_bounds_of_the_search_return():
+    """63 tokens are not split over 2 ranks; whole on 2 ranks they are only where a pin says so, and none is left."""
+    problem = a_problem(pin={"tp": 2, "sequence_parallel": 1}, workload={"sequence_length": 63})
+
+    conflict = search(problem).conflict
+
+    assert conflict.releases == (("search.pin: sequence_parallel is true.", "search.pin: tp is 2."),)
+    assert search(without(problem, conflict.release)).status == Status.OPTIMAL
+    assert search(without(problem, conflict.release[:1])).status == Status.INFEASIBLE
+
+
+def test_recomputation_by_module_is_no_reason_to_release_it():
+    """A value that the search does not try by itself is possible all the same where the job pins it."""
+    pin = {"recompute": decision_value("recompute", "mlp", "recompute"), "tp": 3}
+
+    conflict = search(a_problem(pin=pin)).conflict
+
+    assert conflict.releases == (("search.pin: tp is 3.",),)
+
+
+def test_the_host_memory_that_would_do_is_exact_to_the_byte():
+    """Devices too small for optimizer states, hosts too small for them, too: more of either would do."""
+    device = a_timed_device(memory_bytes=0.9 * GB, host_memory_bytes=0.001 * GB)
+    problem = a_problem(a_model(**BIG), num_devices=8, device=device, workload={"global_batch_size": 8})
+
+    conflict = search(problem).conflict
+
+    assert set(conflict.repairs) == {(NO_ROOM,), (sentence(memory.fits_in_host_memory),)}
+    for change, fits in ((1, True), (-1, False)):
+        changed = replace(device, host_memory_bytes=conflict.needed_host_bytes + change)
+        facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=changed))
+        assert bool(search(replace(problem, facts=facts)).strategies) == fits
+
+
+def test_without_time_a_conflict_says_so():
+    """The rules, the closest strategy and the sizes that were not looked at are named, not claimed."""
+    problem = a_problem(a_model(**BIG), num_devices=2, device=a_timed_device(memory_bytes=0.3 * GB))
+
+    conflict = explain(problem, build_space(problem), memory_alone, seconds_left=0)
+
+    assert (conflict.exclusive, conflict.repairs, conflict.releases) == ((), (), ())
+    assert conflict.is_cut
+    assert conflict.left_out == (
+        "Time ran out before it was known which rules exclude each other.",
+        "Time ran out before it was known which strategy lacks least memory.",
+    )
+    assert conflict.size.is_cut
+
+
+def test_lists_that_are_cut_say_so():
+    """Five sizes of a micro-batch are forbidden, and where only two lines are listed, five are counted."""
+    model = a_model(num_layers=1)
+    sizes = [{"mbs": value} for value in (1, 2, 4, 8, 16)]
+    problem = a_problem(model, num_devices=1, workload={"global_batch_size": 16}, forbid=sizes)
+
+    conflict = search(problem).conflict
+
+    # One device: mbs is any divisor of 16, each forbidden by one entry; each entry released alone leaves a strategy.
+    assert {entries for entries in conflict.releases} == {
+        (f"search.forbid: not mbs is {value}.",) for value in (1, 2, 4, 8, 16)
+    }
+    assert conflict.left_out == ()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("planner.explanation.MAX_LISTED", 2)
+        cut = search(problem).conflict
+    assert len(cut.releases) == 2
+    assert cut.left_out == ("Of 5 smallest repairs, the smallest 2 are listed.",)
 
 
 def with_memory(problem, memory_bytes):

@@ -474,7 +474,7 @@ def test_an_explanation_that_time_cuts_short_says_so(clock):
     outcome = search(problem, memory=memory)
 
     assert outcome.status == Status.INFEASIBLE
-    assert not outcome.conflict.is_complete
+    assert outcome.conflict.is_cut
     assert clock["seconds"] <= 180.0
 
 

@@ -22,7 +22,7 @@ class Clock:
     """
 
     seconds: float
-    started: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=lambda: time.perf_counter())
 
     @property
     def seconds_left(self) -> float:

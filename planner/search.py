@@ -57,7 +57,7 @@ from planner.candidates import (
 from planner.explanation import explain
 from planner.problem import Problem, StageChoice
 from planner.space import ROW_DECISIONS, Space, build_space, strategy_of
-from planner.stage_search import StageSearch
+from planner.stage_search import StageEffort, StageSearch
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 32, 4, 2048
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
@@ -125,6 +125,8 @@ class Effort:
         Those of them that were too large for device or host.
     num_solves
         Times that CP-SAT ran.
+    stages
+        What the search over uneven stages had to do.
     build_seconds, solve_seconds
         Time for the space, tables and models; time inside CP-SAT.
     """
@@ -139,6 +141,7 @@ class Effort:
     num_candidates: int
     num_unfit: int
     num_solves: int
+    stages: StageEffort
     build_seconds: float
     solve_seconds: float
 
@@ -286,6 +289,7 @@ class _Search:
         )
         self.board = _Board(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
+        self.stage_effort = StageEffort()
         self.bounds = _bounds(self.space, lower_bound, lambda: self.seconds_left > 0)
         self.group_of_row = _groups(self.space)
         self.unresolved_ticks = MAX_TICKS
@@ -309,7 +313,9 @@ class _Search:
                 self.compete(rows)
         if self.stages_may_differ:
             self.even = {group: found.strategy for group, found in self.board.groups.items()}
-            StageSearch(self).search()
+            stages = StageSearch(self)
+            stages.search()
+            self.stage_effort = stages.effort
         return self.outcome()
 
     @property
@@ -535,6 +541,7 @@ class _Search:
             num_candidates=self.num_candidates,
             num_unfit=self.num_unfit,
             num_solves=self.num_solves,
+            stages=self.stage_effort,
             build_seconds=elapsed - self.solve_seconds,
             solve_seconds=self.solve_seconds,
         )

@@ -30,11 +30,13 @@ from planner.space import (
     Rules,
     Space,
     allowed_features,
+    chosen_values,
     default_domains,
     feature_values,
     grow,
     needs,
     row_domains,
+    usual_groups,
 )
 
 MOST_TIMES = 16
@@ -169,7 +171,8 @@ def _domains(problem: Problem, rules: Sequence[Rule], most: int) -> Columns:
     free = {"tp": scale_up, "cp": sizes, "pp": sizes, "dp": sizes, **({"etp": scale_up} if has_experts else {})}
     domains = row_domains(problem)
     others = {name: domains[name] for name in ("mbs", "vpp")}
-    return domains | {name: _left(problem.facts, rules, name, values, others) for name, values in free.items()}
+    left = {name: _left(problem.facts, rules, name, values, others) for name, values in free.items()}
+    return domains | left | ({} if "group" in chosen_values(problem) else usual_groups(left["pp"]))
 
 
 def _left(facts: Facts, rules: Sequence[Rule], name: str, values: NDArray[np.int64], others: Columns) -> NDArray[Any]:

@@ -53,6 +53,26 @@ FIRST_BATCH, LARGEST_BATCH = 32, 1024
 BALANCE = tuple(field.name for field in fields(Balance))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageEffort:
+    """
+    What a stage search had to do.
+
+    Parameters
+    ----------
+    pipelines
+        Combinations of decisions for the whole pipeline whose bound is within the cut.
+    costed
+        Those of them whose ranks were costed; what was found meanwhile excludes the others.
+    solved
+        Those of them whose layers CP-SAT shared out.
+    """
+
+    pipelines: int = 0
+    costed: int = 0
+    solved: int = 0
+
+
 class Run(Protocol):
     """What a stage search needs of the search that it is a part of."""
 
@@ -115,6 +135,11 @@ class StageSearch:
         self.leading = num_leading(self.facts.model)
         self.free = run.problem.search.stages == StageChoice.FREE
         self.num_outer = self.num_bounded = self.num_solved = 0
+
+    @property
+    def effort(self) -> StageEffort:
+        """What it took so far."""
+        return StageEffort(pipelines=self.num_outer, costed=self.num_bounded, solved=self.num_solved)
 
     def search(self) -> None:
         """Improve on what the run has found, or prove that no uneven stages do."""

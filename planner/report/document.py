@@ -11,6 +11,7 @@ from costmodel.strategy import Decision
 from costmodel.tables import microbatches
 from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
+from planner.report.stages import layout_document
 
 if TYPE_CHECKING:
     from constraints.conflict import Conflict
@@ -108,7 +109,7 @@ def plan_document(plan: Plan) -> Plain:
 def strategy_document(strategy: Strategy, *, num_microbatches: int) -> Plain:
     """Every decision by name, as job files spell its value, and the micro-batches that follow."""
     decisions = {name: _spelled(value) for name, value in strategy.decisions().items()}
-    return {**decisions, "num_microbatches": num_microbatches}
+    return {**decisions, "layout": layout_document(strategy.layout), "num_microbatches": num_microbatches}
 
 
 def _spelled(value: object) -> object:
@@ -238,6 +239,9 @@ def _effort(outcome: Outcome) -> Plain:
             "dominance": effort.pruned.dominated,
             "memory": effort.pruned.unfit + effort.num_unfit,
         },
+        "num_pipelines": effort.stages.pipelines,
+        "num_pipelines_costed": effort.stages.costed,
+        "num_pipelines_solved": effort.stages.solved,
         "num_candidates": effort.num_candidates,
         "num_solves": effort.num_solves,
         "build_seconds": effort.build_seconds,

@@ -14,6 +14,7 @@ from planner.plan import EstimateReport, PlanReport
 from planner.problem import decision_text
 from planner.report.conflicts import conflict_sections, missing_notes
 from planner.report.section import Section
+from planner.report.stages import stages_sections
 from planner.report.wording import NOTHING, amount, count, gib, mean_count, seconds, share, span
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
         yield from _nothing(report)
     if report.plans:
         yield strategies_section([plan.estimate for plan in report.plans], variants=report.problem.variants)
+        yield from stages_sections(report.plans[0].strategy, _of_best(report))
         yield _results(report)
         yield from _losses(report)
         yield _breakdown(report)
@@ -168,11 +170,14 @@ _LEGEND = (
 
 
 def _unusual(estimates: Sequence[Estimate]) -> tuple[str, ...]:
-    """Of groups, schedule and vocabulary what any of the strategies has otherwise than usual."""
+    """Of stages, groups, schedule and vocabulary what any of the strategies has otherwise than usual."""
     strategies = [one.strategy for one in estimates]
+    stages = ("stages",) if any(one.layout for one in strategies) else ()
     groups = ("group",) if any(one.group != usual_group(pp=one.pp, vpp=one.vpp) for one in strategies) else ()
-    return groups + tuple(
-        name for name in ("schedule", "vocabulary") if any(getattr(one, name) > 0 for one in strategies)
+    return (
+        stages
+        + groups
+        + tuple(name for name in ("schedule", "vocabulary") if any(getattr(one, name) > 0 for one in strategies))
     )
 
 
@@ -181,13 +186,19 @@ def _decisions(estimate: Estimate, unusual: Sequence[str]) -> tuple[str, ...]:
     return (
         *(str(getattr(strategy, name)) for name in DEGREES),
         str(estimate.num_microbatches),
-        *(getattr(getattr(strategy, name), "text", str(getattr(strategy, name))) for name in unusual),
+        *(_unusual_text(strategy, name) for name in unusual),
         "yes" if strategy.sequence_parallel else "no",
         strategy.sharding.text,
         strategy.recompute.text,
         _offload_text(strategy),
         _overlap_text(strategy),
     )
+
+
+def _unusual_text(strategy: Strategy, name: str) -> str:
+    if name == "stages":
+        return "uneven" if strategy.layout else "even"
+    return str(getattr(getattr(strategy, name), "text", getattr(strategy, name)))
 
 
 def _offload_text(strategy: Strategy) -> str:
@@ -471,6 +482,7 @@ def _search(report: PlanReport) -> Section:
             ),
             ("left out", _left_out(effort)),
             ("solver", _solver(report)),
+            *_pipelines(effort),
             ("time", f"{effort.build_seconds:.2f} s for tables and models, {effort.solve_seconds:.2f} s in CP-SAT"),
             *_total_time(report),
         )
@@ -523,6 +535,17 @@ def _bound(report: PlanReport) -> Iterator[tuple[str, str]]:
         gap = f", gap {outcome.gap:.2%}" if math.isfinite(outcome.gap) else ""
         rounding = f"rounding hides at most {outcome.rounding_bound_seconds * 1e6:g} us"
         yield "lower bound", f"{outcome.lower_bound_seconds:,.6f} s per step{gap}; {rounding}"
+
+
+def _pipelines(effort: Effort) -> Iterator[tuple[str, str]]:
+    """What the search over uneven stages had to do."""
+    stages = effort.stages
+    if stages.pipelines:
+        yield (
+            "stages",
+            f"{count(stages.pipelines, 'pipeline')} within the bound of evenly shared layers; the ranks of "
+            f"{stages.costed:,} costed, the layers of {stages.solved:,} shared out by CP-SAT",
+        )
 
 
 def _total_time(report: PlanReport) -> Iterator[tuple[str, str]]:

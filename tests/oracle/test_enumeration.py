@@ -265,6 +265,21 @@ def a_random_problem(chooser: random.Random) -> Problem:
     return replace(problem, search=random_limits(chooser), variants=variants)
 
 
+LIMITS = [
+    "tp <= 2",
+    "pp >= 2",
+    "vpp < 3",
+    "mbs != 1",
+    "tp * cp <= 4",
+    "num_microbatches >= 4",
+    "recompute != 2",
+    "dp > 1",
+    "tp >= 4",
+    "dp * mbs == 4",
+    "sharding == 1",
+]
+
+
 def random_limits(chooser: random.Random) -> SearchLimits:
     """Most features pinned, sometimes degrees, sometimes combinations forbidden."""
     offloads = ["activation_offload", "optimizer_offload"] if chooser.random() < 0.6 else []
@@ -286,32 +301,11 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         allow["vocabulary"] = tuple(Vocabulary)
     if chooser.random() < 0.2:
         allow["group"] = (1, 2, 3, 4)
-    forbid = [
-        {"mbs": 1},
-        {"pp": 2, "recompute": 0},
-        {"tp": 2, "cp": 2},
-        {"sharding": 1, "optimizer_offload": 1},
-        {"tp": a_bound("tp >= 2"), "recompute": a_bound("recompute != 0")},
-        {"dp": a_bound("dp < 4"), "mbs": 2},
-    ]
-    limits = [
-        "tp <= 2",
-        "pp >= 2",
-        "vpp < 3",
-        "mbs != 1",
-        "tp * cp <= 4",
-        "num_microbatches >= 4",
-        "recompute != 2",
-        "dp > 1",
-        "tp >= 4",
-        "dp * mbs == 4",
-        "sharding == 1",
-    ]
     return limits_of(
         pin=pin,
         allow=allow,
-        forbid=chooser.sample(forbid, chooser.choice([0, 0, 1, 2])),
-        limits=tuple(map(a_bound, chooser.sample(limits, chooser.choice([0, 0, 0, 1, 2])))),
+        forbid=chooser.sample(FORBID, chooser.choice([0, 0, 1, 2])),
+        limits=tuple(map(a_bound, chooser.sample(LIMITS, chooser.choice([0, 0, 0, 1, 2])))),
         framework_rules=chooser.random() < 0.7,
         memory_headroom_bytes=chooser.choice([0, 0, 0.05 * GB]),
         candidates=a_random_listing(chooser, pin) if chooser.random() < 0.15 else None,
@@ -357,3 +351,13 @@ def a_tight_problem(chooser: random.Random) -> tuple[Problem, Listing, Cost | No
     )
     facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
     return replace(problem, facts=facts), listing, costs
+
+
+FORBID: list[dict[str, Any]] = [
+    {"mbs": 1},
+    {"pp": 2, "recompute": 0},
+    {"tp": 2, "cp": 2},
+    {"sharding": 1, "optimizer_offload": 1},
+    {"tp": a_bound("tp >= 2"), "recompute": a_bound("recompute != 0")},
+    {"dp": a_bound("dp < 4"), "mbs": 2},
+]

@@ -1,0 +1,55 @@
+"""The stages of a plan that differ, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from planner.report.section import Section
+
+if TYPE_CHECKING:
+    from costmodel.strategy import StageLayout, Strategy
+
+
+def stages_sections(strategy: Strategy, of_best: str) -> Iterator[Section]:
+    """What each rank holds, recomputes and offloads, equal neighbours in one row; nothing where stages are even."""
+    if strategy.layout is None:
+        return
+    rows = [(rank, *_rank(strategy.layout, rank, strategy.pp)) for rank in range(strategy.pp)]
+    merged = [list(group) for _, group in groupby(rows, key=lambda row: row[1:])]
+    yield Section(
+        title=f"Stages{of_best}",
+        header=("ranks", "layers of its chunks", "recompute", "in full", "offload"),
+        rows=tuple((_span(group[0][0], group[-1][0]), *group[0][1:]) for group in merged),
+        notes=(
+            "Chunks in the order of the model; the first begins with the embedding, the last ends with the head. In "
+            "full: layers of the rank, the first ones, that are recomputed whole.",
+        ),
+    )
+
+
+def layout_document(layout: StageLayout | None) -> dict[str, Any] | None:
+    """A layout as plain data: layers of each virtual stage, and what each rank does."""
+    if layout is None:
+        return None
+    return {
+        "layers": list(layout.layers),
+        "recompute": [one.text for one in layout.recompute],
+        "full_layers": list(layout.full_layers),
+        "activation_offload": list(layout.activation_offload),
+    }
+
+
+def _rank(layout: StageLayout, rank: int, pp: int) -> tuple[str, str, str, str]:
+    full = layout.full_layers[rank]
+    return (
+        " ".join(map(str, layout.layers[rank::pp])),
+        layout.recompute[rank].text,
+        str(full) if full else "-",
+        "act" if layout.activation_offload[rank] else "none",
+    )
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from io import StringIO
 from typing import Any
 
@@ -39,6 +40,7 @@ COLUMNS = (
     "slower_fraction",
     *(f"step_time_{end}_seconds" for end in ENDS),
     *DECISIONS,
+    "layout",
     "num_microbatches",
     "num_devices",
     *OF_PLAN,
@@ -100,5 +102,7 @@ def _row(whole: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cell(value: object) -> object:
-    """Flags as job files spell them."""
+    """Flags as job files spell them, a layout as JSON."""
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else value

@@ -327,7 +327,7 @@ def test_json_has_every_line_of_the_difference():
     whole = load_strictly(render(explain(a_problem(), {"pp": 2}), "json"))
 
     assert sum(line["difference_seconds"] for line in whole["differences"]) == pytest.approx(whole["slower_seconds"])
-    assert set(whole["given"]["strategy"]) == {*DECISIONS, "num_microbatches"}
+    assert set(whole["given"]["strategy"]) == {*DECISIONS, "layout", "num_microbatches"}
 
 
 def test_the_verb_is_the_packages(tmp_path):

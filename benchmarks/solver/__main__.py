@@ -1,7 +1,9 @@
 """
 ``python -m benchmarks.solver``: how long a proof takes, whether enumeration agrees, how fast strategies are costed.
 
-Each case runs in a process of its own, so that its peak memory is its own. Exits with 1 if a check fails.
+Each case runs in a process of its own, so that its peak memory is its own. Then the same with stages that differ
+(``benchmarks/solver/stages.py``). Exits with 1 if a check fails. ``--jobs`` adds a thousand jobs in a pool of two
+processes, which takes minutes.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.solver.stages import run_explanations, run_jobs, run_proofs, run_tight, run_top
 from constraints import MEMORY_RULES
 from costmodel.step import cost
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS
@@ -80,6 +83,7 @@ def main() -> int:
     """Run all cases, print them, return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.solver", description=__doc__)
     parser.add_argument("--case", nargs=2, metavar=("MODEL", "NUM_DEVICES"), help="one case alone, as JSON")
+    parser.add_argument("--jobs", action="store_true", help="a thousand jobs, too")
     arguments = parser.parse_args()
     if arguments.case:
         print(json.dumps(asdict(run_case(arguments.case[0], int(arguments.case[1])))))
@@ -87,6 +91,8 @@ def main() -> int:
     cases = [_in_a_process(model, num_devices) for model in _announced() for num_devices in NUM_DEVICES]
     failures = [failure for case in cases for failure in case.failures]
     failures += compare_paths(cases)
+    failures += [*run_proofs(a_job), *run_tight(), *run_top(a_job), *run_explanations(a_job)]
+    failures += run_jobs() if arguments.jobs else []
     for failure in failures:
         print(f"FAILED: {failure}")
     print("All checks hold." if not failures else f"{len(failures)} checks failed.")
@@ -128,6 +134,7 @@ def a_job(model: str, num_devices: int) -> Problem:
                 "sequence_length": SEQUENCE_LENGTHS[model],
                 "tokens": 1e12,
             },
+            "search": {"stages": "even"},
         }
     )
 

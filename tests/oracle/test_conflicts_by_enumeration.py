@@ -42,6 +42,7 @@ GRID = {
     "ep": (1,),
     "etp": (1,),
     "vpp": (1, 2, 3, 4),
+    "group": (1,),
     "mbs": (1, 2, 4),
     "sequence_parallel": (0, 1),
     "schedule": (0,),
@@ -78,6 +79,7 @@ class Grid:
         }
         hard = [rule for rule in PHYSICS_RULES if rule not in MEMORY_RULES]
         points = _keep(points, points["sequence_parallel"] == (points["tp"] > 1))
+        points["group"] = np.where(points["vpp"] > 1, points["pp"], 1)
         for rule in sorted(hard, key=lambda rule: "multiply" not in rule.__name__):
             points = _keep(points, tabulate(rule, problem.facts, points))
         held = different_ranks(problem.facts, points)

@@ -7,13 +7,14 @@ its decisions on an axis of their own. Ranks are then joined by the closed form 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.flops import head_layers
 from costmodel.layer import Array, Decisions, layer_parts
 from costmodel.pipeline import bubble_seconds, busy_seconds
 from costmodel.rank import rank_bytes, rank_host_bytes
@@ -130,22 +131,46 @@ def layers_of_each_kind(model: Model) -> Array:
     return np.array([[layers.count(kind) for kind in model.kinds] for layers in every], dtype=np.float64)
 
 
-def chunk_sizes(num_layers: int, *, vpp: int, head_layers: float) -> tuple[int, ...]:
+def beside_layers(model: Model) -> float:
+    """Layers that take as long as what the last chunk has beside its own: head and multi-token prediction."""
+    num_mtp = len(model.mtp_layers)
+    return head_layers(model) * (1 + num_mtp) + num_mtp
+
+
+def chunk_sizes(num_layers: int, *, vpp: int, beside_layers: float) -> tuple[int, ...]:
     """
-    Layers of a rank's chunks: as even in time as they come, the head on the last one; later chunks get the remainder.
+    Layers of a rank's chunks: as even in time as they come; later chunks get the remainder.
 
-    Later chunks have fewer micro-batches in flight.
+    Later chunks have fewer micro-batches in flight; the last one of all has more to do beside its layers.
 
-    >>> chunk_sizes(7, vpp=3, head_layers=0.0), chunk_sizes(7, vpp=3, head_layers=1.3)
+    >>> chunk_sizes(7, vpp=3, beside_layers=0.0), chunk_sizes(7, vpp=3, beside_layers=1.3)
     ((2, 2, 3), (3, 3, 1))
     """
     sizes, seconds = [0] * vpp, [0.0] * vpp
-    seconds[-1] += head_layers
+    seconds[-1] += beside_layers
     for _ in range(num_layers):
         shortest = min(range(vpp), key=lambda chunk: (seconds[chunk], -chunk))
         sizes[shortest] += 1
         seconds[shortest] += 1.0
     return tuple(sizes)
+
+
+def full_by_chunk(num_full: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """
+    How many layers of each chunk are recomputed in full: equally many, the first chunks one more.
+
+    Early chunks have more micro-batches in flight, so that this keeps no more than the average chunk would.
+
+    >>> full_by_chunk(5, (2, 2, 2)), full_by_chunk(5, (1, 2, 3))
+    ((2, 2, 1), (1, 2, 2))
+    """
+    full = [0] * len(sizes)
+    while num_full > 0:
+        for chunk, size in enumerate(sizes):
+            taken = int(num_full > 0 and full[chunk] < size)
+            full[chunk] += taken
+            num_full -= taken
+    return tuple(full)
 
 
 def contents_of(strategy: Strategy, model: Model) -> Contents:
@@ -157,14 +182,12 @@ def contents_of(strategy: Strategy, model: Model) -> Contents:
     kinds = {kind: position for position, kind in enumerate(model.kinds)}
     layers, full = np.zeros((pp, len(kinds))), np.zeros((pp, len(kinds)))
     for rank in range(pp):
-        own = [
-            layer
-            for stage in range(rank, pp * vpp, pp)
-            for layer in model.layers[ends[stage] - layout.layers[stage] : ends[stage]]
-        ]
-        for position, layer in enumerate(own):
-            layers[rank, kinds[layer]] += 1
-            full[rank, kinds[layer]] += position < layout.full_layers[rank]
+        in_full = full_by_chunk(layout.full_layers[rank], layout.layers[rank::pp])
+        for chunk, stage in enumerate(range(rank, pp * vpp, pp)):
+            own = model.layers[ends[stage] - layout.layers[stage] : ends[stage]]
+            for position, layer in enumerate(own):
+                layers[rank, kinds[layer]] += 1
+                full[rank, kinds[layer]] += position < in_full[chunk]
     mtp = np.zeros_like(layers)
     for layer in model.mtp_layers:
         mtp[-1, kinds[layer]] += 1
@@ -301,15 +324,17 @@ def layout_passes(facts: Facts, strategy: Strategy) -> Passes:
     modes = dict.fromkeys([*zip(layout.recompute, layout.activation_offload, strict=True), IN_FULL])
     parts = {mode: layer_parts(facts, {**decisions, **dict(zip(PER_RANK, mode, strict=True))}) for mode in modes}
     forward, weight, total = (np.zeros(len(layout.layers)) for _ in range(3))
-    in_full, first = list(layout.full_layers), 0
+    in_full = [full_by_chunk(layout.full_layers[rank], layout.layers[rank::pp]) for rank in range(pp)]
+    first = 0
     for stage, num in enumerate(layout.layers):
         layers = [*facts.model.layers[first : first + num]]
         first += num
         layers += facts.model.mtp_layers if stage == len(layout.layers) - 1 else ()
-        for layer in layers:
-            rank, kind = stage % pp, kinds[layer]
-            own = parts[IN_FULL if in_full[rank] > 0 else (layout.recompute[rank], layout.activation_offload[rank])]
-            in_full[rank] -= 1
+        chunk, rank = divmod(stage, pp)
+        for position, layer in enumerate(layers):
+            kind = kinds[layer]
+            is_full = position < in_full[rank][chunk]
+            own = parts[IN_FULL if is_full else (layout.recompute[rank], layout.activation_offload[rank])]
             forward[stage] += own.forward[kind]
             weight[stage] += own.weight[kind]
             total[stage] += own.total[kind]

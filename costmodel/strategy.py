@@ -167,8 +167,8 @@ class StageLayout:
         Layers of each virtual stage in model order, pp * vpp of them; embedding and head stay on the first and the last
         one, which may hold no layer beside them. Those of multi-token prediction are on the last one, not counted.
     recompute, full_layers, activation_offload
-        Of each pipeline rank: what its layers compute again; how many of them, the first ones, are recomputed in full
-        instead; whether their activations wait in host memory.
+        Of each pipeline rank: what its layers compute again; how many of them, the first of each chunk, are recomputed
+        in full instead; whether their activations wait in host memory.
     """
 
     layers: tuple[int, ...]

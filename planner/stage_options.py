@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from constraints.stages import RANK_TICK_SECONDS, Ints, Pipeline, StageOptions
-from costmodel.flops import head_layers
 from costmodel.layouts import (
     Contents,
+    beside_layers,
     chunk_sizes,
     contents_bytes,
     contents_ending_seconds,
     contents_seconds,
     contents_update_seconds,
+    full_by_chunk,
 )
 from costmodel.spec import Model
 from costmodel.stages import excess
@@ -95,17 +96,15 @@ def held_by_ranks(model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode,
     full_of_some
         Whether a rank may recompute some of its layers in full and the others not at all.
     """
-    leading, head = num_leading(model) or 0, head_layers(model)
+    leading, beside = num_leading(model) or 0, beside_layers(model)
     fewest = [vpp - (rank == 0) - (rank == pp - 1) for rank in range(pp)]
     rows: list[tuple[int, int, int, tuple[int, ...], Mode, int]] = []
     for rank in range(pp):
         least = max(fewest[rank], model.num_layers - sum(most for other in range(pp) if other != rank), 0)
         for num in range(least, min(most, model.num_layers) + 1):
-            own = [
-                chunk_sizes(num, vpp=vpp, head_layers=layers) for layers in ((head, 0.0) if rank == pp - 1 else (0.0,))
-            ]
-            sizes = [one for one in dict.fromkeys(own) if 0 not in one[rank == 0 : vpp - (rank == pp - 1)]]
-            rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
+            sizes = chunk_sizes(num, vpp=vpp, beside_layers=beside if rank == pp - 1 else 0.0)
+            if 0 not in sizes[rank == 0 : vpp - (rank == pp - 1)]:
+                rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
     rows.sort(key=lambda row: row[:3])
     return _held(model, pp, leading, rows)
 
@@ -113,19 +112,18 @@ def held_by_ranks(model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode,
 def _rows_of(
     rank: int,
     num: int,
-    splits: Sequence[tuple[int, ...]],
+    sizes: tuple[int, ...],
     leading: int,
     modes: Sequence[Mode],
     full_of_some: bool,
 ) -> list[tuple[int, int, int, tuple[int, ...], Mode, int]]:
-    """A rank with some layers, in every way that they may be split into chunks, kept and recomputed."""
+    """A rank with some layers, in every way that they may be kept and recomputed."""
     rows: list[tuple[int, int, int, tuple[int, ...], Mode, int]] = []
-    for sizes in splits:
-        in_front = min(leading, sizes[0]) if rank <= leading else 0
-        for first_kind in range(in_front if rank == 0 else 0, in_front + 1):
-            rows += [(rank, num, first_kind, sizes, mode, 0) for mode in modes]
-            if full_of_some:
-                rows += [(rank, num, first_kind, sizes, (int(Recompute.NONE), False), n) for n in range(1, num)]
+    in_front = min(leading, sizes[0]) if rank <= leading else 0
+    for first_kind in range(in_front if rank == 0 else 0, in_front + 1):
+        rows += [(rank, num, first_kind, sizes, mode, 0) for mode in modes]
+        if full_of_some:
+            rows += [(rank, num, first_kind, sizes, (int(Recompute.NONE), False), n) for n in range(1, num)]
     return rows
 
 
@@ -136,7 +134,8 @@ def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
     layers, full, mtp = (np.zeros((len(rows), len(kinds))) for _ in range(3))
     layers[:, front] += first_kind
     layers[:, behind] += num - first_kind
-    full_in_front = np.minimum(num_full, first_kind)
+    of_first_chunk = [full_by_chunk(row[5], row[3])[0] if row[5] and row[2] else 0 for row in rows]
+    full_in_front = np.minimum(of_first_chunk, first_kind)
     full[:, front] += full_in_front
     full[:, behind] += num_full - full_in_front
     for layer in model.mtp_layers:

@@ -24,7 +24,7 @@ def stages_sections(strategy: Strategy, of_best: str) -> Iterator[Section]:
         rows=tuple((_span(group[0][0], group[-1][0]), *group[0][1:]) for group in merged),
         notes=(
             "Chunks in the order of the model; the first begins with the embedding, the last ends with the head. In "
-            "full: layers of the rank, the first ones, that are recomputed whole.",
+            "full: layers of the rank, the first ones of each chunk, that are recomputed whole.",
         ),
     )
 

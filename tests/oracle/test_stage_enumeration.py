@@ -202,11 +202,11 @@ def shared_out(model: Model, pp: int, vpp: int) -> Iterator[tuple[int, ...]]:
     for of_ranks in product(range(model.num_layers + 1), repeat=pp):
         if sum(of_ranks) != model.num_layers:
             continue
-        for head in {0.0, head_layers(model)}:
-            chunks = [most_even(of, vpp, head if rank == pp - 1 else 0.0) for rank, of in enumerate(of_ranks)]
-            stages = tuple(chunks[rank][chunk] for chunk in range(vpp) for rank in range(pp))
-            if 0 not in stages[1:-1]:
-                yield stages
+        head = head_layers(model)
+        chunks = [most_even(of, vpp, head if rank == pp - 1 else 0.0) for rank, of in enumerate(of_ranks)]
+        stages = tuple(chunks[rank][chunk] for chunk in range(vpp) for rank in range(pp))
+        if 0 not in stages[1:-1]:
+            yield stages
 
 
 def most_even(num_layers: int, vpp: int, head: float) -> tuple[int, ...]:

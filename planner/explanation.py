@@ -36,7 +36,6 @@ from planner.problem import Problem
 from planner.shortage import Shortage, chunks, closest, least_host_bytes
 from planner.sizes import smallest_cluster
 from planner.space import (
-    FEATURE_VALUES,
     FEATURES,
     SEARCH_BOUNDS,
     WORLD,
@@ -54,6 +53,7 @@ from planner.space import (
     insisted_values,
     needs,
     spread,
+    usual_features,
     usual_groups,
 )
 
@@ -336,8 +336,8 @@ def _relaxed_features(problem: Problem) -> Columns:
     """Values of each feature: all that the search tries, and what the job insists on."""
     chosen = insisted_values(problem)
     return {
-        name: column(name, tuple(dict.fromkeys((*FEATURE_VALUES[name], *chosen.get(name, ())[:MAX_STRAYS]))))
-        for name in FEATURES
+        name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_STRAYS]))))
+        for name, values in usual_features(problem.facts.model).items()
     }
 
 
@@ -387,7 +387,8 @@ def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     named: set[str] = set().union(*(needs(rule) for rule in rules))
     named |= WORLD if "dp" in named else set()
     domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
-    features = {n: column(n, FEATURE_VALUES[n] if n in named else FEATURE_VALUES[n][:1]) for n in FEATURES}
+    usual = usual_features(problem.facts.model)
+    features = {n: column(n, values if n in named else values[:1]) for n, values in usual.items()}
     replicas = (1, 2, *insisted_values(problem).get("dp", ()), *free_replicas(problem))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]
     rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)

@@ -21,7 +21,7 @@ from constraints.classes import Classes
 from constraints.limits import bubble_rule, devices_rule, insisted, limit_rules, limited
 from constraints.listing import listing_rules
 from constraints.rule import Flags, Holds, Ints, Rule, sentence
-from costmodel.spec import Experts
+from costmodel.spec import Experts, LatentAttention, Model
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,
@@ -64,10 +64,22 @@ GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parall
 
 WORLD = frozenset({"tp", "cp", "pp", "dp"})
 
-FEATURE_VALUES: dict[str, tuple[int, ...]] = {
-    name: tuple(Sharding) if name == "sharding" else tuple(Recompute) if name == "recompute" else (0, 1)
-    for name in FEATURES
-}
+
+def usual_features(model: Model) -> dict[str, tuple[int, ...]]:
+    """
+    Values of each feature that the job does not limit.
+
+    Of recomputation: nothing, everything, and the modules that are cheap to compute again for what they keep: attention
+    core and norms, the up-projections of latent attention, the activation of experts (Megatron-LM, ``README.md`` of
+    ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act layernorm``, and ``core_attn``, the
+    default of its selective recomputation).
+    """
+    latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
+    experts = any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
+    cheap = ("core_attention", "norms", *(["qkv"] if latent else []), *(["expert_activation"] if experts else []))
+    values: dict[str, tuple[int, ...]] = dict.fromkeys(FEATURES, (0, 1))
+    recompute = (Recompute.NONE, Recompute.of(*cheap), Recompute.FULL)
+    return values | {"sharding": tuple(Sharding), "recompute": tuple(sorted(recompute))}
 
 
 def micro_batches_are_small(*, mbs: Ints) -> Holds:
@@ -422,7 +434,10 @@ def default_domains(facts: Facts, max_devices: int | None = None) -> dict[str, t
 def feature_values(problem: Problem) -> Columns:
     """Values of each feature: the job's own, or else all."""
     chosen = chosen_values(problem)
-    usual = {name: _united(FEATURE_VALUES[name], _listed_values(problem, name)) for name in FEATURES}
+    usual = {
+        name: _united(values, _listed_values(problem, name))
+        for name, values in usual_features(problem.facts.model).items()
+    }
     return {name: column(name, chosen.get(name, usual[name])) for name in FEATURES}
 
 

@@ -48,7 +48,7 @@ GRID = {
     "schedule": (0,),
     "vocabulary": (0,),
     "sharding": tuple(map(int, Sharding)),
-    "recompute": tuple(map(int, Recompute)),
+    "recompute": (Recompute.NONE, Recompute.FULL, Recompute.of("core_attention", "norms")),
     **dict.fromkeys(("activation_offload", "optimizer_offload", "tp_overlap", "dp_overlap"), (0, 1)),
     **dict.fromkeys(("cp_overlap", "ep_overlap", "pp_overlap"), (0,)),
 }

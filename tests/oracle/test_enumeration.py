@@ -301,6 +301,8 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         allow["vocabulary"] = tuple(Vocabulary)
     if chooser.random() < 0.2:
         allow["group"] = (1, 2, 3, 4)
+    if "recompute" not in pin:
+        allow["recompute"] = FEATURE_VALUES["recompute"]
     return limits_of(
         pin=pin,
         allow=allow,

@@ -156,7 +156,7 @@ def test_equal_times_are_decided_by_memory_then_by_decisions():
     """All strategies take a second; full recomputation is made smallest, everything else is equal."""
 
     def cost(facts, decisions):
-        one = decisions["recompute"] + 0.0
+        one = (decisions["recompute"] == Recompute.FULL) + 0.0
         return MadeUp(step_seconds=one * 0 + 1.0, device_bytes=GB - one * 1e8)
 
     outcome = searched(a_problem(), cost)

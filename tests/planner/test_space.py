@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from constraints.verdict import violated
-from costmodel.strategy import DECISIONS, FLAGS, Sharding
-from planner.space import MAX_MICRO_BATCH_SIZE, ROW_DECISIONS, build_space, divisors, micro_batches_are_small
-from tests.builders import a_model, a_moe_model
+from costmodel.strategy import DECISIONS, FLAGS, Recompute, Sharding
+from planner.space import (
+    MAX_MICRO_BATCH_SIZE,
+    ROW_DECISIONS,
+    build_space,
+    divisors,
+    micro_batches_are_small,
+    usual_features,
+)
+from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_problem import a_problem
 
 
@@ -121,3 +128,19 @@ def test_divisors_divide_and_are_complete(number):
     assert sorted(number // divisor for divisor in found) == list(found)
     assert found[0] == 1
     assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize(
+    ("model", "modules"),
+    [
+        (a_model(), "core_attention+norms"),
+        (a_moe_model(), "core_attention+norms+expert_activation"),
+        (a_latent_model(), "core_attention+qkv+norms"),
+    ],
+    ids=["dense", "moe", "latent"],
+)
+def test_recomputation_that_is_tried(model, modules):
+    """Nothing, everything, and the modules that are cheap to compute again, as far as the model has them."""
+    values = usual_features(model)["recompute"]
+
+    assert values == (Recompute.NONE, Recompute.FULL, Recompute.named(modules))

@@ -21,7 +21,7 @@ from costmodel.validation import shown
 from planner.candidates import Ints, Tabulator, capacity, memory_alone
 from planner.clock import Clock
 from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, plan
-from planner.problem import Problem, SearchLimits, decision_value
+from planner.problem import Problem, SearchLimits, StageChoice, decision_value
 from planner.search import ROUNDING_BOUND_SECONDS, Outcome, search
 from planner.space import SEARCH_BOUNDS, Space, build_space, divisors, problem_rules, strategy_of
 
@@ -89,6 +89,11 @@ class Binding:
     next_strategy: Strategy | None = None
     next_seconds: float | None = None
     missing_bytes: float | None = None
+
+    @property
+    def saved_fraction(self) -> float:
+        """Share of the step that is saved, by the closed form."""
+        return self.saved_seconds / (self.step_seconds + self.saved_seconds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,19 +261,22 @@ def _within(problem: Problem, clock: Clock) -> Problem:
 
 
 def _of_job(report: PlanReport, clock: Clock) -> Explanation:
-    """Relax each constraint alone and search again."""
-    best, found, late = report.plans[0], [], []
-    without_more = []
-    for kind, what, relaxed in _relaxations(report.problem):
+    """Relax each constraint alone and search again, with even stages, and compare closed forms."""
+    problem, outcome = _with_even_stages(report, clock)
+    seconds = outcome.step_seconds[0]
+    found: list[Binding] = []
+    late: list[str] = []
+    without_more: list[str] = []
+    for kind, what, relaxed in _relaxations(problem):
         if clock.is_over:
             late.append(what)
             continue
-        if kind in SUPERSETS and build_space(relaxed).size == report.outcome.effort.size:
+        if kind in SUPERSETS and build_space(relaxed).size == outcome.effort.size:
             without_more.append(what)
             continue
-        binding = _binding(kind, what, search(_within(relaxed, clock)), best)
+        binding = _binding(kind, what, search(_within(relaxed, clock)), seconds)
         if kind is Kind.MEMORY and binding.saved_seconds:
-            binding = _with_next(binding, report.problem, best, clock)
+            binding = _with_next(binding, problem, seconds, clock)
         found.append(binding)
     return Explanation(
         report=report,
@@ -282,9 +290,19 @@ def _of_job(report: PlanReport, clock: Clock) -> Explanation:
     )
 
 
-def _binding(kind: Kind, what: str, outcome: Outcome, best: Plan) -> Binding:
+def _with_even_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcome]:
+    """The job without uneven stages and what is best then; the job itself where nothing fits or time is short."""
+    problem = report.problem
+    if problem.search.stages == StageChoice.EVEN:
+        return problem, report.outcome
+    even = replace(problem, top=1, search=replace(problem.search, stages=StageChoice.EVEN))
+    outcome = search(_within(even, clock))
+    return (even, outcome) if outcome.strategies else (problem, report.outcome)
+
+
+def _binding(kind: Kind, what: str, outcome: Outcome, seconds: float) -> Binding:
     fastest = outcome.step_seconds[0] if outcome.strategies else np.inf
-    saved = best.step_seconds - fastest
+    saved = seconds - fastest
     return Binding(
         kind=kind,
         what=what,
@@ -368,9 +386,9 @@ def _changed(limits: SearchLimits, name: str, value: Any) -> SearchLimits:
 # --- the next faster strategy ------------------------------------------------------------------------------
 
 
-def _with_next(binding: Binding, problem: Problem, best: Plan, clock: Clock) -> Binding:
-    """The strategy that is faster than the best plan and lacks least memory."""
-    found = _next_faster(problem, best.step_seconds - ROUNDING_BOUND_SECONDS, clock)
+def _with_next(binding: Binding, problem: Problem, seconds: float, clock: Clock) -> Binding:
+    """The strategy that is faster than some seconds and lacks least memory."""
+    found = _next_faster(problem, seconds - ROUNDING_BOUND_SECONDS, clock)
     if found is None:
         return binding
     estimated = detail.estimate(problem.facts, found)
@@ -378,7 +396,7 @@ def _with_next(binding: Binding, problem: Problem, best: Plan, clock: Clock) -> 
     return replace(
         binding,
         next_strategy=found,
-        next_seconds=estimated.step_seconds,
+        next_seconds=estimated.closed_form_seconds,
         missing_bytes=estimated.device_bytes - room,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from planner.explain import Binding, Explanation, Kind
-from planner.problem import decision_text
+from planner.problem import StageChoice, decision_text
 from planner.report.conflicts import conflict_sections, missing_notes, strategy_text
 from planner.report.section import Section
 from planner.report.sections import closest_sections, memory_section, sections, setting_section, strategies_section
@@ -72,8 +72,8 @@ def _answer(explanation: Explanation) -> str:
         late = "time ran out before it was known what holds it back"
         return f"{plan}; {late if explanation.left_out else 'no single constraint holds it back'}"
     first = explanation.bindings[0]
-    faster = f"{first.saved_seconds / best.step_seconds:.1%}"
-    return f"{plan}; {_what(first)} costs most: without it {seconds(first.step_seconds)} s, {faster} less"
+    faster = f"{first.saved_fraction:.1%}"
+    return f"{plan}; {_what(first)} costs most: without it {faster} less"
 
 
 def _answer_of_asked(explanation: Explanation) -> str:
@@ -158,9 +158,12 @@ SHOWN_SECONDS = 5e-4
 # --- what holds a plan back --------------------------------------------------------------------------------
 
 
+def _even_note(explanation: Explanation) -> Iterator[str]:
+    if explanation.report.problem.search.stages != StageChoice.EVEN:
+        yield "Closed forms of strategies with even stages are compared."
+
+
 def _bindings(explanation: Explanation) -> Iterator[Section]:
-    best = explanation.best
-    assert best is not None
     if explanation.bindings:
         yield Section(
             title="What holds it back, each constraint relaxed alone",
@@ -170,11 +173,11 @@ def _bindings(explanation: Explanation) -> Iterator[Section]:
                     str(number),
                     _what(one),
                     seconds(one.step_seconds),
-                    f"{one.saved_seconds / best.step_seconds:.2%}",
+                    f"{one.saved_fraction:.2%}",
                 )
                 for number, one in enumerate(explanation.bindings, start=1)
             ),
-            notes=tuple(_next(explanation)),
+            notes=(*_next(explanation), *_even_note(explanation)),
         )
         yield Section(
             title="What would be chosen then",

@@ -539,8 +539,8 @@ def _bound(report: PlanReport) -> Iterator[tuple[str, str]]:
         best = report.plans[0].estimate
         yield (
             "closed form",
-            f"{best.closed_form_seconds:,.6f} s for strategy 1, which is what is compared and proven; the steps above are "
-            "played through",
+            f"{best.closed_form_seconds:,.6f} s for strategy 1: what is compared and proven. Steps above are played "
+            "through.",
         )
 
 

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.flops import head_layers
+from costmodel.footprint import layer_footprint
 from costmodel.layer import Array, Decisions, layer_parts
+from costmodel.memory import kept_bytes
 from costmodel.pipeline import bubble_seconds, busy_seconds
-from costmodel.rank import rank_bytes, rank_host_bytes
+from costmodel.rank import microbatches_in_flight, rank_bytes, rank_host_bytes
 from costmodel.schedules import Passes
 from costmodel.spec import Model
 from costmodel.stages import Stages, excess
@@ -387,7 +389,7 @@ class Balance:
     layer_seconds: Array
 
 
-def balance_of(facts: Facts, decisions: Decisions) -> Balance:
+def balance_of(facts: Facts, decisions: Decisions, extra_seconds: Array | float = 0.0) -> Balance:
     """
     The balance of the strategies that the decisions span.
 
@@ -397,9 +399,13 @@ def balance_of(facts: Facts, decisions: Decisions) -> Balance:
         Model, cluster, workload.
     decisions
         Every decision, as in :func:`costmodel.step.cost`.
+    extra_seconds
+        What the average rank needs beyond them at least for one micro-batch.
     """
     parts, average = layer_parts(facts, decisions), average_rank(facts, decisions)
     mean, slowest = _mean_and_slowest(facts, decisions, average, parts.total)
+    mean = mean + extra_seconds
+    slowest = np.maximum(slowest, mean)
     constant = constant_seconds(facts, decisions)
     step = (
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
@@ -430,8 +436,49 @@ def _mean_and_slowest(facts: Facts, decisions: Decisions, average: Stages, layer
     return mean, np.maximum(mean, fewest * layer.min(axis=-1))
 
 
+def squeeze_seconds(facts: Facts, decisions: Decisions, modes: Sequence[tuple[int, bool]], room_bytes: float) -> Array:
+    r"""
+    What the average rank spends at least for one micro-batch to fit into memory.
+
+    .. math:: \Delta R = \frac{M - M_{max}}{n} \min_s \frac{\Delta t_s}{\Delta A_s}
+
+    with the memory M and the micro-batches in flight n of the last rank, which has fewest, and for every way s to keep
+    less what a layer's time grows by and its activations shrink by.
+
+    Parameters
+    ----------
+    facts, decisions
+        As in :func:`balance_of`; nothing is recomputed or offloaded.
+    modes
+        Pairs of recomputation and offload that a rank may have.
+    room_bytes
+        Memory of a device without the headroom.
+    """
+    last = _as_the_last(average_rank(facts, decisions), decisions)
+    lacking = np.maximum(rank_bytes(facts, decisions, last).total[..., 0] - room_bytes, 0.0)
+    alive = microbatches_in_flight(facts, decisions, last)[..., 0]
+    alive = alive * (1 + facts.cluster.device.profile.retention.fragmentation)
+    layer, plain = lookup(layer_footprint, facts, decisions), layer_parts(facts, decisions).total
+    price: Array = np.full(np.shape(lacking), np.inf)
+    for recompute, offload in modes:
+        if not recompute and not offload:
+            continue
+        own = {**decisions, "recompute": np.int64(recompute), "activation_offload": np.bool_(offload)}
+        kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=np.array([recompute]))
+        saved = np.asarray(layer.saved_bytes - (0.0 if offload else kept))
+        longer = layer_parts(facts, own).total - plain
+        ratio = np.where(saved > 0, longer / np.where(saved > 0, saved, 1.0), np.inf).min(axis=-1)
+        price = np.minimum(price, ratio)
+    return np.where(lacking > 0, lacking / alive * np.where(np.isfinite(price), price, 0.0), 0.0)
+
+
+def _as_the_last(average: Stages, decisions: Decisions) -> Stages:
+    """The average rank with as little in flight as the last one."""
+    last = np.broadcast_to(np.asarray(decisions["pp"]) - 1.0, average.rank.shape[:-1])
+    return replace(average, rank=last[..., None])
+
+
 def least_memory(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
     """Device and host bytes that no layout's fullest rank undercuts: its share, as little in flight as the last."""
-    average = average_rank(facts, decisions)
-    last = replace(average, rank=np.broadcast_to(np.asarray(decisions["pp"]) - 1.0, average.rank.shape[:-1])[..., None])
+    last = _as_the_last(average_rank(facts, decisions), decisions)
     return rank_bytes(facts, decisions, last).total[..., 0], rank_host_bytes(facts, decisions, last)[..., 0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -214,15 +214,48 @@ class _Layout:
         return np.asarray(holds.mean(axis=1) if self.schedule in BIDIRECTIONAL else holds.any(axis=1), dtype=np.float64)
 
 
+class _Same:
+    """A model as a key, equal to itself alone: comparing all layers would take longer than the table saves."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.model is other.model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Order:
+    """How many layers of each kind are in front of each layer, (num_layers + 1, K); those of MTP; the head."""
+
+    before: NDArray[np.int64]
+    mtp: NDArray[np.int64]
+    head_layers: float
+
+
+@lru_cache(maxsize=64)
+def _order(model: _Same) -> _Order:
+    kinds = model.model.kinds
+    return _Order(
+        before=_layers_before(model.model.layers, kinds),
+        mtp=_layers_before(model.model.mtp_layers, kinds)[-1],
+        head_layers=head_layers(model.model),
+    )
+
+
+@lru_cache(maxsize=8192)
 def _ranks(
-    layers_before: NDArray[np.int64],
-    mtp_layers: NDArray[np.int64],
-    layout: _Layout,
-    head_layers: float,
-    select: Callable[[list[tuple[float, ...]]], list[int]],
+    model: _Same, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
 ) -> NDArray[np.float64]:
     """Selected ranks of one pipeline, rows of (rank, first, last, largest chunk, excess, layers per kind)."""
-    per_chunk = layout.layers_of_each_kind(layers_before, mtp_layers=int(mtp_layers.sum()), head_layers=head_layers)
+    order = _order(model)
+    mtp_layers = order.mtp
+    per_chunk = layout.layers_of_each_kind(
+        order.before, mtp_layers=int(mtp_layers.sum()), head_layers=order.head_layers
+    )
     per_rank = per_chunk[layout.chunks].sum(axis=1) / (2 if layout.schedule in BIDIRECTIONAL else 1)
     first, last = layout.share(0), layout.share(-1)
     per_rank = per_rank + np.outer(last, mtp_layers)
@@ -287,7 +320,11 @@ def every_stage(
     vocabulary: int = Vocabulary.ENDS,
 ) -> Stages:
     """What every pipeline rank of one strategy holds, equal ones included: U = pp."""
-    return _stages(model, (pp, vpp, schedule, vocabulary), select=lambda held: list(range(len(held))))
+    return _stages(model, (pp, vpp, schedule, vocabulary), select=_every)
+
+
+def _every(held: list[tuple[float, ...]]) -> list[int]:
+    return list(range(len(held)))
 
 
 def _different(held: list[tuple[float, ...]]) -> list[int]:
@@ -305,14 +342,13 @@ def _stages(
     select: Callable[[list[tuple[float, ...]]], list[int]],
 ) -> Stages:
     pp, vpp, schedule, vocabulary = np.broadcast_arrays(*map(np.asarray, decisions))
-    before = _layers_before(model.layers, model.kinds)
-    mtp = _layers_before(model.mtp_layers, model.kinds)[-1]
-    head = head_layers(model)
+    same = _Same(model)
+    before, mtp = _order(same).before, _order(same).mtp
     layouts = [
         _Layout(pp=int(p), vpp=int(v), schedule=int(s), vocabulary=int(o))
         for p, v, s, o in zip(pp.flat, vpp.flat, schedule.flat, vocabulary.flat, strict=True)
     ]
-    tables = [_ranks(before, mtp, layout, head, select) for layout in layouts]
+    tables = [_ranks(same, layout, select) for layout in layouts]
     most = max(len(rows) for rows in tables)
     padded = np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows in tables])
     padded = padded.reshape(*pp.shape, *padded.shape[1:])

@@ -204,34 +204,46 @@ def costs_of(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Costs:
     held
         What ranks may hold.
     """
-    own = {"recompute": held.recompute, "activation_offload": held.activation_offload}
-
-    def part(quantity: Callable[..., Any], without: Sequence[str], contents: Contents) -> Any:
-        names = [name for name, values in decisions.items() if np.ndim(values) and name not in without]
-        _, index, inverse = np.unique(
-            np.stack([decisions[name] for name in names]), axis=1, return_index=True, return_inverse=True
-        )
-        some = {name: values[index][:, None] if np.ndim(values) else values for name, values in decisions.items()}
-        values = np.asarray(quantity(facts, some if contents is not held.contents else {**some, **own}, contents))
-        shape = (*values.shape[:-2], len(index), len(contents.rank))
-        return np.broadcast_to(values, shape)[..., inverse.ravel(), :]
-
-    device, host = part(
-        lambda *given: np.stack(np.broadcast_arrays(*contents_bytes(*given))), NOT_IN_MEMORY, held.contents
-    )
+    device, host = _part(facts, decisions, held, _both_bytes, NOT_IN_MEMORY)
     return Costs(
-        seconds=part(contents_seconds, NOT_IN_TIME, held.contents),
+        seconds=_part(facts, decisions, held, contents_seconds, NOT_IN_TIME),
         device_bytes=device,
         host_bytes=host,
-        update_seconds=part(contents_update_seconds, NOT_IN_UPDATE, held.contents.take(held.starts)),
+        update_seconds=_part(facts, decisions, held, contents_update_seconds, NOT_IN_UPDATE, once=True),
     )
 
 
-def ending_seconds(facts: Facts, decisions: Mapping[str, int], held: Held) -> Any:
-    """What follows the last micro-batch for every content of one pipeline, shape (A,)."""
-    own = {"recompute": held.recompute, "activation_offload": held.activation_offload}
-    values = contents_ending_seconds(facts, {**decisions, **own}, held.contents)
-    return np.broadcast_to(values, held.contents.rank.shape)
+def _both_bytes(facts: Facts, decisions: Mapping[str, Any], contents: Contents) -> Any:
+    return np.stack(np.broadcast_arrays(*contents_bytes(facts, decisions, contents)))
+
+
+def _part(
+    facts: Facts,
+    decisions: Mapping[str, Any],
+    held: Held,
+    quantity: Callable[..., Any],
+    without: Sequence[str],
+    *,
+    once: bool = False,
+) -> Any:
+    """A quantity of every content, or ``once`` for each rank and layers, computed once where nothing else differs."""
+    names = [name for name, values in decisions.items() if np.ndim(values) and name not in without]
+    given = np.stack([decisions[name] for name in names])
+    _, index, inverse = np.unique(given, axis=1, return_index=True, return_inverse=True)
+    some = {name: values[index][:, None] if np.ndim(values) else values for name, values in decisions.items()}
+    if once:
+        contents = held.contents.take(held.starts)
+    else:
+        contents = held.contents
+        some |= {"recompute": held.recompute, "activation_offload": held.activation_offload}
+    values = np.asarray(quantity(facts, some, contents))
+    shape = (*values.shape[:-2], len(index), len(contents.rank))
+    return np.broadcast_to(values, shape)[..., inverse.ravel(), :]
+
+
+def ending_seconds(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Any:
+    """What follows the last micro-batch for every content; parameters as in :func:`costs_of`, shape (C, A)."""
+    return _part(facts, decisions, held, contents_ending_seconds, ("pp_overlap",))
 
 
 def least_of_each(values: Any, held: Held) -> Any:

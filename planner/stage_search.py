@@ -8,7 +8,7 @@ CP-SAT shares the layers out, faster than the best strategy so far or not at all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from costmodel.layouts import (
     balanced_bound_seconds,
     layout_cost,
     least_memory,
+    squeeze_seconds,
 )
 from costmodel.strategy import DECISIONS, Recompute, Schedule, Strategy, Vocabulary, usual_group
 from costmodel.tables import microbatches
@@ -123,6 +124,7 @@ class _Inner:
     pipeline: Pipeline
     held: Held
     seconds: Any
+    ending: Any
 
 
 class StageSearch:
@@ -192,7 +194,7 @@ class StageSearch:
         decisions = box.decisions
         if self.free:
             decisions = decisions | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
-        balance = balance_of(self.facts, decisions)
+        balance = balance_of(self.facts, decisions, self.squeeze_seconds(box, decisions))
         axes = tuple(1 + FEATURES.index(name) for name in PER_RANK) if self.free else ()
         allowed = box.allowed.any(axis=axes, keepdims=True) if self.free else box.allowed
         of_each = [np.broadcast_to(getattr(balance, name), allowed.shape) for name in BALANCE]
@@ -210,6 +212,13 @@ class StageSearch:
                 decisions={name: chosen[name].item() for name in DECISIONS},
                 modes=self.modes(box, int(position), features),
             )
+
+    def squeeze_seconds(self, box: Box, decisions: Mapping[str, Any]) -> Any:
+        """What ranks spend at least to fit into memory, where they choose how."""
+        if not self.free:
+            return 0.0
+        room = self.facts.cluster.device.memory_bytes - self.run.tabulator.headroom_bytes
+        return squeeze_seconds(self.facts, decisions, self.all_modes(box), room)
 
     def light_enough(self, box: Box, shape: tuple[int, ...]) -> Any:
         """Whether an average rank fits with what saves most memory."""
@@ -280,8 +289,19 @@ class StageSearch:
             num_microbatches=np.array([pipeline.num_microbatches for pipeline in pipelines]),
             limits=np.array([self.limit(one) for one in alike]),
         )
-        for index in np.flatnonzero(promising).tolist():
-            yield _Inner(outer=alike[index], pipeline=pipelines[index], held=held, seconds=seconds[index])
+        left = np.flatnonzero(promising)
+        if not len(left):
+            return
+        some = {name: values[left] for name, values in columns.items()}
+        ending = ending_seconds(self.facts, some | {"pp": pipelines[0].pp, "vpp": pipelines[0].vpp}, held)
+        for position, index in enumerate(left.tolist()):
+            yield _Inner(
+                outer=alike[index],
+                pipeline=pipelines[index],
+                held=held,
+                seconds=seconds[index],
+                ending=ending[position],
+            )
 
     def limit(self, one: _Outer) -> float:
         """Seconds that the step of a combination must undercut, without its constant part."""
@@ -292,16 +312,15 @@ class StageSearch:
         if self.run.seconds_left <= 0:
             self.run.leave(int(one.outer.seconds / TICK_SECONDS))
             return
-        ending = ending_seconds(self.facts, one.outer.decisions, one.held)
         limit = self.limit(one.outer)
-        both = [least_of_each(values, one.held)[None] for values in (one.seconds, ending)]
+        both = [least_of_each(values, one.held)[None] for values in (one.seconds, one.ending)]
         num_microbatches, limits = np.array([one.pipeline.num_microbatches]), np.array([limit])
         if not may_undercut(one.held, both[0], both[1], one.pipeline, num_microbatches=num_microbatches, limits=limits)[
             0
         ]:
             return
         slowest = limit * one.pipeline.vpp / (one.pipeline.weight_of_slowest + 1)
-        options, which = options_of(one.held, one.seconds, ending, slowest=slowest)
+        options, which = options_of(one.held, one.seconds, one.ending, slowest=slowest)
         cut = min(int(np.ceil(limit * one.pipeline.vpp / RANK_TICK_SECONDS)), MAX_TICKS)
         encoding = encode_stages(options, one.pipeline, cut=cut)
         if encoding is None:

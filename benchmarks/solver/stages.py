@@ -194,11 +194,21 @@ def run_jobs() -> Iterator[str]:
         yield from Check(name=f"{NUM_JOBS} jobs, stages {stages}", seconds=seconds, limit=limit).failures
 
 
+SIZES = {
+    "llama3-8b": (8, 16, 32, 64, 128, 256),
+    "llama3-70b": (32, 64, 128, 256, 512, 1024),
+    "llama3-405b": (256, 512, 1024, 2048),
+    "mixtral-8x7b": (32, 64, 128, 256, 512),
+    "qwen3-235b-a22b": (64, 128, 256, 512, 1024),
+}
+"""GPUs on which one trains a model."""
+
+
 def _run_job(job: tuple[StageChoice, int]) -> str:
     stages, seed = job
     chooser = random.Random(seed)
-    num_devices = chooser.choice([8, 16, 32, 64, 128, 256, 512, 1024])
-    name = chooser.choice(["llama3-8b", "llama3-70b", "llama3-405b", "mixtral-8x7b", "qwen3-235b-a22b"])
+    name, sizes = chooser.choice(list(SIZES.items()))
+    num_devices = chooser.choice(sizes)
     problem = load(
         {
             "model": name,

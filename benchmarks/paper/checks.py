@@ -318,7 +318,7 @@ def _contiguous_step_seconds(row: Any) -> float:
     held = stages(facts.model, pp=decisions["pp"], vpp=1)
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, held, parts.total)
-    ending = dp_seconds(facts, decisions, held, parts) + update_seconds(facts, decisions, held)
+    ending = dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held)
     waiting = waiting_seconds(facts, decisions, held, parts, ranks)
     pipeline = pipeline_seconds(facts, decisions, held, parts, ranks, waiting) + pp_seconds(facts, decisions, held)
     return float(pipeline + ending[..., 0])

@@ -1,0 +1,102 @@
+"""Stages that differ, from the job to the report."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner import load, plan, render
+from planner.problem import StageChoice
+from planner.search import Status, search
+from tests.builders import a_model
+from tests.builders_problem import a_problem, a_timed_device, limits_of
+
+JOB = {
+    "model": "llama3-405b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 64},
+    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e9},
+    "search": {"stages": "free", "pin": {"activation_offload": False, "tp": 8, "pp": 8, "vpp": 1}},
+}
+"""Llama-3-405B on so few devices that even stages must recompute every layer."""
+
+
+@pytest.fixture(scope="module")
+def report():
+    """The best plan of the job."""
+    return plan(load(JOB))
+
+
+def test_the_first_ranks_recompute_and_hold_less(report):
+    """They have more micro-batches in flight: 126 layers in ascending numbers, fewer of them in full on later ranks."""
+    layout = report.plans[0].strategy.layout
+
+    assert sum(layout.layers) == 126
+    assert list(layout.layers[:-1]) == sorted(layout.layers[:-1])
+    assert layout.full_layers[0] > layout.full_layers[-1] == 0
+
+
+def test_uneven_stages_are_faster_than_even_ones(report):
+    """By the closed form and as played; each rank fits into its own memory."""
+    even = plan(load({**JOB, "search": {**JOB["search"], "stages": "even"}}))
+
+    assert report.outcome.status == Status.OPTIMAL
+    assert report.outcome.step_seconds[0] < even.outcome.step_seconds[0]
+    assert report.plans[0].step_seconds < even.plans[0].step_seconds
+    assert all(report.plans[0].rank_headroom_bytes(rank) >= 0 for rank in report.plans[0].estimate.ranks)
+
+
+def test_every_format_tells_the_stages(report):
+    """The table has a row per rank or run of alike ones, JSON and CSV the whole layout."""
+    layout = report.plans[0].strategy.layout
+    [row] = csv.DictReader(StringIO(render(report, "csv")))
+    [told] = json.loads(render(report, "json"))["plans"]
+
+    assert told["strategy"]["layout"] == json.loads(row["layout"])
+    assert tuple(told["strategy"]["layout"]["layers"]) == layout.layers
+    assert told["strategy"]["layout"]["recompute"] == [one.text for one in layout.recompute]
+    assert "Stages" in render(report, "table")
+    assert json.loads(render(report, "json"))["search"]["num_pipelines"] > 0
+
+
+def test_uneven_layers_alone_keep_one_decision_for_all_ranks():
+    """``layers``: what is recomputed is the strategy's own on every rank."""
+    problem = a_problem(a_model(num_layers=7, vocab_size=20000), num_devices=2, **{"pin": {"pp": 2, "vpp": 1}})
+    limits = replace(problem.search, stages=StageChoice.LAYERS)
+
+    (strategy,) = search(replace(problem, search=limits)).strategies
+
+    # A head as long as many layers: it is moved away from, and even stages have four and three layers.
+    assert strategy.layout.layers[0] > 4
+    assert set(strategy.layout.recompute) == {strategy.recompute}
+    assert strategy.layout.full_layers == (0, 0)
+
+
+def test_where_nothing_even_fits_uneven_stages_may():
+    """Memory for what the best uneven layout takes, and not for any even one: found, and infeasible without."""
+    problem = a_problem(a_model(num_layers=7, vocab_size=20000), num_devices=2, pin={"pp": 2, "vpp": 1, "tp": 1})
+    limits = limits_of(pin={**problem.search.pin, "recompute": 0, "activation_offload": 0, "optimizer_offload": 0})
+    found = []
+    for gigabytes in (value / 1000 for value in range(100, 120)):
+        device = a_timed_device(memory_bytes=gigabytes * 1e9)
+        facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
+        outcomes = [
+            search(replace(problem, facts=facts, search=replace(limits, stages=stages)))
+            for stages in (StageChoice.EVEN, StageChoice.LAYERS)
+        ]
+        found.append(tuple(outcome.status for outcome in outcomes))
+
+    assert (Status.INFEASIBLE, Status.OPTIMAL) in found
+    assert (Status.OPTIMAL, Status.INFEASIBLE) not in found
+
+
+def test_a_choice_of_stages_that_is_none():
+    """What is allowed is named."""
+    with pytest.raises(SpecError, match=r"search\.stages") as caught:
+        load({**JOB, "search": {"stages": "uneven"}})
+
+    assert "layers" in str(caught.value)

@@ -137,6 +137,7 @@ class StageSearch:
         self.leading = num_leading(self.facts.model)
         self.free = run.problem.search.stages == StageChoice.FREE
         self.num_outer = self.num_bounded = self.num_solved = 0
+        self.least_ticks = 0
 
     @property
     def effort(self) -> StageEffort:
@@ -170,7 +171,7 @@ class StageSearch:
         for start in range(0, len(rows), ROWS_AT_ONCE):
             some = rows[start : start + ROWS_AT_ONCE]
             if self.run.seconds_left <= 0:
-                self.run.leave(0)
+                self.run.leave(self.least_ticks)
                 return
             yield from self.of_rows(some)
 
@@ -186,6 +187,7 @@ class StageSearch:
         bounds = seconds_to_floor_ticks(np.asarray(balanced_bound_seconds(self.facts, self.space.degrees(rows))))
         cuts = np.array([self.run.cut_of(int(group)) for group in self.run.group_of_row[rows]])
         kept: Ints = rows[bounds <= cuts]
+        self.least_ticks = int(bounds.min())
         return kept
 
     def of_rows(self, rows: Ints) -> Iterator[_Outer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -99,11 +100,12 @@ class Recompute(Decision):
 
     @classmethod
     def _missing_(cls, value: object) -> Recompute | None:
-        if not isinstance(value, int) or value % 4 or not 0 < value < 4 << len(MODULES):
+        number = int(value) if isinstance(value, Integral) else 0
+        if number % 4 or not 0 < number < 4 << len(MODULES):
             return None
-        member = int.__new__(cls, value)
-        member._name_ = "+".join(name for i, name in enumerate(MODULES) if value & (4 << i)).upper()
-        member._value_ = value
+        member = int.__new__(cls, number)
+        member._name_ = "+".join(name for i, name in enumerate(MODULES) if number & (4 << i)).upper()
+        member._value_ = number
         return member
 
 

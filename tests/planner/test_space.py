@@ -144,3 +144,8 @@ def test_recomputation_that_is_tried(model, modules):
     values = usual_features(model)["recompute"]
 
     assert values == (Recompute.NONE, Recompute.FULL, Recompute.named(modules))
+
+
+def test_sets_of_modules_are_values_of_numpy_arrays_too():
+    """Tables hold numpy's integers."""
+    assert Recompute(np.int64(20)).text == "core_attention+norms"

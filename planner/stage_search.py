@@ -48,7 +48,7 @@ from planner.stage_options import (
 ROWS_AT_ONCE = 512
 """Rows whose features are bounded at once; a matter of memory only."""
 
-FIRST_BATCH, LARGEST_BATCH = 32, 1024
+FIRST_BATCH, BATCH_GROWTH, LARGEST_BATCH = 64, 4, 2048
 """Combinations whose ranks are costed at once."""
 
 BALANCE = tuple(field.name for field in fields(Balance))
@@ -157,7 +157,7 @@ class StageSearch:
                 return
             some = outer[position : position + size]
             self.improve_all([one for one in some if one.seconds <= self.cut(one) * TICK_SECONDS])
-            position, size = position + size, min(2 * size, LARGEST_BATCH)
+            position, size = position + size, min(BATCH_GROWTH * size, LARGEST_BATCH)
 
     def cut(self, one: _Outer) -> int:
         """Ticks that a strategy must undercut to be of interest."""
@@ -270,6 +270,9 @@ class StageSearch:
             if most * one.decisions["pp"] >= self.facts.model.num_layers:
                 shapes.setdefault((one.decisions["pp"], one.decisions["vpp"], one.modes), []).append((most, one))
         for (pp, vpp, modes), alike in shapes.items():
+            if self.run.seconds_left <= 0:
+                self.run.leave(int(min(one.seconds for _, one in alike) / TICK_SECONDS))
+                continue
             full_of_some = self.free and {(Recompute.NONE, False), (Recompute.FULL, False)} <= set(modes)
             most = max(most for most, _ in alike)
             held = held_by_ranks(self.facts.model, pp, vpp, most, modes, full_of_some)
@@ -283,20 +286,15 @@ class StageSearch:
         pipelines = [self.pipeline(one) for one in alike]
         costs = costs_of(self.facts, columns | {"pp": pipelines[0].pp, "vpp": pipelines[0].vpp}, held)
         seconds = np.where(self.fit(costs.device_bytes, costs.host_bytes), costs.seconds, np.inf)
-        promising = may_undercut(
-            held,
-            least_of_each(seconds, held),
-            costs.update_seconds,
-            pipelines[0],
-            num_microbatches=np.array([pipeline.num_microbatches for pipeline in pipelines]),
-            limits=np.array([self.limit(one) for one in alike]),
-        )
-        left = np.flatnonzero(promising)
+        left = np.flatnonzero(self.may_undercut(alike, held, seconds, costs.update_seconds))
         if not len(left):
             return
         some = {name: values[left] for name, values in columns.items()}
         ending = ending_seconds(self.facts, some | {"pp": pipelines[0].pp, "vpp": pipelines[0].vpp}, held)
-        for position, index in enumerate(left.tolist()):
+        few = [alike[index] for index in left.tolist()]
+        still = self.may_undercut(few, held, seconds[left], least_of_each(ending, held))
+        for position in np.flatnonzero(still).tolist():
+            index = int(left[position])
             yield _Inner(
                 outer=alike[index],
                 pipeline=pipelines[index],
@@ -304,6 +302,18 @@ class StageSearch:
                 seconds=seconds[index],
                 ending=ending[position],
             )
+
+    def may_undercut(self, alike: Sequence[_Outer], held: Held, seconds: Any, least_ending: Any) -> Any:
+        """Which combinations of one shape may be faster than the best so far, from what their ranks take."""
+        pipelines = [self.pipeline(one) for one in alike]
+        return may_undercut(
+            held,
+            least_of_each(seconds, held),
+            least_ending,
+            pipelines[0],
+            num_microbatches=np.array([pipeline.num_microbatches for pipeline in pipelines]),
+            limits=np.array([self.limit(one) for one in alike]),
+        )
 
     def limit(self, one: _Outer) -> float:
         """Seconds that the step of a combination must undercut, without its constant part."""
@@ -315,11 +325,8 @@ class StageSearch:
             self.run.leave(int(one.outer.seconds / TICK_SECONDS))
             return
         limit = self.limit(one.outer)
-        both = [least_of_each(values, one.held)[None] for values in (one.seconds, one.ending)]
-        num_microbatches, limits = np.array([one.pipeline.num_microbatches]), np.array([limit])
-        if not may_undercut(one.held, both[0], both[1], one.pipeline, num_microbatches=num_microbatches, limits=limits)[
-            0
-        ]:
+        least_ending = least_of_each(one.ending, one.held)[None]
+        if not self.may_undercut([one.outer], one.held, one.seconds[None], least_ending)[0]:
             return
         slowest = limit * one.pipeline.vpp / (one.pipeline.weight_of_slowest + 1)
         options, which = options_of(one.held, one.seconds, one.ending, slowest=slowest)

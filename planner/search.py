@@ -59,7 +59,7 @@ from planner.problem import Problem, StageChoice
 from planner.space import ROW_DECISIONS, Space, build_space, strategy_of
 from planner.stage_search import StageEffort, StageSearch
 
-FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 256, 4, 2048
+FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 8, 2048
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
 
 BOUND_ROWS, MEMORY_ROWS = 2**13, 2**12

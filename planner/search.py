@@ -262,11 +262,8 @@ class _Board:
     def cuts(self, groups: Ints) -> Ints:
         """The same for rows of given groups: a group's own strategy cuts it too."""
         cut = self.cut
-        return np.array([self.cut_of(group, cut) for group in groups.tolist()], dtype=np.int64)
-
-    def cut_of(self, group: Hashable, cut: int) -> int:
-        """The same for one group, given the cut of all."""
-        return min(cut, self.groups[group].ticks) if group in self.groups else cut
+        own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]
+        return np.array(own, dtype=np.int64)
 
 
 class _Search:
@@ -338,9 +335,9 @@ class _Search:
         self.pruned += pruned
         self.board.add_all(_Found.of(found, index) for index in range(len(found)))
 
-    def cut_of(self, group: int) -> int:
-        """Ticks above which nothing of a group is of interest."""
-        return self.board.cut if self.problem.variants == "all" else self.board.cut_of(group, self.board.cut)
+    def cuts(self, groups: Ints) -> Ints:
+        """Ticks above which nothing of each group is of interest."""
+        return np.full(len(groups), self.board.cut) if self.problem.variants == "all" else self.board.cuts(groups)
 
     def found(self, group: int, strategy: Strategy, cost: CostLike) -> None:
         """Note a strategy that was found beside the candidates."""

@@ -29,13 +29,13 @@ from planner.space import (
     Columns,
     Rules,
     Space,
-    allowed_features,
     chosen_values,
     default_domains,
     feature_values,
     grow,
     needs,
     row_domains,
+    space_of,
     usual_groups,
 )
 
@@ -130,18 +130,7 @@ def _space(problem: Problem, rules: Rules, fewest: int, most: int) -> Space:
     domains = _domains(problem, of_rows, most)
     grown, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=domains["dp"].tolist())
     rows = {name: grown[name] for name in ROW_DECISIONS}
-    features = feature_values(problem)
-    classes, allowed = allowed_features(problem.facts, rows, features, rules.mixed)
-    useful = np.logical_or.reduce(allowed, axis=tuple(range(1, allowed.ndim)))[classes]
-    return Space(
-        facts=problem.facts,
-        rules=rules,
-        rows={name: values[useful] for name, values in rows.items()},
-        features=features,
-        feature_class=classes[useful],
-        allowed=allowed,
-        raw_size=0,
-    )
+    return space_of(problem.facts, rules, rows, feature_values(problem), raw_size=0)
 
 
 def _fills_whole_nodes(facts: Facts, fewest: int, most: int) -> Rule:

@@ -294,17 +294,22 @@ def build_space(problem: Problem) -> Space:
     replicas = free_replicas(problem)
     rows, _ = grow(problem.facts, domains, rules.rows, tolerate=(), replicas=replicas)
     features = feature_values(problem)
-    sorted_rows = _ascending(rows)
-    classes, allowed = allowed_features(problem.facts, sorted_rows, features, rules.mixed)
+    raw_size = _raw_size(problem, domains, features) * max(1, len(replicas))
+    return space_of(problem.facts, rules, _ascending(rows), features, raw_size=raw_size)
+
+
+def space_of(facts: Facts, rules: Rules, rows: Columns, features: Columns, *, raw_size: int) -> Space:
+    """Some rows with the features that the rules allow them; rows that may have none are left out."""
+    classes, allowed = allowed_features(facts, rows, features, rules.mixed)
     useful = np.logical_or.reduce(allowed, axis=tuple(range(1, allowed.ndim)))[classes]
     return Space(
-        facts=problem.facts,
+        facts=facts,
         rules=rules,
-        rows={name: values[useful] for name, values in sorted_rows.items()},
+        rows={name: values[useful] for name, values in rows.items()},
         features=features,
         feature_class=classes[useful],
         allowed=allowed,
-        raw_size=_raw_size(problem, domains, features) * max(1, len(replicas)),
+        raw_size=raw_size,
     )
 
 

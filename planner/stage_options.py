@@ -105,7 +105,6 @@ def held_by_ranks(model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode,
             sizes = chunk_sizes(num, vpp=vpp, beside_layers=beside if rank == pp - 1 else 0.0)
             if 0 not in sizes[rank == 0 : vpp - (rank == pp - 1)]:
                 rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
-    rows.sort(key=lambda row: row[:3])
     return _held(model, pp, leading, rows)
 
 
@@ -164,8 +163,9 @@ def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
 
 NOT_IN_TIME = ("sharding", "optimizer_offload", "pp_overlap", "dp_overlap")
 NOT_IN_MEMORY = ("tp_overlap", "cp_overlap", "pp_overlap", "dp_overlap")
+NOT_IN_ENDING = ("pp_overlap",)
 NOT_IN_UPDATE = (*OVERLAPS, "mbs", "sequence_parallel")
-"""Decisions on which a rank's passes, its memory, and the update of its parameters do not depend."""
+"""Decisions on which a rank's passes, its memory, what follows its last pass, and its update do not depend."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +176,7 @@ class Costs:
     Parameters
     ----------
     seconds
-        One micro-batch; infinite where the rank's memory does not hold it.
+        One micro-batch.
     device_bytes, host_bytes
         Memory.
     update_seconds
@@ -243,7 +243,7 @@ def _part(
 
 def ending_seconds(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Any:
     """What follows the last micro-batch for every content; parameters as in :func:`costs_of`, shape (C, A)."""
-    return _part(facts, decisions, held, contents_ending_seconds, ("pp_overlap",))
+    return _part(facts, decisions, held, contents_ending_seconds, NOT_IN_ENDING)
 
 
 def least_of_each(values: Any, held: Held) -> Any:

@@ -85,8 +85,8 @@ class Run(Protocol):
     def seconds_left(self) -> float:
         """Until the time limit."""
 
-    def cut_of(self, group: int) -> int:
-        """Ticks above which nothing of a group is of interest."""
+    def cuts(self, groups: Ints) -> Ints:
+        """Ticks above which nothing of each group is of interest."""
 
     def leave(self, ticks: int) -> None:
         """Note that something as fast as this was left unresolved."""
@@ -111,9 +111,10 @@ class _Outer:
     constant_seconds: float
     mean_seconds: float
     layer_seconds: float
-    row: int
+    group: int
     decisions: dict[str, Any]
     modes: tuple[Mode, ...]
+    pipeline: Pipeline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +122,6 @@ class _Inner:
     """One combination with what its ranks may hold."""
 
     outer: _Outer
-    pipeline: Pipeline
     held: Held
     seconds: Any
     ending: Any
@@ -155,13 +155,12 @@ class StageSearch:
             if self.run.seconds_left <= 0:
                 self.run.leave(int(outer[position].seconds / TICK_SECONDS))
                 return
-            some = outer[position : position + size]
-            self.improve_all([one for one in some if one.seconds <= self.cut(one) * TICK_SECONDS])
+            self.improve_all(outer[position : position + size])
             position, size = position + size, min(BATCH_GROWTH * size, LARGEST_BATCH)
 
-    def cut(self, one: _Outer) -> int:
-        """Ticks that a strategy must undercut to be of interest."""
-        return self.run.cut_of(int(self.run.group_of_row[one.row]))
+    def cuts(self, some: Sequence[_Outer]) -> Ints:
+        """Ticks that a strategy of each of some combinations must undercut to be of interest."""
+        return self.run.cuts(np.array([one.group for one in some], dtype=np.int64))
 
     # --- outer ---------------------------------------------------------------------------------------------
 
@@ -185,8 +184,7 @@ class StageSearch:
         if not len(rows):
             return rows
         bounds = seconds_to_floor_ticks(np.asarray(balanced_bound_seconds(self.facts, self.space.degrees(rows))))
-        cuts = np.array([self.run.cut_of(int(group)) for group in self.run.group_of_row[rows]])
-        kept: Ints = rows[bounds <= cuts]
+        kept: Ints = rows[bounds <= self.run.cuts(self.run.group_of_row[rows])]
         self.least_ticks = int(bounds.min())
         return kept
 
@@ -200,19 +198,21 @@ class StageSearch:
         axes = tuple(1 + FEATURES.index(name) for name in PER_RANK) if self.free else ()
         allowed = box.allowed.any(axis=axes, keepdims=True) if self.free else box.allowed
         of_each = [np.broadcast_to(getattr(balance, name), allowed.shape) for name in BALANCE]
-        cuts = np.array([self.run.cut_of(int(group)) for group in self.run.group_of_row[rows]])
-        cuts = cuts.reshape(-1, *(1,) * len(FEATURES))
+        groups = self.run.group_of_row[rows]
+        cuts = self.run.cuts(groups).reshape(-1, *(1,) * len(FEATURES))
         possible = allowed & (of_each[0] <= cuts * TICK_SECONDS)
         possible &= self.light_enough(box, allowed.shape) if possible.any() else False
         for index in np.argwhere(possible):
             position, features = index[0], index[1:]
             chosen = {name: values[position] for name, values in box.degrees.items()}
             chosen |= {name: box.features[name][at] for name, at in zip(FEATURES, features, strict=True)}
+            decisions_of_one = {name: chosen[name].item() for name in DECISIONS}
             yield _Outer(
                 **{name: float(values[tuple(index)]) for name, values in zip(BALANCE, of_each, strict=True)},
-                row=int(rows[position]),
-                decisions={name: chosen[name].item() for name in DECISIONS},
+                group=int(groups[position]),
+                decisions=decisions_of_one,
                 modes=self.modes(box, int(position), features),
+                pipeline=self.pipeline(decisions_of_one),
             )
 
     def squeeze_seconds(self, box: Box, decisions: Mapping[str, Any]) -> Any:
@@ -224,17 +224,10 @@ class StageSearch:
 
     def light_enough(self, box: Box, shape: tuple[int, ...]) -> Any:
         """Whether an average rank fits with what saves most memory."""
+        of_modes = [dict(zip(PER_RANK, map(np.asarray, mode), strict=True)) for mode in self.all_modes(box)]
         lightest = np.zeros(shape, dtype=bool)
-        modes = self.all_modes(box) if self.free else [None]
-        for mode in modes:
-            own = (
-                box.decisions
-                if mode is None
-                else box.decisions | dict(zip(PER_RANK, map(np.asarray, mode), strict=True))
-            )
-            device, host = least_memory(self.facts, own)
-            both = self.fit(device, host)
-            lightest |= np.broadcast_to(both, shape)
+        for own in of_modes if self.free else [{}]:
+            lightest |= self.fit(*least_memory(self.facts, box.decisions | own))
         return lightest
 
     def fit(self, device: Any, host: Any) -> Any:
@@ -265,10 +258,10 @@ class StageSearch:
     def improve_all(self, some: Sequence[_Outer]) -> None:
         """Share the layers out in each of some combinations, faster than the best so far, or find that it cannot be."""
         shapes: dict[tuple[Any, ...], list[tuple[int, _Outer]]] = {}
-        for one in some:
-            most = self.most_layers(one)
-            if most * one.decisions["pp"] >= self.facts.model.num_layers:
-                shapes.setdefault((one.decisions["pp"], one.decisions["vpp"], one.modes), []).append((most, one))
+        for one, cut in zip(some, self.cuts(some).tolist(), strict=True):
+            most = self.most_layers(one, cut)
+            if one.seconds <= cut * TICK_SECONDS and most * one.pipeline.pp >= one.pipeline.num_layers:
+                shapes.setdefault((one.pipeline.pp, one.pipeline.vpp, one.modes), []).append((most, one))
         for (pp, vpp, modes), alike in shapes.items():
             if self.run.seconds_left <= 0:
                 self.run.leave(int(min(one.seconds for _, one in alike) / TICK_SECONDS))
@@ -282,56 +275,45 @@ class StageSearch:
     def promising(self, held: Held, alike: Sequence[_Outer]) -> Iterator[_Inner]:
         """Of combinations of one shape those that may be of interest, with what their ranks may hold."""
         self.num_bounded += len(alike)
-        columns: dict[str, Any] = {name: np.array([one.decisions[name] for one in alike]) for name in DECISIONS}
-        pipelines = [self.pipeline(one) for one in alike]
-        costs = costs_of(self.facts, columns | {"pp": pipelines[0].pp, "vpp": pipelines[0].vpp}, held)
+        costs = costs_of(self.facts, _columns(alike), held)
         seconds = np.where(self.fit(costs.device_bytes, costs.host_bytes), costs.seconds, np.inf)
         left = np.flatnonzero(self.may_undercut(alike, held, seconds, costs.update_seconds))
         if not len(left):
             return
-        some = {name: values[left] for name, values in columns.items()}
-        ending = ending_seconds(self.facts, some | {"pp": pipelines[0].pp, "vpp": pipelines[0].vpp}, held)
         few = [alike[index] for index in left.tolist()]
+        ending = ending_seconds(self.facts, _columns(few), held)
         still = self.may_undercut(few, held, seconds[left], least_of_each(ending, held))
         for position in np.flatnonzero(still).tolist():
-            index = int(left[position])
-            yield _Inner(
-                outer=alike[index],
-                pipeline=pipelines[index],
-                held=held,
-                seconds=seconds[index],
-                ending=ending[position],
-            )
+            yield _Inner(outer=few[position], held=held, seconds=seconds[left[position]], ending=ending[position])
 
     def may_undercut(self, alike: Sequence[_Outer], held: Held, seconds: Any, least_ending: Any) -> Any:
         """Which combinations of one shape may be faster than the best so far, from what their ranks take."""
-        pipelines = [self.pipeline(one) for one in alike]
         return may_undercut(
             held,
             least_of_each(seconds, held),
             least_ending,
-            pipelines[0],
-            num_microbatches=np.array([pipeline.num_microbatches for pipeline in pipelines]),
-            limits=np.array([self.limit(one) for one in alike]),
+            alike[0].pipeline,
+            num_microbatches=np.array([one.pipeline.num_microbatches for one in alike]),
+            limits=self.limits(alike),
         )
 
-    def limit(self, one: _Outer) -> float:
-        """Seconds that the step of a combination must undercut, without its constant part."""
-        return (self.cut(one) - 0.5) * TICK_SECONDS - one.constant_seconds
+    def limits(self, some: Sequence[_Outer]) -> Any:
+        """Seconds that the steps of combinations must undercut, without their constant parts."""
+        return (self.cuts(some) - 0.5) * TICK_SECONDS - np.array([one.constant_seconds for one in some])
 
     def improve(self, one: _Inner) -> None:
         """Let CP-SAT share the layers of one combination out."""
         if self.run.seconds_left <= 0:
             self.run.leave(int(one.outer.seconds / TICK_SECONDS))
             return
-        limit = self.limit(one.outer)
+        pipeline, limit = one.outer.pipeline, float(self.limits([one.outer])[0])
         least_ending = least_of_each(one.ending, one.held)[None]
         if not self.may_undercut([one.outer], one.held, one.seconds[None], least_ending)[0]:
             return
-        slowest = limit * one.pipeline.vpp / (one.pipeline.weight_of_slowest + 1)
+        slowest = limit * pipeline.vpp / (pipeline.weight_of_slowest + 1)
         options, which = options_of(one.held, one.seconds, one.ending, slowest=slowest)
-        cut = min(int(np.ceil(limit * one.pipeline.vpp / RANK_TICK_SECONDS)), MAX_TICKS)
-        encoding = encode_stages(options, one.pipeline, cut=cut)
+        cut = min(int(np.ceil(limit * pipeline.vpp / RANK_TICK_SECONDS)), MAX_TICKS)
+        encoding = encode_stages(options, pipeline, cut=cut)
         if encoding is None:
             return
         self.num_solved += 1
@@ -340,29 +322,35 @@ class StageSearch:
             self.run.leave(int(one.outer.seconds / TICK_SECONDS))
         if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
             chosen = encoding.chosen(solver, options)
-            assert objective(options, chosen, one.pipeline) == round(solver.objective_value)
+            assert objective(options, chosen, pipeline) == round(solver.objective_value)
             layout = layout_of(one.held, which[chosen])
             strategy = replace(strategy_of(one.outer.decisions), layout=layout, **_most_common(layout))
-            self.run.found(int(self.run.group_of_row[one.outer.row]), strategy, layout_cost(self.facts, strategy))
+            self.run.found(one.outer.group, strategy, layout_cost(self.facts, strategy))
 
-    def pipeline(self, one: _Outer) -> Pipeline:
+    def pipeline(self, decisions: Mapping[str, Any]) -> Pipeline:
         """The shape of a combination's pipeline."""
         return Pipeline(
-            pp=one.decisions["pp"],
-            vpp=one.decisions["vpp"],
-            num_microbatches=int(microbatches(self.facts, one.decisions)),
+            pp=decisions["pp"],
+            vpp=decisions["vpp"],
+            num_microbatches=int(microbatches(self.facts, decisions)),
             num_layers=self.facts.model.num_layers,
             num_leading=self.leading or 0,
         )
 
-    def most_layers(self, one: _Outer) -> int:
+    def most_layers(self, one: _Outer, cut: int) -> int:
         """How many layers a rank may hold in a step within the cut."""
-        cut, pipeline = self.cut(one), self.pipeline(one)
+        pipeline = one.pipeline
         if cut >= MAX_TICKS:
             return pipeline.num_layers
         rest = (cut + 1) * TICK_SECONDS - one.constant_seconds
         slowest = (pipeline.vpp * rest - pipeline.pp * one.mean_seconds) / max(pipeline.weight_of_slowest, 1)
         return min(int(max(slowest, 0.0) / one.layer_seconds), pipeline.num_layers)
+
+
+def _columns(alike: Sequence[_Outer]) -> dict[str, Any]:
+    """The decisions of combinations of one shape: arrays, but for what the shape says."""
+    shape = {"pp": alike[0].pipeline.pp, "vpp": alike[0].pipeline.vpp}
+    return {name: np.array([one.decisions[name] for one in alike]) for name in DECISIONS} | shape
 
 
 def _most_common(layout: Any) -> dict[str, Any]:

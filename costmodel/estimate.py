@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.layer import Array, Decisions, LayerParts, layer_parts
-from costmodel.layouts import IN_FULL, PER_RANK, contents_of, layout_cost, layout_passes, rank_decisions
+from costmodel.layouts import IN_FULL, PER_RANK, average_rank, contents_of, layout_cost, layout_passes, rank_decisions
 from costmodel.rank import RankBytes, rank_bytes, rank_host_bytes, whole_stages
 from costmodel.stages import Stages, every_stage
 from costmodel.step import (
@@ -127,21 +127,16 @@ def estimate(facts: Facts, strategy: Strategy) -> Estimate:
         strategy=strategy,
         num_microbatches=int(microbatches(facts, strategy.decisions())),
         step_seconds=sum(part.exposed_seconds for part in breakdown),
-        closed_form_seconds=_closed_form_seconds(facts, strategy),
+        closed_form_seconds=_closed_form_seconds(facts, strategy, ranks.held),
         breakdown=breakdown,
         ranks=_estimates(facts, strategy, ranks),
     )
 
 
-def _closed_form_seconds(facts: Facts, strategy: Strategy) -> float:
+def _closed_form_seconds(facts: Facts, strategy: Strategy, held: Stages) -> float:
     if strategy.layout:
         return layout_cost(facts, strategy).step_seconds
-    decisions = strategy.decisions()
-    return float(step_seconds(facts, decisions, every_stage(facts.model, **_where_layers_live(strategy))))
-
-
-def _where_layers_live(strategy: Strategy) -> dict[str, int]:
-    return {name: getattr(strategy, name) for name in ("pp", "vpp", "schedule", "vocabulary")}
+    return float(step_seconds(facts, strategy.decisions(), held))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,7 +178,8 @@ def _ranks_of(facts: Facts, strategy: Strategy) -> _Ranks:
         held = contents_of(strategy, facts.model).stages(facts, pp=strategy.pp)
         decisions = rank_decisions(strategy)
     else:
-        held, decisions = every_stage(facts.model, **_where_layers_live(strategy)), strategy.decisions()
+        where = {name: getattr(strategy, name) for name in ("pp", "vpp", "schedule", "vocabulary")}
+        held, decisions = every_stage(facts.model, **where), strategy.decisions()
     parts = layer_parts(facts, decisions)
     full = layer_parts(facts, strategy.decisions() | dict(zip(PER_RANK, IN_FULL, strict=True)))
     seconds = rank_seconds(facts, decisions, held, parts.total, full.total)
@@ -206,22 +202,22 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
     busy = {
         name: m * ranks.busy_seconds(name) for name in ("compute", "recompute", "tp", "cp", "ep", "offload", "host")
     }
-    parts = layer_parts(facts, decisions)
-    edges = float(ep_edge_seconds(every_stage(facts.model, **_where_layers_live(strategy)), parts))
+    whole = average_rank(facts, decisions)
+    edges = float(ep_edge_seconds(whole, layer_parts(facts, decisions)))
     exposed = busy | {
         "compute": busy["compute"] + m * float(edge.compute[slowest]),
         "tp": busy["tp"] + m * float(edge.communication[slowest]),
         "ep": busy["ep"] + edges,
         "host": busy["host"] + m * profile.microbatch_seconds + profile.step_seconds,
         "bubble": _waiting_seconds(facts, strategy, ranks),
-        "pp": _transfer_seconds(facts, strategy),
+        "pp": _transfer_seconds(facts, decisions, whole),
         **_ending(facts, ranks.decisions, ranks.held),
     }
     communication = {
         "tp": communication_alone(alone.tp_forward + alone.tp_backward) + m * float(edge.communication[slowest]),
         "cp": communication_alone(alone.cp_forward + alone.cp_backward),
         "ep": communication_alone(alone.ep_forward + alone.ep_backward) + edges,
-        "pp": _transfer_seconds(facts, replace(strategy, pp_overlap=False)),
+        "pp": _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole),
         "dp": _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.held)["dp"],
     }
     return tuple(
@@ -249,10 +245,9 @@ def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
     return played_waiting_seconds(facts, decisions, passes, float(ranks.seconds.max()), closed_form=closed_form)
 
 
-def _transfer_seconds(facts: Facts, strategy: Strategy) -> float:
-    decisions = strategy.decisions()
+def _transfer_seconds(facts: Facts, decisions: Decisions, whole: Stages) -> float:
     slices = microbatches(facts, decisions) * lookup(slices_seconds, facts, decisions)
-    return float(pp_seconds(facts, decisions, every_stage(facts.model, **_where_layers_live(strategy))) + slices)
+    return float(pp_seconds(facts, decisions, whole) + slices)
 
 
 def _ending(facts: Facts, decisions: Decisions, held: Stages) -> dict[str, float]:

@@ -22,7 +22,7 @@ from costmodel.pipeline import bubble_seconds, busy_seconds
 from costmodel.rank import microbatches_in_flight, rank_bytes, rank_host_bytes
 from costmodel.schedules import Passes
 from costmodel.spec import Model
-from costmodel.stages import Stages, excess
+from costmodel.stages import Stages, excess, layers_between, layers_of_each_kind
 from costmodel.step import (
     dp_seconds,
     ep_edge_seconds,
@@ -34,7 +34,7 @@ from costmodel.step import (
     rank_seconds,
     update_seconds,
 )
-from costmodel.strategy import Recompute, Strategy
+from costmodel.strategy import Recompute, StageLayout, Strategy
 from costmodel.tables import Facts, lookup, microbatches
 
 Ints = NDArray[np.int64]
@@ -68,7 +68,7 @@ class Contents:
 
     def stages(self, facts: Facts, *, pp: int) -> Stages:
         """The same as strategies of one rank: U = 1."""
-        every, _ = lookup(layers_of_each_kind, facts, {})
+        every, _ = layers_of_each_kind(facts.model)
         return Stages(
             rank=self.rank[:, None].astype(np.float64),
             layers=self.layers[:, None, :],
@@ -127,12 +127,6 @@ class LayoutCost:
 # --- contents ----------------------------------------------------------------------------------------------
 
 
-def layers_of_each_kind(model: Model) -> Array:
-    """All layers, and those of multi-token prediction alone, shape (2, K)."""
-    every = ((*model.layers, *model.mtp_layers), model.mtp_layers)
-    return np.array([[layers.count(kind) for kind in model.kinds] for layers in every], dtype=np.float64)
-
-
 def beside_layers(model: Model) -> float:
     """Layers that take as long as what the last chunk has beside its own: head and multi-token prediction."""
     num_mtp = len(model.mtp_layers)
@@ -177,30 +171,33 @@ def full_by_chunk(num_full: int, sizes: Sequence[int]) -> tuple[int, ...]:
 
 def contents_of(strategy: Strategy, model: Model) -> Contents:
     """What the ranks of a strategy with a layout hold: A = pp."""
-    assert strategy.layout is not None
-    layout, pp, vpp = strategy.layout, strategy.pp, strategy.vpp
-    sizes = np.array(layout.layers).reshape(vpp, pp)
-    ends = np.cumsum(layout.layers)
-    kinds = {kind: position for position, kind in enumerate(model.kinds)}
-    layers, full = np.zeros((pp, len(kinds))), np.zeros((pp, len(kinds)))
-    for rank in range(pp):
-        in_full = full_by_chunk(layout.full_layers[rank], layout.layers[rank::pp])
-        for chunk, stage in enumerate(range(rank, pp * vpp, pp)):
-            own = model.layers[ends[stage] - layout.layers[stage] : ends[stage]]
-            for position, layer in enumerate(own):
-                layers[rank, kinds[layer]] += 1
-                full[rank, kinds[layer]] += position < in_full[chunk]
+    layers, full = (each.reshape(strategy.vpp, strategy.pp, -1).sum(axis=0) for each in _of_each_stage(strategy, model))
+    sizes = np.array(_layout(strategy).layers).reshape(strategy.vpp, strategy.pp).T
     mtp = np.zeros_like(layers)
-    for layer in model.mtp_layers:
-        mtp[-1, kinds[layer]] += 1
+    mtp[-1] = layers_of_each_kind(model)[1]
     return Contents(
-        rank=np.arange(pp),
+        rank=np.arange(strategy.pp),
         layers=layers + mtp,
         mtp_layers=mtp,
         full_layers=full,
-        largest_chunk=sizes.max(axis=0).astype(np.float64),
-        excess=np.array([excess(tuple(sizes[:, rank].tolist()), rank=rank, pp=pp) for rank in range(pp)]),
+        largest_chunk=sizes.max(axis=1).astype(np.float64),
+        excess=np.array([excess(tuple(own), rank=rank, pp=strategy.pp) for rank, own in enumerate(sizes.tolist())]),
     )
+
+
+def _of_each_stage(strategy: Strategy, model: Model) -> tuple[Array, Array]:
+    """Layers of each kind of every virtual stage, and those of them that are recomputed in full: (pp * vpp, K)."""
+    layout, pp = _layout(strategy), strategy.pp
+    sizes = np.array(layout.layers)
+    ends = sizes.cumsum()
+    in_full = [full_by_chunk(layout.full_layers[rank], layout.layers[rank::pp]) for rank in range(pp)]
+    starts = ends - sizes
+    return layers_between(model, starts, ends), layers_between(model, starts, starts + np.array(in_full).T.ravel())
+
+
+def _layout(strategy: Strategy) -> StageLayout:
+    assert strategy.layout is not None
+    return strategy.layout
 
 
 # --- costs -------------------------------------------------------------------------------------------------
@@ -310,37 +307,23 @@ def layout_cost(facts: Facts, strategy: Strategy) -> LayoutCost:
 
 def rank_decisions(strategy: Strategy) -> dict[str, Any]:
     """The decisions of a strategy with a layout, those of single ranks in arrays."""
-    assert strategy.layout is not None
+    layout = _layout(strategy)
     own = {
-        "recompute": np.array(strategy.layout.recompute, dtype=np.int64),
-        "activation_offload": np.array(strategy.layout.activation_offload, dtype=bool),
+        "recompute": np.array(layout.recompute, dtype=np.int64),
+        "activation_offload": np.array(layout.activation_offload, dtype=bool),
     }
     return strategy.decisions() | own
 
 
 def layout_passes(facts: Facts, strategy: Strategy) -> Passes:
     """The passes of every virtual stage of a strategy with a layout, shape (pp * vpp,)."""
-    assert strategy.layout is not None
-    layout, decisions, pp = strategy.layout, strategy.decisions(), strategy.pp
-    kinds = {kind: position for position, kind in enumerate(facts.model.kinds)}
-    modes = dict.fromkeys([*zip(layout.recompute, layout.activation_offload, strict=True), IN_FULL])
-    parts = {mode: layer_parts(facts, {**decisions, **dict(zip(PER_RANK, mode, strict=True))}) for mode in modes}
-    forward, weight, total = (np.zeros(len(layout.layers)) for _ in range(3))
-    in_full = [full_by_chunk(layout.full_layers[rank], layout.layers[rank::pp]) for rank in range(pp)]
-    first = 0
-    for stage, num in enumerate(layout.layers):
-        layers = [*facts.model.layers[first : first + num]]
-        first += num
-        layers += facts.model.mtp_layers if stage == len(layout.layers) - 1 else ()
-        chunk, rank = divmod(stage, pp)
-        for position, layer in enumerate(layers):
-            kind = kinds[layer]
-            is_full = position < in_full[rank][chunk]
-            own = parts[IN_FULL if is_full else (layout.recompute[rank], layout.activation_offload[rank])]
-            forward[stage] += own.forward[kind]
-            weight[stage] += own.weight[kind]
-            total[stage] += own.total[kind]
-    return passes_of(facts, decisions, forward, weight, total)
+    decisions = strategy.decisions()
+    plain, of_ranks = layer_parts(facts, decisions), layer_parts(facts, rank_decisions(strategy)).total
+    full_layer = layer_parts(facts, decisions | dict(zip(PER_RANK, IN_FULL, strict=True))).total
+    layers, full = _of_each_stage(strategy, facts.model)
+    layers[-1] += layers_of_each_kind(facts.model)[1]
+    total = ((layers - full) * np.tile(of_ranks, (strategy.vpp, 1))).sum(axis=-1) + full @ full_layer
+    return passes_of(facts, decisions, layers @ plain.forward, layers @ plain.weight, total)
 
 
 IN_FULL = (Recompute.FULL, False)
@@ -353,7 +336,7 @@ def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
     """A rank that holds its share of everything: no layout has a slowest rank that is faster."""
     pp = np.asarray(decisions["pp"])
     share = (1.0 / pp)[..., None]
-    every, mtp = lookup(layers_of_each_kind, facts, {})
+    every, mtp = layers_of_each_kind(facts.model)
     layers = share[..., None] * every
     return Stages(
         rank=np.zeros_like(share),

@@ -246,6 +246,19 @@ def _order(model: _Same) -> _Order:
     )
 
 
+def layers_between(model: Model, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Layers of each kind from some positions in the model to others, one row each: (S, K)."""
+    before = _order(_Same(model)).before
+    return np.asarray(before[ends] - before[starts], dtype=np.float64)
+
+
+def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """All layers, those of multi-token prediction included, and these alone; shape (K,) each."""
+    order = _order(_Same(model))
+    mtp = order.mtp.astype(np.float64)
+    return order.before[-1] + mtp, mtp
+
+
 @lru_cache(maxsize=8192)
 def _ranks(
     model: _Same, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
@@ -304,10 +317,10 @@ def virtual_stage_layers(
     vocabulary: int = Vocabulary.ENDS,
 ) -> NDArray[np.float64]:
     """Layers of each kind of each virtual stage of one strategy in model order, MTP on the last: (pp * vpp, K)."""
-    before, mtp = _layers_before(model.layers, model.kinds), _layers_before(model.mtp_layers, model.kinds)[-1]
+    order = _order(_Same(model))
     layout = _Layout(pp=pp, vpp=vpp, schedule=schedule, vocabulary=vocabulary)
-    layers = layout.layers_of_each_kind(before, mtp_layers=int(mtp.sum()), head_layers=head_layers(model))
-    layers[-1] += mtp
+    layers = layout.layers_of_each_kind(order.before, mtp_layers=int(order.mtp.sum()), head_layers=order.head_layers)
+    layers[-1] += order.mtp
     return layers.astype(np.float64)
 
 
@@ -343,7 +356,7 @@ def _stages(
 ) -> Stages:
     pp, vpp, schedule, vocabulary = np.broadcast_arrays(*map(np.asarray, decisions))
     same = _Same(model)
-    before, mtp = _order(same).before, _order(same).mtp
+    every, mtp = layers_of_each_kind(model)
     layouts = [
         _Layout(pp=int(p), vpp=int(v), schedule=int(s), vocabulary=int(o))
         for p, v, s, o in zip(pp.flat, vpp.flat, schedule.flat, vocabulary.flat, strict=True)
@@ -362,5 +375,5 @@ def _stages(
         full_layers=np.zeros_like(layers),
         largest_chunk=padded[..., 3],
         excess=padded[..., 4],
-        all_layers=np.broadcast_to((before[-1] + mtp).astype(np.float64), (*pp.shape, before.shape[1])),
+        all_layers=np.broadcast_to(every, (*pp.shape, len(every))),
     )

@@ -244,9 +244,12 @@ def read_config(path: str | Path) -> Model:
         If the file cannot be read, is not one JSON object, or describes a model that is not supported.
     """
     file = Path(path)
-    mapping = read_mapping(file)
-    name = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return model_from_config(mapping, where="model", name=name, source=str(file))
+    return model_from_config(read_mapping(file), where="model", name=model_name(file), source=str(file))
+
+
+def model_name(file: Path) -> str:
+    """What the model of a file is called."""
+    return file.resolve().parent.name if file.name == "config.json" else file.stem
 
 
 def model_from_config(

@@ -21,9 +21,10 @@ from costmodel.validation import shown
 from planner.candidates import Ints, Tabulator, capacity, memory_alone
 from planner.clock import Clock
 from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, plan
-from planner.problem import Problem, SearchLimits, StageChoice, decision_value
+from planner.problem import Problem, SearchLimits, StageChoice
 from planner.search import ROUNDING_BOUND_SECONDS, Outcome, search
 from planner.space import SEARCH_BOUNDS, Space, build_space, divisors, problem_rules, strategy_of
+from planner.values import decision_value
 
 ENDLESS_BYTES = 1e18
 """Memory that no strategy fills."""

@@ -211,6 +211,9 @@ class Job:
         What is as small as possible: the time of one step, or of the whole training with its failures and checkpoints.
     top
         How many plans to report.
+    strategy
+        A strategy that is given, such as ``{tp: 8, pp: 4, layout: {layers: [3, 4, 4, 3]}}``: what ``planner estimate``
+        costs and ``planner compare`` starts from; ``planner plan`` does not look at it.
     variants
         Of which kind: ``groups``, the best one of each combination of tp, cp, pp, dp and ep, or ``all``, the best
         strategies whatever they have in common.
@@ -224,5 +227,6 @@ class Job:
     )
     search: Annotated[SearchSection, BeforeValidator(_empty_if_null)] = field(default_factory=SearchSection)
     objective: Literal["step_time", "total_time"] = "step_time"
+    strategy: Entries = field(default_factory=dict)
     top: Annotated[Count, Field(le=1000)] = 1
     variants: Literal["groups", "all"] = "groups"

@@ -23,10 +23,12 @@ from costmodel.tables import Facts, num_microbatches
 from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from costmodel.validation import shown
 from planner.calibration.intervals import Interval, noise_fraction, step_interval
+from planner.given import stage_layout
 from planner.listing import Listed, listed
-from planner.problem import MAX_DEGREE, Problem, decision_value
+from planner.problem import Problem
 from planner.schedule import CheckpointSchedule, schedule_checkpoints
 from planner.space import build_space, problem_rules
+from planner.values import MAX_DEGREE, decision_value
 
 if TYPE_CHECKING:
     from planner.search import Outcome
@@ -55,14 +57,12 @@ class Plan:
         FLOP/s of one device: what the model needs; recomputed forward passes added.
     mfu, hfu
         The same over the peak; the report's conventions say which.
-    memory_bytes, host_memory_bytes
-        What one device has: its own memory, and its share of the host's.
     interval
         Where its measured step time lies, by the errors on comparable measured runs.
     noise_fraction
         How much slower another plan of the job must be predicted to be told apart from this one.
-    cluster
-        The devices that it uses.
+    facts
+        What is trained, and on what: the cluster is the devices that the plan uses.
     checkpoint_seconds
         Training time that they lose per checkpoint.
     """
@@ -74,17 +74,30 @@ class Plan:
     hardware_flops_per_second_per_device: float
     mfu: float
     hfu: float
-    memory_bytes: float
-    host_memory_bytes: float
     interval: Interval
     noise_fraction: float
-    cluster: Cluster
+    facts: Facts
     checkpoint_seconds: float
 
     @property
     def strategy(self) -> Strategy:
         """The decisions."""
         return self.estimate.strategy
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices that it uses."""
+        return self.facts.cluster
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory of one device."""
+        return self.cluster.device.memory_bytes
+
+    @property
+    def host_memory_bytes(self) -> float:
+        """One device's share of its host's memory."""
+        return self.cluster.device.host_memory_bytes
 
     @property
     def step_seconds(self) -> float:
@@ -264,7 +277,7 @@ def plan(problem: Problem) -> PlanReport:
     conventions = _conventions(problem.facts)
     even = outcome.even or (None,) * len(outcome.strategies)
     plans = [
-        min((_plan(problem, each, conventions) for each in pair if each), key=lambda one: one.step_seconds)
+        min((evaluate(problem, each, conventions) for each in pair if each), key=lambda one: one.step_seconds)
         for pair in zip(outcome.strategies, even, strict=True)
     ]
     return PlanReport(
@@ -291,18 +304,21 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
         says, else: ``dp`` takes the devices that the other degrees leave, ``group`` is ``pp`` where ``vpp`` is above 1,
         the other degrees are 1; sequence
         parallelism is on where ``tp`` is above 1, optimizer states are sharded where weights have replicas
-        (``dp * cp`` above 1); everything else is off.
+        (``dp * cp`` above 1); everything else is off. What the job itself gives as ``strategy`` comes before
+        ``search.pin``.
 
     Raises
     ------
     SpecError
         If a name or a value is wrong, or if the strategy is so far from the job that it has no cost.
     """
-    given = {**problem.search.pin, **_checked(decisions)}
+    given = {**problem.search.pin, **problem.given.decisions, **_checked(decisions)}
     strategy = complete(problem.facts, given, problem.search.max_devices)
     _require_cost(problem.facts, strategy)
+    if problem.given.layout is not None:
+        strategy = replace(strategy, layout=stage_layout(problem.given.layout, strategy, problem.facts.model))
     conventions = _conventions(problem.facts)
-    estimated = _plan(problem, strategy, conventions)
+    estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(
         problem=problem,
         model=_model_summary(problem.facts, conventions),
@@ -316,8 +332,9 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
 # --- one plan ----------------------------------------------------------------------------------------------
 
 
-def _plan(problem: Problem, strategy: Strategy, conventions: Conventions) -> Plan:
-    facts = problem.facts
+def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | None = None) -> Plan:
+    """All that follows from one strategy; the report's conventions by default."""
+    facts, conventions = problem.facts, conventions or _conventions(problem.facts)
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)
     used = replace(facts, cluster=_used(problem, strategy))
@@ -339,11 +356,9 @@ def _plan(problem: Problem, strategy: Strategy, conventions: Conventions) -> Pla
         hardware_flops_per_second_per_device=hardware_flops,
         mfu=float(utilization_fraction(model_flops, peak_flops=conventions.peak_flops)),
         hfu=float(utilization_fraction(hardware_flops, peak_flops=conventions.peak_flops)),
-        memory_bytes=facts.cluster.device.memory_bytes,
-        host_memory_bytes=facts.cluster.device.host_memory_bytes,
         interval=step_interval(used.model, used.cluster, step_seconds=estimated.step_seconds),
         noise_fraction=noise_fraction(used.model, used.cluster),
-        cluster=used.cluster,
+        facts=used,
         checkpoint_seconds=reliability.checkpoint_seconds,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -12,22 +12,31 @@ from typing import Any, Literal, TypeVar, cast
 
 from constraints.limits import Bound
 from constraints.listing import Listing
-from costmodel import catalog, description, huggingface
+from costmodel import catalog, config_json, description, huggingface
 from costmodel import reliability as formulas
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.parameters import mtp_parameters, parameters
 from costmodel.software import equip
 from costmodel.spec import Cluster, Device, Model, Precision, RecoveryLevel, Reliability, Software, Workload
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES
+from costmodel.strategy import DECISIONS
 from costmodel.tables import Facts
 from costmodel.validation import build, shown
 from planner.bounds import read_bound, read_condition
 from planner.document import apply_override, mapping_from_python, read_mapping, split_assignment
-from planner.job import MOFA_RECOVERY, ClusterSection, Job, ReliabilitySection, SearchSection, TrainingSection
+from planner.given import Given, read_given
+from planner.job import (
+    MOFA_RECOVERY,
+    ClusterSection,
+    Job,
+    Reference,
+    ReliabilitySection,
+    SearchSection,
+    TrainingSection,
+)
 from planner.listing import read_listing
+from planner.values import decision_text, decision_value
 
 GIB_BYTES = 2**30
-MAX_DEGREE = 10**9
 MAX_ALLOWED_VALUES = 10_000
 PROBABILITY_TOLERANCE = 1e-6
 CHECKPOINT_ENTRIES = ("device_to_host_bandwidth", "disk_write_bandwidth", "asynchronous_checkpoints")
@@ -120,6 +129,11 @@ class Problem:
         dp and ep), or are the best whatever they have in common (``all``).
     checkpoints_follow
         Whether the cost of a checkpoint follows from the devices' bandwidths, so that fewer devices take longer.
+    given
+        The strategy that the job gives, to be estimated or compared.
+    document
+        The job as plain data that needs no other file, with all overrides: what :func:`load` reads again. Lists of
+        candidates are not in it.
     """
 
     name: str
@@ -132,6 +146,8 @@ class Problem:
     sources: tuple[Path, ...] = ()
     variants: Literal["groups", "all"] = "groups"
     checkpoints_follow: bool = False
+    given: Given = field(default_factory=Given)
+    document: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 def load(job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem:
@@ -164,12 +180,14 @@ def _problem(
     job = build(Job, document, "")
     workload = _workload(job.training)
     device = device_path(job.cluster.device, folder)
-    cluster = _cluster(job.cluster, device)
+    entry = job.cluster.device if device is None else read_mapping(device)
+    cluster = _cluster(job.cluster, entry)
     _require_peak(workload.precision, cluster.device)
     _require_devices(job)
     config = None if isinstance(job.model, Mapping) else config_path(job.model, folder)
+    model = job.model if config is None else dict(config_json.read_mapping(config))
     listing = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
-    facts = Facts(model=_model(job.model, config), cluster=cluster, workload=workload)
+    facts = Facts(model=_model(model, config), cluster=cluster, workload=workload)
     recovery = _recovery(job.reliability)
     return Problem(
         name=name,
@@ -182,7 +200,17 @@ def _problem(
         variants=job.variants,
         checkpoints_follow=job.reliability.checkpoint_seconds is None,
         sources=(*sources, *(path for path in (config, device, listing) if path)),
+        given=read_given(job.strategy),
+        document=_self_contained(document, model, entry),
     )
+
+
+def _self_contained(document: Mapping[str, Any], model: Reference, device: Reference) -> dict[str, Any]:
+    """A job with the contents of its files instead of their paths."""
+    search = {name: value for name, value in (document.get("search") or {}).items() if name != "candidates"}
+    if isinstance(model, Mapping) and "text_config" in model:
+        model = {**model, "model_type": model.get("model_type", model["text_config"].get("model_type"))}
+    return {**document, "model": model, "cluster": {**document["cluster"], "device": device}, "search": search}
 
 
 # --- model -------------------------------------------------------------------------------------------------
@@ -190,7 +218,8 @@ def _problem(
 
 def read_model(name: str, folder: Path = Path()) -> Model:
     """A model by its catalog name or by the path of its ``config.json``, relative to ``folder``."""
-    return _model(name, config_path(name, folder))
+    path = config_path(name, folder)
+    return catalog.model(name) if path is None else huggingface.read_config(path)
 
 
 def config_path(name: str, folder: Path) -> Path | None:
@@ -220,12 +249,14 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _model(model: str | dict[str, Any], config: Path | None) -> Model:
-    if isinstance(model, Mapping):
-        if "model_type" in model:
-            return huggingface.model_from_config(model, "model", "inline", "job file")
-        return description.model_from_entry(model, "model", "inline")
-    return catalog.model(model) if config is None else huggingface.read_config(config)
+def _model(model: Reference, config: Path | None) -> Model:
+    if isinstance(model, str):
+        return catalog.model(model)
+    if config is not None:
+        return huggingface.model_from_config(model, "model", huggingface.model_name(config), str(config))
+    if "model_type" in model:
+        return huggingface.model_from_config(model, "model", "inline", "job file")
+    return description.model_from_entry(model, "model", "inline")
 
 
 # --- cluster -----------------------------------------------------------------------------------------------
@@ -242,8 +273,8 @@ def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
     return None
 
 
-def _cluster(section: ClusterSection, path: Path | None) -> Cluster:
-    device = _device(section.device) if path is None else build(Device, read_mapping(path), "cluster.device")
+def _cluster(section: ClusterSection, entry: Reference) -> Cluster:
+    device = _device(entry)
     changes: dict[str, Any] = {
         "devices_per_node": section.devices_per_node,
         "networks": section.networks,
@@ -261,7 +292,7 @@ def _cluster(section: ClusterSection, path: Path | None) -> Cluster:
     return Cluster(device=device, num_devices=section.num_devices)
 
 
-def _device(entry: str | Mapping[str, Any]) -> Device:
+def _device(entry: Reference) -> Device:
     device = _from_catalog(Device, entry, catalog.device, catalog.devices(), "cluster.device")
     if isinstance(entry, str) or "sources" in entry:
         return device
@@ -486,52 +517,6 @@ def _decision_name(name: str, where: str) -> str:
     if name not in DECISIONS:
         raise SpecError(f"{where}.{shown(name)[1:-1]}", "no such decision.", did_you_mean(name, DECISIONS))
     return name
-
-
-def decision_value(name: str, value: object, where: str) -> int:
-    """
-    One value of a decision as a number.
-
-    >>> decision_value("recompute", "full", "search.pin.recompute"), decision_value("dp_overlap", True, "example")
-    (<Recompute.FULL: 2>, 1)
-    """
-    if name in ENUMS:
-        return _enum_value(name, value, where)
-    if name in FLAGS:
-        if not isinstance(value, bool) and value not in (0, 1):
-            raise SpecError(where, f"expected true or false, got {shown(value)}.")
-        return int(bool(value))
-    whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    if isinstance(whole, bool) or not isinstance(whole, int):
-        raise SpecError(where, f"expected a whole number, got {shown(value)}.")
-    if not 1 <= whole <= MAX_DEGREE:
-        raise SpecError(where, f"must be from 1 to {MAX_DEGREE}, got {shown(value)}.")
-    return whole
-
-
-def decision_text(name: str, value: int) -> str:
-    """
-    A decision's value as job files spell it.
-
-    >>> decision_text("sharding", 1), decision_text("tp_overlap", 1), decision_text("tp", 8)
-    ('optimizer', 'true', '8')
-    """
-    if name in ENUMS:
-        return ENUMS[name](value).text
-    return str(bool(value)).lower() if name in FLAGS else str(value)
-
-
-def _enum_value(name: str, value: object, where: str) -> int:
-    if isinstance(value, ENUMS[name]):
-        return value
-    known = [member.text for member in ENUMS[name]] + list(MODULES if name == "recompute" else ())
-    try:
-        return ENUMS[name].named(value if isinstance(value, str) else "")
-    except KeyError:
-        hint = did_you_mean(value, known) if isinstance(value, str) else ""
-        joined = " (the latter may be joined by +)" if name == "recompute" else ""
-        problem = f"expected one of {', '.join(known)}{joined}, got {shown(value)}."
-        raise SpecError(where, problem, hint if "mean" in hint else "") from None
 
 
 def split_overrides(assignments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, sentence
 from costmodel.strategy import DEGREES
-from planner.problem import decision_text
 from planner.report.section import Section
 from planner.report.wording import count, gib
+from planner.values import decision_text
 
 if TYPE_CHECKING:
     from constraints.conflict import Conflict, Size

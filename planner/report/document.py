@@ -154,6 +154,7 @@ def setting_document(report: PlanReport | EstimateReport) -> Plain:
             "max_devices": problem.search.max_devices,
             "max_bubble_fraction": problem.search.max_bubble_fraction,
             "sources": [str(path) for path in problem.sources],
+            "document": dict(problem.document),
         },
         "model": asdict(report.model),
         "cluster": _cluster(problem.facts),

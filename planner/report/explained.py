@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from costmodel.tables import microbatches
 from planner.explain import Binding, Explanation
-from planner.problem import decision_text
 from planner.report.document import (
     FORMAT_VERSION,
     Plain,
@@ -18,6 +17,7 @@ from planner.report.document import (
     setting_document,
     strategy_document,
 )
+from planner.values import decision_text
 
 if TYPE_CHECKING:
     from costmodel.strategy import Strategy

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from planner.explain import Binding, Explanation, Kind
-from planner.problem import StageChoice, decision_text
+from planner.problem import StageChoice
 from planner.report.conflicts import conflict_sections, missing_notes, strategy_text
 from planner.report.section import Section
 from planner.report.sections import closest_sections, memory_section, sections, setting_section, strategies_section
 from planner.report.wording import NOTHING, gib, seconds
+from planner.values import decision_text
 
 if TYPE_CHECKING:
     from planner.plan import EstimateReport, Plan, PlanReport

@@ -13,9 +13,9 @@ from costmodel import step
 from costmodel.strategy import Sharding
 from planner.candidates import memory_alone
 from planner.explanation import explain
-from planner.problem import decision_value
 from planner.search import Status, search
 from planner.space import build_space, sequence_is_split_where_it_can_be
+from planner.values import decision_value
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of

@@ -10,10 +10,11 @@ from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from planner.listing import MAX_ROWS, listed, read_listing
 from planner.plan import plan
-from planner.problem import decision_value, load
+from planner.problem import load
 from planner.report import render
 from planner.search import Status, search
 from planner.space import build_space
+from planner.values import decision_value
 from tests.builders_problem import a_problem, limits_of
 from tests.planner.test_job import a_job
 

@@ -1,0 +1,56 @@
+"""One value of a decision: between what people write and the numbers of the cost model."""
+
+from __future__ import annotations
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.strategy import ENUMS, FLAGS, MODULES
+from costmodel.validation import shown
+
+MAX_DEGREE = 10**9
+"""Far above every degree that a cluster allows."""
+
+
+def decision_value(name: str, value: object, where: str) -> int:
+    """
+    One value of a decision as a number.
+
+    >>> decision_value("recompute", "full", "search.pin.recompute"), decision_value("dp_overlap", True, "example")
+    (<Recompute.FULL: 2>, 1)
+    """
+    if name in ENUMS:
+        return _enum_value(name, value, where)
+    if name in FLAGS:
+        if not isinstance(value, bool) and value not in (0, 1):
+            raise SpecError(where, f"expected true or false, got {shown(value)}.")
+        return int(bool(value))
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(whole, bool) or not isinstance(whole, int):
+        raise SpecError(where, f"expected a whole number, got {shown(value)}.")
+    if not 1 <= whole <= MAX_DEGREE:
+        raise SpecError(where, f"must be from 1 to {MAX_DEGREE}, got {shown(value)}.")
+    return whole
+
+
+def decision_text(name: str, value: int) -> str:
+    """
+    A decision's value as job files spell it.
+
+    >>> decision_text("sharding", 1), decision_text("tp_overlap", 1), decision_text("tp", 8)
+    ('optimizer', 'true', '8')
+    """
+    if name in ENUMS:
+        return ENUMS[name](value).text
+    return str(bool(value)).lower() if name in FLAGS else str(value)
+
+
+def _enum_value(name: str, value: object, where: str) -> int:
+    if isinstance(value, ENUMS[name]):
+        return value
+    known = [member.text for member in ENUMS[name]] + list(MODULES if name == "recompute" else ())
+    try:
+        return ENUMS[name].named(value if isinstance(value, str) else "")
+    except KeyError:
+        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        joined = " (the latter may be joined by +)" if name == "recompute" else ""
+        problem = f"expected one of {', '.join(known)}{joined}, got {shown(value)}."
+        raise SpecError(where, problem, hint if "mean" in hint else "") from None

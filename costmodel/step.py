@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -672,6 +673,25 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     return ideal_seconds(facts, ideal, held, slowest, all_ranks_seconds(facts, ideal, held, layer))
 
 
+def mode_lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """
+    A step time that no choice of overlaps undercuts: :func:`lower_bound_seconds` with the other features as they are.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    decisions
+        All but the overlaps, which are ignored.
+    """
+    choices = np.array(list(product([False, True], repeat=len(LAYER_OVERLAPS)))).T
+    overlaps = {name: _leading(each, decisions) for name, each in zip(LAYER_OVERLAPS, choices, strict=True)}
+    layer, held = layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0), different_ranks(facts, decisions)
+    slowest = rank_seconds(facts, decisions, held, layer).max(axis=-1)
+    every = all_ranks_seconds(facts, decisions, held, layer)
+    return _least_seconds(facts, decisions, held, slowest, every, update_seconds(facts, decisions, held).max(axis=-1))
+
+
 def ideal_layer_seconds(facts: Facts, ideal: Decisions) -> Array:
     """A layer of each kind without recomputation and offloading, each communication by the faster of its two ways."""
     parts = layer_parts(facts, {**ideal, **dict.fromkeys(LAYER_OVERLAPS, _leading([False, True], ideal))})
@@ -683,23 +703,30 @@ def ideal_layer_seconds(facts: Facts, ideal: Decisions) -> Array:
 
 def ideal_seconds(facts: Facts, ideal: Decisions, held: Stages, slowest: Array, every: Array) -> Array:
     """The bound of a step whose slowest rank and all of whose ranks take given seconds per micro-batch at least."""
-    on_or_off = _leading([False, True], ideal)
-    bubble = bubble_seconds(slowest, every, vpp=ideal["vpp"])
     states = {
         "sharding": _leading([Sharding.NONE, Sharding.OPTIMIZER, Sharding.WEIGHTS], ideal),
-        "optimizer_offload": on_or_off[:, None],
+        "optimizer_offload": _leading([False, True], ideal)[:, None],
     }
+    update = update_seconds(facts, {**ideal, **states}, held).max(axis=-1).min(axis=(0, 1))
+    return _least_seconds(facts, ideal, held, slowest, every, update)
+
+
+def _least_seconds(
+    facts: Facts, decisions: Decisions, held: Stages, slowest: Array, every: Array, update: Array
+) -> Array:
+    """The step without data-parallel communication, transfers between ranks by the faster of their two ways."""
+    bubble = bubble_seconds(slowest, every, vpp=decisions["vpp"])
     return np.asarray(
-        busy_seconds(slowest, num_microbatches=microbatches(facts, ideal))
-        + np.where(np.isin(ideal["schedule"], WHOLE_BACKWARD), bubble, 0.0)
-        + fill_seconds(facts, ideal)
-        + pp_seconds(facts, {**ideal, "pp_overlap": on_or_off}, held).min(axis=0)
-        + update_seconds(facts, {**ideal, **states}, held).max(axis=-1).min(axis=(0, 1))
+        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
+        + np.where(np.isin(decisions["schedule"], WHOLE_BACKWARD), bubble, 0.0)
+        + fill_seconds(facts, decisions)
+        + pp_seconds(facts, {**decisions, "pp_overlap": _leading([False, True], decisions)}, held).min(axis=0)
+        + update
         + facts.cluster.device.profile.step_seconds
     )
 
 
-def _leading(values: list[Any], decisions: Decisions) -> NDArray[Any]:
+def _leading(values: Any, decisions: Decisions) -> NDArray[Any]:
     """Values on an axis in front of those of the degrees."""
     return np.array(values).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
 

@@ -8,7 +8,7 @@ may be scalars (one strategy) or arrays that broadcast against each other (a tab
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from math import prod
@@ -24,6 +24,9 @@ Result = TypeVar("Result")
 WORTH_A_TABLE = 256
 """Strategies from which on a table pays for its lookup; a matter of speed only."""
 
+MOST_COMBINATIONS = 2**16
+"""Combinations of one quantity after which its table begins anew; a matter of memory only."""
+
 MOST_MADE = 1024
 """Quantities of single strategies that are kept; a matter of memory only."""
 
@@ -37,14 +40,16 @@ class Facts:
     ----------
     model, cluster, workload
         The records.
-    made
-        What :func:`lookup` computed of them for single strategies: a step asks for the same quantities several times.
+    made, tables
+        What :func:`lookup` computed of them, for single strategies and for many: a step asks for the same quantities
+        several times, and a search for the same combinations in each of its batches.
     """
 
     model: Model
     cluster: Cluster
     workload: Workload
     made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    tables: dict[Any, _Table] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @cache
@@ -84,25 +89,90 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
     """
     The same values as :func:`tabulate`, computed once for each combination of the quantity's own decisions.
 
-    Where many strategies share few combinations, the quantity's table is computed and looked up. The result may be an
-    array or a dataclass of arrays, whose first axes are those of the decisions.
+    Where many strategies share few combinations, the quantity's table is computed, kept with the facts, and looked up.
+    The result may be an array or a dataclass of arrays, whose first axes are those of the decisions.
     """
-    fact_names, decision_names = signature(quantity)
+    _, decision_names = signature(quantity)
     given = [_decision(facts, decisions, name) for name in decision_names]
     if all(isinstance(value, int) for value in given):
         return _made(quantity, facts, decisions, (quantity, *given))
-    arguments = {name: np.asarray(value) for name, value in zip(decision_names, given, strict=True)}
-    shapes = {value.shape for value in arguments.values() if value.ndim}
-    radices = [int(value.max(initial=0)) + 1 for value in arguments.values()]
-    if len(shapes) != 1 or prod(next(iter(shapes))) < WORTH_A_TABLE or prod(radices) > np.iinfo(np.int64).max:
+    columns = [np.asarray(value) for value in given]
+    shapes = {column.shape for column in columns if column.ndim}
+    if len(shapes) != 1:
         return tabulate(quantity, facts, decisions)
-    key = np.zeros(next(iter(shapes)), dtype=np.int64)
-    for value, radix in zip(arguments.values(), radices, strict=True):
-        key = key * radix + value
-    _, index, inverse = np.unique(key.ravel(), return_index=True, return_inverse=True)
-    axes = {name: value.ravel()[index] if value.ndim else value for name, value in arguments.items()}
-    table = quantity(*(getattr(facts, name) for name in fact_names), **axes)
-    return cast(Result, _take(table, inverse.reshape(key.shape)))
+    shape = next(iter(shapes))
+    table = facts.tables.get(quantity)
+    found = table.find(columns) if table else None
+    if table is None or found is None:
+        if prod(shape) < WORTH_A_TABLE:
+            return tabulate(quantity, facts, decisions)
+        table = _extended(table, quantity, facts, [np.broadcast_to(column, shape).ravel() for column in columns])
+        if table is None:
+            return tabulate(quantity, facts, decisions)
+        facts.tables[quantity] = table
+        found = table.find(columns)
+        assert found is not None, "a table was extended by all that is looked up"
+    return cast(Result, _take(table.values, np.broadcast_to(found, shape)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """
+    A quantity by combinations of its decisions.
+
+    Parameters
+    ----------
+    columns
+        Values of each decision, shape (decisions, N), in the order of the keys.
+    radices
+        One more than the largest value of each decision.
+    keys
+        The combinations as mixed-radix numbers, ascending, shape (N,).
+    values
+        Of each combination: an array or a dataclass of arrays with N entries on the first axis; without axes where all
+        have the same.
+    """
+
+    columns: NDArray[np.int64]
+    radices: tuple[int, ...]
+    keys: NDArray[np.int64]
+    values: Any
+
+    def find(self, columns: Sequence[NDArray[Any]]) -> NDArray[np.int64] | None:
+        """Where combinations stand, None if one of them is not in the table."""
+        if any(column.max(initial=0) >= radix for column, radix in zip(columns, self.radices, strict=True)):
+            return None
+        keys = _keys(columns, self.radices)
+        position = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return position if (self.keys[position] == keys).all() else None
+
+
+def _keys(columns: Iterable[NDArray[Any]], radices: Iterable[int]) -> Any:
+    key: Any = np.int64(0)
+    for column, radix in zip(columns, radices, strict=True):
+        key = key * radix + column
+    return key
+
+
+def _extended(
+    table: _Table | None, quantity: Callable[..., Any], facts: Facts, columns: Sequence[NDArray[Any]]
+) -> _Table | None:
+    """
+    A table with more combinations, a new one where it was full; None if its keys do not fit into 64 bits.
+
+    All of them are computed together: the number of a pipeline's different ranks is an axis that a result shares.
+    """
+    every = np.stack(columns).astype(np.int64)
+    if table is not None and len(table.keys) < MOST_COMBINATIONS:
+        every = np.concatenate([table.columns, every], axis=1)
+    radices = tuple(int(column.max(initial=0)) + 1 for column in every)
+    if prod(radices) > np.iinfo(np.int64).max:
+        return None
+    keys, first = np.unique(_keys(every, radices), return_index=True)
+    every = every[:, first]
+    names = signature(quantity)[1]
+    given = {name: column.astype(kind.dtype) for name, column, kind in zip(names, every, columns, strict=True)}
+    return _Table(every, radices, keys, tabulate(quantity, facts, given))
 
 
 def _made(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], key: tuple[Any, ...]) -> Result:

@@ -17,7 +17,14 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.encoding import Candidates, Capacity, bytes_to_mebibytes, capacity_mebibytes, seconds_to_ticks
+from constraints.encoding import (
+    Candidates,
+    Capacity,
+    bytes_to_mebibytes,
+    capacity_mebibytes,
+    seconds_to_floor_ticks,
+    seconds_to_ticks,
+)
 from costmodel.rank import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
 from costmodel.strategy import DECISIONS, OVERLAPS
 from costmodel.tables import Facts, tabulate
@@ -55,6 +62,7 @@ class CostLike(MemoryLike, Protocol):
         """What of it the pipeline waits; asked only where a rule is about it."""
 
 
+BoundFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
 CostFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], CostLike]
 MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
 
@@ -173,6 +181,8 @@ class Pruned:
     ----------
     tabulated
         All of them, and those that went on.
+    bounded
+        Of rows of which no strategy fits in time: slower than what is found, whatever their overlaps.
     timeless
         Without a time, or refused by a rule of the time.
     folded
@@ -186,6 +196,7 @@ class Pruned:
     """
 
     tabulated: int = 0
+    bounded: int = 0
     timeless: int = 0
     folded: int = 0
     cut: int = 0
@@ -212,6 +223,8 @@ class Tabulator:
         Device memory to leave free.
     cost, memory
         Step time and memory of strategies; the memory alone.
+    mode_bound
+        A bound of the step time whatever the overlaps.
     """
 
     space: Space
@@ -219,6 +232,34 @@ class Tabulator:
     headroom_bytes: float
     cost: CostFunction
     memory: MemoryFunction
+    mode_bound: BoundFunction
+
+    def promising(self, rows: Ints, cuts: Ints) -> tuple[NDArray[np.bool_], Pruned]:
+        """
+        Which rows may have a strategy that fits and is at most ``cuts`` ticks long, by their modes alone.
+
+        Overlaps, most of the features' combinations, are left open: with the fewest of them memory is least, and the
+        bound of the time holds for all of them.
+        """
+        box = self.space.box(rows)
+        few = box.features | {name: box.features[name].min(keepdims=True) for name in OVERLAPS}
+        decisions = spread(box.degrees, few)
+        memory = self.memory(self.space.facts, decisions)
+        least = Memory(
+            device_bytes=memory.device_bytes * (1 - BOUND_NOISE), host_bytes=memory.host_bytes * (1 - BOUND_NOISE)
+        )
+        fit = fits(self.space.facts, self.space.rules, least, self.headroom_bytes)
+        seconds = np.asarray(self.mode_bound(self.space.facts, decisions))
+        within = seconds_to_floor_ticks(seconds) <= cuts.reshape(-1, *(1,) * len(few))
+        fast, fitting = (
+            np.broadcast_to(some, (len(rows), *(len(values) for values in few.values())))
+            for some in (within, within & fit.device & fit.host)
+        )
+        overlaps = tuple(1 + axis for axis, name in enumerate(few) if name in OVERLAPS)
+        kept = (fitting & box.allowed.any(axis=overlaps, keepdims=True)).any(axis=tuple(range(1, fitting.ndim)))
+        left = box.allowed[~kept]
+        num_fast = int((left & fast[~kept]).sum())
+        return np.asarray(kept), Pruned(tabulated=int(left.sum()), bounded=int(left.sum()) - num_fast, unfit=num_fast)
 
     def fastest(self, rows: Ints, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
         """

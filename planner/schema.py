@@ -1,5 +1,7 @@
 """
-The JSON Schema of the job file, for editors that complete and check it: ``python -m planner.schema`` writes it anew.
+The JSON Schema of the job file, for editors that complete and check it.
+
+``python -m planner.schema`` writes it anew, and that of the reports.
 
 Types and limits come from the records that read the job, descriptions from their docstrings, names from the catalog.
 """
@@ -53,9 +55,9 @@ def job_schema() -> Schema:
     return {name: _with_limits(part) for name, part in whole.items()}
 
 
-def schema_text() -> str:
-    """The schema as the checked-in file holds it."""
-    return json.dumps(job_schema(), indent=2, ensure_ascii=False) + "\n"
+def schema_text(schema: Schema) -> str:
+    """A schema as its checked-in file holds it."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def descriptions(record_type: type) -> dict[str, str]:
@@ -163,5 +165,8 @@ def _decision(name: str) -> Schema:
 
 
 if __name__ == "__main__":
-    PATH.write_text(schema_text(), encoding="utf-8")
-    print(f"wrote {PATH}")
+    from planner.report import schema as of_reports
+
+    for path, schema in ((PATH, job_schema()), (of_reports.PATH, of_reports.report_schema())):
+        path.write_text(schema_text(schema), encoding="utf-8")
+        print(f"wrote {path}")

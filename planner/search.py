@@ -17,10 +17,9 @@ are facts of the job, and with them given its total time grows with its step tim
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +42,8 @@ from constraints.verdict import violated
 from costmodel import step
 from costmodel.layouts import layout_cost
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
-from costmodel.tables import Facts
 from planner.candidates import (
+    BoundFunction,
     CostFunction,
     CostLike,
     Ints,
@@ -87,8 +86,6 @@ ROUNDING_BOUND_SECONDS = TICK_SECONDS
 
 FLOAT_NOISE = 1e-12
 """Relative difference between a table and a scalar that sum the same terms in another order."""
-
-BoundFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
 
 
 class Status(StrEnum):
@@ -192,6 +189,7 @@ def search(
     *,
     cost: CostFunction = step.cost,
     lower_bound: BoundFunction = step.lower_bound_seconds,
+    mode_bound: BoundFunction = step.mode_lower_bound_seconds,
     memory: MemoryFunction = memory_alone,
 ) -> Outcome:
     """
@@ -201,10 +199,11 @@ def search(
     ----------
     problem
         What to plan.
-    cost, lower_bound, memory
-        Step time and memory of strategies; a bound of the step time from the degrees alone; the memory alone.
+    cost, lower_bound, mode_bound, memory
+        Step time and memory of strategies; a bound of the step time from the degrees alone, and one whatever the
+        overlaps; the memory alone.
     """
-    return _Search(problem, cost, lower_bound, memory).run()
+    return _Search(problem, cost, lower_bound, mode_bound, memory).run()
 
 
 # --- what is known so far ----------------------------------------------------------------------------------
@@ -270,7 +269,12 @@ class _Search:
     """One run; its state is the board, the bound and the clock."""
 
     def __init__(
-        self, problem: Problem, cost: CostFunction, lower_bound: BoundFunction, memory: MemoryFunction
+        self,
+        problem: Problem,
+        cost: CostFunction,
+        lower_bound: BoundFunction,
+        mode_bound: BoundFunction,
+        memory: MemoryFunction,
     ) -> None:
         self.started = time.perf_counter()
         self.problem = problem
@@ -283,6 +287,7 @@ class _Search:
             headroom_bytes=problem.search.memory_headroom_bytes,
             cost=cost,
             memory=memory,
+            mode_bound=mode_bound,
         )
         self.board = _Board(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
@@ -304,6 +309,9 @@ class _Search:
     def run(self) -> Outcome:
         for rows in self.batches():
             self.tabulated[rows] = True
+            rows = self.promising(rows)
+            if not len(rows):
+                continue
             if self.problem.variants == "all":
                 self.collect(rows)
             else:
@@ -319,6 +327,14 @@ class _Search:
     def stages_may_differ(self) -> bool:
         """Whether uneven stages are looked at."""
         return self.problem.search.stages != StageChoice.EVEN and not self.space.rules.timed and self.space.num_rows > 0
+
+    def promising(self, rows: Ints) -> Ints:
+        """Those of some rows of which a strategy may matter; few rows are all tabulated."""
+        if len(rows) <= FIRST_BATCH_ROWS:
+            return rows
+        kept, pruned = self.tabulator.promising(rows, self.cuts(self.group_of_row[rows]))
+        self.pruned += pruned
+        return rows[kept]
 
     def compete(self, rows: Ints) -> None:
         """Look for the best strategy of each group."""
@@ -482,7 +498,8 @@ class _Search:
             self.problem.search, max_bubble_fraction=None, time_limit_seconds=max(self.seconds_left, SHORTEST_SECONDS)
         )
         untimed = replace(self.problem, search=limits, top=1)
-        without = _Search(untimed, self.tabulator.cost, self.lower_bound, self.memory).run()
+        formulas = (self.tabulator.cost, self.lower_bound, self.tabulator.mode_bound, self.memory)
+        without = _Search(untimed, *formulas).run()
         texts = tuple(sentence(rule) for rule in self.space.rules.timed)
         if not without.strategies:
             return without.conflict or NO_TIME_TO_EXPLAIN

@@ -233,7 +233,7 @@ def _effort(outcome: Outcome) -> Plain:
         "num_rows_tabulated": effort.num_rows_tabulated,
         "num_strategies_tabulated": effort.pruned.tabulated,
         "num_excluded": {
-            "lower_bound": effort.num_bounded,
+            "lower_bound": effort.num_bounded + effort.pruned.bounded,
             "rules_of_time": effort.pruned.timeless,
             "overlaps": effort.pruned.folded,
             "cut": effort.pruned.cut,

@@ -505,6 +505,7 @@ def _left_out(effort: Effort) -> str:
     pruned = effort.pruned
     reasons = {
         "by the bound of their degrees": effort.num_bounded,
+        "by the bound without overlaps": pruned.bounded,
         "by a rule of the time": pruned.timeless,
         "by faster overlaps": pruned.folded,
         "by what was found already": pruned.cut,

@@ -25,6 +25,7 @@ from costmodel.step import (
     hop_seconds,
     layer_parts,
     lower_bound_seconds,
+    mode_lower_bound_seconds,
     pp_seconds,
     update_seconds,
 )
@@ -360,6 +361,25 @@ def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, A
 
 
 @models
+@profiles
+def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[str, Any]):
+    """The same combinations: for each of the 48 without their overlaps the fastest of 32."""
+    given, degrees = the_facts(model, **profile), random_degrees(model, 40, seed=33)
+    features = {name: np.array([one[name] for one in all_features()])[None, :] for name in all_features()[0]}
+    outer = {name: values[:, None] for name, values in degrees.items()} | features
+
+    bound, seconds = mode_lower_bound_seconds(given, outer), cost(given, outer).step_seconds
+    loosest = lower_bound_seconds(given, degrees | dict.fromkeys(features, 0))
+
+    overlaps = np.stack([features[name][0] for name in FEATURE_OVERLAPS])
+    none = (overlaps == 0).all(axis=0)
+    assert np.array_equal(bound, mode_lower_bound_seconds(given, outer | dict.fromkeys(FEATURE_OVERLAPS, np.True_)))
+    assert (bound <= seconds * (1 + 1e-12)).all()
+    assert none.sum() == 48
+    assert (loosest[:, None] <= bound * (1 + 1e-12)).all()
+
+
+@models
 def test_the_lower_bound_ignores_features(model: Model):
     """It is a function of the degrees."""
     given, degrees = the_facts(model), random_degrees(model, 50, seed=32)
@@ -413,7 +433,9 @@ def test_no_device_undercuts_the_lower_bound(inside, outside, flops, memory, hos
     )
     strategies = random_strategies(model, 40, seed=seed)
 
-    assert (lower_bound_seconds(given, strategies) <= cost(given, strategies).step_seconds * (1 + 1e-12)).all()
+    seconds = cost(given, strategies).step_seconds * (1 + 1e-12)
+    assert (lower_bound_seconds(given, strategies) <= seconds).all()
+    assert (mode_lower_bound_seconds(given, strategies) <= seconds).all()
 
 
 # --- monotony ----------------------------------------------------------------------------------------------
@@ -611,6 +633,7 @@ def test_schedules_in_tables_cost_what_each_alone_costs():
     assert table.step_seconds == pytest.approx([estimate(given, one).closed_form_seconds for one in alone], rel=1e-12)
     assert table.device_bytes == pytest.approx([estimate(given, one).device_bytes for one in alone], rel=1e-12)
     assert (lower_bound_seconds(given, strategies) <= table.step_seconds * (1 + 1e-12)).all()
+    assert (mode_lower_bound_seconds(given, strategies) <= table.step_seconds * (1 + 1e-12)).all()
 
 
 def test_slices_of_the_vocabulary_wait_for_their_barriers():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from costmodel import tables
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.footprint import edge_footprint, layer_footprint
 from costmodel.stages import stages
@@ -86,6 +87,30 @@ def test_lookup_computes_each_combination_once():
     assert answer.product.tolist() == (decisions["tp"] * decisions["pp"]).tolist()
     assert answer.rows.shape == (1000, 3)
     assert answer.rows[:, 2].tolist() == (2 * decisions["tp"] * decisions["pp"]).tolist()
+
+
+def test_lookup_keeps_what_it_computed():
+    """Of the same facts a part of the combinations costs nothing, one more costs them all, few alone stay alone."""
+    given, counter = the_facts(MODELS["dense"]), Counter()
+    few, some = np.tile([1, 2], 4), np.tile([1, 2, 4], 200)
+
+    asked = []
+    for tp in (few, some, few, some[::-1], np.append(some, 8), some, np.append(few, 16)):
+        assert lookup(counter, given, {"tp": tp, "pp": 3}).product.tolist() == (3 * tp).tolist()
+        asked.append(counter.asked)
+
+    assert asked == [8, 11, 11, 11, 15, 15, 24]
+
+
+def test_a_table_that_is_full_begins_anew(monkeypatch):
+    """The answers stay the same."""
+    monkeypatch.setattr(tables, "MOST_COMBINATIONS", 100)
+    given, counter = the_facts(MODELS["dense"]), Counter()
+
+    for first in range(1, 2000, 300):
+        tp = np.arange(first, first + 300)
+        assert lookup(counter, given, {"tp": tp, "pp": 2}).product.tolist() == (2 * tp).tolist()
+        assert len(given.tables[counter].keys) <= 300
 
 
 @pytest.mark.parametrize("shape", [(WORTH_A_TABLE,), (16, 32), (4, 8, 16)])

@@ -45,7 +45,7 @@ def nothing_is_known(facts, decisions):
 
 def searched(problem, cost):
     """A search with a made-up cost."""
-    return search(problem, cost=cost, lower_bound=nothing_is_known, memory=cost)
+    return search(problem, cost=cost, lower_bound=nothing_is_known, mode_bound=nothing_is_known, memory=cost)
 
 
 def test_an_optimal_outcome_carries_its_proof():
@@ -71,6 +71,26 @@ def test_the_bound_only_saves_work():
 
     assert with_bound.strategies == without.strategies
     assert with_bound.effort.num_rows_tabulated < without.effort.num_rows_tabulated == without.effort.num_rows
+
+
+@pytest.mark.parametrize("variants", ["groups", "all"])
+@pytest.mark.parametrize("memory_bytes", [0.12 * GB, 2 * GB])
+def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
+    """What the memory and the bound of a row's modes exclude is not among the best ten; it is most of the space."""
+    device = a_timed_device(memory_bytes=memory_bytes)
+    problem = replace(a_problem(a_moe_model(num_layers=8), num_devices=64, device=device, top=10), variants=variants)
+
+    with_modes = search(problem, lower_bound=nothing_is_known)
+    without = search(
+        problem,
+        lower_bound=nothing_is_known,
+        mode_bound=nothing_is_known,
+        memory=lambda facts, decisions: MadeUp(step_seconds=0.0, device_bytes=np.float64(0), host_bytes=np.float64(0)),
+    )
+
+    assert with_modes.strategies == without.strategies
+    assert with_modes.effort.pruned.bounded > with_modes.effort.size / 2
+    assert without.effort.pruned.bounded == 0
 
 
 def test_several_strategies_differ_in_their_degrees():
@@ -147,7 +167,7 @@ def test_every_strategy_is_accounted_for():
 
         pruned = effort.pruned
         assert effort.num_bounded + pruned.tabulated == effort.size
-        left_out = pruned.timeless + pruned.folded + pruned.cut + pruned.dominated + pruned.unfit
+        left_out = pruned.timeless + pruned.bounded + pruned.folded + pruned.cut + pruned.dominated + pruned.unfit
         went_on = pruned.tabulated - left_out
         assert went_on >= 5 if variants == "all" else went_on == effort.num_candidates
 
@@ -440,7 +460,8 @@ def test_a_time_limit_holds_within_a_fifth(clock, limit, variants):
         return step.cost(facts, decisions)
 
     limits = replace(problem.search, time_limit_seconds=limit)
-    outcome = search(replace(problem, search=limits, variants=variants), cost=cost, lower_bound=nothing_is_known)
+    asked = replace(problem, search=limits, variants=variants)
+    outcome = search(asked, cost=cost, lower_bound=nothing_is_known, mode_bound=nothing_is_known)
 
     assert outcome.status == Status.FEASIBLE
     assert clock["seconds"] <= 1.2 * limit

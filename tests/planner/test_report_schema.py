@@ -1,0 +1,82 @@
+"""The JSON Schema of the reports: up to date, and of one mind with what is written."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from planner import estimate, explain, load, plan, render
+from planner.report import schema
+from planner.schema import schema_text
+
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(schema.PATH.read_text(encoding="utf-8")))
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
+    "top": 2,
+}
+
+LAYOUT = {"layers": [7, 9, 9, 7], "full_layers": [1, 0, 0, 0]}
+
+
+def test_the_schema_is_up_to_date():
+    """An entry of a report is new or gone: run ``python -m planner.schema``."""
+    assert schema.PATH.read_text(encoding="utf-8") == schema_text(schema.report_schema())
+    jsonschema.Draft202012Validator.check_schema(VALIDATOR.schema)
+
+
+def test_every_entry_is_described():
+    """In words of its own record."""
+    records = VALIDATOR.schema["$defs"]
+
+    assert {"PlanReportRecord", "EstimateReportRecord", "ExplanationRecord", "StrategyRecord"} <= records.keys()
+    for record in records.values():
+        assert all(entry["description"] for entry in record["properties"].values())
+        assert set(record["required"]) == set(record["properties"])
+        assert record["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, "optimal"),
+        ({"search": {"stages": "free", "pin": {"pp": 4}}}, "optimal"),
+        ({"variants": "all", "objective": "total_time", "reliability": {"mttr_seconds": 60}}, "optimal"),
+        ({"cluster": {"device": "h100-80gb-sxm", "num_devices": 8, "memory_gib": 8}}, "infeasible"),
+        ({"search": {"max_bubble_fraction": 0, "pin": {"pp": 4}}}, "infeasible"),
+        ({"search": {"pin": {"tp": 3}}}, "infeasible"),
+        ({"search": {"time_limit_seconds": 1e-4}}, "unknown"),
+    ],
+)
+def test_plans_satisfy_the_schema(changes, status):
+    """Plans, conflicts with all that is known of them, and nothing at all."""
+    report = json.loads(render(plan(load({**JOB, **changes})), "json"))
+
+    assert report["status"] == status
+    VALIDATOR.validate(report)
+
+
+def test_estimates_satisfy_the_schema():
+    """Also of stages that differ, and of a strategy that rules forbid."""
+    VALIDATOR.validate(json.loads(render(estimate(load({**JOB, "strategy": {"pp": 4, "layout": LAYOUT}}), {}), "json")))
+    VALIDATOR.validate(json.loads(render(estimate(load(JOB), {"tp": 8, "recompute": "full", "ep": 2}), "json")))
+
+
+@pytest.mark.parametrize("decisions", [{}, {"tp": 8}, {"tp": 3}, {"pp": 8, "mbs": 8}])
+def test_explanations_satisfy_the_schema(decisions):
+    """Why this plan, and why not another one."""
+    VALIDATOR.validate(json.loads(render(explain(load(JOB), decisions), "json")))
+
+
+def test_an_unknown_entry_is_refused():
+    """The schema says all there is, so that a check of it can fail."""
+    report = json.loads(render(estimate(load(JOB), {"tp": 2}), "json"))
+
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate({**report, "step_time": 1.0})
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate({name: value for name, value in report.items() if name != "step_time_seconds"})

@@ -26,6 +26,7 @@ def steps_chart(plans: Sequence[Plan]) -> Chart:
     return {
         "type": "bars",
         "axis": "seconds per step",
+        "without": "compute",
         "rows": [
             {
                 "label": f"Strategy {number}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from planner.plan import Plan
     from planner.report.html.study import Study
 
-TILES = ("step, s", "tokens/s/GPU", "MFU", "peak GiB", "free GiB", "ETTR", "days")
+TILES = ("step, s", "tokens/s/GPU", "MFU", "peak GiB", "ETTR", "days")
 """Columns of the results that stand large at the top."""
 
 ALL_ROWS = 10**6
@@ -167,20 +168,23 @@ def _plans(report: PlanReport | EstimateReport) -> Iterator[str]:
 
 
 def _step(report: PlanReport | EstimateReport) -> Iterator[str]:
-    yield _plot(
-        "steps",
-        "The parts that make up the step, and below them what is hidden behind computation; the line at the end is "
-        "the interval in which a measured step lies",
+    tables = (
+        _of_plan(number, section_html(breakdown_section(plan.estimate, _of(report, number))))
+        for number, plan in enumerate(report.plans, start=1)
     )
-    for number, plan in enumerate(report.plans, start=1):
-        yield _of_plan(number, section_html(breakdown_section(plan.estimate, _of(report, number))))
+    yield _beside(_plot("steps", _STEP), "".join(tables))
+
+
+_STEP = (
+    "The parts that make up a step; hatched, what is hidden behind computation; the line at the end is the interval in "
+    "which a measured step lies"
+)
 
 
 def _memory(report: PlanReport | EstimateReport, plan: Plan, number: int) -> Iterator[str]:
-    yield _plot(f"memory {number}", f"Peak memory{_of(report, number)} by pipeline rank")
     section = memory_section(report, plan.estimate, most_rows=ALL_ROWS)
-    title = f"Memory{_of(report, number)} by pipeline rank, GiB per GPU"
-    yield section_html(Section(title=title, header=section.header, rows=section.rows, notes=section.notes))
+    named = replace(section, title=f"Memory{_of(report, number)} by pipeline rank, GiB per GPU")
+    yield _beside(_plot(f"memory {number}", f"Peak memory{_of(report, number)}"), section_html(named))
 
 
 def _timeline(report: PlanReport | EstimateReport, plan: Plan, number: int) -> Iterator[str]:
@@ -195,30 +199,30 @@ _TIMELINE = "Which chunk of which micro-batch runs when on each rank"
 
 
 def _checkpoints(report: PlanReport | EstimateReport, plan: Plan, number: int) -> Iterator[str]:
-    yield '<div class=pair>'
-    yield _plot(f"ettr {number}", "Effective training time ratio")
-    yield _plot(f"days {number}", "Time of the whole training")
-    yield "</div>"
-    yield section_html(run_section(report, plan, _of(report, number)))
+    yield _pair(
+        _plot(f"ettr {number}", "Effective training time ratio"),
+        _plot(f"days {number}", "Time of the whole training"),
+    )
     schedules = schedules_of(report, plan)
     chosen = sorted({*schedules[:: max(1, len(schedules) // 8)], plan.schedule}, key=lambda one: one.interval_steps)
     rows = [schedule_text(one).partition(": ")[::2] for one in chosen]
-    yield section_html(Section(title="Other intervals", header=("interval", "what follows"), rows=tuple(rows)))
+    others = Section(title="Other intervals", header=("interval", "what follows"), rows=tuple(rows))
+    yield _pair(section_html(run_section(report, plan, _of(report, number))), section_html(others))
 
 
 def _bindings(study: Study) -> Iterator[str]:
     assert study.explanation is not None
     explanation = study.explanation
+    blocks = list(map(section_html, binding_sections(explanation)))
     if explanation.bindings:
-        yield _plot("bindings", "What a step would save without each constraint alone")
-    yield from map(section_html, binding_sections(explanation))
+        yield _beside(_plot("bindings", "What a step would save without each constraint alone"), blocks.pop(0))
+    yield from blocks
     if explanation.left_out:
         rows = tuple((str(number), text) for number, text in enumerate(explanation.left_out, start=1))
         yield section_html(Section(title="What is not known", rows=rows))
 
 
 def _front(front: Front) -> Iterator[str]:
-    yield _plot("front", "The fastest strategy within each amount of memory; filled: proven")
     rows = [
         (
             gib(point.allowed_bytes),
@@ -232,14 +236,13 @@ def _front(front: Front) -> Iterator[str]:
     notes = [f"Nothing fits below {gib(front.least_bytes)} GiB."] if front.least_bytes else []
     if front.left_out:
         notes.append(f"Not searched for want of time: {', '.join(map(gib, front.left_out))} GiB.")
-    yield section_html(
-        Section(
-            title="The front",
-            header=("may use, GiB", "uses, GiB", "step, s", "closed form, s", "proof"),
-            rows=tuple(dict.fromkeys(rows)),
-            notes=(_FRONT, *notes),
-        )
+    table = Section(
+        title="The front",
+        header=("may use, GiB", "uses", "step, s", "closed form", "proof"),
+        rows=tuple(dict.fromkeys(rows)),
+        notes=(_FRONT, *notes),
     )
+    yield _beside(_plot("front", "The fastest strategy within each amount of memory; filled: proven"), section_html(table))
 
 
 _FRONT = (
@@ -270,6 +273,15 @@ def _of_plan(number: int, blocks: str) -> str:
 
 def _of(report: PlanReport | EstimateReport, number: int) -> str:
     return f" of strategy {number}" if len(report.plans) > 1 else ""
+
+
+def _beside(plot: str, table: str) -> str:
+    """A plot and the table of its numbers."""
+    return f"<div class=beside><div>{plot}</div><div>{table}</div></div>"
+
+
+def _pair(first: str, second: str) -> str:
+    return f"<div class=pair><div>{first}</div><div>{second}</div></div>"
 
 
 def _plot(name: str, caption: str) -> str:

@@ -32,7 +32,7 @@ def table_html(section: Section, *, compare: bool = False) -> str:
     """The rows of a section as a table, in a box that scrolls where it is too wide."""
     if not section.rows:
         return ""
-    head = _head(section.header) if section.header else ""
+    head = _head(section.header, _numeric(section)) if section.header else ""
     rows = "".join(_rows(section, compare=compare))
     kind = "table" if section.header else "facts"
     return (
@@ -41,14 +41,21 @@ def table_html(section: Section, *, compare: bool = False) -> str:
     )
 
 
-def _head(header: Iterable[str]) -> str:
-    cells = "".join(f"<th scope=col>{escape(name)}</th>" for name in header)
+def _numeric(section: Section) -> list[bool]:
+    """Which columns hold nothing but numbers; the first one names the rows."""
+    return [False, *map(is_numeric, list(zip(*section.rows, strict=True))[1:])]
+
+
+def _head(header: Iterable[str], numeric: Iterable[bool]) -> str:
+    cells = "".join(
+        f"<th scope=col{_class(is_number, False)}>{escape(name)}</th>"
+        for name, is_number in zip(header, numeric, strict=True)
+    )
     return f"<thead><tr>{cells}</tr></thead>"
 
 
 def _rows(section: Section, *, compare: bool) -> Iterator[str]:
-    numeric = [is_numeric(column) for column in zip(*section.rows, strict=True)]
-    first = section.rows[0]
+    numeric, first = _numeric(section), section.rows[0]
     for row in section.rows:
         name, *cells = row
         own = "".join(

@@ -12,6 +12,9 @@ from planner.plan import EstimateReport, PlanReport
 SHARE = 0.5
 """Of the time that the search has left: for what holds the plan back; the front gets what that leaves."""
 
+RESERVE = 0.05
+"""Share of the time limit that is kept for making the page."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Study:
@@ -39,7 +42,7 @@ def study(report: PlanReport | EstimateReport) -> Study:
         return Study(report=report)
     effort = report.outcome.effort
     spent = effort.build_seconds + effort.solve_seconds
-    clock = Clock(seconds=report.problem.search.time_limit_seconds - spent)
+    clock = Clock(seconds=(1 - RESERVE) * report.problem.search.time_limit_seconds - spent)
     explanation = explain_plan(report, Clock(seconds=SHARE * clock.seconds_left)) if report.plans else None
     matters = bool(report.plans) or report.closest is not None
     return Study(report=report, explanation=explanation, front=front(report, clock) if matters else None)

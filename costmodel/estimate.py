@@ -170,10 +170,15 @@ def played_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Played
     if order is None or 2 * order["pp"] * order["vpp"] * order["num_microbatches"] > most_passes:
         return None
     passes = layout_passes(facts, strategy) if strategy.layout else stage_passes(facts, decisions)
-    seconds = {name: np.asarray(getattr(passes, name)) for name in ("forward", "backward", "weight")}
     ranks, whole = _ranks_of(facts, strategy), average_rank(facts, decisions)
     return PlayedStep(
-        timeline=simulate(**seconds, **order, keep_passes=True),
+        timeline=simulate(
+            forward=np.asarray(passes.forward),
+            backward=np.asarray(passes.backward),
+            weight=np.asarray(passes.weight),
+            keep_passes=True,
+            **order,
+        ),
         passes=passes,
         beside_seconds={
             "ep": float(ep_edge_seconds(whole, layer_parts(facts, decisions))),

@@ -298,7 +298,7 @@ def played_waiting_seconds(
         weight=np.asarray(passes.weight),
         **order,
     )
-    busy = order["num_microbatches"] * slowest
+    busy = float(order["num_microbatches"] * slowest)
     return span - busy + float(fill_seconds(facts, decisions))
 
 

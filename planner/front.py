@@ -11,7 +11,7 @@ from costmodel.estimate import Estimate
 from planner.candidates import memory_alone
 from planner.clock import Clock, OutOfTimeError
 from planner.plan import EXIT_CODES, PlanReport
-from planner.problem import Problem
+from planner.problem import Problem, StageChoice
 from planner.search import search
 from planner.shortage import closest
 from planner.space import build_space
@@ -70,7 +70,7 @@ class Front:
 
 def front(report: PlanReport, clock: Clock) -> Front:
     """
-    Search again with less and with more memory.
+    Search again with less and with more memory, with even stages: many searches in the time of one.
 
     A strategy that is fastest within some memory and takes less of it is so for all amounts between; these are not
     searched. What matters most comes first: all that a GPU has, the middle, larger GPUs, then ever finer.
@@ -133,7 +133,7 @@ def _amounts(least: float, whole: float) -> list[float]:
     largest = max(whole, least)
     between = [least + (largest - least) * step / NUM_STEPS for step in _coarse_first(NUM_STEPS)]
     larger = [largest * times for times in LARGER]
-    return [*([whole] if whole >= least else []), least, between[0], *larger, *between[1:]]
+    return [*([whole] if whole >= least else []), between[0], *larger, *between[1:], least]
 
 
 def _coarse_first(number: int) -> Sequence[int]:
@@ -148,26 +148,22 @@ def _coarse_first(number: int) -> Sequence[int]:
 
 def _is_known(points: Sequence[Point], amount: float) -> bool:
     """Whether a strategy that is proven within more memory takes no more than some amount."""
-    return any(
-        point.is_proven and point.estimate.device_bytes <= amount <= point.allowed_bytes for point in points
-    )
+    return any(point.is_proven and point.estimate.device_bytes <= amount <= point.allowed_bytes for point in points)
 
 
 def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:
-    """The fastest within some memory; of uneven and even stages what plays faster, as :func:`planner.plan.plan` does."""
     limited = _with_memory(problem, amount)
     seconds = clock.seconds_left / 2
     outcome = search(replace(limited, search=replace(limited.search, time_limit_seconds=seconds)))
     if not outcome.strategies:
         return []
-    pair = (outcome.strategies[0], *outcome.even[:1])
-    played = [detail.estimate(problem.facts, each) for each in pair if each]
-    found = min(played, key=lambda one: one.step_seconds)
+    found = detail.estimate(problem.facts, outcome.strategies[0])
     return [Point(allowed_bytes=amount, estimate=found, is_proven=EXIT_CODES[outcome.status] == 0)]
 
 
 def _with_memory(problem: Problem, nbytes: float) -> Problem:
-    """The problem on GPUs with so much memory, all of which may be used, and one strategy to find."""
+    """The problem on GPUs with so much memory, all of which may be used, and one strategy with even stages to find."""
     device = replace(problem.facts.cluster.device, memory_bytes=nbytes)
     facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
-    return replace(problem, facts=facts, top=1, search=replace(problem.search, memory_headroom_bytes=0.0))
+    limits = replace(problem.search, memory_headroom_bytes=0.0, stages=StageChoice.EVEN)
+    return replace(problem, facts=facts, top=1, search=limits)

@@ -3,7 +3,8 @@
 function drawBars(figure, chart) {
   if (chart.without) choice(figure, chart);
   else barBox(figure, chart.rows, chart.axis);
-  const names = orderOf(chart.rows);
+  const there = new Set(chart.rows.flatMap((row) => [...row.parts, ...(row.hidden || [])].map((part) => part.name)));
+  const names = (chart.order || []).filter((name) => there.has(name));
   if (names.length > 1) legend(figure, names.map((name) => [name]));
 }
 
@@ -38,10 +39,6 @@ function barBox(figure, rows, label) {
 }
 
 const total = (parts) => parts.reduce((sum, part) => sum + part.value, 0);
-
-function orderOf(rows) {
-  return [...new Set(rows.flatMap((row) => [...row.parts, ...(row.hidden || [])].map((part) => part.name)))];
-}
 
 function barRow(box, row, most) {
   const line = element(box, "div", "bar-row");

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from costmodel.estimate import PARTS
 from planner.calibration.intervals import COVERAGE
 from planner.plan import PlanReport, reliability_of
 from planner.report.conflicts import strategy_text
@@ -27,6 +28,7 @@ def steps_chart(plans: Sequence[Plan]) -> Chart:
         "type": "bars",
         "axis": "seconds per step",
         "without": "compute",
+        "order": list(PARTS),
         "rows": [
             {
                 "label": f"Strategy {number}",
@@ -92,7 +94,7 @@ def checkpoint_charts(report: PlanReport | EstimateReport, plan: Plan) -> tuple[
     """ETTR and days against the checkpoint interval, the best one marked."""
     schedules, best = schedules_of(report, plan), plan.schedule
     writing = reliability_of(report.problem, plan.cluster).write_seconds / plan.step_seconds
-    shared = {"type": "lines", "x": {"label": "steps between checkpoints", "log": True}}
+    shared: Chart = {"type": "lines", "x": {"label": "steps between checkpoints", "log": True}}
     if writing > 1:
         shared["bands"] = [{"until": writing, "text": "the last one is still being written"}]
 
@@ -137,22 +139,33 @@ def bindings_chart(explanation: Explanation) -> Chart:
     }
 
 
+MOST_TIMES = 4
+"""Points of the front that are so much slower than its fastest are in the table alone: they would hide the others."""
+
+
 def front_chart(report: PlanReport | EstimateReport, front: Front) -> Chart:
     """The best step time for each amount of memory."""
     device = report.problem.facts.cluster.device
+    fastest = min(one.estimate.step_seconds for one in front.points)
+    shown = [one for one in front.points if one.estimate.step_seconds <= MOST_TIMES * fastest]
+    points = [_front_point(one) for one in shown]
     chosen = report.plans[0].estimate if report.plans else None
-    marks = [
-        {
-            "x": chosen.device_bytes / GIB_BYTES,
-            "y": chosen.step_seconds,
-            "text": "strategy 1",
-        }
-    ] if chosen else []
+    marks = (
+        [
+            {
+                "x": chosen.device_bytes / GIB_BYTES,
+                "y": chosen.step_seconds,
+                "text": "strategy 1",
+            }
+        ]
+        if chosen
+        else []
+    )
     return {
         "type": "lines",
         "x": {"label": "GiB per GPU that may be used", "log": False},
         "y": {"label": "seconds per step", "log": True},
-        "series": [{"points": [_front_point(one) for one in front.points], "step": True, "dots": True}],
+        "series": [{"points": points, "step": True, "dots": True}],
         "marks": marks,
         "verticals": [{"x": device.memory_bytes / GIB_BYTES, "text": f"a GPU has {gib(device.memory_bytes)}"}],
     }

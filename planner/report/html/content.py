@@ -113,9 +113,7 @@ def _tiles(report: PlanReport | EstimateReport) -> str:
         return ""
     results = results_section(report)
     cells = dict(zip(results.header, results.rows[0], strict=True))
-    tiles = "".join(
-        f"<div class=tile><span>{escape(name)}</span><b>{escape(cells[name])}</b></div>" for name in TILES
-    )
+    tiles = "".join(f"<div class=tile><span>{escape(name)}</span><b>{escape(cells[name])}</b></div>" for name in TILES)
     return f"<div class=tiles>{tiles}</div>"
 
 
@@ -242,12 +240,14 @@ def _front(front: Front) -> Iterator[str]:
         rows=tuple(dict.fromkeys(rows)),
         notes=(_FRONT, *notes),
     )
-    yield _beside(_plot("front", "The fastest strategy within each amount of memory; filled: proven"), section_html(table))
+    yield _beside(
+        _plot("front", "The fastest strategy within each amount of memory; filled: proven"), section_html(table)
+    )
 
 
 _FRONT = (
-    "Each row is a search of its own, with the job's other rules and all of that memory; the fastest closed form is "
-    "proven, the step is played through."
+    "Each row is a search of its own, among even stages, with the job's other rules and all of that memory; the fastest "
+    "closed form is proven, the step is played through. The plan itself is one of them."
 )
 
 

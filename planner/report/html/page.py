@@ -28,7 +28,7 @@ SCRIPTS = ("draw.js", "bars.js", "plots.js", "timeline.js", "page.js")
 """In the order in which they need each other."""
 
 MOST_TIMELINES = 4
-"""Plans whose time line is in the page; the others' are like them, and each takes up to a megabyte."""
+"""Plans whose time line is in the page: each takes up to a megabyte, and people compare the first ones."""
 
 
 def page_html(study: Study) -> str:

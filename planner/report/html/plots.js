@@ -28,7 +28,10 @@ function axes(svg, { x, y, width, height, xTicks, yTicks, xLabel, yLabel }) {
 
 function drawColumns(figure, chart) {
   const names = [...new Set(chart.columns.flatMap((column) => column.parts.map((part) => part.name)))];
-  legend(figure, names.map((name) => [name]));
+  const list = legend(figure, names.map((name) => [name]));
+  for (const line of chart.lines) {
+    element(list, "li", "", line.text).prepend(element(null, "i", line.hard ? "stroke hard" : "stroke"));
+  }
   const box = element(figure, "div", "canvas");
   keepDrawn(box, (width) => columns(box, width, chart, figure.querySelector("figcaption").textContent));
 }
@@ -63,15 +66,10 @@ function columnOf(svg, column, left, width, y) {
 }
 
 function limitLines(svg, lines, width, y) {
-  const places = lines.map((line) => y(line.value));
-  lines.forEach((line, index) => {
-    const place = places[index];
-    const ends = { x1: MARGIN.left, x2: width - MARGIN.right, y1: place, y2: place };
+  for (const line of lines) {
+    const ends = { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(line.value), y2: y(line.value) };
     shape(svg, "line", { class: line.hard ? "limit hard" : "limit", ...ends });
-    const below = places.some((other) => other < place && place - other < 30);
-    const text = { class: "limit-text", x: width - MARGIN.right, y: place + (below ? 14 : -5), "text-anchor": "end" };
-    shape(svg, "text", text, line.text);
-  });
+  }
 }
 
 // --- lines ---

@@ -232,7 +232,7 @@ class Timeline {
 
   resize(width) {
     this.width = width;
-    this.row = Math.min(30, Math.max(11, 460 / this.data.pp));
+    this.row = Math.min(56, Math.max(11, 480 / this.data.pp));
     this.height = TOP + this.row * this.data.pp + LABEL;
     const ratio = Math.min(3, devicePixelRatio || 1);
     this.canvas.width = Math.round(width * ratio);
@@ -388,7 +388,7 @@ class Timeline {
     context.fillText("rank", 0, TOP - 12);
     const x = linear(...this.view, LEFT, this.width);
     const ticks = x.ticks(Math.max(2, Math.floor(this.width / 110)));
-    const digits = Math.max(0, Math.ceil(-Math.log10((ticks[1] ?? 1) - ticks[0]) - 1e-9));
+    const digits = decimals((ticks[1] ?? 1) - ticks[0]);
     for (const tick of ticks) {
       const text = `${tick.toFixed(digits)} s`, half = context.measureText(text).width / 2;
       const place = Math.min(Math.max(x(tick), LEFT + half), this.width - half);
@@ -398,6 +398,8 @@ class Timeline {
     }
   }
 }
+
+const decimals = (step) => (String(Number(step.toPrecision(3))).split(".")[1] || "").length;
 
 function rgb(text) {
   const hex = text.replace("#", "");

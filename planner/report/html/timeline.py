@@ -13,11 +13,11 @@ from costmodel.estimate import PARTS, Estimate, PlayedStep, played_step
 from costmodel.simulator import Pass
 from costmodel.tables import Facts
 
-MOST_PASSES = 1_000_000
-"""Passes of a step, forward and backward, beyond which it is not played: about three seconds."""
+MOST_PASSES = 400_000
+"""Passes of a step, forward and backward, beyond which it is not played: about a second."""
 
-MOST_DRAWN = 120_000
-"""Pieces of one time line that a page holds, about a megabyte; of longer ones it has the beginning and the end."""
+MOST_DRAWN = 80_000
+"""Pieces of one time line that a page holds, 0.9 MB; of longer ones it has the beginning and the end."""
 
 KINDS = ("forward", "backward", "weight")
 

@@ -261,7 +261,7 @@ def _within(problem: Problem, clock: Clock) -> Problem:
 
 
 def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
-    """What holds the best plan of a report back: each constraint relaxed alone; closed forms of even stages compared."""
+    """What holds the best plan of a report back: each constraint relaxed alone, with even stages."""
     if not report.plans:
         return Explanation(report=report, asked={})
     problem, outcome = _with_even_stages(report, clock)

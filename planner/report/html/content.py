@@ -92,7 +92,7 @@ def _optional(anchor: str, title: str, blocks: Iterable[str]) -> Iterator[tuple[
 
 def _header(report: PlanReport | EstimateReport) -> str:
     setting = heading(report)
-    facts = dict(setting.rows)
+    facts = {row[0]: row[1] for row in setting.rows}
     answer, job = facts.pop("answer"), facts.pop("job")
     rest = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
     return (
@@ -246,8 +246,8 @@ def _front(front: Front) -> Iterator[str]:
 
 
 _FRONT = (
-    "Each row is a search of its own, among even stages, with the job's other rules and all of that memory; the fastest "
-    "closed form is proven, the step is played through. The plan itself is one of them."
+    "Each row is a search of its own, among even stages, with the job's other rules and all of that memory; the "
+    "fastest closed form is proven, the step is played through. The plan itself is one of them."
 )
 
 

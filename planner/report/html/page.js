@@ -36,4 +36,4 @@ addEventListener("beforeprint", () => printed(true));
 addEventListener("afterprint", () => printed(false));
 addEventListener("scroll", () => tip.hide(), { passive: true });
 addEventListener("keydown", (event) => event.key === "Escape" && tip.hide());
-performance.mark("drawn");
+document.documentElement.dataset.drawnMilliseconds = Math.round(performance.now());

@@ -290,7 +290,7 @@ class Timeline {
   tooThin() {
     const [from, to] = this.view;
     const visible = (this.after(0, to) - this.after(0, from) + 1) / (this.width - LEFT);
-    return visible < 0.5 ? 0 : Math.max(4, 10 * visible);
+    return visible < 0.5 ? 0 : Math.max(4, 6 * visible);
   }
 
   drawShares(context, rank, wanted) {

@@ -119,7 +119,7 @@ def _tiles(report: PlanReport | EstimateReport) -> str:
 
 def _navigation(report: PlanReport | EstimateReport, chapters: Iterable[tuple[str, str]]) -> str:
     links = "".join(f'<a href="#{anchor}">{escape(_SHORT.get(anchor, title))}</a>' for anchor, title in chapters)
-    return f"<nav><div class=links>{links}</div>{_switch(report)}</nav>"
+    return f"<nav aria-label=Chapters><div class=links>{links}</div>{_switch(report)}</nav>"
 
 
 _SHORT = {
@@ -231,14 +231,14 @@ def _front(front: Front) -> Iterator[str]:
         )
         for point in front.points
     ]
-    notes = [f"Nothing fits below {gib(front.least_bytes)} GiB."] if front.least_bytes else []
+    notes = [_FRONT, f"Nothing fits below {gib(front.least_bytes)} GiB."] if front.least_bytes else [_FRONT]
     if front.left_out:
         notes.append(f"Not searched for want of time: {', '.join(map(gib, front.left_out))} GiB.")
     table = Section(
         title="The front",
         header=("may use, GiB", "uses", "step, s", "closed form", "proof"),
         rows=tuple(dict.fromkeys(rows)),
-        notes=(_FRONT, *notes),
+        notes=tuple(notes),
     )
     yield _beside(
         _plot("front", "The fastest strategy within each amount of memory; filled: proven"), section_html(table)
@@ -247,7 +247,7 @@ def _front(front: Front) -> Iterator[str]:
 
 _FRONT = (
     "Each row is a search of its own, among even stages, with the job's other rules and all of that memory; the "
-    "fastest closed form is proven, the step is played through. The plan itself is one of them."
+    "fastest closed form is proven, the step is played through."
 )
 
 

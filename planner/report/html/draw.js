@@ -18,7 +18,10 @@ function shape(parent, tag, attributes, text) {
   return made;
 }
 
-const number = (value, digits = 4) => value.toLocaleString("en-US", { maximumSignificantDigits: digits });
+function number(value) {
+  const notation = Math.abs(value) >= 1e4 ? "compact" : "standard";
+  return value.toLocaleString("en-US", { maximumSignificantDigits: 4, notation });
+}
 
 function linear(from, to, start, end) {
   const span = to - from || 1;

@@ -51,7 +51,7 @@ class Timeline {
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", `${figure.querySelector("figcaption").textContent} ${this.summary()}`);
     this.range = element(element(figure, "div", "range"), "div");
-    legend(figure, [...NAMES.map((name, kind) => [name, KINDS[kind]]), ["waiting", "idle"], ["beside the passes", "beside"]]);
+    legend(figure, [...NAMES.map((name, kind) => [name, KINDS[kind]]), ["waiting", "idle"], ["beside the passes: transfers, update", "beside"]]);
     element(figure, "p", "note", this.summary());
     keepDrawn(this.box, (width) => this.resize(width));
     this.listen();

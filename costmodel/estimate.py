@@ -11,10 +11,14 @@ from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.layer import Array, Decisions, LayerParts, layer_parts
 from costmodel.layouts import IN_FULL, PER_RANK, average_rank, contents_of, layout_cost, layout_passes, rank_decisions
 from costmodel.rank import RankBytes, rank_bytes, rank_host_bytes, whole_stages
+from costmodel.schedules import Passes
+from costmodel.simulator import Timeline, simulate
 from costmodel.stages import Stages, every_stage
 from costmodel.step import (
     dp_seconds,
     ep_edge_seconds,
+    fill_seconds,
+    played_order,
     played_waiting_seconds,
     pp_seconds,
     rank_seconds,
@@ -117,6 +121,73 @@ class Estimate:
     def host_bytes(self) -> float:
         """Host memory of the fullest rank, per device."""
         return max(rank.host_bytes for rank in self.ranks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlayedStep:
+    """
+    The pipeline of a step as :attr:`Estimate.step_seconds` has it, pass by pass, and what the step has beside it.
+
+    Parameters
+    ----------
+    timeline
+        Every pass of every rank.
+    passes
+        The passes of every virtual stage in model order, shape (pp * vpp,): what was played.
+    beside_seconds
+        By lines of the breakdown what no pass contains: transfers between ranks and the edges of expert-parallel
+        communication, which are spread over the step; its ending.
+    """
+
+    timeline: Timeline
+    passes: Passes
+    beside_seconds: dict[str, float]
+
+    @property
+    def step_seconds(self) -> float:
+        """One optimizer step: the pipeline, as long as a rank is at it, and what is beside it."""
+        return max(self.timeline.spans) + sum(self.beside_seconds.values())
+
+
+def played_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> PlayedStep | None:
+    """
+    Play the pipeline of one strategy and keep its passes.
+
+    Parameters
+    ----------
+    facts, strategy
+        As in :func:`estimate`.
+    most_passes
+        Passes, forward and backward, beyond which none are played.
+
+    Returns
+    -------
+    PlayedStep or None
+        None where the step is known by its closed form alone, or where there are too many passes.
+    """
+    decisions = strategy.decisions()
+    order = played_order(facts, decisions)
+    if order is None or 2 * order["pp"] * order["vpp"] * order["num_microbatches"] > most_passes:
+        return None
+    passes = layout_passes(facts, strategy) if strategy.layout else stage_passes(facts, decisions)
+    ranks, whole = _ranks_of(facts, strategy), average_rank(facts, decisions)
+    return PlayedStep(
+        timeline=simulate(
+            forward=np.asarray(passes.forward),
+            backward=np.asarray(passes.backward),
+            weight=np.asarray(passes.weight),
+            keep_passes=True,
+            **order,
+        ),
+        passes=passes,
+        beside_seconds={
+            "ep": float(ep_edge_seconds(whole, layer_parts(facts, decisions))),
+            "host": facts.cluster.device.profile.step_seconds,
+            "pp": _transfer_seconds(facts, decisions, whole),
+            "bubble": float(fill_seconds(facts, decisions)),
+            **_ending(facts, ranks.decisions, ranks.held),
+        },
+    )
 
 
 def estimate(facts: Facts, strategy: Strategy) -> Estimate:

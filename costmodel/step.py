@@ -255,9 +255,11 @@ def stage_passes(facts: Facts, decisions: Decisions) -> Passes:
 def passes_of(facts: Facts, decisions: Decisions, forward: Array, weight: Array, total: Array) -> Passes:
     """The passes of virtual stages whose layers take given seconds, shape (pp * vpp,)."""
     edge = lookup(edge_seconds, facts, decisions)
-    forward[0], forward[-1] = forward[0] + edge.first_forward, forward[-1] + edge.last_forward
+    forward[0] += edge.first_forward  # one after the other: the first stage may be the last one too
+    forward[-1] += edge.last_forward
     weight[-1] += edge.last_weight
-    total[0], total[-1] = total[0] + edge.first, total[-1] + edge.last
+    total[0] += edge.first
+    total[-1] += edge.last
     beside = lookup(slices_seconds, facts, decisions) + facts.cluster.device.profile.microbatch_seconds
     backward = total + beside / decisions["vpp"] - forward - weight
     return Passes(forward=forward, backward=backward, weight=weight)
@@ -288,23 +290,29 @@ def played_waiting_seconds(
     closed_form
         What :func:`waiting_seconds` says.
     """
+    order = played_order(facts, decisions)
+    if order is None or order["pp"] == 1:
+        return closed_form
+    span = span_seconds(
+        forward=np.asarray(passes.forward),
+        backward=np.asarray(passes.backward),
+        weight=np.asarray(passes.weight),
+        **order,
+    )
+    busy = float(order["num_microbatches"] * slowest)
+    return span - busy + float(fill_seconds(facts, decisions))
+
+
+def played_order(facts: Facts, decisions: Decisions) -> dict[str, Any] | None:
+    """What :mod:`costmodel.simulator` needs beside the passes; None where the closed form is kept."""
     plan = {name: int(decisions[name]) for name in ("pp", "vpp")}
     plan["num_microbatches"] = int(microbatches(facts, decisions))
     schedule = Schedule(int(decisions["schedule"]))
     group = int(decisions["group"]) if schedule == Schedule.ONE_F_ONE_B else None
     other_order = schedule == Schedule.V_HALF or decisions["vocabulary"] > Vocabulary.REDISTRIBUTED
-    if plan["pp"] == 1 or other_order or not has_order(schedule, **plan, group=group):
-        return closed_form
-    span = span_seconds(
-        schedule,
-        forward=np.asarray(passes.forward),
-        backward=np.asarray(passes.backward),
-        weight=np.asarray(passes.weight),
-        group=group,
-        **plan,
-    )
-    busy = plan["num_microbatches"] * slowest
-    return span - busy + float(fill_seconds(facts, decisions))
+    if other_order or not has_order(schedule, **plan, group=group):
+        return None
+    return {"schedule": schedule, "group": group, **plan}
 
 
 def fill_seconds(facts: Facts, decisions: Decisions) -> Array:

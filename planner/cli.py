@@ -40,7 +40,7 @@ CALIBRATION_EXIT_CODES = """exit codes:
 EXIT_ROWS_REFUSED = 1
 EXIT_UNFIT = 4
 
-REPORT_FORMATS = ("table", "json", "csv", "markdown")
+REPORT_FORMATS = ("table", "json", "csv", "markdown", "html")
 TEXT_FORMATS = ("table", "json")
 EXPLANATION_FORMATS = ("table", "json", "markdown")
 ATTENTION_CONVENTIONS = ("full", "causal")

@@ -39,9 +39,7 @@ def describe_model(name: str, sequence_length: object, attention: AttentionConve
     model = read_model(name)
     length = _sequence_length(sequence_length)
     return {
-        **_model_facts(model),
-        "layers": _layer_kinds(model.layers),
-        "mtp_layers": _layer_kinds(model.mtp_layers),
+        **describe_architecture(model),
         "parameters": parameters(model),
         "active_parameters": active_parameters(model),
         "mtp_parameters": mtp_parameters(model),
@@ -52,6 +50,15 @@ def describe_model(name: str, sequence_length: object, attention: AttentionConve
     }
 
 
+def describe_architecture(model: Model) -> Plain:
+    """What a model is, and its different layers."""
+    return {
+        **_model_facts(model),
+        "layers": _layer_kinds(model.layers),
+        "mtp_layers": _layer_kinds(model.mtp_layers),
+    }
+
+
 def model_text(described: Plain) -> str:
     """A description of :func:`describe_model` as lines of text."""
     whole = {key: value for key, value in described.items() if isinstance(value, (str, int, bool))}
@@ -59,14 +66,18 @@ def model_text(described: Plain) -> str:
     convention = "half of the scores, as causal attention needs" if causal else "all scores, also the masked half"
     rows = [
         *((key, _text(value)) for key, value in whole.items() if key in _MODEL_ROWS),
-        *(("layers", _layer_text(layer)) for layer in described["layers"]),
-        *(("mtp_layers", _layer_text(layer)) for layer in described["mtp_layers"]),
+        *layer_rows(described),
         *((key, f"{described[key]:,}") for key in ("parameters", "active_parameters", "mtp_parameters")),
         ("flops_per_token", f"{described['flops_per_token']:.6g}"),
         ("", described["flops_per_token_counts"]),
         ("", f"sequences of {described['sequence_length']:,} tokens; {convention}"),
     ]
     return _aligned(rows)
+
+
+def layer_rows(described: Plain) -> list[tuple[str, str]]:
+    """The different layers of a description, one row each."""
+    return [(name, _layer_text(layer)) for name in ("layers", "mtp_layers") for layer in described[name]]
 
 
 _MODEL_ROWS = (
@@ -154,7 +165,7 @@ def describe_catalog(entry: str | None) -> Plain:
 def catalog_text(described: Plain) -> str:
     """A description of :func:`describe_catalog` as tables, or one entry as lines."""
     if not set(described) <= set(LISTS):
-        return _aligned(_flat(described))
+        return _aligned(leaves(described))
     rows = {
         "devices": _device_row,
         "models": _model_row,
@@ -252,14 +263,14 @@ def json_text(described: Plain) -> str:
     return json.dumps(described, indent=2, ensure_ascii=False)
 
 
-def _flat(value: object, path: str = "") -> Iterable[tuple[str, str]]:
+def leaves(value: object, path: str = "") -> Iterable[tuple[str, str]]:
     """The leaves of a description by dotted path."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _flat(inner, f"{path}.{name}".lstrip("."))
+            yield from leaves(inner, f"{path}.{name}".lstrip("."))
     elif isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value):
         for index, inner in enumerate(value):
-            yield from _flat(inner, f"{path}.{index}")
+            yield from leaves(inner, f"{path}.{index}")
     else:
         yield path, _text(value)
 

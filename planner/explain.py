@@ -218,7 +218,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     asked = _checked(decisions or {})
     report = plan(replace(problem, top=1))
     if not asked:
-        return _of_job(report, clock) if report.plans else Explanation(report=report, asked={})
+        return explain_plan(report, clock)
     question, opposed = _question(problem, asked)
     if set(DECISIONS) - {"dp"} <= {*asked, *question.search.pin}:
         return _of_strategy(report, asked, opposed, estimate(question, asked))
@@ -261,8 +261,10 @@ def _within(problem: Problem, clock: Clock) -> Problem:
 # --- what holds a plan back --------------------------------------------------------------------------------
 
 
-def _of_job(report: PlanReport, clock: Clock) -> Explanation:
-    """Relax each constraint alone and search again, with even stages, and compare closed forms."""
+def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
+    """What holds the best plan of a report back: each constraint relaxed alone, with even stages."""
+    if not report.plans:
+        return Explanation(report=report, asked={})
     problem, outcome = _with_even_stages(report, clock)
     seconds = outcome.step_seconds[0]
     found: list[Binding] = []

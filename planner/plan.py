@@ -338,7 +338,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)
     used = replace(facts, cluster=_used(problem, strategy))
-    reliability = _reliability(problem, used.cluster)
+    reliability = reliability_of(problem, used.cluster)
     needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
     again = recomputed_flops_per_token(
         facts.model, facts.workload.sequence_length, conventions.attention, recompute=strategy.recompute
@@ -374,7 +374,7 @@ def _used(problem: Problem, strategy: Strategy) -> Cluster:
     return replace(cluster, num_devices=max(least, _num_devices(strategy)))
 
 
-def _reliability(problem: Problem, used: Cluster) -> Reliability:
+def reliability_of(problem: Problem, used: Cluster) -> Reliability:
     """The job's reliability; fewer devices write larger shares of a checkpoint."""
     share = problem.facts.cluster.num_devices / used.num_devices if problem.search.max_devices is not None else 1.0
     given = problem.reliability

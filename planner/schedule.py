@@ -116,6 +116,32 @@ def schedule_every(
     )
 
 
+def schedules_around(
+    cluster: Cluster, workload: Workload, reliability: Reliability, *, step_seconds: float, best: CheckpointSchedule
+) -> tuple[CheckpointSchedule, ...]:
+    """
+    What other intervals than the best one would do, it included, shortest first; spaced evenly in their logarithm.
+
+    From one step to :data:`MOST_TIMES` the best interval, as far as failures leave :data:`LEAST_PROGRESS` of the time.
+    """
+    most = min(best.num_steps, MOST_TIMES * best.interval_steps)
+    spaced = {round(most ** (index / NUM_INTERVALS)) for index in range(NUM_INTERVALS + 1)}
+    return tuple(
+        schedule_every(cluster, workload, reliability, step_seconds=step_seconds, interval_steps=steps)
+        for steps in sorted({best.interval_steps, *spaced})
+        if formulas.progress_fraction(cluster, reliability, interval_steps=steps, step_seconds=step_seconds)
+        >= LEAST_PROGRESS
+        or steps == best.interval_steps
+    )
+
+
+MOST_TIMES, NUM_INTERVALS = 100, 60
+"""The longest interval that is shown, as a multiple of the best one; intervals, equals by rounding counted."""
+
+LEAST_PROGRESS = 0.5
+"""Share of the time that failures must leave for an interval to be worth showing."""
+
+
 def _neighbours(k_real: float, *, shortest: int, num_steps: int) -> tuple[int, int]:
     """
     Both roundings, inside [shortest, num_steps]: the total time has one minimum, so no other interval is better.

@@ -1,4 +1,4 @@
-"""Reports: the same content as console text, Markdown, JSON and CSV."""
+"""Reports: the same content as console text, Markdown, JSON, CSV and an HTML page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from planner.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
 
-FORMATS = ("table", "json", "csv", "markdown")
+FORMATS = ("table", "json", "csv", "markdown", "html")
 
 
 def render(report: PlanReport | EstimateReport | Explanation, format: str = "table") -> str:
@@ -20,8 +20,8 @@ def render(report: PlanReport | EstimateReport | Explanation, format: str = "tab
     report
         What :func:`planner.plan.plan`, :func:`planner.plan.estimate` or :func:`planner.explain.explain` returned.
     format
-        ``table`` for a console of 100 columns, ``markdown``, ``json``, or ``csv`` with one row per plan, which
-        explanations have not.
+        ``table`` for a console of 100 columns, ``markdown``, ``json``; of plans and estimates also ``csv`` with one row
+        per plan, and ``html``, a page that searches further around the best plan in what the time limit leaves.
 
     Raises
     ------
@@ -50,4 +50,11 @@ def render(report: PlanReport | EstimateReport | Explanation, format: str = "tab
             if isinstance(report, PlanReport | EstimateReport):
                 return csv_text(report)
             raise SpecError("format", "an explanation has no rows for 'csv'.", "Use table, markdown or json.")
+        case "html":
+            from planner.plan import EstimateReport, PlanReport
+            from planner.report.html import html_text
+
+            if isinstance(report, PlanReport | EstimateReport):
+                return html_text(report)
+            raise SpecError("format", "an explanation has no page.", "Use table, markdown or json.")
     raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))

@@ -32,7 +32,7 @@ def _explained(explanation: Explanation) -> Iterator[Section]:
         yield from _compared(explanation)
     elif explanation.best:
         yield strategies_section([explanation.best.estimate])
-        yield from _bindings(explanation)
+        yield from binding_sections(explanation)
     conflict = explanation.conflict
     if conflict and not explanation.given:
         yield from conflict_sections(explanation.problem, conflict)
@@ -74,7 +74,7 @@ def _answer(explanation: Explanation) -> str:
         return f"{plan}; {late if explanation.left_out else 'no single constraint holds it back'}"
     first = explanation.bindings[0]
     faster = f"{first.saved_fraction:.1%}"
-    return f"{plan}; {_what(first)} costs most: without it {faster} less"
+    return f"{plan}; {constraint_text(first)} costs most: without it {faster} less"
 
 
 def _answer_of_asked(explanation: Explanation) -> str:
@@ -164,7 +164,8 @@ def _even_note(explanation: Explanation) -> Iterator[str]:
         yield "Closed forms of strategies with even stages are compared."
 
 
-def _bindings(explanation: Explanation) -> Iterator[Section]:
+def binding_sections(explanation: Explanation) -> Iterator[Section]:
+    """What holds a plan back, what would be chosen without it, and what does not."""
     if explanation.bindings:
         yield Section(
             title="What holds it back, each constraint relaxed alone",
@@ -172,7 +173,7 @@ def _bindings(explanation: Explanation) -> Iterator[Section]:
             rows=tuple(
                 (
                     str(number),
-                    _what(one),
+                    constraint_text(one),
                     seconds(one.step_seconds),
                     f"{one.saved_fraction:.2%}",
                 )
@@ -195,7 +196,8 @@ def _bindings(explanation: Explanation) -> Iterator[Section]:
         )
 
 
-def _what(binding: Binding) -> str:
+def constraint_text(binding: Binding) -> str:
+    """A constraint as a noun, or as its rule's own sentence."""
     words = {
         Kind.MEMORY: "device memory",
         Kind.HOST_MEMORY: "host memory",

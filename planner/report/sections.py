@@ -34,21 +34,21 @@ def sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     """The sections of a report, in reading order."""
     yield setting_section(report)
     if isinstance(report, EstimateReport):
-        yield from _broken(report)
+        yield from broken_sections(report)
     elif not report.plans:
-        yield from _nothing(report)
+        yield from nothing_sections(report)
     if report.plans:
         yield strategies_section([plan.estimate for plan in report.plans], variants=report.problem.variants)
         yield from stages_sections(report.plans[0].strategy, _of_best(report))
-        yield _results(report)
-        yield from _losses(report)
-        yield _breakdown(report)
+        yield results_section(report)
+        yield from loss_sections(report)
+        yield breakdown_section(report.plans[0].estimate, _of_best(report))
         yield memory_section(report, report.plans[0].estimate)
-        yield _run(report, report.plans[0])
+        yield run_section(report, report.plans[0], _of_best(report))
     if isinstance(report, PlanReport):
-        yield from _listed(report)
-        yield _search(report)
-    yield _conventions(report)
+        yield from listed_sections(report)
+        yield search_section(report)
+    yield conventions_section(report)
 
 
 # --- the question ------------------------------------------------------------------------------------------
@@ -136,7 +136,8 @@ def _model_text(report: PlanReport | EstimateReport) -> str:
 # --- the answer --------------------------------------------------------------------------------------------
 
 
-def _broken(report: EstimateReport) -> Iterator[Section]:
+def broken_sections(report: EstimateReport) -> Iterator[Section]:
+    """The rules that forbid a given strategy."""
     if report.broken_rules:
         yield Section(
             title="Forbidden: this strategy breaks",
@@ -211,7 +212,8 @@ def _overlap_text(strategy: Strategy) -> str:
     return " ".join(words) or "none"
 
 
-def _results(report: PlanReport | EstimateReport) -> Section:
+def results_section(report: PlanReport | EstimateReport) -> Section:
+    """Speed, memory and the whole training of every plan, one row each."""
     speed, memory, whole = ("tokens/s/GPU", "TFLOP/s/GPU", "MFU", "HFU"), ("peak GiB", "free GiB"), ("ETTR", "days")
     best = report.plans[0]
     counts = report.problem.search.max_devices is not None  # GPUs take the place of TFLOP/s, which follow from MFU
@@ -257,7 +259,7 @@ def _result(number: int, plan: Plan, best: Plan, *, counts: bool) -> tuple[str, 
     )
 
 
-def _losses(report: PlanReport | EstimateReport) -> Iterator[Section]:
+def loss_sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     """What the plans after the first lose against it, by the lines of the breakdown that make most of it."""
     best, *others = report.plans
     if others:
@@ -283,8 +285,8 @@ def _of_best(report: PlanReport | EstimateReport) -> str:
     return " of strategy 1" if len(report.plans) > 1 else ""
 
 
-def _breakdown(report: PlanReport | EstimateReport) -> Section:
-    estimate = report.plans[0].estimate
+def breakdown_section(estimate: Estimate, of_plan: str) -> Section:
+    """Where the step of one plan goes, exposed and hidden."""
     parts = estimate.breakdown
     step = sum(part.exposed_seconds for part in parts)
     rows = [
@@ -297,7 +299,7 @@ def _breakdown(report: PlanReport | EstimateReport) -> Section:
         for part in parts
     ]
     return Section(
-        title=f"Step{_of_best(report)}, as the slowest pipeline rank sees it",
+        title=f"Step{of_plan}, as the slowest pipeline rank sees it",
         header=("part", "exposed, s", "of step", "hidden, s"),
         rows=(*rows, ("step", seconds(step), f"{1:.1%}", seconds(sum(part.hidden_seconds for part in parts)))),
         notes=tuple(_pace_note(estimate)),
@@ -321,8 +323,10 @@ def _slowest(ranks: Sequence[RankEstimate]) -> RankEstimate:
 # --- memory ------------------------------------------------------------------------------------------------
 
 
-def memory_section(report: PlanReport | EstimateReport, estimate: Estimate) -> Section:
-    """What every pipeline rank of a strategy holds."""
+def memory_section(
+    report: PlanReport | EstimateReport, estimate: Estimate, *, most_rows: int = MOST_RANK_ROWS
+) -> Section:
+    """What every pipeline rank of a strategy holds; of more rows than wanted the telling ones."""
     capacity = report.problem.facts.cluster.device.memory_bytes
     parts = [
         name for name in estimate.ranks[0].bytes_by_part if any(rank.bytes_by_part[name] for rank in estimate.ranks)
@@ -342,13 +346,13 @@ def memory_section(report: PlanReport | EstimateReport, estimate: Estimate) -> S
 
     grouped = [(key, list(group)) for key, group in groupby(estimate.ranks, key=cells)]
     rows = [(_span(group), *key) for key, group in grouped]
-    if len(rows) > MOST_RANK_ROWS:
+    if len(rows) > most_rows:
         rows = [(str(rank.rank), *cells(rank)) for rank in shown]
     return Section(
         title=f"Memory{_of_best(report)} by pipeline rank, GiB per GPU",
         header=header,
         rows=tuple(rows),
-        notes=tuple(_memory_notes(report, estimate, omitted=len(grouped) > MOST_RANK_ROWS)),
+        notes=tuple(_memory_notes(report, estimate, omitted=len(grouped) > most_rows)),
     )
 
 
@@ -393,12 +397,13 @@ def _memory_notes(report: PlanReport | EstimateReport, estimate: Estimate, *, om
 # --- the whole training ------------------------------------------------------------------------------------
 
 
-def _run(report: PlanReport | EstimateReport, plan: Plan) -> Section:
+def run_section(report: PlanReport | EstimateReport, plan: Plan, of_plan: str) -> Section:
+    """Checkpoints, failures and the time of the whole training of one plan."""
     reliability, schedule = report.problem.reliability, plan.schedule
     num_nodes = plan.cluster.num_nodes
     per_day = reliability.failures_per_node_day * num_nodes
     return Section(
-        title=f"Training{_of_best(report)}",
+        title=f"Training{of_plan}",
         rows=(
             ("checkpoint", _interval_text(schedule, saving=plan.checkpoint_seconds)),
             (
@@ -421,7 +426,8 @@ def _interval_text(schedule: CheckpointSchedule, *, saving: float) -> str:
 # --- the search --------------------------------------------------------------------------------------------
 
 
-def _nothing(report: PlanReport) -> Iterator[Section]:
+def nothing_sections(report: PlanReport) -> Iterator[Section]:
+    """Why nothing fits, and what comes closest."""
     conflict = report.outcome.conflict
     if conflict is None:
         return
@@ -444,7 +450,7 @@ def closest_sections(report: PlanReport) -> Iterator[Section]:
     yield replace(memory, notes=(*memory.notes, *missing_notes(report.problem, report.closest)))
 
 
-def _listed(report: PlanReport) -> Iterator[Section]:
+def listed_sections(report: PlanReport) -> Iterator[Section]:
     """What the rules leave of the job's candidates."""
     if report.listed is None:
         return
@@ -463,7 +469,8 @@ def _listed(report: PlanReport) -> Iterator[Section]:
 _NO_COMPLETION = "no values of the decisions that it leaves open satisfy all rules."
 
 
-def _search(report: PlanReport) -> Section:
+def search_section(report: PlanReport) -> Section:
+    """The proof: status, bound, gap, and what the search had to do."""
     outcome, effort = report.outcome, report.outcome.effort
     return Section(
         title="Search",
@@ -569,7 +576,8 @@ def _total_time(report: PlanReport) -> Iterator[tuple[str, str]]:
         yield "objective", "total time, which grows with the step time: the order is the same"
 
 
-def _conventions(report: PlanReport | EstimateReport) -> Section:
+def conventions_section(report: PlanReport | EstimateReport) -> Section:
+    """What must be known to compare the figures with others'."""
     conventions = report.conventions
     counted = {"causal": "the causal half of attention counted", "full": "attention counted in full, not halved"}
     mtp = ", multi-token prediction included" if report.model.mtp_parameters else ""

@@ -1,0 +1,80 @@
+// Horizontal stacked bars, made of plain boxes so that they print and wrap as text does.
+
+function drawBars(figure, chart) {
+  if (chart.without) choice(figure, chart);
+  else barBox(figure, chart.rows, chart.axis);
+  const there = new Set(chart.rows.flatMap((row) => [...row.parts, ...(row.hidden || [])].map((part) => part.name)));
+  const names = (chart.order || []).filter((name) => there.has(name));
+  if (names.length > 1) legend(figure, names.map((name) => [name]));
+}
+
+// The largest part may hide the others: a second view leaves it out.
+function choice(figure, chart) {
+  const row = element(figure, "div", "buttons");
+  const whole = barBox(figure, chart.rows, chart.axis);
+  const rest = barBox(figure, chart.rows.map((one) => remaining(one, chart.without)), chart.axis);
+  const views = [["The whole step", whole], [`Without ${chart.without}`, rest]];
+  const buttons = views.map(([text]) => element(row, "button", "", text));
+  const choose = (chosen) => views.forEach(([, box], index) => {
+    box.hidden = index !== chosen;
+    buttons[index].setAttribute("aria-pressed", index === chosen);
+  });
+  buttons.forEach((button, index) => {
+    button.type = "button";
+    button.addEventListener("click", () => choose(index));
+  });
+  choose(0);
+}
+
+function remaining(row, without) {
+  return { ...row, parts: row.parts.filter((part) => part.name !== without), range: null };
+}
+
+function barBox(figure, rows, label) {
+  const box = element(figure, "div", "bars");
+  const most = Math.max(...rows.map((row) => Math.max(total(row.parts), total(row.hidden || []), row.range?.[1] || 0)));
+  rows.forEach((row) => barRow(box, row, most));
+  barAxis(box, most, label);
+  return box;
+}
+
+const total = (parts) => parts.reduce((sum, part) => sum + part.value, 0);
+
+function barRow(box, row, most) {
+  const line = element(box, "div", "bar-row");
+  const head = element(line, "div", "bar-head");
+  element(head, "span", "bar-label", row.label);
+  element(head, "span", "bar-text", row.text);
+  const track = element(line, "div", "bar-track");
+  stack(track, row, row.parts, most, "bar");
+  if (row.range) barRange(track, row, most);
+  if (row.hidden?.length) stack(line, row, row.hidden, most, "bar hidden");
+}
+
+function stack(parent, row, parts, most, className) {
+  const bar = element(parent, "div", className);
+  for (const part of parts) {
+    const piece = element(bar, "div", `piece part-${part.name}`);
+    const fraction = part.value / most;
+    piece.style.width = `${100 * fraction}%`;
+    if (fraction > 0.07 && className === "bar" && parts.length > 1) element(piece, "span", "", part.name);
+    explained(piece, [`${row.label}: ${part.name}`, part.text]);
+  }
+}
+
+function barRange(track, row, most) {
+  const whisker = element(track, "div", "whisker");
+  whisker.style.left = `${(100 * row.range[0]) / most}%`;
+  whisker.style.width = `${(100 * (row.range[1] - row.range[0])) / most}%`;
+  explained(whisker, [row.label, row.range_text]);
+}
+
+function barAxis(box, most, label) {
+  const axis = element(box, "div", "bar-axis");
+  const scale = linear(0, most, 0, 100);
+  for (const tick of scale.ticks(5)) {
+    const mark = element(axis, "span", "", number(tick));
+    mark.style.left = `${scale(tick)}%`;
+  }
+  element(box, "div", "axis-label", label);
+}

@@ -1,0 +1,182 @@
+"""The plots of a page as plain data; every text in them comes from the wording of reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from costmodel.estimate import PARTS
+from planner.calibration.intervals import COVERAGE
+from planner.plan import PlanReport, reliability_of
+from planner.report.conflicts import strategy_text
+from planner.report.reasons import constraint_text
+from planner.report.wording import DAY_SECONDS, GIB_BYTES, count, gib, seconds, share, span
+from planner.schedule import CheckpointSchedule, schedules_around
+
+if TYPE_CHECKING:
+    from costmodel.estimate import Estimate
+    from planner.explain import Explanation
+    from planner.front import Front, Point
+    from planner.plan import EstimateReport, Plan
+
+Chart: TypeAlias = dict[str, Any]
+
+
+def steps_chart(plans: Sequence[Plan]) -> Chart:
+    """Where the step of each plan goes: exposed parts make up the step, hidden ones run beside it."""
+    return {
+        "type": "bars",
+        "axis": "seconds per step",
+        "without": "compute",
+        "order": list(PARTS),
+        "rows": [
+            {
+                "label": f"Strategy {number}",
+                "text": f"{seconds(plan.step_seconds)} s",
+                "parts": list(_parts(plan, "exposed")),
+                "hidden": list(_parts(plan, "hidden")),
+                "range": [plan.interval.low_seconds, plan.interval.high_seconds],
+                "range_text": f"{COVERAGE:.0%} interval: {seconds(plan.interval.low_seconds)} to "
+                f"{seconds(plan.interval.high_seconds)} s",
+            }
+            for number, plan in enumerate(plans, start=1)
+        ],
+    }
+
+
+def _parts(plan: Plan, kind: str) -> Iterator[Chart]:
+    for part in plan.estimate.breakdown:
+        value = part.exposed_seconds if kind == "exposed" else part.hidden_seconds
+        if value > 0:
+            of_step = share(value, plan.step_seconds)
+            yield {"name": part.name, "value": value, "text": f"{seconds(value)} s {kind}, {of_step} of the step"}
+
+
+def memory_chart(report: PlanReport | EstimateReport, estimate: Estimate) -> Chart:
+    """What each pipeline rank holds, against what a GPU has and what the job leaves free."""
+    device, reserve = report.problem.facts.cluster.device, report.problem.search.memory_headroom_bytes
+    lines = [{"value": device.memory_bytes / GIB_BYTES, "text": f"a GPU has {gib(device.memory_bytes)}", "hard": True}]
+    if reserve:
+        room = device.memory_bytes - reserve
+        lines.append({"value": room / GIB_BYTES, "text": f"the job's limit {gib(room)}", "hard": False})
+    return {
+        "type": "columns",
+        "axis": "GiB per GPU",
+        "label": "pipeline rank",
+        "lines": lines,
+        "columns": [
+            {
+                "label": str(rank.rank),
+                "text": f"rank {rank.rank}, {count(rank.num_layers, 'layer')}: {gib(rank.device_bytes)} GiB",
+                "parts": [
+                    {"name": name, "value": nbytes / GIB_BYTES, "text": f"{gib(nbytes)} GiB"}
+                    for name, nbytes in rank.bytes_by_part.items()
+                    if nbytes
+                ],
+            }
+            for rank in estimate.ranks
+        ],
+    }
+
+
+def schedules_of(report: PlanReport | EstimateReport, plan: Plan) -> tuple[CheckpointSchedule, ...]:
+    """What other checkpoint intervals would do for a plan."""
+    return schedules_around(
+        plan.cluster,
+        report.problem.facts.workload,
+        reliability_of(report.problem, plan.cluster),
+        step_seconds=plan.step_seconds,
+        best=plan.schedule,
+    )
+
+
+def checkpoint_charts(report: PlanReport | EstimateReport, plan: Plan) -> tuple[Chart, Chart]:
+    """ETTR and days against the checkpoint interval, the best one marked."""
+    schedules, best = schedules_of(report, plan), plan.schedule
+    writing = reliability_of(report.problem, plan.cluster).write_seconds / plan.step_seconds
+    shared: Chart = {"type": "lines", "x": {"label": "steps between checkpoints", "log": True}}
+    if writing > 1:
+        shared["bands"] = [{"until": writing, "text": "the last one is still being written"}]
+
+    def points(values: Sequence[float]) -> list[list[Any]]:
+        return [[one.interval_steps, value, schedule_text(one)] for one, value in zip(schedules, values, strict=True)]
+
+    def chart(label: str, values: Sequence[float], chosen: float) -> Chart:
+        mark = {"x": best.interval_steps, "y": chosen, "text": f"every {count(best.interval_steps, 'step')}"}
+        return {**shared, "y": {"label": label}, "series": [{"points": points(values)}], "marks": [mark]}
+
+    return (
+        chart("ETTR, %", [100 * one.ettr for one in schedules], 100 * best.ettr),
+        chart("days in all", [one.total_seconds / DAY_SECONDS for one in schedules], best.total_seconds / DAY_SECONDS),
+    )
+
+
+def schedule_text(schedule: CheckpointSchedule) -> str:
+    """One interval and what follows from it."""
+    every = f"every {count(schedule.interval_steps, 'step')} ({span(schedule.interval_seconds)})"
+    return f"{every}: ETTR {schedule.ettr:.2%}, {schedule.days:,.2f} days"
+
+
+def bindings_chart(explanation: Explanation) -> Chart:
+    """What each constraint costs."""
+    return {
+        "type": "bars",
+        "axis": "seconds per step that are saved without it",
+        "rows": [
+            {
+                "label": constraint_text(one),
+                "text": f"{one.saved_fraction:.2%} less, {seconds(one.saved_seconds)} s",
+                "parts": [
+                    {
+                        "name": "saved",
+                        "value": one.saved_seconds,
+                        "text": f"{seconds(one.step_seconds)} s" + ("" if one.is_proven else ", not proven"),
+                    }
+                ],
+            }
+            for one in explanation.bindings
+        ],
+    }
+
+
+MOST_TIMES = 4
+"""Points of the front that are so much slower than its fastest are in the table alone: they would hide the others."""
+
+
+def front_chart(report: PlanReport | EstimateReport, front: Front) -> Chart:
+    """The best step time for each amount of memory."""
+    device = report.problem.facts.cluster.device
+    fastest = min(one.estimate.step_seconds for one in front.points)
+    shown = [one for one in front.points if one.estimate.step_seconds <= MOST_TIMES * fastest]
+    points = [_front_point(one) for one in shown]
+    chosen = report.plans[0].estimate if report.plans else None
+    marks = (
+        [
+            {
+                "x": chosen.device_bytes / GIB_BYTES,
+                "y": chosen.step_seconds,
+                "text": "strategy 1",
+            }
+        ]
+        if chosen
+        else []
+    )
+    return {
+        "type": "lines",
+        "x": {"label": "GiB per GPU that may be used", "log": False},
+        "y": {"label": "seconds per step", "log": True},
+        "series": [{"points": points, "step": True, "dots": True}],
+        "marks": marks,
+        "verticals": [{"x": device.memory_bytes / GIB_BYTES, "text": f"a GPU has {gib(device.memory_bytes)}"}],
+    }
+
+
+def _front_point(point: Point) -> list[Any]:
+    """Where a strategy begins to fit, its step time, its text, and whether it is proven."""
+    used = point.estimate.device_bytes
+    proof = "proven" if point.is_proven else "not proven: time ran out"
+    text = (
+        f"{gib(used)} GiB: {seconds(point.estimate.step_seconds)} s ({proof} within {gib(point.allowed_bytes)} GiB)\n"
+        f"{strategy_text(point.estimate.strategy)}"
+    )
+    return [used / GIB_BYTES, point.estimate.step_seconds, text, point.is_proven, point.allowed_bytes / GIB_BYTES]

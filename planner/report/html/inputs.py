@@ -1,0 +1,108 @@
+"""What went into a report, with the source of each number: model, devices, training, failures, what may be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+from constraints import RULES, sentence
+from planner.describe import describe_architecture, layer_rows, leaves
+from planner.report.document import setting_document
+from planner.report.section import Section
+from planner.report.wording import NOTHING, gib
+from planner.space import problem_rules
+
+if TYPE_CHECKING:
+    from costmodel.spec import Device, Model
+    from planner.plan import EstimateReport, PlanReport
+    from planner.problem import Problem
+
+HEADER = ("entry", "value", "source")
+MODEL_ENTRIES = ("hidden_size", "vocab_size", "num_layers", "tied_embeddings")
+OF_JOB = "job file"
+
+
+def input_sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
+    """Everything that a report rests on."""
+    problem = report.problem
+    yield _job(report)
+    yield _model(problem.facts.model)
+    yield _device(problem.facts.cluster.device)
+    yield _rules(problem)
+
+
+def _job(report: PlanReport | EstimateReport) -> Section:
+    setting = setting_document(report)
+    rows = [
+        (f"{name}.{entry}", text)
+        for name in ("job", "cluster", "training", "reliability")
+        for entry, text in leaves(setting[name])
+        if entry != "sources"
+    ]
+    precision = asdict(report.problem.facts.workload.precision)
+    files = [("read", str(path)) for path in report.problem.sources]
+    return Section(
+        title="The job, units converted",
+        header=HEADER[:2],
+        rows=(*rows, *((f"precision.{name}", text) for name, text in leaves(precision)), *files),
+    )
+
+
+def _model(model: Model) -> Section:
+    described = describe_architecture(model)
+    rows = [(name, text) for name, text in leaves({name: described[name] for name in MODEL_ENTRIES})]
+    return Section(
+        title=f"The model: {model.name}",
+        rows=(("source", model.source), ("family", model.family), *rows, *layer_rows(described)),
+    )
+
+
+def _device(device: Device) -> Section:
+    entries = {name: value for name, value in asdict(device).items() if name not in ("sources", "profile", "networks")}
+    networks = {network["name"]: network for network in asdict(device)["networks"]}
+    whole = {**entries, "networks": networks, "profile": asdict(device)["profile"]}
+    rows = tuple(_sourced(whole, device.sources, "", 0))
+    return Section(
+        title=f"The devices: {device.name}",
+        header=HEADER,
+        rows=rows,
+        notes=("What a source says of a group of entries stands beside the group.",),
+    )
+
+
+def _sourced(
+    entries: Mapping[str, Any], sources: Mapping[str, str], path: str, depth: int
+) -> Iterator[tuple[str, str, str]]:
+    """Entries by dotted path, as finely as they have sources."""
+    for name, value in entries.items():
+        place = f"{path}{name}"
+        if isinstance(value, Mapping) and place not in sources and depth < 1:
+            yield from _sourced(value, sources, f"{place}.", depth + 1)
+        elif value is not None and value != {}:
+            yield place, _value(name, value), sources.get(place, NOTHING)
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{inner} {_value(inner, own)}" for inner, own in value.items() if own is not None)
+    if isinstance(value, float) and name.endswith("_bytes") and value >= SHOWN_IN_GIB:
+        return f"{gib(value)} GiB"
+    ((_, text),) = leaves(value) if not isinstance(value, (list, tuple)) else [("", ", ".join(map(str, value)))]
+    return text
+
+
+SHOWN_IN_GIB = 1e8
+"""Bytes from which on GiB read better."""
+
+
+def _rules(problem: Problem) -> Section:
+    """What the job and the search itself leave out, beside the rules of mathematics, hardware and frameworks."""
+    rules, known = problem_rules(problem), {sentence(rule) for rule in RULES}
+    every = [sentence(rule) for one in fields(rules) for rule in getattr(rules, one.name)]
+    own = [text for text in dict.fromkeys(every) if text not in known]
+    return Section(
+        title="What the job and the search leave out",
+        rows=tuple((str(number), text) for number, text in enumerate(own, start=1)),
+        notes=(f"Beside {len({*every} & known)} rules of the mathematics, the hardware and the frameworks.",),
+    )

@@ -1,0 +1,39 @@
+// Start: read the data, draw every plot, switch between plans, follow the colours of the system.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const DRAW = { bars: drawBars, columns: drawColumns, lines: drawLines };
+
+function drawFigures() {
+  for (const figure of document.querySelectorAll("[data-chart]")) {
+    const chart = data.charts[figure.dataset.chart];
+    if (chart) DRAW[chart.type](figure, chart);
+    else figure.remove();
+  }
+  for (const figure of document.querySelectorAll("[data-timeline]")) {
+    const timeline = data.timelines[figure.dataset.timeline];
+    if (timeline) new Timeline(figure, timeline);
+  }
+}
+
+function showPlan(wanted) {
+  for (const block of document.querySelectorAll("[data-plan]")) block.hidden = block.dataset.plan !== wanted;
+}
+
+function printed(begin) {
+  document.documentElement.classList.toggle("light", begin);
+  for (const details of document.querySelectorAll("details")) {
+    if (begin) details.dataset.open = details.open;
+    details.open = begin || details.dataset.open === "true";
+  }
+  redrawAll();
+}
+
+showPlan("1");
+drawFigures();
+document.getElementById("plan")?.addEventListener("change", (event) => showPlan(event.target.value));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+addEventListener("beforeprint", () => printed(true));
+addEventListener("afterprint", () => printed(false));
+addEventListener("scroll", () => tip.hide(), { passive: true });
+addEventListener("keydown", (event) => event.key === "Escape" && tip.hide());
+document.documentElement.dataset.drawnMilliseconds = Math.round(performance.now());

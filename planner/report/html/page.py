@@ -1,0 +1,96 @@
+"""A page put together: sections and plots in reading order, with their data, style and scripts in one file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from planner.plan import EstimateReport, Plan, PlanReport
+from planner.report.document import document, finite
+from planner.report.html import content
+from planner.report.html.charts import (
+    bindings_chart,
+    checkpoint_charts,
+    front_chart,
+    memory_chart,
+    steps_chart,
+)
+from planner.report.html.study import Study
+from planner.report.html.timeline import timeline_of
+
+SCRIPTS = ("draw.js", "bars.js", "plots.js", "timeline.js", "page.js")
+"""In the order in which they need each other."""
+
+MOST_TIMELINES = 4
+"""Plans whose time line is in the page: each takes up to a megabyte, and people compare the first ones."""
+
+
+def page_html(study: Study) -> str:
+    """A whole page."""
+    report = study.report
+    style, script = _asset("page.css"), "\n".join(map(_asset, SCRIPTS))
+    setting = content.heading(report)
+    return Template(_asset("page.html")).substitute(
+        title=escape(setting.title),
+        job=escape(report.problem.name),
+        style=style,
+        style_hash=_hash(style),
+        script=f'"use strict";(() => {{\n{script}\n}})();',
+        script_hash=_hash(f'"use strict";(() => {{\n{script}\n}})();'),
+        body="\n".join(content.body(study)),
+        data=_data(study),
+    )
+
+
+def page_data(study: Study) -> dict[str, Any]:
+    """What the plots of a page show, and the report as programs read it."""
+    report = study.report
+    charts: dict[str, Any] = {}
+    if report.plans:
+        charts["steps"] = steps_chart(report.plans)
+        for number, plan in enumerate(report.plans, start=1):
+            charts |= {f"{name} {number}": chart for name, chart in _charts_of(report, plan)}
+    if isinstance(report, PlanReport) and report.closest:
+        charts["memory closest"] = memory_chart(report, report.closest)
+    if study.explanation and study.explanation.bindings:
+        charts["bindings"] = bindings_chart(study.explanation)
+    if study.front and study.front.points:
+        charts["front"] = front_chart(report, study.front)
+    shown = report.plans[:MOST_TIMELINES]
+    timelines = {str(n): timeline_of(report.problem.facts, one.estimate) for n, one in enumerate(shown, start=1)}
+    whole: dict[str, Any] = finite(
+        {
+            "report": document(report),
+            "charts": charts,
+            "timelines": {number: one for number, one in timelines.items() if one},
+        }
+    )
+    return whole
+
+
+def _charts_of(report: PlanReport | EstimateReport, plan: Plan) -> Iterator[tuple[str, Any]]:
+    yield "memory", memory_chart(report, plan.estimate)
+    ettr, days = checkpoint_charts(report, plan)
+    yield "ettr", ettr
+    yield "days", days
+
+
+def _data(study: Study) -> str:
+    """As JSON that no parser of HTML can take for markup."""
+    text = json.dumps(page_data(study), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
+
+
+def _asset(name: str) -> str:
+    return files("planner.report.html").joinpath(name).read_text(encoding="utf-8").strip()
+
+
+def _hash(text: str) -> str:
+    """What the page's Content-Security-Policy allows: this text and no other."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -1,0 +1,430 @@
+"""The page: one file that needs nothing, holds every plan, rank and pass, and trusts no name."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.estimate import played_step
+from planner.clock import Clock
+from planner.explain import explain
+from planner.front import front
+from planner.plan import estimate, plan, reliability_of
+from planner.problem import load
+from planner.report import render
+from planner.report.html.page import page_html
+from planner.report.html.study import study
+from planner.report.html.timeline import KINDS, MOST_PASSES, pieces, timeline_of
+from planner.report.sections import results_section, search_section, strategies_section
+from planner.schedule import schedules_around
+from tests.planner.test_job import JOBS, a_job
+
+LARGEST_BYTES = 6e6
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM_OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+    "--window-size=1500,1000",
+)
+MOST_MILLISECONDS = 2000
+ATTACK = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
+
+SCHEDULES = [
+    {"pp": 4, "schedule": "1f1b"},
+    {"pp": 4, "vpp": 2},
+    {"pp": 4, "schedule": "gpipe"},
+    {"pp": 4, "schedule": "zb_h1"},
+    {"pp": 4, "vpp": 2, "schedule": "zb_v"},
+    {"pp": 4, "schedule": "dualpipe"},
+    {"pp": 1, "tp": 2},
+]
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, and the text of each table cell."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.cells = []
+        self.in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag in ("td", "th"):
+            self.cells.append("")
+            self.in_cell = True
+
+    def handle_endtag(self, tag):
+        self.in_cell &= tag not in ("td", "th")
+
+    def handle_data(self, data):
+        if self.in_cell:
+            self.cells[-1] += data
+
+    def named(self, tag):
+        """The attributes of all elements of one kind."""
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+@pytest.fixture(scope="module")
+def report():
+    """Mixtral 8x7B on 64 H100 with pipelines, three plans."""
+    return plan(load(a_job(model="mixtral-8x7b", top=3, search__allow={"pp": [2, 4]})))
+
+
+@pytest.fixture(scope="module")
+def studied(report):
+    """The same with what further searches find."""
+    return study(report)
+
+
+@pytest.fixture(scope="module")
+def page(studied):
+    """The page of it."""
+    return page_html(studied)
+
+
+@pytest.fixture(scope="module")
+def unfit():
+    """A job for whose strategies the memory never suffices."""
+    return plan(load(a_job(model="llama3-405b", cluster__num_devices=8, search__time_limit_seconds=10)))
+
+
+def data_of(page):
+    """What the page's plots show."""
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
+    return json.loads(text)
+
+
+def column(text):
+    """Integers of a packed column."""
+    return np.frombuffer(base64.b64decode(text), dtype="<u4")
+
+
+# --- one file --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_loaded(page):
+    """No element names another file or host, and the policy forbids whatever would."""
+    elements = Elements(page)
+    policy = next(one["content"] for one in elements.named("meta") if "http-equiv" in one)
+    links = [one[name] for _, one in elements.found for name in ("src", "href", "srcset", "action") if name in one]
+
+    assert policy.startswith("default-src 'none'")
+    assert [link for link in links if not link.startswith(("#", "data:,"))] == []
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_the_policy_allows_the_own_script_and_style(page):
+    """By the hashes that a browser computes of what stands between the tags."""
+    for tag, name in (("style", "style-src"), ("script", "script-src")):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{name} 'sha256-{digest}'" in page
+
+
+def test_no_style_stands_in_the_body(page):
+    """The policy forbids it: what it colours comes from classes."""
+    names = {name for _, attributes in Elements(page).found for name in attributes}
+
+    assert [name for name in names if name == "style" or name.startswith("on")] == []
+
+
+def test_names_are_escaped(report):
+    """A model's name is text wherever it stands: title, headings, tables, data."""
+    facts = report.problem.facts
+    named = replace(
+        report,
+        problem=replace(report.problem, name=ATTACK, facts=replace(facts, model=replace(facts.model, name=ATTACK))),
+        model=replace(report.model, name=ATTACK, source=ATTACK),
+    )
+    page = page_html(study(replace(named, plans=())))
+
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert len(Elements(page).named("script")) == 2
+    assert f"{ATTACK} on 64 x" in unescape(page)
+    assert data_of(page)["report"]["model"]["name"] == ATTACK
+
+
+def test_the_page_is_the_same_again(report, studied):
+    """Nothing in it depends on when or in which order it was made."""
+    assert page_html(studied) == page_html(replace(studied, report=replace(report)))
+
+
+def test_plain_text_of_any_plan_is_there(report, page):
+    """The tables hold what the other reports say."""
+    cells = Elements(page).cells
+    estimates = [one.estimate for one in report.plans]
+
+    for section in (strategies_section(estimates), results_section(report), search_section(report)):
+        assert {cell for row in section.rows for cell in row} <= set(cells)
+
+
+def test_an_explanation_has_no_page(report):
+    """It says so, with what there is."""
+    with pytest.raises(SpecError, match="an explanation has no page"):
+        render(explain(report.problem), "html")
+
+
+# --- what it shows ---------------------------------------------------------------------------------------------
+
+
+def test_every_plan_and_rank_is_there(report, page):
+    """Each plan has its bar, which makes up the step, and each of its ranks a column."""
+    charts = data_of(page)["charts"]
+
+    assert len(charts["steps"]["rows"]) == len(report.plans) == 3
+    for number, (one, row) in enumerate(zip(report.plans, charts["steps"]["rows"], strict=True), start=1):
+        assert sum(part["value"] for part in row["parts"]) == pytest.approx(one.step_seconds)
+        columns = charts[f"memory {number}"]["columns"]
+        totals = [sum(part["value"] for part in each["parts"]) * 2**30 for each in columns]
+        assert totals == pytest.approx([rank.device_bytes for rank in one.estimate.ranks])
+    assert charts["memory 1"]["lines"][0]["value"] * 2**30 == pytest.approx(report.plans[0].memory_bytes)
+
+
+def test_every_plot_has_its_place(page):
+    """A figure for each set of data, data for each figure."""
+    found = Elements(page).named("figure")
+    data = data_of(page)
+
+    assert {one["data-chart"] for one in found if "data-chart" in one} == set(data["charts"])
+    assert {one["data-timeline"] for one in found if "data-timeline" in one} == set(data["timelines"])
+
+
+def test_what_binds_is_explained(studied, page):
+    """The bars are the constraints of the explanation, and its sentences stand below them."""
+    bindings = studied.explanation.bindings
+    rows = data_of(page)["charts"]["bindings"]["rows"]
+
+    assert [row["parts"][0]["value"] for row in rows] == [one.saved_seconds for one in bindings]
+    assert all(text in Elements(page).cells for text in studied.explanation.idle)
+
+
+def test_nothing_fits_is_explained(unfit):
+    """Why, what comes closest, on which ranks memory is missing, and what larger GPUs would do."""
+    page = page_html(study(unfit))
+    charts = data_of(page)["charts"]
+
+    assert unfit.plans == ()
+    assert "Why nothing fits" in page
+    assert "steps" not in charts
+    assert len(charts["memory closest"]["columns"]) == len(unfit.closest.ranks)
+    assert all(point[4] * 2**30 > unfit.closest.device_bytes * 0.9 for point in charts["front"]["series"][0]["points"])
+
+
+def test_an_estimate_has_a_page(report):
+    """A forbidden strategy too: its broken rules stand first, and nothing was searched for."""
+    given = estimate(report.problem, {"tp": 3, "pp": 2, "dp": 8})
+    page = render(given, "html")
+
+    assert given.broken_rules
+    assert set(given.broken_rules) <= set(Elements(page).cells)
+    assert {"front", "bindings"}.isdisjoint(data_of(page)["charts"])
+
+
+# --- the time line ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decisions", SCHEDULES, ids=str)
+def test_a_played_step_is_the_estimate_s(decisions):
+    """The passes with what stands beside them take as long as the plan says; the parts beside are lines of it."""
+    problem = load(JOBS / "llama3-8b-8xh100.yaml")
+    one = estimate(problem, decisions).plan
+
+    played = played_step(problem.facts, one.strategy, most_passes=MOST_PASSES)
+
+    assert played.step_seconds == pytest.approx(one.step_seconds, rel=1e-9)
+    exposed = {part.name: part.exposed_seconds for part in one.estimate.breakdown}
+    assert all(seconds <= exposed[name] + 1e-12 for name, seconds in played.beside_seconds.items())
+
+
+@pytest.mark.parametrize("decisions", SCHEDULES, ids=str)
+def test_pieces_are_the_simulator_s_passes(decisions):
+    """Each pass once, inside its block; of a block that holds one direction the pieces fill it without a gap."""
+    problem = load(JOBS / "llama3-8b-8xh100.yaml")
+    played = played_step(problem.facts, estimate(problem, decisions).plan.strategy, most_passes=MOST_PASSES)
+    passes = {one[:4]: one for one in played.timeline.passes}
+
+    made = list(pieces(played))
+
+    assert sorted(one[:4] for one in made) == sorted(passes)
+    for one in made:
+        block = passes[one[:4]]
+        assert block.start - 1e-9 <= one.start <= one.start + one.seconds <= block.end + 1e-9
+    busy = sum(one.seconds for one in made if one.lane != 2)
+    blocks = {(one.rank, one.start, one.end) for one in played.timeline.passes}
+    assert busy == pytest.approx(sum(end - start for _, start, end in blocks))
+
+
+def test_packed_time_lines_hold_the_passes(report, page):
+    """Starts, kinds, stages and micro-batches as the simulator has them, to a millionth of the step; it ends there."""
+    best = report.plans[0]
+    packed = data_of(page)["timelines"]["1"]
+    played = played_step(report.problem.facts, best.strategy, most_passes=MOST_PASSES)
+    made = list(pieces(played))
+    code, start = column(packed["code"]).astype(np.int64), column(packed["start"]) * packed["tick"]
+    stage, microbatch = np.divmod(code // 16, packed["microbatches"])
+
+    assert packed["end"] == pytest.approx(best.step_seconds)
+    assert packed["counts"] == [sum(one.rank == rank for one in made) for rank in range(best.strategy.pp)]
+    assert [KINDS[kind] for kind in code % 4] == [one.kind for one in made]
+    assert stage.tolist() == [one.stage for one in made]
+    assert microbatch.tolist() == [one.microbatch for one in made]
+    assert start == pytest.approx([one.start for one in made], abs=1e-6 * best.step_seconds)
+
+
+def test_long_time_lines_are_cut_in_the_middle(report, monkeypatch):
+    """The first and last passes of each rank stay, and the page says that some are left out."""
+    monkeypatch.setattr("planner.report.html.timeline.MOST_DRAWN", 40)
+
+    packed = timeline_of(report.problem.facts, report.plans[0].estimate)
+
+    assert packed["cut"]
+    assert sum(packed["counts"]) <= 40
+    assert column(packed["start"]).max() * packed["tick"] > 0.8 * packed["pipeline"]
+
+
+def test_steps_by_closed_form_have_no_time_line():
+    """V-Half's passes are ordered anew for each model, so that none are shown; the page says why."""
+    given = estimate(load(JOBS / "llama3-8b-8xh100.yaml"), {"pp": 4, "vpp": 2, "schedule": "v_half"})
+    page = render(given, "html")
+
+    assert data_of(page)["timelines"] == {}
+    assert "known by its closed form" in page
+
+
+# --- checkpoints and memory ------------------------------------------------------------------------------------
+
+
+def test_the_chosen_interval_is_best(report):
+    """No interval of the curve has a shorter total time, and all of them leave half of the time or more."""
+    best = report.plans[0]
+
+    curve = schedules_around(
+        best.cluster,
+        report.problem.facts.workload,
+        reliability_of(report.problem, best.cluster),
+        step_seconds=best.step_seconds,
+        best=best.schedule,
+    )
+
+    assert best.schedule in curve
+    assert len(curve) > 20
+    assert min(one.total_seconds for one in curve) == best.schedule.total_seconds
+    assert [one.interval_steps for one in curve] == sorted({one.interval_steps for one in curve})
+
+
+def test_less_memory_is_never_faster(studied):
+    """The front falls; each strategy fits into what its point allows, and nothing fits below the least."""
+    points = studied.front.points
+    steps = [point.estimate.step_seconds for point in points]
+
+    assert len(points) > 3
+    assert steps == sorted(steps, reverse=True)
+    assert all(point.estimate.device_bytes <= point.allowed_bytes for point in points)
+    assert points[0].estimate.device_bytes == pytest.approx(studied.front.least_bytes, abs=2**21)
+
+
+def test_the_front_passes_through_the_plan(report, studied):
+    """Within what the job allows the plan itself is fastest."""
+    room = report.plans[0].memory_bytes - report.problem.search.memory_headroom_bytes
+    (own,) = [point for point in studied.front.points if point.allowed_bytes == room][:1]
+
+    assert own.estimate.step_seconds == report.plans[0].step_seconds
+    assert own.is_proven
+
+
+def test_a_front_without_time_is_the_plan(report):
+    """What was not searched is named, or not known at all."""
+    found = front(report, Clock(seconds=0))
+
+    assert [point.estimate for point in found.points] == [report.plans[0].estimate]
+    assert found.least_bytes is None
+
+
+# --- size and browser ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large():
+    """The page of Llama-3-405B on 2,048 GPUs, in a short time."""
+    job = load(JOBS / "llama3-405b-2048xh100.yaml", ["search.time_limit_seconds=4"])
+    return page_html(study(plan(job)))
+
+
+def test_large_pages_stay_small(large):
+    """24,576 passes for each of three plans in less than 6 MB."""
+    assert data_of(large)["timelines"]["1"]["passes"] == 3 * 16 * 8 * 64
+    assert len(large.encode()) < LARGEST_BYTES
+
+
+def dumped(page, folder):
+    """The document as a browser leaves it, and what its console said."""
+    target = folder / "opened.html"
+    target.write_text(page, encoding="utf-8")
+    shown = subprocess.run(
+        [CHROMIUM, *CHROMIUM_OPTIONS, f"--user-data-dir={folder / 'profile'}", "--dump-dom", target.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return shown.stdout, [line for line in shown.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_a_browser_draws_it(large, tmp_path):
+    """Every figure is filled, without a word on the console, within the two seconds that people wait."""
+    document, said = dumped(large, tmp_path)
+    (drawn,) = re.findall(r'data-drawn-milliseconds="(\d+)"', document)
+    figures = re.findall(r"<figure.*?</figure>", document, flags=re.DOTALL)
+
+    assert said == []
+    assert len(figures) == len(Elements(large).named("figure"))
+    assert [figure for figure in figures if 'class="bars"' not in figure and 'class="canvas"' not in figure] == []
+    assert len(re.findall("<svg", document)) >= 4
+    assert int(drawn) < MOST_MILLISECONDS
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_the_policy_stops_foreign_scripts(large, tmp_path):
+    """What somebody adds to the file does not run."""
+    document, said = dumped(large + "<script>document.title = 'taken over'</script>", tmp_path)
+
+    assert "<title>taken over" not in document
+    assert "Content Security Policy" in " ".join(said)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("width", [320, 390, 768, 1440])
+def test_no_page_scrolls_sideways(large, tmp_path, width):
+    """Inside a frame of a phone's, a tablet's and a desktop's width; wide tables scroll in their own boxes."""
+    probe = "<script>const { scrollWidth, clientWidth } = document.documentElement;"
+    probe += "parent.postMessage(scrollWidth - clientWidth, '*')</script>"
+    inner = re.sub("<meta http-equiv.*?>", "", large) + probe
+    (tmp_path / "inner.html").write_text(inner, encoding="utf-8")
+    listen = "addEventListener('message', (event) => (document.body.dataset.over = event.data))"
+
+    document, _ = dumped(f"<script>{listen}</script><iframe src=inner.html width={width} height=900>", tmp_path)
+
+    assert 'data-over="0"' in document

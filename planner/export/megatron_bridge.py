@@ -99,7 +99,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 """
 Fields of ``ConfigContainer`` (Megatron-Bridge 0.3.1, ``megatron/bridge/training/config.py``) by Megatron-LM's option.
 
-None where it needs no option: query groups are what they are, positions end with the sequence, and precision is one name.
+None where it needs no option: query groups are a number, positions end with the sequence, precision is one name.
 """
 
 NEGATED = (
@@ -224,4 +224,4 @@ def _notes(plan: Plan) -> Iterator[str]:
         "function, rotary base and optimizer are the recipe's; it must have a comm_overlap."
     )
     if plan.facts.workload.precision.name in GATHERS_NARROW:
-        yield "The recipe of this precision gathers weights in FP8; the plan is costed with 16 bits (fp8_param_gather)."
+        yield "This precision gathers weights in FP8 (fp8_param_gather); the plan is costed with 16 bits."

@@ -1,9 +1,9 @@
-"""Arguments of Megatron-LM back to a job: what somebody already runs, for ``planner estimate`` and ``planner compare``."""
+"""Arguments of Megatron-LM back to a job: what somebody already runs, to be estimated and compared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -11,7 +11,7 @@ import yaml
 from constraints.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
 from costmodel.spec import Experts, Model
-from costmodel.strategy import DECISIONS, Recompute, Sharding, Strategy
+from costmodel.strategy import Recompute, Sharding, Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.document import apply_override
@@ -23,9 +23,6 @@ from planner.export.megatron_stages import read_stages, settled
 from planner.plan import complete
 from planner.problem import load
 from planner.values import decision_text
-
-ALWAYS = ("tp", "cp", "pp", "dp", "mbs")
-"""Decisions that a job shows even where they have the usual value."""
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
 """Entries that no argument says, with what they look like."""
@@ -74,7 +71,9 @@ class Imported:
     @property
     def text(self) -> str:
         """The job as a YAML file, with the notes on top."""
-        body: str = yaml.safe_dump(dict(self.document), sort_keys=False, allow_unicode=True, width=100)
+        body: str = yaml.safe_dump(
+            dict(self.document), sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
+        )
         return "".join(f"# {note}\n" for note in self.notes) + body
 
 
@@ -106,7 +105,7 @@ def from_megatron_lm(arguments: str | Sequence[str], overrides: Sequence[str] = 
     _require(document)
     facts = load(document).facts
     strategy, notes = _strategy(found, facts)
-    document["strategy"] = {**_decisions(strategy, facts), **(document.get("strategy") or {})}
+    document["strategy"] = {**_decisions(strategy), **(document.get("strategy") or {})}
     load(document)
     return Imported(document=document, notes=(*assumed, *notes, *_unread(found)))
 
@@ -271,15 +270,9 @@ def _overlaps(arguments: Arguments, degrees: Mapping[str, int], notes: list[str]
     }
 
 
-def _decisions(strategy: Strategy, facts: Facts) -> dict[str, Any]:
-    """A strategy as a job file writes it: what is not as it would be anyway, and the degrees."""
-    plain = replace(strategy, layout=None)
-    told = {name: int(value) for name, value in plain.decisions().items()}
-    for name in DECISIONS:
-        fewer = {other: value for other, value in told.items() if other != name}
-        if name not in ALWAYS and complete(facts, fewer) == plain:
-            told = fewer
-    texts = {name: _plain(name, value) for name, value in told.items()}
+def _decisions(strategy: Strategy) -> dict[str, Any]:
+    """A strategy as a job file writes it."""
+    texts = {name: _plain(name, int(value)) for name, value in strategy.decisions().items()}
     layout = strategy.layout
     if layout is None:
         return texts

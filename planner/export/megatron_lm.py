@@ -147,7 +147,7 @@ def _says_schedule(plan: Plan) -> Entries | Refusal:
     if plan.strategy.schedule == Schedule.ONE_F_ONE_B:
         return {}
     return Refusal(
-        f"{plan.strategy.schedule.text} is no schedule of megatron/core/pipeline_parallel/schedules.py, which runs 1f1b."
+        f"{plan.strategy.schedule.text} is not in megatron/core/pipeline_parallel/schedules.py, which runs 1f1b."
     )
 
 
@@ -155,8 +155,8 @@ def _says_vocabulary(plan: Plan) -> Entries | Refusal:
     if plan.strategy.vocabulary <= Vocabulary.REDISTRIBUTED:
         return _says_stages(plan)
     return Refusal(
-        f"{plan.strategy.vocabulary.text} has slices of the vocabulary on all ranks; megatron/core/models/gpt/gpt_model.py "
-        "has embedding and head on the first and the last one."
+        f"{plan.strategy.vocabulary.text} has slices of the vocabulary on all ranks; embedding and head are on the first "
+        "and the last one (megatron/core/models/gpt/gpt_model.py)."
     )
 
 
@@ -195,7 +195,9 @@ def _says_recompute(plan: Plan) -> Entries | Refusal:
     return {"--recompute-granularity": "selective", "--recompute-modules": modules} if modules else {}
 
 
-_BLOCK_AND_MODULES = "some layers in full and modules of the others at once: --recompute-granularity is full or selective."
+_BLOCK_AND_MODULES = (
+    "some layers in full and modules of the others at once: --recompute-granularity is full or selective."
+)
 
 
 def _fully(method: str, num_layers: int) -> Entries:
@@ -239,7 +241,9 @@ def _says_optimizer_offload(plan: Plan) -> Entries:
 
 def _says_cp_overlap(plan: Plan) -> Entries | Refusal:
     if plan.strategy.cp > 1 and not plan.strategy.cp_overlap:
-        return Refusal("the ring's sends always run behind the attention (transformer_config.py:737, cp_comm_type p2p).")
+        return Refusal(
+            "the ring's sends always run behind the attention (transformer_config.py:737, cp_comm_type p2p)."
+        )
     return {"--cp-comm-type": ["p2p"]} if plan.strategy.cp > 1 else {}
 
 
@@ -406,7 +410,11 @@ def _notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "Yours to add: data paths and tokenizer, learning rate and schedule, initialisation, dropout (Megatron-LM's is "
         "0.1 unless told otherwise), --save and --load"
-        + ("." if "--position-embedding-type" not in entries or _has_learned(entries) else ", --rotary-base and scaling.")
+        + (
+            "."
+            if "--position-embedding-type" not in entries or _has_learned(entries)
+            else ", --rotary-base and scaling."
+        )
     )
     yield from _model_notes(plan, entries)
     if "--save-interval" in entries:
@@ -418,7 +426,7 @@ def _notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _has_learned(entries: Mapping[str, Any]) -> bool:
-    return entries["--position-embedding-type"] == "learned_absolute"
+    return bool(entries["--position-embedding-type"] == "learned_absolute")
 
 
 def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
@@ -439,7 +447,7 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
     if "--fine-grained-activation-offloading" in entries:
         yield "Offloaded are the inputs of all modules that can be; what the router keeps stays on the device."
     if "--tp-comm-overlap" in entries:
-        yield "--tp-comm-overlap needs Transformer Engine's user buffers: --tp-comm-overlap-cfg for other than its defaults."
+        yield "--tp-comm-overlap uses Transformer Engine's user buffers; --tp-comm-overlap-cfg changes their defaults."
     if "--use-megatron-fsdp" in entries and plan.strategy.tp * plan.strategy.cp > 1:
         yield (
             "Megatron-FSDP wants more than one CUDA connection, tensor and context parallelism before Blackwell one: "
@@ -451,4 +459,4 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
             "Blackwell one: try both."
         )
     if entries.get("--moe-token-dispatcher-type") == "flex":
-        yield "The flex dispatcher needs DeepEP or HybridEP installed; --moe-token-dispatcher-type alltoall does without."
+        yield "The flex dispatcher needs DeepEP or HybridEP; --moe-token-dispatcher-type alltoall does without."

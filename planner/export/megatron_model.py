@@ -69,7 +69,9 @@ def _require_gpt(layer: Layer) -> None:
         )
     if layer.parallel_blocks or layer.num_norms != 2:
         what = "blocks side by side" if layer.parallel_blocks else f"{layer.num_norms} norms"
-        raise SpecError("model.layers", f"a layer has {what}; Megatron-LM's GPT layer is two blocks, a norm before each.")
+        raise SpecError(
+            "model.layers", f"a layer has {what}; Megatron-LM's GPT layer is two blocks, a norm before each."
+        )
     if layer.norm not in NORMS:
         raise SpecError("model.norm", f"is {layer.norm}; Megatron-LM has {' and '.join(NORMS.values())}.")
     if isinstance(attention, Attention) and attention.qk_norm == "full":

@@ -59,7 +59,9 @@ class Option:
         SpecError
             If there are too many or too few, or if one is of the wrong kind.
         """
-        least, most = {"0": (0, 0), "": (1, 1), "+": (1, None), "*": (0, None)}.get(self.nargs) or (int(self.nargs),) * 2
+        least, most = {"0": (0, 0), "": (1, 1), "+": (1, None), "*": (0, None)}.get(self.nargs) or (
+            int(self.nargs),
+        ) * 2
         if len(words) < least or (most is not None and len(words) > most):
             takes = {"0": "no value", "": "one value", "+": "one value or more"}.get(self.nargs, f"{self.nargs} values")
             raise SpecError(f"{WHERE}.{self.name}", f"takes {takes}, got {shown(' '.join(words))}.")

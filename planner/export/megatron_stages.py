@@ -57,9 +57,7 @@ def stage_layers(strategy: Strategy, model: Model) -> tuple[int, ...]:
         return strategy.layout.layers
     if strategy.vocabulary == Vocabulary.REDISTRIBUTED:
         return redistributed_layers(model.num_layers, num_stages=strategy.pp, head_layers=head_layers(model))
-    return layers_per_chunk(
-        model.num_layers, num_chunks=strategy.pp * strategy.vpp, mtp_layers=len(model.mtp_layers)
-    )
+    return layers_per_chunk(model.num_layers, num_chunks=strategy.pp * strategy.vpp, mtp_layers=len(model.mtp_layers))
 
 
 def redistributed_last(strategy: Strategy, model: Model) -> int | None:
@@ -147,7 +145,11 @@ def _uneven(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, t
     given = [count for count in (first, last) if count is not None]
     middle, ranks = model.num_layers - sum(given), pp - len(given)
     of_middle = middle // max(ranks, 1)
-    ranks_layers = [*([first] if first is not None else []), *[of_middle] * ranks, *([last] if last is not None else [])]
+    ranks_layers = [
+        *([first] if first is not None else []),
+        *[of_middle] * ranks,
+        *([last] if last is not None else []),
+    ]
     if ranks < 0 or sum(ranks_layers) != model.num_layers or min(ranks_layers) < 1:
         problem = f"leaves {middle} layers, which do not divide over the other {ranks} pipeline ranks."
         raise SpecError(f"{WHERE}.{FIRST if first is not None else LAST}", problem)

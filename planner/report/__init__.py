@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.compare import Comparison
     from planner.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
 
 FORMATS = ("table", "json", "csv", "markdown")
 
 
-def render(report: PlanReport | EstimateReport | Explanation, format: str = "table") -> str:
+def render(report: PlanReport | EstimateReport | Explanation | Comparison, format: str = "table") -> str:
     """
     A report as text.
 
     Parameters
     ----------
     report
-        What :func:`planner.plan.plan`, :func:`planner.plan.estimate` or :func:`planner.explain.explain` returned.
+        What :func:`planner.plan.plan`, :func:`planner.plan.estimate`, :func:`planner.explain.explain` or
+        :func:`planner.compare.compare` returned.
     format
         ``table`` for a console of 100 columns, ``markdown``, ``json``, or ``csv`` with one row per plan, which
-        explanations have not.
+        explanations and comparisons have not.
 
     Raises
     ------
@@ -49,5 +51,7 @@ def render(report: PlanReport | EstimateReport | Explanation, format: str = "tab
 
             if isinstance(report, PlanReport | EstimateReport):
                 return csv_text(report)
-            raise SpecError("format", "an explanation has no rows for 'csv'.", "Use table, markdown or json.")
+            raise SpecError(
+                "format", "explanations and comparisons have no rows for 'csv'.", "Use table, markdown or json."
+            )
     raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))

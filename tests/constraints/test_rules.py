@@ -341,8 +341,12 @@ def decisions_of(changes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule.__name__)
 def test_rule_allows_and_refuses(case):
     """Each rule tells its allowed case from its refused one."""
-    assert tabulate(case.rule, facts(case.model, cluster=case.cluster, workload=case.workload), decisions_of(case.allowed))
-    assert not tabulate(case.rule, facts(case.model, cluster=case.cluster, workload=case.workload), decisions_of(case.refused))
+    assert tabulate(
+        case.rule, facts(case.model, cluster=case.cluster, workload=case.workload), decisions_of(case.allowed)
+    )
+    assert not tabulate(
+        case.rule, facts(case.model, cluster=case.cluster, workload=case.workload), decisions_of(case.refused)
+    )
 
 
 def test_every_rule_has_a_case():
@@ -458,7 +462,7 @@ def features_and_degrees() -> tuple[Rule, ...]:
 
 
 def test_modules_are_those_of_the_model():
-    """Latent attention has up-projections of its own to recompute; dense models have no experts; no flag says the rest."""
+    """Latent attention has up-projections to recompute, dense models have no experts, some modules have no flag."""
     latent = a_stack(replace(EXPERT_LAYER, attention=LATENT))
     allowed = frameworks.recomputed_modules_have_names
 

@@ -28,8 +28,9 @@ MEGATRON_MODULES = {
 
 def recomputable_modules(model: Model) -> tuple[str, ...]:
     """Modules of a model that Megatron-LM can recompute alone."""
-    latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
-    dense, routed = (any(isinstance(kind.feed_forward, block) for kind in model.kinds) for block in (Mlp, Experts))
+    kinds = model.kinds
+    latent = any(isinstance(kind.attention, LatentAttention) for kind in kinds)
+    dense, routed = (any(isinstance(kind.feed_forward, block) for kind in kinds) for block in (Mlp, Experts))
     has = {"qkv": latent, "mlp": dense, **dict.fromkeys(("shared_experts", "expert_activation", "experts"), routed)}
     return tuple(name for name in MEGATRON_MODULES if has.get(name, True))
 
@@ -243,7 +244,8 @@ def recomputed_modules_have_names(model: Model, *, recompute: Ints) -> Holds:
     Megatron-LM, megatron/core/transformer/transformer_config.py:1198; mla_up_proj needs latent attention (1218),
     moe_act grouped experts (1213).
     """
-    nameless = (name for name in MODULES if name not in recomputable_modules(model))
+    named = recomputable_modules(model)
+    nameless = (name for name in MODULES if name not in named)
     return every(np.logical_not(recomputes(name, recompute=recompute)) for name in nameless)
 
 

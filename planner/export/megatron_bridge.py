@@ -220,8 +220,8 @@ def hydra_text(value: Any) -> str:
 
 def _notes(plan: Plan) -> Iterator[str]:
     yield (
-        f"For {plan.cluster.num_devices} processes and a recipe of {plan.facts.model.name}: data, tokenizer, activation "
-        "function, rotary base and optimizer are the recipe's; it must have a comm_overlap."
+        f"For {plan.cluster.num_devices} processes and a recipe of {plan.facts.model.name}: data, tokenizer, "
+        "activation function, rotary base and optimizer are those of the recipe; it must have a comm_overlap."
     )
     if plan.facts.workload.precision.name in GATHERS_NARROW:
-        yield "This precision gathers weights in FP8 (fp8_param_gather); the plan is costed with 16 bits."
+        yield "Weights are gathered in FP8 (fp8_param_gather) by this precision, in 16 bits by the plan."

@@ -64,7 +64,7 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], Mode
     if _core(model_from_description(described, "model"), vocabulary) != _core(model, vocabulary):
         raise SpecError(
             "model",
-            "is not in the catalog, and descriptions have no words for its windows, sinks, gates or pattern of experts.",
+            "is not in the catalog, and descriptions have no words for its windows, sinks, gates or experts.",
             "Name its config.json in the job file.",
         )
     return described, model, ()

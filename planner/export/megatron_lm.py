@@ -155,8 +155,8 @@ def _says_vocabulary(plan: Plan) -> Entries | Refusal:
     if plan.strategy.vocabulary <= Vocabulary.REDISTRIBUTED:
         return _says_stages(plan)
     return Refusal(
-        f"{plan.strategy.vocabulary.text} has slices of the vocabulary on all ranks; embedding and head are on the first "
-        "and the last one (megatron/core/models/gpt/gpt_model.py)."
+        f"{plan.strategy.vocabulary.text} has slices of the vocabulary on all ranks; embedding and head are on the "
+        "first and the last one (megatron/core/models/gpt/gpt_model.py)."
     )
 
 
@@ -271,6 +271,9 @@ def _says_layout(plan: Plan) -> Entries | Refusal:
     unlike = _unlike(layout, strategy)
     if unlike:
         return Refusal(f"{unlike} differs between pipeline ranks; Megatron-LM has one option for all of them.")
+    if any(layout.full_layers) and (strategy.ep_overlap or strategy.activation_offload):
+        beside = "ep_overlap" if strategy.ep_overlap else "activation_offload"
+        return Refusal(f"full_layers beside {beside}, which excludes full recomputation (transformer_config.py:1871).")
     return _says_stages(plan)
 
 

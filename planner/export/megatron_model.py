@@ -149,10 +149,13 @@ def _positions(model: Model, sequence_length: int) -> dict[str, Any]:
     """Learned positions are exact; of rotary ones neither base nor scaling is known here."""
     attention = model.layers[0].attention
     rotary = isinstance(attention, LatentAttention) or (isinstance(attention, Attention) and attention.rotary)
+    if 0 < model.learned_positions < sequence_length:
+        problem = f"is {model.learned_positions}, fewer than the {sequence_length} tokens of a sequence."
+        raise SpecError("model.learned_positions", problem)
     kind = "learned_absolute" if model.learned_positions else "rope" if rotary else "none"
     return {
         "--position-embedding-type": kind,
-        "--max-position-embeddings": max(model.learned_positions, sequence_length),
+        "--max-position-embeddings": model.learned_positions or sequence_length,
     }
 
 

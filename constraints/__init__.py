@@ -78,6 +78,7 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.recomputed_modules_have_names,
     frameworks.delayed_scaling_keeps_what_norms_put_out,
     frameworks.ep_overlap_excludes_recomputed_experts,
+    frameworks.biased_experts_stay_whole,
     frameworks.offloading_in_pipelines_is_for_experts,
 )
 

@@ -275,6 +275,18 @@ def ep_overlap_excludes_recomputed_experts(*, recompute: Ints, ep_overlap: Flags
     return implies(ep_overlap, np.logical_not(recomputes("experts", recompute=recompute)))
 
 
+def biased_experts_stay_whole(model: Model, *, etp: Ints) -> Holds:
+    """
+    Experts with biases are not split over tensor-parallel ranks (etp is 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1590.
+    """
+    has_bias = any(isinstance(kind.feed_forward, Experts) and kind.feed_forward.bias for kind in model.kinds)
+    return implies(has_bias, np.equal(etp, 1))
+
+
 def offloading_in_pipelines_is_for_experts(
     model: Model, *, pp: Ints, recompute: Ints, activation_offload: Flags
 ) -> Holds:

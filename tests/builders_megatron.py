@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, topology
 from constraints.frameworks import recomputable_modules
 from constraints.verdict import violated
 from costmodel.spec import Model
@@ -34,7 +34,12 @@ MODELS = (
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
 
-RULES = tuple(rule for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES) if rule not in MEMORY_RULES)
+RULES = tuple(
+    rule
+    for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES)
+    if rule not in (*MEMORY_RULES, topology.virtual_stages_hold_equally_much)
+)
+"""Uneven stages are drawn, whatever the even deal would be."""
 
 
 def megatron_plans(count: int, seed: int = 0) -> Iterator[Plan]:

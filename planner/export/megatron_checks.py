@@ -83,7 +83,10 @@ def _recompute(arguments: Arguments) -> Iterator[Complaint]:
 
 
 def _modules(arguments: Arguments) -> Iterator[Complaint]:
-    known = {"--recompute-modules": tuple(MEGATRON_MODULES.values()), "--offload-modules": OFFLOADED}
+    known = {
+        "--recompute-modules": tuple(MEGATRON_MODULES.values()),
+        "--offload-modules": (*OFFLOADED, "fused_group_mlp"),
+    }
     for name, modules in known.items():
         for module in arguments.get(name, ()):
             if module not in modules:

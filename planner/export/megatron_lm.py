@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, family, sentence
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, family, sentence, topology
 from constraints.frameworks import MEGATRON_MODULES
 from constraints.verdict import violated
 from costmodel.errors import SpecError
@@ -85,16 +85,19 @@ def megatron_entries(plan: Plan, target: str) -> Entries:
 
 
 def _require_allowed(plan: Plan, target: str) -> None:
-    """Refuse what a rule forbids, except where it is about this cluster's devices: that is a note."""
-    rules = [rule for rule in (*FRAMEWORK_RULES, *PHYSICS_RULES) if not _is_of_devices(rule)]
+    """Refuse what a rule forbids, except where it is about this cluster's devices or about what is costed."""
+    rules = [rule for rule in (*FRAMEWORK_RULES, *PHYSICS_RULES) if not _is_our_own(rule)]
     broken = violated(plan.facts, plan.strategy.decisions(), rules=rules)
     if broken:
         sentences = " ".join(dict.fromkeys(map(sentence, broken)))
         raise SpecError("strategy", f"{target} cannot run this plan, which breaks: {sentences}")
 
 
-def _is_of_devices(rule: Callable[..., Any]) -> bool:
-    return rule in MEMORY_RULES or family(rule) == "profiles" or rule.__name__.startswith("tp_")
+def _is_our_own(rule: Callable[..., Any]) -> bool:
+    """Megatron-LM knows neither memory nor networks, and takes any layers on its stages."""
+    if family(rule) == "topology":
+        return rule is not topology.degrees_multiply_to_the_devices
+    return rule in MEMORY_RULES or family(rule) == "profiles"
 
 
 # --- the strategy ------------------------------------------------------------------------------------------

@@ -326,6 +326,12 @@ CASES = (
         model=SPARSE,
     ),
     Case(
+        rule=frameworks.biased_experts_stay_whole,
+        allowed={"tp": 2},
+        refused={"tp": 2, "etp": 2},
+        model=a_stack(replace(EXPERT_LAYER, feed_forward=replace(EXPERT_LAYER.feed_forward, bias=True))),
+    ),
+    Case(
         rule=frameworks.offloading_in_pipelines_is_for_experts,
         allowed={"pp": 1, "activation_offload": True},
         refused={"pp": 2, "activation_offload": True},

@@ -1,8 +1,8 @@
 """
 Plans as overrides of Megatron-Bridge recipes.
 
-Fields are looked up in the sources of ``megatron-bridge==0.3.1`` and ``megatron-core==0.16.1``, and overrides are read by
-Hydra's own grammar, where ``.ci/run`` installs them; importing the former needs Transformer Engine.
+Fields are looked up in the sources of ``megatron-bridge==0.3.1`` and ``megatron-core==0.16.1``, and overrides are read
+by Hydra's own grammar, where ``.ci/run`` installs them; importing the former needs Transformer Engine.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_refusals_call_it_by_its_name():
     """They are Megatron Core's."""
     plan = estimate(load(JOB), {"pp": 4, "schedule": "zb_v", "vpp": 2}).plan
 
-    with pytest.raises(SpecError, match="Megatron-Bridge cannot express this plan. schedule: zb_v"):
+    with pytest.raises(SpecError, match=r"Megatron-Bridge cannot express this plan\. schedule: zb_v"):
         to_megatron_bridge(plan)
 
 

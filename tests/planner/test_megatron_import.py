@@ -85,7 +85,8 @@ CASES = {
     "recompute full no method": "--recompute-granularity full --recompute-num-layers 1",
     "recompute full uniform 1": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
     "recompute full block 4 pp4": (
-        "--pipeline-model-parallel-size 4 --recompute-granularity full --recompute-method block --recompute-num-layers 4"
+        "--pipeline-model-parallel-size 4 --recompute-granularity full --recompute-method block "
+        "--recompute-num-layers 4"
     ),
     "recompute selective mlp layernorm": "--recompute-granularity selective --recompute-modules mlp layernorm",
     "recompute selective + num layers": "--recompute-granularity selective --recompute-num-layers 2",
@@ -306,7 +307,7 @@ def test_the_known_options_exist():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("--tensor-model-paralel-size 2", "--tensor-model-paralel-size: is no option of Megatron-LM. Did you mean '--tensor-"),
+        ("--tensor-model-paralel-size 2", "is no option of Megatron-LM. Did you mean '--tensor-model-parallel-size'"),
         ("--tensor-model-parallel-size two", "--tensor-model-parallel-size: expected int, got 'two'."),
         ("--tensor-model-parallel-size 2 4", "--tensor-model-parallel-size: takes one value, got '2 4'."),
         ("--bf16 yes", "--bf16: takes no value"),

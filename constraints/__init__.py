@@ -73,6 +73,13 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.ep_overlap_with_mtp_needs_a_pipeline,
     frameworks.dp_overlap_needs_a_sharded_optimizer,
     frameworks.optimizer_offload_needs_a_sharded_optimizer,
+    frameworks.context_parallel_rings_overlap,
+    frameworks.sharded_gradients_are_overlapped,
+    frameworks.recomputed_modules_have_names,
+    frameworks.delayed_scaling_keeps_what_norms_put_out,
+    frameworks.ep_overlap_excludes_recomputed_experts,
+    frameworks.biased_experts_stay_whole,
+    frameworks.offloading_in_pipelines_is_for_experts,
 )
 
 RULES: tuple[Rule, ...] = PHYSICS_RULES + FRAMEWORK_RULES

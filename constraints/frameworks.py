@@ -9,9 +9,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from constraints.rule import Flags, Holds, Ints, implies
-from costmodel.spec import Experts, LinearAttention, Model
-from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
+from constraints.rule import Flags, Holds, Ints, every, implies
+from costmodel.recompute import recomputes
+from costmodel.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mlp, Model, Workload
+from costmodel.strategy import MODULES, Recompute, Schedule, Sharding, Vocabulary
+
+MEGATRON_MODULES = {
+    "core_attention": "core_attn",
+    "qkv": "mla_up_proj",
+    "norms": "layernorm",
+    "mlp": "mlp",
+    "shared_experts": "shared_experts",
+    "expert_activation": "moe_act",
+    "experts": "moe",
+}
+"""Our modules in ``--recompute-modules`` (megatron/core/transformer/transformer_config.py:1198)."""
+
+
+def recomputable_modules(model: Model) -> tuple[str, ...]:
+    """Modules of a model that Megatron-LM can recompute alone."""
+    kinds = model.kinds
+    latent = any(isinstance(kind.attention, LatentAttention) for kind in kinds)
+    dense, routed = (any(isinstance(kind.feed_forward, block) for kind in kinds) for block in (Mlp, Experts))
+    has = {"qkv": latent, "mlp": dense, **dict.fromkeys(("shared_experts", "expert_activation", "experts"), routed)}
+    return tuple(name for name in MEGATRON_MODULES if has.get(name, True))
 
 
 def megatron_pipelines_run_1f1b(*, schedule: Ints) -> Holds:
@@ -189,3 +210,104 @@ def optimizer_offload_needs_a_sharded_optimizer(
     needs the distributed optimizer (megatron/core/optimizer/optimizer_config.py:379).
     """
     return implies(optimizer_offload & (dp * cp > 1), sharding >= Sharding.OPTIMIZER)
+
+
+def context_parallel_rings_overlap(*, cp: Ints, cp_overlap: Flags) -> Holds:
+    """
+    Context-parallel ranks (cp above 1) send keys and values behind the attention.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:737: the ring's sends are asynchronous; there is no
+    option that makes them wait.
+    """
+    return implies(cp > 1, cp_overlap)
+
+
+def sharded_gradients_are_overlapped(*, sharding: Ints, dp_overlap: Flags) -> Holds:
+    """
+    Where gradients or weights are sharded (FSDP), data-parallel communication is overlapped.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py:276 switches both overlaps on.
+    """
+    return implies(sharding >= Sharding.GRADIENTS, dp_overlap)
+
+
+def recomputed_modules_have_names(model: Model, *, recompute: Ints) -> Holds:
+    """
+    What is recomputed is nothing, whole layers, or modules that Megatron-LM names and the model has.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1198; mla_up_proj needs latent attention (1218),
+    moe_act grouped experts (1213).
+    """
+    named = recomputable_modules(model)
+    nameless = (name for name in MODULES if name not in named)
+    return every(np.logical_not(recomputes(name, recompute=recompute)) for name in nameless)
+
+
+def delayed_scaling_keeps_what_norms_put_out(workload: Workload, *, recompute: Ints) -> Holds:
+    """
+    With delayed FP8 scaling, neither norms nor the activation of experts are recomputed alone.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1242.
+    """
+    norms, activation, whole = (
+        recomputes(name, recompute=recompute) for name in ("norms", "expert_activation", "experts")
+    )
+    return implies(workload.precision.name == "fp8", np.logical_not(norms | (activation & ~whole)))
+
+
+def ep_overlap_excludes_recomputed_experts(*, recompute: Ints, ep_overlap: Flags) -> Holds:
+    """
+    Expert-parallel communication is not overlapped while experts are recomputed.
+
+    References
+    ----------
+    Megatron-LM main d98e8a64, megatron/core/transformer/transformer_config.py, overlap_moe_expert_parallel_comm: no
+    ``moe`` among the recomputed modules, whose dispatch would run again.
+    """
+    return implies(ep_overlap, np.logical_not(recomputes("experts", recompute=recompute)))
+
+
+def biased_experts_stay_whole(model: Model, *, etp: Ints) -> Holds:
+    """
+    Experts with biases are not split over tensor-parallel ranks (etp is 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1590.
+    """
+    has_bias = any(isinstance(kind.feed_forward, Experts) and kind.feed_forward.bias for kind in model.kinds)
+    return implies(has_bias, np.equal(etp, 1))
+
+
+def offloading_in_pipelines_is_for_experts(
+    model: Model, *, pp: Ints, recompute: Ints, activation_offload: Flags
+) -> Holds:
+    """
+    In a pipeline or beside recomputation, activations are offloaded only if all layers are attention and experts.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1144: offloading whole layers excludes pipelines, and
+    line 1149 recomputation. Offloading modules (line 1273) knows norms, attention and routed experts
+    (megatron/core/transformer/moe/experts.py:578), but neither dense feed-forwards nor shared experts.
+    """
+    return implies(activation_offload, _only_experts(model) | ((pp == 1) & (recompute == Recompute.NONE)))
+
+
+def _only_experts(model: Model) -> bool:
+    """Whether offloading modules covers every layer."""
+    return all(_is_attention_and_experts(kind) for kind in model.kinds)
+
+
+def _is_attention_and_experts(layer: Layer) -> bool:
+    feed_forward = layer.feed_forward
+    routed = isinstance(feed_forward, Experts) and not feed_forward.shared_ffn_hidden_size
+    return routed and isinstance(layer.attention, Attention | LatentAttention)

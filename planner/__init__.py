@@ -13,36 +13,46 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from costmodel.errors import PlanningError, SpecError
+    from planner.compare import Comparison, compare
     from planner.explain import Explanation, explain
+    from planner.export.megatron_import import Imported, from_megatron_lm
     from planner.plan import EstimateReport, Plan, PlanReport, estimate, plan
     from planner.problem import Problem, load
     from planner.report import render
 
 __all__ = [
+    "Comparison",
     "EstimateReport",
     "Explanation",
+    "Imported",
     "Plan",
     "PlanReport",
     "PlanningError",
     "Problem",
     "SpecError",
+    "compare",
     "estimate",
     "explain",
+    "from_megatron_lm",
     "load",
     "plan",
     "render",
 ]
 
 _HOMES = {
+    "Comparison": "planner.compare",
     "EstimateReport": "planner.plan",
     "Explanation": "planner.explain",
+    "Imported": "planner.export.megatron_import",
     "Plan": "planner.plan",
     "PlanReport": "planner.plan",
     "PlanningError": "costmodel.errors",
     "Problem": "planner.problem",
     "SpecError": "costmodel.errors",
+    "compare": "planner.compare",
     "estimate": "planner.plan",
     "explain": "planner.explain",
+    "from_megatron_lm": "planner.export.megatron_import",
     "load": "planner.problem",
     "plan": "planner.plan",
     "render": "planner.report",

@@ -37,6 +37,12 @@ CALIBRATION_EXIT_CODES = """exit codes:
   2  wrong input
   4  too few or contradictory runs: nothing was fitted or written
 """
+COMPARISON_EXIT_CODES = """exit codes:
+  0  compared with the proven best plan
+  1  nothing fits: there is no plan to compare with
+  2  wrong input
+  3  the time limit came before the proof
+"""
 EXIT_ROWS_REFUSED = 1
 EXIT_UNFIT = 4
 
@@ -113,6 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_plan(commands)
     _add_estimate(commands)
     _add_explain(commands)
+    _add_compare(commands)
+    _add_import(commands)
     _add_model(commands)
     _add_catalog(commands)
     _add_calibrate(commands)
@@ -179,6 +187,36 @@ def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--time-limit", metavar="S", help="seconds until what is known so far is reported")
     _add_output(parser, EXPLANATION_FORMATS)
     parser.set_defaults(run=_run_explain)
+
+
+def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="what the best plan gains over a given strategy",
+        description="The job's own strategy, or decisions such as tp=8 pp=4, against the best plan: step, memory, days "
+        "and GPU-hours, where the time goes, and the rules that the given strategy breaks.",
+        epilog=COMPARISON_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_job(parser, "a decision such as tp=8 or recompute=full, or a job entry such as training.sequence_length=8192")
+    parser.add_argument("--time-limit", metavar="S", help="seconds until the best plan so far is compared with")
+    _add_output(parser, EXPLANATION_FORMATS)
+    parser.set_defaults(run=_run_compare)
+
+
+def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "import",
+        help="a job file from the arguments of Megatron-LM that somebody runs",
+        description="Reads arguments of Megatron-LM's pretrain_gpt.py, one line or a shell script without variables, "
+        "and writes the job with its strategy, which 'estimate' and 'compare' take. What no argument says comes as "
+        "key=value: cluster.device=h100-80gb-sxm cluster.num_devices=64.",
+    )
+    parser.add_argument("arguments", metavar="ARGS.txt", type=Path, help="file with the arguments")
+    parser.add_argument("assignments", metavar="key=value", nargs="*", help="an entry of the job")
+    parser.add_argument("--force", action="store_true", help="overwrite the output file")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
+    parser.set_defaults(run=_run_import)
 
 
 def _add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -293,6 +331,36 @@ def _run_explain(arguments: argparse.Namespace) -> int:
         text = render(report, arguments.format)
     _write(text, arguments.output)
     return int(report.exit_code)
+
+
+def _run_compare(arguments: argparse.Namespace) -> int:
+    with _progress(f"comparing {arguments.job}"):
+        from planner.compare import compare
+        from planner.problem import load, read_decisions, split_overrides
+        from planner.report import render
+
+        overrides, decisions = split_overrides(arguments.assignments)
+        if arguments.time_limit is not None:
+            overrides.append(f"search.time_limit_seconds={arguments.time_limit}")
+        problem = load(arguments.job, overrides)
+        _check_output(arguments.output, problem.sources)
+        comparison = compare(problem, read_decisions(decisions))
+        text = render(comparison, arguments.format)
+    _write(text, arguments.output)
+    return int(comparison.exit_code)
+
+
+def _run_import(arguments: argparse.Namespace) -> int:
+    _check_output(arguments.output, (arguments.arguments,))
+    if arguments.output is not None and arguments.output.exists() and not arguments.force:
+        raise SpecError(str(arguments.output), "exists already.", "Name another file, or add --force.")
+    with _progress(f"importing {arguments.arguments}"):
+        from planner.document import read_text
+        from planner.export.megatron_import import from_megatron_lm
+
+        imported = from_megatron_lm(read_text(arguments.arguments), arguments.assignments)
+    _write(imported.text, arguments.output)
+    return 0
 
 
 def _run_model(arguments: argparse.Namespace) -> int:

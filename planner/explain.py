@@ -120,6 +120,16 @@ class Difference:
         return self.given_seconds - self.best_seconds
 
 
+def differences(best: Plan, given: Plan) -> tuple[Difference, ...]:
+    """Where a strategy loses or wins time against the best plan, what matters most first."""
+    pairs = zip(best.estimate.breakdown, given.estimate.breakdown, strict=True)
+    lines = [
+        Difference(name=ours.name, best_seconds=ours.exposed_seconds, given_seconds=theirs.exposed_seconds)
+        for ours, theirs in pairs
+    ]
+    return tuple(sorted(lines, key=lambda line: -abs(line.seconds)))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     """
@@ -176,14 +186,7 @@ class Explanation:
     @property
     def differences(self) -> tuple[Difference, ...]:
         """Where the given strategy loses or wins time against the best plan, what matters most first."""
-        if self.best is None or self.given is None:
-            return ()
-        pairs = zip(self.best.estimate.breakdown, self.given.estimate.breakdown, strict=True)
-        lines = [
-            Difference(name=ours.name, best_seconds=ours.exposed_seconds, given_seconds=theirs.exposed_seconds)
-            for ours, theirs in pairs
-        ]
-        return tuple(sorted(lines, key=lambda line: -abs(line.seconds)))
+        return differences(self.best, self.given) if self.best and self.given else ()
 
     @property
     def exit_code(self) -> int:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.compare import Comparison
     from planner.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
 
 
-def render(report: PlanReport | EstimateReport | Explanation, format: str = "table") -> str:
+def render(report: PlanReport | EstimateReport | Explanation | Comparison, format: str = "table") -> str:
     """
     A report as text.
 
     Parameters
     ----------
     report
-        What :func:`planner.plan.plan`, :func:`planner.plan.estimate` or :func:`planner.explain.explain` returned.
+        What :func:`planner.plan.plan`, :func:`planner.plan.estimate`, :func:`planner.explain.explain` or
+        :func:`planner.compare.compare` returned.
     format
         ``table`` for a console of 100 columns, ``markdown``, ``json``; of plans and estimates also ``csv`` with one row
         per plan, and ``html``, a page that searches further around the best plan in what the time limit leaves.
@@ -49,12 +51,14 @@ def render(report: PlanReport | EstimateReport | Explanation, format: str = "tab
 
             if isinstance(report, PlanReport | EstimateReport):
                 return csv_text(report)
-            raise SpecError("format", "an explanation has no rows for 'csv'.", "Use table, markdown or json.")
+            raise SpecError(
+                "format", "explanations and comparisons have no rows for 'csv'.", "Use table, markdown or json."
+            )
         case "html":
             from planner.plan import EstimateReport, PlanReport
             from planner.report.html import html_text
 
             if isinstance(report, PlanReport | EstimateReport):
                 return html_text(report)
-            raise SpecError("format", "an explanation has no page.", "Use table, markdown or json.")
+            raise SpecError("format", "explanations and comparisons have no page.", "Use table, markdown or json.")
     raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))

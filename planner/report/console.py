@@ -11,6 +11,7 @@ from planner.report.section import Section
 from planner.report.wording import is_numeric
 
 if TYPE_CHECKING:
+    from planner.compare import Comparison
     from planner.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
 
@@ -18,7 +19,7 @@ WIDTH = 100
 GAP = "  "
 
 
-def console_text(report: PlanReport | EstimateReport | Explanation) -> str:
+def console_text(report: PlanReport | EstimateReport | Explanation | Comparison) -> str:
     """All sections, an empty line between them."""
     return "\n\n".join("\n".join(_lines(section)) for section in all_sections(report)) + "\n"
 

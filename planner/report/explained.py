@@ -1,12 +1,14 @@
-"""An explanation as plain data for programs; the other reports as :mod:`planner.report.document` has them."""
+"""Explanations and comparisons as plain data for programs; :mod:`planner.report.document` has the other reports."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.tables import microbatches
-from planner.explain import Binding, Explanation
+from planner.compare import Comparison
+from planner.explain import Binding, Difference, Explanation
 from planner.report.document import (
     FORMAT_VERSION,
     Plain,
@@ -24,9 +26,12 @@ if TYPE_CHECKING:
     from planner.plan import EstimateReport, PlanReport
 
 
-def any_json_text(report: PlanReport | EstimateReport | Explanation) -> str:
+def any_json_text(report: PlanReport | EstimateReport | Explanation | Comparison) -> str:
     """The document as strict JSON."""
-    whole = explanation_document(report) if isinstance(report, Explanation) else document(report)
+    if isinstance(report, Comparison):
+        whole = comparison_document(report)
+    else:
+        whole = explanation_document(report) if isinstance(report, Explanation) else document(report)
     return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
 
 
@@ -49,20 +54,49 @@ def explanation_document(explanation: Explanation) -> Plain:
         "given": plan_document(given) if given else None,
         "broken_rules": list(explanation.broken_rules),
         "slower_seconds": given.step_seconds - best.step_seconds if given and best else None,
-        "differences": [
-            {
-                "name": line.name,
-                "best_seconds": line.best_seconds,
-                "given_seconds": line.given_seconds,
-                "difference_seconds": line.seconds,
-            }
-            for line in explanation.differences
-        ],
+        "differences": _differences(explanation.differences),
         "conflict": conflict_document(of_conflict, conflict) if conflict else None,
         "left_out": list(explanation.left_out),
     }
     plain: Plain = finite(whole)
     return plain
+
+
+def comparison_document(comparison: Comparison) -> Plain:
+    """The whole comparison; what is infinite or undefined is None."""
+    report, given, best = comparison.report, comparison.given, comparison.best
+    whole = {
+        "format_version": FORMAT_VERSION,
+        "kind": "comparison",
+        **setting_document(report),
+        "status": str(report.outcome.status),
+        "best": plan_document(best) if best else None,
+        "given": plan_document(given.plan),
+        "allowed": not given.broken_rules,
+        "broken_rules": list(given.broken_rules),
+        "assumed": {name: decision_text(name, value) for name, value in given.assumed.items()},
+        "saved_seconds_per_step": comparison.saved_seconds if best else None,
+        "saved_fraction": comparison.saved_fraction if best else None,
+        "saved_days": comparison.saved_days if best else None,
+        "saved_gpu_hours": comparison.saved_gpu_hours if best else None,
+        "within_noise": comparison.is_within_noise if best else None,
+        "differences": _differences(comparison.differences),
+        "conflict": conflict_document(report, report.outcome.conflict) if report.outcome.conflict else None,
+    }
+    plain: Plain = finite(whole)
+    return plain
+
+
+def _differences(lines: Sequence[Difference]) -> list[Plain]:
+    return [
+        {
+            "name": line.name,
+            "best_seconds": line.best_seconds,
+            "given_seconds": line.given_seconds,
+            "difference_seconds": line.seconds,
+        }
+        for line in lines
+    ]
 
 
 def _binding(explanation: Explanation, binding: Binding) -> Plain:

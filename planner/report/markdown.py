@@ -10,11 +10,12 @@ from planner.report.section import Section
 from planner.report.wording import is_numeric
 
 if TYPE_CHECKING:
+    from planner.compare import Comparison
     from planner.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
 
 
-def markdown_text(report: PlanReport | EstimateReport | Explanation) -> str:
+def markdown_text(report: PlanReport | EstimateReport | Explanation | Comparison) -> str:
     """All sections, the first one's heading as the title."""
     levels = ["#", *["##"] * 100]
     blocks = ("\n".join(_lines(section, level)) for section, level in zip(all_sections(report), levels, strict=False))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from planner.explain import Binding, Explanation, Kind
+from planner.compare import Comparison
+from planner.explain import Binding, Difference, Explanation, Kind
 from planner.problem import StageChoice
 from planner.report.conflicts import conflict_sections, missing_notes, strategy_text
 from planner.report.section import Section
@@ -20,8 +21,12 @@ TELLING_SHARE = 0.001
 """Share of a step from which on a difference is worth a line."""
 
 
-def all_sections(report: PlanReport | EstimateReport | Explanation) -> Iterator[Section]:
+def all_sections(report: PlanReport | EstimateReport | Explanation | Comparison) -> Iterator[Section]:
     """The sections of any report, in reading order."""
+    if isinstance(report, Comparison):
+        from planner.report.compared import compared_sections
+
+        return compared_sections(report)
     return _explained(report) if isinstance(report, Explanation) else sections(report)
 
 
@@ -111,10 +116,15 @@ def _forbidden(explanation: Explanation) -> Iterator[Section]:
             title="Entries of the job that forbid it; the rest is without them",
             rows=tuple((str(number), text) for number, text in enumerate(explanation.opposed, start=1)),
         )
-    if explanation.broken_rules:
+    yield from broken_sections(explanation.broken_rules)
+
+
+def broken_sections(rules: Sequence[str]) -> Iterator[Section]:
+    """What forbids a given strategy."""
+    if rules:
         yield Section(
             title="Forbidden: this strategy breaks",
-            rows=tuple((str(number), text) for number, text in enumerate(explanation.broken_rules, start=1)),
+            rows=tuple((str(number), text) for number, text in enumerate(rules, start=1)),
         )
 
 
@@ -127,15 +137,16 @@ def _compared(explanation: Explanation) -> Iterator[Section]:
     notes = (f"1: the best plan; 2: {which}.",) if best else ()
     yield Section(title=table.title, header=table.header, rows=table.rows, notes=(*notes, *table.notes[-1:]))
     if best and abs(given.step_seconds - best.step_seconds) > SAME_SECONDS:
-        yield _differences(explanation, best, given)
+        yield differences_section(explanation.differences, best, given)
     missing = tuple(missing_notes(explanation.problem, given.estimate))
     if missing:
         section = memory_section(explanation.report, given.estimate)
         yield Section(title=section.title, header=section.header, rows=section.rows, notes=(*section.notes, *missing))
 
 
-def _differences(explanation: Explanation, best: Plan, given: Plan) -> Section:
-    telling = [one for one in explanation.differences if abs(one.seconds) > TELLING_SHARE * best.step_seconds]
+def differences_section(lines: Sequence[Difference], best: Plan, given: Plan, which: str = "asked") -> Section:
+    """Where two steps differ, line by line."""
+    telling = [one for one in lines if abs(one.seconds) > TELLING_SHARE * best.step_seconds]
     rows = [
         (one.name, seconds(one.best_seconds), seconds(one.given_seconds), f"{one.seconds:+,.3f}") for one in telling
     ]
@@ -143,7 +154,7 @@ def _differences(explanation: Explanation, best: Plan, given: Plan) -> Section:
     whole = given.step_seconds - best.step_seconds
     return Section(
         title="Where the time goes, largest difference first",
-        header=("part", "best, s", "asked, s", "difference, s"),
+        header=("part", "best, s", f"{which}, s", "difference, s"),
         rows=(
             *rows,
             *([("others", NOTHING, NOTHING, f"{rest:+,.3f}")] if abs(rest) >= SHOWN_SECONDS else []),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 
 ATTENTION = Attention(num_heads=32, num_kv_heads=8, head_dim=128)
+LATENT = LatentAttention(
+    num_heads=128, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
+)
 DENSE_LAYER = Layer(attention=ATTENTION, feed_forward=Mlp(ffn_hidden_size=96))
 EXPERT_LAYER = Layer(
     attention=ATTENTION,

@@ -18,11 +18,11 @@ import pytest
 from constraints import MEMORY_RULES, RULES, divisibility, experts, features, frameworks, microbatches, topology
 from constraints.rule import Rule
 from constraints.verdict import violated
-from costmodel.spec import Attention, Experts, LatentAttention, Layer, Mlp, Model
+from costmodel.spec import Attention, Experts, Layer, Mlp, Model
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts
 from tests.builders_cluster import a_cluster, a_strategy, a_workload, facts
-from tests.constraints.models import a_stack
+from tests.constraints.models import LATENT, a_stack
 
 CSV = Path(__file__).parents[1] / "data" / "megatron_validity_cases.csv"
 
@@ -31,9 +31,6 @@ SMALL = a_stack(
     * 32
 )
 
-LATENT = LatentAttention(
-    num_heads=128, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
-)
 SPARSE_LAYER = Layer(
     attention=LATENT,
     feed_forward=Experts(num_experts=256, top_k=8, ffn_hidden_size=2048, shared_ffn_hidden_size=2048),
@@ -72,7 +69,7 @@ CASES = {
     ),
     "tp16 of kv8": Case(strategy={"tp": 16}),
     "tp3 heads": Case(strategy={"tp": 3, "dp": 4}, rule=divisibility.heads_split_over_tp),
-    "cp2": Case(strategy={"cp": 2, "dp": 8}),
+    "cp2": Case(strategy={"cp": 2, "dp": 8, "cp_overlap": True}),
     "cp2 seq odd": Case(strategy={"cp": 2, "dp": 8}, tokens=4097, rule=divisibility.sequence_splits_over_cp),
     "overlap param gather w/o distopt": Case(
         strategy={"dp": 16, "dp_overlap": True}, rule=frameworks.dp_overlap_needs_a_sharded_optimizer
@@ -82,7 +79,7 @@ CASES = {
     ),
     "recompute full uniform 1": Case(strategy={"dp": 16, "recompute": Recompute.FULL}),
     "recompute full block 4 pp4": Case(strategy={"pp": 4, "dp": 4, "recompute": Recompute.FULL}),
-    "recompute selective mlp layernorm": Case(strategy={"dp": 16, "recompute": Recompute.SELECTIVE}),
+    "recompute selective mlp layernorm": Case(strategy={"dp": 16, "recompute": Recompute.of("mlp", "norms")}),
     "fine grained offload": Case(strategy={"dp": 16, "activation_offload": True}),
     "optimizer offload": Case(strategy={"dp": 16, "sharding": Sharding.OPTIMIZER, "optimizer_offload": True}),
     "torch fsdp2 + pp": Case(

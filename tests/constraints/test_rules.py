@@ -27,11 +27,22 @@ from constraints import (
 )
 from constraints.rule import Rule
 from constraints.verdict import violated
-from costmodel.spec import Cluster, MeasuredRate, Model
+from costmodel.spec import Cluster, MeasuredRate, Model, Workload
 from costmodel.strategy import DECISIONS, ENUMS, Recompute, Schedule, Sharding, Vocabulary
 from costmodel.tables import tabulate
 from tests.builders_cluster import GB, a_cluster, a_device, a_strategy, a_workload, facts
-from tests.constraints.models import DENSE, DENSE_LAYER, HYBRID, ONE_MTP, SPARSE, STATE_SPACE, TWO_MTP, a_stack
+from tests.constraints.models import (
+    DENSE,
+    DENSE_LAYER,
+    EXPERT_LAYER,
+    HYBRID,
+    LATENT,
+    ONE_MTP,
+    SPARSE,
+    STATE_SPACE,
+    TWO_MTP,
+    a_stack,
+)
 
 NO_BYTES = {"device_bytes": 0.0, "host_bytes": 0.0, "memory_headroom_bytes": 0.0}
 
@@ -45,6 +56,7 @@ class Case:
     refused: dict[str, Any]
     model: Model = field(default=DENSE, repr=False)
     cluster: Cluster = field(default_factory=a_cluster, repr=False)
+    workload: Workload = field(default_factory=a_workload, repr=False)
 
 
 def a_measured_cluster() -> Cluster:
@@ -286,6 +298,44 @@ CASES = (
         allowed={"tp": 2, "optimizer_offload": True},
         refused={"dp": 2, "optimizer_offload": True},
     ),
+    Case(
+        rule=frameworks.context_parallel_rings_overlap,
+        allowed={"cp": 2, "cp_overlap": True},
+        refused={"cp": 2},
+    ),
+    Case(
+        rule=frameworks.sharded_gradients_are_overlapped,
+        allowed={"dp": 2, "sharding": Sharding.WEIGHTS, "dp_overlap": True},
+        refused={"dp": 2, "sharding": Sharding.GRADIENTS},
+    ),
+    Case(
+        rule=frameworks.recomputed_modules_have_names,
+        allowed={"recompute": Recompute.of("core_attention", "norms", "mlp")},
+        refused={"recompute": Recompute.SELECTIVE},
+    ),
+    Case(
+        rule=frameworks.delayed_scaling_keeps_what_norms_put_out,
+        allowed={"recompute": Recompute.of("core_attention", "experts")},
+        refused={"recompute": Recompute.of("core_attention", "norms")},
+        workload=a_workload(precision=replace(a_workload().precision, name="fp8")),
+    ),
+    Case(
+        rule=frameworks.ep_overlap_excludes_recomputed_experts,
+        allowed={"ep": 2, "ep_overlap": True, "recompute": Recompute.of("expert_activation")},
+        refused={"ep": 2, "ep_overlap": True, "recompute": Recompute.of("experts")},
+        model=SPARSE,
+    ),
+    Case(
+        rule=frameworks.biased_experts_stay_whole,
+        allowed={"tp": 2},
+        refused={"tp": 2, "etp": 2},
+        model=a_stack(replace(EXPERT_LAYER, feed_forward=replace(EXPERT_LAYER.feed_forward, bias=True))),
+    ),
+    Case(
+        rule=frameworks.offloading_in_pipelines_is_for_experts,
+        allowed={"pp": 1, "activation_offload": True},
+        refused={"pp": 2, "activation_offload": True},
+    ),
 )
 
 
@@ -297,8 +347,12 @@ def decisions_of(changes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule.__name__)
 def test_rule_allows_and_refuses(case):
     """Each rule tells its allowed case from its refused one."""
-    assert tabulate(case.rule, facts(case.model, cluster=case.cluster), decisions_of(case.allowed))
-    assert not tabulate(case.rule, facts(case.model, cluster=case.cluster), decisions_of(case.refused))
+    assert tabulate(
+        case.rule, facts(case.model, cluster=case.cluster, workload=case.workload), decisions_of(case.allowed)
+    )
+    assert not tabulate(
+        case.rule, facts(case.model, cluster=case.cluster, workload=case.workload), decisions_of(case.refused)
+    )
 
 
 def test_every_rule_has_a_case():
@@ -411,3 +465,28 @@ def test_verdict_names_the_broken_rules():
 def features_and_degrees() -> tuple[Rule, ...]:
     """Rules that need no bytes."""
     return topology.degrees_multiply_to_the_devices, features.tp_overlap_needs_tp
+
+
+def test_modules_are_those_of_the_model():
+    """Latent attention has up-projections to recompute, dense models have no experts, some modules have no flag."""
+    latent = a_stack(replace(EXPERT_LAYER, attention=LATENT))
+    allowed = frameworks.recomputed_modules_have_names
+
+    assert allowed(latent, recompute=Recompute.SELECTIVE)
+    assert not allowed(latent, recompute=Recompute.of("mlp"))
+    assert allowed(SPARSE, recompute=Recompute.of("experts", "mlp"))
+    assert not allowed(DENSE, recompute=Recompute.of("expert_activation"))
+    assert not any(allowed(model, recompute=Recompute.of("every_other_matmul")) for model in (latent, SPARSE, DENSE))
+
+
+def test_layers_of_experts_alone_are_offloaded_in_pipelines():
+    """Norms, attention and routed experts are modules that Megatron-LM offloads; shared experts are none."""
+    routed = replace(EXPERT_LAYER, feed_forward=replace(EXPERT_LAYER.feed_forward, shared_ffn_hidden_size=0))
+    pipeline = {"pp": 2, "recompute": Recompute.NONE, "activation_offload": True}
+
+    assert frameworks.offloading_in_pipelines_is_for_experts(a_stack(routed), **pipeline)
+    assert not frameworks.offloading_in_pipelines_is_for_experts(a_stack(EXPERT_LAYER), **pipeline)
+    assert not frameworks.offloading_in_pipelines_is_for_experts(a_stack(routed, DENSE_LAYER), **pipeline)
+    assert not frameworks.offloading_in_pipelines_is_for_experts(
+        DENSE, **{**pipeline, "pp": 1, "recompute": Recompute.of("norms")}
+    )

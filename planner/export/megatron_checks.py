@@ -1,0 +1,133 @@
+"""Options of Megatron-LM that exclude or need each other, as its own parser says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from constraints.frameworks import MEGATRON_MODULES
+from costmodel.errors import SpecError
+from planner.export.megatron_lm import OFFLOADED
+from planner.export.megatron_options import WHERE
+
+Arguments: TypeAlias = Mapping[str, Any]
+Complaint: TypeAlias = tuple[str, str]
+"""An option, and what is wrong with it."""
+
+
+def refuse_contradictions(arguments: Arguments, variables: Mapping[str, str]) -> None:
+    """
+    Refuse what Megatron-LM refuses of options alone; the rules of strategies are asked by an estimate.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args, and megatron/core/transformer/transformer_config.py,
+    ``__post_init__`` (of megatron-core 0.16.1).
+
+    Raises
+    ------
+    SpecError
+        For the first contradiction.
+    """
+    for check in CHECKS:
+        for name, problem in check(arguments):
+            raise SpecError(f"{WHERE}.{name}", problem)
+    if "--use-torch-fsdp2" in arguments and variables.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
+        raise SpecError(f"{WHERE}.CUDA_DEVICE_MAX_CONNECTIONS", "is 1; --use-torch-fsdp2 needs more connections.")
+
+
+def _exclusive(arguments: Arguments) -> Iterator[Complaint]:
+    pairs = (
+        ("--fp16", "--bf16"),
+        ("--fp4-format", "--fp8-format"),
+        ("--train-iters", "--train-samples"),
+        ("--use-torch-fsdp2", "--use-megatron-fsdp"),
+        ("--fine-grained-activation-offloading", "--cpu-offloading-num-layers"),
+        ("--moe-shared-expert-overlap", "--overlap-moe-expert-parallel-comm"),
+    )
+    for one, other in pairs:
+        if one in arguments and other in arguments:
+            yield one, f"is given beside {other}; they exclude each other."
+
+
+def _needing(arguments: Arguments) -> Iterator[Complaint]:
+    needs = (
+        ("--overlap-param-gather", ("--use-distributed-optimizer", "--use-megatron-fsdp")),
+        ("--overlap-param-gather", ("--overlap-grad-reduce",)),
+        ("--optimizer-cpu-offload", ("--use-precision-aware-optimizer",)),
+        ("--use-precision-aware-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp")),
+        ("--delay-wgrad-compute", ("--overlap-moe-expert-parallel-comm",)),
+        ("--offload-modules", ("--fine-grained-activation-offloading",)),
+        ("--fine-grained-activation-offloading", ("--offload-modules",)),
+        ("--recompute-method", ("--recompute-granularity",)),
+        ("--recompute-num-layers", ("--recompute-granularity",)),
+    )
+    for name, others in needs:
+        if name in arguments and not any(other in arguments for other in others):
+            yield name, f"needs {' or '.join(others)}."
+
+
+def _recompute(arguments: Arguments) -> Iterator[Complaint]:
+    granularity, method = arguments.get("--recompute-granularity"), "--recompute-method"
+    number = arguments.get("--recompute-num-layers")
+    if granularity == "full" and method not in arguments:
+        yield method, "is required beside --recompute-granularity full: uniform or block."
+    if granularity == "full" and (number is None or number < 1):
+        yield "--recompute-num-layers", "is required beside --recompute-granularity full, at least 1."
+    if granularity == "selective":
+        for name in (method, "--recompute-num-layers"):
+            if name in arguments:
+                yield name, "is given beside --recompute-granularity selective, which has none."
+    if granularity == "full" and "--overlap-moe-expert-parallel-comm" in arguments:
+        yield "--recompute-granularity", "is full; --overlap-moe-expert-parallel-comm excludes that."
+
+
+def _modules(arguments: Arguments) -> Iterator[Complaint]:
+    known = {
+        "--recompute-modules": tuple(MEGATRON_MODULES.values()),
+        "--offload-modules": (*OFFLOADED, "fused_group_mlp"),
+    }
+    for name, modules in known.items():
+        for module in arguments.get(name, ()):
+            if module not in modules:
+                yield name, f"has no module '{module}'; it has {', '.join(modules)}."
+    offloaded = arguments.get("--offload-modules", ())
+    if "attn_proj" in offloaded and "core_attn" not in offloaded:
+        yield "--offload-modules", "has attn_proj without core_attn, whose output it is."
+
+
+def _offloading(arguments: Arguments) -> Iterator[Complaint]:
+    name = "--cpu-offloading-num-layers"
+    if not arguments.get(name, 0):
+        return
+    if arguments.get("--pipeline-model-parallel-size", 1) > 1:
+        yield name, "excludes pipelines."
+    if "--recompute-granularity" in arguments:
+        yield name, "excludes recomputation."
+    if arguments[name] >= arguments.get("--num-layers", arguments[name] + 1):
+        yield name, f"is {arguments[name]}; at least one layer must stay."
+
+
+def _context(arguments: Arguments) -> Iterator[Complaint]:
+    sizes = "--hierarchical-context-parallel-sizes"
+    if "a2a+p2p" in arguments.get("--cp-comm-type", ()) and sizes not in arguments:
+        yield sizes, "is required beside --cp-comm-type a2a+p2p."
+
+
+def _graphs(arguments: Arguments) -> Iterator[Complaint]:
+    if arguments.get("--cuda-graph-impl") == "full_iteration" and (
+        "--no-check-for-nan-in-loss-and-grad" not in arguments
+    ):
+        yield "--cuda-graph-impl", "is full_iteration, which needs --no-check-for-nan-in-loss-and-grad."
+
+
+CHECKS: tuple[Callable[[Arguments], Iterator[Complaint]], ...] = (
+    _exclusive,
+    _needing,
+    _recompute,
+    _modules,
+    _offloading,
+    _context,
+    _graphs,
+)
+"""What may be wrong with options, one function each."""

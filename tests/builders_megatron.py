@@ -1,0 +1,167 @@
+"""Random plans that Megatron-LM can run: every feature, uneven stages, dense, sparse and latent models."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, topology
+from constraints.frameworks import recomputable_modules
+from constraints.verdict import violated
+from costmodel.spec import Model
+from costmodel.strategy import Recompute, Schedule, Sharding, StageLayout, Strategy, Vocabulary, usual_group
+from planner.export.megatron_stages import full_by_block, stage_layers
+from planner.plan import Plan, evaluate
+from planner.problem import Problem, load
+
+MODELS = (
+    "llama3-8b",
+    "gpt3-175b",
+    "qwen3-8b",
+    "mistral-7b",
+    "mixtral-8x7b",
+    "qwen3-30b-a3b",
+    "gpt-oss-20b",
+    "glm-4.5-air",
+    "moonlight-16b-a3b",
+    "deepseek-v2",
+    "deepseek-v3",
+)
+"""Dense, with experts, with shared experts, windows and sinks, with latent attention, with multi-token prediction."""
+
+PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
+
+RULES = tuple(
+    rule
+    for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES)
+    if rule not in (*MEMORY_RULES, topology.virtual_stages_hold_equally_much)
+)
+"""Uneven stages are drawn, whatever the even deal would be."""
+
+
+def megatron_plans(count: int, seed: int = 0) -> Iterator[Plan]:
+    """So many plans that no rule but those of memory forbids; each strategy in its plainest spelling."""
+    chooser = random.Random(seed)
+    found = 0
+    while found < count:
+        model, precision = chooser.choice(MODELS), chooser.choice(PRECISIONS)
+        problem, strategy = drawn(chooser, model, precision)
+        if strategy is None or violated(problem.facts, strategy.decisions(), rules=RULES):
+            continue
+        found += 1
+        yield evaluate(problem, strategy)
+
+
+@cache
+def a_job(model: str, precision: str, num_devices: int, global_batch_size: int) -> Problem:
+    """The model on devices of 8 per node that compute in every precision."""
+    return load(
+        {
+            "model": model,
+            "cluster": {"device": "b200", "num_devices": num_devices},
+            "training": {
+                "global_batch_size": global_batch_size,
+                "sequence_length": 2048,
+                "tokens": 1e12,
+                "precision": precision,
+            },
+        }
+    )
+
+
+def drawn(chooser: random.Random, name: str, precision: str) -> tuple[Problem, Strategy | None]:
+    """A strategy at random; None where its stages are spelled in more than one way."""
+    tp, cp, dp = chooser.choice((1, 2, 4, 8)), chooser.choice((1, 1, 2)), chooser.choice((1, 2, 4, 8))
+    pp = chooser.choice((1, 2, 4, 8))
+    vpp = chooser.choice((1, 2, 3, 4)) if pp > 1 else 1
+    problem = a_job(name, precision, tp * cp * pp * dp, 64)
+    model = problem.facts.model
+    has_experts = any(hasattr(kind.feed_forward, "num_experts") for kind in model.kinds)
+    values = {
+        "tp": tp,
+        "cp": cp,
+        "pp": pp,
+        "dp": dp,
+        "ep": chooser.choice((1, 2, 4, 8)) if has_experts else 1,
+        "etp": chooser.choice((1, tp)) if has_experts else 1,
+        "vpp": vpp,
+        "group": int(usual_group(pp=pp, vpp=vpp)) + (chooser.choice((0, 0, pp)) if vpp > 1 else 0),
+        "mbs": chooser.choice((1, 2, 4)),
+        "sequence_parallel": tp > 1 and (has_experts or chooser.random() < 0.8),
+        "schedule": Schedule.ONE_F_ONE_B,
+        "vocabulary": chooser.choice((Vocabulary.ENDS, Vocabulary.ENDS, Vocabulary.REDISTRIBUTED)),
+        "recompute": a_recompute(chooser, model),
+        **a_set_of_features(chooser, values={"tp": tp, "cp": cp, "pp": pp, "dp": dp, "vpp": vpp}),
+    }
+    return problem, with_stages(chooser, Strategy(**values), model)
+
+
+def a_recompute(chooser: random.Random, model: Model) -> Recompute:
+    """Nothing, whole layers, or some modules; the paper's two are spelled ``selective``."""
+    modules = recomputable_modules(model)
+    some = Recompute.of(*(name for name in modules if chooser.random() < 0.3))
+    own = Recompute.SELECTIVE if some == Recompute.of("core_attention", "qkv") else some
+    return chooser.choice((Recompute.NONE, Recompute.FULL, own, own))
+
+
+def a_set_of_features(chooser: random.Random, values: dict[str, int]) -> dict[str, Any]:
+    """Switches and sharding; most of them where they are allowed."""
+    replicas, is_on = values["dp"] * values["cp"] > 1, lambda: chooser.random() < 0.5
+    sharding = chooser.choice(tuple(Sharding)) if values["pp"] == 1 else chooser.choice((0, 1))
+    return {
+        "sharding": Sharding(sharding if replicas else 0),
+        "activation_offload": chooser.random() < 0.3,
+        "optimizer_offload": chooser.random() < 0.3,
+        "tp_overlap": values["tp"] > 1 and is_on(),
+        "cp_overlap": values["cp"] > 1,
+        "ep_overlap": is_on(),
+        "pp_overlap": values["vpp"] > 1 and (values["pp"] == 2 or is_on()),
+        "dp_overlap": replicas and (sharding > 1 or (sharding == 1 and is_on())),
+    }
+
+
+def with_stages(chooser: random.Random, strategy: Strategy, model: Model) -> Strategy | None:
+    """The strategy with stages that differ, in one case of two; sometimes with a few layers in full on each."""
+    chunks = strategy.pp * strategy.vpp
+    if chunks > model.num_layers + 2:
+        return None
+    if chooser.random() < 0.5 or strategy.vocabulary != Vocabulary.ENDS:
+        is_even = replace(strategy, vocabulary=Vocabulary.ENDS)
+        return None if strategy != is_even and written(strategy, model) == written(is_even, model) else strategy
+    layers = uneven_layers(chooser, model.num_layers, chunks)
+    most = chooser.choice((0, 0, 1, 2, 5)) if strategy.recompute == Recompute.NONE else 0
+    if most and (strategy.activation_offload or strategy.ep_overlap):
+        return None
+    dealt = [stage_layers(replace(strategy, vocabulary=one), model) for one in Vocabulary if one <= 1]
+    if not most and layers in dealt:
+        return None
+    full = full_by_block(most, layers, strategy.pp)
+    ranks = strategy.pp
+    return replace(
+        strategy,
+        layout=StageLayout(
+            layers=layers,
+            recompute=(strategy.recompute,) * ranks,
+            full_layers=full,
+            activation_offload=(strategy.activation_offload,) * ranks,
+        ),
+    )
+
+
+def written(strategy: Strategy, model: Model) -> tuple[int, ...]:
+    """Layers of each stage, which two decisions may say alike."""
+    return stage_layers(strategy, model)
+
+
+def uneven_layers(chooser: random.Random, num_layers: int, chunks: int) -> tuple[int, ...]:
+    """Layers dealt evenly, some then moved elsewhere; no stage but the first and the last is empty."""
+    layers = [num_layers // chunks + int(chunk < num_layers % chunks) for chunk in range(chunks)]
+    for _ in range(chooser.randrange(4)):
+        giver, taker = chooser.randrange(chunks), chooser.randrange(chunks)
+        if layers[giver] > int(giver not in (0, chunks - 1)):
+            layers[giver] -= 1
+            layers[taker] += 1
+    return tuple(layers)

@@ -1,0 +1,130 @@
+"""
+Plans as overrides of Megatron-Bridge recipes.
+
+Fields are looked up in the sources of ``megatron-bridge==0.3.1`` and ``megatron-core==0.16.1``, and overrides are read
+by Hydra's own grammar, where ``.ci/run`` installs them; importing the former needs Transformer Engine.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner import estimate, load
+from planner.export.megatron_bridge import KEYS, PRECISIONS, USUAL, bridge_entries, to_megatron_bridge
+from planner.export.megatron_lm import PRECISIONS as MEGATRON_PRECISIONS
+from planner.export.megatron_options import options
+from tests.builders_megatron import megatron_plans
+from tests.planner.test_megatron_lm import DEEPSEEK, JOB, a_plan
+
+CLASSES = {
+    "model": (
+        "GPTModelProvider",
+        "MLAModelProvider",
+        "TransformerConfig",
+        "MLATransformerConfig",
+        "ModelParallelConfig",
+    ),
+    "train": ("TrainingConfig",),
+    "checkpoint": ("CheckpointConfig",),
+    "dist": ("DistributedInitConfig",),
+    "comm_overlap": ("CommOverlapConfig",),
+    "ddp": ("DistributedDataParallelConfig",),
+    "optimizer": ("OptimizerConfig",),
+    "dataset": ("BlendedMegatronDatasetConfig", "GPTDatasetConfig"),
+}
+"""The classes whose fields a section of the configuration has (megatron/bridge/training/config.py)."""
+
+
+def overrides_of(job=JOB, **decisions):
+    """Texts by field."""
+    text = to_megatron_bridge(a_plan(job, **decisions)).files["bridge-overrides.txt"]
+    return dict(word.split("=", 1) for word in shlex.split(text))
+
+
+# --- without the package -----------------------------------------------------------------------------------
+
+
+def test_the_same_plan_in_other_names():
+    """Switches are true or false, patterns are lists, layouts are quoted for Hydra."""
+    overrides = overrides_of(DEEPSEEK, tp=2, pp=16, ep=16, vpp=2, pp_overlap=True, ep_overlap=True)
+
+    expected = {
+        "model.tensor_model_parallel_size": "2",
+        "model.pipeline_model_parallel_layout": "'Et|(t*2|)*30mL'",
+        "model.moe_layer_freq": f"[{','.join(['0'] * 3 + ['1'] * 58)}]",
+        "model.share_embeddings_and_output_weights": "false",
+        "model.recompute_granularity": "null",
+        "comm_overlap.overlap_moe_expert_parallel_comm": "true",
+        "comm_overlap.tp_comm_overlap": "false",
+        "mixed_precision": "bf16_mixed",
+    }
+    assert overrides.items() >= expected.items()
+
+
+def test_every_option_has_a_field_or_needs_none():
+    """What Megatron-LM's exports write is known, and every precision."""
+    written = {name for plan in megatron_plans(100, seed=1) for name in bridge_entries(plan)}
+
+    assert {*KEYS} <= {*options()}
+    assert {*PRECISIONS} == {*MEGATRON_PRECISIONS}
+    assert written >= {*USUAL, "mixed_precision"}
+
+
+def test_refusals_call_it_by_its_name():
+    """They are Megatron Core's."""
+    plan = estimate(load(JOB), {"pp": 4, "schedule": "zb_v", "vpp": 2}).plan
+
+    with pytest.raises(SpecError, match=r"Megatron-Bridge cannot express this plan\. schedule: zb_v"):
+        to_megatron_bridge(plan)
+
+
+# --- with it -----------------------------------------------------------------------------------------------
+
+
+def fields():
+    """Names of the annotated fields of each class, of all its namesakes in both packages."""
+    spec = find_spec("megatron")
+    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    files = [path for place in places for part in ("bridge", "core") for path in (place / part).rglob("*.py")]
+    if not any(place.joinpath("bridge").is_dir() for place in places):
+        pytest.skip("megatron-bridge is not installed")
+    wanted = {name for names in CLASSES.values() for name in names}
+    found = {name: set() for name in wanted}
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        if any(f"class {name}" in text for name in wanted):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ClassDef) and node.name in wanted:
+                    found[node.name] |= {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)}
+    return {section: set().union(*(found[name] for name in names)) for section, names in CLASSES.items()}
+
+
+def test_every_field_is_one_of_the_configuration():
+    """None is misspelled: Hydra refuses a field that the configuration has not."""
+    known = fields()
+    keys = {key for keys in KEYS.values() for key in keys} | {*USUAL}
+
+    unknown = [key for key in keys if key.partition(".")[2] not in known[key.partition(".")[0]]]
+
+    assert not unknown
+
+
+def test_hydra_reads_the_overrides():
+    """Its grammar gives back the values."""
+    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser", reason="hydra-core is not installed")
+    plan = a_plan(DEEPSEEK, tp=2, pp=16, ep=16, vpp=2, pp_overlap=True)
+
+    lines = shlex.split(to_megatron_bridge(plan).files["bridge-overrides.txt"])
+    read = {one.key_or_group: one.value() for one in parser.OverridesParser.create().parse_overrides(lines)}
+
+    told = {key: str(value) if isinstance(value, str) else value for key, value in bridge_entries(plan).items()}
+    assert {
+        key: str(value) if not isinstance(value, (list, bool, int, type(None))) else value
+        for key, value in read.items()
+    } == told

@@ -1,0 +1,98 @@
+"""
+Exports against megatron-core's own checks: ``TransformerConfig`` and its layouts.
+
+Needs ``megatron-core==0.16.1`` and torch, which ``.ci/run`` installs; without them the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import pytest
+
+from planner.export.megatron_bridge import option_value
+from planner.export.megatron_lm import to_megatron_lm
+from planner.export.megatron_options import options, read_arguments, split_words
+from tests.builders_megatron import megatron_plans
+
+pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from megatron.core.transformer import transformer_config  # noqa: E402  # after the skip
+from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout  # noqa: E402
+
+RENAMED = {
+    "--num-experts": "num_moe_experts",
+    "--decoder-last-pipeline-num-layers": "num_layers_in_last_pipeline_stage",
+    "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
+    "--swiglu": "gated_linear_unit",
+    "--disable-bias-linear": "add_bias_linear",
+}
+"""Fields that the parser fills from options of another name (megatron/training/arguments.py)."""
+
+
+@pytest.fixture(autouse=True)
+def _with_transformer_engine(monkeypatch):
+    """Its version is asked for; it does not install without CUDA."""
+    monkeypatch.setattr(transformer_config, "is_te_min_version", lambda *_: True)
+
+
+def config_of(plan):
+    """The configuration that the arguments make, checked by itself; fields of the same name get the values."""
+    arguments = read_arguments(split_words(to_megatron_lm(plan).files["megatron-args.txt"])[0])
+    kind = transformer_config.TransformerConfig
+    if "--multi-latent-attention" in arguments:
+        kind = transformer_config.MLATransformerConfig
+    names = {field.name for field in dataclasses.fields(kind)}
+    given = {RENAMED.get(name, options_dest(name)): option_value(name, value) for name, value in arguments.items()}
+    values = {name: value for name, value in given.items() if name in names}
+    if "--swiglu" in arguments:
+        values["activation_func"] = torch.nn.functional.silu
+    values |= {"num_query_groups": arguments.get("--num-query-groups"), "pipeline_dtype": torch.bfloat16}
+    if "--cpu-offloading-num-layers" in arguments:
+        values["cpu_offloading"] = True
+    if "window_size" in values:
+        values["window_size"] = tuple(values["window_size"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return kind(**values), arguments
+
+
+def options_dest(name):
+    """An option's name as that of a field; formats are called by what they are of."""
+    return {"--fp8-format": "fp8", "--fp4-format": "fp4"}.get(name, options()[name].name[2:].replace("-", "_"))
+
+
+def test_megatron_core_takes_500_random_plans():
+    """Its own checks pass, and it puts as many layers on each stage as the plan does."""
+    layouts = 0
+
+    for plan in megatron_plans(500):
+        config, arguments = config_of(plan)
+        strategy, text = plan.strategy, arguments.get("--pipeline-model-parallel-layout")
+        assert config.pipeline_model_parallel_size == strategy.pp
+        if text is None:
+            continue
+        layouts += 1
+        read = PipelineParallelLayerLayout.from_str(text, strategy.pp)
+        assert read.virtual_pipeline_model_parallel_size == strategy.vpp
+        held = [sum(len(chunk) for chunk in rank) for rank in read.layout]
+        assert held == ranks_slots(plan)
+
+    assert layouts > 100
+
+
+def ranks_slots(plan):
+    """Layers of each pipeline rank with those of multi-token prediction, and one more for embedding and for loss."""
+    ends = [int(rank == 0) + int(rank == plan.strategy.pp - 1) for rank in range(plan.strategy.pp)]
+    return [rank.num_layers + more for rank, more in zip(plan.estimate.ranks, ends, strict=True)]
+
+
+@pytest.mark.parametrize("text", ["Et*31L", "t*32L", "Et*32"])
+def test_layouts_that_we_refuse_are_refused_there(text):
+    """The same three as in the tests of our own reader."""
+    layout = PipelineParallelLayerLayout.from_str(text, 1)
+
+    with pytest.raises(AssertionError):
+        layout.validate_layer_layout(num_layers=32, mtp_num_layers=None)

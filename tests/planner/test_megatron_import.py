@@ -1,0 +1,380 @@
+"""
+Jobs from arguments of Megatron-LM, against the verdicts of its real parser.
+
+``tests/data/megatron_validity_cases.csv`` names 55 argument sets; what they are is written here from their names: 32
+layers and heads, 8 key-value heads and 128 sequences of 4,096 tokens, or DeepSeek-V3.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.strategy import Recompute, Sharding
+from planner import estimate, load
+from planner.cli import main
+from planner.export.megatron_import import KNOWN_WITHOUT_COST, READ, WITHOUT_COST, from_megatron_lm
+from planner.export.megatron_options import options
+from tests.constraints.test_megatron_cases import the_file
+
+SMALL = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
+    "--num-query-groups 8 --swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope "
+    "--untie-embeddings-and-output-weights --vocab-size 128256 --max-position-embeddings 8192 --train-iters 1000 "
+)
+BATCH = "--global-batch-size 128 --seq-length 4096 --bf16 "
+LATENT = (
+    "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --multi-latent-attention "
+    "--q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --qk-layernorm "
+    "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --vocab-size 129280 "
+    "--untie-embeddings-and-output-weights --num-experts 256 --moe-router-topk 8 --moe-ffn-hidden-size 2048 "
+    "--moe-shared-expert-intermediate-size 2048 --moe-layer-freq ([0]*3+[1]*58) --moe-token-dispatcher-type alltoall "
+    "--moe-grouped-gemm --mtp-num-layers 1 --max-position-embeddings 8192 --train-iters 1000 "
+)
+EXPERTS = "--global-batch-size 8192 --seq-length 4096 --bf16 --expert-tensor-parallel-size 1 "
+DSV3 = (
+    "--pipeline-model-parallel-size 16 --expert-model-parallel-size 16 --pipeline-model-parallel-layout Et|(tt|)*30mL "
+)
+OVERLAP = "--overlap-moe-expert-parallel-comm "
+
+CASES = {
+    "ok tp2 pp2 sp": "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel",
+    "ok vpp by layers": (
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
+    ),
+    "ok vpp by count": (
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 4"
+    ),
+    "both vpp spellings": (
+        "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2 "
+        "--num-virtual-stages-per-pipeline-rank 4"
+    ),
+    "pp5 of 32 layers": "--pipeline-model-parallel-size 5",
+    "pp not dividing, first/last": (
+        "--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 11 --decoder-last-pipeline-num-layers 10"
+    ),
+    "first/last bad sum": (
+        "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 8 --decoder-last-pipeline-num-layers 7"
+    ),
+    "first/last + layers-per-vstage": (
+        "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 8 --decoder-last-pipeline-num-layers 8 "
+        "--num-layers-per-virtual-pipeline-stage 2"
+    ),
+    "layout non uniform pp4": "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*7|t*9|t*9|t*7L",
+    "layout pp4 vpp2": (
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 "
+        "--pipeline-model-parallel-layout Ettt|(tttt|)*6tttttL"
+    ),
+    "layout wrong count": "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*7|t*9|t*9|t*6L",
+    "layout empty stage ok?": "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout E|t*16|t*16|L",
+    "layout + account_for_embedding": (
+        "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*7|t*9|t*9|t*7L "
+        "--account-for-embedding-in-pipeline-split"
+    ),
+    "world not divisible": "--tensor-model-parallel-size 2",
+    "gbs not divisible by mbs*dp": "--micro-batch-size 3",
+    "tp16 of kv8": "--tensor-model-parallel-size 16",
+    "tp3 heads": "--tensor-model-parallel-size 3",
+    "sp with tp1": "--sequence-parallel",
+    "cp2": "--context-parallel-size 2",
+    "cp2 seq odd": "--context-parallel-size 2 --seq-length 4097",
+    "cp a2a+p2p without hier": "--context-parallel-size 4 --cp-comm-type a2a+p2p",
+    "cp a2a+p2p hier": "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2",
+    "overlap param gather w/o distopt": "--overlap-grad-reduce --overlap-param-gather",
+    "tp overlap no sp": "--tensor-model-parallel-size 2 --tp-comm-overlap",
+    "recompute full no method": "--recompute-granularity full --recompute-num-layers 1",
+    "recompute full uniform 1": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    "recompute full block 4 pp4": (
+        "--pipeline-model-parallel-size 4 --recompute-granularity full --recompute-method block "
+        "--recompute-num-layers 4"
+    ),
+    "recompute selective mlp layernorm": "--recompute-granularity selective --recompute-modules mlp layernorm",
+    "recompute selective + num layers": "--recompute-granularity selective --recompute-num-layers 2",
+    "selective bad module": "--recompute-granularity selective --recompute-modules attention",
+    "fine grained offload": "--fine-grained-activation-offloading --offload-modules core_attn attn_proj",
+    "fine grained offload mlp (bad)": "--fine-grained-activation-offloading --offload-modules mlp",
+    "layer cpu offload + pp": "--pipeline-model-parallel-size 2 --cpu-offloading-num-layers 4",
+    "layer cpu offload": "--cpu-offloading-num-layers 4",
+    "optimizer offload w/o precision aware": "--use-distributed-optimizer --optimizer-cpu-offload",
+    "optimizer offload": "--use-distributed-optimizer --optimizer-cpu-offload --use-precision-aware-optimizer",
+    "fp8 mxfp8": "--fp8-format e4m3 --fp8-recipe mxfp8",
+    "fp8 blockwise": "--fp8-format e4m3 --fp8-recipe blockwise",
+    "fp4": "--fp4-format e2m1",
+    "fp4+fp8": "--fp4-format e2m1 --fp8-format e4m3",
+    "torch fsdp2": "CUDA_DEVICE_MAX_CONNECTIONS=1 --use-torch-fsdp2",
+    "torch fsdp2 + pp": "--use-torch-fsdp2 --pipeline-model-parallel-size 2",
+    "cuda graph te attn": "--cuda-graph-impl transformer_engine --cuda-graph-modules attn",
+    "cuda graph local full": "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad",
+    "num optimizer instances 2": "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
+    "dsv3 pp16 ep16 layout": DSV3,
+    "dsv3 + a2a overlap + wgrad": f"{DSV3} {OVERLAP} --delay-wgrad-compute",
+    "a2a overlap + full recompute": (
+        f"{DSV3} {OVERLAP} --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    ),
+    "a2a overlap pp without vpp": (
+        f"{OVERLAP} --pipeline-model-parallel-size 16 --expert-model-parallel-size 16 "
+        "--pipeline-model-parallel-layout Ett|(t*4|)*14t*3mL"
+    ),
+    "delay wgrad alone": f"{DSV3} --delay-wgrad-compute",
+    "ep not dividing experts": "--expert-model-parallel-size 15 --global-batch-size 960",
+    "mla + gqa": "--group-query-attention --num-query-groups 8",
+    "recompute mla_up_proj moe_act": (
+        f"{DSV3} --recompute-granularity selective --recompute-modules mla_up_proj moe_act"
+    ),
+    "hybrid ep flex": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
+}
+
+WHY = {
+    "both vpp spellings": "is given beside --num-virtual-stages-per-pipeline-rank",
+    "pp5 of 32 layers": "32 layers do not divide over 5 pipeline ranks",
+    "first/last bad sum": "leaves 17 layers, which do not divide over the other 2",
+    "first/last + layers-per-vstage": "Use --num-virtual-stages-per-pipeline-rank",
+    "layout wrong count": "has 31 times 't', the model 32",
+    "layout + account_for_embedding": "is given beside --account-for-embedding-in-pipeline-split",
+    "world not divisible": "is 15, no multiple of tp * cp * pp = 2",
+    "gbs not divisible by mbs*dp": "The global batch divides evenly",
+    "tp3 heads": "equally many whole attention heads",
+    "cp2 seq odd": "two equal pieces of the sequence",
+    "cp a2a+p2p without hier": "is required beside --cp-comm-type a2a+p2p",
+    "overlap param gather w/o distopt": "needs --use-distributed-optimizer",
+    "tp overlap no sp": "only together with sequence parallelism",
+    "recompute full no method": "is required beside --recompute-granularity full",
+    "recompute selective + num layers": "is given beside --recompute-granularity selective",
+    "selective bad module": "has no module 'attention'",
+    "fine grained offload mlp (bad)": "has no module 'mlp'",
+    "layer cpu offload + pp": "excludes pipelines",
+    "optimizer offload w/o precision aware": "needs --use-precision-aware-optimizer",
+    "fp4+fp8": "they exclude each other",
+    "torch fsdp2": "needs more connections",
+    "torch fsdp2 + pp": "only without a pipeline",
+    "a2a overlap + full recompute": "--overlap-moe-expert-parallel-comm excludes that",
+    "a2a overlap pp without vpp": "only with virtual stages",
+    "delay wgrad alone": "needs --overlap-moe-expert-parallel-comm",
+    "ep not dividing experts": "equally many whole experts",
+    "mla + gqa": "which has no query groups",
+}
+"""What our refusal says where the parser refuses."""
+
+NOT_JUDGED = {
+    "ep*etp*pp not dividing world": "the parser misses it; tests/constraints/test_megatron_cases.py",
+}
+
+OF_DEEPSEEK = (
+    "dsv3", "a2a", "delay wgrad", "ep not", "mla + gqa", "recompute mla", "hybrid ep",
+)  # fmt: skip
+"""How the names of cases about DeepSeek-V3 begin."""
+
+
+def text_of(name):
+    """The arguments of a case; its own come instead of the common ones, and what a shell would expand is quoted."""
+    base = LATENT + EXPERTS if name.startswith(OF_DEEPSEEK) else SMALL + BATCH
+    own = CASES[name].split()
+    given = {word for word in own if word.startswith("--")}
+    common = [f"--{part}".split() for part in f"{base} --micro-batch-size 1".split("--")[1:]]
+    kept = [word for part in common if part[0] not in given for word in part]
+    settings = [word for word in own if not word.startswith("--") and "=" in word]
+    return " ".join(f"'{word}'" if set(word) & {*"|(*"} else word for word in (*settings, *kept, *own[len(settings) :]))
+
+
+def broken_rules_of(name):
+    """The rules that the imported strategy breaks, on devices of one domain that have enough memory."""
+    devices = the_file()[name][0]
+    network = f"{{name: nvlink, num_peers: {devices}, bandwidth: 4e11, latency: 1e-6}}"
+    cluster = {
+        "device": "b200",
+        "num_devices": devices,
+        "devices_per_node": devices,
+        "networks": f"[{network}]",
+        "memory_gib": 1e5,
+        "host_memory_gib": 1e5,
+    }
+    imported = from_megatron_lm(text_of(name), [f"cluster.{key}={value}" for key, value in cluster.items()])
+    return estimate(load(imported.document), {}).broken_rules
+
+
+# --- the 55 verdicts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_imports_agree_with_the_parser(name):
+    """What Megatron-LM takes is taken; what it refuses is refused, or its strategy breaks a rule."""
+    megatron_takes_it = the_file()[name][1]
+
+    try:
+        said = " ".join(broken_rules_of(name))
+    except SpecError as error:
+        said = str(error)
+
+    assert (said == "") == megatron_takes_it, said
+    assert WHY.get(name, "") in said
+    assert (name in WHY) != megatron_takes_it
+
+
+def test_every_case_is_judged():
+    """Each of the 55 is an import here, or has a reason why not."""
+    assert {*CASES, *NOT_JUDGED} == {*the_file()}
+
+
+# --- what is read ------------------------------------------------------------------------------------------
+
+
+HERE = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=16"]
+
+
+def strategy_of(more="", overrides=HERE):
+    """The strategy of the small model with some arguments more."""
+    imported = from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1 {more}", overrides)
+    return estimate(load(imported.document), {}).plan.strategy
+
+
+def test_a_model_of_the_catalog_is_named():
+    """Llama-3-8B by its sizes alone; the vocabulary need not be told where only one model is like it."""
+    with_vocabulary = from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1", HERE)
+    latent = from_megatron_lm(f"{LATENT} {EXPERTS} --micro-batch-size 1".split(), HERE)
+
+    assert with_vocabulary.document["model"] == "llama3-8b"
+    assert latent.document["model"] == "deepseek-v3"
+    assert with_vocabulary.document["training"]["tokens"] == 1000 * 128 * 4096
+
+
+def test_another_model_is_described():
+    """In the words of a job file."""
+    text = f"{SMALL} {BATCH} --micro-batch-size 1".replace("--hidden-size 4096", "--hidden-size 2048")
+
+    described = from_megatron_lm(text, HERE).document["model"]
+
+    assert (described["hidden_size"], described["num_kv_heads"], described["norm"]) == (2048, 8, "rms")
+
+
+def test_defaults_are_megatrons():
+    """No distributed optimizer, no overlap, experts as wide as tensor parallelism, core attention recomputed alone."""
+    plain, recomputing = strategy_of(), strategy_of("--recompute-activations")
+
+    assert (plain.sharding, plain.dp_overlap, plain.dp) == (Sharding.NONE, False, 16)
+    assert recomputing.recompute == Recompute.of("core_attention")
+
+
+def test_block_recomputation_is_a_layout():
+    """Each of four stages recomputes its first three layers."""
+    block = "--recompute-granularity full --recompute-method block --recompute-num-layers 3"
+
+    strategy = strategy_of(f"--pipeline-model-parallel-size 4 {block}")
+
+    assert strategy.layout.full_layers == (3, 3, 3, 3)
+    assert strategy.recompute == Recompute.NONE
+
+
+def test_scripts_are_read():
+    """Continued lines, comments, quotes, a launcher in front, options with an equals sign."""
+    script = (
+        "#!/bin/bash\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n"
+        "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py \\\n"
+        f"  {SMALL} \\\n  {BATCH} --micro-batch-size=1 --pipeline-model-parallel-size=4 \\\n"
+        '  --pipeline-model-parallel-layout "Et*7|t*9|t*9|t*7L"  # uneven\n'
+    )
+
+    imported = from_megatron_lm(script, HERE)
+
+    assert imported.document["strategy"]["layout"] == {"layers": [7, 9, 9, 7]}
+
+
+def test_what_is_left_out_is_said():
+    """Options without influence in one sentence, those with it by name."""
+    notes = from_megatron_lm(
+        f"{SMALL} {BATCH} --micro-batch-size 1 --lr 1e-4 --data-path a b --moe-expert-capacity-factor 1.5 "
+        "--cp-comm-type a2a --overlap-grad-reduce",
+        HERE,
+    ).notes
+
+    assert "Without influence on a step's cost: --data-path, --lr." in notes
+    assert "Not costed: --moe-expert-capacity-factor." in notes
+    assert any("--cp-comm-type" in note for note in notes)
+    assert any("Only gradients are overlapped" in note for note in notes)
+
+
+def test_the_known_options_exist():
+    """Names and groups are those of the table."""
+    known = options()
+
+    assert {*READ, *KNOWN_WITHOUT_COST} <= {*known}
+    assert {*WITHOUT_COST} <= {option.group for option in known.values()}
+    assert not {*READ} & {*KNOWN_WITHOUT_COST}
+
+
+# --- bad input ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--tensor-model-paralel-size 2", "is no option of Megatron-LM. Did you mean '--tensor-model-parallel-size'"),
+        ("--tensor-model-parallel-size two", "--tensor-model-parallel-size: expected int, got 'two'."),
+        ("--tensor-model-parallel-size 2 4", "--tensor-model-parallel-size: takes one value, got '2 4'."),
+        ("--bf16 yes", "--bf16: takes no value"),
+        ("--recompute-granularity some", "--recompute-granularity: expected one of full, selective, got 'some'."),
+        ("--num-layers 33", "--num-layers: is given twice: 32 and 33."),
+        ("--fp16", "--fp16: is given beside --bf16"),
+        ("--tensor-model-parallel-size $TP", "hold the shell variable '$TP'"),
+        ("--data-path 'a", "cannot be split into words"),
+        ("--hybrid-layer-pattern M*-", "--hybrid-layer-pattern: describes a hybrid model"),
+        ("--moe-layer-freq '[1' --num-experts 8", "--moe-layer-freq: expected a number or a list"),
+        ("--tensor-model-parallel-size 0", "strategy.tp: is 0, must be at least 1."),
+        ("--fp8-format e4m3 --fp8-recipe custom", "--fp8-recipe: is 'custom', which is no precision"),
+        ("--tensor-model-parallel-size 3", "cluster.num_devices: is 16, no multiple of tp * cp * pp = 3."),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused(more, message):
+    """With the option, what was seen and what is allowed."""
+    with pytest.raises(SpecError) as caught:
+        strategy_of(more)
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "message"),
+    [
+        ("--num-layers 32", "arguments.--num-layers: is required but missing."),
+        ("--seq-length 4096", "arguments.--seq-length: is required but missing."),
+        ("--train-iters 1000", "arguments.--train-iters: is required but missing"),
+        ("--bf16", "arguments.--bf16: is required, or --fp16"),
+        ("--micro-batch-size 1", "arguments.--micro-batch-size: is required but missing."),
+    ],
+)
+def test_missing_arguments_are_named(left_out, message):
+    """So that one can add them."""
+    text = f"{SMALL} {BATCH} --micro-batch-size 1".replace(left_out, "")
+
+    with pytest.raises(SpecError) as caught:
+        from_megatron_lm(text, HERE)
+
+    assert message in str(caught.value)
+
+
+def test_the_cluster_is_asked_for():
+    """No argument says it."""
+    with pytest.raises(SpecError, match=r"cluster.device: is no argument of Megatron-LM. Add cluster.device="):
+        from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "model: llama3-8b", "pretrain_gpt.py"])
+def test_what_is_no_argument_list_is_refused(text):
+    """A job file, for example."""
+    with pytest.raises(SpecError):
+        from_megatron_lm(text, HERE)
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_a_job(tmp_path, capsys):
+    """Which ``estimate`` takes; an existing file is kept."""
+    path, job = tmp_path / "args.txt", tmp_path / "job.yaml"
+    path.write_text(f"{SMALL} {BATCH} --micro-batch-size 1 --tensor-model-parallel-size 2")
+
+    assert main(["import", str(path), *HERE, "-o", str(job)]) == 0
+    assert main(["estimate", str(job)]) == 0
+    assert "llama3-8b on 16 x h100" in capsys.readouterr().out
+    assert main(["import", str(path), *HERE, "-o", str(job)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["import", str(path), *HERE, "-o", str(job), "--force"]) == 0

@@ -1,0 +1,318 @@
+"""Plans as arguments of Megatron-LM, and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.tables import Facts
+from planner import estimate, load
+from planner.export.megatron_import import from_megatron_lm
+from planner.export.megatron_lm import PRECISIONS, SAYS, to_megatron_lm
+from planner.export.megatron_options import options, read_arguments, split_words
+from planner.export.megatron_stages import layout_text, read_layout
+from planner.given import stage_layout
+from planner.plan import complete
+from tests.builders_megatron import megatron_plans
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
+    "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 1e11},
+}
+MIXTRAL = {**JOB, "model": "mixtral-8x7b"}
+DEEPSEEK = {
+    **JOB,
+    "model": "deepseek-v3",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 512},
+    "training": {**JOB["training"], "sequence_length": 4096, "global_batch_size": 8192},
+}
+
+
+def a_plan(job=JOB, **decisions):
+    """What one strategy of a job costs."""
+    return estimate(load(job), decisions).plan
+
+
+def arguments_of(job=JOB, **decisions):
+    """Values by option."""
+    return read_arguments(split_words(to_megatron_lm(a_plan(job, **decisions)).files["megatron-args.txt"])[0])
+
+
+def imported(plan):
+    """The strategy, the facts and the notes that come back."""
+    cluster = [f"cluster.device={plan.cluster.device.name}", f"cluster.num_devices={plan.cluster.num_devices}"]
+    back = from_megatron_lm(to_megatron_lm(plan).files["megatron-args.txt"], cluster)
+    problem = load(back.document)
+    strategy = complete(problem.facts, problem.given.decisions)
+    if problem.given.layout:
+        strategy = replace(strategy, layout=stage_layout(problem.given.layout, strategy, problem.facts.model))
+    return strategy, problem.facts
+
+
+def untimed(facts):
+    """Facts but for the tokens, which iterations round up."""
+    workload = replace(facts.workload, tokens=1.0)
+    return Facts(model=facts.model, cluster=facts.cluster, workload=workload)
+
+
+# --- round trip --------------------------------------------------------------------------------------------
+
+
+def test_500_random_plans_come_back():
+    """
+    Every option and value of an export is in the table of Megatron-LM's own parser, and means the same strategy.
+
+    Dense, sparse and latent models; uneven and redistributed stages; every feature, precision and kind of sharding.
+    """
+    seen = []
+
+    for plan in megatron_plans(500):
+        strategy, facts = imported(plan)
+        assert strategy == plan.strategy
+        assert untimed(facts) == untimed(plan.facts)
+        seen.append((strategy, facts))
+
+    strategies = [strategy for strategy, _ in seen]
+    assert all({getattr(one, name) for one in strategies} == {False, True} for name in FLAGS)
+    assert {one.sharding for one in strategies} == {*Sharding}
+    assert sum(one.layout is not None for one in strategies) > 100
+    assert {facts.workload.precision.name for _, facts in seen} == {*PRECISIONS}
+
+
+@pytest.mark.parametrize(
+    "decisions",
+    [
+        {"pp": 4, "vpp": 3},
+        {"pp": 4, "vocabulary": "redistributed"},
+        {"pp": 8, "vocabulary": "redistributed"},
+        {"pp": 4, "vpp": 2, "group": 8, "pp_overlap": True},
+    ],
+)
+def test_dealt_stages_come_back(decisions):
+    """Also where Megatron-LM would deal layers otherwise."""
+    plan = a_plan(**decisions)
+
+    assert imported(plan)[0] == plan.strategy
+
+
+# --- what is written ---------------------------------------------------------------------------------------
+
+
+def test_every_option_is_one_of_megatron():
+    """A strategy with everything in it has nothing that the parser would not know."""
+    words = split_words(
+        to_megatron_lm(a_plan(MIXTRAL, tp=2, pp=2, vpp=2, ep=4, mbs=1, pp_overlap=True)).files["megatron-args.txt"]
+    )[0]
+
+    assert {word for word in words if word.startswith("--")} <= {*options()}
+
+
+@pytest.mark.parametrize(
+    ("decisions", "expected"),
+    [
+        ({"tp": 2}, {"--tensor-model-parallel-size": 2, "--sequence-parallel": True}),
+        ({"cp": 2, "cp_overlap": True}, {"--context-parallel-size": 2, "--cp-comm-type": ["p2p"]}),
+        ({"recompute": "full"}, {"--recompute-granularity": "full", "--recompute-method": "uniform"}),
+        ({"recompute": "core_attention+mlp"}, {"--recompute-modules": ["core_attn", "mlp"]}),
+        ({"activation_offload": True}, {"--cpu-offloading-num-layers": 31}),
+        ({"optimizer_offload": True}, {"--optimizer-cpu-offload": True, "--use-precision-aware-optimizer": True}),
+        ({"sharding": "weights", "dp_overlap": True}, {"--use-megatron-fsdp": True, "--ckpt-format": "fsdp_dtensor"}),
+        ({"pp": 4, "vpp": 2, "pp_overlap": False}, {"--no-overlap-p2p-communication": True}),
+        ({"pp": 4, "vpp": 2, "pp_overlap": True}, {"--num-virtual-stages-per-pipeline-rank": 2}),
+        # the head is worth 2.4 layers: 17 and 15; 8, 9, 9 and 6
+        ({"pp": 2, "vocabulary": "redistributed"}, {"--decoder-last-pipeline-num-layers": 15}),
+        ({"pp": 4, "vocabulary": "redistributed"}, {"--pipeline-model-parallel-layout": "Et*8|(t*9|)*2t*6L"}),
+        # 34 slots on 24 stages: ten have two
+        ({"pp": 8, "vpp": 3, "pp_overlap": True}, {"--pipeline-model-parallel-layout": "Et|(t*2|)*9(t|)*13L"}),
+    ],
+)  # fmt: skip
+def test_decisions_are_options(decisions, expected):
+    """The ones that the glossary names."""
+    assert arguments_of(**decisions).items() >= expected.items()
+
+
+def test_experts_are_offloaded_by_modules():
+    """In a pipeline, of layers that are attention and experts."""
+    arguments = arguments_of(MIXTRAL, pp=2, activation_offload=True)
+
+    assert arguments["--fine-grained-activation-offloading"] is True
+    assert arguments["--offload-modules"] == [
+        "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",
+    ]  # fmt: skip
+
+
+def test_deepseek_is_written_whole():
+    """Latent attention, three dense layers, shared experts, multi-token prediction beside the loss."""
+    arguments = arguments_of(DEEPSEEK, pp=16, ep=16, vpp=2, pp_overlap=True, ep_overlap=True)
+
+    assert arguments["--pipeline-model-parallel-layout"] == "Et|(t*2|)*30mL"
+    assert arguments["--moe-layer-freq"] == "([0]*3+[1]*58)"
+    assert (arguments["--mtp-num-layers"], arguments["--q-lora-rank"]) == (1, 1536)
+    assert arguments["--expert-tensor-parallel-size"] == 1
+
+
+def test_the_schedule_is_written():
+    """Iterations and checkpoints are those of the plan; a checkpoint beside the training is asynchronous."""
+    job = {**JOB, "reliability": {"asynchronous_checkpoints": True}}
+    plan = a_plan(job, tp=2)
+
+    arguments = arguments_of(job, tp=2)
+
+    assert arguments["--train-iters"] == plan.schedule.num_steps == 95_368  # 1e11 tokens / (128 x 8192)
+    assert arguments["--save-interval"] == plan.schedule.interval_steps
+    assert arguments["--async-save"] is True
+    assert "--async-save" not in arguments_of(tp=2)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "device", "connections"),
+    [
+        ({"tp": 2}, "h100-80gb-sxm", "1"),
+        ({"cp": 2, "cp_overlap": True}, "h100-80gb-sxm", "1"),
+        ({"tp": 2}, "b200", None),
+        ({}, "h100-80gb-sxm", None),
+        ({"sharding": "gradients", "dp_overlap": True}, "h100-80gb-sxm", "8"),
+    ],
+)
+def test_connections_of_devices(decisions, device, connections):
+    """One where tensor or context parallelism needs an order, before Blackwell; FSDP refuses one."""
+    job = {**JOB, "cluster": {"device": device, "num_devices": 16}}
+
+    assert to_megatron_lm(a_plan(job, **decisions)).environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == connections
+
+
+def test_offloading_asks_for_transformer_engine_as_it_was():
+    """From 2.10 on it offloads in another way unless told."""
+    assert to_megatron_lm(a_plan(activation_offload=True)).environment["NVTE_CPU_OFFLOAD_V1"] == "1"
+
+
+def test_timeouts_follow_the_prediction():
+    """Five times the upper end of the predicted step, at least a minute."""
+    plan = a_plan(tp=2)
+
+    text = to_megatron_lm(plan).files["ft-launcher-args.txt"]
+
+    assert f"step:{max(60, -(-5 * plan.interval.high_seconds // 1)):.0f}," in text
+    assert "setup:600" in text
+
+
+# --- what is refused ---------------------------------------------------------------------------------------
+
+
+def test_every_field_is_said_or_refused():
+    """No decision is forgotten."""
+    assert {*SAYS} == {*a_plan().strategy.__dataclass_fields__}
+
+
+@pytest.mark.parametrize(
+    ("decisions", "message"),
+    [
+        ({"pp": 4, "schedule": Schedule.ZB_H1}, "strategy.schedule: Megatron-LM cannot express this plan. schedule:"),
+        ({"pp": 4, "vocabulary": Vocabulary.VOCAB_1}, "vocabulary: vocab_1 has slices"),
+        ({"recompute": Recompute.of("every_other_matmul")}, "recompute: every_other_matmul is torchtitan's"),
+        ({"recompute": Recompute.SELECTIVE}, "modules that Megatron-LM names and the model has"),
+        ({"cp": 2}, "cp_overlap: the ring's sends always run"),
+        ({"pp": 4, "pp_overlap": True}, "pp_overlap: megatron/training/arguments.py switches it off"),
+        ({"sharding": Sharding.NONE, "dp_overlap": True}, "dp_overlap: --overlap-param-gather needs"),
+        ({"sharding": Sharding.WEIGHTS}, "dp_overlap: Megatron-FSDP always overlaps"),
+        ({"pp": 4, "activation_offload": True}, "cannot run this plan, which breaks: In a pipeline"),
+        ({"tp": 3, "dp": 5}, "Each tensor-parallel rank owns"),
+        ({"pp": 4, "schedule": Schedule.GPIPE, "cp": 2}, "cp_overlap: "),
+    ],
+)  # fmt: skip
+def test_what_no_option_says_is_refused_by_name(decisions, message):
+    """With the reason; all of several."""
+    with pytest.raises(SpecError) as caught:
+        to_megatron_lm(a_plan(**decisions))
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ({"recompute": ["full", "none", "none", "none"]}, "layout: recompute differs between pipeline ranks"),
+        ({"full_layers": [2, 1, 2, 2]}, "layout: full_layers differs between pipeline ranks"),
+        ({"activation_offload": [True, False, False, False]}, "layout: activation_offload differs"),
+    ],
+)
+def test_ranks_of_their_own_are_refused(layout, message):
+    """``search.stages: free`` has no option."""
+    given = {"pp": 4, "layout": {"layers": [7, 9, 9, 7], **layout}}
+
+    with pytest.raises(SpecError) as caught:
+        to_megatron_lm(a_plan({**JOB, "strategy": given}))
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("precision", ["mofa", "fp8_rowwise", {"base": "bf16", "gradient_bytes": 2}])
+def test_precisions_without_options_are_refused(precision):
+    """Those of the paper, of other software, and one's own."""
+    job = {**JOB, "training": {**JOB["training"], "precision": precision}}
+
+    with pytest.raises(SpecError, match=r"training\.precision: Megatron-LM has no options for"):
+        to_megatron_lm(a_plan(job))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("gemma-2-27b", "model.layers: a layer has 4 norms"),
+        ("gpt-neox-20b", "model.layers: a layer has blocks side by side"),
+        ("olmo-2-32b", "model.qk_norm: is over all heads"),
+        ("nemotron-h-8b", "model.layers: a layer is Mamba"),
+        ("mofa-llama2-70b", "model.norm: is none"),
+        ("gpt2-xl", "model.learned_positions: is 1024, fewer than the 8192 tokens"),
+    ],
+)
+def test_models_that_are_no_gpt_of_megatron_are_refused(model, message):
+    """What is not said would be trained otherwise."""
+    with pytest.raises(SpecError) as caught:
+        to_megatron_lm(a_plan({**JOB, "model": model}))
+
+    assert message in str(caught.value)
+
+
+# --- layouts -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layers", "mtp_layers", "text"),
+    [
+        ((7, 9, 9, 7), 0, "Et*7|(t*9|)*2t*7L"),
+        ((0, 16, 16, 0), 0, "E|(t*16|)*2L"),
+        ((1, *[2] * 30, 0), 1, "Et|(t*2|)*30mL"),
+        ((5, 3), 2, "Et*5|t*3m*2L"),
+    ],
+)
+def test_layouts_are_short(layers, mtp_layers, text):
+    """Equal stages are written once; the first three are among the 55 cases and the examples of Megatron-LM."""
+    model = load({**JOB, "model": "deepseek-v3"}).facts.model
+    sized = replace(model, layers=model.layers[:1] * sum(layers), mtp_layers=model.mtp_layers * mtp_layers)
+
+    assert layout_text(layers, mtp_layers=mtp_layers) == text
+    assert read_layout(text, sized) == layers
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Et*31L", "has 31 times 't', the model 32"),
+        ("t*32L", "has 0 times 'E', the model 1"),
+        ("Et*32", "begins with one E and ends with one L"),
+        ("Et*32x", "expected E, t, m, L"),
+        ("Et*9999|t*9999L", "has more than 4096 stages or layers"),
+        ("Et*32mL", "has 1 times 'm', the model 0"),
+    ],
+)
+def test_layouts_that_are_none_are_refused(text, message):
+    """As Megatron-LM's own validation does."""
+    with pytest.raises(SpecError) as caught:
+        read_layout(text, load(JOB).facts.model)
+
+    assert message in str(caught.value)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from costmodel.errors import PlanningError, SpecError
+    from planner.batch.answer import JobResult
+    from planner.batch.run import plan_many
     from planner.explain import Explanation, explain
     from planner.plan import EstimateReport, Plan, PlanReport, estimate, plan
     from planner.problem import Problem, load
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EstimateReport",
     "Explanation",
+    "JobResult",
     "Plan",
     "PlanReport",
     "PlanningError",
@@ -30,12 +33,14 @@ __all__ = [
     "explain",
     "load",
     "plan",
+    "plan_many",
     "render",
 ]
 
 _HOMES = {
     "EstimateReport": "planner.plan",
     "Explanation": "planner.explain",
+    "JobResult": "planner.batch.answer",
     "Plan": "planner.plan",
     "PlanReport": "planner.plan",
     "PlanningError": "costmodel.errors",
@@ -45,6 +50,7 @@ _HOMES = {
     "explain": "planner.explain",
     "load": "planner.problem",
     "plan": "planner.plan",
+    "plan_many": "planner.batch.run",
     "render": "planner.report",
 }
 """Where each public name is defined."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from costmodel.errors import PlanningError, SpecError
     from planner.batch.answer import JobResult
     from planner.batch.run import plan_many
+    from planner.elastic import PlansBySize, SizedPlan, plan_for_sizes
     from planner.explain import Explanation, explain
     from planner.plan import EstimateReport, Plan, PlanReport, estimate, plan
     from planner.problem import Problem, load
@@ -27,12 +28,15 @@ __all__ = [
     "Plan",
     "PlanReport",
     "PlanningError",
+    "PlansBySize",
     "Problem",
+    "SizedPlan",
     "SpecError",
     "estimate",
     "explain",
     "load",
     "plan",
+    "plan_for_sizes",
     "plan_many",
     "render",
 ]
@@ -44,12 +48,15 @@ _HOMES = {
     "Plan": "planner.plan",
     "PlanReport": "planner.plan",
     "PlanningError": "costmodel.errors",
+    "PlansBySize": "planner.elastic",
     "Problem": "planner.problem",
+    "SizedPlan": "planner.elastic",
     "SpecError": "costmodel.errors",
     "estimate": "planner.plan",
     "explain": "planner.explain",
     "load": "planner.problem",
     "plan": "planner.plan",
+    "plan_for_sizes": "planner.elastic",
     "plan_many": "planner.batch.run",
     "render": "planner.report",
 }

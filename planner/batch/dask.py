@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from costmodel.errors import SpecError
 from planner.batch.answer import MAX_MESSAGE, Answer, JobStatus
-from planner.batch.crew import Lanes, checked_processes
+from planner.batch.crew import checked_processes
 from planner.batch.jobs import BatchJob
 
 CONNECT_SECONDS = 5
@@ -112,10 +112,8 @@ def _plugin(make_lanes: Any) -> Any:
     """What gives each Dask worker its lanes, and takes them away; a class of Dask's, which is imported here alone."""
     from distributed.diagnostics.plugin import WorkerPlugin
 
-    class LanesOfWorker(WorkerPlugin):  # type: ignore[misc]  # Dask is not typed
+    class LanesOfWorker(WorkerPlugin):  # type: ignore[misc]  # Dask's own types are not looked at
         """The lanes of one Dask worker."""
-
-        lanes: Lanes
 
         def setup(self, worker: Any) -> None:
             """Make them; their processes start with the first job."""

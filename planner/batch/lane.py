@@ -124,7 +124,7 @@ class Lane:
         return Answer(status=JobStatus.FAILED, message=f"{type(error).__name__}: {error}"[:MAX_MESSAGE])
 
     def _ready(self) -> ProcessPoolExecutor:
-        """A worker that waits for a job; neither the time that it takes to start nor its death meanwhile is the job's."""
+        """A worker that waits for a job; neither the time that it takes to start nor its death meanwhile counts."""
         for _ in range(MAX_STARTS):
             pool = self._started()
             if self._is_ready:

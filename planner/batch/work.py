@@ -44,8 +44,12 @@ def plan_job(job: BatchJob, *, full: bool = False) -> Answer:
     wall, cpu = time.perf_counter(), time.process_time()
 
     def answer(status: JobStatus, **entries: Any) -> Answer:
-        took = {"wall_seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
-        return Answer(status=status, **entries, **took)
+        return Answer(
+            status=status,
+            wall_seconds=time.perf_counter() - wall,
+            cpu_seconds=time.process_time() - cpu,
+            **entries,
+        )
 
     try:
         return answer(**_planned(job, full))

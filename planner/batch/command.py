@@ -128,7 +128,7 @@ def _told_apart(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _require_other(path: Path, inputs: list[Path]) -> None:
-    if any(path.exists() and path.samefile(each) for each in inputs if each.exists()):
+    if path.resolve() in {each.resolve() for each in inputs}:
         raise SpecError(str(path), "is what this command reads or writes already; it is not overwritten.")
 
 

@@ -51,10 +51,13 @@ def require_writable(path: Path) -> None:
     Raises
     ------
     SpecError
-        If its ending says neither Parquet nor CSV, or what writes Parquet is not installed.
+        If its ending says neither Parquet nor CSV, its folder is missing, or what writes Parquet is not installed.
     """
     if path.suffix not in (PARQUET, CSV):
         raise SpecError(str(path), f"expected a file that ends with {PARQUET} or {CSV}.")
+    if not path.parent.is_dir() or path.is_dir():
+        problem = "is a directory" if path.is_dir() else f"there is no folder '{path.parent}' to write to"
+        raise SpecError(str(path), f"{problem}.")
     if path.suffix == PARQUET:
         _pyarrow()
 

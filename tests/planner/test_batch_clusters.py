@@ -132,7 +132,7 @@ def test_what_is_no_address_is_named(address):
     """One sentence for Dask and for Ray."""
     for backend, package in (("dask", "distributed"), ("ray", "ray")):
         pytest.importorskip(package, reason="not installed")
-        with pytest.raises(SpecError, match="^scheduler: "):
+        with pytest.raises(SpecError, match=r"^scheduler: "):
             plan_many([JOB], backend=backend, scheduler=address)
 
 

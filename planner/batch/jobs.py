@@ -97,8 +97,7 @@ class JobSet:
         self._require_few(max_jobs)
 
     def __len__(self) -> int:
-        num_rows = 1 if self.rows is None else len(self.rows)
-        return len(self.files) * num_rows * prod(len(axis.values) for axis in self.axes)
+        return self._count()
 
     def __iter__(self) -> Iterator[BatchJob]:
         contents = Contents()
@@ -111,24 +110,40 @@ class JobSet:
                 for swept, label in _combinations(self.axes):
                     yield _job(path, base, row, swept, label, contents)
 
+    def _count(self) -> int:
+        """How many; of too many ``len`` itself would complain."""
+        num_rows = 1 if self.rows is None else len(self.rows)
+        return len(self.files) * num_rows * prod(len(axis.values) for axis in self.axes)
+
     def _require_few(self, max_jobs: int) -> None:
-        if len(self) == 0:
+        if self._count() == 0:
             raise SpecError("jobs", "there are none.", "Name job files, or a folder that holds some.")
-        if len(self) > max_jobs:
+        if self._count() > max_jobs:
             factors = [f"{len(self.files):,} files"]
             factors += [] if self.rows is None else [f"{len(self.rows):,} rows"]
             factors += [f"{len(axis.values):,} of {axis.key}" for axis in self.axes if len(axis.values) > 1]
             made_of = " x ".join(factors)
             raise SpecError(
-                "jobs", f"{made_of} make {len(self):,}, more than {max_jobs:,}.", "Sweep less, or raise --max-jobs."
+                "jobs", f"{made_of} make {self._count():,}, more than {max_jobs:,}.", "Sweep less, or raise --max-jobs."
             )
 
 
-def as_job(job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], contents: Contents) -> BatchJob:
+def as_job(
+    job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], contents: Contents, *, name: str = ""
+) -> BatchJob:
     """
     A job file, or what one says, as a job of a batch.
 
     What is wrong with it becomes its ``mistake``: one wrong job is not the end of the others.
+
+    Parameters
+    ----------
+    job
+        The file, or what it says.
+    contents
+        Makes its hash.
+    name
+        What to call it besides its file.
     """
     if isinstance(job, BatchJob):
         return job
@@ -138,7 +153,7 @@ def as_job(job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], contents:
         base = mapping_from_python(job) if isinstance(job, Mapping) else read_mapping(Path(job))
     except SpecError as error:
         base = error
-    return _job(path, base, Row(), {}, "", contents)
+    return _job(path, base, Row(name=name), {}, "", contents)
 
 
 # --- files -------------------------------------------------------------------------------------------------

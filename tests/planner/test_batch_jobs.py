@@ -151,6 +151,11 @@ def test_what_is_wrong_with_one_job_is_its_own(tmp_path, job):
             "jobs: 1 files x 1,000 of top x 1,000 of training.tokens make 1,000,000, more than 100,000. Sweep less, or "
             "raise --max-jobs.",
         ),
+        (
+            ["small.yaml"],
+            {"assignments": [f"search.pin.x{n}=1..100000..1" for n in range(5)]},
+            "make 10,000,000,000,000,000,000,000,000, more than 100,000.",
+        ),
     ],
 )
 def test_sources_that_make_no_batch_are_refused(sources, options, message, tmp_path, job, monkeypatch):

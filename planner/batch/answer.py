@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -133,7 +134,7 @@ def line_of(result: JobResult) -> str:
         "key": result.key,
         "name": result.name,
         "source": result.source,
-        "overrides": dict(result.overrides),
+        "overrides": _finite(dict(result.overrides)),
         "status": str(answer.status),
         "exit_code": answer.exit_code,
         "message": answer.message,
@@ -145,3 +146,12 @@ def line_of(result: JobResult) -> str:
         **({} if answer.report is None else {"report": answer.report}),
     }
     return json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """The same with text for numbers that JSON has not: a job may say ``.inf``, and is then refused for it."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,7 +12,7 @@ from typing import Protocol
 from costmodel.errors import SpecError
 from planner.batch.answer import Answer
 from planner.batch.jobs import BatchJob
-from planner.batch.lane import Lane, Work
+from planner.batch.lane import ClosedError, Lane, Work
 
 MAX_PROCESSES = 1024
 
@@ -54,6 +54,7 @@ class Lanes:
         self._work, self._prepare, self._timeout_seconds = work, prepare, timeout_seconds
         self._idle: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         self._all: list[Lane] = []
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def run(self, job: BatchJob) -> Answer:
@@ -65,8 +66,9 @@ class Lanes:
             self._idle.put(lane)
 
     def close(self) -> None:
-        """Stop all workers."""
+        """Stop all workers, those that begin just now included."""
         with self._lock:
+            self._is_closed = True
             for lane in self._all:
                 lane.close()
 
@@ -74,10 +76,11 @@ class Lanes:
         try:
             return self._idle.get_nowait()
         except queue.Empty:
-            lane = Lane(self._work, prepare=self._prepare)
             with self._lock:
-                self._all.append(lane)
-            return lane
+                if self._is_closed:
+                    raise ClosedError from None
+                self._all.append(Lane(self._work, prepare=self._prepare))
+                return self._all[-1]
 
 
 class LocalCrew:

@@ -15,15 +15,16 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, wait
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+# Here and not where it is needed: threads that import joblib at the same time find halves of it.
+from joblib.externals.loky import ProcessPoolExecutor
 
 from costmodel.errors import SpecError
 from planner.batch.answer import MAX_MESSAGE, Answer, JobStatus
 from planner.batch.jobs import BatchJob
-
-if TYPE_CHECKING:
-    from joblib.externals.loky import ProcessPoolExecutor
 
 Work: TypeAlias = Callable[[BatchJob], Answer]
 
@@ -138,8 +139,6 @@ class Lane:
         raise SpecError("worker", f"{MAX_STARTS} processes in a row died or hung before they could begin with a job.")
 
     def _started(self) -> ProcessPoolExecutor:
-        from joblib.externals.loky import ProcessPoolExecutor
-
         with self._lock:
             if self._is_closed:
                 raise ClosedError
@@ -155,11 +154,22 @@ class Lane:
             raise ClosedError
 
     def _stop(self) -> None:
-        """Kill the worker, if it still lives."""
+        """
+        Kill the worker, if it still lives.
+
+        loky has ``shutdown(kill_workers=True)``, but forgets the jobs at hand before its thread has looked at them: the
+        thread ends with a KeyError, and the worker stays (joblib 1.6.0, ``_ExecutorManagerThread``). A worker that is
+        killed from outside is what loky is made for.
+        """
         with self._lock:
             pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False, kill_workers=True)
+        if pool is None:
+            return
+        for process in list((pool._processes or {}).values()):
+            if process.is_alive():
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        pool.shutdown(wait=False)
 
 
 def _submitted(pool: ProcessPoolExecutor, function: Callable[..., Any], *arguments: object) -> Future[Any]:

@@ -159,7 +159,7 @@ class ResultsFile:
         SpecError
             If it cannot be written, as on a full disk; the lines before stay as they are.
         """
-        data = line_of(result).encode()
+        data = line_of(result).encode("utf-8", "backslashreplace")  # names of files may be no text: \udcff in JSON, too
         try:
             _write(self._file, data)
         except OSError as error:
@@ -229,8 +229,10 @@ def _raw_key(line: Mapping[str, Any], path: Path) -> bytes:
 
 def _locked(path: Path) -> int:
     """The file, open for appending, with a lock that ends with this process whatever happens to it."""
-    import fcntl
-
+    try:
+        import fcntl
+    except ImportError:
+        raise SpecError(str(path), "cannot be locked: this system has no POSIX locks.") from None
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:

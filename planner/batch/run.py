@@ -21,6 +21,9 @@ from planner.batch.jobs import BatchJob, as_job
 from planner.batch.results import ResultsFile
 from planner.batch.work import plan_job
 
+MAX_TIMEOUT_SECONDS = 1_000_000
+"""As of a job's own time limit."""
+
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
@@ -91,8 +94,8 @@ def plan_many(
     SpecError
         If an option is wrong or the cluster does not answer.
     """
-    if timeout_seconds is not None and not timeout_seconds > 0:
-        raise SpecError("timeout", f"must be positive, got {timeout_seconds:g}.")
+    if timeout_seconds is not None and not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS:
+        raise SpecError("timeout", f"must be above 0 and at most {MAX_TIMEOUT_SECONDS:,} s, got {timeout_seconds:g}.")
     lanes = partial(Lanes, partial(plan_job, full=full), prepare=_import_planner, timeout_seconds=timeout_seconds)
     crew = make_crew(lanes, backend=backend, scheduler=scheduler, processes=processes)
     contents = Contents()

@@ -25,6 +25,9 @@ ROWS_AT_ONCE = 10_000
 WIDENING = (bool, int, float, str)
 """A column with values of several kinds has the last of them."""
 
+LARGEST_INT = 2**63
+"""Beyond what 64 bits hold; job files may write it."""
+
 PARQUET, CSV = ".parquet", ".csv"
 
 
@@ -36,11 +39,15 @@ def row_of(line: Mapping[str, Any], plan: Mapping[str, Any] | None) -> Row:
     """
     figures = dict(plan or {})
     strategy = figures.pop("strategy", {})
-    cells = {**{name: line.get(name) for name in OF_LINE}, **line.get("overrides", {}), **figures, **strategy}
+    own = {name: line.get(name) for name in OF_LINE}
+    # Twice: the first to stand in front, the second because an override may have a name of ours.
+    cells = {**own, **line.get("overrides", {}), **own, **figures, **strategy}
     return {name: _cell(value) for name, value in cells.items()}
 
 
 def _cell(value: Any) -> Cell:
+    if isinstance(value, int) and abs(value) >= LARGEST_INT:
+        return float(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else json.dumps(value)
 
 

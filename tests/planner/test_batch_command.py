@@ -112,6 +112,19 @@ def test_a_time_limit_and_another_attempt(capsys):
     assert "results.jsonl: 1 lines of jobs that were lost are taken away" in capsys.readouterr().err
 
 
+def test_what_json_cannot_write_is_no_end_of_a_batch(folder):
+    """Infinite overrides, and names of files that are no text, are text in their lines."""
+    odd = folder / "odd\udcff.yaml"
+    odd.write_text(JOB.replace("llama3-8b", "nothing"))
+
+    assert cli.main(["batch", str(odd), "--out", "results.jsonl", "training.tokens=.inf,.nan", "top=1e40"]) == 1
+
+    found = list(map(json.loads, Path("results.jsonl").read_bytes().splitlines()))
+    assert {line["overrides"]["training.tokens"] for line in found} == {"inf", "nan"}
+    assert {line["source"] for line in found} == {str(odd)}
+    assert {line["status"] for line in found} == {"wrong_input"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -125,7 +138,7 @@ def test_a_time_limit_and_another_attempt(capsys):
         (["batch", "job.yaml", "--out", "x.jsonl", "--table", "no/x.csv"], "planner: no/x.csv: there is no folder"),
         (["batch", "job.yaml", "--out", "x.csv", "--table", "x.csv"], "planner: x.csv: is what this command reads"),
         (["batch", "job.yaml", "--out", "x.jsonl", "--processes", "0"], "planner: processes: must be from 1 to 1024"),
-        (["batch", "job.yaml", "--out", "x.jsonl", "--timeout", "-1"], "planner: timeout: must be positive, got -1."),
+        (["batch", "job.yaml", "--out", "x.jsonl", "--timeout", "-1"], "planner: timeout: must be above 0 and at most"),
         (["batch", "job.yaml", "--out", "x.jsonl", "--max-jobs", "1", "top=1,2"], "make 2, more than 1."),
         (["batch", "job.yaml", "--out", "x.jsonl", "top=1,,2"], "planner: top: lacks a value."),
         (["batch", "job.yaml", "--out", "x.jsonl", "--backend", "dask"], "planner: scheduler: is missing."),

@@ -15,7 +15,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.batch.answer import Answer, JobStatus, result_of
 from planner.batch.results import ResultsFile, read_results
-from planner.batch.table import require_writable, write_table
+from planner.batch.table import require_writable, row_of, write_table
 from planner.batch.top import render_top, top
 from tests.planner import batch_work
 
@@ -318,6 +318,21 @@ def test_results_as_csv(tmp_path):
         ("c", "2", "20.0"),
     ]
     assert rows[2]["message"] == "No strategy."
+
+
+def test_a_table_keeps_its_own_names_and_large_numbers():
+    """An override called like one of our columns is a mistake of its job; ten to the thirtieth is a number still."""
+    row = row_of(line("a", overrides={"status": "mine", "training.tokens": 10**30}, status="wrong_input"), None)
+
+    assert (row["status"], row["training.tokens"]) == ("wrong_input", 1e30)
+
+
+def test_a_system_without_locks_is_told_so(out, monkeypatch):
+    """Two batches might write at the same time."""
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+
+    with pytest.raises(SpecError, match="cannot be locked: this system has no POSIX locks"):
+        ResultsFile(out)
 
 
 def test_results_as_parquet(tmp_path, monkeypatch):

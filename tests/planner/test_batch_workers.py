@@ -75,6 +75,28 @@ def test_a_job_that_takes_too_long_is_stopped(tmp_path):
     assert has_ended(pid)
 
 
+def test_workers_that_are_stopped_at_any_moment_are_gone(tmp_path):
+    """Before they have the job, while they begin and in the middle; no thread stumbles, nobody stays behind."""
+    before = set(children(os.getpid()))
+    stumbled = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", stumbled.append)
+        for timeout in (1e-6, 1e-4, 1e-3, 1e-2) * 3:
+            crew = batch_work.crew(tmp_path, processes=1, timeout_seconds=timeout)
+            [result] = finished(crew, batch_work.jobs(0, "stuck"))
+            assert result.status == JobStatus.TIMED_OUT
+
+    assert stumbled == []
+    assert all(has_ended(pid) for pid in set(children(os.getpid())) - before if not is_tracker(pid))
+
+
+def is_tracker(pid: int) -> bool:
+    """Whether a process is the one that cleans up behind all workers; it lives as long as this one."""
+    with suppress(OSError):
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
 def test_an_exception_is_an_answer(tmp_path):
     """What the planner does wrong with one job is that job's line."""
     results = by_name(finished(batch_work.crew(tmp_path, processes=1), batch_work.jobs(2, "raises")))
@@ -187,11 +209,12 @@ def test_a_batch_that_is_killed_goes_on(tmp_path):
 
 
 def children(pid: int) -> list[int]:
-    """Processes that a process has started, as Linux lists them."""
+    """Living processes that a process has started, as Linux lists them."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
+            state, parent, *_ = path.read_text().rpartition(")")[2].split()
+            if int(parent) == pid and state != "Z":
                 found.append(int(path.parent.name))
     return found
 
@@ -261,8 +284,9 @@ def resident_bytes() -> int:
     ("options", "message"),
     [
         ({"processes": 0}, "processes: must be from 1 to 1024, got 0."),
-        ({"timeout_seconds": 0}, "timeout: must be positive, got 0."),
-        ({"timeout_seconds": float("nan")}, "timeout: must be positive, got nan."),
+        ({"timeout_seconds": 0}, "timeout: must be above 0 and at most 1,000,000 s, got 0."),
+        ({"timeout_seconds": float("nan")}, "timeout: must be above 0 and at most 1,000,000 s, got nan."),
+        ({"timeout_seconds": float("inf")}, "timeout: must be above 0 and at most 1,000,000 s, got inf."),
         ({"backend": "slurm"}, "backend: there is no 'slurm'."),
         ({"scheduler": "tcp://here:1"}, "scheduler: local processes have none."),
         ({"backend": "dask"}, "scheduler: is missing."),

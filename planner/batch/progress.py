@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO
 
 from planner.batch.run import Tally
@@ -41,13 +42,17 @@ class Progress:
             return
         self._due = now + (TERMINAL_SECONDS if self._is_terminal else LOG_SECONDS)
         line = f"planner: {progress_text(tally, now - self._begin)}"
-        self._stream.write(f"{CLEAR_LINE}{line}" if self._is_terminal else f"{line}\n")
-        self._stream.flush()
+        self._write(f"{CLEAR_LINE}{line}" if self._is_terminal else f"{line}\n")
 
     def say(self, sentence: str) -> None:
         """Write a sentence on a line of its own."""
-        self._stream.write(f"{CLEAR_LINE if self._is_terminal else ''}planner: {sentence}\n")
-        self._stream.flush()
+        self._write(f"{CLEAR_LINE if self._is_terminal else ''}planner: {sentence}\n")
+
+    def _write(self, text: str) -> None:
+        """A terminal that was closed is no reason to stop."""
+        with suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def progress_text(tally: Tally, seconds: float) -> str:
@@ -60,7 +65,8 @@ def progress_text(tally: Tally, seconds: float) -> str:
     text = f"{tally.num_done:,} of {tally.num_jobs:,} jobs"
     if tally.num_now and seconds > 0:
         rate = tally.num_now / seconds
-        text += f", {rate:.1f} per second, {_duration((tally.num_jobs - tally.num_done) / rate)} left"
+        speed = f"{rate:.1f} per second" if rate >= 1 else f"{60 * rate:.1f} per minute"
+        text += f", {speed}, {_duration((tally.num_jobs - tally.num_done) / rate)} left"
     return text + (f"; {tally.num_without_plan:,} without a plan" if tally.num_without_plan else "")
 
 

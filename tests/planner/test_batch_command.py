@@ -210,8 +210,18 @@ def test_progress_in_a_log_is_a_line_now_and_then():
     """The first after five seconds, the next after another minute: 40 jobs in 70 s leave 60 for 105 s."""
     assert shown(StringIO(), [1.0, 5.0, 60.0, 70.0]) == (
         "planner: 20 of 100 jobs, 4.0 per second, 20 s left; 1 without a plan\n"
-        "planner: 40 of 100 jobs, 0.6 per second, 1 min 45 s left; 1 without a plan\n"
+        "planner: 40 of 100 jobs, 34.3 per minute, 1 min 45 s left; 1 without a plan\n"
     )
+
+
+def test_a_terminal_that_was_closed_stops_nobody():
+    """Nor does a pipe that nobody reads."""
+
+    class Closed(Terminal):
+        def write(self, text):
+            raise BrokenPipeError
+
+    assert shown(Closed(), [1.0]) == ""
 
 
 def test_progress_in_a_terminal_is_one_running_line():

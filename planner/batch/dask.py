@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -61,8 +63,6 @@ class DaskCrew:
 
     def close(self) -> None:
         """Give up what runs; the cluster goes on."""
-        from contextlib import suppress
-
         with suppress(Exception):  # the cluster may be gone already
             self._client.unregister_worker_plugin(self._plugin)
         with suppress(Exception):
@@ -89,16 +89,28 @@ def _connected(scheduler: str) -> Any:
     except ImportError:
         raise SpecError("backend", "Dask is not installed.", "pip install 'pretraining-planner[dask]'") from None
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    client = None
     try:
+        # First without a client: one that meets no scheduler takes its time to say goodbye, with a traceback.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(lambda: asyncio.run(_greet(scheduler))).result()
         client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
-        client.wait_for_workers(1, timeout=CONNECT_SECONDS)
     except Exception as error:
-        if client is not None:
-            client.close(timeout=CONNECT_SECONDS)
-        what = f"has no workers after {CONNECT_SECONDS} s" if client else f"does not answer: {_said(error)}"
-        raise SpecError("scheduler", f"{scheduler} {what}.") from None
+        raise SpecError("scheduler", f"{scheduler} does not answer: {_said(error)}.") from None
+    try:
+        client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+    except Exception:
+        client.close(timeout=CONNECT_SECONDS)
+        raise SpecError("scheduler", f"{scheduler} has no workers after {CONNECT_SECONDS} s.") from None
     return client
+
+
+async def _greet(scheduler: str) -> None:
+    """Ask whether somebody answers as Dask's schedulers do."""
+    from distributed.core import connect
+    from distributed.security import Security
+
+    connection = await connect(scheduler, timeout=CONNECT_SECONDS, **Security().get_connection_args("client"))
+    await connection.close()
 
 
 def _said(error: BaseException) -> str:

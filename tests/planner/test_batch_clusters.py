@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from costmodel.errors import SpecError
 from planner.batch.answer import JobStatus
-from planner.batch.run import finished, plan_many
+from planner.batch.results import ResultsFile, read_results
+from planner.batch.run import Tally, finished, plan_many, run_batch
 from tests.planner import batch_work
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +51,7 @@ def ray_without_tokens():
 def dask():
     """Address of a Dask cluster of one worker with two threads, below a nanny as most are."""
     distributed = pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0") as cluster:
         yield cluster.scheduler_address
 
 
@@ -125,6 +130,66 @@ def test_a_scheduler_that_does_not_answer_is_named(backend):
 
     assert f"scheduler: {address} does not answer" in str(refused.value)
     assert time.monotonic() - begin < 20
+
+
+def test_somebody_else_who_answers_is_no_scheduler(capfd):
+    """A web server at that address: one message, and nothing else on stderr."""
+    pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer_as_the_web_does, args=(server,), daemon=True).start()
+        with pytest.raises(SpecError, match="does not answer"):
+            plan_many([JOB], backend="dask", scheduler=f"tcp://127.0.0.1:{server.getsockname()[1]}")
+
+    gc.collect()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def answer_as_the_web_does(server: socket.socket) -> None:
+    """Whoever connects is told that this was a bad request."""
+    with suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20)
+                connection.recv(2**16)
+
+
+def test_a_scheduler_without_workers_is_named():
+    """Nobody would ever do the jobs."""
+    distributed = pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster,
+        pytest.raises(SpecError, match="has no workers after 5 s"),
+    ):
+        plan_many([JOB], backend="dask", scheduler=cluster.scheduler_address)
+
+
+def test_a_scheduler_that_goes_ends_the_batch_and_nothing_is_lost(tmp_path):
+    """One message; what was done is in the file, and the rest is done elsewhere."""
+    distributed = pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
+    jobs, out = list(batch_work.jobs(40)), tmp_path / "results.jsonl"
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def run_until_it_goes(cluster):
+        there = batch_work.crew(marks, seconds=0.2, backend="dask", scheduler=cluster.scheduler_address)
+        with ResultsFile(out) as results:
+            for tally in run_batch(jobs, results, tally=Tally(num_jobs=40), plan=partial(finished, there)):
+                if tally.num_now == 5:
+                    threading.Thread(target=cluster.close).start()
+
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0") as cluster,
+        pytest.raises(SpecError, match="gave a job up: the connection is lost"),
+    ):
+        run_until_it_goes(cluster)
+
+    here = batch_work.crew(marks, processes=2)
+    with ResultsFile(out) as results:
+        *_, tally = run_batch(jobs, results, tally=Tally(num_jobs=40), plan=partial(finished, here))
+
+    assert tally.num_before >= 5
+    assert sorted(line["key"] for line in read_results(out)) == [job.key for job in jobs]
 
 
 @pytest.mark.parametrize("address", ["here", "tcp://", "http://host:port", "127.0.0.1:99999999"])

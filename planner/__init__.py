@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from costmodel.errors import PlanningError, SpecError
+    from planner.batch.answer import JobResult
+    from planner.batch.run import plan_many
     from planner.compare import Comparison, compare
+    from planner.elastic import PlansBySize, SizedPlan, plan_for_sizes
     from planner.explain import Explanation, explain
     from planner.export.megatron_import import Imported, from_megatron_lm
     from planner.plan import EstimateReport, Plan, PlanReport, estimate, plan
@@ -25,10 +28,13 @@ __all__ = [
     "EstimateReport",
     "Explanation",
     "Imported",
+    "JobResult",
     "Plan",
     "PlanReport",
     "PlanningError",
+    "PlansBySize",
     "Problem",
+    "SizedPlan",
     "SpecError",
     "compare",
     "estimate",
@@ -36,6 +42,8 @@ __all__ = [
     "from_megatron_lm",
     "load",
     "plan",
+    "plan_for_sizes",
+    "plan_many",
     "render",
 ]
 
@@ -44,10 +52,13 @@ _HOMES = {
     "EstimateReport": "planner.plan",
     "Explanation": "planner.explain",
     "Imported": "planner.export.megatron_import",
+    "JobResult": "planner.batch.answer",
     "Plan": "planner.plan",
     "PlanReport": "planner.plan",
     "PlanningError": "costmodel.errors",
+    "PlansBySize": "planner.elastic",
     "Problem": "planner.problem",
+    "SizedPlan": "planner.elastic",
     "SpecError": "costmodel.errors",
     "compare": "planner.compare",
     "estimate": "planner.plan",
@@ -55,6 +66,8 @@ _HOMES = {
     "from_megatron_lm": "planner.export.megatron_import",
     "load": "planner.problem",
     "plan": "planner.plan",
+    "plan_for_sizes": "planner.elastic",
+    "plan_many": "planner.batch.run",
     "render": "planner.report",
 }
 """Where each public name is defined."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from costmodel.errors import PlanningError, SpecError
+from planner.batch.command import add_batch, add_top, ranking
 
 DISTRIBUTION = "pretraining-planner"
 
@@ -124,6 +125,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(commands)
     _add_catalog(commands)
     _add_calibrate(commands)
+    add_batch(commands)
+    _add_top(commands)
     return parser
 
 
@@ -267,6 +270,12 @@ def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     parser.set_defaults(run=_run_calibrate)
 
 
+def _add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = add_top(commands)
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
+    parser.set_defaults(run=_run_top)
+
+
 def _add_job(parser: argparse.ArgumentParser, assignments_help: str) -> None:
     parser.add_argument("job", metavar="JOB.yaml", type=Path, help="the job file")
     parser.add_argument("assignments", metavar="key=value", nargs="*", help=assignments_help)
@@ -403,6 +412,12 @@ def _run_calibrate(arguments: argparse.Namespace) -> int:
     _write(device_text(found.device), arguments.output)
     _write(calibration_text(found, str(arguments.output)), None)
     return EXIT_ROWS_REFUSED if found.refused else 0
+
+
+def _run_top(arguments: argparse.Namespace) -> int:
+    _check_output(arguments.output, arguments.results)
+    _write(ranking(arguments), arguments.output)
+    return 0
 
 
 # --- output ------------------------------------------------------------------------------------------------

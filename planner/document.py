@@ -254,7 +254,18 @@ def apply_override(document: dict[str, Plain], assignment: str) -> None:
     >>> document
     {'training': {'sequence_length': 4096}, 'search': {'allow': {'pp': [4, 8]}}}
     """
-    path, value = split_assignment(assignment)
+    set_entry(document, *split_assignment(assignment))
+
+
+def set_entry(document: dict[str, Plain], path: str, value: Plain) -> None:
+    """
+    Write a value into a document at a dotted path.
+
+    >>> document = {"search": {"allow": {"pp": [4, 8]}}}
+    >>> set_entry(document, "search.allow.pp.0", 2)
+    >>> document
+    {'search': {'allow': {'pp': [2, 8]}}}
+    """
     *sections, last = path.split(".")
     place: Plain = document
     for index, name in enumerate(sections):

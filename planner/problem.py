@@ -150,16 +150,26 @@ class Problem:
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
-def load(job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Problem:
+def load(
+    job: str | os.PathLike[str] | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    name: str = "job",
+    folder: str | os.PathLike[str] = "",
+) -> Problem:
     """
     Read a job.
 
     Parameters
     ----------
     job
-        Path of a YAML file, or its content as a mapping; paths in a mapping are relative to the working directory.
+        Path of a YAML file, or its content as a mapping.
     overrides
         ``key=value`` with dotted keys, such as ``training.global_batch_size=512`` or ``search.allow.pp=[4, 8]``.
+    name
+        What a job given as a mapping is called.
+    folder
+        What paths in a mapping are relative to; the working directory by default.
 
     Raises
     ------
@@ -167,7 +177,7 @@ def load(job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[st
         For the first thing that is wrong, with its dotted path.
     """
     if isinstance(job, Mapping):
-        return _problem(mapping_from_python(job), overrides, Path(), "job", ())
+        return _problem(mapping_from_python(job), overrides, Path(folder), name, ())
     path = Path(job)
     return _problem(read_mapping(path), overrides, path.parent, path.stem, (path,))
 

@@ -204,24 +204,25 @@ SIZES = {
 """GPUs on which one trains a model."""
 
 
-def _run_job(job: tuple[StageChoice, int]) -> str:
-    stages, seed = job
+def random_job(stages: StageChoice, seed: int) -> dict[str, Any]:
+    """What the job file of one of a thousand jobs says."""
     chooser = random.Random(seed)
     name, sizes = chooser.choice(list(SIZES.items()))
     num_devices = chooser.choice(sizes)
-    problem = load(
-        {
-            "model": name,
-            "cluster": {
-                "device": chooser.choice(["h100-80gb-sxm", "a100-80gb-sxm", "b200"]),
-                "num_devices": num_devices,
-            },
-            "training": {
-                "global_batch_size": num_devices * chooser.choice([1, 2, 4]),
-                "sequence_length": chooser.choice([2048, 4096, 8192]),
-                "tokens": 1e12,
-            },
-            "search": {"stages": str(stages), "framework_rules": chooser.random() < 0.8},
-        }
-    )
-    return str(search(problem).status)
+    return {
+        "model": name,
+        "cluster": {
+            "device": chooser.choice(["h100-80gb-sxm", "a100-80gb-sxm", "b200"]),
+            "num_devices": num_devices,
+        },
+        "training": {
+            "global_batch_size": num_devices * chooser.choice([1, 2, 4]),
+            "sequence_length": chooser.choice([2048, 4096, 8192]),
+            "tokens": 1e12,
+        },
+        "search": {"stages": str(stages), "framework_rules": chooser.random() < 0.8},
+    }
+
+
+def _run_job(job: tuple[StageChoice, int]) -> str:
+    return str(search(load(random_job(*job))).status)

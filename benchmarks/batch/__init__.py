@@ -1,0 +1,1 @@
+"""How long a thousand jobs take as one batch."""

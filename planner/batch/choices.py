@@ -1,0 +1,27 @@
+"""What options of the commands may say; imports nothing, so that the command line can ask it at once."""
+
+from __future__ import annotations
+
+LOCAL = "local"
+BACKENDS = (LOCAL, "dask", "ray")
+"""Who runs the workers of a batch."""
+
+METRICS = {
+    "step_time": ("step_time_seconds", 1),
+    "tokens_per_second": ("tokens_per_second", -1),
+    "tokens_per_second_per_gpu": ("tokens_per_second_per_gpu", -1),
+    "mfu": ("mfu", -1),
+    "hfu": ("hfu", -1),
+    "ettr": ("ettr", -1),
+    "total_time": ("total_seconds", 1),
+    "gpu_hours": ("gpu_hours", 1),
+    "num_devices": ("num_devices", 1),
+    "peak_memory": ("peak_memory_bytes", 1),
+}
+"""What to rank by: an entry of a plan, and whether less (1) or more (-1) of it is better."""
+
+TOP_FORMATS = ("table", "json", "csv")
+"""How to print a ranking."""
+
+MAX_JOBS = 100_000
+"""Jobs of one batch, unless its author says otherwise."""

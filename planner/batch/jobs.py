@@ -1,0 +1,296 @@
+"""Where the jobs of a batch come from: files and folders, times the rows of a CSV file, times what is swept."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.batch.choices import MAX_JOBS
+from planner.batch.content import Contents
+from planner.batch.sweep import Axis, read_axis
+from planner.document import Plain, mapping_from_python, parse, read_mapping, set_entry, split_assignment
+
+NAME_COLUMN = "name"
+ENDINGS = (".yaml", ".yml")
+
+Overrides: TypeAlias = dict[str, Plain]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchJob:
+    """
+    One job of a batch, ready to be sent to a worker.
+
+    Parameters
+    ----------
+    key
+        Hash of what it says.
+    name
+        What it is called: its file, its row, what was swept.
+    source
+        Where it was read.
+    overrides
+        Entries that differ from its source, by dotted key.
+    document
+        What it says, overrides included.
+    folder
+        What paths in it are relative to.
+    mistake
+        Why it cannot even be read; None where it can.
+    """
+
+    key: str
+    name: str
+    source: str
+    overrides: Mapping[str, Plain] = field(default_factory=dict)
+    document: Mapping[str, Plain] = field(default_factory=dict)
+    folder: str = ""
+    mistake: str | None = None
+
+
+class JobSet:
+    """
+    All jobs of a batch, made one after the other as they are asked for.
+
+    Parameters
+    ----------
+    sources
+        Job files, and folders whose job files are taken in the order of their names.
+    rows
+        CSV file whose columns are dotted keys, beside an optional ``name``; each row is one variant of each job.
+    assignments
+        ``key=value``, where several values are swept; every combination is one variant.
+    max_jobs
+        Refuse to make more.
+
+    Raises
+    ------
+    SpecError
+        If a source is not there, the CSV file cannot be read, or there are too many jobs or none.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[str | os.PathLike[str]],
+        *,
+        rows: str | os.PathLike[str] | None = None,
+        assignments: Iterable[str] = (),
+        max_jobs: int = MAX_JOBS,
+    ) -> None:
+        self.files = tuple(path for source in sources for path in _job_files(Path(source)))
+        self.rows = None if rows is None else RowFile(Path(rows))
+        self.axes = tuple(read_axis(assignment) for assignment in assignments)
+        keys = [axis.key for axis in self.axes]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise SpecError(key, "is given twice.", "Write all of its values behind one key=.")
+        self._require_few(max_jobs)
+
+    def __len__(self) -> int:
+        return self._count()
+
+    def __iter__(self) -> Iterator[BatchJob]:
+        contents = Contents()
+        for path in self.files:
+            try:
+                base: dict[str, Plain] | SpecError = read_mapping(path)
+            except SpecError as error:
+                base = error
+            for row in (Row(),) if self.rows is None else self.rows:
+                for swept, label in _combinations(self.axes):
+                    yield _job(path, base, row, swept, label, contents)
+
+    def _count(self) -> int:
+        """How many; of too many ``len`` itself would complain."""
+        num_rows = 1 if self.rows is None else len(self.rows)
+        return len(self.files) * num_rows * prod(len(axis.values) for axis in self.axes)
+
+    def _require_few(self, max_jobs: int) -> None:
+        if self._count() == 0:
+            raise SpecError("jobs", "there are none.", "Name job files, or a folder that holds some.")
+        if self._count() > max_jobs:
+            factors = [f"{len(self.files):,} files"]
+            factors += [] if self.rows is None else [f"{len(self.rows):,} rows"]
+            factors += [f"{len(axis.values):,} of {axis.key}" for axis in self.axes if len(axis.values) > 1]
+            made_of = " x ".join(factors)
+            raise SpecError(
+                "jobs", f"{made_of} make {self._count():,}, more than {max_jobs:,}.", "Sweep less, or raise --max-jobs."
+            )
+
+
+def as_job(
+    job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], contents: Contents, *, name: str = ""
+) -> BatchJob:
+    """
+    A job file, or what one says, as a job of a batch.
+
+    What is wrong with it becomes its ``mistake``: one wrong job is not the end of the others.
+
+    Parameters
+    ----------
+    job
+        The file, or what it says.
+    contents
+        Makes its hash.
+    name
+        What to call it besides its file.
+    """
+    if isinstance(job, BatchJob):
+        return job
+    path = None if isinstance(job, Mapping) else Path(job)
+    base: dict[str, Plain] | SpecError
+    try:
+        base = mapping_from_python(job) if isinstance(job, Mapping) else read_mapping(Path(job))
+    except SpecError as error:
+        base = error
+    return _job(path, base, Row(name=name), {}, "", contents)
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def _job_files(source: Path) -> Iterator[Path]:
+    try:
+        if not source.is_dir():
+            if not source.exists():
+                raise SpecError(str(source), "no such file or folder.")
+            yield source
+            return
+        found = sorted(path for path in source.iterdir() if path.suffix in ENDINGS and path.is_file())
+    except (OSError, ValueError) as error:
+        raise SpecError(shown(str(source)), f"cannot be read: {error}.") from None
+    if not found:
+        raise SpecError(str(source), f"holds no job files ({', '.join(ENDINGS)}).")
+    yield from found
+
+
+# --- rows --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """
+    One row of a CSV file of overrides.
+
+    Parameters
+    ----------
+    name
+        What it is called; empty: there is no file of rows.
+    cells
+        Texts by dotted key; empty cells are left out.
+    mistake
+        What is wrong with the row.
+    """
+
+    name: str = ""
+    cells: Mapping[str, str] = field(default_factory=dict)
+    mistake: str | None = None
+
+
+class RowFile:
+    """
+    A CSV file of overrides, read anew whenever it is iterated over, so that it may be long.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, or its header is no list of dotted keys.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.header = self._header()
+        self.length = sum(1 for _ in self)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Row]:
+        for number, cells in enumerate(self._lines(), start=0):
+            if number:
+                yield self._row(number, cells)
+
+    def _header(self) -> tuple[str, ...]:
+        header = tuple(cell.strip() for cell in next(self._lines(), []))
+        if not header:
+            raise SpecError(str(self.path), "is empty.", "Its first row names entries, such as cluster.num_devices.")
+        for key in header:
+            if header.count(key) > 1:
+                raise SpecError(str(self.path), f"has the column {shown(key)} twice.")
+            split_assignment(f"{key}=")
+        return header
+
+    def _lines(self) -> Iterator[list[str]]:
+        try:
+            with self.path.open(encoding="utf-8-sig", newline="") as stream:
+                yield from (cells for cells in csv.reader(stream, strict=True) if cells)
+        except FileNotFoundError:
+            raise SpecError(str(self.path), "no such file.") from None
+        except UnicodeDecodeError as error:
+            raise SpecError(str(self.path), f"is not text in UTF-8 (byte {error.start}).") from None
+        except (OSError, csv.Error) as error:
+            raise SpecError(str(self.path), f"cannot be read: {error}.") from None
+
+    def _row(self, number: int, cells: list[str]) -> Row:
+        given = {key: cell for key, cell in zip(self.header, cells, strict=False) if cell.strip()}
+        mistake = None
+        if len(cells) > len(self.header):
+            mistake = f"{self.path}, row {number}: has {len(cells)} cells, the header {len(self.header)}."
+        return Row(name=given.pop(NAME_COLUMN, f"row {number}").strip(), cells=given, mistake=mistake)
+
+
+# --- one job -----------------------------------------------------------------------------------------------
+
+
+def _combinations(axes: Sequence[Axis]) -> Iterator[tuple[Overrides, str]]:
+    """Every choice of one value per axis, and what tells it from the others."""
+    swept = [axis.key for axis in axes if len(axis.values) > 1]
+    for values in product(*(axis.values for axis in axes)):
+        overrides = {axis.key: value for axis, value in zip(axes, values, strict=True)}
+        yield overrides, " ".join(f"{key}={_text(overrides[key])}" for key in swept)
+
+
+def _text(value: Plain) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _job(
+    path: Path | None,
+    base: dict[str, Plain] | SpecError,
+    row: Row,
+    swept: Overrides,
+    label: str,
+    contents: Contents,
+) -> BatchJob:
+    folder = str((Path() if path is None else path.parent).resolve())
+    name = " ".join(filter(None, ["job" if path is None else path.stem, row.name, label]))
+    overrides: Overrides = {}
+    document: dict[str, Plain] = {}
+    mistake = row.mistake or (str(base) if isinstance(base, SpecError) else None)
+    if not mistake and not isinstance(base, SpecError):
+        try:
+            document = copy.deepcopy(base)
+            overrides = {key: parse(text, key) for key, text in row.cells.items()} | swept
+            for key, value in overrides.items():
+                set_entry(document, key, copy.deepcopy(value))
+        except SpecError as error:
+            mistake = str(error)
+    return BatchJob(
+        key=contents.key(name, document, Path(folder), mistake),
+        name=name,
+        source="job" if path is None else str(path),
+        overrides=overrides,
+        document=document,
+        folder=folder,
+        mistake=mistake,
+    )

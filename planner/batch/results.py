@@ -1,0 +1,262 @@
+"""
+The results file: one line of JSON per job, appended as jobs finish, never rewritten but by request.
+
+Whoever writes holds a lock on it. A line that was cut short, by a full disk or a killed process, is taken away; its job
+is planned again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.batch.answer import FORMAT_VERSION, KIND, LOST, JobResult, line_of
+
+MAX_LINE_BYTES = 2**26
+"""A whole report of a pipeline of thousands of ranks has a few megabytes."""
+
+ABOUT_LINES = "A results file has one JSON object per line, as planner batch writes them."
+
+
+def read_results(path: Path, *, tell: Callable[[str], None] = lambda _: None) -> Iterator[dict[str, Any]]:
+    """
+    The lines of a results file.
+
+    Parameters
+    ----------
+    path
+        Where it is.
+    tell
+        Gets a sentence about a last line that was cut short, which is left out.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read or is no results file.
+    """
+    with _errors(path, "read"), path.open("rb") as stream:
+        yield from (line for line, _ in _lines(stream, path, tell))
+
+
+def _lines(stream: BinaryIO, path: Path, tell: Callable[[str], None]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Each line as data and as it is written; of the last one only if it is whole."""
+    for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
+        line = _line(raw)
+        if line is not None and line.get("kind") == KIND:
+            _require_version(line, f"{path}, line {number}")
+            yield line, raw
+        elif _is_torn(raw, number):
+            tell(f"{path}: the last line, {number}, was cut short; its job counts as not planned.")
+        else:
+            raise SpecError(f"{path}, line {number}", f"is no result: {_start(raw)}.", ABOUT_LINES)
+
+
+def _line(raw: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("key"), str) else None
+
+
+def _is_torn(raw: bytes, number: int) -> bool:
+    """Whether it is the begin of a line; the first one must also begin as every line does."""
+    is_ours = number > 1 or raw.startswith(f'{{"kind":"{KIND}",'.encode())
+    return is_ours and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES
+
+
+def _start(raw: bytes) -> str:
+    return shown(raw[:60].decode("utf-8", "replace"))
+
+
+def _require_version(line: Mapping[str, Any], where: str) -> None:
+    version = line.get("format_version")
+    if version != FORMAT_VERSION:
+        raise SpecError(
+            where,
+            f"has format_version {shown(version)}, this planner reads and writes {FORMAT_VERSION}.",
+            "Write to another file.",
+        )
+
+
+@contextmanager
+def _errors(path: Path, verb: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise SpecError(str(path), "no such file or folder.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SpecError(shown(str(path)), f"cannot be {verb}: {reason}.") from None
+
+
+class ResultsFile:
+    """
+    A results file that this process alone writes to.
+
+    Parameters
+    ----------
+    path
+        Where it is or shall be.
+    retry_lost
+        Take away lines of jobs that were lost (timed out, worker died, failed), so that they are planned again.
+    tell
+        Gets sentences about what was found and done.
+
+    Raises
+    ------
+    SpecError
+        If it is no results file (then it is not touched), somebody else writes to it, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, *, retry_lost: bool = False, tell: Callable[[str], None] = lambda _: None) -> None:
+        self.path = path
+        self._has_plan: dict[bytes, bool | None] = {}
+        self._num_lost = 0
+        with _errors(path, "written"):
+            self._file = _locked(path)
+        try:
+            self._is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
+            self._end = self._read(tell) if self._is_regular else 0
+            if retry_lost and self._num_lost:
+                self._leave_out_lost(tell)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> ResultsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def claim(self, key: str) -> bool:
+        """Whether nobody has planned this job or is about to; from now on somebody is."""
+        raw = bytes.fromhex(key)
+        if raw in self._has_plan:
+            return False
+        self._has_plan[raw] = None
+        return True
+
+    def lacks_plan(self, key: str) -> bool:
+        """Whether the file says that there is no plan for this job."""
+        return self._has_plan.get(bytes.fromhex(key)) is False
+
+    def add(self, result: JobResult) -> None:
+        """
+        Append one line, whole or not at all.
+
+        Raises
+        ------
+        SpecError
+            If it cannot be written, as on a full disk; the lines before stay as they are.
+        """
+        data = line_of(result).encode("utf-8", "backslashreplace")  # names of files may be no text: \udcff in JSON, too
+        try:
+            _write(self._file, data)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._end)
+            raise SpecError(
+                str(self.path),
+                f"cannot be written: {error.strerror}.",
+                "What it holds is whole; the same command goes on from there.",
+            ) from None
+        self._end += len(data)
+        self._has_plan[bytes.fromhex(result.key)] = bool(result.plans)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _read(self, tell: Callable[[str], None]) -> int:
+        """Note what is finished, take a cut line away, and say where the file ends."""
+        end = 0
+        last = b"\n"
+        with _errors(self.path, "read"), open(self._file, "rb", closefd=False) as stream:
+            stream.seek(0)
+            for line, last in _lines(stream, self.path, tell):
+                self._has_plan[_raw_key(line, self.path)] = bool(line.get("plans"))
+                self._num_lost += line.get("status") in LOST
+                end += len(last)
+        with _errors(self.path, "written"):
+            if os.fstat(self._file).st_size > end:
+                os.ftruncate(self._file, end)
+            if not last.endswith(b"\n"):
+                _write(self._file, b"\n")
+                end += 1
+        return end
+
+    def _leave_out_lost(self, tell: Callable[[str], None]) -> None:
+        """Write the other lines beside the file and take its place, so that nobody ever finds half of it."""
+        draft = self.path.with_name(f".{self.path.name[:100]}.{os.getpid()}.tmp")
+        with _errors(draft, "written"):
+            new = _locked(draft)
+            try:
+                os.ftruncate(new, 0)
+                with self.path.open("rb") as stream:
+                    for line, raw in _lines(stream, self.path, tell):
+                        if line.get("status") in LOST:
+                            del self._has_plan[_raw_key(line, self.path)]
+                        else:
+                            _write(new, raw)
+                draft.replace(self.path)
+            except BaseException:
+                os.close(new)
+                draft.unlink(missing_ok=True)
+                raise
+        os.close(self._file)
+        self._file, self._end = new, os.fstat(new).st_size
+        tell(f"{self.path}: {self._num_lost:,} lines of jobs that were lost are taken away, to plan them again.")
+
+
+def _raw_key(line: Mapping[str, Any], path: Path) -> bytes:
+    try:
+        return bytes.fromhex(line["key"])
+    except ValueError:
+        raise SpecError(str(path), f"has a line whose key is {shown(line['key'])}.", ABOUT_LINES) from None
+
+
+def _locked(path: Path) -> int:
+    """The file, open for appending, with a lock that ends with this process whatever happens to it."""
+    try:
+        import fcntl
+    except ImportError:
+        raise SpecError(str(path), "cannot be locked: this system has no POSIX locks.") from None
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_still(file, path):
+                return file
+        except BlockingIOError:
+            os.close(file)
+            raise SpecError(str(path), "another batch writes to it.", "Wait for it, or name another file.") from None
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _is_still(file: int, path: Path) -> bool:
+    """Whether nobody has put another file in its place since it was opened."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), path.stat())
+    return False
+
+
+def _write(file: int, data: bytes) -> None:
+    """All of it; the system may take a part at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]

@@ -1,0 +1,192 @@
+"""The verbs of a batch: results as they finish, and the same into a file that outlives everybody."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from costmodel.errors import SpecError, did_you_mean
+from planner.batch.answer import LOST, Answer, JobResult, JobStatus, result_of
+from planner.batch.choices import BACKENDS, LOCAL
+from planner.batch.content import Contents
+from planner.batch.crew import Crew, Lanes, LocalCrew
+from planner.batch.jobs import BatchJob, as_job
+from planner.batch.results import ResultsFile
+from planner.batch.work import plan_job
+
+MAX_TIMEOUT_SECONDS = 1_000_000
+"""As of a job's own time limit."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """
+    How far a batch is.
+
+    Parameters
+    ----------
+    num_jobs
+        All of them.
+    num_before
+        Jobs that an earlier run has finished.
+    num_now
+        Jobs that this run has finished.
+    num_without_plan
+        Jobs of either for which there is no plan, whatever the reason.
+    num_lost
+        Jobs that this run lost: they took too long, failed, or their workers died.
+    """
+
+    num_jobs: int
+    num_before: int = 0
+    num_now: int = 0
+    num_without_plan: int = 0
+    num_lost: int = 0
+
+    @property
+    def num_done(self) -> int:
+        """Jobs that need no more work."""
+        return self.num_before + self.num_now
+
+
+def plan_many(
+    jobs: Iterable[BatchJob | str | os.PathLike[str] | Mapping[str, Any]],
+    *,
+    processes: int | None = None,
+    backend: str = LOCAL,
+    scheduler: str | None = None,
+    timeout_seconds: float | None = None,
+    full: bool = False,
+) -> Generator[JobResult, None, None]:
+    """
+    Plan many jobs, each in a worker process that it may kill.
+
+    Parameters
+    ----------
+    jobs
+        Paths of job files, jobs as mappings, or a :class:`planner.batch.jobs.JobSet`; taken as workers get free.
+    processes
+        Jobs at once; as many as there are cores by default.
+    backend
+        ``local``: joblib's processes on this machine; ``dask``, ``ray``: an existing cluster.
+    scheduler
+        Address of the cluster.
+    timeout_seconds
+        What a job may take before its worker is stopped; None: its own ``search.time_limit_seconds`` alone holds.
+    full
+        Whether results hold the whole JSON report.
+
+    Yields
+    ------
+    JobResult
+        One per job, as they finish. What is wrong with a job is its result: ``wrong_input``, ``timed_out``,
+        ``worker_died`` (twice: the second time in a fresh worker of its own), ``failed``.
+
+    Raises
+    ------
+    SpecError
+        If an option is wrong or the cluster does not answer.
+    """
+    if timeout_seconds is not None and not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS:
+        raise SpecError("timeout", f"must be above 0 and at most {MAX_TIMEOUT_SECONDS:,} s, got {timeout_seconds:g}.")
+    lanes = partial(Lanes, partial(plan_job, full=full), prepare=_import_planner, timeout_seconds=timeout_seconds)
+    crew = make_crew(lanes, backend=backend, scheduler=scheduler, processes=processes)
+    contents = Contents()
+    return finished(crew, (as_job(job, contents) for job in jobs))
+
+
+def make_crew(
+    make_lanes: Callable[[], Lanes], *, backend: str = LOCAL, scheduler: str | None = None, processes: int | None = None
+) -> Crew:
+    """Who does the jobs; ``make_lanes`` is called here or on the machines of the cluster."""
+    if backend == LOCAL:
+        if scheduler is not None:
+            raise SpecError("scheduler", "local processes have none.", "Add --backend dask or --backend ray.")
+        return LocalCrew(make_lanes(), processes=processes)
+    if backend not in BACKENDS:
+        raise SpecError("backend", f"there is no '{backend}'.", did_you_mean(backend, BACKENDS))
+    home = import_module(f"planner.batch.{backend}")
+    crew: Crew = getattr(home, f"{backend.title()}Crew")(make_lanes, scheduler=scheduler, processes=processes)
+    return crew
+
+
+def finished(crew: Crew, jobs: Iterable[BatchJob]) -> Generator[JobResult, None, None]:
+    """The results of jobs as they finish; at most the crew's capacity is in flight, whatever their number."""
+    waiting: dict[Future[Answer], BatchJob] = {}
+    done: queue.SimpleQueue[Future[Answer]] = queue.SimpleQueue()
+
+    def next_done() -> JobResult:
+        future = done.get()
+        return result_of(waiting.pop(future), future.result())
+
+    with closing(crew):
+        for job in jobs:
+            if job.mistake is not None:
+                yield result_of(job, Answer(status=JobStatus.WRONG_INPUT, exit_code=2, message=job.mistake))
+                continue
+            while len(waiting) >= crew.capacity:
+                yield next_done()
+            future = crew.submit(job)
+            waiting[future] = job
+            future.add_done_callback(done.put)
+        while waiting:
+            yield next_done()
+
+
+def run_batch(
+    jobs: Iterable[BatchJob],
+    results: ResultsFile,
+    *,
+    tally: Tally,
+    plan: Callable[[Iterable[BatchJob]], Generator[JobResult, None, None]] = plan_many,
+) -> Generator[Tally, None, None]:
+    """
+    Plan the jobs that a results file lacks and append their lines.
+
+    Parameters
+    ----------
+    jobs
+        All jobs of the batch.
+    results
+        Where their lines are and go.
+    tally
+        Counts them.
+    plan
+        What makes results of jobs.
+
+    Yields
+    ------
+    Tally
+        The same one after every line.
+    """
+
+    def fresh() -> Iterator[BatchJob]:
+        for job in jobs:
+            if results.claim(job.key):
+                yield job
+                continue
+            tally.num_before += 1
+            tally.num_without_plan += results.lacks_plan(job.key)
+
+    with closing(plan(fresh())) as stream:
+        for result in stream:
+            results.add(result)
+            tally.num_now += 1
+            tally.num_without_plan += not result.plans
+            tally.num_lost += result.status in LOST
+            yield tally
+    yield tally
+
+
+def _import_planner() -> None:
+    """What a job needs, so that importing it is not charged to the first one."""
+    import_module("planner.plan")
+    import_module("planner.search")
+    import_module("planner.report.document")

@@ -1,0 +1,94 @@
+"""
+Several values of one entry: ``training.global_batch_size=512,1024,2048``, ``cluster.num_devices=64..8192``.
+
+Commas outside brackets and quotes part values. ``a..b`` doubles from a while it is not above b; ``a..b..step`` adds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.document import Plain, parse, split_assignment
+
+MAX_VALUES = 1_000_000
+"""Values that one entry may be swept over."""
+
+RANGE = re.compile(r"([0-9]{1,12})\.\.([0-9]{1,12})(?:\.\.([0-9]{1,12}))?")
+CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """
+    One entry of a job and the values that it takes in turn.
+
+    Parameters
+    ----------
+    key
+        Dotted path of the entry.
+    values
+        At least one.
+    """
+
+    key: str
+    values: tuple[Plain, ...]
+
+
+def read_axis(assignment: str) -> Axis:
+    """
+    What ``key=value,value`` stands for.
+
+    Raises
+    ------
+    SpecError
+        If it is no assignment, or a value is missing or a range empty.
+
+    >>> read_axis("cluster.num_devices=64..512,768..1024..128").values
+    (64, 128, 256, 512, 768, 896, 1024)
+    >>> read_axis("search.allow.pp=[4, 8],[16]").values
+    ([4, 8], [16])
+    """
+    key = split_assignment(f"{assignment.partition('=')[0]}=")[0] if "=" in assignment else ""
+    if not key:
+        split_assignment(assignment)
+    values = [value for item in _items(assignment.partition("=")[2]) for value in _values(item, key)]
+    return Axis(key=key, values=tuple(values))
+
+
+def _items(text: str) -> Iterator[str]:
+    """What stands between the commas that are outside brackets and quotes."""
+    closing: list[str] = []
+    begin = 0
+    for index, letter in enumerate(text):
+        quoted = bool(closing) and closing[-1] in "\"'"
+        if closing and letter == closing[-1]:
+            closing.pop()
+        elif not quoted and letter in CLOSING:
+            closing.append(CLOSING[letter])
+        elif not closing and letter == ",":
+            yield text[begin:index]
+            begin = index + 1
+    yield text[begin:]
+
+
+def _values(item: str, key: str) -> Iterator[Plain]:
+    if not item.strip():
+        raise SpecError(key, "lacks a value.", "Write key=value, key=512,1024 or key=64..8192.")
+    found = RANGE.fullmatch(item.strip())
+    if not found:
+        yield parse(item, key)
+        return
+    first, last, step = (int(number) if number else None for number in found.groups())
+    assert first is not None
+    assert last is not None
+    if first < 1 or last < first or step == 0:
+        raise SpecError(key, f"the range {shown(item.strip())} holds nothing.", "Write 64..8192 or 64..512..64.")
+    if step and (last - first) // step >= MAX_VALUES:
+        raise SpecError(key, f"the range {shown(item.strip())} has more than {MAX_VALUES:,} values.")
+    while first <= last:
+        yield first
+        first = first + step if step else 2 * first

@@ -1,0 +1,114 @@
+"""The best plans of all jobs of a batch: read line by line, so that a file may be larger than memory."""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from planner.batch.choices import METRICS
+from planner.batch.table import row_of
+
+COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "GPUs": lambda plan: f"{plan['num_devices']:,}",
+    "step, s": lambda plan: f"{plan['step_time_seconds']:.3f}",
+    "tokens/s/GPU": lambda plan: f"{plan['tokens_per_second_per_gpu']:,.1f}",
+    "MFU": lambda plan: f"{plan['mfu']:.1%}",
+    "peak GiB": lambda plan: f"{plan['peak_memory_bytes'] / 2**30:.1f}",
+    "days": lambda plan: f"{plan['days']:,.2f}",
+    "GPU-hours": lambda plan: f"{plan['gpu_hours']:,.0f}",
+    **{
+        name: lambda plan, name=name: str(plan["strategy"][name])  # type: ignore[misc]  # bound per column
+        for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs", "recompute")
+    },
+}
+"""What the table shows of a plan."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranked:
+    """
+    One job's place among the others.
+
+    Parameters
+    ----------
+    rank
+        From 1, the best.
+    line
+        The job's line of the results file.
+    plan
+        The best of its plans, by what is ranked.
+    """
+
+    rank: int
+    line: Mapping[str, Any]
+    plan: Mapping[str, Any]
+
+
+def top(lines: Iterable[Mapping[str, Any]], *, by: str = "step_time", count: int = 10) -> list[Ranked]:
+    """
+    The best jobs, each with its best plan.
+
+    Parameters
+    ----------
+    lines
+        Of a results file.
+    by
+        One of ``METRICS``.
+    count
+        How many to keep.
+    """
+    name, sign = METRICS[by]
+
+    def value(plan: Mapping[str, Any]) -> float:
+        return float("inf") if plan.get(name) is None else sign * float(plan[name])
+
+    def best() -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        for line in lines:
+            if line.get("plans"):
+                yield line, min(line["plans"], key=value)
+
+    chosen = heapq.nsmallest(count, best(), key=lambda pair: value(pair[1]))
+    return [Ranked(rank=rank, line=line, plan=plan) for rank, (line, plan) in enumerate(chosen, start=1)]
+
+
+def render_top(ranked: list[Ranked], form: str) -> str:
+    """The ranking as a table for people, as JSON or as CSV."""
+    return {"table": _table, "json": _json, "csv": _csv}[form](ranked)
+
+
+def _table(ranked: list[Ranked]) -> str:
+    from planner.report.console import table_lines
+
+    if not ranked:
+        return "No job has a plan.\n"
+    header = ("#", *COLUMNS, "job")
+    rows = [
+        (str(one.rank), *(text(one.plan) for text in COLUMNS.values()), str(one.line.get("name", ""))) for one in ranked
+    ]
+    return "\n".join(table_lines(header, rows)) + "\n"
+
+
+def _json(ranked: list[Ranked]) -> str:
+    entries = [
+        {
+            "rank": one.rank,
+            **{name: one.line.get(name) for name in ("name", "source", "overrides", "status", "key")},
+            "plan": one.plan,
+        }
+        for one in ranked
+    ]
+    return json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
+
+
+def _csv(ranked: list[Ranked]) -> str:
+    rows = [{"rank": one.rank, **row_of(one.line, one.plan)} for one in ranked]
+    stream = StringIO()
+    writer = csv.DictWriter(stream, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()

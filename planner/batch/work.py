@@ -1,0 +1,109 @@
+"""One job in a worker: planned, and what became of it as figures."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.errors import PlanningError
+from planner.batch.answer import MAX_MESSAGE, Answer, JobStatus
+from planner.batch.jobs import BatchJob
+
+if TYPE_CHECKING:
+    from planner.plan import Plan, PlanReport
+
+OF_PLAN = (
+    "num_devices",
+    "num_nodes",
+    "step_time_seconds",
+    "tokens_per_second_per_gpu",
+    "model_tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "peak_memory_bytes",
+    "headroom_bytes",
+    "host_memory_bytes",
+)
+OF_RUN = ("num_steps", "total_seconds", "days", "gpu_hours", "ettr")
+"""What a line keeps of a plan's document."""
+
+
+def plan_job(job: BatchJob, *, full: bool = False) -> Answer:
+    """
+    Plan one job; whatever goes wrong is an answer, too.
+
+    Parameters
+    ----------
+    job
+        What to plan.
+    full
+        Whether the answer holds the whole report.
+    """
+    wall, cpu = time.perf_counter(), time.process_time()
+
+    def answer(status: JobStatus, **entries: Any) -> Answer:
+        return Answer(
+            status=status,
+            wall_seconds=time.perf_counter() - wall,
+            cpu_seconds=time.process_time() - cpu,
+            **entries,
+        )
+
+    try:
+        return answer(**_planned(job, full))
+    except PlanningError as error:
+        return answer(JobStatus.WRONG_INPUT, exit_code=2, message=_cut(str(error)))
+    except Exception as error:
+        return answer(JobStatus.FAILED, message=_cut(_where(error)))
+
+
+def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
+    from planner.plan import plan
+    from planner.problem import load
+    from planner.report.document import document, finite
+
+    report = plan(load(job.document, name=job.name, folder=job.folder))
+    return {
+        "status": JobStatus(str(report.outcome.status)),
+        "exit_code": report.exit_code,
+        "message": None if report.plans else _cut(_why_none(report)),
+        "gap": finite(report.outcome.gap),
+        "plans": tuple(finite(figures(number, each)) for number, each in enumerate(report.plans, start=1)),
+        "report": document(report) if full else None,
+    }
+
+
+def figures(number: int, plan: Plan) -> dict[str, Any]:
+    """The key figures of one plan, named as in the JSON report."""
+    from planner.report.document import plan_document
+
+    whole = plan_document(plan)
+    rate = whole["tokens_per_second_per_gpu"] * whole["num_devices"]
+    return {
+        "number": number,
+        **{name: whole[name] for name in OF_PLAN},
+        "tokens_per_second": rate,
+        **{name: whole["training_run"][name] for name in OF_RUN},
+        "checkpoint_interval_steps": whole["checkpoint"]["interval_steps"],
+        "strategy": whole["strategy"],
+    }
+
+
+def _why_none(report: PlanReport) -> str:
+    conflict = report.outcome.conflict
+    if report.exit_code == 1 and conflict and conflict.exclusive:
+        return f"No strategy satisfies all of these together: {' '.join(conflict.exclusive[0])}"
+    return "No strategy satisfies all rules." if report.exit_code == 1 else "The time limit came before a plan."
+
+
+def _where(error: Exception) -> str:
+    """The error with the line that raised it: what a report of the fault needs."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]} ..."

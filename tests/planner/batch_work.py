@@ -1,0 +1,57 @@
+"""Stand-ins for planning, which a worker process can import: they answer at once, sleep, die or stumble by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from planner.batch.answer import Answer, JobStatus
+from planner.batch.content import KEY_BYTES
+from planner.batch.crew import Lanes
+from planner.batch.jobs import BatchJob
+from planner.batch.run import make_crew
+
+PLAN = {"number": 1, "step_time_seconds": 2.0, "num_devices": 8, "strategy": {"tp": 8, "layout": None}}
+
+
+def jobs(count: int, *names: str) -> Iterator[BatchJob]:
+    """Jobs that say nothing but their number, and some with names of their own in front."""
+    for number, name in enumerate((*names, *(f"job {number}" for number in range(count)))):
+        yield BatchJob(key=f"{number:0{2 * KEY_BYTES}x}", name=name, source="tests")
+
+
+def planned(job: BatchJob) -> Answer:
+    """An answer at once."""
+    return Answer(status=JobStatus.OPTIMAL, exit_code=0, plans=(PLAN,))
+
+
+def act(job: BatchJob, *, marks: str, seconds: float = 0.0) -> Answer:
+    """Do what the name says, and leave a mark for every attempt: a file with the worker's process."""
+    with (Path(marks) / job.key).open("a") as stream:
+        stream.write(f"{os.getpid()}\n")
+    if job.name == "poison":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if job.name == "stumbles once" and len((Path(marks) / job.key).read_text().split()) == 1:
+        os._exit(3)
+    if job.name == "stuck":
+        time.sleep(600)
+    if job.name == "raises":
+        raise ValueError("this stand-in raises")
+    time.sleep(seconds)
+    return planned(job)
+
+
+def attempts(marks: Path, job: BatchJob) -> list[int]:
+    """Processes that began with a job, in order."""
+    path = marks / job.key
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+def crew(marks: Path, *, timeout_seconds: float | None = None, seconds: float = 0.0, **options: object) -> object:
+    """A crew whose workers act by name."""
+    work = partial(act, marks=str(marks), seconds=seconds)
+    return make_crew(partial(Lanes, work, prepare=int, timeout_seconds=timeout_seconds), **options)

@@ -1,0 +1,234 @@
+"""``planner batch`` and ``planner top`` as their users meet them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from planner import cli, load, plan
+from planner.batch.progress import Progress
+from planner.batch.run import Tally
+
+ROOT = Path(__file__).parents[2]
+
+JOB = """
+model: llama3-8b
+cluster: {device: h100-80gb-sxm, num_devices: 8}
+training: {global_batch_size: 64, sequence_length: 4096, tokens: 1e9}
+search: {stages: even}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Work in an empty folder with one job."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+    return tmp_path
+
+
+def lines(path="results.jsonl"):
+    """Lines of a results file by the name of their job."""
+    return {line["name"]: line for line in map(json.loads, Path(path).read_text().splitlines())}
+
+
+# --- batch ----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_from_begin_to_end(capsys):
+    """One line per job with what ``planner plan`` finds; again, nothing is left to do; then a ranking and a table."""
+    command = ["batch", "job.yaml", "--out", "results.jsonl", "--processes", "2", "training.global_batch_size=64,128"]
+
+    assert cli.main([*command, "top=2"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("planner: results.jsonl: 2 of 2 jobs done.\n")
+
+    line = lines()["job training.global_batch_size=128"]
+    report = plan(load("job.yaml", ["training.global_batch_size=128", "top=2"]))
+    assert (line["kind"], line["format_version"], line["status"]) == ("batch_result", 1, "optimal")
+    assert line["overrides"] == {"training.global_batch_size": 128, "top": 2}
+    assert [each["step_time_seconds"] for each in line["plans"]] == [each.step_seconds for each in report.plans]
+    assert [each["strategy"]["tp"] for each in line["plans"]] == [each.strategy.tp for each in report.plans]
+    assert line["plans"][0]["strategy"]["layout"] is None
+    assert "report" not in line
+
+    before = Path("results.jsonl").read_bytes()
+    assert cli.main([*command, "top=2", "--table", "table.csv"]) == 0
+    assert "2 of 2 jobs done, 2 of them before" in capsys.readouterr().err
+    assert Path("results.jsonl").read_bytes() == before
+    assert len(list(csv.DictReader(Path("table.csv").read_text().splitlines()))) == 4
+
+    assert cli.main(["top", "results.jsonl", "--by", "tokens_per_second", "--top", "1", "--format", "json"]) == 0
+    [best] = json.loads(capsys.readouterr().out)
+    assert best["plan"] == line["plans"][0]
+
+
+def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
+    """A job without a plan, one that says nonsense and one that is no YAML have their message; the exit code is 1."""
+    Path("jobs").mkdir()
+    Path("jobs/good.yaml").write_text(JOB)
+    Path("jobs/small.yaml").write_text(JOB.replace("llama3-8b", "llama3-405b"))
+    Path("jobs/typo.yaml").write_text(JOB.replace("tokens", "tokns"))
+    Path("jobs/torn.yaml").write_text("model: [")
+
+    assert cli.main(["batch", "jobs", "--out", "results.jsonl", "--processes", "1", "--full"]) == 1
+
+    found = lines()
+    assert {name: (line["status"], line["exit_code"]) for name, line in found.items()} == {
+        "good": ("optimal", 0),
+        "small": ("infeasible", 1),
+        "typo": ("wrong_input", 2),
+        "torn": ("wrong_input", 2),
+    }
+    assert found["small"]["message"].startswith("No strategy satisfies all of these together: ")
+    assert found["typo"]["message"] == "training.tokns: no such entry. Did you mean 'tokens'?"
+    assert "is not YAML" in found["torn"]["message"]
+    assert found["good"]["report"]["kind"] == "plan"
+    assert found["good"]["report"]["job"]["name"] == "good"
+    assert "4 of 4 jobs done; 3 without a plan" in capsys.readouterr().err
+
+    assert cli.main(["batch", "jobs", "--out", "results.jsonl"]) == 1
+    assert "4 of 4 jobs done, 4 of them before; 3 without a plan" in capsys.readouterr().err
+
+
+def test_a_time_limit_and_another_attempt(capsys):
+    """A job that is stopped has a line; ``--retry-failed`` plans it again, and nothing else does."""
+    command = ["batch", "job.yaml", "--out", "results.jsonl", "--processes", "1"]
+
+    assert cli.main([*command, "--timeout", "0.001"]) == 1
+    assert lines()["job"]["status"] == "timed_out"
+    assert cli.main(command) == 1
+    assert lines()["job"]["status"] == "timed_out"
+    assert cli.main([*command, "--retry-failed"]) == 0
+
+    assert lines()["job"]["status"] == "optimal"
+    assert "results.jsonl: 1 lines of jobs that were lost are taken away" in capsys.readouterr().err
+
+
+def test_what_json_cannot_write_is_no_end_of_a_batch(folder):
+    """Infinite overrides, and names of files that are no text, are text in their lines."""
+    odd = folder / "odd\udcff.yaml"
+    odd.write_text(JOB.replace("llama3-8b", "nothing"))
+
+    assert cli.main(["batch", str(odd), "--out", "results.jsonl", "training.tokens=.inf,.nan", "top=1e40"]) == 1
+
+    found = list(map(json.loads, Path("results.jsonl").read_bytes().splitlines()))
+    assert {line["overrides"]["training.tokens"] for line in found} == {"inf", "nan"}
+    assert {line["source"] for line in found} == {str(odd)}
+    assert {line["status"] for line in found} == {"wrong_input"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["batch", "--out", "x.jsonl"], "the following arguments are required: SOURCE"),
+        (["batch", "job.yaml"], "the following arguments are required: --out"),
+        (["batch", "nowhere.yaml", "--out", "x.jsonl"], "planner: nowhere.yaml: no such file or folder."),
+        (["batch", "job.yaml", "--out", "job.yaml"], "planner: job.yaml: is what this command reads or writes already"),
+        (["batch", "job.yaml", "--out", "foreign.txt"], "planner: foreign.txt, line 1: is no result: 'hello\\n'."),
+        (["batch", "job.yaml", "--out", "nowhere/x.jsonl"], "planner: nowhere/x.jsonl: no such file or folder."),
+        (["batch", "job.yaml", "--out", "x.jsonl", "--table", "x.xls"], "planner: x.xls: expected a file that ends"),
+        (["batch", "job.yaml", "--out", "x.jsonl", "--table", "no/x.csv"], "planner: no/x.csv: there is no folder"),
+        (["batch", "job.yaml", "--out", "x.csv", "--table", "x.csv"], "planner: x.csv: is what this command reads"),
+        (["batch", "job.yaml", "--out", "x.jsonl", "--processes", "0"], "planner: processes: must be from 1 to 1024"),
+        (["batch", "job.yaml", "--out", "x.jsonl", "--timeout", "-1"], "planner: timeout: must be above 0 and at most"),
+        (["batch", "job.yaml", "--out", "x.jsonl", "--max-jobs", "1", "top=1,2"], "make 2, more than 1."),
+        (["batch", "job.yaml", "--out", "x.jsonl", "top=1,,2"], "planner: top: lacks a value."),
+        (["batch", "job.yaml", "--out", "x.jsonl", "--backend", "dask"], "planner: scheduler: is missing."),
+        (["batch", "job.yaml", "--out", "/dev/full"], "planner: /dev/full: cannot be written: No space left on device"),
+        (["top", "nowhere.jsonl"], "planner: nowhere.jsonl: no such file or folder."),
+        (["top", "foreign.txt"], "planner: foreign.txt, line 1: is no result"),
+        (["top", "foreign.txt", "--top", "0"], "planner: top: must be at least 1, got 0."),
+        (["top", "foreign.txt", "-o", "foreign.txt"], "planner: foreign.txt: is what this command reads"),
+    ],
+)
+def test_mistakes_are_one_message_and_2(arguments, message, capsys):
+    """No traceback, nothing planned, nothing overwritten."""
+    Path("foreign.txt").write_text("hello\n")
+
+    assert cli.main(arguments) == 2
+
+    out, err = capsys.readouterr()
+    assert message in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert Path("foreign.txt").read_text() == "hello\n"
+    assert Path("job.yaml").read_text() == JOB
+
+
+def test_a_ranking_of_a_file_that_is_being_written(capsys):
+    """The last line is not there yet; it is left out, and somebody says so."""
+    line = {"kind": "batch_result", "format_version": 1, "key": "00", "name": "a", "plans": []}
+    Path("results.jsonl").write_text(json.dumps(line, separators=(",", ":")) + '\n{"kind":"batch_result","for')
+
+    assert cli.main(["top", "results.jsonl"]) == 0
+
+    out, err = capsys.readouterr()
+    assert out == "No job has a plan.\n"
+    assert "the last line, 2, was cut short" in err
+
+
+def test_the_library_says_nothing_on_stdout():
+    """A program that imports the planner has its stdout for itself."""
+    program = "from planner import plan_many; print([result.status for result in plan_many(['job.yaml'], processes=1)])"
+
+    finished = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+
+    assert (finished.stdout, finished.stderr) == ("[<JobStatus.OPTIMAL: 'optimal'>]\n", "")
+
+
+# --- progress -------------------------------------------------------------------------------------------------
+
+
+class Terminal(StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        """It is."""
+        return True
+
+
+def shown(stream, seconds):
+    """What progress writes when it is asked at these seconds."""
+    clock = iter([0.0, *seconds])
+    progress = Progress(stream, clock=lambda: next(clock))
+    for number, _ in enumerate(seconds, start=1):
+        progress.show(Tally(num_jobs=100, num_now=10 * number, num_without_plan=1))
+    return stream.getvalue()
+
+
+def test_progress_in_a_log_is_a_line_now_and_then():
+    """The first after five seconds, the next after another minute: 40 jobs in 70 s leave 60 for 105 s."""
+    assert shown(StringIO(), [1.0, 5.0, 60.0, 70.0]) == (
+        "planner: 20 of 100 jobs, 4.0 per second, 20 s left; 1 without a plan\n"
+        "planner: 40 of 100 jobs, 34.3 per minute, 1 min 45 s left; 1 without a plan\n"
+    )
+
+
+def test_a_terminal_that_was_closed_stops_nobody():
+    """Nor does a pipe that nobody reads."""
+
+    class Closed(Terminal):
+        def write(self, text):
+            raise BrokenPipeError
+
+    assert shown(Closed(), [1.0]) == ""
+
+
+def test_progress_in_a_terminal_is_one_running_line():
+    """Each writes over the one before, and not more often than one can read."""
+    text = shown(Terminal(), [0.1, 0.2, 0.4])
+
+    assert text.split("\r\x1b[K")[1:] == [
+        "planner: 10 of 100 jobs, 100.0 per second, 1 s left; 1 without a plan",
+        "planner: 30 of 100 jobs, 75.0 per second, 1 s left; 1 without a plan",
+    ]

@@ -1,0 +1,300 @@
+"""Workers that die, hang and stumble: the job in hand pays, nobody else, and nothing is lost or said twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from costmodel.errors import SpecError
+from planner.batch.answer import Answer, JobStatus
+from planner.batch.jobs import BatchJob
+from planner.batch.results import ResultsFile, read_results
+from planner.batch.run import Tally, finished, make_crew, plan_many, run_batch
+from tests.planner import batch_work
+
+ROOT = Path(__file__).parents[2]
+
+NUM_KILLS = 20
+MAX_GROWTH_BYTES = 40 * 2**20
+
+
+def by_name(results):
+    """Results by the name of their job."""
+    return {result.name: result for result in results}
+
+
+# --- one job pays ---------------------------------------------------------------------------------------------
+
+
+def test_a_poisonous_job_costs_one_retry_and_nobody_else(tmp_path):
+    """It is tried again in a fresh worker, then given up; its neighbours are done once each."""
+    jobs = list(batch_work.jobs(12, "poison"))
+
+    results = by_name(finished(batch_work.crew(tmp_path, processes=2), jobs))
+
+    assert results["poison"].status == JobStatus.WORKER_DIED
+    assert len(set(batch_work.attempts(tmp_path, jobs[0]))) == results["poison"].answer.attempts == 2
+    assert {result.status for name, result in results.items() if name != "poison"} == {JobStatus.OPTIMAL}
+    assert [len(batch_work.attempts(tmp_path, job)) for job in jobs[1:]] == [1] * 12
+
+
+def test_a_worker_that_dies_once_costs_the_job_nothing(tmp_path):
+    """The second attempt, in another process, has the answer."""
+    [job] = batch_work.jobs(0, "stumbles once")
+
+    [result] = finished(batch_work.crew(tmp_path, processes=1), [job])
+
+    assert (result.status, result.answer.attempts) == (JobStatus.OPTIMAL, 2)
+    assert len(set(batch_work.attempts(tmp_path, job))) == 2
+
+
+def test_a_job_that_takes_too_long_is_stopped(tmp_path):
+    """Its worker is killed and gone; the others go on, and it is not tried again."""
+    jobs = list(batch_work.jobs(6, "stuck"))
+    begin = time.monotonic()
+
+    results = by_name(finished(batch_work.crew(tmp_path, processes=2, timeout_seconds=1.0), jobs))
+
+    assert time.monotonic() - begin < 60
+    assert results["stuck"].status == JobStatus.TIMED_OUT
+    assert results["stuck"].message == "It was stopped after 1 s."
+    assert [result.status for result in results.values()].count(JobStatus.OPTIMAL) == 6
+    [pid] = batch_work.attempts(tmp_path, jobs[0])
+    assert has_ended(pid)
+
+
+def test_workers_that_are_stopped_at_any_moment_are_gone(tmp_path):
+    """Before they have the job, while they begin and in the middle; no thread stumbles, nobody stays behind."""
+    before = set(children(os.getpid()))
+    stumbled = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", stumbled.append)
+        for timeout in (1e-6, 1e-4, 1e-3, 1e-2) * 3:
+            crew = batch_work.crew(tmp_path, processes=1, timeout_seconds=timeout)
+            [result] = finished(crew, batch_work.jobs(0, "stuck"))
+            assert result.status == JobStatus.TIMED_OUT
+
+    assert stumbled == []
+    assert all(has_ended(pid) for pid in set(children(os.getpid())) - before if not is_tracker(pid))
+
+
+def is_tracker(pid: int) -> bool:
+    """Whether a process is the one that cleans up behind all workers; it lives as long as this one."""
+    with suppress(OSError):
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def test_an_exception_is_an_answer(tmp_path):
+    """What the planner does wrong with one job is that job's line."""
+    results = by_name(finished(batch_work.crew(tmp_path, processes=1), batch_work.jobs(2, "raises")))
+
+    assert results["raises"].status == JobStatus.FAILED
+    assert "ValueError: this stand-in raises" in results["raises"].message
+    assert results["job 0"].status == JobStatus.OPTIMAL
+
+
+def test_workers_keep_libraries_to_one_thread(monkeypatch):
+    """There is a worker per core already."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    with closing(make_crew(lambda: lanes_that_say_their_threads(), processes=1)) as crew:
+        answer = crew.submit(next(batch_work.jobs(1))).result()
+
+    assert answer.message == "1"
+
+
+def lanes_that_say_their_threads():
+    """Lanes whose answer is what a worker's environment says."""
+    from planner.batch.crew import Lanes
+
+    return Lanes(say_threads, prepare=int, timeout_seconds=None)
+
+
+def say_threads(job: BatchJob) -> Answer:
+    """The number of threads that OpenMP would start."""
+    return Answer(status=JobStatus.FAILED, message=os.environ["OMP_NUM_THREADS"])
+
+
+def has_ended(pid: int, *, seconds: float = 10.0) -> bool:
+    """Whether a process ends soon."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+# --- nothing lost, nothing twice ------------------------------------------------------------------------------
+
+
+def test_twenty_kills_lose_and_duplicate_nothing(tmp_path):
+    """Workers are killed at random while 400 jobs run; each has one line, and one that says it died is tried again."""
+    marks, out, jobs = tmp_path / "marks", tmp_path / "results.jsonl", list(batch_work.jobs(400))
+    marks.mkdir()
+    killed = killed_at_random(marks, random.Random(0))
+
+    for _ in range(3):
+        with ResultsFile(out, retry_lost=True) as results:
+            plan = lambda fresh: finished(batch_work.crew(marks, processes=2, seconds=0.02), fresh)  # noqa: E731
+            for _ in run_batch(jobs, results, tally=Tally(num_jobs=len(jobs)), plan=plan):
+                pass
+
+    lines = list(read_results(out))
+    assert len(killed) == NUM_KILLS
+    assert sorted(line["key"] for line in lines) == [job.key for job in jobs]
+    assert {line["status"] for line in lines} == {"optimal"}
+
+
+def killed_at_random(marks: Path, chooser: random.Random) -> list[int]:
+    """Kill one of the processes that began with the last jobs, now and then; the list grows with each."""
+    killed: list[int] = []
+
+    def work() -> None:
+        end = time.monotonic() + 50
+        while len(killed) < NUM_KILLS and time.monotonic() < end:
+            time.sleep(chooser.uniform(0.05, 0.3))
+            recent = sorted(marks.iterdir(), key=lambda path: path.stat().st_mtime_ns)[-3:]
+            pids = {int(path.read_text().split()[-1]) for path in recent if path.read_text().strip()} - set(killed)
+            if pids:
+                pid = chooser.choice(sorted(pids))
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+
+    threading.Thread(target=work, daemon=True).start()
+    return killed
+
+
+def test_a_batch_that_is_killed_goes_on(tmp_path):
+    """After ``kill -9`` of the whole batch its workers end, its lock is free, and the rest is planned once."""
+    out, job = tmp_path / "results.jsonl", tmp_path / "job.yaml"
+    job.write_text(
+        "model: llama3-8b\n"
+        "cluster: {device: h100-80gb-sxm, num_devices: 8}\n"
+        "training: {global_batch_size: 64, sequence_length: 4096, tokens: 1e9}\n"
+        "search: {stages: even}\n"
+    )
+    command = [sys.executable, "-m", "planner", "batch", str(job), "--out", str(out), "--processes", "2"]
+    command += ["training.global_batch_size=8..8192", "cluster.num_devices=8,16,32"]
+    first = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    while not out.exists() or out.read_bytes().count(b"\n") < 3:
+        time.sleep(0.02)
+    workers = children(first.pid)
+    first.kill()
+    first.wait()
+    before = out.read_bytes().count(b"\n")
+
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    assert all(has_ended(pid) for pid in workers)
+    assert 3 <= before < 33
+    assert second.returncode == 0, second.stderr
+    assert f"33 of 33 jobs done, {before} of them before" in second.stderr
+    assert len({line["key"] for line in read_results(out)}) == len(out.read_text().splitlines()) == 33
+
+
+def children(pid: int) -> list[int]:
+    """Living processes that a process has started, as Linux lists them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent, *_ = path.read_text().rpartition(")")[2].split()
+            if int(parent) == pid and state != "Z":
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_ctrl_c_leaves_a_valid_file(tmp_path):
+    """The command says how to go on, and nobody stays behind."""
+    out = tmp_path / "results.jsonl"
+    command = [sys.executable, "-m", "planner", "batch", "benchmarks/jobs/llama3-8b-8xh100.yaml", "--out", str(out)]
+    command += ["training.global_batch_size=8..8192", "search.stages=even,layers", "--processes", "2"]
+    batch = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not out.exists() or not out.read_bytes():
+        time.sleep(0.02)
+    workers = children(batch.pid)
+    batch.send_signal(signal.SIGINT)
+    _, err = batch.communicate(timeout=60)
+
+    assert batch.returncode == 130
+    assert "interrupted:" in err
+    assert "The same command goes on with the rest." in err
+    assert "Traceback" not in err
+    assert all(has_ended(pid) for pid in workers)
+    assert all(json.loads(line) for line in out.read_text().splitlines())
+
+
+# --- memory ---------------------------------------------------------------------------------------------------
+
+
+class AtOnce:
+    """A crew that has the answer before it is asked."""
+
+    capacity = 4
+
+    def submit(self, job: BatchJob) -> Future[Answer]:
+        """An answer that is there."""
+        future: Future[Answer] = Future()
+        future.set_result(batch_work.planned(job))
+        return future
+
+    def close(self) -> None:
+        """Nobody to stop."""
+
+
+def test_a_hundred_thousand_results_stream_with_flat_memory(tmp_path):
+    """From the 10,000th to the last nothing stays but the index of what is done, some 150 bytes per job."""
+    out, resident = tmp_path / "results.jsonl", {}
+    with ResultsFile(out) as results:
+        tally = Tally(num_jobs=100_000)
+        for step in run_batch(
+            batch_work.jobs(100_000), results, tally=tally, plan=lambda jobs: finished(AtOnce(), jobs)
+        ):
+            if step.num_now in (10_000, 100_000):
+                resident[step.num_now] = resident_bytes()
+
+    assert resident[100_000] - resident[10_000] < MAX_GROWTH_BYTES
+    assert sum(1 for _ in read_results(out)) == 100_000
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds, as Linux counts it."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+# --- options --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"processes": 0}, "processes: must be from 1 to 1024, got 0."),
+        ({"timeout_seconds": 0}, "timeout: must be above 0 and at most 1,000,000 s, got 0."),
+        ({"timeout_seconds": float("nan")}, "timeout: must be above 0 and at most 1,000,000 s, got nan."),
+        ({"timeout_seconds": float("inf")}, "timeout: must be above 0 and at most 1,000,000 s, got inf."),
+        ({"backend": "slurm"}, "backend: there is no 'slurm'."),
+        ({"scheduler": "tcp://here:1"}, "scheduler: local processes have none."),
+        ({"backend": "dask"}, "scheduler: is missing."),
+    ],
+)
+def test_wrong_options_are_refused_at_once(options, message):
+    """Before any worker starts."""
+    with pytest.raises(SpecError) as refused:
+        plan_many([], **options)
+
+    assert message in str(refused.value)

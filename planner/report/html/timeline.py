@@ -16,8 +16,8 @@ from costmodel.tables import Facts
 MOST_PASSES = 400_000
 """Passes of a step, forward and backward, beyond which it is not played: about a second."""
 
-MOST_DRAWN = 80_000
-"""Pieces of one time line that a page holds, 0.9 MB; of longer ones it has the beginning and the end."""
+MOST_DRAWN = 110_000
+"""Pieces of one time line that a page holds, 1.2 MB; of longer ones it has the beginning and the end."""
 
 KINDS = ("forward", "backward", "weight")
 

@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from costmodel.errors import PlanningError, SpecError
     from planner.explain import Explanation, explain
+    from planner.export import export
+    from planner.export.accelerate import to_accelerate
+    from planner.export.deepspeed import to_deepspeed
+    from planner.export.launch import launched
+    from planner.export.target import Export
+    from planner.export.torchtitan import to_torchtitan
     from planner.plan import EstimateReport, Plan, PlanReport, estimate, plan
     from planner.problem import Problem, load
+    from planner.recorded import read_plan
     from planner.report import render
 
 __all__ = [
     "EstimateReport",
     "Explanation",
+    "Export",
     "Plan",
     "PlanReport",
     "PlanningError",
@@ -28,14 +36,21 @@ __all__ = [
     "SpecError",
     "estimate",
     "explain",
+    "export",
+    "launched",
     "load",
     "plan",
+    "read_plan",
     "render",
+    "to_accelerate",
+    "to_deepspeed",
+    "to_torchtitan",
 ]
 
 _HOMES = {
     "EstimateReport": "planner.plan",
     "Explanation": "planner.explain",
+    "Export": "planner.export.target",
     "Plan": "planner.plan",
     "PlanReport": "planner.plan",
     "PlanningError": "costmodel.errors",
@@ -43,9 +58,15 @@ _HOMES = {
     "SpecError": "costmodel.errors",
     "estimate": "planner.plan",
     "explain": "planner.explain",
+    "export": "planner.export",
+    "launched": "planner.export.launch",
     "load": "planner.problem",
     "plan": "planner.plan",
+    "read_plan": "planner.recorded",
     "render": "planner.report",
+    "to_accelerate": "planner.export.accelerate",
+    "to_deepspeed": "planner.export.deepspeed",
+    "to_torchtitan": "planner.export.torchtitan",
 }
 """Where each public name is defined."""
 

@@ -321,7 +321,7 @@ def _run_explain(arguments: argparse.Namespace) -> int:
 def _run_export(arguments: argparse.Namespace) -> int:
     with _progress(f"exporting {arguments.plan}"):
         from planner.export import export
-        from planner.export.folder import paths_in
+        from planner.export.folder import write_files
         from planner.export.launch import launched
         from planner.recorded import read_plan
 
@@ -337,11 +337,8 @@ def _run_export(arguments: argparse.Namespace) -> int:
         _write(list(exported.files.values())[0 if arguments.launch is None else -1], None)
     else:
         with _file_errors(arguments.output):
-            texts = paths_in(arguments.output, exported.files, force=arguments.force)
-            arguments.output.mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            _write(text, path)
-            print(path)
+            written = write_files(arguments.output, exported.files, force=arguments.force)
+        _write("\n".join(map(str, written)), None)
     for line in (*environment, *exported.notes):
         print(f"planner: {line}", file=sys.stderr)
     return 0

@@ -25,7 +25,7 @@ from planner.export.target import (
 )
 from planner.plan import Plan
 
-TARGET = "accelerate"
+TARGET = "Accelerate"
 FILE = "accelerate.yaml"
 PRECISIONS = ("bf16", "fp16")
 ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"

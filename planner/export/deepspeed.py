@@ -23,7 +23,7 @@ from planner.export.target import (
 )
 from planner.plan import Plan
 
-TARGET = "deepspeed"
+TARGET = "DeepSpeed"
 FILE = "deepspeed.json"
 PRECISIONS = ("bf16", "fp16")
 

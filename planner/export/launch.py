@@ -72,7 +72,7 @@ PROGRAMS = {
         todo="train.py is your own script, with the batch size as an argument",
     ),
 }
-"""By target."""
+"""By target, as the command line spells it."""
 
 
 Lines: TypeAlias = list[str]
@@ -105,9 +105,14 @@ def launched(plan: Plan, export: Export, launcher: str) -> Export:
         raise SpecError("launch", f"{shown(launcher)} is unknown.", did_you_mean(launcher, LAUNCHERS))
     name, write = LAUNCHERS[launcher]
     text = write(Start.of(plan, export))
-    todo = [PROGRAMS[export.target].todo, *(line.partition("TODO: ")[2] for line in text.splitlines())]
+    todo = [program_of(export).todo, *(line.partition("TODO: ")[2] for line in text.splitlines())]
     notes = tuple(f"TODO: {what}." for what in dict.fromkeys(todo) if what)
     return replace(export, files={**export.files, name: text}, notes=(*export.notes, *notes))
+
+
+def program_of(export: Export) -> Program:
+    """What every process of an export runs."""
+    return PROGRAMS[export.target.lower()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +152,7 @@ class Start:
         return cls(
             plan=plan,
             export=export,
-            program=PROGRAMS[export.target],
+            program=program_of(export),
             num_nodes=max(1, devices // each),
             devices_per_node=min(devices, each),
         )
@@ -250,7 +255,8 @@ def _slurm(start: Start) -> str:
         "# Submit it in the folder of the files that it names; ranks follow the order of the host names.",
         "set -euo pipefail",
         "",
-        'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        # Not head, which leaves before all is written: with pipefail that ends the job.
+        'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
         *start.exports,
         # One task per node, which must not be bound to one core.
         *start.command(start.meeting("$SLURM_JOB_ID"), before="srun --kill-on-bad-exit=1 --cpu-bind=none "),
@@ -269,12 +275,16 @@ def _kubernetes(start: Start) -> str:
     """Kubeflow tells torchrun where the nodes meet (PET_*); the files of the export travel inside the script."""
     meeting: dict[str, Lines] = {
         "torchrun": [],
-        "accelerate": ['--main_process_ip="$PET_MASTER_ADDR" --main_process_port="$PET_MASTER_PORT"'],
+        "accelerate": [
+            '--machine_rank="$PET_NODE_RANK"',
+            '--main_process_ip="$PET_MASTER_ADDR" --main_process_port="$PET_MASTER_PORT"',
+        ],
     }
     files = [
         f"cat >{shlex.quote(name)} <<'END_OF_FILE'\n{text.rstrip()}\nEND_OF_FILE"
         for name, text in start.export.files.items()
     ]
+    environment = [{"name": name, "value": value} for name, value in start.export.environment.items()]
     script = _joined(["set -euo pipefail", *files, *start.command(meeting)])
     job = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -288,7 +298,7 @@ def _kubernetes(start: Start) -> str:
                 "numProcPerNode": start.devices_per_node,
                 "command": ["bash", "-c"],
                 "args": [_Block(script)],
-                "env": [{"name": name, "value": value} for name, value in start.export.environment.items()],
+                **({"env": environment} if environment else {}),
                 "resourcesPerNode": {"limits": {RESOURCE: start.devices_per_node}},
             },
         },

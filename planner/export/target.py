@@ -20,7 +20,7 @@ class Export:
     Parameters
     ----------
     target
-        Its name.
+        Its name as one writes it, such as DeepSpeed.
     files
         Texts by file name; the first one is the main one.
     environment
@@ -50,6 +50,8 @@ Say: TypeAlias = Callable[[Plan], Entries | Refusal]
 
 EVERY_FIELD = frozenset(one.name for one in fields(Strategy))
 """What a target must have an answer for."""
+
+HINT = "Plan again with search.pin, search.allow or search.forbid keeping to what it can."
 
 
 def only(name: str, value: object, reason: str) -> Say:
@@ -92,7 +94,7 @@ def entries_of(plan: Plan, target: str, says: Mapping[str, Say]) -> Entries:
     if refused:
         values = {name: _spelled(getattr(plan.strategy, name)) for name in refused}
         reasons = "".join(f"\n  - {name} = {values[name]}: {reason}" for name, reason in refused.items())
-        raise SpecError("strategy", f"{target} cannot express this plan:{reasons}")
+        raise SpecError("strategy", f"{target} cannot express this plan:{reasons}\n{HINT}")
     entries: Entries = {}
     for one in said.values():
         assert isinstance(one, dict)

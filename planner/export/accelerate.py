@@ -74,13 +74,14 @@ def _setting(plan: Plan) -> Entries:
             f"Plan with {' or '.join(PRECISIONS)}.",
         )
     devices = num_devices(plan.strategy)
+    machines = -(-devices // plan.cluster.device.devices_per_node)
     return {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP",
         "mixed_precision": name,
-        "num_machines": -(-devices // plan.cluster.device.devices_per_node),
+        "num_machines": machines,
         "num_processes": devices,
-        "rdzv_backend": "c10d",
+        **({"rdzv_backend": "c10d"} if machines > 1 else {}),
         "fsdp_config.fsdp_version": 2,
         "fsdp_config.fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_config.fsdp_state_dict_type": "SHARDED_STATE_DICT",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import yaml
 
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding
-from planner import cli, estimate, export, load, render
+from planner import cli, estimate, export, load, plan, render
 from planner.export import TARGETS
 from planner.export.accelerate import to_accelerate
 from planner.export.deepspeed import to_deepspeed
@@ -21,6 +22,7 @@ from planner.export.target import EVERY_FIELD, entries_of, only
 from planner.export.torchtitan import to_torchtitan
 from planner.plan import Plan
 from planner.report.document import FORMAT_VERSION
+from tests.planner.test_job import JOBS
 
 JOB = {
     "model": "llama3-8b",
@@ -297,6 +299,29 @@ def test_accelerate_refuses_experts_on_tensor_parallel_ranks():
 
     assert refused(to_accelerate, a_plan(given, model="mixtral-8x7b")) == ["etp"]
     assert refused(to_accelerate, a_plan({**FLAT, "ep": 2}, model="mixtral-8x7b")) == ["ep"]
+
+
+# --- from job to file --------------------------------------------------------------------------------------
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```yaml\n(search:  # (\w+)\n.*?)```", README, flags=re.DOTALL)
+ADVICE = {target: yaml.safe_load(text)["search"] for text, target in BLOCKS}
+EXPERTS = [{"ep": "> 1", "etp": "> 1"}, {"ep": 1, "etp": 1, "tp": "> 1"}]
+"""What the README adds for models with experts."""
+
+
+@pytest.mark.parametrize(("job", "forbid"), [("llama3-8b-8xh100", []), ("mixtral-8x7b-64xa100", EXPERTS)])
+@pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "accelerate"])
+def test_the_readme_says_what_to_plan_for_a_target(target, job, forbid):
+    """With its entries of ``search`` every plan that is found can be exported."""
+    advice = ADVICE[target] | {"forbid": [*ADVICE[target].get("forbid", []), *forbid]}
+    if target == "accelerate" and forbid:
+        advice["pin"] = {**advice["pin"], "tp": 1}
+
+    plans = plan(load(JOBS / f"{job}.yaml", [f"search={json.dumps(advice)}", "top=5"])).plans
+
+    assert plans
+    assert [export(one, target).target.lower() for one in plans] == [target] * len(plans)
 
 
 # --- the command -------------------------------------------------------------------------------------------

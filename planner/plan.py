@@ -65,6 +65,8 @@ class Plan:
         What is trained, and on what: the cluster is the devices that the plan uses.
     checkpoint_seconds
         Training time that they lose per checkpoint.
+    write_seconds
+        From the start of a checkpoint until it is on storage, beside the training; 0 where training waits for it.
     """
 
     estimate: Estimate
@@ -78,6 +80,7 @@ class Plan:
     noise_fraction: float
     facts: Facts
     checkpoint_seconds: float
+    write_seconds: float = 0.0
 
     @property
     def strategy(self) -> Strategy:
@@ -360,6 +363,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         noise_fraction=noise_fraction(used.model, used.cluster),
         facts=used,
         checkpoint_seconds=reliability.checkpoint_seconds,
+        write_seconds=reliability.write_seconds,
     )
 
 

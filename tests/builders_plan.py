@@ -27,7 +27,7 @@ VALUES: dict[str, Sequence[Any]] = {
     "dp": (1, 2, 4, 8),
     "ep": (1, 1, 2, 4),
     "etp": (1, 1, 2),
-    "vpp": (1, 2, 3),
+    "vpp": (1, 2, 3, 4),
     "group": (1, 2, 3, 4),
     "mbs": (1, 2),
     "schedule": (Schedule.ONE_F_ONE_B, Schedule.ONE_F_ONE_B, *Schedule),

@@ -15,6 +15,7 @@ from planner.export.target import (
     Export,
     Refusal,
     Say,
+    checkpoints,
     entries_of,
     nested,
     num_devices,
@@ -205,7 +206,7 @@ def _notes(plan: Plan) -> tuple[str, ...]:
     notes = [
         f"The training script must take sequences of {plan.facts.workload.sequence_length} tokens, per GPU and "
         f"micro-batch {strategy.mbs} of them; the YAML has no key for it.",
-        f"Save a checkpoint every {plan.schedule.interval_steps} steps: the YAML has no key for it.",
+        f"{checkpoints(plan)} The YAML has no key for it.",
     ]
     if total > 1:
         notes.append(

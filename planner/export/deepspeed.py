@@ -15,6 +15,7 @@ from planner.export.target import (
     Export,
     Refusal,
     Say,
+    checkpoints,
     entries_of,
     nested,
     num_microbatches,
@@ -219,7 +220,7 @@ def _notes(plan: Plan) -> tuple[str, ...]:
     notes = [
         f"Keys of DeepSpeed 0.19.8 for {strategy.tp * strategy.dp} processes; the optimizer, its schedule and gradient "
         "clipping are the training script's.",
-        f"Save a checkpoint every {plan.schedule.interval_steps} steps: the JSON has no key for it.",
+        f"{checkpoints(plan)} The JSON has no key for it.",
     ]
     if strategy.recompute == Recompute.FULL:
         notes.append(

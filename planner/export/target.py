@@ -145,6 +145,13 @@ def num_microbatches(plan: Plan) -> int | None:
     return None if batch % each else batch // each
 
 
+def checkpoints(plan: Plan) -> str:
+    """How often a plan saves, as a note."""
+    wait = f"training waits {plan.checkpoint_seconds:.3g} s for each"
+    beside = f"; it is on storage after {plan.write_seconds:.3g} s, beside the training" if plan.write_seconds else ""
+    return f"A checkpoint every {plan.schedule.interval_steps} steps, where {wait}{beside}."
+
+
 def subject(plan: Plan) -> str:
     """What a plan is for, in a line."""
     devices, device = num_devices(plan.strategy), plan.cluster.device.name

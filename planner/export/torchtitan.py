@@ -7,6 +7,7 @@ Options, schedules and lines are those of torchtitan 0.3.0 and of ``torch/distri
 from __future__ import annotations
 
 import json
+import textwrap
 from math import ceil
 from typing import Any
 
@@ -20,6 +21,7 @@ from planner.export.target import (
     Export,
     Refusal,
     Say,
+    checkpoints,
     entries_of,
     nested,
     num_microbatches,
@@ -52,6 +54,9 @@ SCHEDULES = {
     Schedule.DUALPIPEV: "DualPipeV",
 }
 """Names of ``get_schedule_class``, torch/distributed/pipelining/schedules.py; 1F1B depends on the chunks."""
+
+NUM_ACTIVE_CHUNKS = 3
+"""Chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
 
 NUM_WAITS = 3
 """Steps that a collective may wait before the job is taken for hung; shorter than torchtitan's 100 s it never is."""
@@ -145,6 +150,11 @@ def _vpp(plan: Plan) -> Entries | Refusal:
         return Refusal(
             "Only 1f1b in a pipeline has any number of chunks, gpipe one, zb_v and dualpipev two "
             "(torchtitan/distributed/pipeline_parallel.py, _get_pp_rank_to_stage_indices_mapping)."
+        )
+    if strategy.vpp > NUM_ACTIVE_CHUNKS and strategy.sharding > Sharding.NONE:
+        return Refusal(
+            f"Weights of {NUM_ACTIVE_CHUNKS} chunks of a rank stay gathered, of more they are gathered again and again "
+            "(_add_unshard_reshard, torch/distributed/pipelining/schedules.py:1287)."
         )
     return {}
 
@@ -376,6 +386,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
     """What follows from the job and the prediction rather than from a decision."""
     schedule = plan.schedule
     patience = ceil(NUM_WAITS * plan.step_seconds + plan.checkpoint_seconds)
+    background = {"checkpoint.async_mode": "async_with_pinned_mem"} if plan.write_seconds else {}
     return {
         "training.seq_len": plan.facts.workload.sequence_length,
         "training.steps": schedule.num_steps,
@@ -383,6 +394,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "training.mixed_precision_param": "bfloat16",
         "checkpoint.enable": True,
         "checkpoint.interval": schedule.interval_steps,
+        **background,
         "comm.train_timeout_seconds": max(100, patience),
     }
 
@@ -407,9 +419,10 @@ def _imports(flavor: tuple[str, str, str] | None, policy: str | None, *, in_pipe
 
 
 def _stages(plan: Plan) -> str:
-    sizes = _layers_of_stages(plan)
+    sizes = ", ".join(map(str, _layers_of_stages(plan)))
+    lines = textwrap.fill(f"{sizes},", width=100, initial_indent="    ", subsequent_indent="    ")
     return (
-        f"\nLAYERS = {sizes}\n"
+        f"\nLAYERS = (\n{lines}\n)\n"
         '"""Layers of each virtual stage, in the order of the model."""\n'
         "\n\ndef stages() -> list[list[str]]:\n"
         '    """Names of the modules of each virtual stage."""\n'
@@ -460,8 +473,7 @@ def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
     notes = [
         f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version.",
         "Optimizer, learning rate, data and tokenizer are those of the recipe that it changes: look at them.",
-        f"A checkpoint every {plan.schedule.interval_steps} steps is best if training waits "
-        f"{plan.checkpoint_seconds:.3g} s for it: checkpoint.async_mode is the other recipe's.",
+        checkpoints(plan),
     ]
     if flavor is None:
         notes.append(
@@ -469,6 +481,4 @@ def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
         )
     if strategy.sharding == Sharding.GRADIENTS and (num_microbatches(plan) or 1) > 1:
         notes.append("FSDP2 gathers the weights again for each micro-batch; the estimate gathers them once per step.")
-    if strategy.pp > 1 and strategy.vpp > 3:
-        notes.append("PyTorch keeps the weights of 3 chunks of a rank gathered at a time (schedules.py:1287).")
     return tuple(notes)

@@ -155,6 +155,15 @@ def test_torchtitan_gets_uneven_stages_by_the_names_of_modules():
     assert stages[3] == [*(f"layers.{i}" for i in range(25, 32)), "norm", "lm_head"]
 
 
+def test_torchtitan_saves_beside_the_training_where_the_plan_does():
+    """A checkpoint that is on storage later than training goes on; else training waits for it."""
+    beside = recipe_of(a_plan(reliability={"asynchronous_checkpoints": True}))
+    waiting = recipe_of(a_plan(reliability={"checkpoint_seconds": 10}))
+
+    assert 'async_mode="async_with_pinned_mem",' in beside
+    assert "async_mode" not in waiting
+
+
 def test_torchtitan_knows_its_own_models():
     """Llama-3-8B is a flavor; with another width it is nobody's, and the recipe to start from is the user's."""
     other = {**json.loads(json.dumps(CONFIG)), "intermediate_size": 14080}
@@ -177,6 +186,7 @@ def test_torchtitan_knows_its_own_models():
         ({**PIPELINE, "vocabulary": "vocab_1", "vpp": 1, "pp_overlap": False}, ["vocabulary"]),
         ({**PIPELINE, "sharding": "weights"}, ["sharding"]),
         ({**PIPELINE, "pp_overlap": False}, ["pp_overlap"]),
+        ({**PIPELINE, "vpp": 4}, ["vpp"]),
         ({**PIPELINE, "group": 4}, ["group"]),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.spec import Model
+from costmodel.spec import Attention, Model
 from costmodel.stages import virtual_stage_layers
 from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
 from planner.export.target import (
@@ -38,7 +38,7 @@ FILE = "torchtitan_recipe.py"
 FLAVORS = {
     "llama3-8b": ("llama3", "llama3_8b", "8B"),
     "llama3-70b": ("llama3", "llama3_70b", "70B"),
-    "llama3-405b": ("llama3", "llama3_405b", "405B"),
+    "llama3-405b": ("llama3", "llama3_70b", "405B"),
     "qwen3-8b": ("qwen3", "qwen3_14b", "8B"),
     "qwen3-32b": ("qwen3", "qwen3_32b", "32B"),
     "qwen3-30b-a3b": ("qwen3", "qwen3_30b_a3b", "30B-A3B"),
@@ -46,7 +46,11 @@ FLAVORS = {
     "gpt-oss-20b": ("gpt_oss", "gpt_oss_20b", "20b"),
     "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b", "120b"),
 }
-"""Models of the catalog that torchtitan has: its module, a recipe for what a plan does not say, the flavor."""
+"""
+Models of the catalog that torchtitan has: its module, a recipe for what a plan does not say, the flavor.
+
+``llama3_405b`` of torchtitan is in FP8 and needs torchao to be made at all.
+"""
 
 SCHEDULES = {
     Schedule.GPIPE: "GPipe",
@@ -91,8 +95,12 @@ def to_torchtitan(plan: Plan) -> Export:
 # --- decisions ---------------------------------------------------------------------------------------------
 
 
-def _degree(name: str, option: str) -> Say:
-    return lambda plan: {f"parallelism.{option}": getattr(plan.strategy, name)}
+def _tp(plan: Plan) -> Entries | Refusal:
+    mixers = [kind.attention for kind in plan.facts.model.kinds]
+    heads = {mixer.num_kv_heads for mixer in mixers if isinstance(mixer, Attention)}
+    if any(number % plan.strategy.tp for number in heads):
+        return Refusal("It divides the key-value heads (torchtitan/models/common/decoder.py:153).")
+    return {"parallelism.tensor_parallel_degree": plan.strategy.tp}
 
 
 def _cp(plan: Plan) -> Entries | Refusal:
@@ -107,6 +115,8 @@ def _pp(plan: Plan) -> Entries | Refusal:
     strategy = plan.strategy
     if strategy.pp > 1 and plan.facts.model.mtp_layers:
         return Refusal("Multi-token prediction excludes pipelines (torchtitan/models/deepseek_v3/mtp.py:201).")
+    if strategy.pp > 1 and plan.facts.model.tied_embeddings:
+        return Refusal("Embedding and head with the same weights exclude it (torchtitan/models/common/decoder.py:139).")
     # Trainer.Config._validate_cuda_graphs, torchtitan/trainer.py: neither pipelines nor the standard dispatcher.
     eager = strategy.pp > 1 or strategy.ep > 1
     return {"parallelism.pipeline_parallel_degree": strategy.pp, "training.disable_cuda_graphs": eager}
@@ -298,7 +308,7 @@ def _layout(plan: Plan) -> Entries | Refusal:
 
 
 SAYS: dict[str, Say] = {
-    "tp": _degree("tp", "tensor_parallel_degree"),
+    "tp": _tp,
     "cp": _cp,
     "pp": _pp,
     "dp": _dp,
@@ -356,7 +366,9 @@ def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -
     policy = settings.pop("activation_checkpoint")
     model, strategy = plan.facts.model, plan.strategy
     imports = _imports(flavor, policy, in_pipeline=strategy.pp > 1)
-    spec = f"        model_spec=model_registry({_literal(flavor[2])}),\n" if flavor else ""
+    # Context parallelism needs FlexAttention (torchtitan/distributed/full_dtensor.py:49); gpt_oss has another one.
+    attention = ', attn_backend="flex"' if strategy.cp > 1 else ""
+    spec = f"        model_spec=model_registry({_literal(flavor[2])}{attention}),\n" if flavor else ""
     return (
         f'"""\n{subject(plan)}: a recipe for torchtitan {VERSION}.\n\n'
         f"Optimizer, data, tokenizer and learning rate are those of the recipe that it changes.\n"
@@ -472,7 +484,8 @@ def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
     strategy = plan.strategy
     notes = [
         f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version.",
-        "Optimizer, learning rate, data and tokenizer are those of the recipe that it changes: look at them.",
+        f"Optimizer, learning rate, data and tokenizer are those of {flavor[1] if flavor else 'your recipe'}: look at "
+        "them.",
         checkpoints(plan),
     ]
     if flavor is None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
-from unittest import mock
 
 import pytest
 
 from costmodel import catalog
 from costmodel.parameters import parameters
 from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
-from planner.export.torchtitan import FLAVORS
+from planner import estimate, load
+from planner.export.torchtitan import FLAVORS, to_torchtitan
 from planner.plan import Plan
 from tests.builders_plan import random_exports
 
@@ -59,7 +60,8 @@ class Kernels(ModuleType):
 @pytest.fixture(scope="module", autouse=True)
 def _torchtitan():
     kernels = "torchtitan.distributed.minimal_async_ep.kernels"
-    with mock.patch.dict(sys.modules, {kernels: Kernels(kernels)}):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, kernels, Kernels(kernels))
         yield
 
 
@@ -67,23 +69,19 @@ def _torchtitan():
 def folder(tmp_path, monkeypatch):
     """Where recipes are imported from."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "your_recipes", ModuleType("your_recipes"))
     return tmp_path
 
 
-def a_base(plan: Plan) -> ModuleType:
+def your_model(plan: Plan):
     """The recipe that a user would bring: a model with the sizes of the plan's."""
     from torchtitan.models.llama3.config_registry import llama3_debugmodel
 
-    def your_model():
-        config = llama3_debugmodel()
-        model, spec = plan.facts.model, config.model_spec
-        sizes = {"dim": model.hidden_size, "vocab_size": model.vocab_size}
-        layers = spec.model.layers[:1] * model.num_layers
-        return replace(config, model_spec=replace(spec, model=replace(spec.model, layers=layers, **sizes)))
-
-    module = ModuleType("your_recipes")
-    module.your_model = your_model
-    return module
+    config = llama3_debugmodel()
+    model, spec = plan.facts.model, config.model_spec
+    sizes = {"dim": model.hidden_size, "vocab_size": model.vocab_size}
+    layers = spec.model.layers[:1] * model.num_layers
+    return replace(config, model_spec=replace(spec, model=replace(spec.model, layers=layers, **sizes)))
 
 
 def read(plan: Plan, text: str, folder, name: str):
@@ -93,8 +91,8 @@ def read(plan: Plan, text: str, folder, name: str):
 
     (folder / f"{name}.py").write_text(text, encoding="utf-8")
     importlib.invalidate_caches()
-    with mock.patch.dict(sys.modules, {"your_recipes": a_base(plan)}):
-        config = ConfigManager().parse_args(["--module", name, "--config", "recipe"])
+    sys.modules["your_recipes"].your_model = partial(your_model, plan)
+    config = ConfigManager().parse_args(["--module", name, "--config", "recipe"])
     strategy = plan.strategy
     ParallelDims.from_config(config.parallelism, strategy.tp * strategy.cp * strategy.pp * strategy.dp)
     return config
@@ -173,6 +171,29 @@ def test_torchtitan_refuses_cuda_graphs_in_a_pipeline(folder):
 
     with pytest.raises(ValueError, match="CUDA graphs"):
         read(plan, text.replace("disable_cuda_graphs=True", "disable_cuda_graphs=False"), folder, "with_graphs")
+
+
+@pytest.mark.parametrize("name", FLAVORS)
+@pytest.mark.parametrize("degrees", [{"tp": 2, "cp": 2, "ep": 1}, {"pp": 2, "vpp": 2, "pp_overlap": True}])
+def test_torchtitans_own_models_take_the_recipes(degrees, name, folder):
+    """The checks that a model makes of its configuration when the trainer is built."""
+    experts = "b-a" in name or name.startswith("gpt-oss")
+    if "pp" in degrees:
+        given = {**degrees, "sharding": "optimizer", "mbs": 1}
+    else:
+        given = {**degrees, "etp": 2 if experts else 1, "sharding": "weights", "dp_overlap": True, "mbs": 1}
+    job = {
+        "model": name,
+        "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
+        "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11},
+    }
+    plan = estimate(load(job), given).plan
+    (text,) = to_torchtitan(plan).files.values()
+
+    config = read(plan, text, folder, f"flavor_{name}_{plan.strategy.pp}".replace("-", "_").replace(".", "_"))
+    config.model_spec.model.update_from_config(config=config)
+
+    assert len(config.model_spec.model.layers) == plan.facts.model.num_layers
 
 
 @pytest.mark.parametrize("name", FLAVORS)

@@ -177,6 +177,7 @@ def test_torchtitan_knows_its_own_models():
     ("changes", "names"),
     [
         ({"sharding": "optimizer"}, ["sharding"]),
+        ({"tp": 16, "dp": 1, "mbs": 1, "sharding": "none", "dp_overlap": False}, ["tp"]),
         ({"sharding": "none", "cp": 2, "dp": 8}, ["sharding"]),
         ({"dp_overlap": False}, ["dp_overlap"]),
         ({"recompute": "core_attention"}, ["recompute"]),
@@ -195,6 +196,13 @@ def test_torchtitan_refuses_by_name(changes, names):
     given = changes if "pp" in changes else {**FLAT, **changes}
 
     assert refused(to_torchtitan, a_plan(given)) == names
+
+
+def test_torchtitan_refuses_tied_embeddings_in_a_pipeline():
+    """They would be on two ranks."""
+    tied = {**CONFIG, "intermediate_size": 14336, "tie_word_embeddings": True}
+
+    assert refused(to_torchtitan, a_plan(PIPELINE, model=tied)) == ["pp"]
 
 
 def test_torchtitan_refuses_stages_that_recompute_differently():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
@@ -50,6 +51,9 @@ Say: TypeAlias = Callable[[Plan], Entries | Refusal]
 
 EVERY_FIELD = frozenset(one.name for one in fields(Strategy))
 """What a target must have an answer for."""
+
+NO_NAME = re.compile(r"[^\w .,:+()-]")
+"""What could end a comment or a text."""
 
 HINT = "Plan again with search.pin, search.allow or search.forbid keeping to what it can."
 
@@ -153,6 +157,6 @@ def checkpoints(plan: Plan) -> str:
 
 
 def subject(plan: Plan) -> str:
-    """What a plan is for, in a line."""
-    devices, device = num_devices(plan.strategy), plan.cluster.device.name
-    return f"{plan.facts.model.name} on {devices:,} x {device}, {plan.step_seconds:.3f} s per step as predicted"
+    """What a plan is for, in a line that any file can have as a comment, whatever the names are."""
+    model, device = (NO_NAME.sub("?", name) for name in (plan.facts.model.name, plan.cluster.device.name))
+    return f"{model} on {num_devices(plan.strategy):,} x {device}, {plan.step_seconds:.3f} s per step as predicted"

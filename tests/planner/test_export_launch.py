@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from costmodel.errors import SpecError
 from planner import estimate, load
 from planner.export.launch import LAUNCHERS, launched
 from planner.export.target import Export
+from planner.export.torchtitan import to_torchtitan
 from planner.plan import Plan
 
 JOB = {
@@ -30,6 +32,11 @@ def a_plan(num_devices: int = 16, device: str = "h100-80gb-sxm") -> Plan:
     cluster = {"device": device, "num_devices": num_devices}
     training = {**JOB["training"], "global_batch_size": max(64, num_devices)}
     return estimate(load({**JOB, "cluster": cluster, "training": training}), {}).plan
+
+
+def a_sharded_plan() -> Plan:
+    """One that torchtitan can express."""
+    return estimate(load(JOB), {"sharding": "weights", "dp_overlap": True}).plan
 
 
 def an_export(target: str = "Megatron-LM") -> Export:
@@ -173,6 +180,23 @@ def test_names_are_what_kubernetes_takes(name, expected):
     named = replace(plan, facts=replace(plan.facts, model=replace(plan.facts.model, name=name)))
 
     assert yaml.safe_load(file_of("kubernetes", named))["metadata"] == {"name": expected}
+
+
+def test_no_name_ends_a_comment():
+    """A model may be called anything; a script runs nothing of it."""
+    plan = a_plan()
+    name = 'x\ntouch here\n"""; touch here'
+    named = replace(plan, facts=replace(plan.facts, model=replace(plan.facts.model, name=name)))
+
+    for launcher in LAUNCHERS:
+        assert "touch here" not in [line.strip() for line in file_of(launcher, named).splitlines()]
+    assert recipe_docstring(named).count("touch here") == 2
+
+
+def recipe_docstring(plan: Plan) -> str:
+    """The text at the beginning of the recipe, which Python reads as one."""
+    (text,) = to_torchtitan(replace(plan, estimate=a_sharded_plan().estimate)).files.values()
+    return ast.get_docstring(ast.parse(text)) or ""
 
 
 def test_what_is_left_to_do_is_listed():

@@ -18,15 +18,25 @@ if TYPE_CHECKING:
     from planner.compare import Comparison, compare
     from planner.elastic import PlansBySize, SizedPlan, plan_for_sizes
     from planner.explain import Explanation, explain
+    from planner.export import export
+    from planner.export.accelerate import to_accelerate
+    from planner.export.deepspeed import to_deepspeed
+    from planner.export.launch import launched
+    from planner.export.megatron_bridge import to_megatron_bridge
     from planner.export.megatron_import import Imported, from_megatron_lm
+    from planner.export.megatron_lm import to_megatron_lm
+    from planner.export.target import Export
+    from planner.export.torchtitan import to_torchtitan
     from planner.plan import EstimateReport, Plan, PlanReport, estimate, plan
     from planner.problem import Problem, load
+    from planner.recorded import read_plan
     from planner.report import render
 
 __all__ = [
     "Comparison",
     "EstimateReport",
     "Explanation",
+    "Export",
     "Imported",
     "JobResult",
     "Plan",
@@ -39,12 +49,20 @@ __all__ = [
     "compare",
     "estimate",
     "explain",
+    "export",
     "from_megatron_lm",
+    "launched",
     "load",
     "plan",
     "plan_for_sizes",
     "plan_many",
+    "read_plan",
     "render",
+    "to_accelerate",
+    "to_deepspeed",
+    "to_megatron_bridge",
+    "to_megatron_lm",
+    "to_torchtitan",
 ]
 
 _HOMES = {
@@ -53,6 +71,7 @@ _HOMES = {
     "Explanation": "planner.explain",
     "Imported": "planner.export.megatron_import",
     "JobResult": "planner.batch.answer",
+    "Export": "planner.export.target",
     "Plan": "planner.plan",
     "PlanReport": "planner.plan",
     "PlanningError": "costmodel.errors",
@@ -68,7 +87,15 @@ _HOMES = {
     "plan": "planner.plan",
     "plan_for_sizes": "planner.elastic",
     "plan_many": "planner.batch.run",
+    "export": "planner.export",
+    "launched": "planner.export.launch",
+    "read_plan": "planner.recorded",
     "render": "planner.report",
+    "to_accelerate": "planner.export.accelerate",
+    "to_deepspeed": "planner.export.deepspeed",
+    "to_megatron_bridge": "planner.export.megatron_bridge",
+    "to_megatron_lm": "planner.export.megatron_lm",
+    "to_torchtitan": "planner.export.torchtitan",
 }
 """Where each public name is defined."""
 

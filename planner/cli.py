@@ -47,6 +47,11 @@ COMPARISON_EXIT_CODES = """exit codes:
 EXIT_ROWS_REFUSED = 1
 EXIT_UNFIT = 4
 
+EXPORT_TARGETS = ("megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate")
+LAUNCHERS = ("torchrun", "slurm", "kubernetes")
+MAX_DRIFT_FRACTION = 0.01
+"""A recorded step that this version of the planner predicts more differently is worth a warning."""
+
 REPORT_FORMATS = ("table", "json", "csv", "markdown", "html")
 TEXT_FORMATS = ("table", "json")
 EXPLANATION_FORMATS = ("table", "json", "markdown")
@@ -122,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(commands)
     _add_compare(commands)
     _add_import(commands)
+    _add_export(commands)
     _add_model(commands)
     _add_catalog(commands)
     _add_calibrate(commands)
@@ -220,6 +226,23 @@ def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--force", action="store_true", help="overwrite the output file")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
     parser.set_defaults(run=_run_import)
+
+
+def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "export",
+        help="a plan of a JSON report as the flags and files that start it",
+        description="Writes a plan of a JSON report (planner plan JOB.yaml --format json -o plan.json) as the "
+        "configuration of a training framework. What the framework cannot express is refused by name with the reason. "
+        "Without -o the main file goes to stdout (with --launch: the launch file), what one should know to stderr.",
+    )
+    parser.add_argument("plan", metavar="PLAN.json", type=Path, help="the report")
+    parser.add_argument("--target", metavar="NAME", required=True, help=", ".join(EXPORT_TARGETS))
+    parser.add_argument("--number", metavar="N", default="1", help="which plan of the report, from 1 (default: 1)")
+    parser.add_argument("--launch", metavar="HOW", help=f"also what starts it: {', '.join(LAUNCHERS)}")
+    parser.add_argument("--force", action="store_true", help="overwrite files in the folder")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="write all files to a folder")
+    parser.set_defaults(run=_run_export)
 
 
 def _add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -370,6 +393,38 @@ def _run_import(arguments: argparse.Namespace) -> int:
         imported = from_megatron_lm(read_text(arguments.arguments), arguments.assignments)
     _write(imported.text, arguments.output)
     return 0
+
+
+def _run_export(arguments: argparse.Namespace) -> int:
+    with _progress(f"exporting {arguments.plan}"):
+        from planner.export import export
+        from planner.export.folder import write_files
+        from planner.export.launch import launched
+        from planner.recorded import read_plan
+
+        recorded = read_plan(arguments.plan, _whole_number(arguments.number, "--number"))
+        exported = export(recorded.plan, arguments.target)
+        if arguments.launch is not None:
+            exported = launched(recorded.plan, exported, arguments.launch)
+    if abs(recorded.drift_fraction) > MAX_DRIFT_FRACTION:
+        change = f"{recorded.drift_fraction:+.1%}"
+        print(f"planner: this version predicts another step than the report has: {change}.", file=sys.stderr)
+    environment = [f"environment: {name}={value}" for name, value in exported.environment.items()]
+    if arguments.output is None:
+        _write(list(exported.files.values())[0 if arguments.launch is None else -1], None)
+    else:
+        with _file_errors(arguments.output):
+            written = write_files(arguments.output, exported.files, force=arguments.force)
+        _write("\n".join(map(str, written)), None)
+    for line in (*environment, *exported.notes):
+        print(f"planner: {line}", file=sys.stderr)
+    return 0
+
+
+def _whole_number(text: str, where: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise SpecError(where, f"expected a whole number, got {text[:80]!r}.")
+    return int(text)
 
 
 def _run_model(arguments: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.layer import Array, Decisions, LayerParts, layer_parts
 from costmodel.layouts import IN_FULL, PER_RANK, average_rank, contents_of, layout_cost, layout_passes, rank_decisions
-from costmodel.rank import RankBytes, rank_bytes, rank_host_bytes, whole_stages
+from costmodel.rank import rank_bytes, rank_host_bytes, whole_stages
 from costmodel.schedules import Passes
 from costmodel.simulator import Timeline, simulate
 from costmodel.stages import Stages, every_stage
@@ -66,7 +66,7 @@ class RankEstimate:
     microbatch_seconds
         One micro-batch, forward and backward.
     bytes_by_part
-        Peak device memory by what it holds, as :class:`costmodel.rank.RankBytes` names it.
+        Peak device memory by what it holds, as :meth:`costmodel.rank.RankBytes.by_part` names it.
     host_bytes
         Host memory that one of its devices needs.
     """
@@ -349,7 +349,7 @@ def _estimates(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[RankEst
     device = rank_bytes(facts, ranks.decisions, ranks.held)
     host = ranks.each(rank_host_bytes(facts, ranks.decisions, ranks.held))
     whole = whole_stages(ranks.decisions, ranks.held).layers.reshape(strategy.pp, -1)
-    by_part = {field.name: ranks.each(getattr(device, field.name)) for field in fields(RankBytes)}
+    by_part = {name: ranks.each(values) for name, values in device.by_part().items()}
     return tuple(
         RankEstimate(
             rank=rank,

@@ -81,7 +81,9 @@ class RankBytes:
     buffers
         Copies of the embedding, gradients to hand on, and workspaces that the framework keeps.
     runtime
-        Driver, communication library, allocator.
+        Driver and communication library.
+    fragmentation
+        What the allocator holds beyond what is allocated, as a share of that.
     """
 
     weights: Array
@@ -93,11 +95,22 @@ class RankBytes:
     gathered: Array
     buffers: Array
     runtime: Array
+    fragmentation: float
 
     @property
     def total(self) -> Array:
-        """The peak: equation (6)."""
-        return np.asarray(sum((getattr(self, field.name) for field in fields(self)), start=np.float64(0.0)))
+        """The peak: equation (6). What depends on the same decisions is added first: tables are large."""
+        return np.asarray(self.runtime + (1 + self.fragmentation) * self._allocated)
+
+    def by_part(self) -> dict[str, Array]:
+        """The same by what it holds; fragments are a part of the runtime."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "fragmentation"}
+        return {**parts, "runtime": self.runtime + self.fragmentation * self._allocated}
+
+    @property
+    def _allocated(self) -> Array:
+        states = self.weights + self.gradients + self.optimizer + self.gathered
+        return states + (self.activations + self.logits + self.working + self.buffers)
 
 
 def different_ranks(facts: Facts, decisions: Decisions) -> Stages:
@@ -191,7 +204,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     if profile.retention.follows_the_backward_pass:
         microbatch = _kept_of_rank(held, held.layers, np.asarray(kept), layer.input_bytes)
         at_work = _beside_the_waiting(at_work, logits, layer, edge, whole, microbatch)
-    allocated = RankBytes(
+    return RankBytes(
         weights=states(weight_bytes),
         gradients=states(gradient_bytes),
         optimizer=np.where(over_kinds(decisions["optimizer_offload"]), 0.0, states(optimizer_bytes)),
@@ -201,8 +214,8 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
         buffers=_buffer_bytes(profile, edge, whole),
         runtime=ones * profile.runtime_bytes,
+        fragmentation=profile.retention.fragmentation,
     )
-    return _with_fragments(allocated, profile)
 
 
 def least_rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
@@ -302,15 +315,6 @@ def _kept_of_rank(held: Stages, layers: Array, kept: Array, layer_input: Array) 
     """What a rank's layers keep of one micro-batch; layers that are recomputed in full keep their input alone."""
     whole = _over_layers(layers, kept)
     return whole + _over_layers(held.full_layers, layer_input - kept) if held.full_layers.any() else whole
-
-
-def _with_fragments(allocated: RankBytes, profile: Profile) -> RankBytes:
-    """What the allocator holds beyond what is allocated, as a part of the runtime."""
-    share = profile.retention.fragmentation
-    if not share:
-        return allocated
-    fragments = share * (allocated.total - allocated.runtime)
-    return replace(allocated, runtime=allocated.runtime + fragments)
 
 
 def _beside_the_waiting(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -240,6 +240,12 @@ class Layer:
         return tuple(block for block in (self.attention, self.feed_forward) if block is not None)
 
 
+def _each_once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Equal layers as one object: they take long to hash, and :attr:`Model.kinds` is asked often."""
+    known: dict[Layer, Layer] = {}
+    return tuple(known.setdefault(layer, layer) for layer in layers)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Model:
     """
@@ -270,7 +276,7 @@ class Model:
     name: str
     hidden_size: Count
     vocab_size: Count
-    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=4096)]
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=4096), AfterValidator(_each_once)]
     source: str = "job file"
     family: str = "inline"
     tied_embeddings: bool = False
@@ -287,7 +293,8 @@ class Model:
     @property
     def kinds(self) -> tuple[Layer, ...]:
         """The different layers, in order of first appearance; MTP blocks included."""
-        return tuple(dict.fromkeys((*self.layers, *self.mtp_layers)))
+        objects = {id(layer): layer for layer in (*self.layers, *self.mtp_layers)}
+        return tuple(dict.fromkeys(objects.values()))
 
 
 # --- hardware ----------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ from costmodel.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary
 from costmodel.simulator import span_seconds
 from costmodel.spec import Cluster, Model, Workload
 from costmodel.stages import Stages, virtual_stage_layers
-from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import OVERLAPS, Recompute, Schedule, Sharding, Vocabulary
 from costmodel.tables import Facts, lookup, microbatches
 
 PARAMETER_TENSORS = 9
@@ -133,12 +133,8 @@ def step_and_bubble_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     ranks = rank_seconds(facts, decisions, held, parts.total)
     waiting = waiting_seconds(facts, decisions, held, parts, ranks)
     ending = dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held)
-    seconds = np.asarray(
-        pipeline_seconds(facts, decisions, held, parts, ranks, waiting)
-        + pp_seconds(facts, decisions, held)
-        + ending.max(axis=-1)
-        + facts.cluster.device.profile.step_seconds
-    )
+    beside = pp_seconds(facts, decisions, held) + facts.cluster.device.profile.step_seconds
+    seconds = np.asarray(pipeline_seconds(facts, decisions, held, parts, ranks, waiting) + beside + ending.max(axis=-1))
     return seconds, waiting
 
 
@@ -681,20 +677,31 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     return ideal_seconds(facts, ideal, held, slowest, all_ranks_seconds(facts, ideal, held, layer))
 
 
-def mode_lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
+def least_cost(facts: Facts, decisions: Decisions) -> Cost:
     """
-    A step time that no choice of overlaps undercuts: :func:`lower_bound_seconds` with the other features as they are.
+    Step time and memory that no choice of overlaps undercuts.
 
     Parameters
     ----------
     facts
         Model, cluster, workload.
     decisions
-        All but the overlaps, which are ignored.
+        All but the overlaps, which are ignored; with more of them memory grows.
     """
+    held, lightest = different_ranks(facts, decisions), {**decisions, **dict.fromkeys(OVERLAPS, np.False_)}
+    return Cost(
+        step_seconds=_without_overlaps(facts, decisions, held),
+        bubble_seconds=np.zeros(()),
+        device_bytes=rank_bytes(facts, lightest, held).total.max(axis=-1),
+        host_bytes=rank_host_bytes(facts, lightest, held).max(axis=-1),
+    )
+
+
+def _without_overlaps(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """:func:`lower_bound_seconds` with the features as they are but for the overlaps."""
     choices = np.array(list(product([False, True], repeat=len(LAYER_OVERLAPS)))).T
     overlaps = {name: _leading(each, decisions) for name, each in zip(LAYER_OVERLAPS, choices, strict=True)}
-    layer, held = layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0), different_ranks(facts, decisions)
+    layer = layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0)
     slowest = rank_seconds(facts, decisions, held, layer).max(axis=-1)
     every = all_ranks_seconds(facts, decisions, held, layer)
     return _least_seconds(facts, decisions, held, slowest, every, update_seconds(facts, decisions, held).max(axis=-1))
@@ -710,12 +717,13 @@ def ideal_layer_seconds(facts: Facts, ideal: Decisions) -> Array:
 
 
 def ideal_seconds(facts: Facts, ideal: Decisions, held: Stages, slowest: Array, every: Array) -> Array:
-    """The bound of a step whose slowest rank and all of whose ranks take given seconds per micro-batch at least."""
-    states = {
-        "sharding": _leading([Sharding.NONE, Sharding.OPTIMIZER, Sharding.WEIGHTS], ideal),
-        "optimizer_offload": _leading([False, True], ideal)[:, None],
-    }
-    update = update_seconds(facts, {**ideal, **states}, held).max(axis=-1).min(axis=(0, 1))
+    """
+    The bound of a step whose slowest rank and all of whose ranks take given seconds per micro-batch at least.
+
+    The further states are sharded, the less each rank has to update.
+    """
+    states = {"sharding": Sharding.WEIGHTS, "optimizer_offload": _leading([False, True], ideal)}
+    update = update_seconds(facts, {**ideal, **states}, held).max(axis=-1).min(axis=0)
     return _least_seconds(facts, ideal, held, slowest, every, update)
 
 

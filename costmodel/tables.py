@@ -140,11 +140,17 @@ class _Table:
 
     def find(self, columns: Sequence[NDArray[Any]]) -> NDArray[np.int64] | None:
         """Where combinations stand, None if one of them is not in the table."""
-        if any(column.max(initial=0) >= radix for column, radix in zip(columns, self.radices, strict=True)):
+        if any(
+            _LARGEST(column, axis=None, initial=0) >= most for column, most in zip(columns, self.radices, strict=True)
+        ):
             return None
         keys = _keys(columns, self.radices)
         position = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return position if (self.keys[position] == keys).all() else None
+
+
+_LARGEST = np.maximum.reduce
+"""Of small arrays in half the time of their method."""
 
 
 def _keys(columns: Iterable[NDArray[Any]], radices: Iterable[int]) -> Any:

@@ -62,7 +62,6 @@ class CostLike(MemoryLike, Protocol):
         """What of it the pipeline waits; asked only where a rule is about it."""
 
 
-BoundFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
 CostFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], CostLike]
 MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
 
@@ -223,8 +222,8 @@ class Tabulator:
         Device memory to leave free.
     cost, memory
         Step time and memory of strategies; the memory alone.
-    mode_bound
-        A bound of the step time whatever the overlaps.
+    least_cost
+        Bounds of both whatever the overlaps.
     """
 
     space: Space
@@ -232,25 +231,23 @@ class Tabulator:
     headroom_bytes: float
     cost: CostFunction
     memory: MemoryFunction
-    mode_bound: BoundFunction
+    least_cost: CostFunction
 
     def promising(self, rows: Ints, cuts: Ints) -> tuple[NDArray[np.bool_], Pruned]:
         """
         Which rows may have a strategy that fits and is at most ``cuts`` ticks long, by their modes alone.
 
-        Overlaps, most of the features' combinations, are left open: with the fewest of them memory is least, and the
-        bound of the time holds for all of them.
+        Overlaps, most of the features' combinations, are left open.
         """
         box = self.space.box(rows)
         few = box.features | {name: box.features[name].min(keepdims=True) for name in OVERLAPS}
         decisions = spread(box.degrees, few)
-        memory = self.memory(self.space.facts, decisions)
-        least = Memory(
-            device_bytes=memory.device_bytes * (1 - BOUND_NOISE), host_bytes=memory.host_bytes * (1 - BOUND_NOISE)
+        least = self.least_cost(self.space.facts, decisions)
+        memory = Memory(
+            device_bytes=least.device_bytes * (1 - BOUND_NOISE), host_bytes=least.host_bytes * (1 - BOUND_NOISE)
         )
-        fit = fits(self.space.facts, self.space.rules, least, self.headroom_bytes)
-        seconds = np.asarray(self.mode_bound(self.space.facts, decisions))
-        within = seconds_to_floor_ticks(seconds) <= cuts.reshape(-1, *(1,) * len(few))
+        fit = fits(self.space.facts, self.space.rules, memory, self.headroom_bytes)
+        within = seconds_to_floor_ticks(np.asarray(least.step_seconds)) <= cuts.reshape(-1, *(1,) * len(few))
         fast, fitting = (
             np.broadcast_to(some, (len(rows), *(len(values) for values in few.values())))
             for some in (within, within & fit.device & fit.host)

@@ -416,7 +416,7 @@ def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | N
         headroom_bytes=problem.search.memory_headroom_bytes,
         cost=step.cost,
         memory=memory_alone,
-        mode_bound=step.mode_lower_bound_seconds,
+        least_cost=step.least_cost,
     )
     best: tuple[int, int] | None = None
     values: dict[str, int] = {}

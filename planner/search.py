@@ -17,9 +17,10 @@ are facts of the job, and with them given its total time grows with its step tim
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +43,8 @@ from constraints.verdict import violated
 from costmodel import step
 from costmodel.layouts import layout_cost
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
+from costmodel.tables import Facts
 from planner.candidates import (
-    BoundFunction,
     CostFunction,
     CostLike,
     Ints,
@@ -86,6 +87,8 @@ ROUNDING_BOUND_SECONDS = TICK_SECONDS
 
 FLOAT_NOISE = 1e-12
 """Relative difference between a table and a scalar that sum the same terms in another order."""
+
+BoundFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
 
 
 class Status(StrEnum):
@@ -189,7 +192,7 @@ def search(
     *,
     cost: CostFunction = step.cost,
     lower_bound: BoundFunction = step.lower_bound_seconds,
-    mode_bound: BoundFunction = step.mode_lower_bound_seconds,
+    least_cost: CostFunction = step.least_cost,
     memory: MemoryFunction = memory_alone,
 ) -> Outcome:
     """
@@ -199,11 +202,11 @@ def search(
     ----------
     problem
         What to plan.
-    cost, lower_bound, mode_bound, memory
-        Step time and memory of strategies; a bound of the step time from the degrees alone, and one whatever the
-        overlaps; the memory alone.
+    cost, lower_bound, least_cost, memory
+        Step time and memory of strategies; a bound of the step time from the degrees alone, bounds of time and memory
+        whatever the overlaps; the memory alone.
     """
-    return _Search(problem, cost, lower_bound, mode_bound, memory).run()
+    return _Search(problem, cost, lower_bound, least_cost, memory).run()
 
 
 # --- what is known so far ----------------------------------------------------------------------------------
@@ -273,7 +276,7 @@ class _Search:
         problem: Problem,
         cost: CostFunction,
         lower_bound: BoundFunction,
-        mode_bound: BoundFunction,
+        least_cost: CostFunction,
         memory: MemoryFunction,
     ) -> None:
         self.started = time.perf_counter()
@@ -287,7 +290,7 @@ class _Search:
             headroom_bytes=problem.search.memory_headroom_bytes,
             cost=cost,
             memory=memory,
-            mode_bound=mode_bound,
+            least_cost=least_cost,
         )
         self.board = _Board(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
@@ -498,7 +501,7 @@ class _Search:
             self.problem.search, max_bubble_fraction=None, time_limit_seconds=max(self.seconds_left, SHORTEST_SECONDS)
         )
         untimed = replace(self.problem, search=limits, top=1)
-        formulas = (self.tabulator.cost, self.lower_bound, self.tabulator.mode_bound, self.memory)
+        formulas = (self.tabulator.cost, self.lower_bound, self.tabulator.least_cost, self.memory)
         without = _Search(untimed, *formulas).run()
         texts = tuple(sentence(rule) for rule in self.space.rules.timed)
         if not without.strategies:
@@ -574,11 +577,11 @@ def _status(found: bool, finished: bool) -> Status:
 
 def _bounds(space: Space, lower_bound: BoundFunction, has_time: Callable[[], bool]) -> Ints:
     """Lower bound of each row in ticks, rounded down; 0 for those that time leaves none for."""
-    bounds = np.zeros(space.num_rows, dtype=np.int64)
-    for start in range(0, space.num_rows, BOUND_ROWS):
-        if start and not has_time():
+    bounds, num_parts = np.zeros(space.num_rows, dtype=np.int64), -(-space.num_rows // BOUND_ROWS)
+    for part in range(num_parts):
+        if part and not has_time():
             break
-        some = slice(start, start + BOUND_ROWS)
+        some = slice(part, None, num_parts)  # from everywhere: the first part makes the tables of nearly all rows
         seconds = np.asarray(lower_bound(space.facts, space.degrees(some)), dtype=np.float64)
         bounds[some] = seconds_to_floor_ticks(np.nan_to_num(seconds, nan=0.0, posinf=np.inf))
     return bounds

@@ -43,9 +43,14 @@ def nothing_is_known(facts, decisions):
     return np.zeros(np.shape(decisions["tp"]))
 
 
+def nothing_is_needed(facts, decisions):
+    """The loosest bounds of a cost."""
+    return MadeUp(step_seconds=np.float64(0), device_bytes=np.float64(0), host_bytes=np.float64(0))
+
+
 def searched(problem, cost):
     """A search with a made-up cost."""
-    return search(problem, cost=cost, lower_bound=nothing_is_known, mode_bound=nothing_is_known, memory=cost)
+    return search(problem, cost=cost, lower_bound=nothing_is_known, least_cost=nothing_is_needed, memory=cost)
 
 
 def test_an_optimal_outcome_carries_its_proof():
@@ -81,12 +86,7 @@ def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
     problem = replace(a_problem(a_moe_model(num_layers=8), num_devices=64, device=device, top=10), variants=variants)
 
     with_modes = search(problem, lower_bound=nothing_is_known)
-    without = search(
-        problem,
-        lower_bound=nothing_is_known,
-        mode_bound=nothing_is_known,
-        memory=lambda facts, decisions: MadeUp(step_seconds=0.0, device_bytes=np.float64(0), host_bytes=np.float64(0)),
-    )
+    without = search(problem, lower_bound=nothing_is_known, least_cost=nothing_is_needed)
 
     assert with_modes.strategies == without.strategies
     assert with_modes.effort.pruned.bounded > with_modes.effort.size / 2
@@ -461,7 +461,7 @@ def test_a_time_limit_holds_within_a_fifth(clock, limit, variants):
 
     limits = replace(problem.search, time_limit_seconds=limit)
     asked = replace(problem, search=limits, variants=variants)
-    outcome = search(asked, cost=cost, lower_bound=nothing_is_known, mode_bound=nothing_is_known)
+    outcome = search(asked, cost=cost, lower_bound=nothing_is_known, least_cost=nothing_is_needed)
 
     assert outcome.status == Status.FEASIBLE
     assert clock["seconds"] <= 1.2 * limit

@@ -32,9 +32,13 @@ class SpecError(PlanningError):
         super().__init__(f"{message} {hint}" if hint else message)
 
 
+MOST_LISTED = 100
+"""Names that a hint lists at most."""
+
+
 def did_you_mean(seen: object, known: Iterable[str]) -> str:
     """
-    A hint that names the nearest known word, or else all of them.
+    A hint that names the nearest known word, or else all of them where a reader can take them in.
 
     >>> did_you_mean("hiden_size", ["hidden_size", "num_heads"])
     "Did you mean 'hidden_size'?"
@@ -43,4 +47,4 @@ def did_you_mean(seen: object, known: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(str(seen)[:80], names, n=1)
     if nearest:
         return f"Did you mean '{nearest[0]}'?"
-    return f"Known: {', '.join(names)}." if names else ""
+    return f"Known: {', '.join(names)}." if 0 < len(names) <= MOST_LISTED else ""

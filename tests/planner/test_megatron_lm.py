@@ -211,17 +211,17 @@ def test_every_field_is_said_or_refused():
 @pytest.mark.parametrize(
     ("decisions", "message"),
     [
-        ({"pp": 4, "schedule": Schedule.ZB_H1}, "strategy.schedule: Megatron-LM cannot express this plan. schedule:"),
-        ({"pp": 4, "vocabulary": Vocabulary.VOCAB_1}, "vocabulary: vocab_1 has slices"),
-        ({"recompute": Recompute.of("every_other_matmul")}, "recompute: every_other_matmul is torchtitan's"),
+        ({"pp": 4, "schedule": Schedule.ZB_H1}, "Megatron-LM cannot express this plan:\n  - schedule = zb_h1: "),
+        ({"pp": 4, "vocabulary": Vocabulary.VOCAB_1}, "vocabulary = vocab_1: vocab_1 has slices"),
+        ({"recompute": Recompute.of("every_other_matmul")}, "recompute = every_other_matmul: every_other"),
         ({"recompute": Recompute.SELECTIVE}, "modules that Megatron-LM names and the model has"),
-        ({"cp": 2}, "cp_overlap: the ring's sends always run"),
-        ({"pp": 4, "pp_overlap": True}, "pp_overlap: megatron/training/arguments.py switches it off"),
-        ({"sharding": Sharding.NONE, "dp_overlap": True}, "dp_overlap: --overlap-param-gather needs"),
-        ({"sharding": Sharding.WEIGHTS}, "dp_overlap: Megatron-FSDP always overlaps"),
+        ({"cp": 2}, "cp_overlap = false: the ring's sends always run"),
+        ({"pp": 4, "pp_overlap": True}, "pp_overlap = true: megatron/training/arguments.py switches it off"),
+        ({"sharding": Sharding.NONE, "dp_overlap": True}, "dp_overlap = true: --overlap-param-gather needs"),
+        ({"sharding": Sharding.WEIGHTS}, "dp_overlap = false: Megatron-FSDP always overlaps"),
         ({"pp": 4, "activation_offload": True}, "cannot run this plan, which breaks: In a pipeline"),
         ({"tp": 3, "dp": 5}, "Each tensor-parallel rank owns"),
-        ({"pp": 4, "schedule": Schedule.GPIPE, "cp": 2}, "cp_overlap: "),
+        ({"pp": 4, "schedule": Schedule.GPIPE, "cp": 2}, "\n  - cp_overlap = false: "),
     ],
 )  # fmt: skip
 def test_what_no_option_says_is_refused_by_name(decisions, message):
@@ -235,9 +235,12 @@ def test_what_no_option_says_is_refused_by_name(decisions, message):
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ({"recompute": ["full", "none", "none", "none"]}, "layout: recompute differs between pipeline ranks"),
-        ({"full_layers": [2, 1, 2, 2]}, "layout: full_layers differs between pipeline ranks"),
-        ({"activation_offload": [True, False, False, False]}, "layout: activation_offload differs"),
+        (
+            {"recompute": ["full", "none", "none", "none"]},
+            "layout = its own stages: recompute differs between",
+        ),
+        ({"full_layers": [2, 1, 2, 2]}, "layout = its own stages: full_layers differs between pipeline ranks"),
+        ({"activation_offload": [True, False, False, False]}, "layout = its own stages: activation_offload differs"),
     ],
 )
 def test_ranks_of_their_own_are_refused(layout, message):

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.axes import added, largest
 from costmodel.footprint import EdgeFootprint, LayerFootprint, edge_footprint, layer_footprint
 from costmodel.groups import Group, dense_data_group, expert_data_group, sharding_group
 from costmodel.layer import Array, Decisions, over_kinds
@@ -194,7 +195,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     )
     if held.full_layers.any():
         in_full = (held.full_layers > 0) * layer.saved_bytes[..., None, :]
-        working = np.maximum(working, in_full.max(axis=-1))
+        working = np.maximum(working, largest(in_full))
     largest_layer = np.maximum(
         _largest(layer.dense_parameters + layer.expert_parameters),
         np.maximum(whole.first * over_kinds(edge.embedding_parameters), whole.last * over_kinds(edge.head_parameters)),
@@ -341,7 +342,7 @@ def _buffer_bytes(profile: Profile, edge: EdgeFootprint, held: Stages) -> Array:
 
 def _over_layers(layers: Array, per_kind: Array) -> Array:
     """The sum over layers of a quantity per kind of layer, shape (..., U)."""
-    return np.asarray((layers * per_kind[..., None, :]).sum(axis=-1))
+    return np.asarray(added(layers * per_kind[..., None, :]))
 
 
 def _largest(per_kind: Array) -> Array:

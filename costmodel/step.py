@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.axes import added, largest
 from costmodel.collectives import collective_seconds
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.groups import Group, layer_group, pipeline_group
@@ -99,8 +100,8 @@ def cost(facts: Facts, decisions: Decisions) -> Cost:
     return Cost(
         step_seconds=seconds,
         bubble_seconds=bubble,
-        device_bytes=rank_bytes(facts, decisions, held).total.max(axis=-1),
-        host_bytes=rank_host_bytes(facts, decisions, held).max(axis=-1),
+        device_bytes=largest(rank_bytes(facts, decisions, held).total),
+        host_bytes=largest(rank_host_bytes(facts, decisions, held)),
     )
 
 
@@ -133,8 +134,8 @@ def step_and_bubble_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     ranks = rank_seconds(facts, decisions, held, parts.total)
     waiting = waiting_seconds(facts, decisions, held, parts, ranks)
     ending = dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held)
-    beside = pp_seconds(facts, decisions, held) + facts.cluster.device.profile.step_seconds
-    seconds = np.asarray(pipeline_seconds(facts, decisions, held, parts, ranks, waiting) + beside + ending.max(axis=-1))
+    beside = pp_seconds(facts, decisions, held) + facts.cluster.device.profile.step_seconds + largest(ending)
+    seconds = np.asarray(pipeline_seconds(facts, decisions, held, parts, ranks, waiting) + beside)
     return seconds, waiting
 
 
@@ -142,7 +143,7 @@ def pipeline_seconds(
     facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array, waiting: Array
 ) -> Array:
     """Busy time, bubble, and what the pipeline's edges add: (12) without the transfers between ranks."""
-    slowest = ranks.max(axis=-1)
+    slowest = largest(ranks)
     return np.asarray(
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions)) + waiting + ep_edge_seconds(held, parts)
     )
@@ -170,23 +171,23 @@ def rank_seconds(
     edges = held.first * over_kinds(edge.first) + held.last * over_kinds(edge.last)
     edges = edges + over_kinds(lookup(slices_seconds, facts, decisions))
     always = facts.cluster.device.profile.microbatch_seconds
-    layers = (held.layers * layer[..., None, :]).sum(axis=-1)
+    layers = added(held.layers * layer[..., None, :])
     if full_layer is not None:
-        layers = layers + (held.full_layers * (full_layer - layer)[..., None, :]).sum(axis=-1)
+        layers = layers + added(held.full_layers * (full_layer - layer)[..., None, :])
     return np.asarray(layers + edges + always)
 
 
 def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array) -> Array:
     """One micro-batch on all ranks together: the whole model once, shape (...)."""
     edge = lookup(edge_seconds, facts, decisions)
-    layers = (held.all_layers * layer).sum(axis=-1)
+    layers = added(held.all_layers * layer)
     of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.profile.microbatch_seconds
     return np.asarray(layers + edge.first + edge.last + np.asarray(decisions["pp"]) * of_each_rank)
 
 
 def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Array:
     """Time in which the slowest rank waits for others: the schedule's idle time, delays of a vocabulary in slices."""
-    slowest = ranks.max(axis=-1)
+    slowest = largest(ranks)
     if np.isin(decisions["schedule"], WHOLE_BACKWARD).all():
         every = all_ranks_seconds(facts, decisions, held, parts.total)
         idle = bubble_seconds(slowest, every, vpp=decisions["vpp"])
@@ -210,19 +211,19 @@ def slowest_passes(facts: Facts, decisions: Decisions, held: Stages, parts: Laye
 
     def of_slowest(layer: Array, first: Array | float, last: Array | float) -> Array:
         edges = held.first * over_kinds(first) + held.last * over_kinds(last)
-        seconds = np.asarray((held.layers * layer[..., None, :]).sum(axis=-1) + edges)
+        seconds = np.asarray(added(held.layers * layer[..., None, :]) + edges)
         return np.take_along_axis(np.broadcast_to(seconds, ranks.shape), slowest, axis=-1)[..., 0]
 
     forward = of_slowest(parts.forward, edge.first_forward, edge.last_forward)
     weight = of_slowest(parts.weight, 0.0, edge.last_weight)
-    return Passes(forward=forward, backward=ranks.max(axis=-1) - forward - weight, weight=weight)
+    return Passes(forward=forward, backward=largest(ranks) - forward - weight, weight=weight)
 
 
 def all_passes(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts) -> Passes:
     """The passes of all ranks together: the whole model once."""
     edge = lookup(edge_seconds, facts, decisions)
-    forward = (held.all_layers * parts.forward).sum(axis=-1) + edge.first_forward + edge.last_forward
-    weight = (held.all_layers * parts.weight).sum(axis=-1) + edge.last_weight
+    forward = added(held.all_layers * parts.forward) + edge.first_forward + edge.last_forward
+    weight = added(held.all_layers * parts.weight) + edge.last_weight
     every = all_ranks_seconds(facts, decisions, held, parts.total)
     return Passes(forward=forward, backward=every - forward - weight, weight=weight)
 
@@ -324,7 +325,7 @@ def ep_edge_seconds(held: Stages, parts: LayerParts) -> Array:
     Each passes all chunks once, so that the whole model's all-to-alls are exposed once (MoFa, Table 8: the EP column
     depends on neither the number of micro-batches nor of ranks).
     """
-    return np.asarray((held.all_layers * parts.ep_edges).sum(axis=-1))
+    return np.asarray(added(held.all_layers * parts.ep_edges))
 
 
 def hop_seconds(
@@ -413,7 +414,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     hop = lookup(hop_seconds, facts, decisions)
     seconds = lookup(layer_seconds, facts, decisions)
     num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
-    chunk = (held.all_layers * seconds.forward).sum(axis=-1) / num_chunks
+    chunk = added(held.all_layers * seconds.forward) / num_chunks
     hidden = exposed_beside_seconds(
         hop,
         chunk,
@@ -467,7 +468,7 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     )
     sharers = sharing_groups(facts, decisions)
     if profile.weight_sync == "broadcast":
-        tensors = PARAMETER_TENSORS * (held.layers.sum(axis=-1) + held.first + held.last)
+        tensors = PARAMETER_TENSORS * (added(held.layers) + held.first + held.last)
         send_back = partial(broadcast_seconds, num_tensors=tensors)
         gather = _over_data_groups(cluster, sharers, parameters, send_back, precision.parameter_gather_bytes)
     else:
@@ -572,10 +573,10 @@ def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[A
     recompute = over_kinds(decisions["recompute"])
     modules = over_modules(seconds.module_forward, recompute=recompute)
     again = np.where(recompute == int(Recompute.FULL), seconds.forward, modules)
-    forward = (held.layers * seconds.forward[..., None, :]).sum(axis=-1)
-    backward = (held.layers * (seconds.backward + again)[..., None, :]).sum(axis=-1)
+    forward = added(held.layers * seconds.forward[..., None, :])
+    backward = added(held.layers * (seconds.backward + again)[..., None, :])
     if held.full_layers.any():
-        backward = backward + (held.full_layers * (seconds.forward - again)[..., None, :]).sum(axis=-1)
+        backward = backward + added(held.full_layers * (seconds.forward - again)[..., None, :])
     return np.asarray(forward), np.asarray(backward)
 
 
@@ -593,8 +594,8 @@ def _network_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[
     forward = leaves["ep"] * seconds.ep_backward + leaves["cp"] * seconds.cp_forward
     backward = leaves["ep"] * seconds.ep_forward + leaves["cp"] * seconds.cp_backward
     return (
-        np.asarray((held.layers * forward[..., None, :]).sum(axis=-1)),
-        np.asarray((held.layers * backward[..., None, :]).sum(axis=-1)),
+        np.asarray(added(held.layers * forward[..., None, :])),
+        np.asarray(added(held.layers * backward[..., None, :])),
     )
 
 
@@ -607,8 +608,8 @@ def _window_fraction(facts: Facts, decisions: Decisions, held: Stages) -> Array:
 
     .. math:: w = \left[(v - 1) g + 1 - 1/l\right] / v
     """
-    vpp, largest = over_kinds(decisions["vpp"]), held.largest_chunk
-    return np.asarray(((vpp - 1) * over_kinds(decisions["group"]) + 1 - 1 / np.maximum(largest, 1)) / vpp)
+    vpp, chunk = over_kinds(decisions["vpp"]), held.largest_chunk
+    return np.asarray(((vpp - 1) * over_kinds(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
 
 
 def _num_buckets(decisions: Decisions, held: Stages, parameters: RankParameters) -> Array:
@@ -673,7 +674,7 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     ideal = {**decisions, "recompute": Recompute.NONE, "activation_offload": False}
     layer, held = ideal_layer_seconds(facts, ideal), different_ranks(facts, ideal)
-    slowest = rank_seconds(facts, ideal, held, layer).max(axis=-1)
+    slowest = largest(rank_seconds(facts, ideal, held, layer))
     return ideal_seconds(facts, ideal, held, slowest, all_ranks_seconds(facts, ideal, held, layer))
 
 
@@ -692,8 +693,8 @@ def least_cost(facts: Facts, decisions: Decisions) -> Cost:
     return Cost(
         step_seconds=_without_overlaps(facts, decisions, held),
         bubble_seconds=np.zeros(()),
-        device_bytes=rank_bytes(facts, lightest, held).total.max(axis=-1),
-        host_bytes=rank_host_bytes(facts, lightest, held).max(axis=-1),
+        device_bytes=largest(rank_bytes(facts, lightest, held).total),
+        host_bytes=largest(rank_host_bytes(facts, lightest, held)),
     )
 
 
@@ -702,9 +703,9 @@ def _without_overlaps(facts: Facts, decisions: Decisions, held: Stages) -> Array
     choices = np.array(list(product([False, True], repeat=len(LAYER_OVERLAPS)))).T
     overlaps = {name: _leading(each, decisions) for name, each in zip(LAYER_OVERLAPS, choices, strict=True)}
     layer = layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0)
-    slowest = rank_seconds(facts, decisions, held, layer).max(axis=-1)
+    slowest = largest(rank_seconds(facts, decisions, held, layer))
     every = all_ranks_seconds(facts, decisions, held, layer)
-    return _least_seconds(facts, decisions, held, slowest, every, update_seconds(facts, decisions, held).max(axis=-1))
+    return _least_seconds(facts, decisions, held, slowest, every, largest(update_seconds(facts, decisions, held)))
 
 
 def ideal_layer_seconds(facts: Facts, ideal: Decisions) -> Array:
@@ -723,7 +724,7 @@ def ideal_seconds(facts: Facts, ideal: Decisions, held: Stages, slowest: Array, 
     The further states are sharded, the less each rank has to update.
     """
     states = {"sharding": Sharding.WEIGHTS, "optimizer_offload": _leading([False, True], ideal)}
-    update = update_seconds(facts, {**ideal, **states}, held).max(axis=-1).min(axis=0)
+    update = largest(update_seconds(facts, {**ideal, **states}, held)).min(axis=0)
     return _least_seconds(facts, ideal, held, slowest, every, update)
 
 

@@ -1,0 +1,39 @@
+"""Sums and maxima over a short last axis, such as the ranks of a pipeline or the kinds of layers, slice by slice."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SHORT = 32
+"""Entries up to which slices are faster; NumPy's own reduction of two to five entries takes ten times as long."""
+
+
+def largest(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """
+    The largest along the last axis.
+
+    >>> largest(np.array([[1.0, 3.0], [4.0, 2.0]])).tolist()
+    [3.0, 4.0]
+    """
+    return _over_last(np.maximum, values)
+
+
+def added(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """
+    The sum along the last axis.
+
+    >>> added(np.array([[1.0, 3.0], [4.0, 2.0]])).tolist()
+    [4.0, 6.0]
+    """
+    return _over_last(np.add, values)
+
+
+def _over_last(function: np.ufunc, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    if not 0 < values.shape[-1] <= SHORT:
+        return np.asarray(function.reduce(values, axis=-1))
+    slices: Any = (values[..., index] for index in range(values.shape[-1]))
+    return np.asarray(reduce(function, slices))

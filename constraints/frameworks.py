@@ -127,8 +127,7 @@ def experts_need_sequence_parallelism(model: Model, *, tp: Ints, sequence_parall
     ----------
     Megatron-LM, megatron/core/transformer/moe/moe_layer.py:379.
     """
-    has_experts = any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
-    return implies(has_experts & (tp > 1), sequence_parallel)
+    return implies(model.has_experts & (tp > 1), sequence_parallel)
 
 
 def gated_delta_layers_exclude_cp(model: Model, *, cp: Ints) -> Holds:

@@ -291,6 +291,11 @@ class Model:
         return len(self.layers)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether some layer has routed experts."""
+        return any(isinstance(kind.feed_forward, Experts) for kind in self.kinds)
+
+    @property
     def kinds(self) -> tuple[Layer, ...]:
         """The different layers, in order of first appearance; MTP blocks included."""
         objects = {id(layer): layer for layer in (*self.layers, *self.mtp_layers)}

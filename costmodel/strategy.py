@@ -239,6 +239,11 @@ class Strategy:
     dp_overlap: bool
     layout: StageLayout | None = None
 
+    @property
+    def num_devices(self) -> int:
+        """Devices that it takes."""
+        return self.tp * self.cp * self.pp * self.dp
+
     def decisions(self) -> dict[str, Any]:
         """Every decision of the whole pipeline by name, in the order of the fields."""
         return {name: getattr(self, name) for name in DECISIONS}

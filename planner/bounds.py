@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from constraints.limits import RELATIONS, Bound
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS
 from costmodel.validation import shown
 from planner.document import parse
+from planner.values import decision_value
 
 BOUNDED = (*DECISIONS, "num_microbatches")
 """What a bound may be about: the decisions, and the micro-batches that follow from them."""
@@ -21,11 +21,8 @@ WHOLE = re.compile(r"([^<>=!]*)(<=|>=|==|!=|<|>)([^<>=!]+)")
 
 EXAMPLES = "such as 'tp <= 8', 'tp * cp <= 16', 'num_microbatches >= 16' or 'recompute != full'"
 
-ValueReader = Callable[[str, object, str], int]
-"""Reads the value of a decision: its name, the value, the path for messages."""
 
-
-def read_bound(text: str, where: str, read_value: ValueReader) -> Bound:
+def read_bound(text: str, where: str) -> Bound:
     """
     The bound that one entry of ``search.limits`` means.
 
@@ -35,8 +32,6 @@ def read_bound(text: str, where: str, read_value: ValueReader) -> Bound:
         Decisions joined by ``*``, a relation, a value.
     where
         Its path, the start of every message.
-    read_value
-        Reads the values of enums and flags.
 
     Raises
     ------
@@ -49,18 +44,18 @@ def read_bound(text: str, where: str, read_value: ValueReader) -> Bound:
         raise SpecError(where, f"expected a bound {EXAMPLES}, got {shown(text)}.", hint)
     left, relation, right = match.groups()
     names = tuple(name.strip() for name in left.split("*"))
-    return _bound(names, relation, right, where, read_value)
+    return _bound(names, relation, right, where)
 
 
-def read_condition(name: str, value: str, where: str, read_value: ValueReader) -> Bound | None:
+def read_condition(name: str, value: str, where: str) -> Bound | None:
     """What an entry of ``search.forbid`` such as ``>= 16`` means for its decision; None where it is a plain value."""
     match = WHOLE.fullmatch(value.strip())
     if match is None or match[1].strip():
         return None
-    return _bound((name,), match[2], match[3], where, read_value)
+    return _bound((name,), match[2], match[3], where)
 
 
-def _bound(names: tuple[str, ...], relation: str, right: str, where: str, read_value: ValueReader) -> Bound:
+def _bound(names: tuple[str, ...], relation: str, right: str, where: str) -> Bound:
     for name in names:
         if name not in BOUNDED:
             raise SpecError(where, f"{shown(name)} is no decision.", did_you_mean(name, BOUNDED))
@@ -70,7 +65,7 @@ def _bound(names: tuple[str, ...], relation: str, right: str, where: str, read_v
     if names[0] in (*ENUMS, *FLAGS):
         if relation not in ("==", "!="):
             raise SpecError(where, f"'{names[0]}' has no order; it can be compared by == or != only, got {relation}.")
-        number = read_value(names[0], value, where)
+        number = decision_value(names[0], value, where)
     else:
         number = _number(value, where)
     assert relation in RELATIONS

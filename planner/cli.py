@@ -334,58 +334,39 @@ def _run_plan(arguments: argparse.Namespace) -> int:
 
 
 def _run_estimate(arguments: argparse.Namespace) -> int:
-    with _progress(f"estimating {arguments.job}"):
-        from planner.plan import estimate
-        from planner.problem import load, read_decisions, split_overrides
-        from planner.report import render
-
-        overrides, decisions = split_overrides(arguments.assignments)
-        problem = load(arguments.job, overrides)
-        _check_output(arguments.output, problem.sources)
-        report = estimate(problem, read_decisions(decisions))
-        text = render(report, arguments.format)
-    _write(text, arguments.output)
-    return int(report.exit_code)
+    return _run_on_a_strategy(arguments, "estimating", "planner.plan", "estimate")
 
 
 def _run_explain(arguments: argparse.Namespace) -> int:
-    with _progress(f"explaining {arguments.job}"):
-        from planner.explain import explain
-        from planner.problem import load, read_decisions, split_overrides
-        from planner.report import render
-
-        overrides, decisions = split_overrides(arguments.assignments)
-        if arguments.time_limit is not None:
-            overrides.append(f"search.time_limit_seconds={arguments.time_limit}")
-        problem = load(arguments.job, overrides)
-        _check_output(arguments.output, problem.sources)
-        report = explain(problem, read_decisions(decisions))
-        text = render(report, arguments.format)
-    _write(text, arguments.output)
-    return int(report.exit_code)
+    return _run_on_a_strategy(arguments, "explaining", "planner.explain", "explain")
 
 
 def _run_compare(arguments: argparse.Namespace) -> int:
-    with _progress(f"comparing {arguments.job}"):
-        from planner.compare import compare
+    return _run_on_a_strategy(arguments, "comparing", "planner.compare", "compare")
+
+
+def _run_on_a_strategy(arguments: argparse.Namespace, doing: str, home: str, verb: str) -> int:
+    """Call the verb of a module with the job and the decisions that the command line gives."""
+    from importlib import import_module
+
+    with _progress(f"{doing} {arguments.job}"):
         from planner.problem import load, read_decisions, split_overrides
         from planner.report import render
 
         overrides, decisions = split_overrides(arguments.assignments)
-        if arguments.time_limit is not None:
+        if getattr(arguments, "time_limit", None) is not None:
             overrides.append(f"search.time_limit_seconds={arguments.time_limit}")
         problem = load(arguments.job, overrides)
         _check_output(arguments.output, problem.sources)
-        comparison = compare(problem, read_decisions(decisions))
-        text = render(comparison, arguments.format)
+        report = getattr(import_module(home), verb)(problem, read_decisions(decisions))
+        text = render(report, arguments.format)
     _write(text, arguments.output)
-    return int(comparison.exit_code)
+    return int(report.exit_code)
 
 
 def _run_import(arguments: argparse.Namespace) -> int:
     _check_output(arguments.output, (arguments.arguments,))
-    if arguments.output is not None and arguments.output.exists() and not arguments.force:
-        raise SpecError(str(arguments.output), "exists already.", "Name another file, or add --force.")
+    _require_new(arguments.output, force=arguments.force)
     with _progress(f"importing {arguments.arguments}"):
         from planner.document import read_text
         from planner.export.megatron_import import from_megatron_lm
@@ -450,8 +431,7 @@ def _run_catalog(arguments: argparse.Namespace) -> int:
 
 def _run_calibrate(arguments: argparse.Namespace) -> int:
     _check_output(arguments.output, [path for path in (arguments.runs, arguments.models, arguments.systems) if path])
-    if arguments.output.exists() and not arguments.force:
-        raise SpecError(str(arguments.output), "exists already.", "Name another file, or add --force.")
+    _require_new(arguments.output, force=arguments.force)
     with _progress(f"calibrating on {arguments.runs}"):
         from planner.calibration.calibrate import Unfit, calibrate, device_text
         from planner.calibration.wording import calibration_text
@@ -489,6 +469,12 @@ def _check_output(path: Path | None, inputs: Sequence[Path]) -> None:
             raise SpecError(str(path), f"there is no folder '{path.parent}' to write to.")
         if any(_same_file(path, source) for source in inputs):
             raise SpecError(str(path), "is what this command reads; it is not overwritten.", "Name another file.")
+
+
+def _require_new(path: Path | None, *, force: bool) -> None:
+    """Refuse to overwrite a file that nobody asked to overwrite."""
+    if path is not None and path.exists() and not force:
+        raise SpecError(str(path), "exists already.", "Name another file, or add --force.")
 
 
 @contextmanager

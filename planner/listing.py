@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -18,6 +18,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.strategy import DECISIONS
 from costmodel.validation import shown
 from planner.document import parse, read_text
+from planner.values import decision_value
 
 if TYPE_CHECKING:
     from planner.problem import Problem
@@ -32,11 +33,8 @@ MAX_BYTES = 2**22
 MAX_EXPLAINED = 5
 """Impossible rows whose reason is given."""
 
-ValueReader = Callable[[str, object, str], int]
-"""Reads the value of a decision: its name, the value, the path for messages."""
 
-
-def read_listing(path: Path, read_value: ValueReader) -> Listing:
+def read_listing(path: Path) -> Listing:
     """
     Strategies from a CSV file with a header of decisions, or from a YAML list of mappings.
 
@@ -44,8 +42,6 @@ def read_listing(path: Path, read_value: ValueReader) -> Listing:
     ----------
     path
         The file; its ending says which of the two it is.
-    read_value
-        Reads the value of a decision.
 
     Raises
     ------
@@ -62,7 +58,7 @@ def read_listing(path: Path, read_value: ValueReader) -> Listing:
             raise SpecError(str(path), f"holds more than {MAX_ROWS:,} strategies.")
         if not entry:
             raise SpecError(f"{path}, {place}", "gives no decision, and so would allow every strategy.")
-        rows[place] = {name: read_value(name, value, f"{path}, {place}, {name}") for name, value in entry.items()}
+        rows[place] = {name: decision_value(name, value, f"{path}, {place}, {name}") for name, value in entry.items()}
     if not rows:
         raise SpecError(str(path), "holds no strategy.", "Write a header such as tp,pp,recompute and one row for each.")
     return Listing(source=path.name, rows=tuple(rows.values()), places=tuple(rows))

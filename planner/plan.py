@@ -375,7 +375,7 @@ def _used(problem: Problem, strategy: Strategy) -> Cluster:
     """
     cluster = problem.facts.cluster
     least = cluster.num_devices if problem.search.max_devices is None else 1
-    return replace(cluster, num_devices=max(least, _num_devices(strategy)))
+    return replace(cluster, num_devices=max(least, strategy.num_devices))
 
 
 def reliability_of(problem: Problem, used: Cluster) -> Reliability:
@@ -387,10 +387,6 @@ def reliability_of(problem: Problem, used: Cluster) -> Reliability:
     return replace(
         given, checkpoint_seconds=given.checkpoint_seconds * share, write_seconds=given.write_seconds * share
     )
-
-
-def _num_devices(strategy: Strategy) -> int:
-    return strategy.tp * strategy.cp * strategy.pp * strategy.dp
 
 
 def _flops_per_second(facts: Facts, *, flops_per_token: float, step_seconds: float) -> float:
@@ -480,7 +476,7 @@ def _checked(decisions: Mapping[str, object]) -> dict[str, int]:
 
 def _require_cost(facts: Facts, strategy: Strategy) -> None:
     """Refuse what no formula covers: the rules forbid it too, but there is nothing to report beside them."""
-    num_devices, stage_devices = _num_devices(strategy), strategy.tp * strategy.cp * strategy.dp
+    num_devices, stage_devices = strategy.num_devices, strategy.tp * strategy.cp * strategy.dp
     if strategy.dp < 1:
         raise SpecError(
             "strategy.dp",

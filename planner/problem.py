@@ -491,8 +491,8 @@ def _search(section: SearchSection, listing: Path | None) -> SearchLimits:
         framework_rules=section.framework_rules,
         time_limit_seconds=section.time_limit_seconds,
         stages=StageChoice(section.stages),
-        limits=tuple(read_bound(text, f"search.limits.{i}", decision_value) for i, text in enumerate(section.limits)),
-        candidates=read_listing(listing, decision_value) if listing else None,
+        limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
+        candidates=read_listing(listing) if listing else None,
         max_bubble_fraction=section.max_bubble_fraction,
         max_devices=section.max_devices,
     )
@@ -519,7 +519,7 @@ def _combination(entry: Mapping[str, object], where: str) -> dict[str, int | Bou
 def _condition(name: str, value: object, where: str) -> int | Bound:
     """What a forbidden combination says of one decision: a value, or a bound such as ``>= 16``."""
     place = f"{where}.{_decision_name(name, where)}"
-    bound = read_condition(name, value, place, decision_value) if isinstance(value, str) else None
+    bound = read_condition(name, value, place) if isinstance(value, str) else None
     return decision_value(name, value, place) if bound is None else bound
 
 

@@ -75,8 +75,12 @@ def usual_features(model: Model) -> dict[str, tuple[int, ...]]:
     default of its selective recomputation).
     """
     latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
-    experts = any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
-    cheap = ("core_attention", "norms", *(["qkv"] if latent else []), *(["expert_activation"] if experts else []))
+    cheap = (
+        "core_attention",
+        "norms",
+        *(["qkv"] if latent else []),
+        *(["expert_activation"] if model.has_experts else []),
+    )
     values: dict[str, tuple[int, ...]] = dict.fromkeys(FEATURES, (0, 1))
     recompute = (Recompute.NONE, Recompute.of(*cheap), Recompute.FULL)
     return values | {"sharding": tuple(Sharding), "recompute": tuple(sorted(recompute))}

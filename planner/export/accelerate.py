@@ -18,11 +18,9 @@ from planner.export.target import (
     checkpoints,
     entries_of,
     nested,
-    num_devices,
     num_microbatches,
     only,
     subject,
-    with_experts,
 )
 from planner.plan import Plan
 
@@ -74,7 +72,7 @@ def _setting(plan: Plan) -> Entries:
             f"{TARGET} needs recipes of another library for {name} (fp8_config), which this export does not write.",
             f"Plan with {' or '.join(PRECISIONS)}.",
         )
-    devices = num_devices(plan.strategy)
+    devices = plan.strategy.num_devices
     machines = -(-devices // plan.cluster.device.devices_per_node)
     return {
         "compute_environment": "LOCAL_MACHINE",
@@ -108,7 +106,7 @@ def _dp(plan: Plan) -> Entries:
 
 
 def _etp(plan: Plan) -> Entries | Refusal:
-    if with_experts(plan.facts.model) and plan.strategy.tp > 1:
+    if plan.facts.model.has_experts and plan.strategy.tp > 1:
         return Refusal(
             "How experts are split is the tensor-parallel plan of the model in transformers, not a key of the YAML."
         )

@@ -20,7 +20,6 @@ from planner.export.target import (
     nested,
     num_microbatches,
     only,
-    with_experts,
 )
 from planner.plan import Plan
 
@@ -89,7 +88,7 @@ def _ep(plan: Plan) -> Entries:
 def _etp(plan: Plan) -> Entries | Refusal:
     strategy = plan.strategy
     split = strategy.tp if strategy.ep == 1 else 1
-    if not with_experts(plan.facts.model) or strategy.etp == split:
+    if not plan.facts.model.has_experts or strategy.etp == split:
         return {}
     return Refusal(
         "Experts that are spread are not split (deepspeed/module_inject/auto_ep_folding.py, validate_folding_global); "

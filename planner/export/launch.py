@@ -16,7 +16,7 @@ import yaml
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
-from planner.export.target import Export, num_devices, subject
+from planner.export.target import Export, subject
 from planner.plan import Plan
 
 PORT = 29500
@@ -146,7 +146,7 @@ class Start:
         SpecError
             If the plan's devices do not fill its nodes equally.
         """
-        devices, each = num_devices(plan.strategy), plan.cluster.device.devices_per_node
+        devices, each = plan.strategy.num_devices, plan.cluster.device.devices_per_node
         if devices > each and devices % each:
             raise SpecError("launch", f"{devices} devices do not fill nodes of {each} equally, as launchers need.")
         return cls(

@@ -10,7 +10,7 @@ import yaml
 
 from constraints.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
-from costmodel.spec import Experts, Model
+from costmodel.spec import Model
 from costmodel.strategy import Recompute, Sharding, Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
@@ -197,8 +197,7 @@ def _strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, 
 
 def _expert_degrees(arguments: Arguments, model: Model, tp: int) -> dict[str, int]:
     """Without its option, expert-tensor parallelism is as wide as tensor parallelism."""
-    has_experts = any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
-    if not has_experts:
+    if not model.has_experts:
         return {"ep": arguments.get("--expert-model-parallel-size", 1)}
     return {
         "ep": arguments.get("--expert-model-parallel-size", 1),

@@ -11,7 +11,6 @@ from constraints.frameworks import MEGATRON_MODULES
 from constraints.verdict import violated
 from costmodel.errors import SpecError
 from costmodel.recompute import recomputes
-from costmodel.spec import Experts
 from costmodel.strategy import DECISIONS, Recompute, Schedule, Sharding, StageLayout, Strategy, Vocabulary, usual_group
 from planner.export.megatron_model import model_entries
 from planner.export.megatron_options import argument_lines
@@ -121,13 +120,9 @@ def _expert_degree(name: str, option: str) -> Say:
     """Without the option, expert-tensor parallelism is as wide as tensor parallelism."""
 
     def say(plan: Plan) -> Entries:
-        return {option: getattr(plan.strategy, name)} if _has_experts(plan) else {}
+        return {option: getattr(plan.strategy, name)} if plan.facts.model.has_experts else {}
 
     return say
-
-
-def _has_experts(plan: Plan) -> bool:
-    return any(isinstance(kind.feed_forward, Experts) for kind in plan.facts.model.kinds)
 
 
 def _says_dp(plan: Plan) -> Entries:
@@ -326,7 +321,7 @@ assert {*SAYS} == {*DECISIONS, "layout"}
 def _dispatch(plan: Plan) -> Entries:
     """How tokens get to their experts, as the plan was costed."""
     device = plan.cluster.device
-    if not _has_experts(plan):
+    if not plan.facts.model.has_experts:
         return {}
     if device.profile.expert_dispatch == "pairs" or plan.strategy.tp * plan.strategy.ep == 1:
         return {"--moe-token-dispatcher-type": "alltoall"}

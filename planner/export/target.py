@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError
-from costmodel.spec import Experts, Model
 from costmodel.strategy import Decision, StageLayout, Strategy
 from planner.plan import Plan
 
@@ -132,16 +131,6 @@ def nested(entries: Entries) -> dict[str, Any]:
     return whole
 
 
-def with_experts(model: Model) -> bool:
-    """Whether some layer of a model has experts."""
-    return any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
-
-
-def num_devices(strategy: Strategy) -> int:
-    """Devices that a strategy takes."""
-    return strategy.tp * strategy.cp * strategy.pp * strategy.dp
-
-
 def num_microbatches(plan: Plan) -> int | None:
     """Micro-batches per pipeline and step; None where the batch is no multiple of them."""
     each = plan.strategy.dp * plan.strategy.mbs
@@ -159,4 +148,4 @@ def checkpoints(plan: Plan) -> str:
 def subject(plan: Plan) -> str:
     """What a plan is for, in a line that any file can have as a comment, whatever the names are."""
     model, device = (NO_NAME.sub("?", name) for name in (plan.facts.model.name, plan.cluster.device.name))
-    return f"{model} on {num_devices(plan.strategy):,} x {device}, {plan.step_seconds:.3f} s per step as predicted"
+    return f"{model} on {plan.strategy.num_devices:,} x {device}, {plan.step_seconds:.3f} s per step as predicted"

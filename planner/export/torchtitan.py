@@ -27,7 +27,6 @@ from planner.export.target import (
     num_microbatches,
     only,
     subject,
-    with_experts,
 )
 from planner.plan import Plan
 
@@ -145,7 +144,7 @@ def _ep(plan: Plan) -> Entries | Refusal:
 def _etp(plan: Plan) -> Entries | Refusal:
     strategy = plan.strategy
     split = strategy.tp if strategy.ep == 1 else 1
-    if with_experts(plan.facts.model) and strategy.etp != split:
+    if plan.facts.model.has_experts and strategy.etp != split:
         return Refusal(
             "Experts are split by tensor parallelism where they are not spread (ep is 1), else never "
             "(torchtitan/models/common/moe_sharding.py:317)."

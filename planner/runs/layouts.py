@@ -10,7 +10,7 @@ from constraints.experts import expert_degrees_need_experts, expert_groups_tile_
 from constraints.microbatches import global_batch_splits_over_ranks
 from constraints.topology import virtual_stages_hold_something
 from costmodel.errors import SpecError
-from costmodel.spec import Experts, Model
+from costmodel.spec import Model
 from costmodel.strategy import V_SHAPED, Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
 from costmodel.tables import Facts, tabulate
 from planner.runs.architectures import Unpredictable
@@ -164,9 +164,8 @@ def _expert_tp(run: Run, dp: int) -> int:
 
 def _sequence_parallel(run: Run, software: Software, model: Model) -> bool:
     """As stated; experts on tensor-parallel ranks demand it."""
-    has_experts = any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
     stated = software.sequence_parallel if run.sequence_parallel is None else run.sequence_parallel
-    return run.tp > 1 and (stated or has_experts)
+    return run.tp > 1 and (stated or model.has_experts)
 
 
 def _sharding(run: Run, software: Software) -> Sharding:

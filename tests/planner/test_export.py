@@ -461,3 +461,9 @@ def test_refusals_reach_the_user(tmp_path, capsys):
     err = capsys.readouterr().err
     assert "planner: strategy: DeepSpeed cannot express this plan:" in err
     assert "  - pp = 2: A pipeline is a PipelineModule" in err
+
+
+def test_the_help_names_what_there_is():
+    """The command line lists targets and launchers by itself, so that its help needs no import of them."""
+    assert set(cli.EXPORT_TARGETS) == TARGETS.keys()
+    assert set(cli.LAUNCHERS) == LAUNCHERS.keys()

@@ -14,7 +14,6 @@ from planner.problem import load
 from planner.report import render
 from planner.search import Status, search
 from planner.space import build_space
-from planner.values import decision_value
 from tests.builders_problem import a_problem, limits_of
 from tests.planner.test_job import a_job
 
@@ -26,7 +25,7 @@ def read(tmp_path):
     def write_and_read(text, name="mine.csv"):
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
-        return read_listing(path, decision_value)
+        return read_listing(path)
 
     return write_and_read
 

@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from benchmarks.page import BROWSERS, OPTIONS
 from costmodel.errors import SpecError
 from costmodel.estimate import played_step
 from planner.clock import Clock
@@ -29,19 +30,8 @@ from planner.schedule import schedules_around
 from tests.planner.test_job import JOBS, a_job
 
 LARGEST_BYTES = 6e6
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-CHROMIUM_OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--enable-logging=stderr",
-    "--window-size=1500,1000",
-)
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
+CHROMIUM_OPTIONS = (*OPTIONS, "--window-size=1500,1000")
 MOST_MILLISECONDS = 2000
 ATTACK = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 

@@ -164,7 +164,10 @@ def capacity_mebibytes(nbytes: float) -> int:
 
 
 def _channel(model: cp_model.CpModel, literals: list[cp_model.IntVar], name: str, values: Ints) -> cp_model.IntVar:
-    variable = model.new_int_var_from_domain(cp_model.Domain.from_values(np.unique(values).tolist()), name)
+    domain = np.unique(values).tolist()
+    if len(domain) == 1:
+        return model.new_constant(domain[0])
+    variable = model.new_int_var_from_domain(cp_model.Domain.from_values(domain), name)
     model.add(_weighted(literals, values) == variable)
     return variable
 

@@ -64,6 +64,28 @@ class LayerParts:
         return self.compute + self.recompute + self.tp + self.cp + self.ep + self.offload + self.host
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exposed:
+    """
+    Communication of one layer of each kind that its computation does not hide, shape (..., K).
+
+    Parameters
+    ----------
+    tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
+        Seconds of each in either pass.
+    contention
+        What computation loses beside tensor-parallel collectives that do not overlap, as a fraction of their time.
+    """
+
+    tp_forward: Array
+    tp_backward: Array
+    cp_forward: Array
+    cp_backward: Array
+    ep_forward: Array
+    ep_backward: Array
+    contention: Array
+
+
 def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     """
     One layer's time by where it goes, with the overlaps, recomputation and offloading that the decisions say.
@@ -72,48 +94,89 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     ----------
     MoFa, arXiv:2511.09837, equations (7), (8) with (20)-(22), (30), (32), (34), (35).
     """
-    device, retention = facts.cluster.device, facts.cluster.device.profile.retention
+    device, recompute = facts.cluster.device, over_kinds(decisions["recompute"])
     seconds = lookup(layer_seconds, facts, decisions)
-    tp_overlap = over_kinds(decisions["tp_overlap"])
-    tp_forward, tp_backward = tp_exposed(seconds, device.profile, tp_overlap=tp_overlap)
-    cp_forward, cp_backward = cp_exposed(
-        seconds, device.profile, cp=over_kinds(decisions["cp"]), cp_overlap=over_kinds(decisions["cp_overlap"])
-    )
-    ep_forward, ep_backward = ep_exposed(seconds, device.profile, ep_overlap=over_kinds(decisions["ep_overlap"]))
-    contention = np.where(tp_overlap, 0.0, device.profile.tp_contention)
-    forward_seconds = seconds.forward + tp_forward + cp_forward + ep_forward
-    backward_seconds = seconds.backward + tp_backward + cp_backward + ep_backward
-    again = seconds.forward + contention * seconds.tp_forward + tp_forward + cp_forward + seconds.ep_forward
-    recompute = recompute_seconds(
-        again,
-        modules_forward(seconds, tp_forward, cp_forward, recompute=over_kinds(decisions["recompute"])),
-        recompute=over_kinds(decisions["recompute"]),
-    )
+    exposed = exposed_seconds(facts, decisions, seconds)
+    forward = seconds.forward + exposed.contention * seconds.tp_forward + exposed.tp_forward + exposed.cp_forward
+    modules = modules_forward(seconds, exposed.tp_forward, exposed.cp_forward, recompute=recompute)
+    again = recompute_seconds(forward + seconds.ep_forward, modules, recompute=recompute)
+    forward_seconds = seconds.forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
+    backward_seconds = seconds.backward + exposed.tp_backward + exposed.cp_backward + exposed.ep_backward
     offload = _offload_exposed(
         device,
         lookup(layer_footprint, facts, decisions),
         forward_seconds=forward_seconds,
         backward_seconds=backward_seconds,
-        recompute=over_kinds(decisions["recompute"]),
+        recompute=recompute,
     )
     host = host_exposed(
         seconds,
         forward_seconds=forward_seconds,
-        backward_seconds=backward_seconds + recompute,
-        recompute=over_kinds(decisions["recompute"]),
-    )
-    return LayerParts(
-        compute=seconds.forward + seconds.backward + contention * (seconds.tp_forward + seconds.tp_backward),
+        backward_seconds=backward_seconds + again,
         recompute=recompute,
-        tp=tp_forward + tp_backward,
-        cp=cp_forward + cp_backward,
-        ep=ep_forward + ep_backward,
-        offload=np.where(over_kinds(decisions["activation_offload"]), retention.offloaded_fraction * offload, 0.0),
+    )
+    offloads, fraction = over_kinds(decisions["activation_offload"]), device.profile.retention.offloaded_fraction
+    ep = exposed.ep_forward + exposed.ep_backward
+    return LayerParts(
+        compute=_compute(seconds, exposed),
+        recompute=again,
+        tp=exposed.tp_forward + exposed.tp_backward,
+        cp=exposed.cp_forward + exposed.cp_backward,
+        ep=ep,
+        offload=np.where(offloads, fraction * offload, 0.0),
         host=host,
-        ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep_forward - ep_backward, 0.0),
-        forward=seconds.forward + contention * seconds.tp_forward + tp_forward + cp_forward + ep_forward,
+        ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep, 0.0),
+        forward=forward + exposed.ep_forward,
         weight=seconds.weight,
     )
+
+
+def ideal_layer_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """
+    Seconds of one layer of each kind, each communication by the faster of its two ways.
+
+    Nothing is recomputed or offloaded, no host is late.
+    """
+    seconds = lookup(layer_seconds, facts, decisions)
+    both = exposed_seconds(facts, {**decisions, **dict.fromkeys(LAYER_OVERLAPS, either(decisions))}, seconds)
+    communication = (
+        both.tp_forward + both.tp_backward,
+        both.cp_forward + both.cp_backward,
+        both.ep_forward + both.ep_backward,
+    )
+    compute = np.minimum(*_compute(seconds, both))
+    return np.asarray(compute + sum(np.minimum(*choices) for choices in communication))
+
+
+def _compute(seconds: LayerSeconds, exposed: Exposed) -> Array:
+    """Computation, and what it loses to collectives beside it."""
+    return seconds.forward + seconds.backward + exposed.contention * (seconds.tp_forward + seconds.tp_backward)
+
+
+def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> Exposed:
+    """What the overlaps of some decisions leave of a layer's communication."""
+    profile = facts.cluster.device.profile
+    tp_overlap, cp_overlap, ep_overlap = (over_kinds(decisions[name]) for name in LAYER_OVERLAPS)
+    tp_forward, tp_backward = tp_exposed(seconds, profile, tp_overlap=tp_overlap)
+    cp_forward, cp_backward = cp_exposed(seconds, profile, cp=over_kinds(decisions["cp"]), cp_overlap=cp_overlap)
+    ep_forward, ep_backward = ep_exposed(seconds, profile, ep_overlap=ep_overlap)
+    return Exposed(
+        tp_forward=tp_forward,
+        tp_backward=tp_backward,
+        cp_forward=cp_forward,
+        cp_backward=cp_backward,
+        ep_forward=ep_forward,
+        ep_backward=ep_backward,
+        contention=np.where(tp_overlap, 0.0, profile.tp_contention),
+    )
+
+
+LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
+
+
+def either(decisions: Decisions) -> NDArray[np.bool_]:
+    """False and true on an axis in front of those of the decisions."""
+    return np.array([False, True]).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
 
 
 def over_kinds(decision: Any) -> NDArray[Any]:

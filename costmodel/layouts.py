@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.flops import head_layers
 from costmodel.footprint import layer_footprint
-from costmodel.layer import Array, Decisions, layer_parts
+from costmodel.layer import Array, Decisions, ideal_layer_seconds, layer_parts
 from costmodel.memory import kept_bytes
 from costmodel.pipeline import bubble_seconds, busy_seconds
 from costmodel.rank import microbatches_in_flight, rank_bytes, rank_host_bytes
@@ -27,7 +27,6 @@ from costmodel.step import (
     dp_seconds,
     ep_edge_seconds,
     fill_seconds,
-    ideal_layer_seconds,
     ideal_seconds,
     passes_of,
     pp_seconds,

@@ -28,7 +28,7 @@ from costmodel.operators.work import Numbers
 from costmodel.schedules import chunks_alive, parameter_copies
 from costmodel.spec import Precision, Profile
 from costmodel.stages import Stages, stages
-from costmodel.tables import Facts, lookup, microbatches
+from costmodel.tables import Facts, lookup, microbatches, recalled
 
 StateBytes: TypeAlias = Callable[..., Numbers]
 """Bytes of weights, gradients or optimizer states: one signature in ``memory``."""
@@ -157,9 +157,12 @@ def whole_stages(decisions: Decisions, held: Stages) -> Stages:
 
 def rank_parameters(facts: Facts, decisions: Decisions, held: Stages) -> RankParameters:
     """Parameters on one device of each rank, every copy counted: the sum of S_w in (4)."""
-    held = whole_stages(decisions, held)
-    layer = lookup(layer_footprint, facts, decisions)
-    edge = lookup(edge_footprint, facts, decisions)
+    layer, edge = lookup(layer_footprint, facts, decisions), lookup(edge_footprint, facts, decisions)
+    given = (layer, edge, held, decisions["schedule"])
+    return recalled(facts, rank_parameters, given, lambda: _rank_parameters(layer, edge, whole_stages(decisions, held)))
+
+
+def _rank_parameters(layer: LayerFootprint, edge: EdgeFootprint, held: Stages) -> RankParameters:
     last = over_kinds(edge.head_parameters) + over_kinds(edge.mtp_parameters)
     return RankParameters(
         layers=_over_layers(held.layers, layer.dense_parameters),
@@ -262,6 +265,12 @@ def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> 
     Overlapped expert parallelism runs a forward chunk beside a backward chunk and needs one more of them (Megatron-LM,
     ``megatron/core/pipeline_parallel/schedules.py``, ``get_pp_rank_microbatches``).
     """
+    names = ("pp", "vpp", "dp", "mbs", "schedule", "vocabulary", "group", "ep_overlap")
+    given = (held, *(decisions[name] for name in names))
+    return recalled(facts, microbatches_in_flight, given, lambda: _in_flight(facts, decisions, held))
+
+
+def _in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     vpp, m = over_kinds(decisions["vpp"]), over_kinds(microbatches(facts, decisions))
     chunks = held.excess * chunks_alive(
         pp=over_kinds(decisions["pp"]),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.axes import added
 from costmodel.operators.work import Numbers, Operator
 from costmodel.strategy import MODULES, Recompute
 
@@ -110,10 +112,15 @@ def over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np
     decisions = np.asarray(recompute)
     total: NDArray[np.float64] = np.zeros(())
     for decision in np.unique(decisions):
-        chosen = [index for index, name in enumerate(MODULES) if recomputes(name, recompute=decision)]
+        chosen = _chosen(int(decision))
         if chosen:
-            total = np.where(decisions == decision, values[..., chosen].sum(axis=-1), total)
+            total = np.where(decisions == decision, added(values[..., chosen]), total)
     return total
+
+
+@cache
+def _chosen(decision: int) -> list[int]:
+    return [index for index, name in enumerate(MODULES) if recomputes(name, recompute=decision)]
 
 
 MOFA_SELECTIVE = Recompute.of("core_attention", "qkv")

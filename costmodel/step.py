@@ -14,13 +14,21 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.axes import added, largest
 from costmodel.collectives import collective_seconds
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.groups import Group, layer_group, pipeline_group
-from costmodel.layer import Array, Decisions, LayerParts, layer_parts, over_kinds
+from costmodel.layer import (
+    LAYER_OVERLAPS,
+    Array,
+    Decisions,
+    LayerParts,
+    either,
+    ideal_layer_seconds,
+    layer_parts,
+    over_kinds,
+)
 from costmodel.operators.work import Numbers
 from costmodel.optimizer import (
     broadcast_seconds,
@@ -34,6 +42,7 @@ from costmodel.optimizer import (
 )
 from costmodel.orders import has_order
 from costmodel.overlap import exposed_beside_seconds, exposed_dp_seconds, exposed_dp_seconds_measured
+from costmodel.parameters import layers_parameters
 from costmodel.pipeline import bubble_seconds, busy_seconds, hop_exposed_seconds
 from costmodel.rank import (
     RankParameters,
@@ -49,7 +58,7 @@ from costmodel.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary
 from costmodel.simulator import span_seconds
 from costmodel.spec import Cluster, Model, Workload
 from costmodel.stages import Stages, virtual_stage_layers
-from costmodel.strategy import OVERLAPS, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
 from costmodel.tables import Facts, lookup, microbatches
 
 PARAMETER_TENSORS = 9
@@ -678,57 +687,46 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     return ideal_seconds(facts, ideal, held, slowest, all_ranks_seconds(facts, ideal, held, layer))
 
 
-def least_cost(facts: Facts, decisions: Decisions) -> Cost:
+def least_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
-    Step time and memory that no choice of overlaps undercuts.
+    A step time that no choice of overlaps undercuts.
 
     Parameters
     ----------
     facts
         Model, cluster, workload.
     decisions
-        All but the overlaps, which are ignored; with more of them memory grows.
+        All but the overlaps, which are ignored.
     """
-    held, lightest = different_ranks(facts, decisions), {**decisions, **dict.fromkeys(OVERLAPS, np.False_)}
-    return Cost(
-        step_seconds=_without_overlaps(facts, decisions, held),
-        bubble_seconds=np.zeros(()),
-        device_bytes=largest(rank_bytes(facts, lightest, held).total),
-        host_bytes=largest(rank_host_bytes(facts, lightest, held)),
-    )
-
-
-def _without_overlaps(facts: Facts, decisions: Decisions, held: Stages) -> Array:
-    """:func:`lower_bound_seconds` with the features as they are but for the overlaps."""
-    choices = np.array(list(product([False, True], repeat=len(LAYER_OVERLAPS)))).T
-    overlaps = {name: _leading(each, decisions) for name, each in zip(LAYER_OVERLAPS, choices, strict=True)}
-    layer = layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0)
+    axes = max(np.ndim(decision) for decision in decisions.values())
+    choices = np.array(list(product([False, True], repeat=len(LAYER_OVERLAPS)))).T.reshape(3, -1, *(1,) * axes)
+    overlaps = dict(zip(LAYER_OVERLAPS, choices, strict=True))
+    held, layer = different_ranks(facts, decisions), layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0)
     slowest = largest(rank_seconds(facts, decisions, held, layer))
     every = all_ranks_seconds(facts, decisions, held, layer)
-    return _least_seconds(facts, decisions, held, slowest, every, largest(update_seconds(facts, decisions, held)))
-
-
-def ideal_layer_seconds(facts: Facts, ideal: Decisions) -> Array:
-    """A layer of each kind without recomputation and offloading, each communication by the faster of its two ways."""
-    parts = layer_parts(facts, {**ideal, **dict.fromkeys(LAYER_OVERLAPS, _leading([False, True], ideal))})
-    communication = (parts.tp, parts.cp, parts.ep)
-    return np.asarray(
-        parts.compute.min(axis=0) + sum((each.min(axis=0) for each in communication), start=np.float64(0.0))
+    return _with_least_transfers(
+        facts, decisions, held, slowest, every, largest(update_seconds(facts, decisions, held))
     )
 
 
 def ideal_seconds(facts: Facts, ideal: Decisions, held: Stages, slowest: Array, every: Array) -> Array:
-    """
-    The bound of a step whose slowest rank and all of whose ranks take given seconds per micro-batch at least.
-
-    The further states are sharded, the less each rank has to update.
-    """
-    states = {"sharding": Sharding.WEIGHTS, "optimizer_offload": _leading([False, True], ideal)}
-    update = largest(update_seconds(facts, {**ideal, **states}, held)).min(axis=0)
-    return _least_seconds(facts, ideal, held, slowest, every, update)
+    """The bound of a step whose slowest rank and all of whose ranks take given seconds per micro-batch at least."""
+    return _with_least_transfers(facts, ideal, held, slowest, every, ideal_update_seconds(facts, ideal))
 
 
-def _least_seconds(
+def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """However states are sharded, no device updates less than an equal share of the layers' on the faster processor."""
+    device = facts.cluster.device
+    num_devices = np.asarray(decisions["tp"]) * decisions["cp"] * decisions["pp"] * decisions["dp"]
+    share = lookup(layers_parameters, facts, {}) / num_devices
+    update = np.minimum(
+        host_update_seconds(device, facts.workload, local_parameters=share),
+        device_update_seconds(device, local_parameters=share),
+    )
+    return np.asarray(update + parameter_pass_seconds(device, parameters=share))
+
+
+def _with_least_transfers(
     facts: Facts, decisions: Decisions, held: Stages, slowest: Array, every: Array, update: Array
 ) -> Array:
     """The step without data-parallel communication, transfers between ranks by the faster of their two ways."""
@@ -737,18 +735,11 @@ def _least_seconds(
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
         + np.where(np.isin(decisions["schedule"], WHOLE_BACKWARD), bubble, 0.0)
         + fill_seconds(facts, decisions)
-        + pp_seconds(facts, {**decisions, "pp_overlap": _leading([False, True], decisions)}, held).min(axis=0)
+        + pp_seconds(facts, {**decisions, "pp_overlap": either(decisions)}, held).min(axis=0)
         + update
         + facts.cluster.device.profile.step_seconds
     )
 
-
-def _leading(values: Any, decisions: Decisions) -> NDArray[Any]:
-    """Values on an axis in front of those of the degrees."""
-    return np.array(values).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
-
-
-LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
 
 LAYER = ("tp", "cp", "ep", "etp")
 """Degrees of the groups within a layer."""

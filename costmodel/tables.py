@@ -43,6 +43,8 @@ class Facts:
     made, tables
         What :func:`lookup` computed of them, for single strategies and for many: a step asks for the same quantities
         several times, and a search for the same combinations in each of its batches.
+    latest
+        What :func:`recalled` made last, and of what.
     """
 
     model: Model
@@ -50,6 +52,7 @@ class Facts:
     workload: Workload
     made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     tables: dict[Any, _Table] = field(default_factory=dict, init=False, repr=False, compare=False)
+    latest: dict[Any, tuple[tuple[Any, ...], Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @cache
@@ -96,6 +99,28 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
     given = [_decision(facts, decisions, name) for name in decision_names]
     if all(isinstance(value, int) for value in given):
         return _made(quantity, facts, decisions, (quantity, *given))
+    return recalled(facts, quantity, given, lambda: _looked_up(quantity, facts, decisions, given))
+
+
+def recalled(facts: Facts, name: Any, given: Sequence[Any], make: Callable[[], Result]) -> Result:
+    """
+    What was made of the very same arrays the last time that ``name`` was asked for.
+
+    The parts of a step ask for the same quantities of the same strategies. Nobody may change what is returned, nor the
+    arrays that it was made of.
+    """
+    last = facts.latest.get(name)
+    if last is not None and all(one is other for one, other in zip(last[0], given, strict=True)):
+        return cast(Result, last[1])
+    result = make()
+    facts.latest[name] = (tuple(given), result)
+    return result
+
+
+def _looked_up(
+    quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], given: Sequence[Any]
+) -> Result:
+    """A quantity of many strategies from its table, which grows where a combination is missing."""
     columns = [np.asarray(value) for value in given]
     shapes = {column.shape for column in columns if column.ndim}
     if len(shapes) != 1:
@@ -163,22 +188,50 @@ def _keys(columns: Iterable[NDArray[Any]], radices: Iterable[int]) -> Any:
 def _extended(
     table: _Table | None, quantity: Callable[..., Any], facts: Facts, columns: Sequence[NDArray[Any]]
 ) -> _Table | None:
-    """
-    A table with more combinations, a new one where it was full; None if its keys do not fit into 64 bits.
-
-    All of them are computed together: the number of a pipeline's different ranks is an axis that a result shares.
-    """
+    """A table with more combinations, a new one where it was full; None if its keys do not fit into 64 bits."""
+    known = table if table is not None and len(table.keys) < MOST_COMBINATIONS else None
     every = np.stack(columns).astype(np.int64)
-    if table is not None and len(table.keys) < MOST_COMBINATIONS:
-        every = np.concatenate([table.columns, every], axis=1)
+    if known is not None:
+        every = np.concatenate([known.columns, every], axis=1)
     radices = tuple(int(column.max(initial=0)) + 1 for column in every)
     if prod(radices) > np.iinfo(np.int64).max:
         return None
     keys, first = np.unique(_keys(every, radices), return_index=True)
-    every = every[:, first]
-    names = signature(quantity)[1]
-    given = {name: column.astype(kind.dtype) for name, column, kind in zip(names, every, columns, strict=True)}
-    return _Table(every, radices, keys, tabulate(quantity, facts, given))
+
+    def made_of(chosen: NDArray[np.int64]) -> Any:
+        named = zip(signature(quantity)[1], every[:, chosen], columns, strict=True)
+        return tabulate(quantity, facts, {name: column.astype(kind.dtype) for name, column, kind in named})
+
+    values = _UNLIKE
+    if known is not None:
+        is_new = first >= len(known.keys)
+        joined = _joined(known.values, made_of(first[is_new]))
+        values = (
+            joined
+            if joined is _UNLIKE
+            else _take(joined, np.where(is_new, len(known.keys) + np.cumsum(is_new) - 1, first))
+        )
+    return _Table(every[:, first], radices, keys, made_of(first) if values is _UNLIKE else values)
+
+
+_UNLIKE: Any = object()
+"""Says that two tables cannot be put together."""
+
+
+def _joined(table: Any, more: Any) -> Any:
+    """
+    One table behind another one.
+
+    ``_UNLIKE`` where only one of them has an axis for its combinations or where they differ in the others: the number
+    of a pipeline's different ranks is an axis that all combinations share.
+    """
+    if is_dataclass(table):
+        both = {field.name: _joined(getattr(table, field.name), getattr(more, field.name)) for field in fields(table)}
+        return _UNLIKE if any(one is _UNLIKE for one in both.values()) else replace(cast(Any, table), **both)
+    one, other = np.asarray(table), np.asarray(more)
+    if one.ndim == other.ndim == 0 and one == other:
+        return one
+    return np.concatenate([one, other]) if one.ndim and one.shape[1:] == other.shape[1:] else _UNLIKE
 
 
 def _made(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], key: tuple[Any, ...]) -> Result:
@@ -206,7 +259,8 @@ def _take(table: Any, inverse: NDArray[np.int64]) -> Any:
 
 def microbatches(facts: Facts, decisions: Mapping[str, Any]) -> Any:
     """Micro-batches of the strategies that the decisions span, by :func:`num_microbatches`."""
-    return num_microbatches(facts.workload, dp=decisions["dp"], mbs=decisions["mbs"])
+    dp, mbs = decisions["dp"], decisions["mbs"]
+    return recalled(facts, num_microbatches, (dp, mbs), lambda: num_microbatches(facts.workload, dp=dp, mbs=mbs))
 
 
 def num_microbatches(workload: Workload, *, dp: Any, mbs: Any) -> Any:

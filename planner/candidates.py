@@ -25,6 +25,7 @@ from constraints.encoding import (
     seconds_to_floor_ticks,
     seconds_to_ticks,
 )
+from costmodel.axes import largest
 from costmodel.rank import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
 from costmodel.strategy import DECISIONS, OVERLAPS
 from costmodel.tables import Facts, tabulate
@@ -63,6 +64,7 @@ class CostLike(MemoryLike, Protocol):
 
 
 CostFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], CostLike]
+SecondsFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
 MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
 
 
@@ -85,8 +87,8 @@ def memory_alone(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
     """The memory of a cost without its time, which is most of the work."""
     held = different_ranks(facts, decisions)
     return Memory(
-        device_bytes=rank_bytes(facts, decisions, held).total.max(axis=-1),
-        host_bytes=rank_host_bytes(facts, decisions, held).max(axis=-1),
+        device_bytes=largest(rank_bytes(facts, decisions, held).total),
+        host_bytes=largest(rank_host_bytes(facts, decisions, held)),
     )
 
 
@@ -110,8 +112,8 @@ def least_memory(facts: Facts, degrees: Columns, features: Columns) -> Memory:
 def _least_alone(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
     held = different_ranks(facts, decisions)
     return Memory(
-        device_bytes=least_rank_bytes(facts, decisions, held).max(axis=-1),
-        host_bytes=rank_host_bytes(facts, decisions, held).max(axis=-1),
+        device_bytes=largest(least_rank_bytes(facts, decisions, held)),
+        host_bytes=largest(rank_host_bytes(facts, decisions, held)),
     )
 
 
@@ -163,7 +165,7 @@ def mode_memory(facts: Facts, degrees: Columns, features: Columns, memory: Memor
 
 def by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tuple[Memory, Fold]:
     """Memory without the axes of folded overlaps, shape (rows, modes)."""
-    fold = Fold.of(memory.device_bytes, memory.host_bytes)
+    fold = Fold.of(features, memory.device_bytes, memory.host_bytes)
     shape = (num_rows, *(1 if name in fold.overlaps else len(values) for name, values in features.items()))
     return Memory(
         device_bytes=fold.flat(np.broadcast_to(memory.device_bytes, shape))[..., 0],
@@ -222,8 +224,8 @@ class Tabulator:
         Device memory to leave free.
     cost, memory
         Step time and memory of strategies; the memory alone.
-    least_cost
-        Bounds of both whatever the overlaps.
+    least_seconds
+        A bound of the step time whatever the overlaps.
     """
 
     space: Space
@@ -231,43 +233,50 @@ class Tabulator:
     headroom_bytes: float
     cost: CostFunction
     memory: MemoryFunction
-    least_cost: CostFunction
+    least_seconds: SecondsFunction
 
-    def promising(self, rows: Ints, cuts: Ints) -> tuple[NDArray[np.bool_], Pruned]:
+    def promising(self, rows: Ints, cuts: Ints) -> tuple[Box, Ints, Pruned]:
         """
-        Which rows may have a strategy that fits and is at most ``cuts`` ticks long, by their modes alone.
+        The modes of some rows of which a strategy may fit and be at most ``cuts`` ticks long, and the row of each.
 
-        Overlaps, most of the features' combinations, are left open.
+        Overlaps, most of the features' combinations, are left open. The last part of the answer counts the others.
         """
         box = self.space.box(rows)
         few = box.features | {name: box.features[name].min(keepdims=True) for name in OVERLAPS}
-        decisions = spread(box.degrees, few)
-        least = self.least_cost(self.space.facts, decisions)
-        memory = Memory(
-            device_bytes=least.device_bytes * (1 - BOUND_NOISE), host_bytes=least.host_bytes * (1 - BOUND_NOISE)
-        )
-        fit = fits(self.space.facts, self.space.rules, memory, self.headroom_bytes)
-        within = seconds_to_floor_ticks(np.asarray(least.step_seconds)) <= cuts.reshape(-1, *(1,) * len(few))
-        fast, fitting = (
-            np.broadcast_to(some, (len(rows), *(len(values) for values in few.values())))
-            for some in (within, within & fit.device & fit.host)
-        )
         overlaps = tuple(1 + axis for axis, name in enumerate(few) if name in OVERLAPS)
-        kept = (fitting & box.allowed.any(axis=overlaps, keepdims=True)).any(axis=tuple(range(1, fitting.ndim)))
-        left = box.allowed[~kept]
-        num_fast = int((left & fast[~kept]).sum())
-        return np.asarray(kept), Pruned(tabulated=int(left.sum()), bounded=int(left.sum()) - num_fast, unfit=num_fast)
+        counts = box.of_class.sum(axis=overlaps, keepdims=True)[box.class_of_row]
+        modes, features = counts > 0, tuple(range(1, counts.ndim))
+        fitting = np.broadcast_to(self.lightest_fit(spread(box.degrees, few)), modes.shape)
+        modes &= fitting
+        kept, roomy = np.zeros_like(modes), np.flatnonzero(modes.any(axis=features))
+        if len(roomy):
+            degrees = {name: values[roomy] for name, values in box.degrees.items()}
+            seconds = np.asarray(self.least_seconds(self.space.facts, spread(degrees, few)))
+            fast = seconds_to_floor_ticks(seconds) <= cuts[roomy].reshape(-1, *(1,) * len(few))
+            kept[roomy] = fast & modes[roomy]
+        chosen, row = box.split(kept)
+        num_left, num_fitting = int(counts.sum(where=~kept)), int(counts.sum(where=fitting & ~kept))
+        return chosen, rows[row], Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
 
-    def fastest(self, rows: Ints, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
+    def lightest_fit(self, decisions: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """Whether strategies may fit; what the noise of floats could decide does."""
+        memory = self.memory(self.space.facts, decisions)
+        least = Memory(
+            device_bytes=memory.device_bytes * (1 - BOUND_NOISE), host_bytes=memory.host_bytes * (1 - BOUND_NOISE)
+        )
+        fit = fits(self.space.facts, self.space.rules, least, self.headroom_bytes)
+        return np.asarray(fit.device & fit.host)
+
+    def fastest(self, box: Box, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
         """
-        What of some rows may be the fastest strategy that fits, at most ``cuts`` ticks long, and the row of each.
+        What of a box may be the fastest strategy that fits, at most ``cuts`` ticks long, and its row in the box.
 
         Candidates compete with those of their own group only. The last part of the answer counts the others.
         """
-        box = self.space.box(rows)
         costs = self.cost(self.space.facts, box.decisions)
-        possible = box.allowed & in_time(self.space.facts, self.space.rules, costs)
-        memory, fold = by_mode(costs, len(rows), box.features)
+        allowed = box.allowed
+        possible = allowed & in_time(self.space.facts, self.space.rules, costs)
+        memory, fold = by_mode(costs, len(groups), box.features)
         every = fold.flat(np.where(possible, costs.step_seconds, np.inf))
         seconds = every.min(axis=-1)
         ticks = seconds_to_ticks(seconds)
@@ -278,9 +287,9 @@ class Tabulator:
         kept = not_dominated(ticks[row, mode], device[row, mode], host[row, mode], groups[row])
         row, mode = row[kept], mode[kept]
         overlaps = _fewest_of_the_fastest(box.features, fold, every[row, mode])
-        decisions = fold.features(box.features, mode, overlaps)
+        decisions = fold.chosen(box.features, mode, overlaps)
         candidates = _candidates(box, row, decisions, ticks[row, mode], device[row, mode], host[row, mode])
-        num_allowed = int(box.allowed.sum())
+        num_allowed = int(allowed.sum())
         pruned = Pruned(
             tabulated=num_allowed,
             timeless=num_allowed - num_possible,
@@ -288,17 +297,17 @@ class Tabulator:
             cut=num_timed - num_within,
             dominated=num_within - len(row),
         )
-        return candidates, rows[row], pruned
+        return candidates, row, pruned
 
-    def variants(self, rows: Ints, cut: int, most: int) -> tuple[Candidates, Pruned]:
+    def variants(self, box: Box, cut: int, most: int) -> tuple[Candidates, Pruned]:
         """
-        The strategies of some rows that fit, at most ``cut`` ticks long: the ``most`` preferred of them.
+        The strategies of a box that fit, at most ``cut`` ticks long: the ``most`` preferred of them.
 
         Nothing is folded or dominated: what a slower strategy of the same degrees loses is of interest here.
         """
-        box = self.space.box(rows)
         costs = self.cost(self.space.facts, box.decisions)
-        possible = box.allowed & in_time(self.space.facts, self.space.rules, costs)
+        allowed = box.allowed
+        possible = allowed & in_time(self.space.facts, self.space.rules, costs)
         ticks = seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf))
         within = possible & (ticks <= cut)
         device, host = (np.broadcast_to(use, possible.shape) for use in self.mebibytes(costs))
@@ -312,7 +321,7 @@ class Tabulator:
         found = _candidates(box, row, features, *(table.ravel()[cells] for table in (ticks, device, host)))
         ties = [found.decisions[name] for name in reversed(DECISIONS)]
         preferred = np.lexsort([*ties, found.host_mebibytes, found.device_mebibytes, found.ticks])[:most]
-        counts = [int(table.sum()) for table in (box.allowed, possible, within, fitting)]
+        counts = [int(table.sum()) for table in (allowed, possible, within, fitting)]
         return found.take(preferred), Pruned(
             tabulated=counts[0],
             timeless=counts[0] - counts[1],
@@ -339,7 +348,7 @@ class Tabulator:
         zero = np.zeros(len(row), dtype=np.int64)
         kept = not_dominated(zero, device[row, mode], host[row, mode], zero)
         row, mode = row[kept], mode[kept]
-        decisions = fold.features(box.features, mode, allowed[row, mode].argmax(axis=-1))
+        decisions = fold.chosen(box.features, mode, allowed[row, mode].argmax(axis=-1))
         candidates = _candidates(box, row, decisions, zero[kept], device[row, mode], host[row, mode])
         return candidates, rows[row]
 
@@ -367,7 +376,7 @@ def not_dominated(ticks: Ints, device: Ints, host: Ints, group: Ints) -> Ints:
 def _fewest_of_the_fastest(features: Columns, fold: Fold, seconds: Floats) -> Ints:
     """The fastest combination of folded overlaps of each candidate; of equally fast ones, to the tick, the fewest."""
     combinations = np.arange(seconds.shape[-1])
-    flags = fold.features(features, np.zeros_like(combinations), combinations)
+    flags = fold.chosen(features, np.zeros_like(combinations), combinations)
     num_on = np.sum([flags[name] for name in fold.overlaps], axis=0) if fold.overlaps else combinations
     fewest_first: Ints = np.argsort(num_on, kind="stable")
     position: Ints = seconds_to_ticks(seconds[:, fewest_first]).argmin(axis=1)

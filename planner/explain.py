@@ -416,7 +416,7 @@ def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | N
         headroom_bytes=problem.search.memory_headroom_bytes,
         cost=step.cost,
         memory=memory_alone,
-        least_cost=step.least_cost,
+        least_seconds=step.least_seconds,
     )
     best: tuple[int, int] | None = None
     values: dict[str, int] = {}
@@ -424,7 +424,7 @@ def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | N
         if clock.is_over:
             return None
         cuts = np.full(len(rows), int(seconds / TICK_SECONDS), dtype=np.int64)
-        candidates, *_ = tabulator.fastest(rows, cuts, np.zeros(len(rows), dtype=np.int64))
+        candidates, *_ = tabulator.fastest(space.box(rows), cuts, np.zeros(len(rows), dtype=np.int64))
         fitting = np.flatnonzero(candidates.host_mebibytes <= tabulator.capacity.host_mebibytes)
         for index in fitting.tolist():
             key = int(candidates.device_mebibytes[index]), int(candidates.ticks[index])

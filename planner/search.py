@@ -17,10 +17,9 @@ are facts of the job, and with them given its total time grows with its step tim
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,26 +42,26 @@ from constraints.verdict import violated
 from costmodel import step
 from costmodel.layouts import layout_cost
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
-from costmodel.tables import Facts
 from planner.candidates import (
     CostFunction,
     CostLike,
     Ints,
     MemoryFunction,
     Pruned,
+    SecondsFunction,
     Tabulator,
     capacity,
     memory_alone,
 )
 from planner.explanation import explain
 from planner.problem import Problem, StageChoice
-from planner.space import ROW_DECISIONS, Space, build_space, strategy_of
+from planner.space import ROW_DECISIONS, Box, Space, build_space, strategy_of
 from planner.stage_search import StageEffort, StageSearch
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 8, 2048
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
 
-BOUND_ROWS, MEMORY_ROWS = 2**13, 2**12
+BOUND_ROWS, MEMORY_ROWS = 2**15, 2**12
 """Rows whose bound, and rows whose memory alone is computed at once; between them the clock is asked."""
 
 CHECK_SECONDS = 2e-3
@@ -87,8 +86,6 @@ ROUNDING_BOUND_SECONDS = TICK_SECONDS
 
 FLOAT_NOISE = 1e-12
 """Relative difference between a table and a scalar that sum the same terms in another order."""
-
-BoundFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
 
 
 class Status(StrEnum):
@@ -191,8 +188,8 @@ def search(
     problem: Problem,
     *,
     cost: CostFunction = step.cost,
-    lower_bound: BoundFunction = step.lower_bound_seconds,
-    least_cost: CostFunction = step.least_cost,
+    lower_bound: SecondsFunction = step.lower_bound_seconds,
+    least_seconds: SecondsFunction = step.least_seconds,
     memory: MemoryFunction = memory_alone,
 ) -> Outcome:
     """
@@ -202,11 +199,11 @@ def search(
     ----------
     problem
         What to plan.
-    cost, lower_bound, least_cost, memory
-        Step time and memory of strategies; a bound of the step time from the degrees alone, bounds of time and memory
-        whatever the overlaps; the memory alone.
+    cost, lower_bound, least_seconds, memory
+        Step time and memory of strategies; a bound of the step time from the degrees alone, and one whatever the
+        overlaps; the memory alone.
     """
-    return _Search(problem, cost, lower_bound, least_cost, memory).run()
+    return _Search(problem, cost, lower_bound, least_seconds, memory).run()
 
 
 # --- what is known so far ----------------------------------------------------------------------------------
@@ -275,8 +272,8 @@ class _Search:
         self,
         problem: Problem,
         cost: CostFunction,
-        lower_bound: BoundFunction,
-        least_cost: CostFunction,
+        lower_bound: SecondsFunction,
+        least_seconds: SecondsFunction,
         memory: MemoryFunction,
     ) -> None:
         self.started = time.perf_counter()
@@ -290,7 +287,7 @@ class _Search:
             headroom_bytes=problem.search.memory_headroom_bytes,
             cost=cost,
             memory=memory,
-            least_cost=least_cost,
+            least_seconds=least_seconds,
         )
         self.board = _Board(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
@@ -302,6 +299,7 @@ class _Search:
         self.num_candidates = self.num_unfit = self.num_solves = 0
         self.pruned = Pruned()
         self.solve_seconds = 0.0
+        self.pace = SHORTEST_SECONDS / LARGEST_BATCH_ROWS
 
     @property
     def seconds_left(self) -> float:
@@ -312,13 +310,11 @@ class _Search:
     def run(self) -> Outcome:
         for rows in self.batches():
             self.tabulated[rows] = True
-            rows = self.promising(rows)
-            if not len(rows):
-                continue
-            if self.problem.variants == "all":
-                self.collect(rows)
-            else:
-                self.compete(rows)
+            for box, row in self.affordable(*self.promising(rows)):
+                if self.problem.variants == "all":
+                    self.collect(box)
+                else:
+                    self.compete(box, self.group_of_row[row])
         if self.stages_may_differ:
             self.even = {group: found.strategy for group, found in self.board.groups.items()}
             stages = StageSearch(self)
@@ -331,26 +327,38 @@ class _Search:
         """Whether uneven stages are looked at."""
         return self.problem.search.stages != StageChoice.EVEN and not self.space.rules.timed and self.space.num_rows > 0
 
-    def promising(self, rows: Ints) -> Ints:
-        """Those of some rows of which a strategy may matter; few rows are all tabulated."""
+    def promising(self, rows: Ints) -> tuple[Box, Ints]:
+        """What of some rows may matter, and the row of each of the box; few rows are all tabulated."""
         if len(rows) <= FIRST_BATCH_ROWS:
-            return rows
-        kept, pruned = self.tabulator.promising(rows, self.cuts(self.group_of_row[rows]))
+            return self.space.box(rows), rows
+        box, row, pruned = self.tabulator.promising(rows, self.cuts(self.group_of_row[rows]))
         self.pruned += pruned
-        return rows[kept]
+        return box, row
 
-    def compete(self, rows: Ints) -> None:
+    def affordable(self, box: Box, row: Ints) -> Iterator[tuple[Box, Ints]]:
+        """A box in parts that the time left allows for at the pace so far; the rest is left when time is up."""
+        position = 0
+        while position < len(row):
+            if self.seconds_left <= 0:
+                self.leave(int(self.bounds[row[position:]].min()))
+                return
+            size = max(1, int(min(len(row), self.seconds_left / (self.pace * box.width))))
+            part, began = slice(position, position + size), time.perf_counter()
+            yield box.take(part), row[part]
+            self.pace = max(time.perf_counter() - began, SHORTEST_SECONDS) / (len(row[part]) * box.width)
+            position += size
+
+    def compete(self, box: Box, groups: Ints) -> None:
         """Look for the best strategy of each group."""
-        groups = self.group_of_row[rows]
         competitors = groups if self.board.top > 1 else np.zeros_like(groups)
-        candidates, row, pruned = self.tabulator.fastest(rows, self.board.cuts(groups), competitors)
+        candidates, row, pruned = self.tabulator.fastest(box, self.board.cuts(groups), competitors)
         self.pruned += pruned
         if len(candidates):
-            self.select(candidates, self.group_of_row[row])
+            self.select(candidates, groups[row])
 
-    def collect(self, rows: Ints) -> None:
+    def collect(self, box: Box) -> None:
         """Look for the best strategies whatever their group; each is compared as it is, with no solver's choice."""
-        found, pruned = self.tabulator.variants(rows, self.board.cut, self.board.top)
+        found, pruned = self.tabulator.variants(box, self.board.cut, self.board.top)
         self.pruned += pruned
         self.board.add_all(_Found.of(found, index) for index in range(len(found)))
 
@@ -501,7 +509,7 @@ class _Search:
             self.problem.search, max_bubble_fraction=None, time_limit_seconds=max(self.seconds_left, SHORTEST_SECONDS)
         )
         untimed = replace(self.problem, search=limits, top=1)
-        formulas = (self.tabulator.cost, self.lower_bound, self.tabulator.least_cost, self.memory)
+        formulas = (self.tabulator.cost, self.lower_bound, self.tabulator.least_seconds, self.memory)
         without = _Search(untimed, *formulas).run()
         texts = tuple(sentence(rule) for rule in self.space.rules.timed)
         if not without.strategies:
@@ -575,7 +583,7 @@ def _status(found: bool, finished: bool) -> Status:
     return Status.FEASIBLE if found else Status.UNKNOWN
 
 
-def _bounds(space: Space, lower_bound: BoundFunction, has_time: Callable[[], bool]) -> Ints:
+def _bounds(space: Space, lower_bound: SecondsFunction, has_time: Callable[[], bool]) -> Ints:
     """Lower bound of each row in ticks, rounded down; 0 for those that time leaves none for."""
     bounds, num_parts = np.zeros(space.num_rows, dtype=np.int64), -(-space.num_rows // BOUND_ROWS)
     for part in range(num_parts):

@@ -142,7 +142,7 @@ def _closest_of(
         row, mode = np.unravel_index(np.where(which, every, np.inf).argmin(), every.shape)
         key = (float(lacks.host[row, mode] > 0), float(every[row, mode]))
         if np.isfinite(key[1]) and key < best:
-            features = fold.features(box.features, mode, overlaps[row, mode].argmax())
+            features = fold.chosen(box.features, mode, overlaps[row, mode].argmax())
             values = {name: int(degrees[row]) for name, degrees in box.degrees.items()}
             values |= {name: int(value) for name, value in features.items()}
             best = key

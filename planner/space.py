@@ -9,7 +9,7 @@ cost of a strategy and are left to the solver.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
@@ -218,10 +218,11 @@ class Space:
         """Some rows with all the features that any of them may have."""
         present, class_of_row = np.unique(self.feature_class[rows], return_inverse=True)
         allowed = self.allowed[present]
-        used = [allowed.any(axis=tuple(a for a in range(allowed.ndim) if a != axis)) for axis in range(1, allowed.ndim)]
+        any_of_them = np.asarray(allowed.any(axis=0))
+        used = [np.unique(where) for where in np.nonzero(any_of_them)]
         features = {name: values[use] for (name, values), use in zip(self.features.items(), used, strict=True)}
-        boxed = allowed[np.ix_(np.arange(len(present)), *(np.flatnonzero(use) for use in used))]
-        return Box(degrees=self.degrees(rows), features=features, allowed=boxed[class_of_row])
+        boxed = allowed[np.ix_(np.arange(len(present)), *used)]
+        return Box(degrees=self.degrees(rows), features=features, of_class=boxed, class_of_row=class_of_row)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,15 +232,56 @@ class Box:
 
     Parameters
     ----------
-    degrees, features
-        Values: of the rows; of each feature.
-    allowed
-        Which features each row may have; rows on the first axis, then the features' axes in order.
+    degrees
+        One value per row of each decision that is not a feature.
+    features
+        Values of each feature.
+    of_class
+        Which features rows of a class may have; the classes on the first axis, then the features' axes in order.
+    class_of_row
+        The class of each row.
     """
 
     degrees: Columns
     features: Columns
-    allowed: NDArray[np.bool_]
+    of_class: NDArray[np.bool_]
+    class_of_row: NDArray[np.int64]
+
+    @property
+    def allowed(self) -> NDArray[np.bool_]:
+        """Which features each row may have, rows on the first axis: made anew each time."""
+        return self.of_class[self.class_of_row]
+
+    @property
+    def width(self) -> int:
+        """Combinations of features, allowed or not."""
+        return prod(len(values) for values in self.features.values())
+
+    def take(self, which: slice) -> Box:
+        """Some of the rows."""
+        degrees = {name: values[which] for name, values in self.degrees.items()}
+        return replace(self, degrees=degrees, class_of_row=self.class_of_row[which])
+
+    def split(self, chosen: NDArray[np.bool_]) -> tuple[Box, NDArray[np.int64]]:
+        """
+        Some modes of the rows, what overlaps leave open, as rows of their own, and the row of each.
+
+        Parameters
+        ----------
+        chosen
+            Rows on the first axis, then the features' axes, those of the overlaps with one entry.
+        """
+        sizes = {name: len(values) for name, values in self.features.items() if name not in OVERLAPS}
+        assert tuple(self.features)[len(sizes) :] == OVERLAPS, "overlaps are the last features"
+        row, mode = np.divmod(np.flatnonzero(chosen), prod(sizes.values()))
+        modes = zip(sizes, np.unravel_index(mode, tuple(sizes.values())), strict=True)
+        return Box(
+            degrees={name: values[row] for name, values in self.degrees.items()}
+            | {name: self.features[name][at] for name, at in modes},
+            features={name: self.features[name] for name in OVERLAPS},
+            of_class=self.of_class.reshape(-1, *self.of_class.shape[1 + len(sizes) :]),
+            class_of_row=self.class_of_row[row] * prod(sizes.values()) + mode,
+        ), row
 
     @property
     def decisions(self) -> dict[str, Any]:
@@ -254,29 +296,34 @@ class Fold:
 
     Parameters
     ----------
-    modes, overlaps
-        Features of each part, in their order.
+    features, overlaps
+        All of them in the order of their axes; those of the second part.
     """
 
-    modes: tuple[str, ...]
+    features: tuple[str, ...]
     overlaps: tuple[str, ...]
 
     @classmethod
-    def of(cls, *memory: Any) -> Fold:
+    def of(cls, features: Iterable[str], *memory: Any) -> Fold:
         """The fold of memory tables with rows on the first axis: an overlap without an axis of its own is folded."""
-        shape = np.broadcast_shapes(*(np.shape(table) for table in memory), (1,) * (1 + len(FEATURES)))
-        axes = dict(zip(FEATURES, shape[1:], strict=True))
-        overlaps = tuple(name for name in OVERLAPS if axes[name] == 1)
-        return cls(modes=tuple(name for name in FEATURES if name not in overlaps), overlaps=overlaps)
+        names = tuple(features)
+        shape = np.broadcast_shapes(*(np.shape(table) for table in memory), (1,) * (1 + len(names)))
+        axes = dict(zip(names, shape[1:], strict=True))
+        return cls(features=names, overlaps=tuple(name for name in OVERLAPS if axes[name] == 1))
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Features of the first part."""
+        return tuple(name for name in self.features if name not in self.overlaps)
 
     def flat(self, table: NDArray[Any]) -> NDArray[Any]:
         """A table with rows and each feature on an axis of its own as (rows, modes, overlaps)."""
-        order = [1 + FEATURES.index(name) for name in (*self.modes, *self.overlaps)]
+        order = [1 + self.features.index(name) for name in (*self.modes, *self.overlaps)]
         moved = table.transpose(0, *order)
         sizes = moved.shape[1 : 1 + len(self.modes)]
         return moved.reshape(moved.shape[0], prod(sizes), prod(moved.shape[1 + len(self.modes) :]))
 
-    def features(self, features: Columns, mode: Any, overlaps: Any) -> Columns:
+    def chosen(self, features: Columns, mode: Any, overlaps: Any) -> Columns:
         """Values of the features from flat indices of modes and overlaps."""
         columns: Columns = {}
         for names, flat in ((self.modes, mode), (self.overlaps, overlaps)):
@@ -590,6 +637,8 @@ def classify_features(
         holds = tabulate(rule, facts, spread(degrees, own))
         shape = tuple(len(values) for values in own.values())
         table = np.broadcast_to(np.asarray(holds), (classes.size, *shape))
-        for cell in table.reshape(classes.size, prod(shape)).T:
-            classes = classes.refine(cell, None)
+        answers = {cell.tobytes(): cell for cell in np.ascontiguousarray(table.reshape(classes.size, prod(shape)).T)}
+        for cell in answers.values():
+            if cell.any() and not cell.all():  # else it tells none apart
+                classes = classes.refine(cell, None)
     return classes

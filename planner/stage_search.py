@@ -250,7 +250,7 @@ class StageSearch:
             return ((int(pair[0]), bool(pair[1])),)
         where: list[Any] = list(features)
         where[again] = where[off] = slice(None)
-        table = box.allowed[(position, *where)]
+        table = box.of_class[(box.class_of_row[position], *where)]
         return tuple(mode for mode, allowed in zip(self.all_modes(box), table.ravel().tolist(), strict=True) if allowed)
 
     # --- inner ---------------------------------------------------------------------------------------------

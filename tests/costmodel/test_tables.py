@@ -90,7 +90,7 @@ def test_lookup_computes_each_combination_once():
 
 
 def test_lookup_keeps_what_it_computed():
-    """Of the same facts a part of the combinations costs nothing, one more costs them all, few alone stay alone."""
+    """Of the same facts a part of the combinations costs nothing, one more costs one, few alone stay alone."""
     given, counter = the_facts(MODELS["dense"]), Counter()
     few, some = np.tile([1, 2], 4), np.tile([1, 2, 4], 200)
 
@@ -99,7 +99,37 @@ def test_lookup_keeps_what_it_computed():
         assert lookup(counter, given, {"tp": tp, "pp": 3}).product.tolist() == (3 * tp).tolist()
         asked.append(counter.asked)
 
-    assert asked == [8, 11, 11, 11, 15, 15, 24]
+    assert asked == [8, 11, 11, 11, 12, 12, 21]
+
+
+def test_a_table_whose_other_axes_grow_is_made_anew():
+    """The widest combination decides how many entries each has: those that are known are computed again."""
+    asked = []
+
+    def up_to(*, tp):
+        asked.append(tp.tolist())
+        return np.minimum(np.arange(tp.max()), tp[..., None])
+
+    given, some = the_facts(MODELS["dense"]), np.tile([1, 2, 3], 200)
+    for tp in (some, np.append(some, 2), np.append(some, 4), np.append(some, 5)):
+        assert lookup(up_to, given, {"tp": tp}).tolist() == np.minimum(np.arange(tp.max()), tp[:, None]).tolist()
+
+    assert asked == [[1, 2, 3], [4], [1, 2, 3, 4], [5], [1, 2, 3, 4, 5]]
+
+
+def test_the_same_arrays_are_looked_up_once():
+    """Other arrays are looked up, and so are equal ones."""
+    given, counter = the_facts(MODELS["dense"]), Counter()
+    decisions = {"tp": np.tile([1, 2, 4], 200), "pp": np.tile([1, 2, 4], 200)}
+
+    first, again = lookup(counter, given, decisions), lookup(counter, given, dict(decisions))
+    other = lookup(counter, given, decisions | {"pp": decisions["pp"][::-1]})
+    equal = lookup(counter, given, decisions | {"pp": decisions["pp"].copy()})
+
+    assert again is first
+    assert equal is not first
+    assert np.array_equal(equal.product, first.product)
+    assert np.array_equal(other.product, decisions["tp"] * decisions["pp"][::-1])
 
 
 def test_a_table_that_is_full_begins_anew(monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from constraints.verdict import violated
-from costmodel.strategy import DECISIONS, FLAGS, Recompute, Sharding
+from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, Recompute, Sharding
 from planner.space import (
     MAX_MICRO_BATCH_SIZE,
     ROW_DECISIONS,
@@ -69,6 +69,25 @@ def test_a_box_holds_the_allowed_features_of_its_rows():
 
     assert box.allowed.sum() == space.allowed[space.feature_class[rows]].sum()
     assert all(set(values.tolist()) <= set(space.features[name].tolist()) for name, values in box.features.items())
+
+
+def test_modes_of_a_box_become_rows():
+    """Each chosen one keeps its row's degrees, its own features and the overlaps that it may have."""
+    space = build_space(a_problem(a_moe_model(), num_devices=8))
+    box = space.box(np.arange(0, space.num_rows, 7))
+    modes = tuple(len(values) for name, values in box.features.items() if name not in OVERLAPS)
+    chosen = np.random.default_rng(7).random((len(box.class_of_row), *modes, *(1,) * len(OVERLAPS))) < 0.2
+
+    split, row = box.split(chosen)
+
+    every = [(at[0], *at[1 : 1 + len(modes)]) for at in np.argwhere(chosen)]
+    assert row.tolist() == [at[0] for at in every]
+    assert split.features.keys() == set(OVERLAPS)
+    for one, (of_row, *mode) in enumerate(every):
+        assert all(split.degrees[name][one] == values[of_row] for name, values in box.degrees.items())
+        named = zip([name for name in box.features if name not in OVERLAPS], mode, strict=True)
+        assert all(split.degrees[name][one] == box.features[name][at] for name, at in named)
+        assert np.array_equal(split.allowed[one], box.allowed[(of_row, *mode)])
 
 
 def test_without_data_parallel_ranks_nothing_is_sharded():

@@ -25,12 +25,16 @@ from constraints.encoding import (
     seconds_to_floor_ticks,
     seconds_to_ticks,
 )
+from costmodel import step
 from costmodel.axes import largest
 from costmodel.rank import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
 from costmodel.strategy import DECISIONS, OVERLAPS
 from costmodel.tables import Facts, tabulate
 from planner.problem import Problem
 from planner.space import Box, Columns, Fold, Rules, Space, needs, spread
+
+MODES = ("recompute", "activation_offload", "optimizer_offload")
+"""Features that decide most of what a strategy takes in time and memory."""
 
 BOUND_NOISE = 1e-9
 """Relative difference between a bound and a memory that sum the same terms in another order."""
@@ -101,7 +105,7 @@ def least_memory(facts: Facts, degrees: Columns, features: Columns) -> Memory:
     """
     few = {name: values.max(keepdims=True) if name == "sharding" else values for name, values in features.items()}
     few |= {name: features[name].min(keepdims=True) for name in OVERLAPS}
-    function = memory_alone if len(features["sharding"]) == 1 else _least_alone
+    function = memory_alone if len(features["sharding"]) == 1 else least_alone
     bound, _ = by_mode(function(facts, spread(degrees, few)), len(degrees["tp"]), few)
     return Memory(
         device_bytes=bound.device_bytes * (1 - BOUND_NOISE),
@@ -109,12 +113,37 @@ def least_memory(facts: Facts, degrees: Columns, features: Columns) -> Memory:
     )
 
 
-def _least_alone(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
+def least_alone(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
+    """A lower bound of the memory of all shardings up to the given one."""
     held = different_ranks(facts, decisions)
     return Memory(
         device_bytes=largest(least_rank_bytes(facts, decisions, held)),
         host_bytes=largest(rank_host_bytes(facts, decisions, held)),
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Formulas:
+    """
+    What a search asks of strategies: the cost model's own, or another with bounds that hold for it.
+
+    Parameters
+    ----------
+    cost, memory
+        Step time and memory; the memory alone.
+    lower_bound
+        A bound of the step time from the degrees alone.
+    least_seconds
+        A bound of the step time whatever the overlaps, for no further sharding than the given one.
+    least_memory
+        The same of the memory; overlaps are those that need least.
+    """
+
+    cost: CostFunction = step.cost
+    memory: MemoryFunction = memory_alone
+    lower_bound: SecondsFunction = step.lower_bound_seconds
+    least_seconds: SecondsFunction = step.least_seconds
+    least_memory: MemoryFunction = least_alone
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,49 +251,46 @@ class Tabulator:
         Memory.
     headroom_bytes
         Device memory to leave free.
-    cost, memory
-        Step time and memory of strategies; the memory alone.
-    least_seconds
-        A bound of the step time whatever the overlaps.
+    formulas
+        What strategies cost.
     """
 
     space: Space
     capacity: Capacity
     headroom_bytes: float
-    cost: CostFunction
-    memory: MemoryFunction
-    least_seconds: SecondsFunction
+    formulas: Formulas
 
     def promising(self, rows: Ints, cuts: Ints) -> tuple[Box, Ints, Pruned]:
         """
         The modes of some rows of which a strategy may fit and be at most ``cuts`` ticks long, and the row of each.
 
-        Overlaps, most of the features' combinations, are left open. The last part of the answer counts the others.
+        Sharding and overlaps, most of the features' combinations, are left open: of the first the furthest that a row
+        may have is looked at, of the second the fewest. The last part of the answer counts the others.
         """
         box = self.space.box(rows)
-        few = box.features | {name: box.features[name].min(keepdims=True) for name in OVERLAPS}
-        overlaps = tuple(1 + axis for axis, name in enumerate(few) if name in OVERLAPS)
-        counts = box.of_class.sum(axis=overlaps, keepdims=True)[box.class_of_row]
-        modes, features = counts > 0, tuple(range(1, counts.ndim))
-        fitting = np.broadcast_to(self.lightest_fit(spread(box.degrees, few)), modes.shape)
-        modes &= fitting
-        kept, roomy = np.zeros_like(modes), np.flatnonzero(modes.any(axis=features))
+        others = tuple(1 + axis for axis, name in enumerate(box.features) if name not in MODES)
+        counts = box.of_class.sum(axis=others)[box.class_of_row]
+        few = {name: box.features[name] for name in MODES}
+        degrees = {**box.degrees, "sharding": box.furthest_sharding}
+        fewest = {name: box.features[name].min() for name in OVERLAPS}
+        least = self.formulas.least_memory(self.space.facts, spread(degrees, few) | fewest)
+        fitting = np.broadcast_to(self.may_fit(least), counts.shape)
+        modes = fitting & (counts > 0)
+        kept, roomy = np.zeros_like(modes), np.flatnonzero(modes.any(axis=tuple(range(1, modes.ndim))))
         if len(roomy):
-            degrees = {name: values[roomy] for name, values in box.degrees.items()}
-            seconds = np.asarray(self.least_seconds(self.space.facts, spread(degrees, few)))
-            fast = seconds_to_floor_ticks(seconds) <= cuts[roomy].reshape(-1, *(1,) * len(few))
-            kept[roomy] = fast & modes[roomy]
-        chosen, row = box.split(kept)
+            of_roomy = spread({name: values[roomy] for name, values in degrees.items()}, few) | fewest
+            seconds = np.asarray(self.formulas.least_seconds(self.space.facts, of_roomy))
+            kept[roomy] = modes[roomy] & (seconds_to_floor_ticks(seconds) <= cuts[roomy].reshape(-1, *(1,) * len(few)))
+        chosen, row = box.split(kept, MODES)
         num_left, num_fitting = int(counts.sum(where=~kept)), int(counts.sum(where=fitting & ~kept))
         return chosen, rows[row], Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
 
-    def lightest_fit(self, decisions: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Whether strategies may fit; what the noise of floats could decide does."""
-        memory = self.memory(self.space.facts, decisions)
-        least = Memory(
-            device_bytes=memory.device_bytes * (1 - BOUND_NOISE), host_bytes=memory.host_bytes * (1 - BOUND_NOISE)
+    def may_fit(self, least: MemoryLike) -> NDArray[np.bool_]:
+        """Whether a bound of the memory fits; what the noise of floats could decide does."""
+        memory = Memory(
+            device_bytes=least.device_bytes * (1 - BOUND_NOISE), host_bytes=least.host_bytes * (1 - BOUND_NOISE)
         )
-        fit = fits(self.space.facts, self.space.rules, least, self.headroom_bytes)
+        fit = fits(self.space.facts, self.space.rules, memory, self.headroom_bytes)
         return np.asarray(fit.device & fit.host)
 
     def fastest(self, box: Box, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
@@ -273,7 +299,7 @@ class Tabulator:
 
         Candidates compete with those of their own group only. The last part of the answer counts the others.
         """
-        costs = self.cost(self.space.facts, box.decisions)
+        costs = self.formulas.cost(self.space.facts, box.decisions)
         allowed = box.allowed
         possible = allowed & in_time(self.space.facts, self.space.rules, costs)
         memory, fold = by_mode(costs, len(groups), box.features)
@@ -305,7 +331,7 @@ class Tabulator:
 
         Nothing is folded or dominated: what a slower strategy of the same degrees loses is of interest here.
         """
-        costs = self.cost(self.space.facts, box.decisions)
+        costs = self.formulas.cost(self.space.facts, box.decisions)
         allowed = box.allowed
         possible = allowed & in_time(self.space.facts, self.space.rules, costs)
         ticks = seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf))
@@ -332,7 +358,7 @@ class Tabulator:
     def least_bubble(self, rows: Ints) -> float:
         """The smallest share of the step that the bubble takes in what of some rows fits; infinite of none."""
         box = self.space.box(rows)
-        costs = self.cost(self.space.facts, box.decisions)
+        costs = self.formulas.cost(self.space.facts, box.decisions)
         fit = fits(self.space.facts, self.space.rules, costs, self.headroom_bytes)
         possible = box.allowed & np.isfinite(costs.step_seconds) & fit.device & fit.host
         shares = np.divide(costs.bubble_seconds, costs.step_seconds)
@@ -341,7 +367,7 @@ class Tabulator:
     def smallest(self, rows: Ints) -> tuple[Candidates, Ints]:
         """What of some rows takes least memory, whatever its time (0 ticks), and the row of each."""
         box = self.space.box(rows)
-        memory, fold = mode_memory(self.space.facts, box.degrees, box.features, self.memory)
+        memory, fold = mode_memory(self.space.facts, box.degrees, box.features, self.formulas.memory)
         device, host = self.mebibytes(memory)
         allowed = fold.flat(box.allowed)
         row, mode = np.nonzero(allowed.any(axis=-1))

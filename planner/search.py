@@ -39,19 +39,16 @@ from constraints.encoding import (
 )
 from constraints.rule import sentence
 from constraints.verdict import violated
-from costmodel import step
 from costmodel.layouts import layout_cost
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
 from planner.candidates import (
-    CostFunction,
     CostLike,
+    Formulas,
     Ints,
-    MemoryFunction,
     Pruned,
     SecondsFunction,
     Tabulator,
     capacity,
-    memory_alone,
 )
 from planner.explanation import explain
 from planner.problem import Problem, StageChoice
@@ -83,6 +80,9 @@ GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
 
 ROUNDING_BOUND_SECONDS = TICK_SECONDS
 """Half a tick for the reported strategy, half a tick for any that it is compared with."""
+
+OWN = Formulas()
+"""The cost model."""
 
 FLOAT_NOISE = 1e-12
 """Relative difference between a table and a scalar that sum the same terms in another order."""
@@ -184,14 +184,7 @@ class Outcome:
     conflict: Conflict | None = None
 
 
-def search(
-    problem: Problem,
-    *,
-    cost: CostFunction = step.cost,
-    lower_bound: SecondsFunction = step.lower_bound_seconds,
-    least_seconds: SecondsFunction = step.least_seconds,
-    memory: MemoryFunction = memory_alone,
-) -> Outcome:
+def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
     """
     The best strategies of a problem, with proof.
 
@@ -199,11 +192,10 @@ def search(
     ----------
     problem
         What to plan.
-    cost, lower_bound, least_seconds, memory
-        Step time and memory of strategies; a bound of the step time from the degrees alone, and one whatever the
-        overlaps; the memory alone.
+    formulas
+        What strategies cost: the cost model, unless told otherwise.
     """
-    return _Search(problem, cost, lower_bound, least_seconds, memory).run()
+    return _Search(problem, formulas).run()
 
 
 # --- what is known so far ----------------------------------------------------------------------------------
@@ -268,31 +260,21 @@ class _Board:
 class _Search:
     """One run; its state is the board, the bound and the clock."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        cost: CostFunction,
-        lower_bound: SecondsFunction,
-        least_seconds: SecondsFunction,
-        memory: MemoryFunction,
-    ) -> None:
+    def __init__(self, problem: Problem, formulas: Formulas) -> None:
         self.started = time.perf_counter()
         self.problem = problem
-        self.lower_bound = lower_bound
-        self.memory = memory
+        self.formulas = formulas
         self.space = build_space(problem)
         self.tabulator = Tabulator(
             space=self.space,
             capacity=capacity(problem),
             headroom_bytes=problem.search.memory_headroom_bytes,
-            cost=cost,
-            memory=memory,
-            least_seconds=least_seconds,
+            formulas=formulas,
         )
         self.board = _Board(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
         self.stage_effort = StageEffort()
-        self.bounds = _bounds(self.space, lower_bound, lambda: self.seconds_left > 0)
+        self.bounds = _bounds(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
         self.group_of_row = _groups(self.space)
         self.unresolved_ticks = MAX_TICKS
         self.tabulated = np.zeros(self.space.num_rows, dtype=bool)
@@ -504,13 +486,12 @@ class _Search:
         """Why nothing fits; rules of the time are to blame where without them something does."""
         seconds_left = max(self.seconds_left, EXPLANATION_FRACTION * self.problem.search.time_limit_seconds)
         if not self.space.rules.timed:
-            return explain(self.problem, self.space, self.memory, seconds_left=seconds_left)
+            return explain(self.problem, self.space, self.formulas.memory, seconds_left=seconds_left)
         limits = replace(
             self.problem.search, max_bubble_fraction=None, time_limit_seconds=max(self.seconds_left, SHORTEST_SECONDS)
         )
         untimed = replace(self.problem, search=limits, top=1)
-        formulas = (self.tabulator.cost, self.lower_bound, self.tabulator.least_seconds, self.memory)
-        without = _Search(untimed, *formulas).run()
+        without = _Search(untimed, self.formulas).run()
         texts = tuple(sentence(rule) for rule in self.space.rules.timed)
         if not without.strategies:
             return without.conflict or NO_TIME_TO_EXPLAIN
@@ -536,7 +517,7 @@ class _Search:
         """The step time again, from scalars; the strategy must break no rule."""
         decisions = found.strategy.decisions()
         facts, rules = self.space.facts, self.space.rules
-        again = layout_cost(facts, found.strategy) if found.layout else self.tabulator.cost(facts, decisions)
+        again = layout_cost(facts, found.strategy) if found.layout else self.formulas.cost(facts, decisions)
         resources = {
             "device_bytes": again.device_bytes * (1 - FLOAT_NOISE),
             "host_bytes": again.host_bytes * (1 - FLOAT_NOISE),

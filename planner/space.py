@@ -217,12 +217,12 @@ class Space:
     def box(self, rows: NDArray[np.int64]) -> Box:
         """Some rows with all the features that any of them may have."""
         present, class_of_row = np.unique(self.feature_class[rows], return_inverse=True)
-        allowed = self.allowed[present]
-        any_of_them = np.asarray(allowed.any(axis=0))
-        used = [np.unique(where) for where in np.nonzero(any_of_them)]
-        features = {name: values[use] for (name, values), use in zip(self.features.items(), used, strict=True)}
-        boxed = allowed[np.ix_(np.arange(len(present)), *used)]
-        return Box(degrees=self.degrees(rows), features=features, of_class=boxed, class_of_row=class_of_row)
+        allowed, features = self.allowed[present], dict(self.features)
+        for axis, where in enumerate(np.nonzero(allowed.any(axis=0).reshape(allowed.shape[1:]))):
+            used, name = np.unique(where), list(features)[axis]
+            if len(used) < len(features[name]):
+                allowed, features[name] = allowed.take(used, axis=1 + axis), features[name][used]
+        return Box(degrees=self.degrees(rows), features=features, of_class=allowed, class_of_row=class_of_row)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -262,25 +262,36 @@ class Box:
         degrees = {name: values[which] for name, values in self.degrees.items()}
         return replace(self, degrees=degrees, class_of_row=self.class_of_row[which])
 
-    def split(self, chosen: NDArray[np.bool_]) -> tuple[Box, NDArray[np.int64]]:
+    @property
+    def furthest_sharding(self) -> NDArray[np.int64]:
+        """Of each row the largest that it may have."""
+        axis = 1 + list(self.features).index("sharding")
+        others = tuple(other for other in range(1, self.of_class.ndim) if other != axis)
+        allowed = np.asarray(self.of_class.any(axis=others))
+        furthest: NDArray[np.int64] = self.features["sharding"][allowed.shape[1] - 1 - allowed[:, ::-1].argmax(axis=1)]
+        return furthest[self.class_of_row]
+
+    def split(self, chosen: NDArray[np.bool_], names: Sequence[str]) -> tuple[Box, NDArray[np.int64]]:
         """
-        Some modes of the rows, what overlaps leave open, as rows of their own, and the row of each.
+        Some combinations of features as rows of their own, and the row of each.
 
         Parameters
         ----------
         chosen
-            Rows on the first axis, then the features' axes, those of the overlaps with one entry.
+            Rows on the first axis, then the features of ``names``.
+        names
+            Features that become columns; the others keep their axes.
         """
-        sizes = {name: len(values) for name, values in self.features.items() if name not in OVERLAPS}
-        assert tuple(self.features)[len(sizes) :] == OVERLAPS, "overlaps are the last features"
-        row, mode = np.divmod(np.flatnonzero(chosen), prod(sizes.values()))
-        modes = zip(sizes, np.unravel_index(mode, tuple(sizes.values())), strict=True)
+        others = {name: values for name, values in self.features.items() if name not in names}
+        order = [1 + list(self.features).index(name) for name in (*names, *others)]
+        row, mode = np.divmod(np.flatnonzero(chosen), chosen[0].size)
+        where = zip(names, np.unravel_index(mode, chosen.shape[1:]), strict=True)
         return Box(
             degrees={name: values[row] for name, values in self.degrees.items()}
-            | {name: self.features[name][at] for name, at in modes},
-            features={name: self.features[name] for name in OVERLAPS},
-            of_class=self.of_class.reshape(-1, *self.of_class.shape[1 + len(sizes) :]),
-            class_of_row=self.class_of_row[row] * prod(sizes.values()) + mode,
+            | {name: self.features[name][at] for name, at in where},
+            features=others,
+            of_class=self.of_class.transpose(0, *order).reshape(-1, *(len(values) for values in others.values())),
+            class_of_row=self.class_of_row[row] * chosen[0].size + mode,
         ), row
 
     @property

@@ -13,7 +13,7 @@ import pytest
 from costmodel import step
 from costmodel.strategy import OVERLAPS, Recompute
 from planner import search as module
-from planner.candidates import not_dominated
+from planner.candidates import Formulas, not_dominated
 from planner.search import GROUP_DECISIONS, Status, search
 from planner.space import build_space
 from tests.builders import a_model, a_moe_model
@@ -44,9 +44,25 @@ def nothing_is_known(facts, decisions):
     return np.zeros(np.shape(decisions["tp"]))
 
 
+def nothing_is_needed(facts, decisions):
+    """The loosest bound of the memory."""
+    return MadeUp(step_seconds=np.float64(0))
+
+
+def of_cost(cost):
+    """Nothing is known of a made-up cost but itself."""
+    return Formulas(
+        cost=cost,
+        memory=cost,
+        lower_bound=nothing_is_known,
+        least_seconds=nothing_is_known,
+        least_memory=nothing_is_needed,
+    )
+
+
 def searched(problem, cost):
     """A search with a made-up cost."""
-    return search(problem, cost=cost, lower_bound=nothing_is_known, least_seconds=nothing_is_known, memory=cost)
+    return search(problem, of_cost(cost))
 
 
 def test_an_optimal_outcome_carries_its_proof():
@@ -68,7 +84,7 @@ def test_the_bound_only_saves_work():
     """With a bound that knows nothing, the same strategy comes out of more rows."""
     problem = a_problem(a_model(num_layers=4, hidden_size=512, ffn_hidden_size=2048), num_devices=16)
 
-    with_bound, without = search(problem), search(problem, lower_bound=nothing_is_known)
+    with_bound, without = search(problem), search(problem, Formulas(lower_bound=nothing_is_known))
 
     assert with_bound.strategies == without.strategies
     assert with_bound.effort.num_rows_tabulated < without.effort.num_rows_tabulated == without.effort.num_rows
@@ -81,8 +97,10 @@ def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
     device = a_timed_device(memory_bytes=memory_bytes)
     problem = replace(a_problem(a_moe_model(num_layers=8), num_devices=64, device=device, top=10), variants=variants)
 
-    with_modes = search(problem, lower_bound=nothing_is_known)
-    without = search(problem, lower_bound=nothing_is_known, least_seconds=nothing_is_known)
+    with_modes = search(problem, Formulas(lower_bound=nothing_is_known))
+    without = search(
+        problem, Formulas(lower_bound=nothing_is_known, least_seconds=nothing_is_known, least_memory=nothing_is_needed)
+    )
 
     assert with_modes.strategies == without.strategies
     assert with_modes.effort.pruned.bounded > with_modes.effort.size / 2
@@ -303,7 +321,7 @@ def test_time_that_runs_out_leaves_a_gap(monkeypatch):
         clock["now"] += 40.0
         return step.cost(facts, decisions)
 
-    outcome = search(problem, cost=cost)
+    outcome = search(problem, Formulas(cost=cost))
 
     best = search(problem)
     assert outcome.status == Status.FEASIBLE
@@ -319,12 +337,10 @@ def test_a_search_that_finds_nothing_for_long_asks_for_the_roomiest_row(monkeypa
         last = decisions["tp"] * decisions["pp"] == 8
         return MadeUp(step_seconds=np.where(last, 9.0, 1.0), device_bytes=np.where(last, 0.0, 1e15))
 
-    outcome = search(
-        a_problem(a_model(num_layers=8)),
-        cost=cost,
-        memory=cost,
-        lower_bound=lambda facts, decisions: np.where(decisions["tp"] * decisions["pp"] == 8, 9.0, 1.0),
-    )
+    def lower_bound(facts, decisions):
+        return cost(facts, decisions).step_seconds
+
+    outcome = search(a_problem(a_model(num_layers=8)), replace(of_cost(cost), lower_bound=lower_bound))
 
     assert outcome.status == Status.OPTIMAL
     assert outcome.step_seconds == (9.0,)
@@ -459,7 +475,7 @@ def test_a_time_limit_holds_within_a_fifth(clock, limit, variants):
     features = build_space(problem).allowed[0].size
     limits = replace(problem.search, time_limit_seconds=limit)
     asked = replace(problem, search=limits, variants=variants)
-    outcome = search(asked, cost=cost, lower_bound=nothing_is_known, least_seconds=nothing_is_known)
+    outcome = search(asked, of_cost(cost))
 
     assert outcome.status == Status.FEASIBLE
     assert clock["seconds"] <= 1.2 * limit
@@ -474,7 +490,7 @@ def test_bounds_stop_with_the_time(clock, monkeypatch):
         clock["seconds"] += 1.0
         return step.lower_bound_seconds(facts, decisions)
 
-    outcome = search(problem, lower_bound=lower_bound)
+    outcome = search(problem, Formulas(lower_bound=lower_bound))
 
     assert outcome.effort.num_rows > 5 * 16
     assert clock["seconds"] == 3.0
@@ -490,7 +506,7 @@ def test_an_explanation_that_time_cuts_short_says_so(clock):
         clock["seconds"] += 60.0
         return step.cost(facts, decisions)
 
-    outcome = search(problem, memory=memory)
+    outcome = search(problem, Formulas(memory=memory))
 
     assert outcome.status == Status.INFEASIBLE
     assert outcome.conflict.is_cut

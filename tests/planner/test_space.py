@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from constraints.verdict import violated
-from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, Recompute, Sharding
+from costmodel.strategy import DECISIONS, FLAGS, Recompute, Sharding
 from planner.space import (
     MAX_MICRO_BATCH_SIZE,
     ROW_DECISIONS,
@@ -71,23 +71,34 @@ def test_a_box_holds_the_allowed_features_of_its_rows():
     assert all(set(values.tolist()) <= set(space.features[name].tolist()) for name, values in box.features.items())
 
 
-def test_modes_of_a_box_become_rows():
-    """Each chosen one keeps its row's degrees, its own features and the overlaps that it may have."""
+def test_features_of_a_box_become_columns():
+    """Each chosen combination keeps its row's degrees and what it may have of the other features."""
     space = build_space(a_problem(a_moe_model(), num_devices=8))
-    box = space.box(np.arange(0, space.num_rows, 7))
-    modes = tuple(len(values) for name, values in box.features.items() if name not in OVERLAPS)
-    chosen = np.random.default_rng(7).random((len(box.class_of_row), *modes, *(1,) * len(OVERLAPS))) < 0.2
+    box, names = space.box(np.arange(0, space.num_rows, 7)), ("activation_offload", "recompute")
+    shape = (len(box.class_of_row), *(len(box.features[name]) for name in names))
+    chosen = np.random.default_rng(7).random(shape) < 0.2
 
-    split, row = box.split(chosen)
+    split, row = box.split(chosen, names)
 
-    every = [(at[0], *at[1 : 1 + len(modes)]) for at in np.argwhere(chosen)]
-    assert row.tolist() == [at[0] for at in every]
-    assert split.features.keys() == set(OVERLAPS)
-    for one, (of_row, *mode) in enumerate(every):
+    every = np.argwhere(chosen).tolist()
+    assert row.tolist() == [one[0] for one in every]
+    assert list(split.features) == [name for name in box.features if name not in names]
+    for one, (of_row, offload, recompute) in enumerate(every):
         assert all(split.degrees[name][one] == values[of_row] for name, values in box.degrees.items())
-        named = zip([name for name in box.features if name not in OVERLAPS], mode, strict=True)
-        assert all(split.degrees[name][one] == box.features[name][at] for name, at in named)
-        assert np.array_equal(split.allowed[one], box.allowed[(of_row, *mode)])
+        assert split.degrees["activation_offload"][one] == box.features["activation_offload"][offload]
+        assert split.degrees["recompute"][one] == box.features["recompute"][recompute]
+        assert np.array_equal(split.allowed[one], box.allowed[of_row, :, recompute, offload])
+
+
+def test_the_furthest_sharding_of_a_row_is_one_that_it_may_have():
+    """With it something is allowed, with a further one nothing."""
+    space = build_space(a_problem(a_moe_model(), num_devices=8))
+    box = space.box(np.arange(space.num_rows))
+
+    values = box.features["sharding"]
+    allowed = box.allowed.any(axis=tuple(range(2, 2 + len(box.features) - 1)))
+    assert len(set(box.furthest_sharding.tolist())) > 1
+    assert box.furthest_sharding.tolist() == [values[one].max() for one in allowed]
 
 
 def test_without_data_parallel_ranks_nothing_is_sharded():

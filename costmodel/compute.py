@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,13 +226,14 @@ def _one_end(
     shape: Shape,
     times: OperatorTimes,
 ) -> _End:
-    forward, backward = _forward(operators, times), _backward(operators, times)
+    forward = _sum(times.forward_seconds, operators)
+    backward = [times.backward_seconds(operator) for operator in operators]
     calls = [(one, _one_call(cluster, one, shape)) for one in communications]
     return _End(
-        compute=forward + backward,
+        compute=forward + sum(backward, start=0.0),
         communication=sum(((one.forward + one.backward) * call for one, call in calls), start=0.0),
         forward=forward + sum((one.forward * call for one, call in calls), start=0.0),
-        weight=_weight(operators, times),
+        weight=_weight(operators, backward),
     )
 
 
@@ -241,13 +243,14 @@ def _one_layer(
     """Every part of the time of one kind of layer, and its forward pass by module."""
     operators = layer_operators(layer, shape)
     forward = [times.forward_seconds(operator) for operator in operators]
-    core = [operator for operator in operators if operator.name in CORE_OPERATORS]
+    backward = [times.backward_seconds(operator) for operator in operators]
+    core = [operator.name in CORE_OPERATORS for operator in operators]
     parts: dict[str, Numbers] = {
         "forward": sum(forward, start=0.0),
-        "backward": _backward(operators, times),
-        "weight": _weight(operators, times),
-        "core_forward": _forward(core, times),
-        "core_backward": _backward(core, times),
+        "backward": sum(backward, start=0.0),
+        "weight": _weight(operators, backward),
+        "core_forward": sum(compress(forward, core), start=0.0),
+        "core_backward": sum(compress(backward, core), start=0.0),
     }
     communications = layer_communications(layer, shape)
     parts |= _host(operators, communications, shape, cluster.device.profile)
@@ -291,18 +294,10 @@ def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> N
     return np.asarray(seconds * (np.asarray(communication.nbytes) > 0))
 
 
-def _forward(operators: Iterable[Operator], times: OperatorTimes) -> Numbers:
-    return _sum(times.forward_seconds, operators)
-
-
-def _backward(operators: Iterable[Operator], times: OperatorTimes) -> Numbers:
-    return _sum(times.backward_seconds, operators)
-
-
-def _weight(operators: Iterable[Operator], times: OperatorTimes) -> Numbers:
+def _weight(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbers:
     """Gradients of weights: half of a matmul's backward pass; attention cores and element-wise operators have none."""
-    matmuls = (operator for operator in operators if operator.kind in ("matmul", "grouped_matmul"))
-    return _sum(times.backward_seconds, matmuls) / 2
+    matmuls = (operator.kind in ("matmul", "grouped_matmul") for operator in operators)
+    return sum(compress(backward, matmuls), start=0.0) / 2
 
 
 def _sum(seconds: Callable[[Operator], Numbers], operators: Iterable[Operator]) -> Numbers:

@@ -106,7 +106,9 @@ def architecture(entries: Mapping[str, Any], key: str, variant: Variant) -> Mode
         raise SpecError("model", problem, hint if hint.startswith("Did") else others)
     entry = entries[key]
     _require_known(entry, key)
-    if "DeltaNet" in str(entry.get("attention")):
+    if "DeltaNet" in str(entry.get("attention")) or (
+        "sinks" in str(entry.get("sliding_window")) and key in catalog.models()
+    ):
         return _from_catalog(entry, key, variant)
     model = model_from_description(_description(entry, key, variant), f"models.{key}", key, "measured runs")
     return _with_windows(model, entry)
@@ -136,7 +138,11 @@ def _require_known(entry: Mapping[str, Any], key: str) -> None:
 
 
 def _from_catalog(entry: Mapping[str, Any], key: str, variant: Variant) -> Model:
-    """The catalog's model of the same name: the file of models does not give the sizes of Gated DeltaNet layers."""
+    """
+    The catalog's model of the same name.
+
+    The file of models does not give the sizes of Gated DeltaNet layers, nor which projections of gpt-oss have biases.
+    """
     if key not in catalog.models():
         raise Unpredictable(f"the sizes of the Gated DeltaNet layers of '{key}' are neither here nor in the catalog")
     model = catalog.model(key)

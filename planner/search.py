@@ -1,10 +1,10 @@
 """
 Branch and bound over the rows of the space, CP-SAT inside, down to a proven optimum.
 
-Rows are taken in the order of a lower bound of their step time, which needs their degrees alone. A batch of rows is
-tabulated with all its features, reduced to candidates, and handed to CP-SAT, which selects one within the memory. Its
-value cuts what follows: rows and candidates that are slower are never looked at. When the next row's bound is above
-the value, nothing better is left.
+Rows are taken in the order of a lower bound of their step time, which needs their degrees alone. Of a batch of rows
+the choices of recomputation and offloading stay that may fit and win; those are tabulated with all other features,
+reduced to candidates, and handed to CP-SAT, which selects one within the memory. Its value cuts what follows: rows and
+candidates that are slower are never looked at. When the next row's bound is above the value, nothing better is left.
 
 Ties are broken outside the solver. Of equally fast overlaps that change time alone a candidate takes the fewest; of
 candidates with the same ticks the smaller device memory wins, then the smaller host memory (both in MiB), then the

@@ -6,7 +6,7 @@ What runs at the same time, and what of it is exposed, is decided later (``overl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import compress
 
@@ -226,7 +226,7 @@ def _one_end(
     shape: Shape,
     times: OperatorTimes,
 ) -> _End:
-    forward = _sum(times.forward_seconds, operators)
+    forward = sum((times.forward_seconds(operator) for operator in operators), start=0.0)
     backward = [times.backward_seconds(operator) for operator in operators]
     calls = [(one, _one_call(cluster, one, shape)) for one in communications]
     return _End(
@@ -298,7 +298,3 @@ def _weight(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbe
     """Gradients of weights: half of a matmul's backward pass; attention cores and element-wise operators have none."""
     matmuls = (operator.kind in ("matmul", "grouped_matmul") for operator in operators)
     return sum(compress(backward, matmuls), start=0.0) / 2
-
-
-def _sum(seconds: Callable[[Operator], Numbers], operators: Iterable[Operator]) -> Numbers:
-    return sum((seconds(operator) for operator in operators), start=0.0)

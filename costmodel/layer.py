@@ -176,7 +176,12 @@ LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
 
 def either(decisions: Decisions) -> NDArray[np.bool_]:
     """False and true on an axis in front of those of the decisions."""
-    return np.array([False, True]).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
+    return in_front([False, True], decisions)
+
+
+def in_front(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
+    """Values on an axis in front of those of the decisions."""
+    return np.array(values).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
 
 
 def over_kinds(decision: Any) -> NDArray[Any]:

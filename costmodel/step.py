@@ -26,6 +26,7 @@ from costmodel.layer import (
     LayerParts,
     either,
     ideal_layer_seconds,
+    in_front,
     layer_parts,
     over_kinds,
 )
@@ -689,7 +690,7 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 def least_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
-    A step time that no choice of overlaps undercuts.
+    A step time that no choice of overlaps undercuts, nor less sharding, which leaves each rank more to update.
 
     Parameters
     ----------
@@ -698,9 +699,8 @@ def least_seconds(facts: Facts, decisions: Decisions) -> Array:
     decisions
         All but the overlaps, which are ignored.
     """
-    axes = max(np.ndim(decision) for decision in decisions.values())
-    choices = np.array(list(product([False, True], repeat=len(LAYER_OVERLAPS)))).T.reshape(3, -1, *(1,) * axes)
-    overlaps = dict(zip(LAYER_OVERLAPS, choices, strict=True))
+    choices = zip(*product([False, True], repeat=len(LAYER_OVERLAPS)), strict=True)
+    overlaps = {name: in_front(each, decisions) for name, each in zip(LAYER_OVERLAPS, choices, strict=True)}
     held, layer = different_ranks(facts, decisions), layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0)
     slowest = largest(rank_seconds(facts, decisions, held, layer))
     every = all_ranks_seconds(facts, decisions, held, layer)

@@ -202,36 +202,29 @@ def _extended(
         named = zip(signature(quantity)[1], every[:, chosen], columns, strict=True)
         return tabulate(quantity, facts, {name: column.astype(kind.dtype) for name, column, kind in named})
 
-    values = _UNLIKE
+    values = None
     if known is not None:
         is_new = first >= len(known.keys)
         joined = _joined(known.values, made_of(first[is_new]))
-        values = (
-            joined
-            if joined is _UNLIKE
-            else _take(joined, np.where(is_new, len(known.keys) + np.cumsum(is_new) - 1, first))
-        )
-    return _Table(every[:, first], radices, keys, made_of(first) if values is _UNLIKE else values)
-
-
-_UNLIKE: Any = object()
-"""Says that two tables cannot be put together."""
+        where = np.where(is_new, len(known.keys) + np.cumsum(is_new) - 1, first)
+        values = None if joined is None else _take(joined, where)
+    return _Table(every[:, first], radices, keys, made_of(first) if values is None else values)
 
 
 def _joined(table: Any, more: Any) -> Any:
     """
     One table behind another one.
 
-    ``_UNLIKE`` where only one of them has an axis for its combinations or where they differ in the others: the number
-    of a pipeline's different ranks is an axis that all combinations share.
+    None where only one of them has an axis for its combinations or where they differ in the others: the number of a
+    pipeline's different ranks is an axis that all combinations share.
     """
     if is_dataclass(table):
         both = {field.name: _joined(getattr(table, field.name), getattr(more, field.name)) for field in fields(table)}
-        return _UNLIKE if any(one is _UNLIKE for one in both.values()) else replace(cast(Any, table), **both)
+        return None if any(one is None for one in both.values()) else replace(cast(Any, table), **both)
     one, other = np.asarray(table), np.asarray(more)
     if one.ndim == other.ndim == 0 and one == other:
         return one
-    return np.concatenate([one, other]) if one.ndim and one.shape[1:] == other.shape[1:] else _UNLIKE
+    return np.concatenate([one, other]) if one.ndim and one.shape[1:] == other.shape[1:] else None
 
 
 def _made(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any], key: tuple[Any, ...]) -> Result:

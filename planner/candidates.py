@@ -107,10 +107,12 @@ def least_memory(facts: Facts, degrees: Columns, features: Columns) -> Memory:
     few |= {name: features[name].min(keepdims=True) for name in OVERLAPS}
     function = memory_alone if len(features["sharding"]) == 1 else least_alone
     bound, _ = by_mode(function(facts, spread(degrees, few)), len(degrees["tp"]), few)
-    return Memory(
-        device_bytes=bound.device_bytes * (1 - BOUND_NOISE),
-        host_bytes=bound.host_bytes * (1 - BOUND_NOISE),
-    )
+    return _below_noise(bound)
+
+
+def _below_noise(bound: MemoryLike) -> Memory:
+    """A bound that no order of summing the same terms exceeds."""
+    return Memory(device_bytes=bound.device_bytes * (1 - BOUND_NOISE), host_bytes=bound.host_bytes * (1 - BOUND_NOISE))
 
 
 def least_alone(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
@@ -144,6 +146,10 @@ class Formulas:
     lower_bound: SecondsFunction = step.lower_bound_seconds
     least_seconds: SecondsFunction = step.least_seconds
     least_memory: MemoryFunction = least_alone
+
+
+OWN = Formulas()
+"""The cost model's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -287,10 +293,7 @@ class Tabulator:
 
     def may_fit(self, least: MemoryLike) -> NDArray[np.bool_]:
         """Whether a bound of the memory fits; what the noise of floats could decide does."""
-        memory = Memory(
-            device_bytes=least.device_bytes * (1 - BOUND_NOISE), host_bytes=least.host_bytes * (1 - BOUND_NOISE)
-        )
-        fit = fits(self.space.facts, self.space.rules, memory, self.headroom_bytes)
+        fit = fits(self.space.facts, self.space.rules, _below_noise(least), self.headroom_bytes)
         return np.asarray(fit.device & fit.host)
 
     def fastest(self, box: Box, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:

@@ -18,7 +18,7 @@ from costmodel import step
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
 from costmodel.validation import shown
-from planner.candidates import Formulas, Ints, Tabulator, capacity
+from planner.candidates import OWN, Ints, Tabulator, capacity
 from planner.clock import Clock
 from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, plan
 from planner.problem import Problem, SearchLimits, StageChoice
@@ -414,7 +414,7 @@ def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | N
         space=space,
         capacity=capacity(problem),
         headroom_bytes=problem.search.memory_headroom_bytes,
-        formulas=Formulas(),
+        formulas=OWN,
     )
     best: tuple[int, int] | None = None
     values: dict[str, int] = {}

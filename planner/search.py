@@ -42,6 +42,7 @@ from constraints.verdict import violated
 from costmodel.layouts import layout_cost
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
 from planner.candidates import (
+    OWN,
     CostLike,
     Formulas,
     Ints,
@@ -80,9 +81,6 @@ GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
 
 ROUNDING_BOUND_SECONDS = TICK_SECONDS
 """Half a tick for the reported strategy, half a tick for any that it is compared with."""
-
-OWN = Formulas()
-"""The cost model."""
 
 FLOAT_NOISE = 1e-12
 """Relative difference between a table and a scalar that sum the same terms in another order."""

@@ -164,7 +164,7 @@ def capacity_mebibytes(nbytes: float) -> int:
 
 
 def _channel(model: cp_model.CpModel, literals: list[cp_model.IntVar], name: str, values: Ints) -> cp_model.IntVar:
-    domain = np.unique(values).tolist()
+    domain = sorted(set(values.tolist()))
     if len(domain) == 1:
         return model.new_constant(domain[0])
     variable = model.new_int_var_from_domain(cp_model.Domain.from_values(domain), name)

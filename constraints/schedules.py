@@ -6,7 +6,7 @@ import numpy as np
 
 from constraints.rule import Holds, Ints, implies
 from costmodel.spec import Model
-from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary
+from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary, is_one_of
 
 LONG_WARMUPS = (Schedule.ZB_H2, Schedule.ZB_2P, Schedule.ZB_V)
 """Schedules whose first rank does 2 p - 1 forward passes before the first backward one."""
@@ -22,7 +22,7 @@ def schedules_need_a_pipeline(*, pp: Ints, schedule: Ints) -> Holds:
 
 def v_shapes_have_two_chunks(*, vpp: Ints, schedule: Ints) -> Holds:
     """The V-shaped schedules (zb_v, v_half, dualpipev) have two chunks per rank (vpp is 2)."""
-    return implies(np.isin(schedule, V_SHAPED), vpp == 2)
+    return implies(is_one_of(schedule, V_SHAPED), vpp == 2)
 
 
 def only_1f1b_interleaves(*, vpp: Ints, schedule: Ints) -> Holds:
@@ -33,7 +33,7 @@ def only_1f1b_interleaves(*, vpp: Ints, schedule: Ints) -> Holds:
     PyTorch's ``ScheduleInterleavedZeroBubble``) have no formula here.
     """
     others = (Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_2P, *BIDIRECTIONAL)
-    return implies(np.isin(schedule, others), vpp == 1)
+    return implies(is_one_of(schedule, others), vpp == 1)
 
 
 def only_chunks_pass_in_groups(*, vpp: Ints, group: Ints) -> Holds:
@@ -59,7 +59,7 @@ def long_warmups_need_microbatches(*, num_microbatches: Ints, pp: Ints, schedule
     Qi et al., arXiv:2401.10241, section 3: 2 p - 1 forward passes come first. PyTorch's ``ScheduleZBVZeroBubble``
     plays at least as many.
     """
-    return implies(np.isin(schedule, LONG_WARMUPS), num_microbatches >= 2 * pp - 1)
+    return implies(is_one_of(schedule, LONG_WARMUPS), num_microbatches >= 2 * pp - 1)
 
 
 def two_ways_need_microbatches(*, num_microbatches: Ints, pp: Ints, schedule: Ints) -> Holds:
@@ -70,17 +70,17 @@ def two_ways_need_microbatches(*, num_microbatches: Ints, pp: Ints, schedule: In
     ----------
     github.com/deepseek-ai/DualPipe, ``dualpipe.py`` and ``dualpipev.py``, ``step``: the assertions at its beginning.
     """
-    return implies(np.isin(schedule, TWO_WAYS), num_microbatches >= 2 * pp)
+    return implies(is_one_of(schedule, TWO_WAYS), num_microbatches >= 2 * pp)
 
 
 def two_ends_have_even_ranks(*, pp: Ints, schedule: Ints) -> Holds:
     """The schedules dualpipe and v_half have an even number of pipeline ranks (pp)."""
-    return implies(np.isin(schedule, (Schedule.V_HALF, *BIDIRECTIONAL)), pp % 2 == 0)
+    return implies(is_one_of(schedule, (Schedule.V_HALF, *BIDIRECTIONAL)), pp % 2 == 0)
 
 
 def two_ends_share_the_microbatches(*, num_microbatches: Ints, schedule: Ints) -> Holds:
     """The schedule dualpipe has an even number of micro-batches: half of them start at either end."""
-    return implies(np.isin(schedule, BIDIRECTIONAL), num_microbatches % 2 == 0)
+    return implies(is_one_of(schedule, BIDIRECTIONAL), num_microbatches % 2 == 0)
 
 
 def vocabulary_moves_in_a_pipeline(*, pp: Ints, vocabulary: Ints) -> Holds:

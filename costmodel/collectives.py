@@ -42,13 +42,12 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     stride
         Devices from one rank of the group to the next.
     """
-    transfer: Numbers = 0.0
+    per_byte: Numbers = 0.0
     latency: Numbers = 0.0
     for level in _levels(cluster, ranks=ranks, stride=stride):
-        traffic = np.where(level.is_crossed, nbytes * (ranks - 1) / ranks, 0.0)[()]
-        transfer = np.maximum(transfer, traffic / (level.links * level.bandwidth))
+        per_byte = np.maximum(per_byte, level.is_crossed / (level.links * level.bandwidth))
         latency = latency + (level.outer / level.inner - 1) * level.latency
-    return transfer + latency
+    return nbytes * (ranks - 1) / ranks * per_byte + latency
 
 
 def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -238,18 +237,22 @@ class _Level:
     ----------
     inner, outer
         Members of the group within one network of the level inside this one, and within this one.
-    links, members_per_link
-        Links that work in parallel for the members within one scale-up domain, and how many share each.
+    members, links
+        Members within one scale-up domain, and the links that work in parallel for them.
     bandwidth, latency
         Of one link.
     """
 
     inner: Numbers
     outer: Numbers
+    members: Numbers
     links: Numbers
-    members_per_link: Numbers
     bandwidth: Numbers
     latency: float
+
+    @property
+    def members_per_link(self) -> Numbers:
+        return self.members / self.links
 
     @property
     def is_crossed(self) -> NDArray[np.bool_]:
@@ -268,8 +271,8 @@ def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_L
         yield _Level(
             inner=inner,
             outer=outer,
+            members=members,
             links=links,
-            members_per_link=members / links,
             bandwidth=_bandwidth(cluster, network, ranks=ranks),
             latency=network.latency,
         )
@@ -283,7 +286,9 @@ def _bandwidth(cluster: Cluster, network: Network, *, ranks: Numbers) -> Numbers
 
     .. math:: B' = \beta B \gamma^{\max(0, \log_2(n / n_{reference}))}
     """
+    alone = cluster.device.profile.communication_scaling * network.bandwidth
+    if network.decay == 1:
+        return alone
     doublings = np.log2(np.maximum(ranks / network.reference_peers, 1))
-    scaling = cluster.device.profile.communication_scaling
-    bandwidth: Numbers = scaling * network.bandwidth * network.decay**doublings
+    bandwidth: Numbers = alone * network.decay**doublings
     return bandwidth

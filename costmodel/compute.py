@@ -173,7 +173,7 @@ def layer_seconds(
     parts = [part for part, _ in layers]
     return LayerSeconds(
         module_forward=np.stack([shape.stack(modules) for _, modules in layers], axis=-2),
-        **{name: shape.stack(part[name] for part in parts) for name in parts[0]},
+        **{name: shape.stack([part[name] for part in parts]) for name in parts[0]},
     )
 
 
@@ -202,12 +202,13 @@ def edge_seconds(
     }
     parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}
     last = (parts["head"], parts["mtp"])
+    zeros = shape.zeros
     return EdgeSeconds(
-        **{name: shape.zeros + end.compute for name, end in parts.items()},
-        **{f"{name}_communication": shape.zeros + end.communication for name, end in parts.items()},
-        first_forward=shape.zeros + parts["embedding"].forward,
-        last_forward=shape.zeros + sum((end.forward for end in last), start=0.0),
-        last_weight=shape.zeros + sum((end.weight for end in last), start=0.0),
+        **{name: zeros + end.compute for name, end in parts.items()},
+        **{f"{name}_communication": zeros + end.communication for name, end in parts.items()},
+        first_forward=zeros + parts["embedding"].forward,
+        last_forward=zeros + sum((end.forward for end in last), start=0.0),
+        last_weight=zeros + sum((end.weight for end in last), start=0.0),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -30,8 +30,7 @@ def forward_matmul_flops(model: Model, *, tokens: int) -> int:
     tokens
         N, of any number of sequences.
     """
-    operators = _forward_operators(model, whole_shape(model, sequence_length=tokens))
-    return _total(operator for operator in operators if operator.kind in ("matmul", "grouped_matmul"))
+    return _forward_flops(model, whole_shape(model, sequence_length=tokens), kinds=("matmul", "grouped_matmul"))
 
 
 def forward_attention_flops(model: Model, *, sequence_length: int, attention: AttentionConvention) -> int:
@@ -48,7 +47,7 @@ def forward_attention_flops(model: Model, *, sequence_length: int, attention: At
         ``full``: every pair of tokens; ``causal``: half of them. A sliding window counts in both.
     """
     shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
-    return _total(operator for operator in _forward_operators(model, shape) if operator.kind in BETWEEN_TOKENS)
+    return _forward_flops(model, shape, kinds=BETWEEN_TOKENS)
 
 
 def model_flops_per_token(model: Model, sequence_length: int, attention: AttentionConvention) -> float:
@@ -133,12 +132,12 @@ def _head_flops(model: Model) -> int:
     return _total(o for o in head_operators(model, whole_shape(model)) if o.kind == "matmul")
 
 
-def _forward_operators(model: Model, shape: Shape) -> Iterable[Operator]:
-    by_kind = {layer: layer_operators(layer, shape) for layer in model.kinds}
-    for layer in model.layers:
-        yield from by_kind[layer]
-    yield from head_operators(model, shape)
-    yield from mtp_operators(model, shape)
+def _forward_flops(model: Model, shape: Shape, *, kinds: Container[str]) -> int:
+    def of_kinds(operators: Iterable[Operator]) -> int:
+        return _total(operator for operator in operators if operator.kind in kinds)
+
+    layers = sum(count * of_kinds(layer_operators(layer, shape)) for layer, count in model.layer_counts.items())
+    return layers + of_kinds(head_operators(model, shape)) + of_kinds(mtp_operators(model, shape))
 
 
 def _total(operators: Iterable[Operator]) -> int:

@@ -88,12 +88,12 @@ def layer_footprint(
     layers = [layer_operators(layer, shape) for layer in model.kinds]
     layer_input = shape.activation_bytes * shape.tokens * shape.hidden_size / shape.sequence_shards
     return LayerFootprint(
-        dense_parameters=shape.stack(_parameters(layer, expert=False) for layer in layers),
-        expert_parameters=shape.stack(_parameters(layer, expert=True) for layer in layers),
-        saved_bytes=shape.stack(_saved(layer) for layer in layers),
+        dense_parameters=shape.stack([_parameters(layer, expert=False) for layer in layers]),
+        expert_parameters=shape.stack([_parameters(layer, expert=True) for layer in layers]),
+        saved_bytes=shape.stack([_saved(layer) for layer in layers]),
         module_bytes=np.stack([shape.stack(_dropped(layer)) for layer in layers], axis=-2),
-        input_bytes=shape.stack(layer_input for _ in layers),
-        gradient_bytes=shape.stack(_gradients(layer, shape) for layer in layers),
+        input_bytes=shape.stack([layer_input for _ in layers]),
+        gradient_bytes=shape.stack([_gradients(layer, shape) for layer in layers]),
     )
 
 

@@ -47,9 +47,11 @@ def exposed_beside_seconds(
     1.0
     """
     communicating = slowdown_communication * communication_seconds
-    together: Numbers = np.maximum(communicating, slowdown_compute * compute_seconds)
-    together = np.maximum(together, compute_seconds + processors_taken * communicating)
-    return np.asarray((together - compute_seconds) * (np.asarray(communication_seconds) > 0), dtype=np.float64)
+    exposed: Numbers = np.maximum(communicating - compute_seconds, processors_taken * communicating)
+    if slowdown_compute > 1:
+        slowed = np.maximum(exposed, (slowdown_compute - 1) * compute_seconds)
+        exposed = np.where(np.asarray(communication_seconds) > 0, slowed, 0.0)
+    return np.asarray(exposed, dtype=np.float64)
 
 
 def exposed_tp_seconds(

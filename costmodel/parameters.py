@@ -20,7 +20,7 @@ def active_parameters(model: Model) -> int:
 
     .. math:: P_{active} = P - P_{routed} (1 - k / n)
     """
-    return parameters(model) - sum(idle_parameters(model, layer) for layer in model.layers)
+    return parameters(model) - sum(count * idle_parameters(model, layer) for layer, count in model.layer_counts.items())
 
 
 def mtp_parameters(model: Model) -> int:
@@ -45,8 +45,7 @@ def layer_parameters(model: Model, layer: Layer) -> int:
 
 def layers_parameters(model: Model) -> int:
     """Parameters of all layers between embedding and head."""
-    by_kind = {layer: layer_parameters(model, layer) for layer in model.kinds}
-    return sum(by_kind[layer] for layer in model.layers)
+    return sum(count * layer_parameters(model, layer) for layer, count in model.layer_counts.items())
 
 
 def routed_parameters(model: Model, layer: Layer) -> int:

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import added
+from costmodel.axes import added, present
 from costmodel.operators.work import Numbers, Operator
 from costmodel.strategy import MODULES, Recompute
 
@@ -111,8 +111,8 @@ def over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np
     """
     decisions = np.asarray(recompute)
     total: NDArray[np.float64] = np.zeros(())
-    for decision in np.unique(decisions):
-        chosen = _chosen(int(decision))
+    for decision in present(decisions):
+        chosen = _chosen(decision)
         if chosen:
             total = np.where(decisions == decision, added(values[..., chosen]), total)
     return total

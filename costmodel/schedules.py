@@ -17,9 +17,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from costmodel.axes import present
 from costmodel.operators.work import Numbers
 from costmodel.pipeline import bubble_seconds, chunks_in_flight
-from costmodel.strategy import BIDIRECTIONAL, Schedule, Vocabulary
+from costmodel.strategy import BIDIRECTIONAL, Schedule, Vocabulary, is_one_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -344,7 +345,7 @@ def parameter_copies(*, schedule: Numbers) -> Numbers:
     ----------
     DeepSeek-AI, arXiv:2412.19437, Table 2.
     """
-    return np.asarray(1 + np.isin(schedule, [int(one) for one in BIDIRECTIONAL]))
+    return np.where(is_one_of(schedule, BIDIRECTIONAL), 2, 1)
 
 
 def vocabulary_delay(*, vocabulary: Numbers) -> Numbers:
@@ -362,8 +363,8 @@ def vocabulary_delay(*, vocabulary: Numbers) -> Numbers:
 
 def _of_each(schedule: Numbers, values: Mapping[Schedule, Callable[[], Numbers]]) -> Numbers:
     """The value of each one's schedule; only those that occur are computed."""
-    present = [Schedule(int(one)) for one in np.unique(schedule)]
-    if len(present) == 1:
-        return values[present[0]]()
-    chosen = np.select([np.asarray(schedule) == one for one in present], [values[one]() for one in present])
+    occurring = [Schedule(one) for one in present(schedule)]
+    if len(occurring) == 1:
+        return values[occurring[0]]()
+    chosen = np.select([np.asarray(schedule) == one for one in occurring], [values[one]() for one in occurring])
     return np.asarray(chosen, dtype=np.float64)

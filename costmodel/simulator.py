@@ -27,6 +27,9 @@ MOST_PASSES = 200_000
 SAME_SLOPE = 1e-9
 """Relative difference of two slopes that are equal but for rounding."""
 
+STRIDES = 4
+"""Strides of micro-batches, of at least a pipeline's ranks each, after which most pipelines repeat themselves."""
+
 KEPT_GRAPHS = 16
 """Graphs of what waits for what that are kept: a pipeline is played with several lengths of its stages."""
 
@@ -152,15 +155,17 @@ def span_seconds(
     r"""
     The longest time of a rank from its first pass to its last one.
 
-    Long steps are not played whole. A pipeline is a max-plus linear system: once it is full, each further group of
-    micro-batches takes equally long, the mean of its slowest cycle,
+    Long steps are not played whole. A pipeline is a max-plus linear system: where all passes of a stride of
+    micro-batches end equally long after those of the stride before, so do all that follow (1F1B; exact). Else a
+    pipeline is played whole up to :data:`MOST_PASSES` passes. Beyond, each further group of micro-batches takes equally
+    long once it is full, the mean of its slowest cycle,
 
     .. math:: T(m) = T(m_3) + (m - m_3) \frac{T(m_3) - T(m_1)}{m_3 - m_1}
 
     with m, :math:`m_1, m_2, m_3` equal modulo the group. Two equal slopes of every rank between them show that it is
-    full; else twice as many are played, up to :data:`MOST_PASSES` passes. A rank that is slowest by so little that
-    others still determine the slope is counted by the way through all of its own passes; a cycle through several ranks
-    of which the same is true is not (too little by up to 0.3 % for one in fifty pipelines of random stages).
+    full; else twice as many are played. A rank that is slowest by so little that others still determine the slope is
+    counted by the way through all of its own passes; a cycle through several ranks of which the same is true is not
+    (too little by up to 0.3 % for one in fifty pipelines of random stages).
 
     Parameters
     ----------
@@ -172,10 +177,12 @@ def span_seconds(
         schedule=schedule, forward=forward, backward=backward, weight=weight, pp=pp, vpp=vpp, group=size
     )
     per_microbatch = 2 * len(forward)
-    if per_microbatch * num_microbatches <= MOST_PASSES:
-        return pipeline.span(num_microbatches)
     period = 2 * size if schedule in BIDIRECTIONAL else size
     stride, fewest = period * -(-pp // period), 3 * max(pp, period)
+    if (repeating := pipeline.repeating_span(num_microbatches, stride)) is not None:
+        return repeating
+    if per_microbatch * num_microbatches <= MOST_PASSES:
+        return pipeline.span(num_microbatches)
     while True:
         first = fewest + (num_microbatches - fewest) % period
         last = first + 2 * stride
@@ -210,6 +217,18 @@ class _Pipeline:
 
     def span(self, num_microbatches: int) -> float:
         return float(self.spans(num_microbatches).max())
+
+    def repeating_span(self, num_microbatches: int, stride: int) -> float | None:
+        """The span of many micro-batches by a few that repeat themselves; None where they do not, or are not fewer."""
+        few = STRIDES * stride + num_microbatches % stride
+        if self.schedule != Schedule.ONE_F_ONE_B or 1.5 * few > num_microbatches:
+            return None
+        graph = _graph(self.schedule, self.pp, self.vpp, few, self.group)
+        seconds = graph.block_seconds(self.forward, self.backward, self.weight, 1.0)
+        ends = graph.ends(seconds)
+        period = graph.period_seconds(ends, stride, size=2 * self.vpp * stride)
+        further = (num_microbatches - few) // stride
+        return None if period is None else float(graph.spans(ends, seconds).max()) + further * period
 
     def rank_seconds(self, rank: int) -> float:
         """One micro-batch on a rank, the mean of both directions where there are two."""
@@ -435,6 +454,44 @@ class _Graph:
             start = max(ends[previous] + busy, ends[before] + to_forward, ends[behind] + to_backward)
             ends[one] = start + duration
         return np.array(ends)[position]
+
+    def period_seconds(self, ends: NDArray[np.float64], stride: int, *, size: int) -> float | None:
+        """
+        By how much all blocks of a stride of micro-batches end later than those of the stride before.
+
+        None unless it is the same for all, both are the same blocks but for their micro-batches, and no block of the
+        second or behind it waits for one in front of the stride before its own: then further strides, put between the
+        second and what follows, take as long.
+
+        Parameters
+        ----------
+        ends
+            When each block ends; every rank must have as many.
+        stride, size
+            Micro-batches, and the blocks of a rank that they are.
+        """
+        num_ranks, num_blocks = len(self.stops), len(self.blocks)
+        rows, of_rank = ends.reshape(num_ranks, -1), self.blocks.reshape(num_ranks, -1, self.blocks.shape[1])
+        now = rows[0, rows.shape[1] // 2 - size]  # what has ended by any moment waits for nothing that has not
+        first = (rows <= now).sum(axis=1, keepdims=True)
+        if first.max() + 2 * size > rows.shape[1]:
+            return None
+        one, other = first + np.arange(size), first + np.arange(size, 2 * size)
+        shifts = np.take_along_axis(rows, other, axis=1) - np.take_along_axis(rows, one, axis=1)
+        early, late = (np.take_along_axis(of_rank, which[..., None], axis=1) for which in (one, other))
+        period = float(shifts[0, 0])
+        if (
+            np.abs(shifts - period).max() > SAME_SLOPE * period
+            or (np.where(early == NONE, NONE, early + stride) != late).any()
+        ):
+            return None
+        part = np.clip((np.arange(rows.shape[1]) - first) // size, -1, 2).ravel()  # the two strides are 0 and 1
+        for waits in (self.previous, self.before, self.behind):
+            known = np.flatnonzero(waits < num_blocks)
+            behind = part[known] - part[waits[known]]
+            if not ((behind >= 0) & (behind <= 1)).all():
+                return None
+        return period
 
     def spans(self, ends: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         """From the start of each rank's first block to the end of its last one."""

@@ -6,6 +6,7 @@ Each record refuses values that are impossible on their own. Relations between r
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import field
 from typing import Annotated, Literal, TypeAlias
 
@@ -300,6 +301,16 @@ class Model:
         """The different layers, in order of first appearance; MTP blocks included."""
         objects = {id(layer): layer for layer in (*self.layers, *self.mtp_layers)}
         return tuple(dict.fromkeys(objects.values()))
+
+    @property
+    def layer_counts(self) -> dict[Layer, int]:
+        """How many layers there are of each kind, without the multi-token prediction."""
+        counts = Counter(map(id, self.layers))
+        objects = {id(layer): layer for layer in self.layers}
+        by_kind: dict[Layer, int] = {}
+        for number, layer in objects.items():
+            by_kind[layer] = by_kind.get(layer, 0) + counts[number]
+        return by_kind
 
 
 # --- hardware ----------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ from costmodel.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary
 from costmodel.simulator import span_seconds
 from costmodel.spec import Cluster, Model, Workload
 from costmodel.stages import Stages, virtual_stage_layers
-from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary, is_one_of
 from costmodel.tables import Facts, lookup, microbatches
 
 PARAMETER_TENSORS = 9
@@ -198,7 +198,7 @@ def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: A
 def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Array:
     """Time in which the slowest rank waits for others: the schedule's idle time, delays of a vocabulary in slices."""
     slowest = largest(ranks)
-    if np.isin(decisions["schedule"], WHOLE_BACKWARD).all():
+    if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
         every = all_ranks_seconds(facts, decisions, held, parts.total)
         idle = bubble_seconds(slowest, every, vpp=decisions["vpp"])
     else:
@@ -507,7 +507,8 @@ def _over_data_groups(
     dense, expert = groups
     dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
     if not cluster.device.profile.dp_bandwidths:
-        return seconds(cluster, nbytes=dense_bytes, group=dense) + seconds(cluster, nbytes=expert_bytes, group=expert)
+        of_dense = seconds(cluster, nbytes=dense_bytes, group=dense)
+        return of_dense + seconds(cluster, nbytes=expert_bytes, group=expert) if expert_bytes.any() else of_dense
     return replicas_seconds_measured(
         cluster, dense_bytes=dense_bytes, expert_bytes=expert_bytes, dense=dense, expert=expert
     )
@@ -733,7 +734,7 @@ def _with_least_transfers(
     bubble = bubble_seconds(slowest, every, vpp=decisions["vpp"])
     return np.asarray(
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
-        + np.where(np.isin(decisions["schedule"], WHOLE_BACKWARD), bubble, 0.0)
+        + np.where(is_one_of(decisions["schedule"], WHOLE_BACKWARD), bubble, 0.0)
         + fill_seconds(facts, decisions)
         + pp_seconds(facts, {**decisions, "pp_overlap": either(decisions)}, held).min(axis=0)
         + update

@@ -21,6 +21,7 @@ from constraints.classes import Classes
 from constraints.limits import bubble_rule, devices_rule, insisted, limit_rules, limited
 from constraints.listing import listing_rules
 from constraints.rule import Flags, Holds, Ints, Rule, sentence
+from costmodel.axes import present
 from costmodel.spec import Experts, LatentAttention, Model
 from costmodel.strategy import (
     DECISIONS,
@@ -216,10 +217,10 @@ class Space:
 
     def box(self, rows: NDArray[np.int64]) -> Box:
         """Some rows with all the features that any of them may have."""
-        present, class_of_row = np.unique(self.feature_class[rows], return_inverse=True)
-        allowed, features = self.allowed[present], dict(self.features)
+        classes, class_of_row = np.unique(self.feature_class[rows], return_inverse=True)
+        allowed, features = self.allowed[classes], dict(self.features)
         for axis, where in enumerate(np.nonzero(allowed.any(axis=0).reshape(allowed.shape[1:]))):
-            used, name = np.unique(where), list(features)[axis]
+            used, name = present(where), list(features)[axis]
             if len(used) < len(features[name]):
                 allowed, features[name] = allowed.take(used, axis=1 + axis), features[name][used]
         return Box(degrees=self.degrees(rows), features=features, of_class=allowed, class_of_row=class_of_row)

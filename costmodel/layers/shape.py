@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,15 +70,21 @@ class Shape:
         return 1 + self.sequence_parallel * (self.tp - 1)
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """The broadcast shape of the decisions."""
+        return np.broadcast(self.mbs, self.tp, self.cp, self.ep, self.etp, self.sequence_parallel).shape
+
+    @property
     def zeros(self) -> NDArray[np.float64]:
         """Zeros in the broadcast shape of the decisions: what every quantity of this shape is added to."""
-        decisions = (self.mbs, self.tp, self.cp, self.ep, self.etp, self.sequence_parallel)
-        return np.zeros(np.broadcast_shapes(*(np.shape(decision) for decision in decisions)))
+        return np.zeros(self.axes)
 
-    def stack(self, values: Iterable[Numbers]) -> NDArray[np.float64]:
+    def stack(self, values: Collection[Numbers]) -> NDArray[np.float64]:
         """One value per kind of layer on a last axis behind those of the decisions."""
-        zeros = self.zeros
-        return np.stack([zeros + value for value in values], axis=-1)
+        stacked = np.empty((*self.axes, len(values)))
+        for index, value in enumerate(values):
+            stacked[..., index] = value
+        return stacked
 
 
 def visited_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Numbers:

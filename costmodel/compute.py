@@ -1,14 +1,16 @@
 """
 Seconds of one layer and of the pipeline's edges for one micro-batch, each part alone: MoFa (1), (2), (7), (8), (30).
 
-What runs at the same time, and what of it is exposed, is decided later (``overlap``, ``step``).
+What of a layer's communication would be exposed beside its computation stands beside it, since it depends on the same
+decisions; whether they run at the same time is decided later (``layer``, ``step``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import compress
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +31,32 @@ from costmodel.layers.shape import Shape
 from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
 from costmodel.recompute import per_module
 from costmodel.spec import Cluster, Layer, Model, Profile, Workload
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
 """The attention core: scores, softmax, weighted values."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overlapped:
+    """
+    What computation does not hide of the communication that runs beside it, per kind of layer: shape (..., K).
+
+    Parameters
+    ----------
+    tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
+        Seconds of each in either pass, by (20), (21) and (22). Each pass hides the all-to-alls of another micro-batch's
+        opposite pass.
+    """
+
+    tp_forward: NDArray[np.float64]
+    tp_backward: NDArray[np.float64]
+    cp_forward: NDArray[np.float64]
+    cp_backward: NDArray[np.float64]
+    ep_forward: NDArray[np.float64]
+    ep_backward: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +76,10 @@ class LayerSeconds:
         What of ``forward`` each module computes again, on one more axis in the order of ``MODULES``.
     tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
         Communication alone.
+    overlapped
+        What is exposed of it where it overlaps.
+    least
+        All of it, each communication by the faster of its two ways; no host is late.
     host_forward, host_backward
         Time in which the host launches all of it.
     """
@@ -69,6 +96,8 @@ class LayerSeconds:
     cp_backward: NDArray[np.float64]
     ep_forward: NDArray[np.float64]
     ep_backward: NDArray[np.float64]
+    overlapped: Overlapped
+    least: NDArray[np.float64]
     host_forward: NDArray[np.float64]
     host_backward: NDArray[np.float64]
 
@@ -170,10 +199,36 @@ def layer_seconds(
     )
     times = operator_times(cluster.device, workload.precision.compute)
     layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
-    parts = [part for part, _ in layers]
+    parts = {name: shape.stack([part[name] for part, _ in layers]) for name in layers[0][0]}
+    overlapped = _overlapped(parts, cluster.device.profile, cp=np.asarray(cp)[..., None])
+    faster = [
+        np.minimum(
+            parts[f"{name}_forward"] + parts[f"{name}_backward"],
+            getattr(overlapped, f"{name}_forward") + getattr(overlapped, f"{name}_backward"),
+        )
+        for name in ("tp", "cp", "ep")
+    ]
     return LayerSeconds(
         module_forward=np.stack([shape.stack(modules) for _, modules in layers], axis=-2),
-        **{name: shape.stack([part[name] for part in parts]) for name in parts[0]},
+        overlapped=overlapped,
+        least=parts["forward"] + parts["backward"] + sum(faster),
+        **parts,
+    )
+
+
+def _overlapped(parts: Mapping[str, NDArray[np.float64]], profile: Profile, *, cp: NDArray[Any]) -> Overlapped:
+    def besides(name: str, computing: NDArray[np.float64], formula: Callable[..., Numbers], **more: Any) -> Any:
+        return formula(parts[name], computing, **more, **profile.slowdowns)
+
+    forward, backward = parts["forward"], parts["backward"]
+    core_forward, core_backward, splits = parts["core_forward"], parts["core_backward"], profile.tp_overlap_splits
+    return Overlapped(
+        tp_forward=besides("tp_forward", forward - core_forward, exposed_tp_seconds, splits=splits),
+        tp_backward=besides("tp_backward", backward - core_backward, exposed_tp_seconds, splits=splits),
+        cp_forward=besides("cp_forward", core_forward, exposed_cp_seconds, cp=cp),
+        cp_backward=besides("cp_backward", core_backward, exposed_cp_seconds, cp=cp),
+        ep_forward=besides("ep_forward", backward, exposed_beside_seconds),
+        ep_backward=besides("ep_backward", forward, exposed_beside_seconds),
     )
 
 

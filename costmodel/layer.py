@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from costmodel.compute import LayerSeconds, layer_seconds
 from costmodel.footprint import LayerFootprint, layer_footprint
 from costmodel.memory import kept_bytes
-from costmodel.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
+from costmodel.overlap import exposed_beside_seconds
 from costmodel.recompute import over_modules, recomputes
-from costmodel.spec import Device, Profile
+from costmodel.spec import Device
 from costmodel.strategy import Recompute
 from costmodel.tables import Facts, lookup
 
@@ -137,15 +137,7 @@ def ideal_layer_seconds(facts: Facts, decisions: Decisions) -> Array:
 
     Nothing is recomputed or offloaded, no host is late.
     """
-    seconds = lookup(layer_seconds, facts, decisions)
-    both = exposed_seconds(facts, {**decisions, **dict.fromkeys(LAYER_OVERLAPS, either(decisions))}, seconds)
-    communication = (
-        both.tp_forward + both.tp_backward,
-        both.cp_forward + both.cp_backward,
-        both.ep_forward + both.ep_backward,
-    )
-    compute = np.minimum(*_compute(seconds, both))
-    return np.asarray(compute + sum(np.minimum(*choices) for choices in communication))
+    return lookup(layer_seconds, facts, decisions).least
 
 
 def _compute(seconds: LayerSeconds, exposed: Exposed) -> Array:
@@ -154,19 +146,22 @@ def _compute(seconds: LayerSeconds, exposed: Exposed) -> Array:
 
 
 def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> Exposed:
-    """What the overlaps of some decisions leave of a layer's communication."""
+    """
+    What the overlaps of some decisions leave of a layer's communication.
+
+    Overlapped, each pass hides the all-to-alls of another micro-batch's opposite pass: what is left of the backward
+    pass's all-to-alls counts in the forward pass, and the other way round.
+    """
     profile = facts.cluster.device.profile
     tp_overlap, cp_overlap, ep_overlap = (over_kinds(decisions[name]) for name in LAYER_OVERLAPS)
-    tp_forward, tp_backward = tp_exposed(seconds, profile, tp_overlap=tp_overlap)
-    cp_forward, cp_backward = cp_exposed(seconds, profile, cp=over_kinds(decisions["cp"]), cp_overlap=cp_overlap)
-    ep_forward, ep_backward = ep_exposed(seconds, profile, ep_overlap=ep_overlap)
+    overlapped = seconds.overlapped
     return Exposed(
-        tp_forward=tp_forward,
-        tp_backward=tp_backward,
-        cp_forward=cp_forward,
-        cp_backward=cp_backward,
-        ep_forward=ep_forward,
-        ep_backward=ep_backward,
+        tp_forward=np.where(tp_overlap, overlapped.tp_forward, seconds.tp_forward),
+        tp_backward=np.where(tp_overlap, overlapped.tp_backward, seconds.tp_backward),
+        cp_forward=np.where(cp_overlap, overlapped.cp_forward, seconds.cp_forward),
+        cp_backward=np.where(cp_overlap, overlapped.cp_backward, seconds.cp_backward),
+        ep_forward=np.where(ep_overlap, overlapped.ep_backward, seconds.ep_forward),
+        ep_backward=np.where(ep_overlap, overlapped.ep_forward, seconds.ep_backward),
         contention=np.where(tp_overlap, 0.0, profile.tp_contention),
     )
 
@@ -187,50 +182,6 @@ def in_front(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
 def over_kinds(decision: Any) -> NDArray[Any]:
     """A decision with an axis for the kinds of layers (or for the ranks) behind its own."""
     return np.asarray(decision)[..., None]
-
-
-def tp_exposed(seconds: LayerSeconds, profile: Profile, *, tp_overlap: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Exposed tensor-parallel communication of the forward and of the backward pass, plain or by (20)."""
-    overlapped_forward = exposed_tp_seconds(
-        seconds.tp_forward,
-        seconds.forward - seconds.core_forward,
-        splits=profile.tp_overlap_splits,
-        **profile.slowdowns,
-    )
-    overlapped_backward = exposed_tp_seconds(
-        seconds.tp_backward,
-        seconds.backward - seconds.core_backward,
-        splits=profile.tp_overlap_splits,
-        **profile.slowdowns,
-    )
-    forward = np.where(tp_overlap, overlapped_forward, seconds.tp_forward)
-    return forward, np.where(tp_overlap, overlapped_backward, seconds.tp_backward)
-
-
-def cp_exposed(
-    seconds: LayerSeconds, profile: Profile, *, cp: NDArray[Any], cp_overlap: NDArray[np.bool_]
-) -> tuple[Array, Array]:
-    """Exposed context-parallel communication of the forward and of the backward pass, plain or by (21)."""
-    forward = exposed_cp_seconds(seconds.cp_forward, seconds.core_forward, cp=cp, **profile.slowdowns)
-    backward = exposed_cp_seconds(seconds.cp_backward, seconds.core_backward, cp=cp, **profile.slowdowns)
-    return (
-        np.where(cp_overlap, forward, seconds.cp_forward),
-        np.where(cp_overlap, backward, seconds.cp_backward),
-    )
-
-
-def ep_exposed(seconds: LayerSeconds, profile: Profile, *, ep_overlap: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """
-    Exposed all-to-alls beside the forward and beside the backward pass, plain or by (22).
-
-    Overlapped, each pass hides the all-to-alls of another micro-batch's opposite pass.
-    """
-    beside_forward = exposed_beside_seconds(seconds.ep_backward, seconds.forward, **profile.slowdowns)
-    beside_backward = exposed_beside_seconds(seconds.ep_forward, seconds.backward, **profile.slowdowns)
-    return (
-        np.where(ep_overlap, beside_forward, seconds.ep_forward),
-        np.where(ep_overlap, beside_backward, seconds.ep_backward),
-    )
 
 
 def modules_forward(seconds: LayerSeconds, tp_forward: Array, cp_forward: Array, *, recompute: NDArray[Any]) -> Array:

@@ -34,13 +34,14 @@ from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
 from costmodel.recompute import per_module
 from costmodel.spec import Cluster, Layer, Model, Profile, Workload
+from costmodel.tables import Record
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
 """The attention core: scores, softmax, weighted values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Overlapped:
+class Overlapped(Record):
     """
     What computation does not hide of the communication that runs beside it, per kind of layer: shape (..., K).
 
@@ -60,7 +61,7 @@ class Overlapped:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LayerSeconds:
+class LayerSeconds(Record):
     """
     Seconds of one layer and micro-batch on one device, per kind of layer on the last axis: shape (..., K).
 
@@ -103,7 +104,7 @@ class LayerSeconds:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EdgeSeconds:
+class EdgeSeconds(Record):
     """
     One micro-batch, forward and backward, on the first rank (embedding) and the last one (head, MTP) beyond its layers.
 

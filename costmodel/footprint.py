@@ -14,10 +14,11 @@ from costmodel.layers.shape import Shape
 from costmodel.operators.work import Numbers, Operator
 from costmodel.recompute import per_module
 from costmodel.spec import Cluster, Model, Workload
+from costmodel.tables import Record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LayerFootprint:
+class LayerFootprint(Record):
     """
     What one layer of each kind keeps on one device; kinds on the last axis, shape (..., K).
 
@@ -44,7 +45,7 @@ class LayerFootprint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EdgeFootprint:
+class EdgeFootprint(Record):
     """
     What embedding (first rank), head and MTP (last rank) keep on one device, shape (...).
 

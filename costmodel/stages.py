@@ -18,6 +18,7 @@ from costmodel.flops import head_layers
 from costmodel.simulator import alive_by_chunk
 from costmodel.spec import Layer, Model
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary
+from costmodel.tables import Record
 
 Choice: TypeAlias = NDArray[np.int64] | int
 
@@ -124,7 +125,7 @@ def excess(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stages:
+class Stages(Record):
     """
     The different pipeline ranks of a strategy, on trailing axes: U ranks, K kinds of layers.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +93,7 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
     The same values as :func:`tabulate`, computed once for each combination of the quantity's own decisions.
 
     Where many strategies share few combinations, the quantity's table is computed, kept with the facts, and looked up.
-    The result may be an array or a dataclass of arrays, whose first axes are those of the decisions.
+    The result may be an array or a record of arrays (:class:`Record`), whose first axes are those of the decisions.
     """
     _, decision_names = signature(quantity)
     given = [_decision(facts, decisions, name) for name in decision_names]
@@ -131,12 +131,12 @@ def _looked_up(
     if table is None or found is None:
         if prod(shape) < WORTH_A_TABLE:
             return tabulate(quantity, facts, decisions)
-        table = _extended(table, quantity, facts, [np.broadcast_to(column, shape).ravel() for column in columns])
-        if table is None:
+        more = _extended(table, quantity, facts, [np.broadcast_to(column, shape).ravel() for column in columns])
+        if more is None:
             return tabulate(quantity, facts, decisions)
+        table, found = more
         facts.tables[quantity] = table
-        found = table.find(columns)
-        assert found is not None, "a table was extended by all that is looked up"
+        return cast(Result, _take(table.values, found.reshape(shape)))
     return cast(Result, _take(table.values, np.broadcast_to(found, shape)))
 
 
@@ -187,16 +187,20 @@ def _keys(columns: Iterable[NDArray[Any]], radices: Iterable[int]) -> Any:
 
 def _extended(
     table: _Table | None, quantity: Callable[..., Any], facts: Facts, columns: Sequence[NDArray[Any]]
-) -> _Table | None:
-    """A table with more combinations, a new one where it was full; None if its keys do not fit into 64 bits."""
+) -> tuple[_Table, NDArray[np.int64]] | None:
+    """
+    A table with more combinations, a new one where it was full, and where they stand.
+
+    None if its keys do not fit into 64 bits.
+    """
     known = table if table is not None and len(table.keys) < MOST_COMBINATIONS else None
-    every = np.stack(columns).astype(np.int64)
+    every = np.stack(columns, dtype=np.int64, casting="unsafe")
     if known is not None:
         every = np.concatenate([known.columns, every], axis=1)
     radices = tuple(int(column.max(initial=0)) + 1 for column in every)
     if prod(radices) > np.iinfo(np.int64).max:
         return None
-    keys, first = np.unique(_keys(every, radices), return_index=True)
+    keys, first, inverse = np.unique(_keys(every, radices), return_index=True, return_inverse=True)
 
     def made_of(chosen: NDArray[np.int64]) -> Any:
         named = zip(signature(quantity)[1], every[:, chosen], columns, strict=True)
@@ -208,7 +212,8 @@ def _extended(
         joined = _joined(known.values, made_of(first[is_new]))
         where = np.where(is_new, len(known.keys) + np.cumsum(is_new) - 1, first)
         values = None if joined is None else _take(joined, where)
-    return _Table(every[:, first], radices, keys, made_of(first) if values is None else values)
+    table = _Table(every[:, first], radices, keys, made_of(first) if values is None else values)
+    return table, inverse[-len(columns[0]) :]
 
 
 def _joined(table: Any, more: Any) -> Any:
@@ -218,8 +223,9 @@ def _joined(table: Any, more: Any) -> Any:
     None where only one of them has an axis for its combinations or where they differ in the others: the number of a
     pipeline's different ranks is an axis that all combinations share.
     """
-    if is_dataclass(table):
-        both = {field.name: _joined(getattr(table, field.name), getattr(more, field.name)) for field in fields(table)}
+    if isinstance(table, Record):
+        names = table.__dataclass_fields__  # type: ignore[attr-defined]
+        both = {name: _joined(getattr(table, name), getattr(more, name)) for name in names}
         return None if any(one is None for one in both.values()) else replace(cast(Any, table), **both)
     one, other = np.asarray(table), np.asarray(more)
     if one.ndim == other.ndim == 0 and one == other:
@@ -242,12 +248,38 @@ def _decision(facts: Facts, decisions: Mapping[str, Any], name: str) -> Any:
     return decisions[name]
 
 
-def _take(table: Any, inverse: NDArray[np.int64]) -> Any:
-    if is_dataclass(table):
-        columns = {field.name: _take(getattr(table, field.name), inverse) for field in fields(table)}
-        return replace(cast(Any, table), **columns)
+class Record:
+    """
+    Base of a quantity's record, a dataclass of arrays: taken from a table, it takes each array when it is first read.
+
+    A batch of strategies asks for few of the many arrays that a table has.
+    """
+
+    __slots__ = ("_table", "_where")
+
+    @classmethod
+    def taken(cls, table: Record, where: NDArray[np.int64]) -> Self:
+        """Some entries of a table of this class."""
+        record = object.__new__(cls)
+        object.__setattr__(record, "_table", table)
+        object.__setattr__(record, "_where", where)
+        return record
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # of a slot that nothing was written to
+            if name not in self.__dataclass_fields__:
+                raise AttributeError(f"{type(self).__name__} has no {name}")
+            values = _take(getattr(self._table, name), self._where)
+            object.__setattr__(self, name, values)
+            return values
+
+
+def _take(table: Any, where: NDArray[np.int64]) -> Any:
+    if isinstance(table, Record):
+        return table.taken(table, where)
     values = np.asarray(table)
-    return values[inverse] if values.ndim else values
+    return values[where] if values.ndim else values
 
 
 def microbatches(facts: Facts, decisions: Mapping[str, Any]) -> Any:

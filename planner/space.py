@@ -365,12 +365,14 @@ def space_of(facts: Facts, rules: Rules, rows: Columns, features: Columns, *, ra
     """Some rows with the features that the rules allow them; rows that may have none are left out."""
     classes, allowed = allowed_features(facts, rows, features, rules.mixed)
     useful = np.logical_or.reduce(allowed, axis=tuple(range(1, allowed.ndim)))[classes]
+    if not useful.all():
+        rows, classes = {name: values[useful] for name, values in rows.items()}, classes[useful]
     return Space(
         facts=facts,
         rules=rules,
-        rows={name: values[useful] for name, values in rows.items()},
+        rows=rows,
         features=features,
-        feature_class=classes[useful],
+        feature_class=classes,
         allowed=allowed,
         raw_size=raw_size,
     )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from costmodel.layers.shape import visited_fraction
 from costmodel.operators.work import Communication, Numbers
-from costmodel.spec import Cluster, Network
+from costmodel.spec import Cluster, Device, Network
 
 
 def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -46,8 +46,28 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     latency: Numbers = 0.0
     for level in _levels(cluster, ranks=ranks, stride=stride):
         per_byte = np.maximum(per_byte, level.is_crossed / (level.links * level.bandwidth))
+        if cluster.device.profile.rings_cross_sockets and cluster.device.socket_bandwidth is not None:
+            per_byte = np.maximum(per_byte, level.is_crossed * _socket_seconds_per_byte(cluster.device, level))
         latency = latency + (level.outer / level.inner - 1) * level.latency
     return nbytes * (ranks - 1) / ranks * per_byte + latency
+
+
+def _socket_seconds_per_byte(device: Device, level: _Level) -> Numbers:
+    r"""
+    Of a ring between hosts that has some of a host's devices: all such rings of the host share what joins its sockets.
+
+    .. math:: T = Q \frac{d}{g_1 B_s}
+
+    with d devices per host, d / g_1 rings. A ring of all devices has two neighbours of each adapter, one of a single
+    device has its own.
+
+    References
+    ----------
+    NCCL 2.11, ``src/graph/search.cc`` (rings keep their adapter, ``NCCL_CROSS_NIC``) and ``topo.h`` (``AMD_BW``,
+    ``SKL_QPI_BW``); release notes of 2.12: PXN, adapters are reached over NVLink.
+    """
+    is_part = (np.asarray(level.members) > 1) & (np.asarray(level.members) < device.devices_per_node)
+    return np.where(is_part, device.devices_per_node / (level.members * (device.socket_bandwidth or np.inf)), 0.0)
 
 
 def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:

@@ -547,6 +547,9 @@ class Profile:
     scatters_hops
         Whether tensor-parallel ranks without sequence parallelism send a share of a tensor each to the next pipeline
         rank, where it is gathered again (Narayanan et al., arXiv:2104.04473, section 4.1).
+    rings_cross_sockets
+        Whether a ring of some of a host's devices leaves by the network adapter by which it came, through the host's
+        processors (NCCL before 2.12; since then it reaches the adapter over NVLink).
     expert_dispatch
         What a token sends to its experts: ``pairs``, a copy per expert (all-to-all); ``tokens``, one per device that it
         visits, and one per scale-up domain (DeepEP, HybridEP).
@@ -609,6 +612,7 @@ class Profile:
     weight_sync_overlaps: bool = True
     sharding_ranks: Count | None = None
     scatters_hops: bool = False
+    rings_cross_sockets: bool = False
     expert_dispatch: Literal["pairs", "tokens"] = "pairs"
     tp_contention: NotNegative = 0.0
     runtime_bytes: NotNegative
@@ -688,6 +692,8 @@ class Device:
         Bytes per second per device to checkpoint storage.
     profile
         What it achieves.
+    socket_bandwidth
+        Bytes per second and direction between the processors of a host; None: nothing has to pass there.
     left_out_errors
         Logarithms of measured over predicted step time of runs that the profile was not fitted to; empty: of none.
     sources
@@ -707,6 +713,7 @@ class Device:
     disk_write_bandwidth: Positive
     disk_read_bandwidth: Positive
     profile: Profile
+    socket_bandwidth: Positive | None = None
     left_out_errors: tuple[float, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
 

@@ -15,7 +15,7 @@ Numbers: TypeAlias = float | NDArray[np.float64]
 MEMORY_BOUND = frozenset({"elementwise", "copy"})
 """Kinds of operators that only move bytes."""
 
-BETWEEN_TOKENS = frozenset({"attention", "scan"})
+BETWEEN_TOKENS = frozenset({"attention", "batched_matmul", "scan"})
 """Kinds of operators that compute with more than one token at a time, and have no weights."""
 
 
@@ -31,9 +31,9 @@ class Operator:
     name
         What it computes: ``qkv``, ``core_attention``, ``up``, ``norm`` ...
     kind
-        Which law times it: ``matmul``, ``grouped_matmul``, ``attention``; ``elementwise`` where frameworks make more
-        passes over memory than needed, ``copy`` where the passes counted are all; ``scan``: a state-space recurrence
-        in chunks.
+        Which law times it: ``matmul``, ``grouped_matmul``, ``attention``; ``batched_matmul``: of activations alone, one
+        per sequence and head; ``elementwise`` where frameworks make more passes over memory than needed, ``copy`` where
+        the passes counted are all; ``scan``: a state-space recurrence in chunks.
     flops, backward_flops
         Floating-point operations of the forward and of the whole backward pass.
     flops_fraction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,33 @@ def test_all_gather_of_strangers_uses_one_adapter():
 def test_stride_decides_how_many_members_share_a_node():
     """4 ranks at stride 4 are two per node: 3/4 of 0.8 GB by two adapters, 6 ms; a step of 1 us and one of 10 us."""
     assert all_gather(a_cluster(), nbytes=0.8 * GB, ranks=4, stride=4) == pytest.approx(6.011e-3)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stride", "seconds"),
+    [
+        (4, 4, 0.6 / 4 + 11e-6),  # two members of each of two nodes: four rings share 16 GB/s
+        (8, 2, 0.7 / 8 + 13e-6),  # four of each: two rings
+        (16, 1, 0.75 / 400 + 17e-6),  # all of each: both neighbours of an adapter
+        (4, 8, 0.6 / 50 + 30e-6),  # one of each of four: its own adapter
+        (2, 4, 0.4 / 400 + 1e-6),  # within a node
+    ],
+)
+def test_rings_of_a_part_of_a_node_cross_its_sockets(ranks, stride, seconds):
+    """0.8 GB before NCCL 2.12: a ring of some of a node's devices leaves by the adapter by which it came."""
+    profile = replace(a_cluster().device.profile, rings_cross_sockets=True)
+    cluster = a_cluster(profile=profile, socket_bandwidth=16 * GB)
+
+    assert all_gather(cluster, nbytes=0.8 * GB, ranks=ranks, stride=stride) == pytest.approx(seconds)
+
+
+def test_rings_that_need_not_cross_sockets_do_not():
+    """With NCCL from 2.12 on, or nodes of one processor, two members per node have two adapters."""
+    profile = replace(a_cluster().device.profile, rings_cross_sockets=True)
+    plain = all_gather(a_cluster(), nbytes=0.8 * GB, ranks=4, stride=4)
+
+    for cluster in (a_cluster(socket_bandwidth=16 * GB), a_cluster(profile=profile)):
+        assert all_gather(cluster, nbytes=0.8 * GB, ranks=4, stride=4) == plain
 
 
 def test_shared_adapter():

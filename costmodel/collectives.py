@@ -286,7 +286,7 @@ def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_L
     members: Numbers = 1
     for network in networks:
         is_outermost = network is networks[-1]
-        outer = ranks if is_outermost else np.clip(network.num_peers // np.asarray(stride), inner, ranks)
+        outer = ranks if is_outermost else np.minimum(np.maximum(network.num_peers // np.asarray(stride), inner), ranks)
         links = members if network.parallel_links is None else np.minimum(members, network.parallel_links)
         yield _Level(
             inner=inner,

@@ -361,11 +361,15 @@ def hop_seconds(
     """
     group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
     nbytes = _micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
-    scattered = 1 + cluster.device.profile.scatters_hops * (1 - np.asarray(sequence_parallel)) * (np.asarray(tp) - 1)
-    send_bytes, gathered_bytes = nbytes / scattered, nbytes * (scattered > 1)
-    seconds = collective_seconds(cluster, "pp", "send", nbytes=send_bytes, ranks=group.ranks, stride=group.stride)
-    seconds = seconds + collective_seconds(cluster, "tp", "all_gather", nbytes=gathered_bytes, ranks=tp, stride=1)
-    return np.asarray((seconds + cluster.device.profile.hop_seconds) * (np.asarray(pp) > 1))
+    profile, send = cluster.device.profile, partial(collective_seconds, cluster, "pp", "send")
+    if not profile.scatters_hops:
+        seconds = send(nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+    else:
+        scattered = 1 + (1 - np.asarray(sequence_parallel)) * (np.asarray(tp) - 1)
+        gathered = nbytes * (scattered > 1)
+        seconds = send(nbytes=nbytes / scattered, ranks=group.ranks, stride=group.stride)
+        seconds = seconds + collective_seconds(cluster, "tp", "all_gather", nbytes=gathered, ranks=tp, stride=1)
+    return np.asarray((seconds + profile.hop_seconds) * (np.asarray(pp) > 1))
 
 
 def slices_seconds(
@@ -394,11 +398,13 @@ def slices_seconds(
     ----------
     Yeung et al., arXiv:2411.05288, sections 4 and 6.
     """
+    waits = (np.asarray(vocabulary) == Vocabulary.INTERLACED) & (np.asarray(pp) > 1)
+    if not waits.any():
+        return np.zeros(waits.shape)
     group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
     nbytes = _micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
     call = partial(collective_seconds, cluster, "pp", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
-    seconds = 2 * call(kind="all_gather") + 2 * call(kind="all_reduce")
-    return np.asarray(seconds * (np.asarray(vocabulary) == Vocabulary.INTERLACED) * (np.asarray(pp) > 1))
+    return np.asarray((2 * call(kind="all_gather") + 2 * call(kind="all_reduce")) * waits)
 
 
 def _micro_batch_bytes(

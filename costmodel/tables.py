@@ -131,13 +131,14 @@ def _looked_up(
     if table is None or found is None:
         if prod(shape) < WORTH_A_TABLE:
             return tabulate(quantity, facts, decisions)
-        more = _extended(table, quantity, facts, [np.broadcast_to(column, shape).ravel() for column in columns])
+        spread = [(column if column.ndim else np.broadcast_to(column, shape)).ravel() for column in columns]
+        more = _extended(table, quantity, facts, spread)
         if more is None:
             return tabulate(quantity, facts, decisions)
         table, found = more
         facts.tables[quantity] = table
         return cast(Result, _take(table.values, found.reshape(shape)))
-    return cast(Result, _take(table.values, np.broadcast_to(found, shape)))
+    return cast(Result, _take(table.values, found if found.ndim else np.broadcast_to(found, shape)))
 
 
 @dataclass(frozen=True, slots=True)

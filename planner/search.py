@@ -451,7 +451,7 @@ class _Search:
         """
         One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit.
 
-        Probing and symmetries take half of the time and find nothing in a choice of one candidate.
+        Probing, symmetries and relaxations take more than half of the time and find nothing in a choice of one of some.
         """
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
@@ -459,6 +459,7 @@ class _Search:
         solver.parameters.presolve_inclusion_work_limit = 0
         solver.parameters.cp_model_probing_level = 0
         solver.parameters.symmetry_level = 0
+        solver.parameters.linearization_level = 0
         solver.parameters.max_time_in_seconds = max(self.seconds_left, 0.0)
         started = time.perf_counter()
         status = solver.solve(model)

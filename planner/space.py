@@ -611,7 +611,8 @@ def _ask(
     rule: Rule, facts: Facts, columns: Columns, left: NDArray[np.int64], name: str, values: NDArray[Any]
 ) -> NDArray[np.bool_]:
     decisions = {known: columns[known][left] for known in needs(rule) if known in columns}
-    return np.broadcast_to(np.asarray(tabulate(rule, facts, decisions | {name: values})), values.shape)
+    holds = np.asarray(tabulate(rule, facts, decisions | {name: values}))
+    return holds if holds.shape == values.shape else np.broadcast_to(holds, values.shape)
 
 
 def _ascending(rows: Columns) -> Columns:

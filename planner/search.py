@@ -397,7 +397,7 @@ class _Search:
             found.append(self.tabulator.smallest(np.arange(start, min(start + MEMORY_ROWS, self.space.num_rows))))
         candidates, rows = joined([some for some, _ in found]), np.concatenate([row for _, row in found])
         encoding = self.encode(candidates)
-        status, solver = self.solve(encoding.model)
+        status, solver = self.solve(encoding.model, one_of_many=True)
         if status == cp_model.UNKNOWN:
             self.leave(int(self.bounds.min()))
         if status in (cp_model.UNKNOWN, cp_model.INFEASIBLE):
@@ -428,7 +428,7 @@ class _Search:
     def select_one(self, candidates: Candidates, groups: Ints) -> None:
         """Let CP-SAT choose one candidate."""
         encoding = self.encode(candidates)
-        status, solver = self.solve(encoding.model)
+        status, solver = self.solve(encoding.model, one_of_many=True)
         if status in (cp_model.FEASIBLE, cp_model.UNKNOWN):
             proven = int(solver.best_objective_bound) if status == cp_model.FEASIBLE else 0
             self.leave(max(proven, int(candidates.ticks.min())))
@@ -447,19 +447,28 @@ class _Search:
         self.num_unfit += int(np.sum(~_fitting(candidates, room)))
         return encode(candidates, room)
 
-    def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
+    def solve(
+        self, model: cp_model.CpModel, *, one_of_many: bool = False
+    ) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """
         One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit.
 
-        Probing, symmetries and relaxations take more than half of the time and find nothing in a choice of one of some.
+        Parameters
+        ----------
+        model
+            What to solve.
+        one_of_many
+            Whether it is a choice of one candidate, in which probing, symmetries and relaxations find nothing for more
+            than half of the time.
         """
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
         solver.parameters.presolve_inclusion_work_limit = 0
-        solver.parameters.cp_model_probing_level = 0
-        solver.parameters.symmetry_level = 0
-        solver.parameters.linearization_level = 0
+        if one_of_many:
+            solver.parameters.cp_model_probing_level = 0
+            solver.parameters.symmetry_level = 0
+            solver.parameters.linearization_level = 0
         solver.parameters.max_time_in_seconds = max(self.seconds_left, 0.0)
         started = time.perf_counter()
         status = solver.solve(model)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from costmodel.layers.shape import visited_fraction
 from costmodel.operators.work import Communication, Numbers
-from costmodel.spec import Cluster, Device, Network
+from costmodel.spec import Cluster, Network
 
 
 def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -44,15 +44,18 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     """
     per_byte: Numbers = 0.0
     latency: Numbers = 0.0
+    device = cluster.device
+    sockets = device.socket_bandwidth if device.profile.rings_cross_sockets else None
     for level in _levels(cluster, ranks=ranks, stride=stride):
         per_byte = np.maximum(per_byte, level.is_crossed / (level.links * level.bandwidth))
-        if cluster.device.profile.rings_cross_sockets and cluster.device.socket_bandwidth is not None:
-            per_byte = np.maximum(per_byte, level.is_crossed * _socket_seconds_per_byte(cluster.device, level))
+        if sockets is not None:
+            crossing = _socket_seconds_per_byte(level, sockets, devices_per_node=device.devices_per_node)
+            per_byte = np.maximum(per_byte, crossing)
         latency = latency + (level.outer / level.inner - 1) * level.latency
     return nbytes * (ranks - 1) / ranks * per_byte + latency
 
 
-def _socket_seconds_per_byte(device: Device, level: _Level) -> Numbers:
+def _socket_seconds_per_byte(level: _Level, bandwidth: float, *, devices_per_node: int) -> Numbers:
     r"""
     Of a ring between hosts that has some of a host's devices: all such rings of the host share what joins its sockets.
 
@@ -66,8 +69,9 @@ def _socket_seconds_per_byte(device: Device, level: _Level) -> Numbers:
     NCCL 2.11, ``src/graph/search.cc`` (rings keep their adapter, ``NCCL_CROSS_NIC``) and ``topo.h`` (``AMD_BW``,
     ``SKL_QPI_BW``); release notes of 2.12: PXN, adapters are reached over NVLink.
     """
-    is_part = (np.asarray(level.members) > 1) & (np.asarray(level.members) < device.devices_per_node)
-    return np.where(is_part, device.devices_per_node / (level.members * (device.socket_bandwidth or np.inf)), 0.0)
+    members = np.asarray(level.members)
+    is_part = (members > 1) & (members < devices_per_node) & level.is_crossed
+    return np.where(is_part, devices_per_node / (members * bandwidth), 0.0)
 
 
 def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:

@@ -41,15 +41,14 @@ CORE_OPERATORS = frozenset({"core_attention", "softmax"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Overlapped(Record):
+class LayerCommunication(Record):
     """
-    What computation does not hide of the communication that runs beside it, per kind of layer: shape (..., K).
+    Seconds of one layer's communication for one micro-batch, per kind of layer on the last axis: shape (..., K).
 
     Parameters
     ----------
     tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
-        Seconds of each in either pass, by (20), (21) and (22). Each pass hides the all-to-alls of another micro-batch's
-        opposite pass.
+        Of each in either pass.
     """
 
     tp_forward: NDArray[np.float64]
@@ -61,9 +60,9 @@ class Overlapped(Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LayerSeconds(Record):
+class LayerSeconds(LayerCommunication):
     """
-    Seconds of one layer and micro-batch on one device, per kind of layer on the last axis: shape (..., K).
+    Seconds of one layer and micro-batch on one device, its communication alone: shape (..., K).
 
     Parameters
     ----------
@@ -75,10 +74,8 @@ class LayerSeconds(Record):
         The attention core in it.
     module_forward
         What of ``forward`` each module computes again, on one more axis in the order of ``MODULES``.
-    tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
-        Communication alone.
     overlapped
-        What is exposed of it where it overlaps.
+        What of the communication is exposed where it overlaps.
     least
         All of it, each communication by the faster of its two ways; no host is late.
     host_forward, host_backward
@@ -91,13 +88,7 @@ class LayerSeconds(Record):
     core_forward: NDArray[np.float64]
     core_backward: NDArray[np.float64]
     module_forward: NDArray[np.float64]
-    tp_forward: NDArray[np.float64]
-    tp_backward: NDArray[np.float64]
-    cp_forward: NDArray[np.float64]
-    cp_backward: NDArray[np.float64]
-    ep_forward: NDArray[np.float64]
-    ep_backward: NDArray[np.float64]
-    overlapped: Overlapped
+    overlapped: LayerCommunication
     least: NDArray[np.float64]
     host_forward: NDArray[np.float64]
     host_backward: NDArray[np.float64]
@@ -217,13 +208,15 @@ def layer_seconds(
     )
 
 
-def _overlapped(parts: Mapping[str, NDArray[np.float64]], profile: Profile, *, cp: NDArray[Any]) -> Overlapped:
+def _overlapped(parts: Mapping[str, NDArray[np.float64]], profile: Profile, *, cp: NDArray[Any]) -> LayerCommunication:
+    """What computation does not hide of the communication beside it: (20), (21), and (22) beside the opposite pass."""
+
     def besides(name: str, computing: NDArray[np.float64], formula: Callable[..., Numbers], **more: Any) -> Any:
         return formula(parts[name], computing, **more, **profile.slowdowns)
 
     forward, backward = parts["forward"], parts["backward"]
     core_forward, core_backward, splits = parts["core_forward"], parts["core_backward"], profile.tp_overlap_splits
-    return Overlapped(
+    return LayerCommunication(
         tp_forward=besides("tp_forward", forward - core_forward, exposed_tp_seconds, splits=splits),
         tp_backward=besides("tp_backward", backward - core_backward, exposed_tp_seconds, splits=splits),
         cp_forward=besides("cp_forward", core_forward, exposed_cp_seconds, cp=cp),

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.compute import LayerSeconds, layer_seconds
+from costmodel.compute import LayerCommunication, LayerSeconds, layer_seconds
 from costmodel.footprint import LayerFootprint, layer_footprint
 from costmodel.memory import kept_bytes
 from costmodel.overlap import exposed_beside_seconds
@@ -65,24 +65,16 @@ class LayerParts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exposed:
+class Exposed(LayerCommunication):
     """
     Communication of one layer of each kind that its computation does not hide, shape (..., K).
 
     Parameters
     ----------
-    tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
-        Seconds of each in either pass.
     contention
         What computation loses beside tensor-parallel collectives that do not overlap, as a fraction of their time.
     """
 
-    tp_forward: Array
-    tp_backward: Array
-    cp_forward: Array
-    cp_backward: Array
-    ep_forward: Array
-    ep_backward: Array
     contention: Array
 
 

@@ -30,6 +30,9 @@ SAME_SLOPE = 1e-9
 STRIDES = 4
 """Strides of micro-batches, of at least a pipeline's ranks each, after which most pipelines repeat themselves."""
 
+WORTH_A_TRY = 1.5
+"""Times as many micro-batches from which on it is tried whether they repeat themselves; a matter of time only."""
+
 KEPT_GRAPHS = 16
 """Graphs of what waits for what that are kept: a pipeline is played with several lengths of its stages."""
 
@@ -209,11 +212,15 @@ class _Pipeline:
 
     def spans(self, num_microbatches: int, *, late: int | None = None, delay: float = 0.0) -> NDArray[np.float64]:
         """Of every rank; the last block of one of them may be late."""
-        graph = _graph(self.schedule, self.pp, self.vpp, num_microbatches, self.group)
-        seconds = graph.block_seconds(self.forward, self.backward, self.weight, 1.0)
+        graph, seconds = self.blocks(num_microbatches)
         if late is not None:
             seconds[graph.stops[late] - 1] += delay
         return graph.spans(graph.ends(seconds), seconds)
+
+    def blocks(self, num_microbatches: int) -> tuple[_Graph, NDArray[np.float64]]:
+        """All of them, and how long each takes."""
+        graph = _graph(self.schedule, self.pp, self.vpp, num_microbatches, self.group)
+        return graph, graph.block_seconds(self.forward, self.backward, self.weight, 1.0)
 
     def span(self, num_microbatches: int) -> float:
         return float(self.spans(num_microbatches).max())
@@ -221,10 +228,9 @@ class _Pipeline:
     def repeating_span(self, num_microbatches: int, stride: int) -> float | None:
         """The span of many micro-batches by a few that repeat themselves; None where they do not, or are not fewer."""
         few = STRIDES * stride + num_microbatches % stride
-        if self.schedule != Schedule.ONE_F_ONE_B or 1.5 * few > num_microbatches:
+        if self.schedule != Schedule.ONE_F_ONE_B or WORTH_A_TRY * few > num_microbatches:
             return None
-        graph = _graph(self.schedule, self.pp, self.vpp, few, self.group)
-        seconds = graph.block_seconds(self.forward, self.backward, self.weight, 1.0)
+        graph, seconds = self.blocks(few)
         ends = graph.ends(seconds)
         period = graph.period_seconds(ends, stride, size=2 * self.vpp * stride)
         further = (num_microbatches - few) // stride

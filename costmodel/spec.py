@@ -305,12 +305,8 @@ class Model:
     @property
     def layer_counts(self) -> dict[Layer, int]:
         """How many layers there are of each kind, without the multi-token prediction."""
-        counts = Counter(map(id, self.layers))
-        objects = {id(layer): layer for layer in self.layers}
-        by_kind: dict[Layer, int] = {}
-        for number, layer in objects.items():
-            by_kind[layer] = by_kind.get(layer, 0) + counts[number]
-        return by_kind
+        counts = Counter(map(id, self.layers))  # equal ones are one object
+        return {layer: counts[number] for number, layer in {id(layer): layer for layer in self.layers}.items()}
 
 
 # --- hardware ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -137,8 +137,7 @@ def _looked_up(
             return tabulate(quantity, facts, decisions)
         table, found = more
         facts.tables[quantity] = table
-        return cast(Result, _take(table.values, found.reshape(shape)))
-    return cast(Result, _take(table.values, found if found.ndim else np.broadcast_to(found, shape)))
+    return cast(Result, _take(table.values, found.reshape(shape)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +224,7 @@ def _joined(table: Any, more: Any) -> Any:
     pipeline's different ranks is an axis that all combinations share.
     """
     if isinstance(table, Record):
-        names = table.__dataclass_fields__  # type: ignore[attr-defined]
+        names = [field.name for field in fields(cast(Any, table))]
         both = {name: _joined(getattr(table, name), getattr(more, name)) for name in names}
         return None if any(one is None for one in both.values()) else replace(cast(Any, table), **both)
     one, other = np.asarray(table), np.asarray(more)

@@ -191,7 +191,7 @@ def core_attention(
     )
     if shape.fused_attention:
         return (fused,)
-    scores, narrow = shape.tokens * shape.sequence_length * heads, (qk_head_dim + v_head_dim) / 2
+    scores, width = shape.tokens * shape.sequence_length * heads, (qk_head_dim + v_head_dim) / 2
     score_bytes = shape.activation_bytes * scores
     unfused = replace(
         fused,
@@ -199,7 +199,7 @@ def core_attention(
         bytes=nbytes + 2 * score_bytes,
         backward_bytes=2 * nbytes + 4 * score_bytes,
         kernels=2,
-        flops_fraction=_aligned(qk_head_dim, v_head_dim) * narrow / (narrow + HALF_WIDTH),
+        flops_fraction=_aligned(qk_head_dim, v_head_dim) * width / (width + HALF_WIDTH),
         head_dim=0.0,
     )
     return (unfused, _softmax(shape, heads=heads, scores=scores))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ class Counter:
 
 def assert_same(seen: object, expected: object) -> None:
     """Both have the same arrays."""
-    for name in expected.__slots__:
+    for name in (field.name for field in fields(expected)):
         one, other = getattr(seen, name), getattr(expected, name)
         if isinstance(other, Record):
             assert_same(one, other)

@@ -39,6 +39,12 @@ from costmodel.tables import Record
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
 """The attention core: scores, softmax, weighted values."""
 
+COLUMN_PARALLEL = frozenset({"qkv", "q_up", "kv_up", "in_projection", "up", "shared_up"})
+"""Linears whose input gradients tensor-parallel ranks sum."""
+
+BEHIND_THE_LAST_KEPT = {"down": 1.0, "residuals": 1 / 2}
+"""Operators, and which share of them, that compute nothing which a dense layer's backward pass reads."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerCommunication(Record):
@@ -72,6 +78,10 @@ class LayerSeconds(LayerCommunication):
         The weights' gradients in ``backward``: what a zero-bubble schedule does apart.
     core_forward, core_backward
         The attention core in it.
+    again
+        What of ``forward`` full recomputation repeats.
+    tp_shown
+        ``tp_backward`` without what runs beside the weights' gradients.
     module_forward
         What of ``forward`` each module computes again, on one more axis in the order of ``MODULES``.
     overlapped
@@ -87,6 +97,8 @@ class LayerSeconds(LayerCommunication):
     weight: NDArray[np.float64]
     core_forward: NDArray[np.float64]
     core_backward: NDArray[np.float64]
+    again: NDArray[np.float64]
+    tp_shown: NDArray[np.float64]
     module_forward: NDArray[np.float64]
     overlapped: LayerCommunication
     least: NDArray[np.float64]
@@ -156,6 +168,7 @@ def layer_shape(
         fused_attention=profile.fused_attention,
         sends_tokens_once=profile.expert_dispatch == "tokens",
         retention=profile.retention,
+        loss_bytes=(profile.loss_forward_bytes, profile.loss_backward_bytes),
         mbs=mbs,
         tp=tp,
         cp=cp,
@@ -195,7 +208,7 @@ def layer_seconds(
     overlapped = _overlapped(parts, cluster.device.profile, cp=np.asarray(cp)[..., None])
     faster = [
         np.minimum(
-            parts[f"{name}_forward"] + parts[f"{name}_backward"],
+            parts[f"{name}_forward"] + parts["tp_shown" if name == "tp" else f"{name}_backward"],
             getattr(overlapped, f"{name}_forward") + getattr(overlapped, f"{name}_backward"),
         )
         for name in ("tp", "cp", "ep")
@@ -303,12 +316,24 @@ def _one_layer(
         "core_backward": sum(compress(backward, core), start=0.0),
     }
     communications = layer_communications(layer, shape)
-    parts |= _host(operators, communications, shape, cluster.device.profile)
+    profile = cluster.device.profile
+    unread = sum((BEHIND_THE_LAST_KEPT.get(one.name, 0.0) * time for one, time in zip(operators, forward, strict=True)))
+    parts["again"] = parts["forward"] - (unread if profile.recompute_stops_early else 0.0)
+    parts |= _host(operators, communications, shape, profile)
     for name, groups in {"tp": ("tp", "etp"), "cp": ("cp",), "ep": ("ep",)}.items():
         seconds = [(one, _one_call(cluster, one, shape)) for one in communications if one.group in groups]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
+    beside = sum((one.backward * _one_call(cluster, one, shape) for one in communications if _sums_inputs(one)), 0.0)
+    window = sum((time for one, time in zip(operators, backward, strict=True) if one.name in COLUMN_PARALLEL), 0.0) / 2
+    hidden = beside - exposed_beside_seconds(beside, window, **profile.slowdowns)
+    parts["tp_shown"] = parts["tp_backward"] - (hidden if profile.tp_sums_beside_weights else 0.0)
     return parts, per_module(operators, forward, dropped=False)
+
+
+def _sums_inputs(communication: Communication) -> bool:
+    """Whether its backward pass sums the gradients of a column-parallel linear's input."""
+    return communication.group == "tp" and communication.kind in ("all_reduce", "reduce_scatter")
 
 
 def _host(

@@ -48,8 +48,8 @@ class Description:
         Query heads; key-value heads (absent: as many); width of a head (absent: hidden size over heads).
     ffn_hidden_size
         Width of the dense feed-forward blocks; only a model without any may leave it out.
-    gated, mlp_bias
-        Whether the feed-forward has a gate, and biases.
+    gated, mlp_bias, squared_relu
+        Whether the feed-forward has a gate, and biases; whether its non-linearity is the square of ReLU.
     qkv_bias, output_bias, qk_norm, window, rotary
         As in :class:`costmodel.spec.Attention`.
     tied_embeddings, learned_positions, head_bias
@@ -79,6 +79,7 @@ class Description:
     head_dim: Count | None = None
     ffn_hidden_size: Count | None = None
     gated: bool = True
+    squared_relu: bool = False
     mlp_bias: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
@@ -200,6 +201,7 @@ def _text(mapping: Mapping[str, Any], where: str, key: str, default: str) -> str
 
 
 def _layers(described: Description, where: str) -> tuple[Layer, ...]:
+    _require_one_nonlinearity(described, where)
     if described.pattern is not None:
         if len(described.pattern) != described.num_layers:
             problem = f"has {len(described.pattern)} letters, the model {described.num_layers} layers."
@@ -317,10 +319,22 @@ def _head_dim(described: Description, where: str) -> int:
     return described.hidden_size // described.num_heads
 
 
+def _require_one_nonlinearity(described: Description, where: str) -> None:
+    if described.gated and described.squared_relu:
+        raise SpecError(
+            f"{where}.squared_relu", "is of a feed-forward without a gate.", "Write 'gated: false' with it."
+        )
+
+
 def _mlp(described: Description, where: str) -> Mlp:
     if described.ffn_hidden_size is None:
         raise SpecError(f"{where}.ffn_hidden_size", "is required by the dense layers, but missing.")
-    return Mlp(ffn_hidden_size=described.ffn_hidden_size, gated=described.gated, bias=described.mlp_bias)
+    return Mlp(
+        ffn_hidden_size=described.ffn_hidden_size,
+        gated=described.gated,
+        bias=described.mlp_bias,
+        squared_relu=described.squared_relu,
+    )
 
 
 def _experts(described: Description, where: str) -> Experts:
@@ -336,6 +350,7 @@ def _experts(described: Description, where: str) -> Experts:
         shared_ffn_hidden_size=described.shared_ffn_hidden_size,
         gated=described.gated,
         bias=described.mlp_bias,
+        squared_relu=described.squared_relu,
         router_bias=described.router_bias,
         shared_gate=described.shared_gate,
         latent_size=described.expert_latent_size,

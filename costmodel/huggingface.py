@@ -38,7 +38,7 @@ class Family:
         Which linear attention ``linear_attention`` in ``layer_types`` means; None: not allowed.
     experts
         Whether the feed-forward blocks are mixtures of experts where the pattern does not say otherwise.
-    tied, gated, norm, num_norms
+    tied, gated, squared_relu, norm, num_norms
         As in :class:`costmodel.spec.Model`, :class:`costmodel.spec.Layer`, :class:`costmodel.spec.Mlp`.
     qkv_bias, output_bias, mlp_bias, router_bias, expert_bias, qk_norm_switch
         What turns these on.
@@ -77,6 +77,7 @@ class Family:
     experts: bool = False
     tied: bool = False
     gated: bool = True
+    squared_relu: bool = False
     norm: Literal["rms", "layer", "none"] = "rms"
     num_norms: int = 2
     qkv_bias: Switch = OFF
@@ -151,11 +152,11 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family(window=4096),
     "mixtral": Family(experts=True, expert_width="intermediate_size"),
     "nemotron": Family(
-        gated=False, norm="layer", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
+        gated=False, squared_relu=True, norm="layer", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS,
         mlp_bias=Switch("mlp_bias", False), multi_head=True,
     ),
     "nemotron_h": Family(
-        experts=True, gated=False, head_dim=128, rotary=False, single_blocks=True
+        experts=True, gated=False, squared_relu=True, head_dim=128, rotary=False, single_blocks=True
     ),
     "olmo": Family(norm="none", qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, multi_head=True),
     "olmo2": Family(
@@ -592,6 +593,7 @@ def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Expe
         ),
         gated=family.gated,
         bias=config.flag(family.mlp_bias),
+        squared_relu=family.squared_relu,
     )
 
 
@@ -613,6 +615,7 @@ def _experts(config: Config, family: Family) -> Experts:
         ),
         gated=family.gated,
         bias=config.flag(family.expert_bias),
+        squared_relu=family.squared_relu,
         router_bias=config.flag(family.router_bias),
         shared_gate=family.shared_gate,
         latent_size=config.integer("moe_latent_size", default=0) or None,

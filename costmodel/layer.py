@@ -91,7 +91,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     exposed = exposed_seconds(facts, decisions, seconds)
     forward = seconds.forward + exposed.contention * seconds.tp_forward + exposed.tp_forward + exposed.cp_forward
     modules = modules_forward(seconds, exposed.tp_forward, exposed.cp_forward, recompute=recompute)
-    again = recompute_seconds(forward + seconds.ep_forward, modules, recompute=recompute)
+    again = recompute_seconds(_whole_again(device, seconds, exposed), modules, recompute=recompute)
     forward_seconds = seconds.forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
     backward_seconds = seconds.backward + exposed.tp_backward + exposed.cp_backward + exposed.ep_backward
     offload = _offload_exposed(
@@ -123,6 +123,13 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     )
 
 
+def _whole_again(device: Device, seconds: LayerSeconds, exposed: Exposed) -> Array:
+    """What full recomputation repeats: the forward pass with its exposed communication, or most of it."""
+    gathers = 1 - LAST_COLLECTIVE if device.profile.recompute_stops_early else 1
+    inside = exposed.contention * seconds.tp_forward + gathers * exposed.tp_forward + exposed.cp_forward
+    return np.asarray(seconds.again + inside + seconds.ep_forward)
+
+
 def ideal_layer_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     Seconds of one layer of each kind, each communication by the faster of its two ways.
@@ -149,7 +156,7 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
     overlapped = seconds.overlapped
     return Exposed(
         tp_forward=np.where(tp_overlap, overlapped.tp_forward, seconds.tp_forward),
-        tp_backward=np.where(tp_overlap, overlapped.tp_backward, seconds.tp_backward),
+        tp_backward=np.where(tp_overlap, overlapped.tp_backward, seconds.tp_shown),
         cp_forward=np.where(cp_overlap, overlapped.cp_forward, seconds.cp_forward),
         cp_backward=np.where(cp_overlap, overlapped.cp_backward, seconds.cp_backward),
         ep_forward=np.where(ep_overlap, overlapped.ep_backward, seconds.ep_forward),
@@ -157,6 +164,9 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
         contention=np.where(tp_overlap, 0.0, profile.tp_contention),
     )
 
+
+LAST_COLLECTIVE = 1 / 4
+"""Of a layer's tensor-parallel forward communication with sequence parallelism: the scatter behind the feed-forward."""
 
 LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
 
@@ -181,9 +191,15 @@ def modules_forward(seconds: LayerSeconds, tp_forward: Array, cp_forward: Array,
     Forward pass of the modules that a decision recomputes, with the exposed communication inside them.
 
     The context-parallel ring belongs to the attention core, the all-to-alls to the experts, and of the tensor-parallel
-    collectives, which attention and feed-forward need alike, half to a dense feed-forward.
+    collectives, which attention and feed-forward need alike, half to a dense feed-forward. torchtitan keeps what is
+    reduced and scattered, and gathers again (``apply_ac``, ``_op_sac_save_list``).
     """
-    inside = (("core_attention", cp_forward), ("experts", seconds.ep_forward), ("mlp", tp_forward / 2))
+    inside = (
+        ("core_attention", cp_forward),
+        ("experts", seconds.ep_forward),
+        ("mlp", tp_forward / 2),
+        ("every_other_matmul", tp_forward / 2),
+    )
     communication = [np.where(recomputes(name, recompute=recompute), time, 0.0) for name, time in inside]
     return np.asarray(over_modules(seconds.module_forward, recompute=recompute) + sum(communication))
 

@@ -166,11 +166,14 @@ class Mlp:
         Whether the first linear is doubled by a gate (SwiGLU, GeGLU).
     bias
         Whether the linears add a bias.
+    squared_relu
+        Whether the non-linearity without a gate is the square of ReLU, which takes two kernels, instead of GELU.
     """
 
     ffn_hidden_size: Count
     gated: bool = True
     bias: bool = False
+    squared_relu: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -186,7 +189,7 @@ class Experts:
         Width inside one routed expert.
     shared_ffn_hidden_size
         Width of all shared experts together; 0 is none.
-    gated, bias
+    gated, bias, squared_relu
         As in :class:`Mlp`, for routed and shared experts.
     router_bias
         Whether the router's logits have a learned bias (gpt-oss).
@@ -206,6 +209,7 @@ class Experts:
     router_bias: bool = False
     shared_gate: bool = False
     latent_size: Count | None = None
+    squared_relu: bool = False
 
 
 Mixer: TypeAlias = Attention | LatentAttention | LinearAttention | Mamba
@@ -500,11 +504,20 @@ class Profile:
         Whether the kernel skips the masked half of the scores.
     fused_attention
         Whether scores stay inside one kernel (FlashAttention); else they pass through device memory, all of them.
+    loss_forward_bytes, loss_backward_bytes
+        What the loss's kernels read and write per logit.
+    recompute_stops_early
+        Whether full recomputation ends with the last tensor that the backward pass needs (PyTorch's non-reentrant
+        checkpoints since 2.1): a feed-forward's last matmul and what follows it are not repeated.
+    tp_sums_beside_weights
+        Whether the backward pass sums a column-parallel linear's input gradients over the tensor-parallel ranks while
+        it computes the weight's gradients, where tensor-parallel communication does not overlap otherwise
+        (Megatron-LM since 2022, ``LinearWithGradAccumulationAndAsyncCommunication``).
     memory_efficiency
         Achieved fraction of the device memory's bandwidth.
     elementwise_efficiency
-        The same for norms, activations, residuals, loss and casts, over the fewest passes that they need: frameworks
-        make more (fp32 copies, dropout, unfused additions). None: as ``memory_efficiency``.
+        The same for casts, norms of queries and keys, gates, routing and convolutions, over the fewest passes that they
+        need: frameworks make more (maxima for scales, transposed copies, fp32). None: as ``memory_efficiency``.
     scan_efficiency
         The same for the kernels of state-space scans, whose tiles are too small to fill the device. None: as
         ``memory_efficiency``.
@@ -588,6 +601,10 @@ class Profile:
     attention_half_length: NotNegative = 0.0
     causal_attention: bool = True
     fused_attention: bool = True
+    loss_forward_bytes: NotNegative = 38.0
+    loss_backward_bytes: NotNegative = 14.0
+    recompute_stops_early: bool = False
+    tp_sums_beside_weights: bool = False
     memory_efficiency: Annotated[Fraction, Field(gt=0)]
     elementwise_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     scan_efficiency: Annotated[Fraction, Field(gt=0)] | None = None

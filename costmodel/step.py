@@ -589,11 +589,11 @@ def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[A
     seconds = lookup(layer_seconds, facts, decisions)
     recompute = over_kinds(decisions["recompute"])
     modules = over_modules(seconds.module_forward, recompute=recompute)
-    again = np.where(recompute == int(Recompute.FULL), seconds.forward, modules)
+    again = np.where(recompute == int(Recompute.FULL), seconds.again, modules)
     forward = added(held.layers * seconds.forward[..., None, :])
     backward = added(held.layers * (seconds.backward + again)[..., None, :])
     if held.full_layers.any():
-        backward = backward + added(held.full_layers * (seconds.forward - again)[..., None, :])
+        backward = backward + added(held.full_layers * (seconds.again - again)[..., None, :])
     return np.asarray(forward), np.asarray(backward)
 
 

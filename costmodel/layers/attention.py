@@ -105,10 +105,18 @@ def _query_key_norm(attention: Attention, shape: Shape, *, queries: Numbers, key
     )
 
 
+EAGER_ROTARY_PASSES = 10
+"""A cast to fp32 (6 bytes), the product with complex numbers (8), a cast back (6), in passes of 2 bytes."""
+
+
 def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
     if not attention.rotary:
         return ()
-    return (elementwise("rotary", shape, elements=elements, forward_passes=2, backward_passes=2, kernels=2),)
+    passes = EAGER_ROTARY_PASSES if shape.retention.eager else 2
+    rotated = elementwise(
+        "rotary", shape, elements=elements, forward_passes=passes, backward_passes=passes, fused=True, kernels=2
+    )
+    return (rotated,)
 
 
 def _output_gate(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:

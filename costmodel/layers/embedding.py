@@ -9,9 +9,6 @@ from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Operator
 from costmodel.spec import Model
 
-LOGIT_BYTES = 4
-"""The loss works in fp32 (Korthikanti et al., arXiv 2205.05198, section 4.3)."""
-
 
 def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     """
@@ -132,17 +129,17 @@ def next_token_communications(
 
 def _loss(model: Model, shape: Shape) -> Operator:
     """
-    Cross-entropy over a vocabulary-parallel rank's logits, in fp32; kept as the software's loss does.
+    Cross-entropy over a vocabulary-parallel rank's logits; kept, read and written as the software's loss does.
 
-    Passes of Megatron-LM's ``vocab_parallel_cross_entropy``: cast, maximum (read), exponential and division (read and
-    write each) forward; the gradient in place and a cast backward.
+    Megatron-LM's own, ``vocab_parallel_cross_entropy``, works in fp32: a cast (6 bytes), the maximum (4), subtraction,
+    exponential and division in place (8 each), the sum (4); backward a product in place (8) and a cast (6).
     """
     logits = shape.tokens * model.vocab_size / shape.tp
     return Operator(
         name="loss",
         kind="copy",
-        bytes=logits * (shape.activation_bytes + 6 * LOGIT_BYTES),
-        backward_bytes=logits * (shape.activation_bytes + 3 * LOGIT_BYTES),
+        bytes=logits * shape.loss_bytes[0],
+        backward_bytes=logits * shape.loss_bytes[1],
         kernels=4,
         saved_bytes=logits * shape.retention.logit_bytes,
         saved_as="head",

@@ -169,7 +169,12 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         ),
         replace(
             activation(
-                "expert_activation", shape, elements=rows * width, gated=experts.gated, saved_as="expert_activation"
+                "expert_activation",
+                shape,
+                elements=rows * width,
+                gated=experts.gated,
+                squared_relu=experts.squared_relu,
+                saved_as="expert_activation",
             ),
             is_routed=True,
         ),
@@ -216,6 +221,7 @@ def _shared(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         ffn_hidden_size=experts.shared_ffn_hidden_size,
         gated=experts.gated,
         bias=experts.bias,
+        squared_relu=experts.squared_relu,
         saved_input=0.0,
         prefix="shared_",
     )

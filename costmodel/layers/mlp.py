@@ -15,6 +15,7 @@ def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:
         ffn_hidden_size=mlp.ffn_hidden_size,
         gated=mlp.gated,
         bias=mlp.bias,
+        squared_relu=mlp.squared_relu,
         saved_input=shape.tokens * shape.hidden_size / shape.sequence_shards,
     )
 
@@ -25,7 +26,14 @@ def mlp_communications(mlp: Mlp, shape: Shape) -> tuple[Communication, ...]:
 
 
 def feed_forward_operators(
-    shape: Shape, *, ffn_hidden_size: int, gated: bool, bias: bool, saved_input: Numbers, prefix: str = ""
+    shape: Shape,
+    *,
+    ffn_hidden_size: int,
+    gated: bool,
+    bias: bool,
+    squared_relu: bool,
+    saved_input: Numbers,
+    prefix: str = "",
 ) -> tuple[Operator, ...]:
     """
     A dense feed-forward split by columns, then rows, over the tensor-parallel ranks.
@@ -34,7 +42,7 @@ def feed_forward_operators(
     ----------
     shape
         The micro-batch.
-    ffn_hidden_size, gated, bias
+    ffn_hidden_size, gated, bias, squared_relu
         As in :class:`costmodel.spec.Mlp`.
     saved_input
         Elements of the input kept here; 0 if another operator keeps that tensor.
@@ -55,7 +63,12 @@ def feed_forward_operators(
             saved_as=f"{prefix}mlp",
         ),
         activation(
-            f"{prefix}activation", shape, elements=shape.tokens * width, gated=gated, saved_as=f"{prefix}activation"
+            f"{prefix}activation",
+            shape,
+            elements=shape.tokens * width,
+            gated=gated,
+            squared_relu=squared_relu,
+            saved_as=f"{prefix}activation",
         ),
         matmul(
             f"{prefix}down",
@@ -70,9 +83,25 @@ def feed_forward_operators(
     )
 
 
-def activation(name: str, shape: Shape, *, elements: Numbers, gated: bool, saved_as: str) -> Operator:
+SQUARED_RELU_PASSES = (4, 9)
+"""
+Forward and backward passes of ReLU and the square behind it, ``torch.pow(F.relu(x), 2)`` (Megatron-LM,
+``megatron/training/activations.py``): each reads and writes; backward the scaled base (3), its product with the
+gradient (3), ReLU's mask (3).
+"""
+
+
+EAGER_GATE_PASSES = (5, 9)
+"""SiLU (2) and the product (3); backward two products and SiLU's gradient (3 each)."""
+
+
+def activation(
+    name: str, shape: Shape, *, elements: Numbers, gated: bool, squared_relu: bool, saved_as: str
+) -> Operator:
     """
     The non-linearity, which keeps its input: two halves if gated, and of single kernels the gate's activation too.
+
+    Fused with its gate or its bias it is one kernel; ReLU and the square behind it are several.
 
     Parameters
     ----------
@@ -82,14 +111,22 @@ def activation(name: str, shape: Shape, *, elements: Numbers, gated: bool, saved
         Elements of its output.
     gated
         Whether a gate doubles the input.
+    squared_relu
+        As in :class:`costmodel.spec.Mlp`.
     """
     halves = 2 if gated else 1
+    forward_passes, backward_passes = halves + 1, 2 * halves + 1
+    if squared_relu:
+        forward_passes, backward_passes = SQUARED_RELU_PASSES
+    elif gated and shape.retention.eager:
+        forward_passes, backward_passes = EAGER_GATE_PASSES
     return elementwise(
         name,
         shape,
         elements=elements,
-        forward_passes=halves + 1,
-        backward_passes=2 * halves + 1,
+        forward_passes=forward_passes,
+        backward_passes=backward_passes,
+        fused=not squared_relu,
         saved_elements=(halves + 1 if gated and shape.retention.eager else halves) * elements,
         saved_as=saved_as,
     )

@@ -31,6 +31,8 @@ class Shape:
         Whether scores stay inside one kernel.
     retention
         What the software keeps for the backward pass.
+    loss_bytes
+        What the loss's kernels read and write per logit, forward and backward.
     causal
         Whether attention kernels skip the masked half of the scores.
     sends_tokens_once
@@ -52,6 +54,7 @@ class Shape:
     fused_attention: bool = True
     sends_tokens_once: bool = False
     retention: Retention = field(default_factory=Retention)
+    loss_bytes: tuple[float, float] = (0.0, 0.0)
     mbs: Numbers = 1
     tp: Numbers = 1
     cp: Numbers = 1

@@ -20,15 +20,15 @@ the median (NVIDIA's repeated H100 rows in benchmarks/measured_runs)."""
 HUBER = 0.08
 """Error from which on a row pulls no stronger: a formula is missing there, which no constant should make up for."""
 
-MOST_ROUNDS = 12
+MOST_ROUNDS = 40
 LONGEST_STEP = 0.5
 """Change of a logarithm in one round."""
 
 REFRESH = 0.2
 """Change of a logarithm from which on derivatives are taken anew before a fit counts as done."""
 
-CONVERGED = 0.01
-"""Change of a logarithm below which a fit is done: 1 %."""
+CONVERGED = 5e-4
+"""Share of the cost that a round has to take off: with less a fit is done."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,9 +121,9 @@ def fit(
         step = _step(logs, residuals, derivatives, weights, priors, noise)
         there, new = _descend(logarithms, measured, logs, residuals, step, weights, priors, noise)
         derivatives = _updated(derivatives, there - logs, new - residuals)
-        moved = float(np.abs(there - logs).max(initial=0.0))
+        before = cost(logs, residuals, weights, priors, noise)
         logs, residuals = there, new
-        if moved < CONVERGED:
+        if before - cost(logs, residuals, weights, priors, noise) <= CONVERGED * before:
             if not num_refreshes or np.abs(logs - at).max(initial=0.0) <= REFRESH:
                 break
             derivatives, at, num_refreshes = jacobian(logs, derivatives), logs, num_refreshes - 1

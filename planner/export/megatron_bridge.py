@@ -83,6 +83,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "--seq-length": ("model.seq_length", "dataset.sequence_length"),
     "--sequence-parallel": ("model.sequence_parallel",),
     "--softmax-type": ("model.softmax_type",),
+    "--squared-relu": (),  # a function, which the recipe of the model has
     "--swiglu": ("model.gated_linear_unit",),
     "--tensor-model-parallel-size": ("model.tensor_model_parallel_size",),
     "--tp-comm-overlap": ("comm_overlap.tp_comm_overlap",),

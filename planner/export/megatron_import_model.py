@@ -93,6 +93,7 @@ def _sizes(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "num_layers": arguments["--num-layers"],
         "ffn_hidden_size": arguments.get("--ffn-hidden-size", _usual_width(hidden, gated=gated)),
         "gated": gated,
+        "squared_relu": "--squared-relu" in arguments,
         "mlp_bias": has_bias,
         "output_bias": has_bias,
         "qkv_bias": has_bias or "--add-qkv-bias" in arguments,

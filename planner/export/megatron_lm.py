@@ -431,8 +431,8 @@ def _has_learned(entries: Mapping[str, Any]) -> bool:
 
 
 def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
-    if "--swiglu" not in entries:
-        yield "The activation is not known here: Megatron-LM's is GELU; --squared-relu for Nemotron."
+    if not {"--swiglu", "--squared-relu"} & entries.keys():
+        yield "The activation is not known here: Megatron-LM's is GELU."
     if "--num-experts" in entries:
         yield (
             "Costed with balanced routing; how it is balanced is yours: --moe-router-load-balancing-type, "

@@ -169,12 +169,13 @@ def _feed_forwards(model: Model) -> Iterable[Mlp | Experts]:
 def _feed_forward(model: Model) -> dict[str, Any]:
     """Megatron-LM has one width of dense layers; where there are none it says that of an expert."""
     blocks = list(_feed_forwards(model))
-    if len({block.gated for block in blocks}) > 1:
-        raise SpecError("model.gated", "some feed-forwards have a gate, others none; one option says it for all.")
+    if len({(block.gated, block.squared_relu) for block in blocks}) > 1:
+        raise SpecError("model.gated", "feed-forwards differ in gate or non-linearity; one option says it for all.")
     widths = [block.ffn_hidden_size for block in blocks if isinstance(block, Mlp)]
     return {
         "--ffn-hidden-size": (widths or [block.ffn_hidden_size for block in blocks])[0],
         **({"--swiglu": True} if blocks[0].gated else {}),
+        **({"--squared-relu": True} if blocks[0].squared_relu else {}),
     }
 
 

@@ -167,6 +167,7 @@ def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[s
         "head_dim": entry["head_dim"],
         "ffn_hidden_size": entry["ffn_hidden"] or FFN_FACTOR * entry["hidden"],
         "gated": gated,
+        "squared_relu": activation == "squared_relu",
         "mlp_bias": is_gpt,
         "qkv_bias": is_gpt,
         "output_bias": is_gpt,

@@ -196,12 +196,17 @@ def _stated_count(run: Run, pattern: str) -> int | None:
     return int(stated.group(1)) if stated else None
 
 
+NOT_COMPILED = re.compile(r"bf16; ")
+"""How the notes of torchtitan's rows begin where they do not say ``bf16+compile``."""
+
 OFFLOADED_LAYERS = re.compile(r"activations:(\d+)layers")
 
 
 def _retention(run: Run, model: Model) -> Retention:
-    """What the row's software keeps, with the layers that it offloads."""
+    """What the row's software keeps, with the layers that it offloads, and whether it runs kernel by kernel."""
     retention = software_of(run.framework, run.date).retention
+    if run.framework.startswith("torchtitan") and NOT_COMPILED.match(run.notes):
+        retention = replace(retention, eager=True)
     if offloaded := OFFLOADED_LAYERS.search(run.offload):
         retention = replace(retention, offloaded_fraction=min(int(offloaded.group(1)) / model.num_layers, 1.0))
     return retention

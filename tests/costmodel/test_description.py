@@ -68,6 +68,7 @@ def test_a_pattern_names_the_block_of_each_layer():
         ({"kv_lora_rank": 16}, "model.qk_nope_head_dim: is required beside 'kv_lora_rank', but missing."),
         ({"q_lora_rank": 16}, "model.kv_lora_rank: is required beside 'q_lora_rank', but missing."),
         ({"ffn_hidden_size": None}, "model.ffn_hidden_size: is required by the dense layers, but missing."),
+        ({"squared_relu": True}, "model.squared_relu: is of a feed-forward without a gate."),
         ({"pattern": "*-*"}, "model.pattern: has 3 letters, the model 4 layers."),
         ({"pattern": "*-*X"}, "model.pattern: unknown letter 'X'. Known: *, -, E, M."),
         ({"pattern": "M---"}, "model.mamba_num_heads: is required by the Mamba layers, but missing."),

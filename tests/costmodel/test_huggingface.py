@@ -58,6 +58,15 @@ def dense_layers(config: dict[str, Any]) -> list[int]:
 # --- what is read ------------------------------------------------------------------------------------------------
 
 
+def test_nemotrons_square_relu():
+    """``relu2`` in their classes' defaults; of Llama a gate."""
+    nemotron, llama = (model_from_config(config) for config in (a_hybrid_config(), a_config()))
+
+    assert {layer.feed_forward.squared_relu for layer in nemotron.layers if layer.feed_forward} == {True}
+    assert {layer.feed_forward.squared_relu for layer in llama.layers} == {False}
+
+
+
 def test_absent_kv_heads_mean_as_many_as_query_heads_for_llama():
     """MHA models leave the key out, or write null."""
     assert attention(without(a_config(), "num_key_value_heads")).num_kv_heads == 8

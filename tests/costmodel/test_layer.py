@@ -10,9 +10,12 @@ import pytest
 
 from costmodel.compute import LayerSeconds, layer_seconds
 from costmodel.layer import LayerParts, layer_parts
+from costmodel.layers import layer_operators
+from costmodel.operators.source import operator_times
 from costmodel.spec import Network
 from costmodel.strategy import MODULES, Recompute
 from costmodel.tables import Facts, lookup
+from tests.builders import a_shape
 from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import DENSE, MOE, the_facts, with_device
 
@@ -166,6 +169,58 @@ def test_modules_are_recomputed_one_by_one():
     both = parts_of(given, tp=2, sequence_parallel=True, recompute=Recompute.of("core_attention", "mlp"))
 
     assert both.recompute == pytest.approx(core + mlp + seconds.tp_forward / 2)
+
+
+def test_recomputation_may_stop_with_the_last_tensor_that_is_needed():
+    """The last matmul, the addition behind it and the scatter, a quarter of the collectives, are not repeated."""
+    degrees: dict[str, Any] = {"tp": 2, "sequence_parallel": True, "recompute": Recompute.FULL}
+    whole, early = (on_the_networks(DENSE, recompute_stops_early=early) for early in (False, True))
+    layer, shape = DENSE.layers[0], a_shape(hidden_size=2048, sequence_length=4096, mbs=1, tp=2, sequence_parallel=1)
+    times = operator_times(whole.cluster.device, "bf16")
+    left = {one.name: times.forward_seconds(one) for one in layer_operators(layer, shape)}
+
+    saved = parts_of(whole, **degrees).recompute - parts_of(early, **degrees).recompute
+
+    expected = left["down"] + left["residuals"] / 2 + alone(whole, tp=2, sequence_parallel=True).tp_forward / 4
+    assert saved == pytest.approx(expected)
+
+
+def test_every_other_matmul_gathers_again():
+    """torchtitan keeps what was reduced and scattered: half of the forward pass's collectives run again."""
+    given = on_the_networks(DENSE)
+    seconds = alone(given, tp=2, sequence_parallel=True)
+    matmuls = seconds.module_forward[..., MODULES.index("every_other_matmul")]
+
+    again = parts_of(given, tp=2, sequence_parallel=True, recompute=Recompute.of("every_other_matmul")).recompute
+
+    assert again == pytest.approx(matmuls + seconds.tp_forward / 2)
+
+
+@pytest.mark.parametrize(("sequence_parallel", "summed"), [(False, 1.0), (True, 0.5)])
+def test_sums_run_beside_the_weights_gradients(sequence_parallel, summed):
+    """Of the backward pass's collectives the sums are hidden where there is time: all, or half with gathers."""
+    degrees = {"tp": 2, "sequence_parallel": sequence_parallel}
+    plain, beside = (on_the_networks(DENSE, tp_sums_beside_weights=beside) for beside in (False, True))
+    seconds = alone(plain, **degrees)
+
+    hidden = parts_of(plain, **degrees).tp - parts_of(beside, **degrees).tp
+
+    assert (seconds.tp_backward < seconds.weight / 2).all()  # else there would not be time
+    assert hidden == pytest.approx(summed * seconds.tp_backward)
+
+
+def test_sums_beside_the_weights_gradients_are_exposed_where_those_are_short():
+    """A network a thousand times slower: nothing but the weights' gradients of the two wide linears hides anything."""
+    slow = tuple(replace(network, bandwidth=network.bandwidth / 1000) for network in NO_LATENCY)
+    plain, beside = (
+        with_device(on_the_networks(DENSE, tp_sums_beside_weights=beside), networks=slow) for beside in (False, True)
+    )
+    seconds = alone(plain, tp=2)
+
+    hidden = parts_of(plain, tp=2).tp - parts_of(beside, tp=2).tp
+
+    assert (hidden > 0).all()
+    assert (hidden < seconds.weight).all()
 
 
 def test_offloading_shows_what_a_layer_cannot_hide():

@@ -14,6 +14,7 @@ from costmodel.strategy import Recompute, Sharding
 from planner import estimate, load
 from planner.cli import main
 from planner.export.megatron_import import KNOWN_WITHOUT_COST, READ, WITHOUT_COST, from_megatron_lm
+from planner.export.megatron_lm import megatron_entries
 from planner.export.megatron_options import options
 from tests.constraints.test_megatron_cases import the_file
 
@@ -244,6 +245,18 @@ def test_another_model_is_described():
     described = from_megatron_lm(text, HERE).document["model"]
 
     assert (described["hidden_size"], described["num_kv_heads"], described["norm"]) == (2048, 8, "rms")
+
+
+def test_squared_relu_is_read_and_written():
+    """Nemotron's non-linearity, in the model that is described and in the plan's own arguments."""
+    text = f"{SMALL} {BATCH} --micro-batch-size 1".replace("--swiglu", "--squared-relu")
+
+    imported = from_megatron_lm(text, HERE)
+    entries = megatron_entries(estimate(load(imported.document), {}).plan, "Megatron-LM")
+
+    assert (imported.document["model"]["squared_relu"], imported.document["model"]["gated"]) == (True, False)
+    assert entries["--squared-relu"] is True
+    assert "--swiglu" not in entries
 
 
 def test_defaults_are_megatrons():

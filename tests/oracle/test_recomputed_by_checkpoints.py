@@ -1,0 +1,59 @@
+"""What PyTorch's two kinds of checkpoints really compute again as the oracle of full recomputation."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.compute import BEHIND_THE_LAST_KEPT
+from costmodel.layers import layer_operators
+from costmodel.spec import Attention, Layer, Mlp
+from tests.builders import a_shape
+
+reference = pytest.importorskip("tests.oracle.reference_layers", reason="the oracle needs torch")
+torch = reference.torch
+
+MBS, SEQUENCE = 2, 8
+MATMULS = frozenset({"qkv", "core_attention", "output_projection", "up", "down"})
+
+
+def matmul_flops(sizes, names):
+    """Of the cost model's layer of the same sizes, one forward pass."""
+    attention = Attention(num_heads=sizes.heads, num_kv_heads=sizes.kv_heads, head_dim=sizes.head_dim)
+    layer = Layer(attention=attention, feed_forward=Mlp(ffn_hidden_size=sizes.ffn, gated=sizes.gated))
+    shape = a_shape(hidden_size=sizes.hidden, sequence_length=SEQUENCE, mbs=MBS, causal=False)
+    return sum(float(one.flops) for one in layer_operators(layer, shape) if one.name in names)
+
+
+def backward_flops(sizes, **checkpoint):
+    """Of the matmuls of a backward pass as PyTorch runs it, on tensors without data."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.checkpoint import checkpoint as again
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FakeTensorMode():
+        layer = reference.Layer(sizes)
+        x = torch.empty(MBS, SEQUENCE, sizes.hidden, requires_grad=True)
+        y = again(layer, x, preserve_rng_state=False, **checkpoint) if checkpoint else layer(x)
+        with FlopCounterMode(display=False) as counted:
+            y.sum().backward()
+    return counted.get_total_flops()
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_reentrant_checkpoints_repeat_the_forward_pass(gated):
+    """Megatron-LM's and DeepSpeed's way."""
+    sizes = reference.Sizes(attention="scores", gated=gated, eager=True)
+
+    again = backward_flops(sizes, use_reentrant=True) - backward_flops(sizes)
+
+    assert again == matmul_flops(sizes, MATMULS)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_other_checkpoints_stop_behind_the_last_tensor_that_is_needed(gated):
+    """Since PyTorch 2.1: a feed-forward's last matmul, whose output nothing needs, is not repeated."""
+    sizes = reference.Sizes(attention="scores", gated=gated, eager=True)
+
+    again = backward_flops(sizes, use_reentrant=False) - backward_flops(sizes)
+
+    assert again == matmul_flops(sizes, MATMULS - BEHIND_THE_LAST_KEPT.keys())

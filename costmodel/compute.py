@@ -166,6 +166,7 @@ def layer_shape(
         cast_bytes=workload.precision.cast_bytes,
         causal=profile.causal_attention and profile.fused_attention,
         fused_attention=profile.fused_attention,
+        fused_kernels=profile.fused_kernels,
         sends_tokens_once=profile.expert_dispatch == "tokens",
         retention=profile.retention,
         loss_bytes=(profile.loss_forward_bytes, profile.loss_backward_bytes),

@@ -504,6 +504,8 @@ class Profile:
         Whether the kernel skips the masked half of the scores.
     fused_attention
         Whether scores stay inside one kernel (FlashAttention); else they pass through device memory, all of them.
+    fused_kernels
+        Whether norms, rotations and gated activations are one kernel each, written so or compiled.
     loss_forward_bytes, loss_backward_bytes
         What the loss's kernels read and write per logit.
     recompute_stops_early
@@ -601,6 +603,7 @@ class Profile:
     attention_half_length: NotNegative = 0.0
     causal_attention: bool = True
     fused_attention: bool = True
+    fused_kernels: bool = True
     loss_forward_bytes: NotNegative = 38.0
     loss_backward_bytes: NotNegative = 14.0
     recompute_stops_early: bool = False

@@ -112,7 +112,7 @@ EAGER_ROTARY_PASSES = 10
 def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
     if not attention.rotary:
         return ()
-    passes = EAGER_ROTARY_PASSES if shape.retention.eager else 2
+    passes = 2 if shape.fused_kernels else EAGER_ROTARY_PASSES
     rotated = elementwise(
         "rotary", shape, elements=elements, forward_passes=passes, backward_passes=passes, fused=True, kernels=2
     )

@@ -346,7 +346,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     weights = {"rms": 1, "layer": 2, "none": 0}[norm]
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
     kept = elements * (1 + EAGER_NORM_BYTES / shape.activation_bytes if shape.retention.eager else 1)
-    forward_passes, backward_passes = EAGER_NORM_PASSES if shape.retention.eager else (2, 3)
+    forward_passes, backward_passes = (2, 3) if shape.fused_kernels else EAGER_NORM_PASSES
     return elementwise(
         name,
         shape,

@@ -118,7 +118,7 @@ def activation(
     forward_passes, backward_passes = halves + 1, 2 * halves + 1
     if squared_relu:
         forward_passes, backward_passes = SQUARED_RELU_PASSES
-    elif gated and shape.retention.eager:
+    elif gated and not shape.fused_kernels:
         forward_passes, backward_passes = EAGER_GATE_PASSES
     return elementwise(
         name,

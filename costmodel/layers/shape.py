@@ -27,8 +27,8 @@ class Shape:
         Per element of a linear's input as it is kept for the backward pass.
     cast_bytes
         Read and written per element that a recipe of less than 16 bits casts.
-    fused_attention
-        Whether scores stay inside one kernel.
+    fused_attention, fused_kernels
+        Whether scores stay inside one kernel; whether norms, rotations and gated activations are one each.
     retention
         What the software keeps for the backward pass.
     loss_bytes
@@ -52,6 +52,7 @@ class Shape:
     linear_input_bytes: float = 2.0
     cast_bytes: float = 0.0
     fused_attention: bool = True
+    fused_kernels: bool = True
     sends_tokens_once: bool = False
     retention: Retention = field(default_factory=Retention)
     loss_bytes: tuple[float, float] = (0.0, 0.0)

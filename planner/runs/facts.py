@@ -196,17 +196,12 @@ def _stated_count(run: Run, pattern: str) -> int | None:
     return int(stated.group(1)) if stated else None
 
 
-NOT_COMPILED = re.compile(r"bf16; ")
-"""How the notes of torchtitan's rows begin where they do not say ``bf16+compile``."""
-
 OFFLOADED_LAYERS = re.compile(r"activations:(\d+)layers")
 
 
 def _retention(run: Run, model: Model) -> Retention:
-    """What the row's software keeps, with the layers that it offloads, and whether it runs kernel by kernel."""
+    """What the row's software keeps, with the layers that it offloads."""
     retention = software_of(run.framework, run.date).retention
-    if run.framework.startswith("torchtitan") and NOT_COMPILED.match(run.notes):
-        retention = replace(retention, eager=True)
     if offloaded := OFFLOADED_LAYERS.search(run.offload):
         retention = replace(retention, offloaded_fraction=min(int(offloaded.group(1)) / model.num_layers, 1.0))
     return retention
@@ -237,6 +232,8 @@ def _settings(run: Run) -> dict[str, Any]:
     if stated := ZERO_GROUP.search(run.id):
         ranks = int(stated.group(1))
         settings["sharding_ranks"] = ranks if ranks > 0 else None
+    if run.framework.startswith("torchtitan") and NOT_COMPILED.match(run.notes):
+        settings["fused_kernels"] = False
     return settings
 
 
@@ -345,6 +342,9 @@ def _nominal_internode_bandwidth(device: Device, known: References) -> float:
     system = known.systems.get(_plain(device.name), {})
     return GIGA * float(system["internode_gbps_per_gpu"]) if system else device.networks[-1].bandwidth
 
+
+NOT_COMPILED = re.compile(r"bf16; ")
+"""How the notes of torchtitan's rows begin where they do not say ``bf16+compile``."""
 
 TOKEN_DISPATCHERS = re.compile("deepep|hybridep", re.IGNORECASE)
 """Dispatchers that send a token once to each place that it visits, as the notes name them."""

@@ -194,7 +194,7 @@ SOFTWARE: tuple[Software, ...] = (
         network="4x100Gb RoCE per node",
     ),
     Software(
-        stack="bigscience",
+        stack="bigscience-2021",
         starts=("Megatron-DeepSpeed", "Megatron+DeepSpeed"),
         until="2022",
         why=(

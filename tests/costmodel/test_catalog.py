@@ -14,7 +14,7 @@ from costmodel.operators.source import operator_times
 
 DEVICES = catalog.devices()
 NVIDIA = tuple(name for name in DEVICES if not name.startswith("mofa"))
-NOT_NUMBERS = {"name", "architecture", "sources", "times", "causal_attention"}
+NOT_NUMBERS = {"name", "architecture", "sources", "times", "causal_attention", "tp_sums_beside_weights"}
 
 
 def entry(name: str) -> dict:

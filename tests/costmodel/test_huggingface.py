@@ -66,7 +66,6 @@ def test_nemotrons_square_relu():
     assert {layer.feed_forward.squared_relu for layer in llama.layers} == {False}
 
 
-
 def test_absent_kv_heads_mean_as_many_as_query_heads_for_llama():
     """MHA models leave the key out, or write null."""
     assert attention(without(a_config(), "num_key_value_heads")).num_kv_heads == 8

@@ -338,7 +338,7 @@ def test_kernels_that_nothing_fuses_make_more_passes():
     """Squared ReLU: 4 and 9 instead of GELU's 2 and 3. Kernel by kernel a norm makes 18 and 25, SwiGLU 5 and 9."""
     relu = Layer(attention=None, feed_forward=Mlp(ffn_hidden_size=48, gated=False, squared_relu=True))
     gelu = Layer(attention=None, feed_forward=Mlp(ffn_hidden_size=48, gated=False))
-    eager = a_shape(retention=Retention(eager=True))
+    eager = a_shape(fused_kernels=False)
     elements = 2 * 16 * 48
 
     squared, smooth = (operator(layer, a_shape(), "activation") for layer in (relu, gelu))

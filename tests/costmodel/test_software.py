@@ -54,11 +54,16 @@ def test_software_that_fits_no_profile_is_refused(software, sentence):
 
 @pytest.mark.parametrize("name", catalog.software_stacks())
 def test_every_stack_says_what_it_is_in_few_numbers(name):
-    """Six numbers at most, each of a field that there is; switches are facts, not constants."""
+    """Six factors at most, each of a field that there is; settings are facts, their numbers have a source."""
     software = catalog.software(name)
-    numbers = [value for value in (*software.settings.values(), *software.factors.values()) if value is not True]
+    facts = {
+        field
+        for field, value in software.settings.items()
+        if isinstance(value, float | int) and not isinstance(value, bool)
+    }
     known = {field.name for field in fields(Profile)}
 
     assert software.description
     assert {*software.settings, *(name.partition("@")[0] for name in software.factors)} <= known
-    assert sum(not isinstance(number, bool) for number in numbers) <= MOST_NUMBERS
+    assert len(software.factors) <= MOST_NUMBERS
+    assert "settings" in software.sources or facts <= {key.partition(".")[2] for key in software.sources}

@@ -113,7 +113,7 @@ def plan_for_sizes(
     ... }
     >>> found = plan_for_sizes(job, num_nodes=range(6, 10))
     >>> [(size.num_nodes, size.plan.cluster.num_devices) for size in found.sizes]
-    [(6, 48), (7, 48), (8, 64), (9, 64)]
+    [(6, 32), (7, 32), (8, 64), (9, 64)]
     >>> found.best.num_nodes, found.num_searches
     (8, 2)
     """

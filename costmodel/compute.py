@@ -32,7 +32,7 @@ from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
-from costmodel.recompute import per_module
+from costmodel.recompute import per_module, unread
 from costmodel.spec import Cluster, Layer, Model, Profile, Workload
 from costmodel.tables import Record
 
@@ -42,8 +42,8 @@ CORE_OPERATORS = frozenset({"core_attention", "softmax"})
 COLUMN_PARALLEL = frozenset({"qkv", "q_up", "kv_up", "in_projection", "up", "shared_up"})
 """Linears whose input gradients tensor-parallel ranks sum."""
 
-BEHIND_THE_LAST_KEPT = {"down": 1.0, "residuals": 1 / 2}
-"""Operators, and which share of them, that compute nothing which a dense layer's backward pass reads."""
+SUMS = ("all_reduce", "reduce_scatter")
+"""Collectives of theirs that do so in the backward pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -318,23 +318,29 @@ def _one_layer(
     }
     communications = layer_communications(layer, shape)
     profile = cluster.device.profile
-    unread = sum((BEHIND_THE_LAST_KEPT.get(one.name, 0.0) * time for one, time in zip(operators, forward, strict=True)))
-    parts["again"] = parts["forward"] - (unread if profile.recompute_stops_early else 0.0)
     parts |= _host(operators, communications, shape, profile)
+    calls = [(one, _one_call(cluster, one, shape)) for one in communications]
     for name, groups in {"tp": ("tp", "etp"), "cp": ("cp",), "ep": ("ep",)}.items():
-        seconds = [(one, _one_call(cluster, one, shape)) for one in communications if one.group in groups]
+        seconds = [(one, call) for one, call in calls if one.group in groups]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
-    beside = sum((one.backward * _one_call(cluster, one, shape) for one in communications if _sums_inputs(one)), 0.0)
-    window = sum((time for one, time in zip(operators, backward, strict=True) if one.name in COLUMN_PARALLEL), 0.0) / 2
-    hidden = beside - exposed_beside_seconds(beside, window, **profile.slowdowns)
-    parts["tp_shown"] = parts["tp_backward"] - (hidden if profile.tp_sums_beside_weights else 0.0)
+    parts["again"] = parts["forward"] - (unread(operators, forward) if profile.recompute_stops_early else 0.0)
+    hidden = _hidden_sums(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
+    parts["tp_shown"] = parts["tp_backward"] - hidden
     return parts, per_module(operators, forward, dropped=False)
 
 
-def _sums_inputs(communication: Communication) -> bool:
-    """Whether its backward pass sums the gradients of a column-parallel linear's input."""
-    return communication.group == "tp" and communication.kind in ("all_reduce", "reduce_scatter")
+def _hidden_sums(
+    operators: Iterable[Operator],
+    backward: Iterable[Numbers],
+    calls: Iterable[tuple[Communication, Numbers]],
+    profile: Profile,
+) -> Numbers:
+    """What the weights' gradients of column-parallel linears hide of the sums of their inputs' gradients."""
+    sums = [call * one.backward for one, call in calls if one.group == "tp" and one.kind in SUMS]
+    columns = (operator.name in COLUMN_PARALLEL for operator in operators)
+    summing, window = sum(sums, start=0.0), sum(compress(backward, columns), start=0.0) / 2
+    return summing - exposed_beside_seconds(summing, window, **profile.slowdowns)
 
 
 def _host(

@@ -114,7 +114,7 @@ def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[O
         return ()
     passes = 2 if shape.fused_kernels else EAGER_ROTARY_PASSES
     rotated = elementwise(
-        "rotary", shape, elements=elements, forward_passes=passes, backward_passes=passes, fused=True, kernels=2
+        "rotary", shape, elements=elements, forward_passes=passes, backward_passes=passes, all_counted=True, kernels=2
     )
     return (rotated,)
 

@@ -101,7 +101,7 @@ def elementwise(
     elements: Numbers,
     forward_passes: float,
     backward_passes: float,
-    fused: bool = False,
+    all_counted: bool = False,
     kernels: int = 1,
     saved_elements: Numbers = 0.0,
     saved_as: str = "",
@@ -119,8 +119,8 @@ def elementwise(
         Elements of the tensor that it works on.
     forward_passes, backward_passes
         How often those elements are read or written.
-    fused
-        Whether these passes are all there are: one kernel that runs at the memory's rate.
+    all_counted
+        Whether these passes are all that software makes, so that they run at the memory's rate.
     kernels, parameters, flops, saved_as
         As in :class:`Operator`; the backward pass takes twice the FLOPs.
     saved_elements
@@ -128,7 +128,7 @@ def elementwise(
     """
     return Operator(
         name=name,
-        kind="copy" if fused else "elementwise",
+        kind="copy" if all_counted else "elementwise",
         flops=flops,
         backward_flops=2 * flops,
         bytes=shape.activation_bytes * elements * forward_passes,
@@ -353,7 +353,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
         elements=elements,
         forward_passes=forward_passes,
         backward_passes=backward_passes,
-        fused=True,
+        all_counted=True,
         kernels=count,
         saved_elements=kept,
         saved_as="norm",

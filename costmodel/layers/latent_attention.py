@@ -30,7 +30,7 @@ def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tupl
         elementwise(
             "rotary",
             shape,
-            fused=True,
+            all_counted=True,
             elements=shape.tokens * (heads + 1) * attention.qk_rope_head_dim,
             forward_passes=2,
             backward_passes=2,

@@ -102,6 +102,6 @@ def _residuals(shape: Shape, *, count: int) -> Operator:
     """One addition behind each block: two reads and a write, in both passes; keeps dropout's masks."""
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
     added = elementwise(
-        "residuals", shape, elements=elements, forward_passes=3, backward_passes=3, fused=True, kernels=count
+        "residuals", shape, elements=elements, forward_passes=3, backward_passes=3, all_counted=True, kernels=count
     )
     return replace(added, saved_bytes=shape.retention.dropout_mask_bytes * elements, saved_as="dropout")

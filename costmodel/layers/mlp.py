@@ -126,7 +126,7 @@ def activation(
         elements=elements,
         forward_passes=forward_passes,
         backward_passes=backward_passes,
-        fused=not squared_relu,
+        all_counted=not squared_relu,
         saved_elements=(halves + 1 if gated and shape.retention.eager else halves) * elements,
         saved_as=saved_as,
     )

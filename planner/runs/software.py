@@ -107,8 +107,6 @@ EAGER_LOSS_RETENTION = Retention(
     follows_the_backward_pass=True,
 )
 
-FSDP2 = "FSDP2: FP32 shards of weights, gradients and two moments, gathered in 16 bits, next layer prefetched"
-
 MEGATRON_LOSS = 6.0
 """Of Megatron-LM's: 16-bit logits and the fp32 copy, in which all happens (``vocab_parallel_cross_entropy``)."""
 
@@ -143,33 +141,31 @@ NEMO = Software(
     retention=TRANSFORMER_ENGINE,
 )
 
+TORCHTITAN = Software(
+    stack="torchtitan",
+    starts=("torchtitan",),
+    why="FSDP2: FP32 shards of weights, gradients and two moments, gathered in 16 bits, next layer prefetched",
+    sharding=Sharding.WEIGHTS,
+    overlaps=("fsdp_prefetch",),
+    weight_bytes=4.0,
+    optimizer_bytes=8.0,
+    retention=EAGER_LOSS_RETENTION,
+)
+
 SOFTWARE: tuple[Software, ...] = (
     replace(NEMO, stack="nemo-2024", until="2024-10"),
     replace(NEMO, stack="nemo-2025", until="2025-08"),
     NEMO,
-    Software(
-        stack="torchtitan",
-        starts=("torchtitan",),
-        why=FSDP2,
-        sharding=Sharding.WEIGHTS,
-        overlaps=("fsdp_prefetch",),
-        weight_bytes=4.0,
-        optimizer_bytes=8.0,
-        retention=EAGER_LOSS_RETENTION,
-    ),
-    Software(
+    TORCHTITAN,
+    replace(
+        TORCHTITAN,
         stack="automodel",
         starts=("NeMo AutoModel",),
         why=(
-            f"{FSDP2}; no multi-token prediction: the TFLOP/s printed for Nemotron 3 Super are those of its 88 layers "
-            "alone"
+            f"{TORCHTITAN.why}; no multi-token prediction: the TFLOP/s printed for Nemotron 3 Super are those of its "
+            "88 layers alone"
         ),
-        sharding=Sharding.WEIGHTS,
-        overlaps=("fsdp_prefetch",),
-        weight_bytes=4.0,
-        optimizer_bytes=8.0,
         trains_mtp=False,
-        retention=EAGER_LOSS_RETENTION,
     ),
     Software(
         stack="llm-foundry",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.compute import BEHIND_THE_LAST_KEPT
 from costmodel.layers import layer_operators
+from costmodel.recompute import BEHIND_THE_LAST_KEPT
 from costmodel.spec import Attention, Layer, Mlp
 from tests.builders import a_shape
 

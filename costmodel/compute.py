@@ -30,7 +30,7 @@ from costmodel.layers import (
 from costmodel.layers.shape import Shape
 from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
-from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.operators.work import Communication, Numbers, Operator, is_graphed
 from costmodel.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
 from costmodel.recompute import per_module, unread
 from costmodel.spec import Cluster, Layer, Model, Profile, Workload
@@ -353,7 +353,7 @@ def _host(
     """
     if profile.cuda_graphs == "full":
         return {"host_forward": 0.0, "host_backward": 0.0}
-    launched = [one for one in operators if one.is_routed or profile.cuda_graphs == "none"]
+    launched = [one for one in operators if not is_graphed(one, profile.cuda_graphs)]
     forward = sum((one.kernels + one.more_launches for one in launched), start=np.float64(0.0))
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one in communications:

@@ -524,7 +524,8 @@ class Profile:
         The same for the kernels of state-space scans, whose tiles are too small to fill the device. None: as
         ``memory_efficiency``.
     kernel_seconds
-        Time between the ends of two kernels that no roofline sees: launch and tail.
+        Time between the ends of two kernels that no roofline sees: launch and tail. Kernels of CUDA graphs that only
+        move bytes have hardly any.
     host_kernel_seconds
         Time in which the host launches one of the counted kernels (and what eager code does around it): a pass cannot
         be shorter than its launches.

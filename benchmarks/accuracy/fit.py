@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from planner.calibration.fit import Fit, covariance, fit, priors_of
 from planner.calibration.intervals import TABLE as INTERVALS
 from planner.calibration.left_out import left_out_logarithms
 from planner.runs.facts import References, device_name, references
-from planner.runs.predictions import Case, cases
+from planner.runs.predictions import Case, cases, left_unsaid
 from planner.runs.software import software_of
 from planner.runs.table import NotRun, Run, read
 
@@ -65,6 +66,8 @@ def fitted(timed: Sequence[Case], known: References, *, software: bool, num_fold
     """
     Fit the constants of devices, or of devices and software, to rows; what is not fitted of software is neutral.
 
+    Rows that leave unsaid what they recomputed are predicted like all others, but nothing is fitted to them.
+
     Parameters
     ----------
     timed
@@ -84,12 +87,13 @@ def fitted(timed: Sequence[Case], known: References, *, software: bool, num_fold
         known=known.with_profiles(known.devices, neutral),
         num_processes=num_processes,
     )
-    priors, weights = priors_of(chosen), source_weights(timed)
+    weigh = partial(source_weights, without={case.run.id for case in timed if left_unsaid(case)})
+    priors, weights = priors_of(chosen), weigh(timed)
     whole: Fit = fit(
         predictor.logarithms, predictor.jacobian, measured_logarithms(timed), weights=weights, priors=priors
     )
     folds = folds_of(timed, num_folds)
-    logs = left_out_logarithms(predictor, whole, source_weights, priors, folds=folds)
+    logs = left_out_logarithms(predictor, whole, weigh, priors, folds=folds)
     return Fitted(
         constants=chosen,
         values=np.exp(whole.logs).tolist(),

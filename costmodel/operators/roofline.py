@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.operators.work import Numbers, Operator
+from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator, is_graphed
 from costmodel.spec import Device, Dtype
 
 MMA_FRACTION = 0.63
@@ -22,6 +22,12 @@ EXPONENTIAL_WIDTHS: dict[str | None, float] = {"volta": 13, "ampere": 32, "hoppe
 A quarter of the 16-bit Tensor Core FLOPs per exponential: four FLOPs per score and unit of width, 16 exponentials per
 cycle and processor (Shah et al., FlashAttention-3, arXiv:2407.08608, section 2.2: 989 TFLOP/s against 3.9 T on H100).
 Figure 5 there has about 500, 650 and 750 TFLOP/s for widths of 64, 128 and 256; this gives 490, 650 and 780.
+"""
+
+GRAPHED_SECONDS = 0.5e-6
+"""
+Between two kernels of a CUDA graph: kernels of 2.9 us take 3.4 us each (Gray, "Getting Started with CUDA Graphs",
+NVIDIA developer blog, 2019). A matmul's own waves and tail stay.
 """
 
 BACKWARD_KERNELS = 2
@@ -55,6 +61,8 @@ class Roofline:
         Width of a head whose matmuls take as long as the exponentials of its scores.
     kernel_seconds
         Gap that every kernel adds.
+    cuda_graphs
+        What CUDA graphs launch, as in :class:`costmodel.spec.Profile`: kernels that only move bytes lose the gap there.
     compute_scaling
         MoFa's alpha, equation (17).
     """
@@ -69,19 +77,25 @@ class Roofline:
     attention_half_length: float = 0.0
     exponential_width: float = 0.0
     kernel_seconds: float = 0.0
+    cuda_graphs: str = "none"
     compute_scaling: float = 1.0
 
     def forward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the forward pass."""
         busy = self._busy_seconds(operator, operator.flops, operator.bytes, operator.cast_bytes)
-        return busy + operator.kernels * self.kernel_seconds
+        return busy + operator.kernels * self._gap_seconds(operator)
 
     def backward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the backward pass, which launches twice the kernels."""
         busy = self._busy_seconds(
             operator, operator.backward_flops, operator.backward_bytes, operator.backward_cast_bytes
         )
-        return busy + BACKWARD_KERNELS * operator.kernels * self.kernel_seconds
+        return busy + BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
+
+    def _gap_seconds(self, operator: Operator) -> float:
+        if operator.kind in MEMORY_BOUND and is_graphed(operator, self.cuda_graphs):
+            return min(self.kernel_seconds, GRAPHED_SECONDS)
+        return self.kernel_seconds
 
     def origin(self, operator: Operator) -> str:
         """The name of this roofline, the same for every operator."""
@@ -170,6 +184,7 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         attention_half_length=profile.attention_half_length,
         exponential_width=EXPONENTIAL_WIDTHS.get(device.architecture, 0.0) * _attention_instructions(device),
         kernel_seconds=profile.kernel_seconds,
+        cuda_graphs=profile.cuda_graphs,
         compute_scaling=profile.compute_scaling,
     )
 

@@ -88,6 +88,16 @@ class Operator:
     head_dim: float = 0.0
 
 
+def is_graphed(operator: Operator, cuda_graphs: str) -> bool:
+    """
+    Whether a CUDA graph launches an operator, where graphs hold ``none``, ``static`` (what is not routed) or ``full``.
+
+    >>> is_graphed(Operator(name="norms", kind="copy"), "static")
+    True
+    """
+    return cuda_graphs == "full" or (cuda_graphs == "static" and not operator.is_routed)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Communication:
     """

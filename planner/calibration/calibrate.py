@@ -20,7 +20,7 @@ from planner.calibration.constants import Constant, constants, read, source_key,
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
 from planner.runs.facts import References, device_name, with_profiles
-from planner.runs.predictions import Case, cases
+from planner.runs.predictions import Case, cases, left_unsaid
 from planner.runs.table import NotRun
 from planner.runs.table import read as read_runs
 
@@ -147,7 +147,9 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
     if base is not None:
         timed = [one for one in timed if _profile_name(one, known) == base]
-    others = tuple(one for one in found if isinstance(one, NotRun))
+    reasons = [left_unsaid(one) for one in timed]
+    timed = [one for one, reason in zip(timed, reasons, strict=True) if reason is None]
+    others = (*(one for one in found if isinstance(one, NotRun)), *(reason for reason in reasons if reason))
     refused = tuple(one for one in others if one.is_refused)
     _require_enough(timed, refused)
     _require_consistent(timed)

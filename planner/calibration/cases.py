@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -47,15 +47,22 @@ def folds_of(cases: Sequence[Case], num_folds: int) -> NDArray[np.int64]:
     return np.array([fold[group_of(case)] for case in cases], dtype=np.int64)
 
 
-def source_weights(cases: Sequence[Case]) -> Array:
+def source_weights(cases: Sequence[Case], *, without: Collection[str] = ()) -> Array:
     """
     Square roots of the rows' weights: a source weighs as the square root of its rows.
 
     Rows of one source share its site, its software and its habits, so that a hundred of them tell less than a hundred
     from anywhere; but more than three do.
+
+    Parameters
+    ----------
+    cases
+        The rows.
+    without
+        Ids of rows that weigh nothing.
     """
-    rows = Counter(case.run.source for case in cases)
-    return np.array([rows[case.run.source] ** -0.25 for case in cases])
+    rows = Counter(case.run.source for case in cases if case.run.id not in without)
+    return np.array([rows[case.run.source] ** -0.25 if case.run.id not in without else 0.0 for case in cases])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

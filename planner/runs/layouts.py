@@ -245,8 +245,6 @@ def _missing(run: Run, facts: Facts, strategy: Strategy) -> Iterator[str]:
         yield "offload of single modules: as none"
     if "token drop" in run.notes:
         yield "token drop: as balanced and dropless"
-    if re.search(r"yes|transformer_engine|local", run.cuda_graph):
-        yield "CUDA graphs: kernel gaps as without"
     if strategy.sharding == Sharding.WEIGHTS and strategy.pp > 1:
         yield "sharded weights in a pipeline: outside the rules"
     if facts.model.num_layers % (strategy.pp * strategy.vpp):

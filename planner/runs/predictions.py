@@ -25,6 +25,10 @@ LOWEST_UTILIZATION = 0.001
 """Model FLOP/s over the peak below which a step time cannot be in seconds; the slowest honest rows reach 0.02."""
 
 MEMORY_TOLERANCE = 1.05
+IMPOSSIBLE_MEMORY = 1.2
+"""Predicted peak over the device's memory from which on a run did something that its row does not say: the software
+whose memory is predicted worst is off by 18 % in the mean."""
+
 LOWEST_MEMORY_FRACTION = 1 / 500
 """Of the device's memory: a peak outside of these is not in GiB."""
 
@@ -126,6 +130,25 @@ def cases(rows: Iterable[Run | NotRun], known: References) -> Iterator[Case | No
     """Every row that can be predicted, and the reason for each of the others; in the order of the file."""
     for row in rows:
         yield row if isinstance(row, NotRun) else _case_or_reason(row, known)
+
+
+def left_unsaid(one: Case) -> NotRun | None:
+    """
+    The reason why nothing is fitted to a row that names neither recomputation nor offload, and could not run without.
+
+    The step time is that of what really ran, which its row does not say.
+    """
+    if one.run.recompute or one.run.offload or one.run.kind == "oom":
+        return None
+    peak = float(cost(one.facts, one.strategy.decisions()).device_bytes)
+    memory = one.facts.cluster.device.memory_bytes
+    if peak <= IMPOSSIBLE_MEMORY * memory:
+        return None
+    reason = (
+        f"recompute is empty, and without any the layout takes {peak / GIB:.0f} of {memory / GIB:.0f} GiB: say what "
+        "was recomputed or offloaded ('none', if nothing)."
+    )
+    return _not_predicted(one.run, reason, is_refused=True)
 
 
 def _predicted(run: Run, known: References) -> Prediction | NotRun:

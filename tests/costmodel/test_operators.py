@@ -10,6 +10,7 @@ import pytest
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.operators.measured import measured
+from costmodel.operators.roofline import GRAPHED_SECONDS
 from costmodel.operators.source import operator_times
 from costmodel.operators.work import Operator
 from costmodel.spec import MeasuredRate, Profile
@@ -92,6 +93,29 @@ def test_every_kernel_adds_a_gap_and_the_backward_pass_has_twice_as_many():
     operator = an_operator(kernels=3)
 
     assert seconds(a_source(kernel_seconds=1e-5), operator) == pytest.approx((2e-3 + 3e-5, 4e-3 + 6e-5))
+
+
+@pytest.mark.parametrize(
+    ("cuda_graphs", "kind", "is_routed", "gap"),
+    [
+        ("none", "copy", False, 1e-5),
+        ("static", "copy", False, GRAPHED_SECONDS),
+        ("static", "elementwise", True, 1e-5),
+        ("full", "elementwise", True, GRAPHED_SECONDS),
+        ("full", "matmul", False, 1e-5),
+    ],
+)
+def test_graphs_take_the_gaps_of_kernels_that_move_bytes(cuda_graphs, kind, is_routed, gap):
+    """Routed operators stay outside of static graphs; a matmul's tail is its own."""
+    operator = Operator(name="norms", kind=kind, kernels=3, is_routed=is_routed)
+    source = a_source(kernel_seconds=1e-5, cuda_graphs=cuda_graphs)
+
+    assert seconds(source, operator) == pytest.approx((3 * gap, 6 * gap))
+
+
+def test_graphs_add_nothing_where_there_are_no_gaps():
+    """A profile of the paper has none."""
+    assert seconds(a_source(cuda_graphs="full"), Operator(name="norms", kind="copy")) == (0.0, 0.0)
 
 
 def test_grouped_matmuls_are_slower_by_their_own_factor():

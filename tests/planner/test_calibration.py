@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.spec import Device
 from costmodel.validation import build
 from planner.calibration.advice import _best
-from planner.calibration.cases import folds_of, group_of
+from planner.calibration.cases import folds_of, group_of, source_weights
 from planner.calibration.constants import MOST_PER_STACK, constants, read, table, with_constant
 from planner.calibration.fit import HUBER, Priors, covariance, fit
 from planner.calibration.intervals import (
@@ -128,9 +128,9 @@ def test_a_constant_is_written_in_its_units():
     assert device.networks[0].bandwidth == 225e9
 
 
-def a_case(source: str, model: str, num_devices: int) -> Any:
+def a_case(source: str, model: str, num_devices: int, row: str = "") -> Any:
     """What a group is made of."""
-    return SimpleNamespace(run=SimpleNamespace(source=source, model=model, gpu="gpu", num_devices=num_devices))
+    return SimpleNamespace(run=SimpleNamespace(id=row, source=source, model=model, gpu="gpu", num_devices=num_devices))
 
 
 def test_groups_are_left_out_whole():
@@ -144,6 +144,18 @@ def test_groups_are_left_out_whole():
         for group in map(group_of, cases)
     } == {1}
     assert sorted(np.bincount(folds).tolist()) == [6] * 5
+
+
+def test_a_source_weighs_as_the_root_of_its_rows():
+    """Sixteen rows weigh four times one; a row that is left out neither weighs nor counts."""
+    large = [a_case("large", "model", 8, f"row-{number}") for number in range(17)]
+    cases = [*large, a_case("small", "model", 8, "one")]
+
+    weights = source_weights(cases, without={"row-3"}) ** 2
+
+    assert weights[3] == 0.0
+    assert weights[:-1].sum() == pytest.approx(4.0)
+    assert weights[-1] == pytest.approx(1.0)
 
 
 def test_work_is_shared_in_order_and_errors_come_back():

@@ -357,8 +357,8 @@ def test_a_front_without_time_is_the_plan(report):
 
 @pytest.fixture(scope="module")
 def large():
-    """The page of Llama-3-405B on 2,048 GPUs, in a short time."""
-    job = load(JOBS / "llama3-405b-2048xh100.yaml", ["search.time_limit_seconds=4"])
+    """The page of Llama-3-405B on 2,048 GPUs with eight chunks per rank, in a short time."""
+    job = load(JOBS / "llama3-405b-2048xh100.yaml", ["search.time_limit_seconds=4", "search.pin={pp: 16, vpp: 8}"])
     return page_html(study(plan(job)))
 
 

@@ -114,8 +114,8 @@ def plan_for_sizes(
     >>> found = plan_for_sizes(job, num_nodes=[8, 9])
     >>> [(size.num_nodes, size.plan.cluster.num_devices) for size in found.sizes]
     [(8, 64), (9, 64)]
-    >>> found.best.num_nodes
-    8
+    >>> found.best.num_nodes, found.num_searches
+    (8, 1)
     """
     problem = job if isinstance(job, Problem) else load(job)
     if problem.objective != "step_time":

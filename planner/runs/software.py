@@ -167,14 +167,11 @@ SOFTWARE: tuple[Software, ...] = (
         ),
         trains_mtp=False,
     ),
-    Software(
+    replace(
+        TORCHTITAN,
         stack="llm-foundry",
         starts=("Composer",),
         why="llm-foundry: FSDP FULL_SHARD, FP32 shards, backward prefetch; Flash or Triton attention",
-        sharding=Sharding.WEIGHTS,
-        overlaps=("fsdp_prefetch",),
-        weight_bytes=4.0,
-        optimizer_bytes=8.0,
         retention=replace(EAGER_LOSS_RETENTION, logit_bytes=FUSED_LOSS),
     ),
     Software(

@@ -26,6 +26,6 @@ def profile_has_measured_the_shapes(
     if cluster.device.profile.times != "measured":
         return True
     facts = Facts(model=model, cluster=cluster, workload=workload)
-    degrees = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel}
+    degrees = {"tp": tp, "cp": cp, "dp": 1, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel}
     layers, edges = lookup(layer_seconds, facts, degrees), lookup(edge_seconds, facts, degrees)
     return np.logical_and(np.isfinite(layers.forward).all(axis=-1), np.isfinite(edges.head))

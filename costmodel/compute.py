@@ -190,6 +190,7 @@ def layer_seconds(
     etp: Numbers,
     mbs: Numbers,
     sequence_parallel: Numbers,
+    dp: Numbers = 1,
 ) -> LayerSeconds:
     r"""
     Every part of a layer's time, alone.
@@ -203,7 +204,7 @@ def layer_seconds(
     shape = layer_shape(
         model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
     )
-    times = operator_times(cluster.device, workload.precision.compute)
+    times = operator_times(cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp)
     layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
     parts = {name: shape.stack([part[name] for part, _ in layers]) for name in layers[0][0]}
     overlapped = _overlapped(parts, cluster.device.profile, cp=np.asarray(cp)[..., None])
@@ -251,12 +252,13 @@ def edge_seconds(
     etp: Numbers,
     mbs: Numbers,
     sequence_parallel: Numbers,
+    dp: Numbers = 1,
 ) -> EdgeSeconds:
     """The embedding, the head with its loss, and the multi-token prediction, shape (...)."""
     shape = layer_shape(
         model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
     )
-    times = operator_times(cluster.device, workload.precision.compute)
+    times = operator_times(cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp)
 
     ends = {
         "embedding": (embedding_operators(model, shape), embedding_communications(model, shape)),

@@ -31,6 +31,10 @@ class SpecError(PlanningError):
         message = f"{where}: {problem}" if where else problem
         super().__init__(f"{message} {hint}" if hint else message)
 
+    def __reduce__(self) -> tuple[type[SpecError], tuple[str, str, str]]:
+        """Made again from its parts in another process: errors of workers reach the user as they are."""
+        return type(self), (self.where, self.problem, self.hint)
+
 
 MOST_LISTED = 100
 """Names that a hint lists at most."""

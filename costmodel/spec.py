@@ -496,6 +496,9 @@ class Profile:
         Fraction of the 16-bit dense peak that attention kernels achieve at long sequences.
     sustained_clock
         Clock under load over that of the relatives with which a device shares its efficiencies: power limits.
+    device_spread
+        By how much longer devices of this kind take for the same work, relative to the usual time: the mean of an
+        exponential tail. The devices of a pipeline stage wait for the slowest of them.
     attention_kernels
         ``native`` to the device, or ``ampere``: written before warp-group instructions, which later devices run slower.
     attention_half_length
@@ -600,6 +603,7 @@ class Profile:
     grouped_half_rows: NotNegative = 0.0
     attention_efficiency: Annotated[Fraction, Field(gt=0)]
     sustained_clock: Positive = 1.0
+    device_spread: Fraction = 0.0
     attention_kernels: Literal["native", "ampere"] = "native"
     attention_half_length: NotNegative = 0.0
     causal_attention: bool = True

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 from costmodel.operators.measured import MeasuredTimes
 from costmodel.operators.roofline import modified_roofline, theoretical_roofline
@@ -26,9 +30,70 @@ class OperatorTimes(Protocol):
         ...
 
 
-def operator_times(device: Device, compute_dtype: Dtype) -> OperatorTimes:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlowestTimes:
     """
-    The source of times that the device's profile names.
+    Times on the slowest of many devices, for which the others wait.
+
+    Parameters
+    ----------
+    usual
+        Times on a usual device.
+    slowdown
+        Times on the slowest over those, at least 1.
+    """
+
+    usual: OperatorTimes
+    slowdown: Numbers
+
+    def forward_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of the forward pass of one micro-batch."""
+        return self.slowdown * self.usual.forward_seconds(operator)
+
+    def backward_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of the whole backward pass of one micro-batch, recomputation not counted."""
+        return self.slowdown * self.usual.backward_seconds(operator)
+
+    def origin(self, operator: Operator) -> str:
+        """Who timed it on a usual device."""
+        return self.usual.origin(operator)
+
+
+def slowest_of(num_devices: Numbers, *, spread: float) -> Numbers:
+    r"""
+    Time of the slowest of n devices for the same work, over the usual time.
+
+    .. math:: 1 + \sigma \ln n
+
+    Over that of one device the mean of the slowest of n is H_n - 1 tails, where times have an exponential tail: ln n
+    within 0.43 of one.
+
+    Parameters
+    ----------
+    num_devices
+        n.
+    spread
+        Mean of the tail, relative to the usual time.
+
+    References
+    ----------
+    Devices of one kind differ by 8 % and more in the same work (Sinha et al., "Not All GPUs Are Created Equal",
+    SC 2022, arXiv:2208.11035). Runs of the same layout with more replicas, ``benchmarks/LEDGER.md``: 0.75 to 1.5 %
+    longer per factor e.
+
+    Examples
+    --------
+    >>> [round(float(slowest_of(n, spread=0.008)), 3) for n in (1, 8, 64, 2048)]
+    [1.0, 1.017, 1.033, 1.061]
+    """
+    counts, where = np.unique(num_devices, return_inverse=True)
+    logarithms = np.array([math.log(count) for count in counts])  # the same bits for one strategy as in a table
+    return np.asarray(1.0 + spread * logarithms[where].reshape(np.shape(num_devices)))
+
+
+def operator_times(device: Device, compute_dtype: Dtype, *, num_devices: Numbers = 1) -> OperatorTimes:
+    """
+    The source of times that the device's profile names; of many devices those on the slowest.
 
     Parameters
     ----------
@@ -36,16 +101,17 @@ def operator_times(device: Device, compute_dtype: Dtype) -> OperatorTimes:
         The accelerator and its profile.
     compute_dtype
         Dtype of the matmuls.
+    num_devices
+        How many work side by side and wait for one another. The theoretical roofline, a bound, knows no slowest.
 
     Raises
     ------
     SpecError
         If the device has no peak, or its profile no efficiency, for the dtype.
     """
-    match device.profile.times:
-        case "measured":
-            return MeasuredTimes(device=device)
-        case "modified_roofline":
-            return modified_roofline(device, compute_dtype)
-        case "roofline":
-            return theoretical_roofline(device, compute_dtype)
+    if device.profile.times == "roofline":
+        return theoretical_roofline(device, compute_dtype)
+    is_measured = device.profile.times == "measured"
+    usual = MeasuredTimes(device=device) if is_measured else modified_roofline(device, compute_dtype)
+    spread = device.profile.device_spread
+    return SlowestTimes(usual=usual, slowdown=slowest_of(num_devices, spread=spread)) if spread else usual

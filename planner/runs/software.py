@@ -230,12 +230,12 @@ SOFTWARE: tuple[Software, ...] = (
         retention=DEEPSPEED,
     ),
     Software(
-        stack="megatron-lm-2022",
+        stack="megatron-lm-2023",
         starts=("Megatron-LM fork (sail-sg)",),
         until="2024",
         why=(
-            "Megatron-LM's defaults, pipelines only; Zero Bubble keeps 5 b a s^2 bytes of scores per layer and 18 "
-            "bytes per parameter, as its memory shows"
+            "Megatron-LM of 2023, its defaults, pipelines only; Zero Bubble keeps 5 b a s^2 bytes of scores per layer "
+            "and 18 bytes per parameter, as its memory shows"
         ),
         retention=UNFUSED,
     ),

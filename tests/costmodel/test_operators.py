@@ -11,7 +11,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.operators.measured import measured
 from costmodel.operators.roofline import GRAPHED_SECONDS
-from costmodel.operators.source import operator_times
+from costmodel.operators.source import operator_times, slowest_of
 from costmodel.operators.work import Operator
 from costmodel.spec import MeasuredRate, Profile
 from tests.builders_cluster import a_device
@@ -26,7 +26,7 @@ RATES = (
 KINDS = ("matmul", "grouped_matmul", "attention", "elementwise", "scan")
 
 
-def a_source(times="modified_roofline", compute="bf16", **changes):
+def a_source(times="modified_roofline", compute="bf16", num_devices=1, **changes):
     """Peaks of 1 PFLOP/s in BF16, 2 in FP8, 4 TB/s; half of each is achieved."""
     facts = {
         "times": times,
@@ -40,7 +40,7 @@ def a_source(times="modified_roofline", compute="bf16", **changes):
     device = a_device(
         peak_flops={"bf16": 1e15, "fp8": 2e15}, memory_bandwidth=4000 * GB, profile=Profile(**(facts | changes))
     )
-    return operator_times(device, compute)
+    return operator_times(device, compute, num_devices=num_devices)
 
 
 def an_operator(kind="matmul", **changes) -> Operator:
@@ -341,3 +341,34 @@ def test_attention_in_several_kernels_has_no_exponentials_in_its_matmuls():
     assert source.forward_seconds(an_operator("attention")) == source.forward_seconds(
         an_operator("attention", head_dim=128)
     )
+
+
+# --- the slowest of many ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_devices", [1, 8, 64, 2048])
+def test_the_slowest_of_many_devices_is_the_largest_of_random_delays(num_devices):
+    """Delays drawn with an exponential tail; the mean of one device is the usual time."""
+    spread = 0.01
+    drawn = 1 + spread * (np.random.default_rng(0).exponential(size=(2000, num_devices)) - 1)
+
+    assert slowest_of(num_devices, spread=spread) == pytest.approx(drawn.max(axis=1).mean(), abs=0.45 * spread)
+
+
+@pytest.mark.parametrize("times", ["modified_roofline", "measured"])
+def test_times_of_many_devices_are_those_of_the_slowest(times):
+    """64 devices with a spread of 1 % take 1 + ln(64) / 100 of the time of one; the names of the sources stay."""
+    one, many = (a_source(times, num_devices=n, device_spread=0.01) for n in (1, np.array([1, 64])))
+    usual, slowest = seconds(a_source(times), an_operator()), seconds(many, an_operator())
+
+    assert seconds(one, an_operator()) == pytest.approx(usual)
+    for before, after in zip(usual, slowest, strict=True):
+        assert after == pytest.approx([before, before * (1 + np.log(64) / 100)])
+    assert many.origin(an_operator()) == one.origin(an_operator())
+
+
+def test_the_theoretical_roofline_knows_no_slowest():
+    """It stays a lower bound."""
+    one, many = (a_source("roofline", num_devices=n, device_spread=0.01) for n in (1, 64))
+
+    assert seconds(many, an_operator()) == seconds(one, an_operator())

@@ -66,6 +66,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "kernel_seconds": 4e-6,
         "attention_half_length": 1000.0,
         "tp_contention": 0.1,
+        "device_spread": 0.02,
     },
 }
 
@@ -88,6 +89,19 @@ def with_networks(given: Facts, *, inside: float = 1.0, outside: float = 1.0) ->
 def one_switch(given: Facts, *, bandwidth: float = 50 * GB) -> Facts:
     """Every device on one network without latency."""
     return with_device(given, networks=(Network(name="switch", num_peers=10**6, bandwidth=bandwidth, latency=0.0),))
+
+
+def test_a_stage_waits_for_the_slowest_of_its_devices():
+    """Layers on 4 x 8 devices of a stage take 1 + 2 % of ln(32); other stages do not count."""
+
+    def computing(spread: float, **degrees: int) -> float:
+        given = with_profile(the_facts(DENSE), device_spread=spread)
+        return float(layer_parts(given, a_strategy(**degrees).decisions()).compute[0])
+
+    usual = computing(0.0, tp=4, dp=8)
+
+    assert computing(0.02, tp=4, dp=8) == pytest.approx((1 + 0.02 * np.log(32)) * usual)
+    assert computing(0.02, tp=4, dp=8, pp=2) == computing(0.02, tp=4, dp=8)
 
 
 # --- scalars and arrays ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import field
 from typing import Any, Literal
 
@@ -171,3 +172,10 @@ def test_keys_are_shortened_and_stay_on_one_line():
     """A message stays one line, whatever the key."""
     assert len(message(Model, a_model(**{"x" * 1000: 1})).split(":")[0]) <= len("model.") + 60
     assert "\n" not in message(Model, a_model(**{"a\nb": 1}))
+
+
+def test_errors_cross_processes_as_they_are():
+    """Workers report them through a pipe."""
+    error = SpecError("model.hidden_size", "is 0.", "It is at least 1.")
+
+    assert str(pickle.loads(pickle.dumps(error))) == str(error) == "model.hidden_size: is 0. It is at least 1."

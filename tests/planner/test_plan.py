@@ -197,8 +197,9 @@ def test_values_as_job_files_and_programs_spell_them():
     assert spelled == typed
 
 
-def test_the_planned_strategy_breaks_no_rule(report):
-    """Its estimate is the plan."""
+def test_the_planned_strategy_breaks_no_rule():
+    """Its estimate is the plan, where its decisions say all of it."""
+    report = plan(a_problem(search__stages="even"))
     again = estimate(report.problem, report.plans[0].strategy.decisions())
 
     assert (again.broken_rules, again.exit_code) == ((), 0)

@@ -332,13 +332,14 @@ def test_the_command_line_offers_every_format():
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_jobs_are_planned(path, capsys):
-    """Proven within the time limit; the estimate's closed form is what was searched, its pipeline plays within 1 %."""
+    """Proven within the time limit; the best closed form is what was searched, the first pipeline plays within 1 %."""
     assert cli.main(["plan", str(path), "--format", "json"]) == 0
 
     whole = load_strictly(capsys.readouterr().out)
     assert whole["status"] == "optimal"
     best = whole["plans"][0]
-    assert best["closed_form_step_time_seconds"] == pytest.approx(whole["lower_bound_seconds"], abs=2e-6)
+    fastest = min(plan["closed_form_step_time_seconds"] for plan in whole["plans"])
+    assert fastest == pytest.approx(whole["lower_bound_seconds"], abs=2e-6)
     assert best["step_time_seconds"] == pytest.approx(best["closed_form_step_time_seconds"], rel=0.01)
     assert whole["plans"][0]["headroom_bytes"] >= whole["job"]["memory_headroom_bytes"]
 

@@ -526,6 +526,9 @@ class Profile:
     scan_efficiency
         The same for the kernels of state-space scans, whose tiles are too small to fill the device. None: as
         ``memory_efficiency``.
+    score_efficiency
+        The same for softmax, mask and dropout of scores where attention is not one kernel (a warp per row, random
+        numbers for each score). None: as ``memory_efficiency``.
     kernel_seconds
         Time between the ends of two kernels that no roofline sees: launch and tail. Kernels of CUDA graphs that only
         move bytes have hardly any.
@@ -616,6 +619,7 @@ class Profile:
     memory_efficiency: Annotated[Fraction, Field(gt=0)]
     elementwise_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     scan_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
+    score_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     kernel_seconds: NotNegative = 0.0
     host_kernel_seconds: NotNegative = 0.0
     cuda_graphs: Literal["none", "static", "full"] = "none"

@@ -227,7 +227,7 @@ def _softmax(shape: Shape, *, heads: Numbers, scores: Numbers) -> Operator:
     backward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[1], EAGER_SOFTMAX_BYTES[1]) + dropout
     return Operator(
         name="softmax",
-        kind="copy",
+        kind="scores",
         bytes=scores * forward,
         backward_bytes=scores * backward,
         kernels=np.where(has_kernel, 1, EAGER_SOFTMAX_KERNELS) + 1,

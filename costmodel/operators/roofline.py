@@ -51,6 +51,8 @@ class Roofline:
         The same for element-wise operators and casts.
     scan_bytes_per_second
         The same for state-space scans.
+    score_bytes_per_second
+        The same for softmax, mask and dropout of scores outside of a fused kernel.
     casts
         Kinds of operators whose inputs are cast into a narrower dtype first.
     grouped_half_rows
@@ -72,6 +74,7 @@ class Roofline:
     bytes_per_second: float
     elementwise_bytes_per_second: float
     scan_bytes_per_second: float
+    score_bytes_per_second: float
     casts: frozenset[str] = frozenset()
     grouped_half_rows: float = 0.0
     attention_half_length: float = 0.0
@@ -113,9 +116,12 @@ class Roofline:
         return seconds / self.compute_scaling
 
     def _bytes_rate(self, operator: Operator) -> float:
-        if operator.kind == "scan":
-            return self.scan_bytes_per_second
-        return self.elementwise_bytes_per_second if operator.kind == "elementwise" else self.bytes_per_second
+        own = {
+            "scan": self.scan_bytes_per_second,
+            "scores": self.score_bytes_per_second,
+            "elementwise": self.elementwise_bytes_per_second,
+        }
+        return own.get(operator.kind, self.bytes_per_second)
 
     def _rate(self, operator: Operator) -> Numbers:
         rates = self.flops_per_second
@@ -155,6 +161,7 @@ def theoretical_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         bytes_per_second=device.memory_bandwidth,
         elementwise_bytes_per_second=device.memory_bandwidth,
         scan_bytes_per_second=device.memory_bandwidth,
+        score_bytes_per_second=device.memory_bandwidth,
         casts=_casts(compute_dtype),
         compute_scaling=device.profile.compute_scaling,
     )
@@ -179,6 +186,7 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         elementwise_bytes_per_second=device.memory_bandwidth
         * (profile.elementwise_efficiency or profile.memory_efficiency),
         scan_bytes_per_second=device.memory_bandwidth * (profile.scan_efficiency or profile.memory_efficiency),
+        score_bytes_per_second=device.memory_bandwidth * (profile.score_efficiency or profile.memory_efficiency),
         casts=_casts(compute_dtype),
         grouped_half_rows=profile.grouped_half_rows,
         attention_half_length=profile.attention_half_length,

@@ -12,7 +12,7 @@ Numbers: TypeAlias = float | NDArray[np.float64]
 """A scalar, or an array over strategies; every formula takes both."""
 
 
-MEMORY_BOUND = frozenset({"elementwise", "copy"})
+MEMORY_BOUND = frozenset({"elementwise", "copy", "scores"})
 """Kinds of operators that only move bytes."""
 
 BETWEEN_TOKENS = frozenset({"attention", "batched_matmul", "scan"})
@@ -33,7 +33,8 @@ class Operator:
     kind
         Which law times it: ``matmul``, ``grouped_matmul``, ``attention``; ``batched_matmul``: of activations alone, one
         per sequence and head; ``elementwise`` where frameworks make more passes over memory than needed, ``copy`` where
-        the passes counted are all; ``scan``: a state-space recurrence in chunks.
+        the passes counted are all; ``scores``: softmax, mask and dropout of scores outside of a fused kernel;
+        ``scan``: a state-space recurrence in chunks.
     flops, backward_flops
         Floating-point operations of the forward and of the whole backward pass.
     flops_fraction

@@ -23,7 +23,7 @@ RATES = (
     MeasuredRate(kinds=("matmul:head",), flops_per_second=400e12),
     MeasuredRate(kinds=("grouped_matmul",), flops_per_second=50e12, groups=4),
 )
-KINDS = ("matmul", "grouped_matmul", "attention", "elementwise", "scan")
+KINDS = ("matmul", "grouped_matmul", "attention", "elementwise", "scores", "scan")
 
 
 def a_source(times="modified_roofline", compute="bf16", num_devices=1, **changes):
@@ -76,6 +76,15 @@ def test_modified_roofline_achieves_a_part_of_the_peaks():
 def test_elementwise_only_moves_bytes():
     """2 GB at half of 4 TB/s; FLOPs of element-wise operators never bind."""
     assert seconds(a_source(), an_operator("elementwise", bytes=2e9)) == pytest.approx((1e-3, 0))
+
+
+def test_scores_have_their_own_share_of_the_memory_rate():
+    """2 GB of softmax and dropout at a quarter of 4 TB/s, or at the half of every other kernel."""
+    softmax = an_operator("scores", bytes=2e9)
+
+    assert seconds(a_source(score_efficiency=0.25), softmax) == pytest.approx((2e-3, 0))
+    assert seconds(a_source(), softmax) == pytest.approx((1e-3, 0))
+    assert seconds(a_source("roofline"), softmax) == pytest.approx((0.5e-3, 0))
 
 
 def test_scans_have_their_own_share_of_the_memory_rate():

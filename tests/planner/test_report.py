@@ -284,6 +284,25 @@ def test_text_says_what_happened(every_report, kind, words):
     assert "inf " not in text
 
 
+@pytest.mark.parametrize(
+    ("closed_forms", "words"),
+    [
+        ((0.9, 1.0), "0.900000 s for strategy 1: what is compared and proven."),
+        ((1.0, 0.9), "1.000000 s for strategy 1, 0.900000 s for strategy 2: the least is what is compared and proven."),
+    ],
+)
+def test_text_says_whose_closed_form_is_proven(report, closed_forms, words):
+    """The plan that plays fastest stands first; another one's closed form may be the least."""
+    plans = tuple(
+        replace(one, estimate=replace(one.estimate, closed_form_seconds=seconds))
+        for one, seconds in zip(report.plans, closed_forms, strict=False)
+    )
+
+    text = " ".join(console_text(replace(report, plans=plans)).split())
+
+    assert words in text
+
+
 def test_long_pipelines_show_the_telling_ranks():
     """Of 32 ranks, all different, the console shows a few and says so; the JSON has all."""
     problem = load(a_job(model="llama3-405b", cluster__num_devices=2048, training__global_batch_size=2048))

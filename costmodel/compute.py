@@ -190,7 +190,7 @@ def layer_seconds(
     etp: Numbers,
     mbs: Numbers,
     sequence_parallel: Numbers,
-    dp: Numbers = 1,
+    dp: Numbers,
 ) -> LayerSeconds:
     r"""
     Every part of a layer's time, alone.
@@ -252,7 +252,7 @@ def edge_seconds(
     etp: Numbers,
     mbs: Numbers,
     sequence_parallel: Numbers,
-    dp: Numbers = 1,
+    dp: Numbers,
 ) -> EdgeSeconds:
     """The embedding, the head with its loss, and the multi-token prediction, shape (...)."""
     shape = layer_shape(

@@ -25,7 +25,7 @@ from planner.calibration.cases import Predictor, folds_of, measured_logarithms, 
 from planner.calibration.constants import Constant, constants
 from planner.calibration.fit import Fit, covariance, fit, priors_of
 from planner.calibration.intervals import TABLE as INTERVALS
-from planner.calibration.left_out import left_out_logarithms
+from planner.calibration.left_out import Weights, left_out_logarithms
 from planner.runs.facts import References, device_name, references
 from planner.runs.predictions import Case, cases, left_unsaid
 from planner.runs.software import software_of
@@ -62,11 +62,11 @@ def timed_cases(rows: Iterable[Run | NotRun], known: References) -> list[Case]:
     return [one for one in found if one.run.step_seconds is not None]
 
 
-def fitted(timed: Sequence[Case], known: References, *, software: bool, num_folds: int, num_processes: int) -> Fitted:
+def fitted(
+    timed: Sequence[Case], known: References, weigh: Weights, *, software: bool, num_folds: int, num_processes: int
+) -> Fitted:
     """
     Fit the constants of devices, or of devices and software, to rows; what is not fitted of software is neutral.
-
-    Rows that leave unsaid what they recomputed are predicted like all others, but nothing is fitted to them.
 
     Parameters
     ----------
@@ -74,6 +74,8 @@ def fitted(timed: Sequence[Case], known: References, *, software: bool, num_fold
         Rows with a step time.
     known
         What they refer to.
+    weigh
+        Weights of rows.
     software
         Whether software stacks have constants of their own.
     num_folds, num_processes
@@ -87,7 +89,6 @@ def fitted(timed: Sequence[Case], known: References, *, software: bool, num_fold
         known=known.with_profiles(known.devices, neutral),
         num_processes=num_processes,
     )
-    weigh = partial(source_weights, without={case.run.id for case in timed if left_unsaid(case)})
     priors, weights = priors_of(chosen), weigh(timed)
     whole: Fit = fit(
         predictor.logarithms, predictor.jacobian, measured_logarithms(timed), weights=weights, priors=priors
@@ -106,10 +107,15 @@ def fitted(timed: Sequence[Case], known: References, *, software: bool, num_fold
 def fitted_modes(
     timed: Sequence[Case], known: References, *, software: bool, num_folds: int, num_processes: int
 ) -> dict[str, Fitted]:
-    """Constants of devices alone, and where asked of devices and software stacks."""
+    """
+    Constants of devices alone, and where asked of devices and software stacks.
+
+    Rows that leave unsaid what they recomputed are predicted like all others, but nothing is fitted to them.
+    """
     modes = {"device": False, "software": True} if software else {"device": False}
+    weigh = partial(source_weights, without={case.run.id for case in timed if left_unsaid(case)})
     return {
-        name: fitted(timed, known, software=with_software, num_folds=num_folds, num_processes=num_processes)
+        name: fitted(timed, known, weigh, software=with_software, num_folds=num_folds, num_processes=num_processes)
         for name, with_software in modes.items()
     }
 

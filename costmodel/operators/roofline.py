@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -47,12 +47,8 @@ class Roofline:
         Peak rate by operator kind, or by kind and name (``matmul:head``); kinds that are not listed only move bytes.
     bytes_per_second
         Rate of the device memory.
-    elementwise_bytes_per_second
-        The same for element-wise operators and casts.
-    scan_bytes_per_second
-        The same for state-space scans.
-    score_bytes_per_second
-        The same for softmax, mask and dropout of scores outside of a fused kernel.
+    kind_bytes_per_second
+        The same for kinds of operators with a rate of their own: ``elementwise`` (and casts), ``scan``, ``scores``.
     casts
         Kinds of operators whose inputs are cast into a narrower dtype first.
     grouped_half_rows
@@ -72,9 +68,7 @@ class Roofline:
     name: str
     flops_per_second: Mapping[str, float]
     bytes_per_second: float
-    elementwise_bytes_per_second: float
-    scan_bytes_per_second: float
-    score_bytes_per_second: float
+    kind_bytes_per_second: Mapping[str, float] = field(default_factory=dict)
     casts: frozenset[str] = frozenset()
     grouped_half_rows: float = 0.0
     attention_half_length: float = 0.0
@@ -110,18 +104,13 @@ class Roofline:
 
         .. math:: T = \frac{F}{\alpha \min(P, F / Q \cdot B)} = \max(F / P, Q / B) / \alpha
         """
-        seconds: Numbers = np.maximum(flops / self._rate(operator), nbytes / self._bytes_rate(operator))
+        seconds: Numbers = np.maximum(flops / self._rate(operator), nbytes / self._bytes_rate(operator.kind))
         if operator.kind in self.casts and f"{operator.kind}:{operator.name}" not in self.flops_per_second:
-            seconds = seconds + cast_bytes / self.elementwise_bytes_per_second
+            seconds = seconds + cast_bytes / self._bytes_rate("elementwise")
         return seconds / self.compute_scaling
 
-    def _bytes_rate(self, operator: Operator) -> float:
-        own = {
-            "scan": self.scan_bytes_per_second,
-            "scores": self.score_bytes_per_second,
-            "elementwise": self.elementwise_bytes_per_second,
-        }
-        return own.get(operator.kind, self.bytes_per_second)
+    def _bytes_rate(self, kind: str) -> float:
+        return self.kind_bytes_per_second.get(kind, self.bytes_per_second)
 
     def _rate(self, operator: Operator) -> Numbers:
         rates = self.flops_per_second
@@ -159,9 +148,6 @@ def theoretical_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
             "scan": peak_16bit,
         },
         bytes_per_second=device.memory_bandwidth,
-        elementwise_bytes_per_second=device.memory_bandwidth,
-        scan_bytes_per_second=device.memory_bandwidth,
-        score_bytes_per_second=device.memory_bandwidth,
         casts=_casts(compute_dtype),
         compute_scaling=device.profile.compute_scaling,
     )
@@ -171,6 +157,11 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
     """The roofline with the profile's fitted rates, and the gap between kernels that no rate explains."""
     profile, dtype_16bit = device.profile, _dtype_16bit(device, compute_dtype)
     clock = profile.sustained_clock
+    own_efficiencies = {
+        "elementwise": profile.elementwise_efficiency,
+        "scan": profile.scan_efficiency,
+        "scores": profile.score_efficiency,
+    }
     rate, peak_16bit = clock * _matmul_rate(device, compute_dtype), clock * _peak(device, dtype_16bit)
     return Roofline(
         name=f"modified roofline of {device.name}",
@@ -183,10 +174,9 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
             "scan": peak_16bit * profile.attention_efficiency,
         },
         bytes_per_second=device.memory_bandwidth * profile.memory_efficiency,
-        elementwise_bytes_per_second=device.memory_bandwidth
-        * (profile.elementwise_efficiency or profile.memory_efficiency),
-        scan_bytes_per_second=device.memory_bandwidth * (profile.scan_efficiency or profile.memory_efficiency),
-        score_bytes_per_second=device.memory_bandwidth * (profile.score_efficiency or profile.memory_efficiency),
+        kind_bytes_per_second={
+            kind: device.memory_bandwidth * efficiency for kind, efficiency in own_efficiencies.items() if efficiency
+        },
         casts=_casts(compute_dtype),
         grouped_half_rows=profile.grouped_half_rows,
         attention_half_length=profile.attention_half_length,

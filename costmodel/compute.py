@@ -157,13 +157,17 @@ def layer_shape(
     sequence_parallel: Numbers,
 ) -> Shape:
     """Facts and decisions that size a layer's operators, in one record."""
-    profile = cluster.device.profile
+    profile, precision = cluster.device.profile, workload.precision
+    fused = profile.gradient_accumulation_fusion
     return Shape(
         hidden_size=model.hidden_size,
         sequence_length=workload.sequence_length,
-        activation_bytes=workload.precision.activation_bytes,
-        linear_input_bytes=workload.precision.linear_input_bytes or workload.precision.activation_bytes,
-        cast_bytes=workload.precision.cast_bytes,
+        activation_bytes=precision.activation_bytes,
+        linear_input_bytes=precision.linear_input_bytes or precision.activation_bytes,
+        cast_bytes=precision.cast_bytes,
+        gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
+        gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
+        gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,
         causal=profile.causal_attention and profile.fused_attention,
         fused_attention=profile.fused_attention,
         fused_kernels=profile.fused_kernels,

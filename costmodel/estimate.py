@@ -22,6 +22,7 @@ from costmodel.step import (
     played_waiting_seconds,
     pp_seconds,
     rank_seconds,
+    sent_seconds,
     slices_seconds,
     stage_passes,
     step_seconds,
@@ -274,6 +275,7 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
         name: m * ranks.busy_seconds(name) for name in ("compute", "recompute", "tp", "cp", "ep", "offload", "host")
     }
     whole = average_rank(facts, decisions)
+    sent = m * float(ranks.each(sent_seconds(facts, decisions, ranks.held))[slowest])
     edges = float(ep_edge_seconds(whole, layer_parts(facts, decisions)))
     exposed = busy | {
         "compute": busy["compute"] + m * float(edge.compute[slowest]),
@@ -281,14 +283,14 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
         "ep": busy["ep"] + edges,
         "host": busy["host"] + m * profile.microbatch_seconds + profile.step_seconds,
         "bubble": _waiting_seconds(facts, strategy, ranks),
-        "pp": _transfer_seconds(facts, decisions, whole),
+        "pp": sent + _transfer_seconds(facts, decisions, whole),
         **_ending(facts, ranks.decisions, ranks.held),
     }
     communication = {
         "tp": communication_alone(alone.tp_forward + alone.tp_backward) + m * float(edge.communication[slowest]),
         "cp": communication_alone(alone.cp_forward + alone.cp_backward),
         "ep": communication_alone(alone.ep_forward + alone.ep_backward) + edges,
-        "pp": _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole),
+        "pp": sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole),
         "dp": _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.held)["dp"],
     }
     return tuple(

@@ -499,6 +499,12 @@ class Profile:
     device_spread
         By how much longer devices of this kind take for the same work, relative to the usual time: the mean of an
         exponential tail. The devices of a pipeline stage wait for the slowest of them.
+    exposed_writes
+        Share of the time of writing a matmul's results that its multiplications do not hide: a tile is written after
+        it is multiplied. Grouped matmuls have ``grouped_half_rows`` instead.
+    gradient_accumulation_fusion
+        Whether the matmul of a weight's gradient adds it to those of earlier micro-batches, in their precision
+        (Megatron-LM's argument of that name); else it writes 16 bits.
     attention_kernels
         ``native`` to the device, or ``ampere``: written before warp-group instructions, which later devices run slower.
     attention_half_length
@@ -607,6 +613,8 @@ class Profile:
     attention_efficiency: Annotated[Fraction, Field(gt=0)]
     sustained_clock: Positive = 1.0
     device_spread: Fraction = 0.0
+    exposed_writes: Fraction = 0.0
+    gradient_accumulation_fusion: bool = True
     attention_kernels: Literal["native", "ampere"] = "native"
     attention_half_length: NotNegative = 0.0
     causal_attention: bool = True
@@ -794,6 +802,9 @@ class Precision:
         Per element of a linear's input as it is kept for the backward pass; None: as ``activation_bytes``.
     cast_bytes
         Read and written per element to bring a linear's input into a narrower dtype, amax and transposed copy included.
+    gathered_input_bytes, gathered_gradient_bytes
+        Per element of what sequence-parallel ranks gather in front of a linear split by columns, and in the backward
+        pass in front of one split by rows; None: as ``activation_bytes``.
     """
 
     name: str
@@ -805,6 +816,8 @@ class Precision:
     activation_bytes: Positive = 2.0
     linear_input_bytes: Positive | None = None
     cast_bytes: NotNegative = 0.0
+    gathered_input_bytes: Positive | None = None
+    gathered_gradient_bytes: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

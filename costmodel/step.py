@@ -168,6 +168,8 @@ def rank_seconds(
     """
     One micro-batch on each different rank, forward and backward: R, shape (..., U).
 
+    In a plain pipeline a rank sends what it computed before it goes on (:func:`plain_hop_seconds`).
+
     Parameters
     ----------
     facts, decisions, held
@@ -180,6 +182,7 @@ def rank_seconds(
     edge = lookup(edge_seconds, facts, decisions)
     edges = held.first * over_kinds(edge.first) + held.last * over_kinds(edge.last)
     edges = edges + over_kinds(lookup(slices_seconds, facts, decisions))
+    edges = edges + sent_seconds(facts, decisions, held)
     always = facts.cluster.device.profile.microbatch_seconds
     layers = added(held.layers * layer[..., None, :])
     if full_layer is not None:
@@ -192,7 +195,9 @@ def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: A
     edge = lookup(edge_seconds, facts, decisions)
     layers = added(held.all_layers * layer)
     of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.profile.microbatch_seconds
-    return np.asarray(layers + edge.first + edge.last + np.asarray(decisions["pp"]) * of_each_rank)
+    pp = np.asarray(decisions["pp"])
+    hops = 2 * (pp - 1) * plain_hop_seconds(facts, decisions)
+    return np.asarray(layers + edge.first + edge.last + hops + pp * of_each_rank)
 
 
 def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Array:
@@ -268,6 +273,9 @@ def passes_of(facts: Facts, decisions: Decisions, forward: Array, weight: Array,
     total[0] += edge.first
     total[-1] += edge.last
     beside = lookup(slices_seconds, facts, decisions) + facts.cluster.device.profile.microbatch_seconds
+    hop = plain_hop_seconds(facts, decisions)
+    total[1:] += hop
+    total[:-1] += hop
     backward = total + beside / decisions["vpp"] - forward - weight
     return Passes(forward=forward, backward=backward, weight=weight)
 
@@ -372,6 +380,27 @@ def hop_seconds(
     return np.asarray((seconds + profile.hop_seconds) * (np.asarray(pp) > 1))
 
 
+def plain_hop_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """
+    A transfer that its sender waits for: :func:`hop_seconds` without interleaving, else zero.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``,
+    ``forward_backward_pipelining_without_interleaving``.
+    """
+    return np.where(np.asarray(decisions["vpp"]) > 1, 0.0, lookup(hop_seconds, facts, decisions))
+
+
+def sent_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    What each rank of a plain pipeline waits for per micro-batch until its own transfers are done, shape (..., U).
+
+    Each sends activations to the next rank and gradients to the one before, the ends of the pipeline half of that.
+    """
+    return np.asarray((2 - held.first - held.last) * over_kinds(plain_hop_seconds(facts, decisions)))
+
+
 def slices_seconds(
     model: Model,
     cluster: Cluster,
@@ -418,9 +447,10 @@ def _micro_batch_bytes(
 
 def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
-    Exposed transfers between pipeline ranks: all of them in warm-up and cool-down, the rest of (23) in between.
+    Exposed transfers of an interleaved pipeline: all of them in warm-up and cool-down, the rest of (23) in between.
 
-    Only interleaved chunks have other work to hide a transfer behind; the plain schedule waits for every one.
+    Only interleaved chunks have other work to hide a transfer behind; those of the plain schedule, which waits for
+    every one, are part of :func:`rank_seconds`.
 
     References
     ----------
@@ -436,10 +466,10 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
         chunk,
         **profile.slowdowns,
     )
-    interleaved = np.asarray(decisions["vpp"]) > 1
-    steady = np.where(np.logical_and(decisions["pp_overlap"], interleaved), hidden, hop)
+    steady = np.where(decisions["pp_overlap"], hidden, hop)
     m = microbatches(facts, decisions)
-    return np.asarray(hop_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m))
+    exposed = hop_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m)
+    return np.where(np.asarray(decisions["vpp"]) > 1, exposed, 0.0)
 
 
 # --- the optimizer -----------------------------------------------------------------------------------------

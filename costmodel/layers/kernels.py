@@ -70,6 +70,8 @@ def matmul(
         backward_bytes=2 * nbytes,
         cast_bytes=shape.cast_bytes * rows * inputs,
         backward_cast_bytes=shape.cast_bytes * rows * outputs,
+        written_bytes=shape.activation_bytes * rows * outputs,
+        backward_written_bytes=shape.activation_bytes * rows * inputs + shape.gradient_traffic_bytes * weight,
         saved_bytes=_kept_element_bytes(shape, saved_as, narrow) * saved_elements,
         saved_as=saved_as,
         parameters=weight + groups * bias,
@@ -369,8 +371,9 @@ def tensor_parallel_collectives(
 
     With sequence parallelism the forward pass gathers the input and scatters the sum of the outputs, the backward
     pass the other way round; without it the outputs are summed in the forward, the input's gradients in the backward
-    pass. The kind that a strategy does not use has zero bytes. Megatron-LM gathers the input once more in the
-    backward pass, behind the gradient's matmul: as in MoFa, not counted.
+    pass. The kind that a strategy does not use has zero bytes. 8-bit recipes gather what their matmuls read; sums stay
+    in 16 bits. Megatron-LM gathers the input once more in the backward pass, behind the gradient's matmul: as in MoFa,
+    not counted.
 
     Parameters
     ----------
@@ -382,16 +385,21 @@ def tensor_parallel_collectives(
     entering = _token_bytes(shape, entry_width)
     leaving = _token_bytes(shape, exit_width)
     split, whole = shape.sequence_parallel, 1 - shape.sequence_parallel
+    of_input = shape.gathered_input_bytes / shape.activation_bytes if entry_width is None else 1.0
+    of_gradient = shape.gathered_gradient_bytes / shape.activation_bytes
+    gathers = (
+        Communication(group="tp", kind="all_gather", nbytes=of_input * entering * split, forward=1, backward=0),
+        Communication(group="tp", kind="all_gather", nbytes=of_gradient * leaving * split, forward=0, backward=1),
+    )
     if entry_width == exit_width:
         return (
-            Communication(group="tp", kind="all_gather", nbytes=entering * split, forward=1, backward=1),
+            *gathers,
             Communication(group="tp", kind="reduce_scatter", nbytes=entering * split, forward=1, backward=1),
             Communication(group="tp", kind="all_reduce", nbytes=entering * whole, forward=1, backward=1),
         )
     return (
-        Communication(group="tp", kind="all_gather", nbytes=entering * split, forward=1, backward=0),
+        *gathers,
         Communication(group="tp", kind="reduce_scatter", nbytes=leaving * split, forward=1, backward=0),
-        Communication(group="tp", kind="all_gather", nbytes=leaving * split, forward=0, backward=1),
         Communication(group="tp", kind="reduce_scatter", nbytes=entering * split, forward=0, backward=1),
         Communication(group="tp", kind="all_reduce", nbytes=leaving * whole, forward=1, backward=0),
         Communication(group="tp", kind="all_reduce", nbytes=entering * whole, forward=0, backward=1),

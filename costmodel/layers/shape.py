@@ -27,6 +27,10 @@ class Shape:
         Per element of a linear's input as it is kept for the backward pass.
     cast_bytes
         Read and written per element that a recipe of less than 16 bits casts.
+    gathered_input_bytes, gathered_gradient_bytes
+        Per element that sequence-parallel ranks gather, as in :class:`costmodel.spec.Precision`.
+    gradient_traffic_bytes
+        Read and written per element of a weight's gradient by the matmul that computes it.
     fused_attention, fused_kernels
         Whether scores stay inside one kernel; whether norms, rotations and gated activations are one each.
     retention
@@ -51,6 +55,9 @@ class Shape:
     causal: bool
     linear_input_bytes: float = 2.0
     cast_bytes: float = 0.0
+    gathered_input_bytes: float = 2.0
+    gathered_gradient_bytes: float = 2.0
+    gradient_traffic_bytes: float = 2.0
     fused_attention: bool = True
     fused_kernels: bool = True
     sends_tokens_once: bool = False

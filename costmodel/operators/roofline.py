@@ -61,6 +61,8 @@ class Roofline:
         Gap that every kernel adds.
     cuda_graphs
         What CUDA graphs launch, as in :class:`costmodel.spec.Profile`: kernels that only move bytes lose the gap there.
+    exposed_writes
+        Share of the time of writing a matmul's results that its multiplications do not hide.
     compute_scaling
         MoFa's alpha, equation (17).
     """
@@ -75,17 +77,24 @@ class Roofline:
     exponential_width: float = 0.0
     kernel_seconds: float = 0.0
     cuda_graphs: str = "none"
+    exposed_writes: float = 0.0
     compute_scaling: float = 1.0
 
     def forward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the forward pass."""
-        busy = self._busy_seconds(operator, operator.flops, operator.bytes, operator.cast_bytes)
+        busy = self._busy_seconds(
+            operator, operator.flops, operator.bytes, operator.cast_bytes, written=operator.written_bytes
+        )
         return busy + operator.kernels * self._gap_seconds(operator)
 
     def backward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the backward pass, which launches twice the kernels."""
         busy = self._busy_seconds(
-            operator, operator.backward_flops, operator.backward_bytes, operator.backward_cast_bytes
+            operator,
+            operator.backward_flops,
+            operator.backward_bytes,
+            operator.backward_cast_bytes,
+            written=operator.backward_written_bytes,
         )
         return busy + BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
 
@@ -98,13 +107,20 @@ class Roofline:
         """The name of this roofline, the same for every operator."""
         return self.name
 
-    def _busy_seconds(self, operator: Operator, flops: Numbers, nbytes: Numbers, cast_bytes: Numbers) -> Numbers:
+    def _busy_seconds(
+        self, operator: Operator, flops: Numbers, nbytes: Numbers, cast_bytes: Numbers, *, written: Numbers
+    ) -> Numbers:
         r"""
         Time of one pass of one operator, and of the casts in front of it.
 
         .. math:: T = \frac{F}{\alpha \min(P, F / Q \cdot B)} = \max(F / P, Q / B) / \alpha
+
+        Of the bytes W that a matmul writes, a share w shows behind its multiplications: :math:`F / P + w W / B`.
         """
-        seconds: Numbers = np.maximum(flops / self._rate(operator), nbytes / self._bytes_rate(operator.kind))
+        computing = flops / self._rate(operator)
+        if operator.kind == "matmul" and self.exposed_writes:
+            computing = computing + self.exposed_writes * written / self.bytes_per_second
+        seconds: Numbers = np.maximum(computing, nbytes / self._bytes_rate(operator.kind))
         if operator.kind in self.casts and f"{operator.kind}:{operator.name}" not in self.flops_per_second:
             seconds = seconds + cast_bytes / self._bytes_rate("elementwise")
         return seconds / self.compute_scaling
@@ -183,6 +199,7 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         exponential_width=EXPONENTIAL_WIDTHS.get(device.architecture, 0.0) * _attention_instructions(device),
         kernel_seconds=profile.kernel_seconds,
         cuda_graphs=profile.cuda_graphs,
+        exposed_writes=profile.exposed_writes,
         compute_scaling=profile.compute_scaling,
     )
 

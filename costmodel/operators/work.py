@@ -43,6 +43,8 @@ class Operator:
         Bytes read and written in device memory.
     cast_bytes, backward_cast_bytes
         Bytes read and written to bring inputs, weights and gradients into a narrower dtype, where the recipe has one.
+    written_bytes, backward_written_bytes
+        What a matmul's multiplications have to end before: its results, and those that it adds them to.
     kernels
         Kernels launched in the forward pass (the backward launches twice as many).
     more_launches
@@ -75,6 +77,8 @@ class Operator:
     backward_bytes: Numbers = 0.0
     cast_bytes: Numbers = 0.0
     backward_cast_bytes: Numbers = 0.0
+    written_bytes: Numbers = 0.0
+    backward_written_bytes: Numbers = 0.0
     kernels: Numbers = 1
     more_launches: Numbers = 0
     is_routed: bool = False

@@ -366,6 +366,13 @@ def test_traffic_of_matmuls_and_element_wise_passes():
     assert operator(LAYERS["dense"], shape, "activation").bytes == 2 * 3 * 16 * 48
 
 
+def test_matmuls_write_their_results_and_add_to_gradients():
+    """Down, 16 tokens, 48 to 32: 16-bit results; backward the input's gradient, and 8 bytes per weight."""
+    found = operator(LAYERS["dense"], a_shape(gradient_traffic_bytes=8.0), "down")
+
+    assert (found.written_bytes, found.backward_written_bytes) == (2 * 16 * 32, 2 * 16 * 48 + 8 * 48 * 32)
+
+
 # --- communication -------------------------------------------------------------------------------------------------
 
 
@@ -374,6 +381,20 @@ def test_tensor_parallel_collectives_with_sequence_parallelism():
     found = calls(LAYERS["dense"], a_shape(tp=2, sequence_parallel=1), "tp")
 
     assert found == {"all_gather": (2, 2, 1024), "reduce_scatter": (2, 2, 1024)}
+
+
+def test_8_bit_recipes_gather_narrow_tensors_and_sum_wide_ones():
+    """A byte per element of inputs, 1.5 of gradients; latents, which a norm in 16 bits follows, have two."""
+    shape = a_shape(tp=2, sequence_parallel=1, gathered_input_bytes=1.0, gathered_gradient_bytes=1.5)
+
+    def moved(layer: Layer) -> list[tuple[str, float, int, int]]:
+        found = [one for one in layer_communications(layer, shape) if one.group == "tp" and one.nbytes]
+        return [(one.kind, one.nbytes, one.forward, one.backward) for one in found[:3]]
+
+    gradients = ("all_gather", 768, 0, 1)
+
+    assert moved(LAYERS["dense"]) == [("all_gather", 512, 1, 0), gradients, ("reduce_scatter", 1024, 1, 1)]
+    assert moved(LAYERS["latent"]) == [("all_gather", 2 * 16 * 26, 1, 0), gradients, ("reduce_scatter", 1024, 1, 0)]
 
 
 def test_tensor_parallel_collectives_without_sequence_parallelism():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,9 @@ from costmodel.spec import MeasuredRate, Profile
 from tests.builders_cluster import a_device
 
 GB = 10**9
+MATMULS = Path(__file__).parents[1] / "data" / "matmuls.csv"
+"""Of a millisecond and more: m, n, k, whether a weight's gradient is added to earlier ones, and the rate."""
+
 RATES = (
     MeasuredRate(kinds=("matmul", "attention"), flops_per_second=200e12, rows=4096, shards=8),
     MeasuredRate(kinds=("matmul", "attention"), flops_per_second=100e12, rows=2048, shards=8),
@@ -95,6 +100,52 @@ def test_scans_have_their_own_share_of_the_memory_rate():
     assert seconds(a_source(scan_efficiency=0.25), bytes_bind) == pytest.approx((2e-3, 0))
     assert seconds(a_source(), bytes_bind) == pytest.approx((1e-3, 0))
     assert seconds(a_source(scan_efficiency=0.25), flops_bind) == pytest.approx((2e-3, 0))
+
+
+def test_results_of_matmuls_are_written_behind_them():
+    """Half of 2 and 6 GB at half of 4 TB/s show; traffic of 8 GB hides them; a grouped matmul has another law."""
+    written = {"written_bytes": 2e9, "backward_written_bytes": 6e9}
+    source = a_source(exposed_writes=0.5)
+
+    assert seconds(source, an_operator(**written)) == pytest.approx((2e-3 + 0.5e-3, 4e-3 + 1.5e-3))
+    assert seconds(source, an_operator(bytes=8e9, **written)) == pytest.approx((4e-3, 4e-3 + 1.5e-3))
+    for kind in ("grouped_matmul", "attention"):
+        assert seconds(source, an_operator(kind, **written)) == seconds(source, an_operator(kind))
+    assert seconds(a_source("roofline", exposed_writes=0.5), an_operator(**written)) == pytest.approx((1e-3, 2e-3))
+
+
+@pytest.mark.parametrize(("device", "before", "after"), [("a100-80gb-pcie", 0.027, 0.015), ("b200", 0.041, 0.035)])
+def test_measured_matmuls_show_half_of_their_writes(device: str, before: float, after: float):
+    """
+    Matmuls of a millisecond and more, by one rate alone and by one rate and a share of their writes.
+
+    Results have 16 bits; gradients of weights are added to 32-bit ones, which reads and writes 8 bytes. The share is
+    the prior of ``exposed_writes``.
+
+    References
+    ----------
+    SimuMax 1.2, ``configs/system/a100_pcie.json`` and ``b200_bf16_ceperm.json``: efficiencies of single matmuls.
+    """
+    with MATMULS.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["device"] == device]
+    m, n, k, adds, rate = (
+        np.array([float(row[name]) for row in rows]) for name in ("m", "n", "k", "accumulates", "tflops_per_second")
+    )
+    taken = 2 * m * n * k / rate / 1e12
+    facts = catalog.device(device)
+    laws = np.stack([2 * m * n * k / facts.peak_flops["bf16"], (2 + 6 * adds) * m * n / facts.memory_bandwidth])
+
+    def fitted(columns: slice) -> tuple[np.ndarray, float]:
+        relative = (laws[columns] / taken).T
+        found = np.linalg.lstsq(relative, np.ones(len(rows)), rcond=None)[0]
+        return found, float(np.abs(relative @ found - 1).mean())
+
+    (_, share), with_writes = fitted(slice(2))
+
+    assert len(rows) > 100
+    assert share == pytest.approx(0.5, abs=0.05)
+    assert fitted(slice(1))[1] == pytest.approx(before, abs=0.002)
+    assert with_writes < after
 
 
 def test_every_kernel_adds_a_gap_and_the_backward_pass_has_twice_as_many():

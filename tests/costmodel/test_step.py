@@ -27,6 +27,7 @@ from costmodel.step import (
     least_seconds,
     lower_bound_seconds,
     pp_seconds,
+    sent_seconds,
     update_seconds,
 )
 from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary, usual_group
@@ -204,6 +205,18 @@ def test_hops_of_a_step():
 
     assert plain == pytest.approx((26 + 2 * 1779) * hop)
     assert hidden == pytest.approx(26 * hop)
+
+
+def test_ranks_of_a_plain_pipeline_wait_for_what_they_send():
+    """Activations on, gradients back: two hops per micro-batch, one at the ends, none of an interleaved rank."""
+    given, hop = one_switch(the_facts(DENSE)), 4096 * 2048 * 2 / (50 * GB)
+    plain, interleaved = (a_strategy(pp=4, vpp=vpp).decisions() for vpp in (1, 2))
+    held = every_stage(DENSE, pp=4, vpp=1)
+
+    assert sent_seconds(given, plain, held) == pytest.approx([hop, 2 * hop, 2 * hop, hop])
+    assert pp_seconds(given, plain, held) == 0
+    assert not sent_seconds(given, interleaved, every_stage(DENSE, pp=4, vpp=2)).any()
+    assert pp_seconds(given, interleaved, every_stage(DENSE, pp=4, vpp=2)) > 0
 
 
 @pytest.mark.parametrize(

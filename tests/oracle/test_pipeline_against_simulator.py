@@ -208,6 +208,27 @@ def test_hops_that_block_the_sender():
     assert waited / hop == pytest.approx(formula - 1)
 
 
+@pytest.mark.parametrize("head", [0.0, 0.05, 0.15, 0.5, 2.0])
+def test_hops_that_block_unequal_ranks(head: float):
+    """
+    With a head on the last rank: each further micro-batch takes what the slowest rank works and sends.
+
+    The ends of the pipeline send once, so that a head as long as a hop costs nothing. The whole step is that and the
+    sum over the ranks, less a hop at most that nobody waits for behind the last gradient.
+    """
+    pp, hop = 6, 0.1
+    forward, backward = [1.0] * pp, [2.0] * (pp - 1) + [2.0 + head]
+    few, many = (
+        simulate(forward, backward, pp=pp, num_microbatches=m, hop_seconds=hop, hop_blocks=True).seconds
+        for m in (32, 96)
+    )
+    ranks = np.array([3.0] * (pp - 1) + [3.0 + head]) + hop * np.array([1, *[2] * (pp - 2), 1])
+    formula = busy_seconds(ranks.max(), num_microbatches=96) + bubble_seconds(ranks.max(), ranks.sum(), vpp=1)
+
+    assert (many - few) / 64 == pytest.approx(ranks.max())
+    assert -1e-9 < formula - many < hop + 1e-9
+
+
 def test_hops_that_block_the_sender_between_two_ranks():
     """... and of two ranks, each of which sends once per micro-batch only, almost twice what they wait: m + 1 hops."""
     case = Case(2, 1, 10, 1.0, 2.0)

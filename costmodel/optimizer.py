@@ -152,5 +152,5 @@ HOST_TRANSFER_BYTES = 2.0
 
 
 def parameter_pass_seconds(device: Device, *, parameters: Numbers) -> Numbers:
-    """Passes over all parameters of a rank that no sharding shortens: unscale, norm, cast (MoFa prints a floor)."""
+    """Passes over all parameters of a rank that no sharding shortens: zeroing, copies (MoFa prints a floor)."""
     return parameters * device.profile.parameter_pass_seconds

@@ -588,9 +588,9 @@ class Profile:
     retention
         What its software keeps in device memory.
     optimizer_bytes_per_parameter
-        Device memory traffic of one parameter's update.
+        Device memory traffic of one parameter's update, the norm of its gradient and clipping included.
     parameter_pass_seconds
-        Time per parameter of a device of the passes that no sharding shortens (unscale, norm, cast).
+        Time per parameter of a device of the passes that no sharding shortens (zeroing gradients, copies).
     cpu_parameters_per_second
         Parameters that the host's CPU updates per second and device.
     head_fill_fraction

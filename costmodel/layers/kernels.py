@@ -380,16 +380,16 @@ def tensor_parallel_collectives(
     shape
         The micro-batch.
     entry_width, exit_width
-        Elements per token that enter and leave; None: the hidden size.
+        Elements per token that enter and leave; None: the hidden size. Tensors of another width enter in 16 bits.
     """
-    entering = _token_bytes(shape, entry_width)
-    leaving = _token_bytes(shape, exit_width)
+    wide = shape.activation_bytes
+    entering, leaving = (_token_bytes(shape, width, wide) for width in (entry_width, exit_width))
+    inputs = _token_bytes(shape, entry_width, shape.gathered_input_bytes if entry_width is None else wide)
+    gradients = _token_bytes(shape, exit_width, shape.gathered_gradient_bytes)
     split, whole = shape.sequence_parallel, 1 - shape.sequence_parallel
-    of_input = shape.gathered_input_bytes / shape.activation_bytes if entry_width is None else 1.0
-    of_gradient = shape.gathered_gradient_bytes / shape.activation_bytes
     gathers = (
-        Communication(group="tp", kind="all_gather", nbytes=of_input * entering * split, forward=1, backward=0),
-        Communication(group="tp", kind="all_gather", nbytes=of_gradient * leaving * split, forward=0, backward=1),
+        Communication(group="tp", kind="all_gather", nbytes=inputs * split, forward=1, backward=0),
+        Communication(group="tp", kind="all_gather", nbytes=gradients * split, forward=0, backward=1),
     )
     if entry_width == exit_width:
         return (
@@ -421,5 +421,5 @@ def ring(shape: Shape, *, width: Numbers) -> Communication:
     return Communication(group="cp", kind="ring", nbytes=nbytes, forward=1, backward=2)
 
 
-def _token_bytes(shape: Shape, width: int | None) -> Numbers:
-    return shape.activation_bytes * shape.tokens * (shape.hidden_size if width is None else width)
+def _token_bytes(shape: Shape, width: int | None, element_bytes: float) -> Numbers:
+    return element_bytes * shape.tokens * (shape.hidden_size if width is None else width)

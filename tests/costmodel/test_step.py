@@ -211,12 +211,12 @@ def test_ranks_of_a_plain_pipeline_wait_for_what_they_send():
     """Activations on, gradients back: two hops per micro-batch, one at the ends, none of an interleaved rank."""
     given, hop = one_switch(the_facts(DENSE)), 4096 * 2048 * 2 / (50 * GB)
     plain, interleaved = (a_strategy(pp=4, vpp=vpp).decisions() for vpp in (1, 2))
-    held = every_stage(DENSE, pp=4, vpp=1)
+    whole, halves = (every_stage(DENSE, pp=4, vpp=vpp) for vpp in (1, 2))
 
-    assert sent_seconds(given, plain, held) == pytest.approx([hop, 2 * hop, 2 * hop, hop])
-    assert pp_seconds(given, plain, held) == 0
-    assert not sent_seconds(given, interleaved, every_stage(DENSE, pp=4, vpp=2)).any()
-    assert pp_seconds(given, interleaved, every_stage(DENSE, pp=4, vpp=2)) > 0
+    assert sent_seconds(given, plain, whole) == pytest.approx([hop, 2 * hop, 2 * hop, hop])
+    assert pp_seconds(given, plain, whole) == 0
+    assert not sent_seconds(given, interleaved, halves).any()
+    assert pp_seconds(given, interleaved, halves) > 0
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 from constraints.rule import Flags, Holds, Ints
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.spec import Cluster, Model, Workload
+from costmodel.strategy import Vocabulary
 from costmodel.tables import Facts, lookup
 
 
@@ -27,5 +28,6 @@ def profile_has_measured_the_shapes(
         return True
     facts = Facts(model=model, cluster=cluster, workload=workload)
     degrees = {"tp": tp, "cp": cp, "dp": 1, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel}
-    layers, edges = lookup(layer_seconds, facts, degrees), lookup(edge_seconds, facts, degrees)
+    whole = {"pp": 1, "vocabulary": Vocabulary.ENDS}
+    layers, edges = lookup(layer_seconds, facts, degrees), lookup(edge_seconds, facts, degrees | whole)
     return np.logical_and(np.isfinite(layers.forward).all(axis=-1), np.isfinite(edges.head))

@@ -8,7 +8,7 @@ decisions; whether they run at the same time is decided later (``layer``, ``step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
@@ -34,13 +34,20 @@ from costmodel.operators.work import Communication, Numbers, Operator, is_graphe
 from costmodel.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
 from costmodel.recompute import per_module, unread
 from costmodel.spec import Cluster, Layer, Model, Profile, Workload
+from costmodel.strategy import Vocabulary
 from costmodel.tables import Record
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
 """The attention core: scores, softmax, weighted values."""
 
-COLUMN_PARALLEL = frozenset({"qkv", "q_up", "kv_up", "in_projection", "up", "shared_up"})
-"""Linears whose input gradients tensor-parallel ranks sum."""
+COLUMN_PARALLEL = (frozenset({"qkv", "q_up", "kv_up", "in_projection"}), frozenset({"up", "shared_up"}))
+"""Linears whose input gradients tensor-parallel ranks sum, of a layer's first and of its second block."""
+
+TENSOR_PARALLEL = ("tp", "etp")
+"""Groups whose ranks split matmuls."""
+
+LAUNCHES_BEHIND = 3
+"""Before an idle device has a long kernel again: behind a collective come a residual's addition, a norm, a linear."""
 
 SUMS = ("all_reduce", "reduce_scatter")
 """Collectives of theirs that do so in the backward pass."""
@@ -171,6 +178,7 @@ def layer_shape(
         causal=profile.causal_attention and profile.fused_attention,
         fused_attention=profile.fused_attention,
         fused_kernels=profile.fused_kernels,
+        pads_vocabulary=profile.pads_vocabulary,
         sends_tokens_once=profile.expert_dispatch == "tokens",
         retention=profile.retention,
         loss_bytes=(profile.loss_forward_bytes, profile.loss_backward_bytes),
@@ -257,16 +265,23 @@ def edge_seconds(
     mbs: Numbers,
     sequence_parallel: Numbers,
     dp: Numbers,
+    pp: Numbers,
+    vocabulary: Numbers,
 ) -> EdgeSeconds:
-    """The embedding, the head with its loss, and the multi-token prediction, shape (...)."""
+    """
+    The embedding, the head with its loss, and the multi-token prediction, shape (...).
+
+    Of a vocabulary in slices those of all ranks together, see :func:`_in_slices`.
+    """
     shape = layer_shape(
         model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
     )
     times = operator_times(cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp)
 
+    slices = np.where(np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED, pp, 1)
     ends = {
-        "embedding": (embedding_operators(model, shape), embedding_communications(model, shape)),
-        "head": (head_operators(model, shape), head_communications(model, shape)),
+        "embedding": (_in_slices(embedding_operators(model, shape), slices), embedding_communications(model, shape)),
+        "head": (_in_slices(head_operators(model, shape), slices), head_communications(model, shape)),
         "mtp": (mtp_edge_operators(model, shape), mtp_edge_communications(model, shape)),
     }
     parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}
@@ -278,6 +293,25 @@ def edge_seconds(
         first_forward=zeros + parts["embedding"].forward,
         last_forward=zeros + sum((end.forward for end in last), start=0.0),
         last_weight=zeros + sum((end.weight for end in last), start=0.0),
+    )
+
+
+def _in_slices(operators: tuple[Operator, ...], slices: Numbers) -> tuple[Operator, ...]:
+    """
+    What all slices of a vocabulary do together: each its share of the logits, but every kernel, and every token's rows.
+
+    A slice looks up all tokens, zeros for those of others, so that the ranks' sum has all rows (Megatron-LM,
+    ``VocabParallelEmbedding``; Yeung et al., arXiv:2411.05288, Table 3, recalled: input layers scale worst by far).
+    """
+    rows = {"embedding": slices}
+    return tuple(
+        replace(
+            one,
+            kernels=one.kernels * slices,
+            bytes=one.bytes * rows.get(one.name, 1),
+            backward_bytes=one.backward_bytes * rows.get(one.name, 1),
+        )
+        for one in operators
     )
 
 
@@ -326,27 +360,44 @@ def _one_layer(
     profile = cluster.device.profile
     parts |= _host(operators, communications, shape, profile)
     calls = [(one, _one_call(cluster, one, shape)) for one in communications]
-    for name, groups in {"tp": ("tp", "etp"), "cp": ("cp",), "ep": ("ep",)}.items():
+    for name, groups in {"tp": TENSOR_PARALLEL, "cp": ("cp",), "ep": ("ep",)}.items():
         seconds = [(one, call) for one, call in calls if one.group in groups]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
     parts["again"] = parts["forward"] - (unread(operators, forward) if profile.recompute_stops_early else 0.0)
-    hidden = _hidden_sums(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
-    parts["tp_shown"] = parts["tp_backward"] - hidden
+    beside = _beside_gradients(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
+    parts["tp_shown"] = parts["tp_backward"] + beside
     return parts, per_module(operators, forward, dropped=False)
 
 
-def _hidden_sums(
+def _beside_gradients(
     operators: Iterable[Operator],
     backward: Iterable[Numbers],
     calls: Iterable[tuple[Communication, Numbers]],
     profile: Profile,
 ) -> Numbers:
-    """What the weights' gradients of column-parallel linears hide of the sums of their inputs' gradients."""
-    sums = [call * one.backward for one, call in calls if one.group == "tp" and one.kind in SUMS]
-    columns = (operator.name in COLUMN_PARALLEL for operator in operators)
-    summing, window = sum(sums, start=0.0), sum(compress(backward, columns), start=0.0) / 2
-    return summing - exposed_beside_seconds(summing, window, **profile.slowdowns)
+    """
+    What shows of the communication beside the gradients of column-parallel linears, less what it takes alone: seconds.
+
+    In each block the weight's gradient hides the sum of the input's gradient. The input's gradient hides that the
+    input, of which each rank kept its share of the sequence, is gathered once more.
+
+    References
+    ----------
+    Korthikanti et al., arXiv:2205.05198, section 4.2.2; Megatron-LM, ``megatron/core/tensor_parallel/layers.py``,
+    ``LinearWithGradAccumulationAndAsyncCommunication``.
+    """
+    timed = list(zip(operators, backward, strict=True))
+    blocks = ([seconds for one, seconds in timed if one.name in names] for names in COLUMN_PARALLEL)
+    windows = [sum(block, start=0.0) / 2 for block in blocks if block]
+    ours = [(one, call) for one, call in calls if one.group == "tp"]
+    sums = [one.backward * call for one, call in ours if one.kind in SUMS and one.backward]
+    gathers = [one.forward * call for one, call in ours if one.kind == "all_gather" and one.forward]
+    difference: Numbers = 0.0
+    for window, scatter, reduce, gather in zip(windows, sums[::2], sums[1::2], gathers, strict=False):
+        shown = (exposed_beside_seconds(each, window, **profile.slowdowns) for each in (scatter + reduce, gather))
+        difference = difference + sum(shown, start=0.0) - scatter - reduce
+    return difference
 
 
 def _host(
@@ -377,9 +428,14 @@ def _group(communication: Communication, shape: Shape) -> Group:
 
 
 def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
-    group = _group(communication, shape)
+    """Seconds of a collective; a tensor-parallel one is a kernel in front of others, with a kernel's gap."""
+    group, profile = _group(communication, shape), cluster.device.profile
     seconds = communication_seconds(cluster, communication, ranks=group.ranks, stride=group.stride)
-    return np.asarray(seconds * (np.asarray(communication.nbytes) > 0))
+    gap = profile.kernel_seconds if communication.group in TENSOR_PARALLEL else 0.0
+    if profile.waits_for_collectives:
+        gap = gap + LAUNCHES_BEHIND * profile.host_kernel_seconds
+    is_called = (np.asarray(communication.nbytes) > 0) & (np.asarray(group.ranks) > 1)
+    return np.asarray((seconds + gap) * is_called)
 
 
 def _weight(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbers:

@@ -522,8 +522,14 @@ class Profile:
         checkpoints since 2.1): a feed-forward's last matmul and what follows it are not repeated.
     tp_sums_beside_weights
         Whether the backward pass sums a column-parallel linear's input gradients over the tensor-parallel ranks while
-        it computes the weight's gradients, where tensor-parallel communication does not overlap otherwise
+        it computes the weight's gradients, and gathers the input again while it computes the input's gradients, where
+        tensor-parallel communication does not overlap otherwise
         (Megatron-LM since 2022, ``LinearWithGradAccumulationAndAsyncCommunication``).
+    waits_for_collectives
+        Whether the host waits for each collective of a layer, as a profiler does that times them one by one.
+    pads_vocabulary
+        Whether a vocabulary that no tensor-parallel ranks share is padded to what Tensor Cores take (Megatron-LM,
+        ``make_vocab_size_divisible_by``); else its logits take longer.
     memory_efficiency
         Achieved fraction of the device memory's bandwidth.
     elementwise_efficiency
@@ -624,6 +630,8 @@ class Profile:
     loss_backward_bytes: NotNegative = 14.0
     recompute_stops_early: bool = False
     tp_sums_beside_weights: bool = False
+    waits_for_collectives: bool = False
+    pads_vocabulary: bool = True
     memory_efficiency: Annotated[Fraction, Field(gt=0)]
     elementwise_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     scan_efficiency: Annotated[Fraction, Field(gt=0)] | None = None

@@ -71,6 +71,10 @@ BUCKET_PARAMETERS_PER_RANK = 1e6
 ``megatron/core/distributed/distributed_data_parallel.py``, default ``bucket_size``)."""
 
 
+SCALAR_BYTES = 4.0
+"""Of a token's maximum, sum or logit in the loss, FP32."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
     """
@@ -417,23 +421,29 @@ def slices_seconds(
     r"""
     Exposed communication of one micro-batch among the slices of a vocabulary.
 
-    .. math:: T = 2 T_{broadcast} + 2 T_{all-reduce}
+    .. math:: T = 2 T_{broadcast} + 2 T_{all-reduce} + 3 T_{scalars}
 
     The last layer's output goes to every slice and the sum of its gradients back, the sum of the embeddings to the
-    first layer and its gradient back. An interlaced pipeline waits for all of them; the barriers of the other ways hide
-    them behind the passes of other micro-batches. Maxima and sums of the softmax, scalars per token, are not counted.
+    first layer and its gradient back; the softmax's maximum and sum and the label's logit are summed, 4 bytes per token
+    each. An interlaced pipeline waits for all of them. The barriers of the other ways hide them behind the passes of
+    other micro-batches, which lose the processors that the collectives take (:mod:`costmodel.overlap`).
 
     References
     ----------
-    Yeung et al., arXiv:2411.05288, sections 4 and 6.
+    Yeung et al., arXiv:2411.05288, sections 4 and 6; Megatron-LM, ``vocab_parallel_cross_entropy``: three all-reduces.
     """
-    waits = (np.asarray(vocabulary) == Vocabulary.INTERLACED) & (np.asarray(pp) > 1)
-    if not waits.any():
-        return np.zeros(waits.shape)
+    sliced = (np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED) & (np.asarray(pp) > 1)
+    if not sliced.any():
+        return np.zeros(sliced.shape)
     group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
     nbytes = _micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
-    call = partial(collective_seconds, cluster, "pp", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
-    return np.asarray((2 * call(kind="all_gather") + 2 * call(kind="all_reduce")) * waits)
+    call = partial(collective_seconds, cluster, "pp", ranks=group.ranks, stride=group.stride)
+    rows = 2 * call(kind="broadcast", nbytes=nbytes) + 2 * call(kind="all_reduce", nbytes=nbytes)
+    scalars = 3 * call(kind="all_reduce", nbytes=SCALAR_BYTES * mbs * workload.sequence_length / cp)
+    slowdowns = cluster.device.profile.slowdowns
+    beside = slowdowns["processors_taken"] * slowdowns["slowdown_communication"] * rows
+    waits = np.asarray(vocabulary) == Vocabulary.INTERLACED
+    return np.asarray(np.where(waits, rows + scalars, beside) * sliced)
 
 
 def _micro_batch_bytes(
@@ -450,7 +460,8 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     Exposed transfers of an interleaved pipeline: all of them in warm-up and cool-down, the rest of (23) in between.
 
     Only interleaved chunks have other work to hide a transfer behind; those of the plain schedule, which waits for
-    every one, are part of :func:`rank_seconds`.
+    every one, are part of :func:`rank_seconds`. What is hidden takes the time of its bytes, nobody waits for its
+    synchronisation (``hop_seconds`` of the profile).
 
     References
     ----------
@@ -462,7 +473,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
     chunk = added(held.all_layers * seconds.forward) / num_chunks
     hidden = exposed_beside_seconds(
-        hop,
+        np.maximum(hop - profile.hop_seconds, 0.0),
         chunk,
         **profile.slowdowns,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodel.layers.kernels import elementwise, matmul, norms, tensor_parallel_collectives
+from costmodel.layers.kernels import elementwise, logits_fraction, matmul, norms, tensor_parallel_collectives
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Operator
 from costmodel.spec import Model
@@ -52,7 +52,11 @@ def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     )
     return (
         norms("final_norm", shape, count=1, norm=model.final_norm),
-        replace(logits, parameters=weight + (outputs if model.head_bias else 0)),
+        replace(
+            logits,
+            flops_fraction=logits_fraction(shape, model.vocab_size),
+            parameters=weight + (outputs if model.head_bias else 0),
+        ),
         _loss(model, shape),
     )
 

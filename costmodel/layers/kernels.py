@@ -277,6 +277,20 @@ def _aligned(*sizes: int) -> float:
     return 1.0 if all(size % 8 == 0 for size in sizes) else UNALIGNED_FRACTION
 
 
+UNALIGNED_LOGITS_FRACTION = 78 / 250
+"""
+FP16 rate without Tensor Cores (NVIDIA A100 whitepaper, Table 1) over the rate that matmuls reach with them.
+
+With 50,257 columns the head's matmuls in vTrain's profiles run at 77 to 93 TFLOP/s, with 50,432 over two ranks at 250.
+"""
+
+
+def logits_fraction(shape: Shape, vocab_size: int) -> Numbers:
+    """Share of the matmul rate that a vocabulary leaves on one rank where nobody pads it; several always pad it."""
+    is_odd = not shape.pads_vocabulary and vocab_size % 8 > 0
+    return np.where(is_odd & (np.asarray(shape.tp) == 1), UNALIGNED_LOGITS_FRACTION, 1.0)[()]
+
+
 def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
     """
     The attention's output as context-parallel all-to-alls leave it by heads, kept beside the one by tokens.
@@ -372,8 +386,8 @@ def tensor_parallel_collectives(
     With sequence parallelism the forward pass gathers the input and scatters the sum of the outputs, the backward
     pass the other way round; without it the outputs are summed in the forward, the input's gradients in the backward
     pass. The kind that a strategy does not use has zero bytes. 8-bit recipes gather what their matmuls read; sums stay
-    in 16 bits. Megatron-LM gathers the input once more in the backward pass, behind the gradient's matmul: as in MoFa,
-    not counted.
+    in 16 bits. That Megatron-LM gathers the input once more in the backward pass is counted where it hides
+    (``costmodel.compute``).
 
     Parameters
     ----------

@@ -33,6 +33,8 @@ class Shape:
         Read and written per element of a weight's gradient by the matmul that computes it.
     fused_attention, fused_kernels
         Whether scores stay inside one kernel; whether norms, rotations and gated activations are one each.
+    pads_vocabulary
+        Whether one rank's vocabulary is padded to what Tensor Cores take.
     retention
         What the software keeps for the backward pass.
     loss_bytes
@@ -60,6 +62,7 @@ class Shape:
     gradient_traffic_bytes: float = 2.0
     fused_attention: bool = True
     fused_kernels: bool = True
+    pads_vocabulary: bool = True
     sends_tokens_once: bool = False
     retention: Retention = field(default_factory=Retention)
     loss_bytes: tuple[float, float] = (0.0, 0.0)

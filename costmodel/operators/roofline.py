@@ -30,6 +30,15 @@ Between two kernels of a CUDA graph: kernels of 2.9 us take 3.4 us each (Gray, "
 NVIDIA developer blog, 2019). A matmul's own waves and tail stay.
 """
 
+STREAMING_SECONDS = 15e-6
+"""
+Gap of a kernel that only moves bytes, without a matmul's waves and tail.
+
+2 us between two kernels and 2 us that the smallest take (DeepSeek-V3's trace on H800), and for one that is counted
+there are three or four (sums over rows in two kernels, copies); 5 to 15 us fit alike. Where tokens are routed there are
+more of them: a matmul's gap.
+"""
+
 BACKWARD_KERNELS = 2
 """Kernels of the backward pass per kernel of the forward pass: one for the input's gradient, one for the weight's."""
 
@@ -99,9 +108,11 @@ class Roofline:
         return busy + BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
 
     def _gap_seconds(self, operator: Operator) -> float:
-        if operator.kind in MEMORY_BOUND and is_graphed(operator, self.cuda_graphs):
+        if operator.kind not in MEMORY_BOUND:
+            return self.kernel_seconds
+        if is_graphed(operator, self.cuda_graphs):
             return min(self.kernel_seconds, GRAPHED_SECONDS)
-        return self.kernel_seconds
+        return self.kernel_seconds if operator.is_routed else min(self.kernel_seconds, STREAMING_SECONDS)
 
     def origin(self, operator: Operator) -> str:
         """The name of this roofline, the same for every operator."""

@@ -68,7 +68,7 @@ class Variant:
     positions
         Entries of a learned position embedding, if the architecture has one: the sequence length.
     tp
-        Ranks that the vocabulary is padded for.
+        Ranks that the vocabulary is padded for; 0: it stays as it is.
     """
 
     num_layers: int | None
@@ -216,7 +216,7 @@ def _padded_vocab(entry: Mapping[str, Any], key: str, tp: int) -> int:
 
 
 def _padded(vocab_size: int, tp: int) -> int:
-    multiple = VOCAB_MULTIPLE * tp
+    multiple = max(VOCAB_MULTIPLE * tp, 1)
     return -(-vocab_size // multiple) * multiple
 
 

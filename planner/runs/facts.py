@@ -166,13 +166,15 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 
 def _model(run: Run, known: References) -> Model:
+    software = software_of(run.framework, run.date)
+    pads = known.software(software.stack).settings.get("pads_vocabulary", True)
     variant = Variant(
         num_layers=_stated_count(run, r"PROXY: n_layers=(\d+)"),
         num_kv_heads=_stated_count(run, r"num_query_groups=(\d+)"),
         tied_embeddings=False if "untied embeddings" in run.notes else None,
-        has_mtp=software_of(run.framework, run.date).trains_mtp and "w/o MTP" not in run.notes,
+        has_mtp=software.trains_mtp and "w/o MTP" not in run.notes,
         positions=run.sequence_length,
-        tp=run.tp,
+        tp=run.tp if run.tp > 1 or pads else 0,
     )
     if run.kind == "proxy" and variant.num_layers is None:
         raise SpecError("notes", "a proxy must say 'PROXY: n_layers=', but its notes do not.")
@@ -234,6 +236,8 @@ def _settings(run: Run) -> dict[str, Any]:
         settings["sharding_ranks"] = ranks if ranks > 0 else None
     if run.framework.startswith("torchtitan") and NOT_COMPILED.match(run.notes):
         settings["fused_kernels"] = False
+    if run.is_sum_of_parts:
+        settings |= {"waits_for_collectives": True, "step_seconds": 0.0}
     return settings
 
 

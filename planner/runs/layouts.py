@@ -177,8 +177,13 @@ def _sharding(run: Run, software: Software) -> Sharding:
 
 
 def _recompute(run: Run, software: Software) -> Recompute:
-    """As stated, by module; else what the framework does."""
-    if not run.recompute:
+    """
+    As stated, by module; else what the framework does.
+
+    Layers that were timed alone were not recomputed, though their rows have what another file says
+    (``benchmarks/measured_runs/README.md``).
+    """
+    if not run.recompute or run.is_sum_of_parts:
         return software.recompute
     if run.recompute.startswith(MODULES):
         modules = run.recompute.removeprefix(MODULES).split("+")

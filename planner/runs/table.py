@@ -60,6 +60,9 @@ MOST_CHUNKS = "max (1 layer per chunk)"
 MOST = 10**9
 """Of whatever a row counts."""
 
+SUMS_OF_PARTS = "vtrain-single-"
+"""How ids of vTrain's runs on one node begin."""
+
 THROUGHPUT_TOLERANCE = 0.1
 """How far step time and tokens per second may disagree: the coarsest printed throughput is rounded to 4 %."""
 
@@ -118,6 +121,11 @@ class Run:
     peak_memory_gib: float | None
     memory_kind: str
     notes: str
+
+    @property
+    def is_sum_of_parts(self) -> bool:
+        """Whether its step is a sum of layers that were timed alone (``benchmarks/measured_runs/README.md``)."""
+        return self.id.startswith(SUMS_OF_PARTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

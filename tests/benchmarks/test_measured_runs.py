@@ -13,6 +13,15 @@ from planner.runs.table import Run, read
 ROUNDING_SECONDS = 2e-6
 """The times have six digits behind the point, or six digits in all."""
 
+PEAK_FLOPS, PEAK_FLOPS_WITHOUT_TENSOR_CORES, BYTES_PER_SECOND = 312e12, 78e12, 2039e9
+"""Of an A100 80 GB in FP16 (NVIDIA's data sheet and white paper)."""
+
+BEST_MATMUL_FLOPS = 271e12
+"""The best published matmul of an A100 (ml-engineering)."""
+
+LOGIT_BYTES = 52
+"""What Megatron-LM's loss reads and writes per logit (``costmodel/layers/embedding.py``)."""
+
 
 @pytest.fixture(scope="module")
 def vtrain_on_one_node() -> list[Run]:
@@ -36,3 +45,32 @@ def test_vtrain_on_one_node_is_composed(vtrain_on_one_node: list[Run]) -> None:
             assert one == pytest.approx(other, abs=ROUNDING_SECONDS)
             checked += 1
     assert checked > 50
+
+
+def test_vtrain_on_one_node_was_not_recomputed(vtrain_on_one_node: list[Run]) -> None:
+    """
+    What a layer takes longer for being twice as wide is too short for four passes, and long enough for three.
+
+    On one rank; the wide layer from two depths, the narrow one from a single depth, whose head is taken as long as
+    without Tensor Cores: the shorter the head, the shorter the difference.
+    """
+    wide = sequence_seconds(vtrain_on_one_node, num_layers=16, hidden_size=2048)
+    wide = (wide - sequence_seconds(vtrain_on_one_node, num_layers=12, hidden_size=2048)) / 4
+    tokens, vocab = 1024, 50257
+    head = 6 * tokens * vocab * 1024 / PEAK_FLOPS_WITHOUT_TENSOR_CORES + LOGIT_BYTES * tokens * vocab / BYTES_PER_SECOND
+    narrow = (sequence_seconds(vtrain_on_one_node, num_layers=24, hidden_size=1024) - head) / 24
+    flops = 24 * tokens * (2048**2 - 1024**2) + 4 * tokens**2 * (2048 - 1024)
+
+    assert 4 * flops / (wide - narrow) > PEAK_FLOPS
+    assert 3 * flops / (wide - narrow) < BEST_MATMUL_FLOPS
+
+
+def sequence_seconds(runs: list[Run], *, num_layers: int, hidden_size: int) -> float:
+    """Seconds per sequence of further micro-batches of 4 on one rank."""
+    seconds = {
+        run.global_batch_size // run.num_devices: run.step_seconds
+        for run in runs
+        if run.model == f"gpt-l{num_layers}-h{hidden_size}-a16-v50257" and (run.tp, run.pp, run.mbs) == (1, 1, 4)
+    }
+    fewer, more = min(seconds), max(seconds)
+    return (seconds[more] - seconds[fewer]) / (more - fewer)

@@ -196,6 +196,25 @@ def test_every_other_matmul_gathers_again():
     assert again == pytest.approx(matmuls + seconds.tp_forward / 2)
 
 
+def test_a_tensor_parallel_collective_has_a_kernel_s_gap():
+    """Without sequence parallelism two sums in either pass, with it two gathers and two scatters: 10 us each."""
+    for sequence_parallel, calls in ((False, 2), (True, 4)):
+        degrees = {"tp": 2, "sequence_parallel": sequence_parallel}
+        plain, late = (alone(on_the_networks(DENSE, kernel_seconds=gap), **degrees) for gap in (0.0, 1e-5))
+
+        assert late.tp_forward - plain.tp_forward == pytest.approx(calls * 1e-5)
+        assert late.tp_backward - plain.tp_backward == pytest.approx(calls * 1e-5)
+
+
+def test_a_host_that_waits_for_collectives_has_the_next_kernels_to_launch():
+    """Three of a second each behind each of two sums; one rank waits for nobody."""
+    given = on_the_networks(DENSE, host_kernel_seconds=1.0)
+    waiting = on_the_networks(DENSE, host_kernel_seconds=1.0, waits_for_collectives=True)
+
+    assert alone(waiting, tp=2).tp_forward - alone(given, tp=2).tp_forward == pytest.approx(6.0)
+    assert alone(waiting).tp_forward == 0
+
+
 @pytest.mark.parametrize(("sequence_parallel", "summed"), [(False, 1.0), (True, 0.5)])
 def test_sums_run_beside_the_weights_gradients(sequence_parallel, summed):
     """Of the backward pass's collectives the sums are hidden where there is time: all, or half with gathers."""

@@ -444,6 +444,17 @@ def test_head_is_split_by_vocabulary_and_keeps_fp32_logits():
     assert (norm.saved_bytes, head.saved_bytes, loss.saved_bytes) == (512, 512, 4 * 16 * 500)
 
 
+@pytest.mark.parametrize(("vocab_size", "pads", "tp", "share"), [
+    (50257, False, 1, 78 / 250), (50257, True, 1, 1), (50257, False, 2, 1), (50264, False, 1, 1),
+])  # fmt: skip
+def test_logits_of_a_vocabulary_that_nobody_pads_are_slow(vocab_size, pads, tp, share):
+    """Tensor Cores want multiples of 8; several ranks share a vocabulary that was padded for them."""
+    model = replace(a_model(), vocab_size=vocab_size)
+    _, head, _ = head_operators(model, a_shape(tp=tp, pads_vocabulary=pads))
+
+    assert head.flops_fraction == share
+
+
 def test_tied_head_owns_no_weight():
     """The embedding's weight counts once."""
     model = a_model(tied_embeddings=True)

@@ -12,7 +12,7 @@ import pytest
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.operators.measured import measured
-from costmodel.operators.roofline import GRAPHED_SECONDS
+from costmodel.operators.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
 from costmodel.operators.source import operator_times, slowest_of
 from costmodel.operators.work import Operator
 from costmodel.spec import MeasuredRate, Profile
@@ -171,6 +171,17 @@ def test_graphs_take_the_gaps_of_kernels_that_move_bytes(cuda_graphs, kind, is_r
     source = a_source(kernel_seconds=1e-5, cuda_graphs=cuda_graphs)
 
     assert seconds(source, operator) == pytest.approx((3 * gap, 6 * gap))
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_routed", "gap"),
+    [("elementwise", False, STREAMING_SECONDS), ("elementwise", True, 4e-5), ("matmul", False, 4e-5)],
+)
+def test_kernels_that_only_move_bytes_have_no_matmul_s_tail(kind, is_routed, gap):
+    """A gap of 40 us is a matmul's; routed tokens pass several kernels more."""
+    operator = Operator(name="norms", kind=kind, kernels=3, is_routed=is_routed)
+
+    assert seconds(a_source(kernel_seconds=4e-5), operator) == pytest.approx((3 * gap, 6 * gap))
 
 
 def test_graphs_add_nothing_where_there_are_no_gaps():

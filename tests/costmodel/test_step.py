@@ -11,7 +11,7 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from costmodel.compute import layer_seconds
+from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.estimate import estimate
 from costmodel.rank import rank_parameters
 from costmodel.spec import Model, Network
@@ -663,6 +663,19 @@ def test_schedules_in_tables_cost_what_each_alone_costs():
     assert table.device_bytes == pytest.approx([estimate(given, one).device_bytes for one in alone], rel=1e-12)
     assert (lower_bound_seconds(given, strategies) <= table.step_seconds * (1 + 1e-12)).all()
     assert (least_seconds(given, strategies) <= table.step_seconds * (1 + 1e-12)).all()
+
+
+def test_every_slice_of_the_vocabulary_launches_every_kernel():
+    """A gap of 10 us on 4 ranks: that of the head's matmul and its two gradients, once per slice."""
+
+    def heads(vocabulary: Vocabulary, gap: float) -> float:
+        given = with_profile(the_facts(DENSE), kernel_seconds=gap)
+        return float(lookup(edge_seconds, given, a_strategy(pp=4, vocabulary=vocabulary).decisions()).head)
+
+    (ends, slices) = (heads(one, 1e-5) - heads(one, 0.0) for one in (Vocabulary.ENDS, Vocabulary.VOCAB_1))
+
+    assert ends > 0
+    assert slices == pytest.approx(4 * ends)
 
 
 def test_slices_of_the_vocabulary_wait_for_their_barriers():

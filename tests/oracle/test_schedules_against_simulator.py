@@ -51,12 +51,13 @@ def random_case(schedule: Schedule, random: Random) -> dict[str, int]:
 
 @EVERY
 def test_idle_time_of_equal_ranks(schedule):
-    """1,000 random pipelines: the formula is what the order makes, for W <= F <= B <= 1.5 F."""
+    """1,000 random pipelines: the formula is what the order makes, for W <= F <= B <= 1.5 F; V-Half 2 B <= F + 2 W."""
     random = Random(int(schedule))
     for _ in range(NUM_CASES):
         weight = random.uniform(0.5, 1)
         forward = weight * random.uniform(1, 2)
-        rank = Passes(forward=forward, backward=forward * random.uniform(1, 1.5), weight=weight)
+        longest = min(1.5 * forward, forward / 2 + weight) if schedule == Schedule.V_HALF else 1.5 * forward
+        rank = Passes(forward=forward, backward=random.uniform(forward, longest), weight=weight)
         case = random_case(schedule, random)
         idle = max(played(schedule, rank, **case).spans) - case["m"] * rank.total
 

@@ -88,7 +88,7 @@ class LayerSeconds(LayerCommunication):
     again
         What of ``forward`` full recomputation repeats.
     tp_shown
-        ``tp_backward`` without what runs beside the weights' gradients.
+        ``tp_backward`` without what the weights' gradients hide, with what shows of gathering inputs once more.
     module_forward
         What of ``forward`` each module computes again, on one more axis in the order of ``MODULES``.
     overlapped

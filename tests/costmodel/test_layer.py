@@ -242,6 +242,21 @@ def test_sums_beside_the_weights_gradients_are_exposed_where_those_are_short():
     assert (hidden < seconds.weight).all()
 
 
+def test_an_input_that_is_gathered_again_shows_where_its_gradient_is_short():
+    """A slow network, sequence parallelism: the second gather of both inputs costs more than the sums gain."""
+    slow = tuple(replace(network, bandwidth=network.bandwidth / 1000) for network in NO_LATENCY)
+    plain, beside = (
+        with_device(on_the_networks(DENSE, tp_sums_beside_weights=beside), networks=slow) for beside in (False, True)
+    )
+    seconds = alone(plain, tp=2, sequence_parallel=True)
+    gathers = seconds.tp_forward / 2
+
+    shown = parts_of(beside, tp=2, sequence_parallel=True).tp - parts_of(plain, tp=2, sequence_parallel=True).tp
+
+    assert (shown < gathers).all()
+    assert (shown > gathers - 2 * seconds.weight).all()
+
+
 def test_offloading_shows_what_a_layer_cannot_hide():
     """Saved bytes at 32 GB/s down behind the forward, up behind the backward pass (34), (35)."""
     given = on_the_networks(DENSE)

@@ -50,7 +50,7 @@ LAUNCHES_BEHIND = 3
 """Before an idle device has a long kernel again: behind a collective come a residual's addition, a norm, a linear."""
 
 SUMS = ("all_reduce", "reduce_scatter")
-"""Collectives of theirs that do so in the backward pass."""
+"""Collectives of theirs that do so in the backward pass: a block has one of each, and uses one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -280,7 +280,10 @@ def edge_seconds(
 
     slices = np.where(np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED, pp, 1)
     ends = {
-        "embedding": (_in_slices(embedding_operators(model, shape), slices), embedding_communications(model, shape)),
+        "embedding": (
+            _in_slices(embedding_operators(model, shape), slices, rows=slices),
+            embedding_communications(model, shape),
+        ),
         "head": (_in_slices(head_operators(model, shape), slices), head_communications(model, shape)),
         "mtp": (mtp_edge_operators(model, shape), mtp_edge_communications(model, shape)),
     }
@@ -296,21 +299,16 @@ def edge_seconds(
     )
 
 
-def _in_slices(operators: tuple[Operator, ...], slices: Numbers) -> tuple[Operator, ...]:
+def _in_slices(operators: tuple[Operator, ...], slices: Numbers, *, rows: Numbers = 1) -> tuple[Operator, ...]:
     """
-    What all slices of a vocabulary do together: each its share of the logits, but every kernel, and every token's rows.
+    What all slices of a vocabulary do together: each its share of the logits, but every kernel.
 
-    A slice looks up all tokens, zeros for those of others, so that the ranks' sum has all rows (Megatron-LM,
-    ``VocabParallelEmbedding``; Yeung et al., arXiv:2411.05288, Table 3, recalled: input layers scale worst by far).
+    Of the embedding every slice moves all tokens' ``rows``, zeros for those of others, so that their sum has all of
+    them (Megatron-LM, ``VocabParallelEmbedding``; Yeung et al., arXiv:2411.05288, Table 3, recalled: input layers scale
+    worst by far).
     """
-    rows = {"embedding": slices}
     return tuple(
-        replace(
-            one,
-            kernels=one.kernels * slices,
-            bytes=one.bytes * rows.get(one.name, 1),
-            backward_bytes=one.backward_bytes * rows.get(one.name, 1),
-        )
+        replace(one, kernels=one.kernels * slices, bytes=one.bytes * rows, backward_bytes=one.backward_bytes * rows)
         for one in operators
     )
 
@@ -391,12 +389,13 @@ def _beside_gradients(
     blocks = ([seconds for one, seconds in timed if one.name in names] for names in COLUMN_PARALLEL)
     windows = [sum(block, start=0.0) / 2 for block in blocks if block]
     ours = [(one, call) for one, call in calls if one.group == "tp"]
-    sums = [one.backward * call for one, call in ours if one.kind in SUMS and one.backward]
+    of_kinds = ([one.backward * call for one, call in ours if one.kind == kind and one.backward] for kind in SUMS)
+    sums = [sum(of_block, start=0.0) for of_block in zip(*of_kinds, strict=True)]
     gathers = [one.forward * call for one, call in ours if one.kind == "all_gather" and one.forward]
     difference: Numbers = 0.0
-    for window, scatter, reduce, gather in zip(windows, sums[::2], sums[1::2], gathers, strict=False):
-        shown = (exposed_beside_seconds(each, window, **profile.slowdowns) for each in (scatter + reduce, gather))
-        difference = difference + sum(shown, start=0.0) - scatter - reduce
+    for window, summing, gather in zip(windows, sums, gathers, strict=False):
+        shown = (exposed_beside_seconds(each, window, **profile.slowdowns) for each in (summing, gather))
+        difference = difference + sum(shown, start=0.0) - summing
     return difference
 
 

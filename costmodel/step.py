@@ -70,7 +70,6 @@ BUCKET_PARAMETERS_PER_RANK = 1e6
 """A bucket of data-parallel communication holds the larger of the two, the second times the group's ranks (Megatron-LM,
 ``megatron/core/distributed/distributed_data_parallel.py``, default ``bucket_size``)."""
 
-
 SCALAR_BYTES = 4.0
 """Of a token's maximum, sum or logit in the loss, FP32."""
 
@@ -440,8 +439,7 @@ def slices_seconds(
     call = partial(collective_seconds, cluster, "pp", ranks=group.ranks, stride=group.stride)
     rows = 2 * call(kind="broadcast", nbytes=nbytes) + 2 * call(kind="all_reduce", nbytes=nbytes)
     scalars = 3 * call(kind="all_reduce", nbytes=SCALAR_BYTES * mbs * workload.sequence_length / cp)
-    slowdowns = cluster.device.profile.slowdowns
-    beside = slowdowns["processors_taken"] * slowdowns["slowdown_communication"] * rows
+    beside = exposed_beside_seconds(rows, np.inf, **cluster.device.profile.slowdowns | {"slowdown_compute": 1.0})
     waits = np.asarray(vocabulary) == Vocabulary.INTERLACED
     return np.asarray(np.where(waits, rows + scalars, beside) * sliced)
 

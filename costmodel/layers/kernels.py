@@ -204,7 +204,7 @@ def core_attention(
         bytes=nbytes + 2 * score_bytes,
         backward_bytes=2 * nbytes + 4 * score_bytes,
         kernels=2,
-        flops_fraction=_aligned(qk_head_dim, v_head_dim) * width / (width + HALF_WIDTH),
+        flops_fraction=_aligned(qk_head_dim, v_head_dim, otherwise=UNALIGNED_FRACTION) * width / (width + HALF_WIDTH),
         head_dim=0.0,
     )
     return (unfused, _softmax(shape, heads=heads, scores=scores))
@@ -266,7 +266,7 @@ means to multiply in it too.
 """
 
 
-def _aligned(*sizes: int) -> float:
+def _aligned(*sizes: int, otherwise: float) -> float:
     """
     Share of the matmul rate that these sizes leave: Tensor Cores want 16 bytes, 8 elements, side by side.
 
@@ -274,7 +274,7 @@ def _aligned(*sizes: int) -> float:
     ----------
     NVIDIA, Matrix Multiplication Background User's Guide, section "Tensor Core Requirements".
     """
-    return 1.0 if all(size % 8 == 0 for size in sizes) else UNALIGNED_FRACTION
+    return 1.0 if all(size % 8 == 0 for size in sizes) else otherwise
 
 
 UNALIGNED_LOGITS_FRACTION = 78 / 250
@@ -287,8 +287,9 @@ With 50,257 columns the head's matmuls in vTrain's profiles run at 77 to 93 TFLO
 
 def logits_fraction(shape: Shape, vocab_size: int) -> Numbers:
     """Share of the matmul rate that a vocabulary leaves on one rank where nobody pads it; several always pad it."""
-    is_odd = not shape.pads_vocabulary and vocab_size % 8 > 0
-    return np.where(is_odd & (np.asarray(shape.tp) == 1), UNALIGNED_LOGITS_FRACTION, 1.0)[()]
+    if shape.pads_vocabulary:
+        return 1.0
+    return np.where(np.asarray(shape.tp) == 1, _aligned(vocab_size, otherwise=UNALIGNED_LOGITS_FRACTION), 1.0)[()]
 
 
 def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:

@@ -67,8 +67,8 @@ class Variant:
         Whether its multi-token prediction was on.
     positions
         Entries of a learned position embedding, if the architecture has one: the sequence length.
-    tp
-        Ranks that the vocabulary is padded for; 0: it stays as it is.
+    vocab_multiple
+        What the vocabulary is padded to multiples of.
     """
 
     num_layers: int | None
@@ -76,7 +76,7 @@ class Variant:
     tied_embeddings: bool | None
     has_mtp: bool
     positions: int
-    tp: int
+    vocab_multiple: int
 
 
 def architecture(entries: Mapping[str, Any], key: str, variant: Variant) -> Model:
@@ -119,7 +119,7 @@ def variant_of_model(model: Model, variant: Variant) -> Model:
     return replace(
         model,
         layers=model.layers[: variant.num_layers or None],
-        vocab_size=_padded(model.vocab_size, variant.tp),
+        vocab_size=_padded(model.vocab_size, variant.vocab_multiple),
         mtp_layers=model.mtp_layers if variant.has_mtp else (),
     )
 
@@ -149,7 +149,7 @@ def _from_catalog(entry: Mapping[str, Any], key: str, variant: Variant) -> Model
     num_mtp = (entry["moe"]["mtp_layers"] or 0) if variant.has_mtp else 0
     return replace(
         model,
-        vocab_size=_padded_vocab(entry, key, variant.tp),
+        vocab_size=_padded_vocab(entry, key, variant.vocab_multiple),
         layers=model.layers[: variant.num_layers],
         mtp_layers=model.layers[-1:] * num_mtp,
     )
@@ -162,7 +162,7 @@ def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[s
     return {
         "hidden_size": entry["hidden"],
         "num_layers": variant.num_layers or entry["n_layers"],
-        "vocab_size": _padded_vocab(entry, key, variant.tp),
+        "vocab_size": _padded_vocab(entry, key, variant.vocab_multiple),
         "num_heads": entry["n_heads"],
         "head_dim": entry["head_dim"],
         "ffn_hidden_size": entry["ffn_hidden"] or FFN_FACTOR * entry["hidden"],
@@ -206,17 +206,16 @@ def _tied(entry: Mapping[str, Any], variant: Variant, by_default: bool) -> bool:
     return by_default if stated is None else bool(stated)
 
 
-def _padded_vocab(entry: Mapping[str, Any], key: str, tp: int) -> int:
+def _padded_vocab(entry: Mapping[str, Any], key: str, multiple: int) -> int:
     stated = entry.get("padded_vocab") or entry.get("vocab")
     if stated is None:
         stated = next((vocab for start, vocab in STATED_NOWHERE_VOCAB.items() if key.startswith(start)), None)
     if stated is None:
         raise Unpredictable(f"unknown architecture: the sources do not give the vocabulary of '{key}'")
-    return _padded(int(stated), tp)
+    return _padded(int(stated), multiple)
 
 
-def _padded(vocab_size: int, tp: int) -> int:
-    multiple = max(VOCAB_MULTIPLE * tp, 1)
+def _padded(vocab_size: int, multiple: int) -> int:
     return -(-vocab_size // multiple) * multiple
 
 

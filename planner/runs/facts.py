@@ -17,7 +17,7 @@ from costmodel.software import equip
 from costmodel.spec import Cluster, Device, Model, Network, Precision, Retention, Software, Workload
 from costmodel.tables import Facts
 from planner.problem import read_model
-from planner.runs.architectures import Unpredictable, Variant, architecture, variant_of_model
+from planner.runs.architectures import VOCAB_MULTIPLE, Unpredictable, Variant, architecture, variant_of_model
 from planner.runs.software import software_of
 from planner.runs.table import Run
 
@@ -174,7 +174,7 @@ def _model(run: Run, known: References) -> Model:
         tied_embeddings=False if "untied embeddings" in run.notes else None,
         has_mtp=software.trains_mtp and "w/o MTP" not in run.notes,
         positions=run.sequence_length,
-        tp=run.tp if run.tp > 1 or pads else 0,
+        vocab_multiple=VOCAB_MULTIPLE * run.tp if run.tp > 1 or pads else 1,
     )
     if run.kind == "proxy" and variant.num_layers is None:
         raise SpecError("notes", "a proxy must say 'PROXY: n_layers=', but its notes do not.")

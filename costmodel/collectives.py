@@ -42,6 +42,13 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     stride
         Devices from one rank of the group to the next.
     """
+    return _around_rings(cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+
+
+def _around_rings(
+    cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers, is_half_of_a_sum: bool = False
+) -> Numbers:
+    """The formula of :func:`all_gather`, with the latencies of gathers or of all-reduces."""
     per_byte: Numbers = 0.0
     latency: Numbers = 0.0
     device = cluster.device
@@ -51,7 +58,8 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
         if sockets is not None:
             crossing = _socket_seconds_per_byte(level, sockets, devices_per_node=device.devices_per_node)
             per_byte = np.maximum(per_byte, crossing)
-        latency = latency + (level.outer / level.inner - 1) * level.latency
+        step = level.all_reduce_latency if is_half_of_a_sum else level.latency
+        latency = latency + (level.outer / level.inner - 1) * step
     return nbytes * (ranks - 1) / ranks * per_byte + latency
 
 
@@ -81,7 +89,7 @@ def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride:
 
 def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     """Seconds until every rank has the sum: :func:`reduce_scatter`, then :func:`all_gather`."""
-    return 2 * all_gather(cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+    return 2 * _around_rings(cluster, nbytes=nbytes, ranks=ranks, stride=stride, is_half_of_a_sum=True)
 
 
 def broadcast(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -171,7 +179,7 @@ def send(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) 
     seconds: Numbers = 0.0
     for level in _levels(cluster, ranks=ranks, stride=stride):
         sends = ranks / level.inner - ranks / level.outer
-        seconds = seconds + sends * (nbytes / level.bandwidth + level.latency)
+        seconds = seconds + sends * (nbytes / (level.send_speedup * level.pair_bandwidth) + level.latency)
     return seconds / np.maximum(ranks - 1, 1)
 
 
@@ -185,7 +193,7 @@ def ring(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) 
     each = nbytes / np.maximum(steps, 1)
     slowest: Numbers = 0.0
     for level in _levels(cluster, ranks=ranks, stride=stride):
-        slowest = np.maximum(slowest, level.is_crossed * (each / level.bandwidth + level.latency))
+        slowest = np.maximum(slowest, level.is_crossed * (each / level.pair_bandwidth + level.latency))
     return steps * slowest
 
 
@@ -263,8 +271,12 @@ class _Level:
         Members of the group within one network of the level inside this one, and within this one.
     members, links
         Members within one scale-up domain, and the links that work in parallel for them.
-    bandwidth, latency
-        Of one link.
+    bandwidth, latency, all_reduce_latency
+        Of one link; of a step of an all-reduce.
+    pair_bandwidth
+        From one member to a single other one.
+    send_speedup
+        Over that where nothing is received meanwhile.
     """
 
     inner: Numbers
@@ -273,6 +285,9 @@ class _Level:
     links: Numbers
     bandwidth: Numbers
     latency: float
+    all_reduce_latency: float
+    pair_bandwidth: Numbers
+    send_speedup: float
 
     @property
     def members_per_link(self) -> Numbers:
@@ -292,16 +307,36 @@ def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_L
         is_outermost = network is networks[-1]
         outer = ranks if is_outermost else np.minimum(np.maximum(network.num_peers // np.asarray(stride), inner), ranks)
         links = members if network.parallel_links is None else np.minimum(members, network.parallel_links)
+        bandwidth = _bandwidth(cluster, network, ranks=ranks)
         yield _Level(
             inner=inner,
             outer=outer,
             members=members,
             links=links,
-            bandwidth=_bandwidth(cluster, network, ranks=ranks),
+            bandwidth=bandwidth * _joined_share(network, outer / inner),
             latency=network.latency,
+            all_reduce_latency=network.latency if network.all_reduce_latency is None else network.all_reduce_latency,
+            pair_bandwidth=bandwidth * _joined_share(network, 2),
+            send_speedup=2.0 if network.is_half_duplex else 1.0,
         )
         inner = outer
         members = outer if network is networks[0] else members
+
+
+def _joined_share(network: Network, members: Numbers) -> Numbers:
+    r"""
+    Share of a device's links that lead to the other members of a group: of a mesh of N devices (n - 1) / (N - 1).
+
+    References
+    ----------
+    All-reduces on Perlmutter, where four A100 have 4 of their 12 links to each other: 66 GB/s between two of them, 199
+    between four (GitHub Littlesnakess/GPUModeling25, 268 MB).
+    """
+    if not network.is_mesh or network.num_peers == 1:
+        return 1.0
+    others = np.maximum(np.asarray(members) - 1, 1)
+    share: Numbers = np.minimum(others / (network.num_peers - 1), 1.0)
+    return share
 
 
 def _bandwidth(cluster: Cluster, network: Network, *, ranks: Numbers) -> Numbers:

@@ -49,6 +49,15 @@ TENSOR_PARALLEL = ("tp", "etp")
 LAUNCHES_BEHIND = 3
 """Before an idle device has a long kernel again: behind a collective come a residual's addition, a norm, a linear."""
 
+RING_LAUNCHES = 20
+"""
+Of one piece of ring attention in the forward pass, in launches of eager code: copies of the halves that it attends to,
+its kernels, a send and a receive in a group, streams that wait for each other, corrections of the sums of exponentials
+and of the output (Transformer Engine, ``AttnFuncWithCPAndKVP2P``, recalled: a dozen kernels, three calls of libraries).
+The number is chosen on NVIDIA's runs (benchmarks/LEDGER.md): 8-bit layers of Llama-3 70B with 4,096 tokens per rank,
+whose kernels are the shortest beside a ring, are late on H100 and GB200, those of twice the work are not.
+"""
+
 SUMS = ("all_reduce", "reduce_scatter")
 """Collectives of theirs that do so in the backward pass: a block has one of each, and uses one of them."""
 
@@ -356,12 +365,15 @@ def _one_layer(
     }
     communications = layer_communications(layer, shape)
     profile = cluster.device.profile
-    parts |= _host(operators, communications, shape, profile)
     calls = [(one, _one_call(cluster, one, shape)) for one in communications]
+    parts |= _host(operators, calls, shape, profile)
     for name, groups in {"tp": TENSOR_PARALLEL, "cp": ("cp",), "ep": ("ep",)}.items():
         seconds = [(one, call) for one, call in calls if one.group in groups]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
+    if profile.waits_for_collectives:
+        for name in ("forward", "backward"):
+            parts[name] = parts[name] + LAUNCHES_BEHIND * profile.host_kernel_seconds
     parts["again"] = parts["forward"] - (unread(operators, forward) if profile.recompute_stops_early else 0.0)
     beside = _beside_gradients(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
     parts["tp_shown"] = parts["tp_backward"] + beside
@@ -400,26 +412,34 @@ def _beside_gradients(
 
 
 def _host(
-    operators: Iterable[Operator], communications: Iterable[Communication], shape: Shape, profile: Profile
+    operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, profile: Profile
 ) -> dict[str, Numbers]:
     """
     Launches of both passes, a collective as one kernel.
 
-    The host runs ahead of the device until its queue is full, so that what counts is the sum over a pass.
+    The host runs ahead of the device until its queue is full, so that what counts is the sum over a pass. One that
+    waits for collectives launches nothing meanwhile: they add to its time as to the device's.
     """
     if profile.cuda_graphs == "full":
         return {"host_forward": 0.0, "host_backward": 0.0}
     launched = [one for one in operators if not is_graphed(one, profile.cuda_graphs)]
-    forward = sum((one.kernels + one.more_launches for one in launched), start=np.float64(0.0))
+    kernels = sum((one.kernels + one.more_launches for one in launched), start=np.float64(0.0))
+    forward = np.asarray(profile.host_kernel_seconds * kernels)
     backward = np.asarray(BACKWARD_KERNELS * forward)
-    for one in communications:
+    for one, call in calls:
         is_called = (np.asarray(one.nbytes) > 0) & (np.asarray(_group(one, shape).ranks) > 1)
-        forward = np.asarray(forward + one.forward * is_called)
-        backward = np.asarray(backward + one.backward * is_called)
-    return {
-        "host_forward": np.asarray(profile.host_kernel_seconds * forward),
-        "host_backward": np.asarray(profile.host_kernel_seconds * backward),
-    }
+        waited = call - _gap_seconds(one, profile) if profile.waits_for_collectives else 0.0
+        launches = 1 + _ring_launches(one, shape, profile)
+        seconds = (profile.host_kernel_seconds * launches + waited) * is_called
+        forward = np.asarray(forward + one.forward * seconds)
+        backward = np.asarray(backward + one.backward * seconds)
+    return {"host_forward": forward, "host_backward": backward}
+
+
+def _ring_launches(communication: Communication, shape: Shape, profile: Profile) -> Numbers:
+    """What a ring's pieces of attention launch: twice as much backward; nothing where a graph or an all-to-all is."""
+    is_eager = profile.cuda_graphs == "none" and not shape.retention.context_output
+    return RING_LAUNCHES * np.asarray(shape.cp) * (communication.kind == "ring" and is_eager)
 
 
 def _group(communication: Communication, shape: Shape) -> Group:
@@ -427,14 +447,18 @@ def _group(communication: Communication, shape: Shape) -> Group:
 
 
 def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
-    """Seconds of a collective; a tensor-parallel one is a kernel in front of others, with a kernel's gap."""
-    group, profile = _group(communication, shape), cluster.device.profile
+    """Seconds of a collective with the gap beside it."""
+    group = _group(communication, shape)
     seconds = communication_seconds(cluster, communication, ranks=group.ranks, stride=group.stride)
-    gap = profile.kernel_seconds if communication.group in TENSOR_PARALLEL else 0.0
-    if profile.waits_for_collectives:
-        gap = gap + LAUNCHES_BEHIND * profile.host_kernel_seconds
     is_called = (np.asarray(communication.nbytes) > 0) & (np.asarray(group.ranks) > 1)
-    return np.asarray((seconds + gap) * is_called)
+    return np.asarray((seconds + _gap_seconds(communication, cluster.device.profile)) * is_called)
+
+
+def _gap_seconds(communication: Communication, profile: Profile) -> float:
+    """A tensor-parallel collective is a kernel in front of others; a host that waits for it launches around it."""
+    launches = LAUNCHES_BEHIND * profile.waits_for_collectives + profile.launches_block
+    gap = profile.kernel_seconds if communication.group in TENSOR_PARALLEL else 0.0
+    return gap + launches * profile.host_kernel_seconds
 
 
 def _weight(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbers:

@@ -276,6 +276,9 @@ class Model:
         As :attr:`Layer.norm`.
     head_bias
         Whether the head adds a bias.
+    slots_at_ends
+        As how many layers a software that deals modules to pipeline ranks evenly counts what is in front of the layers
+        and what is behind them (DeepSpeed, ``partition_method="uniform"``); None: it deals layers.
     """
 
     name: str
@@ -289,6 +292,7 @@ class Model:
     learned_positions: CountOrZero = 0
     final_norm: Literal["rms", "layer", "none"] = "rms"
     head_bias: bool = False
+    slots_at_ends: tuple[CountOrZero, CountOrZero] | None = None
 
     @property
     def num_layers(self) -> int:
@@ -337,6 +341,14 @@ class Network:
         Ranks at which ``bandwidth`` holds.
     parallel_links
         Links of this level that one group can use at once from one scale-up domain; None: one per member there.
+    all_reduce_latency
+        The same as ``latency`` in each step of an all-reduce, which switches may sum (NVLink SHARP); None: no other.
+    is_half_duplex
+        Whether what a device sends and what it receives share the bandwidth, so that sending alone has twice as much:
+        NCCL over sockets, whose bytes pass the host's memory both ways.
+    is_mesh
+        Whether each device has links of its own to every peer instead of all to a switch: a group uses those between
+        its members only.
     """
 
     name: str
@@ -346,6 +358,9 @@ class Network:
     decay: Annotated[Fraction, Field(gt=0)] = 1.0
     reference_peers: Count = 1
     parallel_links: Count | None = None
+    all_reduce_latency: NotNegative | None = None
+    is_mesh: bool = False
+    is_half_duplex: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -506,7 +521,8 @@ class Profile:
         Whether the matmul of a weight's gradient adds it to those of earlier micro-batches, in their precision
         (Megatron-LM's argument of that name); else it writes 16 bits.
     attention_kernels
-        ``native`` to the device, or ``ampere``: written before warp-group instructions, which later devices run slower.
+        ``native`` to the device; ``ampere``: written before warp-group instructions, which later devices run slower;
+        ``triton``: the same in Triton, of FlashAttention's first generation.
     attention_half_length
         Sequence length at which attention reaches half of that (s / (s + half)).
     causal_attention
@@ -527,6 +543,8 @@ class Profile:
         (Megatron-LM since 2022, ``LinearWithGradAccumulationAndAsyncCommunication``).
     waits_for_collectives
         Whether the host waits for each collective of a layer, as a profiler does that times them one by one.
+    launches_block
+        Whether the host waits for each kernel before it launches the next one (``CUDA_LAUNCH_BLOCKING=1``).
     pads_vocabulary
         Whether a vocabulary that no tensor-parallel ranks share is padded to what Tensor Cores take (Megatron-LM,
         ``make_vocab_size_divisible_by``); else its logits take longer.
@@ -621,7 +639,7 @@ class Profile:
     device_spread: Fraction = 0.0
     exposed_writes: Fraction = 0.0
     gradient_accumulation_fusion: bool = True
-    attention_kernels: Literal["native", "ampere"] = "native"
+    attention_kernels: Literal["native", "ampere", "triton"] = "native"
     attention_half_length: NotNegative = 0.0
     causal_attention: bool = True
     fused_attention: bool = True
@@ -631,6 +649,7 @@ class Profile:
     recompute_stops_early: bool = False
     tp_sums_beside_weights: bool = False
     waits_for_collectives: bool = False
+    launches_block: bool = False
     pads_vocabulary: bool = True
     memory_efficiency: Annotated[Fraction, Field(gt=0)]
     elementwise_efficiency: Annotated[Fraction, Field(gt=0)] | None = None

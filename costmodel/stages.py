@@ -63,6 +63,29 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
     return tuple(max(size, 0) for size in sizes)
 
 
+def layers_between_ends(num_layers: int, *, num_stages: int, slots_at_ends: tuple[int, int]) -> tuple[int, ...]:
+    """
+    Layers of each stage where what is in front of them and behind them counts as so many layers.
+
+    Stages too short for their end get layers as :func:`layers_per_chunk` deals them.
+
+    References
+    ----------
+    DeepSpeed, ``runtime/utils.py``, ``partition_uniform``: later stages get the remainder.
+
+    >>> layers_between_ends(44, num_stages=4, slots_at_ends=(1, 3))
+    (11, 12, 12, 9)
+    """
+    if num_stages == 1:
+        return (num_layers,)
+    front, behind = slots_at_ends
+    base, remainder = divmod(num_layers + front + behind, num_stages)
+    sizes = [base] * (num_stages - remainder) + [base + 1] * remainder
+    sizes[0] -= front
+    sizes[-1] -= behind
+    return tuple(sizes) if min(sizes) >= 0 else layers_per_chunk(num_layers, num_chunks=num_stages)
+
+
 def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float) -> tuple[int, ...]:
     """
     Layers of each stage when the last one has as many less as makes the longest stage shortest.
@@ -182,14 +205,16 @@ class _Layout:
             stages[1::2] = stages[1::2, ::-1]
         return stages.T
 
-    def layers_per_chunk(self, num_layers: int, *, mtp_layers: int, head_layers: float) -> tuple[int, ...]:
+    def layers_per_chunk(self, num_layers: int, order: _Order) -> tuple[int, ...]:
         """Layers of each virtual stage."""
+        if order.slots_at_ends is not None and self.vocabulary == Vocabulary.ENDS:
+            return layers_between_ends(num_layers, num_stages=self.pp * self.vpp, slots_at_ends=order.slots_at_ends)
         if self.vocabulary == Vocabulary.REDISTRIBUTED:
-            return redistributed_layers(num_layers, num_stages=self.pp * self.vpp, head_layers=head_layers)
+            return redistributed_layers(num_layers, num_stages=self.pp * self.vpp, head_layers=order.head_layers)
         if self.vocabulary > Vocabulary.REDISTRIBUTED:
             base, remainder = divmod(num_layers, self.pp * self.vpp)
             return (base + 1,) * remainder + (base,) * (self.pp * self.vpp - remainder)
-        return layers_per_chunk(num_layers, num_chunks=self.pp * self.vpp, mtp_layers=mtp_layers)
+        return layers_per_chunk(num_layers, num_chunks=self.pp * self.vpp, mtp_layers=int(order.mtp.sum()))
 
     def excess(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """The excess of each rank's chunks, shape (pp,); 1 in orders other than 1F1B."""
@@ -198,14 +223,11 @@ class _Layout:
         ranks = enumerate(map(tuple, sizes.tolist()))
         return np.array([excess(own, rank=rank, pp=self.pp) for rank, own in ranks])
 
-    def layers_of_each_kind(
-        self, layers_before: NDArray[np.int64], *, mtp_layers: int, head_layers: float
-    ) -> NDArray[np.int64]:
+    def layers_of_each_kind(self, order: _Order) -> NDArray[np.int64]:
         """Layers of each kind of each virtual stage, shape (pp * vpp, K)."""
-        num_layers = len(layers_before) - 1
-        sizes = self.layers_per_chunk(num_layers, mtp_layers=mtp_layers, head_layers=head_layers)
-        ends = np.minimum(np.cumsum(sizes), num_layers)
-        return np.asarray(layers_before[ends] - layers_before[np.concatenate([[0], ends[:-1]])])
+        num_layers = len(order.before) - 1
+        ends = np.minimum(np.cumsum(self.layers_per_chunk(num_layers, order)), num_layers)
+        return np.asarray(order.before[ends] - order.before[np.concatenate([[0], ends[:-1]])])
 
     def share(self, stage: int) -> NDArray[np.float64]:
         """What each rank holds of the embedding (stage 0) or the head (stage -1), shape (pp,)."""
@@ -230,11 +252,12 @@ class _Same:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Order:
-    """How many layers of each kind are in front of each layer, (num_layers + 1, K); those of MTP; the head."""
+    """How many layers of each kind are in front of each layer, (num_layers + 1, K); those of MTP; the ends."""
 
     before: NDArray[np.int64]
     mtp: NDArray[np.int64]
     head_layers: float
+    slots_at_ends: tuple[int, int] | None
 
 
 @lru_cache(maxsize=64)
@@ -244,6 +267,7 @@ def _order(model: _Same) -> _Order:
         before=_layers_before(model.model.layers, kinds),
         mtp=_layers_before(model.model.mtp_layers, kinds)[-1],
         head_layers=head_layers(model.model),
+        slots_at_ends=model.model.slots_at_ends,
     )
 
 
@@ -267,9 +291,7 @@ def _ranks(
     """Selected ranks of one pipeline, rows of (rank, first, last, largest chunk, excess, layers per kind)."""
     order = _order(model)
     mtp_layers = order.mtp
-    per_chunk = layout.layers_of_each_kind(
-        order.before, mtp_layers=int(mtp_layers.sum()), head_layers=order.head_layers
-    )
+    per_chunk = layout.layers_of_each_kind(order)
     per_rank = per_chunk[layout.chunks].sum(axis=1) / (2 if layout.schedule in BIDIRECTIONAL else 1)
     first, last = layout.share(0), layout.share(-1)
     per_rank = per_rank + np.outer(last, mtp_layers)
@@ -320,7 +342,7 @@ def virtual_stage_layers(
     """Layers of each kind of each virtual stage of one strategy in model order, MTP on the last: (pp * vpp, K)."""
     order = _order(_Same(model))
     layout = _Layout(pp=pp, vpp=vpp, schedule=schedule, vocabulary=vocabulary)
-    layers = layout.layers_of_each_kind(order.before, mtp_layers=int(order.mtp.sum()), head_layers=order.head_layers)
+    layers = layout.layers_of_each_kind(order)
     layers[-1] += order.mtp
     return layers.astype(np.float64)
 

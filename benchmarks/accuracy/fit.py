@@ -82,7 +82,7 @@ def fitted(
         Into how many parts the groups are divided; processes that share the work.
     """
     chosen = constants(software=software)
-    neutral: dict[str, dict[str, float]] = {software_of(case.run.framework, case.run.date).stack: {} for case in timed}
+    neutral: dict[str, dict[str, float]] = {software_of(case.run).stack: {} for case in timed}
     predictor = Predictor(
         cases=timed,
         constants=chosen,
@@ -143,7 +143,7 @@ def _held_out(timed: Sequence[Case], modes: dict[str, Fitted]) -> list[HeldOut]:
 def rows_of_each(timed: Sequence[Case], known: References) -> Counter[str]:
     """Rows by device of the catalog, and by software stack."""
     devices = Counter(device_name(case.run.gpu, known) for case in timed)
-    return devices + Counter(software_of(case.run.framework, case.run.date).stack for case in timed)
+    return devices + Counter(software_of(case.run).stack for case in timed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

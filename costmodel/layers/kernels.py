@@ -358,12 +358,13 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     count
         How many norms.
     norm
-        ``rms``, ``layer`` or ``none``, as in :class:`costmodel.spec.Layer`; decides the parameters only.
+        ``rms``, ``layer`` or ``none``, as in :class:`costmodel.spec.Layer`; layer norms are one kernel everywhere.
     """
     weights = {"rms": 1, "layer": 2, "none": 0}[norm]
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
     kept = elements * (1 + EAGER_NORM_BYTES / shape.activation_bytes if shape.retention.eager else 1)
-    forward_passes, backward_passes = (2, 3) if shape.fused_kernels else EAGER_NORM_PASSES
+    is_one_kernel = shape.fused_kernels or norm == "layer"
+    forward_passes, backward_passes = (2, 3) if is_one_kernel else EAGER_NORM_PASSES
     return elementwise(
         name,
         shape,

@@ -14,6 +14,12 @@ from costmodel.spec import Device, Dtype
 MMA_FRACTION = 0.63
 """Of a Hopper's Tensor Core peak that ``mma`` instructions reach (Luo et al., arXiv:2402.13499, Table 7)."""
 
+TRITON_FRACTION = 1 / 1.3
+"""
+Of the second FlashAttention that its first generation in Triton reaches (Dao, FlashAttention-2, arXiv:2307.08691,
+section 4.1: "1.3-2.5x faster"; long causal sequences and wide heads are at the lower end).
+"""
+
 USUAL_HEAD = 128
 """Width of a head for which attention efficiencies are quoted."""
 
@@ -68,6 +74,8 @@ class Roofline:
         Width of a head whose matmuls take as long as the exponentials of its scores.
     kernel_seconds
         Gap that every kernel adds.
+    launch_seconds
+        What every kernel adds besides where the host launches it only when the last one has ended.
     cuda_graphs
         What CUDA graphs launch, as in :class:`costmodel.spec.Profile`: kernels that only move bytes lose the gap there.
     exposed_writes
@@ -85,6 +93,7 @@ class Roofline:
     attention_half_length: float = 0.0
     exponential_width: float = 0.0
     kernel_seconds: float = 0.0
+    launch_seconds: float = 0.0
     cuda_graphs: str = "none"
     exposed_writes: float = 0.0
     compute_scaling: float = 1.0
@@ -108,6 +117,9 @@ class Roofline:
         return busy + BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
 
     def _gap_seconds(self, operator: Operator) -> float:
+        return self._device_gap_seconds(operator) + self.launch_seconds
+
+    def _device_gap_seconds(self, operator: Operator) -> float:
         if operator.kind not in MEMORY_BOUND:
             return self.kernel_seconds
         if is_graphed(operator, self.cuda_graphs):
@@ -197,7 +209,7 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
             "grouped_matmul": rate * profile.grouped_matmul_efficiency * _grouped_fraction(device, compute_dtype),
             "matmul:head": clock * _matmul_rate(device, dtype_16bit),
             "batched_matmul": clock * _matmul_rate(device, dtype_16bit),
-            "attention": peak_16bit * profile.attention_efficiency * _attention_instructions(device),
+            "attention": peak_16bit * profile.attention_efficiency * _attention_fraction(device),
             "scan": peak_16bit * profile.attention_efficiency,
         },
         bytes_per_second=device.memory_bandwidth * profile.memory_efficiency,
@@ -209,6 +221,7 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         attention_half_length=profile.attention_half_length,
         exponential_width=EXPONENTIAL_WIDTHS.get(device.architecture, 0.0) * _attention_instructions(device),
         kernel_seconds=profile.kernel_seconds,
+        launch_seconds=profile.host_kernel_seconds if profile.launches_block else 0.0,
         cuda_graphs=profile.cuda_graphs,
         exposed_writes=profile.exposed_writes,
         compute_scaling=profile.compute_scaling,
@@ -223,7 +236,13 @@ def _grouped_fraction(device: Device, compute_dtype: Dtype) -> float:
 def _attention_instructions(device: Device) -> float:
     """Share of the rate that older attention kernels reach: ``mma`` instead of warp-group instructions since Hopper."""
     is_late = device.architecture in ("hopper", "blackwell")
-    return MMA_FRACTION if is_late and device.profile.attention_kernels == "ampere" else 1.0
+    return MMA_FRACTION if is_late and device.profile.attention_kernels != "native" else 1.0
+
+
+def _attention_fraction(device: Device) -> float:
+    """Share of the rate of a device's own attention kernels that those of the software reach."""
+    generation = TRITON_FRACTION if device.profile.attention_kernels == "triton" else 1.0
+    return generation * _attention_instructions(device)
 
 
 def _casts(compute_dtype: Dtype) -> frozenset[str]:

@@ -133,7 +133,7 @@ def _setting(case: Case, known: References) -> dict[str, str]:
     """What decides on which constants a row can depend, as :meth:`Constant.touches` asks for it."""
     return {
         "device": device_name(case.run.gpu, known),
-        "stack": software_of(case.run.framework, case.run.date).stack,
+        "stack": software_of(case.run).stack,
         "dtype": case.facts.workload.precision.compute,
     }
 

@@ -17,8 +17,11 @@ NOISE = 0.02
 """Relative error of a step time that no constants remove: the same configuration in other containers differs by 2 % in
 the median (NVIDIA's repeated H100 rows in benchmarks/measured_runs)."""
 
-HUBER = 0.08
-"""Error from which on a row pulls no stronger: a formula is missing there, which no constant should make up for."""
+REACH = 0.20
+"""
+Error s of the robust loss r^2 / (1 + (r / s)^2) (Geman and McClure, 1987): rows pull the strongest at 0.58 s and less
+and less beyond, where a formula is missing, which no constant should make up for, or the row is of something else.
+"""
 
 MOST_ROUNDS = 40
 LONGEST_STEP = 0.5
@@ -132,8 +135,7 @@ def fit(
 
 def cost(logs: Array, residuals: Array, weights: Array, priors: Priors, noise: float = NOISE) -> float:
     """What :func:`fit` minimises."""
-    size = np.abs(residuals)
-    misfit = np.where(size <= HUBER, size**2, 2 * HUBER * size - HUBER**2)
+    misfit = residuals**2 / (1 + (residuals / REACH) ** 2)
     return float((weights**2 * misfit).sum() / noise**2 + (((logs - priors.mean) / priors.sigma) ** 2).sum())
 
 
@@ -145,7 +147,7 @@ def covariance(jacobian: Array, weights: Array, priors: Priors, noise: float = N
 
 def _step(logs: Array, residuals: Array, jacobian: Array, weights: Array, priors: Priors, noise: float) -> Array:
     """The Gauss-Newton step, constants at a bound that it would leave held fixed."""
-    robust = weights / noise * np.sqrt(np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)))
+    robust = weights / noise / (1 + (residuals / REACH) ** 2)
     left = np.vstack([jacobian * robust[:, None], np.diag(1 / priors.sigma)])
     right = np.concatenate([-residuals * robust, (priors.mean - logs) / priors.sigma])
     free = np.ones(len(logs), dtype=bool)

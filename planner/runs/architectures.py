@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,6 +45,12 @@ UNTIED_ROTARY_GPT = ("gpt-neox-",)
 """Starts of the keys of GPTs with rotations and a head of their own (GPT-NeoX-20B, arXiv 2204.06745, section 2.1)."""
 PARALLEL_BLOCKS = ("gpt-neox",)
 """Architectures whose blocks run in parallel (GPT-NeoX-20B, arXiv 2204.06745, section 2.1)."""
+
+
+LLAMAS = ("gm25-ll",)
+"""Starts of the keys whose entry has the feed-forward of its source's own predictor: Llama's, gated by SiLU
+(GPT-NeoX, ``configs/llama``), 8/3 hidden sizes wide."""
+LLAMA_MULTIPLE = 256
 
 
 class Unpredictable(PlanningError):
@@ -111,7 +118,7 @@ def architecture(entries: Mapping[str, Any], key: str, variant: Variant) -> Mode
     ):
         return _from_catalog(entry, key, variant)
     model = model_from_description(_description(entry, key, variant), f"models.{key}", key, "measured runs")
-    return _with_windows(model, entry)
+    return replace(_with_windows(model, entry), slots_at_ends=_slots_at_ends(entry))
 
 
 def variant_of_model(model: Model, variant: Variant) -> Model:
@@ -156,7 +163,7 @@ def _from_catalog(entry: Mapping[str, Any], key: str, variant: Variant) -> Model
 
 
 def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[str, Any]:
-    activation = str(entry.get("activation") or "")
+    activation = "swiglu" if key.startswith(LLAMAS) else str(entry.get("activation") or "")
     gated = activation.startswith(GATED)
     is_gpt = not gated and activation not in ROTARY_MLPS
     return {
@@ -165,7 +172,7 @@ def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[s
         "vocab_size": _padded_vocab(entry, key, variant.vocab_multiple),
         "num_heads": entry["n_heads"],
         "head_dim": entry["head_dim"],
-        "ffn_hidden_size": entry["ffn_hidden"] or FFN_FACTOR * entry["hidden"],
+        "ffn_hidden_size": entry["ffn_hidden"] or _usual_width(entry["hidden"], gated=gated),
         "gated": gated,
         "squared_relu": activation == "squared_relu",
         "mlp_bias": is_gpt,
@@ -180,6 +187,17 @@ def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[s
         **_experts(entry, key, variant),
         **_single_blocks(entry),
     }
+
+
+def _usual_width(hidden: int, *, gated: bool) -> int:
+    """
+    Width of a feed-forward that an entry leaves open: GPT-2's, or what three instead of two matrices make of it.
+
+    >>> _usual_width(4096, gated=False), _usual_width(4096, gated=True)
+    (16384, 11008)
+    """
+    width = FFN_FACTOR * hidden
+    return _padded(2 * width // 3, LLAMA_MULTIPLE) if gated else width
 
 
 def _single_blocks(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,6 +258,24 @@ def _experts(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[str, 
         "moe_layer_interval": 2 if "[0,1]" in str(moe.get("moe_layer_freq")) else 1,
         "mtp_layers": (moe["mtp_layers"] or 0) if variant.has_mtp else 0,
     }
+
+
+STAGE_LAYERS = re.compile(r"stage layers (\d+)/(\d+)/(\d+)")
+"""Layers of the first, of a middle and of the last of four stages, where a source says so."""
+
+
+def _slots_at_ends(entry: Mapping[str, Any]) -> tuple[int, int] | None:
+    """
+    As how many layers its source's software counts the ends of the model.
+
+    >>> _slots_at_ends({"where": "stage layers 11/12/9 => 44"})
+    (1, 3)
+    """
+    stated = STAGE_LAYERS.search(str(entry.get("where")))
+    if stated is None:
+        return None
+    first, middle, last = (int(number) for number in stated.groups())
+    return middle - first, middle - last
 
 
 def _with_windows(model: Model, entry: Mapping[str, Any]) -> Model:

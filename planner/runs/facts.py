@@ -166,7 +166,7 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 
 def _model(run: Run, known: References) -> Model:
-    software = software_of(run.framework, run.date)
+    software = software_of(run)
     pads = known.software(software.stack).settings.get("pads_vocabulary", True)
     variant = Variant(
         num_layers=_stated_count(run, r"PROXY: n_layers=(\d+)"),
@@ -203,7 +203,7 @@ OFFLOADED_LAYERS = re.compile(r"activations:(\d+)layers")
 
 def _retention(run: Run, model: Model) -> Retention:
     """What the row's software keeps, with the layers that it offloads."""
-    retention = software_of(run.framework, run.date).retention
+    retention = software_of(run).retention
     if offloaded := OFFLOADED_LAYERS.search(run.offload):
         retention = replace(retention, offloaded_fraction=min(int(offloaded.group(1)) / model.num_layers, 1.0))
     return retention
@@ -214,7 +214,7 @@ def _retention(run: Run, model: Model) -> Retention:
 
 def _cluster(run: Run, known: References, retention: Retention) -> Cluster:
     internode = _stated_internode_bandwidth(run)
-    stack, settings = software_of(run.framework, run.date).stack, _settings(run)
+    stack, settings = software_of(run).stack, _settings(run, known)
     key = (run.gpu, run.devices_per_node, run.scale_up_size, internode, stack, retention, *settings.items())
     if key not in known.made:
         placed = _placed(_device(_system(run, known), known), run, known, internode)
@@ -223,7 +223,7 @@ def _cluster(run: Run, known: References, retention: Retention) -> Cluster:
     return Cluster(device=known.made[key], num_devices=run.num_devices)
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: Run, known: References) -> dict[str, Any]:
     """Fields of the profile that the row itself decides, where it says."""
     settings: dict[str, Any] = {}
     for scope, words in CUDA_GRAPHS.items():
@@ -236,6 +236,8 @@ def _settings(run: Run) -> dict[str, Any]:
         settings["sharding_ranks"] = ranks if ranks > 0 else None
     if run.framework.startswith("torchtitan") and NOT_COMPILED.match(run.notes):
         settings["fused_kernels"] = False
+    if FLASH_ATTENTION.search(str(known.models.get(run.model, {}).get("where", ""))):
+        settings["fused_attention"] = True
     if run.is_sum_of_parts:
         settings |= {"waits_for_collectives": True, "step_seconds": 0.0}
     return settings
@@ -293,11 +295,7 @@ def _like(relative: Device, gpu: str, system: Mapping[str, Any], known: Referenc
         memory_bytes=relative.memory_bytes * system["hbm_gb"] / theirs["hbm_gb"],
         memory_bandwidth=GIGA * system["hbm_gbps"],
         devices_per_node=system["gpus_per_node"],
-        networks=_scaled_networks(
-            relative.networks,
-            inner=system["nvlink_gbps_per_gpu_per_direction"] / theirs["nvlink_gbps_per_gpu_per_direction"],
-            outer=system["internode_gbps_per_gpu"] / theirs["internode_gbps_per_gpu"],
-        ),
+        networks=_networks_like(relative.networks, system, theirs),
         profile=replace(
             relative.profile,
             matmul_efficiency={
@@ -306,6 +304,22 @@ def _like(relative: Device, gpu: str, system: Mapping[str, Any], known: Referenc
             runtime_bytes=relative.profile.runtime_bytes * system["hbm_gb"] / theirs["hbm_gb"],
         ),
     )
+
+
+def _networks_like(
+    networks: tuple[Network, ...], system: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> tuple[Network, ...]:
+    """A relative's networks with the nominal bandwidths of another system, or with those measured there."""
+    node, *others = _scaled_networks(
+        networks,
+        inner=system["nvlink_gbps_per_gpu_per_direction"] / theirs["nvlink_gbps_per_gpu_per_direction"],
+        outer=system["internode_gbps_per_gpu"] / theirs["internode_gbps_per_gpu"],
+    )
+    between: dict[str, Any] = {"is_half_duplex": system.get("internode_half_duplex", False)}
+    if system.get("internode_is_measured"):
+        between["bandwidth"] = GIGA * system["internode_gbps_per_gpu"]
+    is_mesh = system.get("nvlink_mesh", node.is_mesh)
+    return (replace(node, is_mesh=is_mesh), *(replace(other, **between) for other in others))
 
 
 PEAK_NAMES: dict[Any, str] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "mxfp8", "nvfp4": "fp4"}
@@ -332,7 +346,7 @@ def _placed(device: Device, run: Run, known: References, internode: float | None
 
 def _stated_links(run: Run) -> float:
     """Share of an A100's NVLinks that lead to one other GPU, where they do not meet in a switch."""
-    stated = DIRECT_LINKS.search(software_of(run.framework, run.date).network)
+    stated = DIRECT_LINKS.search(software_of(run).network)
     return float(stated.group(1)) / NVLINKS if stated else 1.0
 
 
@@ -346,6 +360,9 @@ def _nominal_internode_bandwidth(device: Device, known: References) -> float:
     system = known.systems.get(_plain(device.name), {})
     return GIGA * float(system["internode_gbps_per_gpu"]) if system else device.networks[-1].bandwidth
 
+
+FLASH_ATTENTION = re.compile("flash attention")
+"""What the source of an architecture says where its configuration chooses it (GPT-NeoX, ``attention_config``)."""
 
 NOT_COMPILED = re.compile(r"bf16; ")
 """How the notes of torchtitan's rows begin where they do not say ``bf16+compile``."""
@@ -370,7 +387,7 @@ INTERNODE = (
 
 def _stated_internode_bandwidth(run: Run) -> float | None:
     """Nominal bytes per second of one device to other nodes, where the row's notes say."""
-    for text in (run.notes, software_of(run.framework, run.date).network):
+    for text in (run.notes, software_of(run).network):
         for pattern, per in INTERNODE:
             if stated := pattern.search(text):
                 gigabits = math.prod(float(number) for number in stated.groups())
@@ -393,7 +410,7 @@ def _plain(name: str) -> str:
 
 
 def _precision(run: Run, known: References) -> Precision:
-    software = software_of(run.framework, run.date)
+    software = software_of(run)
     dtype = run.dtype or software.dtype
     if dtype not in PRECISIONS:
         raise SpecError("dtype", f"'{dtype}' is no known recipe.", did_you_mean(dtype, PRECISIONS))

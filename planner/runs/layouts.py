@@ -84,7 +84,7 @@ def strategy_of(run: Run, facts: Facts) -> Strategy:
     Unpredictable
         If the row did something else than a training step.
     """
-    software = software_of(run.framework, run.date)
+    software = software_of(run)
     dp = run.num_devices // (run.tp * run.cp * run.pp)
     schedule = SCHEDULES.get(_noted(run, SCHEDULE), Schedule.ONE_F_ONE_B)
     vpp = 2 if schedule in V_SHAPED else _chunks(run, facts.model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -17,6 +17,7 @@ from planner.calibration.intervals import Interval, step_interval
 from planner.runs.architectures import Unpredictable, architecture_of
 from planner.runs.facts import References, facts_of
 from planner.runs.layouts import not_modelled, require_a_step, strategy_of, variant_of
+from planner.runs.software import software_of
 from planner.runs.table import NotRun, Run
 
 GIB = 2**30
@@ -140,8 +141,7 @@ def left_unsaid(one: Case) -> NotRun | None:
     """
     if one.run.recompute or one.run.offload or one.run.kind == "oom":
         return None
-    peak = float(cost(one.facts, one.strategy.decisions()).device_bytes)
-    memory = one.facts.cluster.device.memory_bytes
+    peak, memory = _peak_bytes(one.facts, strategy_of(one.run, one.facts)), one.facts.cluster.device.memory_bytes
     if peak <= IMPOSSIBLE_MEMORY * memory:
         return None
     reason = (
@@ -149,6 +149,25 @@ def left_unsaid(one: Case) -> NotRun | None:
         "was recomputed or offloaded ('none', if nothing)."
     )
     return _not_predicted(one.run, reason, is_refused=True)
+
+
+def _peak_bytes(facts: Facts, strategy: Strategy) -> float:
+    return float(cost(facts, strategy.decisions()).device_bytes)
+
+
+def _as_it_fits(run: Run, facts: Facts, strategy: Strategy) -> Strategy:
+    """
+    The strategy of a row, with what its framework recomputes where it is silent and cannot have run without.
+
+    That is inferred, not said: nothing is fitted to it (:func:`left_unsaid`).
+    """
+    needed = software_of(run).recompute_of_need
+    is_silent = not (run.recompute or run.offload or run.kind == "oom")
+    if needed is None or not is_silent or facts.model.has_experts:
+        return strategy
+    if _peak_bytes(facts, strategy) <= IMPOSSIBLE_MEMORY * facts.cluster.device.memory_bytes:
+        return strategy
+    return replace(strategy, recompute=needed)
 
 
 def _predicted(run: Run, known: References) -> Prediction | NotRun:
@@ -193,7 +212,7 @@ def case(run: Run, known: References) -> Case:
     require_a_step(run)
     facts = facts_of(run, known)
     _require_plausible(run, facts)
-    return Case(run=run, facts=facts, strategy=strategy_of(run, facts))
+    return Case(run=run, facts=facts, strategy=_as_it_fits(run, facts, strategy_of(run, facts)))
 
 
 def predict(one: Case) -> Prediction:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from costmodel.spec import Retention
 from costmodel.strategy import Recompute, Sharding
+from planner.runs.table import Run
 
 CUBLAS_WORKSPACE_BYTES = 32 * 2.0**20
 """Of one cuBLAS handle since Hopper (PyTorch ``CUDABlas.cpp``; Transformer Engine ``get_cublas_workspace_size``)."""
@@ -20,6 +21,8 @@ class Software:
     ----------
     starts
         How the names of the framework begin in the column ``framework``.
+    noted
+        What the notes of its rows say besides; empty: anything.
     why
         Where the defaults come from.
     until
@@ -32,6 +35,9 @@ class Software:
         Which communication runs behind computation, in the words of the column ``overlaps``.
     recompute
         What is computed again.
+    recompute_of_need
+        What it recomputes of a model without experts where a row is silent and nothing recomputed would not fit; None:
+        not known.
     stack
         Its kernels: an entry of the catalog's software.
     ring_overlaps
@@ -54,11 +60,13 @@ class Software:
 
     starts: tuple[str, ...]
     why: str
+    noted: str = ""
     until: str = ""
     sequence_parallel: bool = False
     sharding: Sharding = Sharding.NONE
     overlaps: tuple[str, ...] = ()
     recompute: Recompute = Recompute.NONE
+    recompute_of_need: Recompute | None = None
     stack: str = "nemo"
     ring_overlaps: bool = True
     dtype: str = "bf16"
@@ -152,6 +160,18 @@ TORCHTITAN = Software(
     retention=EAGER_LOSS_RETENTION,
 )
 
+VOCABULARY_PARALLELISM = Software(
+    stack="zero-bubble",
+    starts=("Megatron-LM fork (sail-sg)",),
+    why=(
+        "as before, with FlashAttention; its memory grows by 16 bytes per parameter of the vocabulary: FP16, whose "
+        "gradients Megatron-LM accumulates in 16 bits"
+    ),
+    dtype="fp16",
+    gradient_bytes=2.0,
+    retention=UNFUSED,
+)
+
 SOFTWARE: tuple[Software, ...] = (
     replace(NEMO, stack="nemo-2024", until="2024-10"),
     replace(NEMO, stack="nemo-2025", until="2025-08"),
@@ -163,8 +183,10 @@ SOFTWARE: tuple[Software, ...] = (
         starts=("NeMo AutoModel",),
         why=(
             f"{TORCHTITAN.why}; no multi-token prediction: the TFLOP/s printed for Nemotron 3 Super are those of its "
-            "88 layers alone"
+            "88 layers alone; activation_checkpointing wraps attention, feed-forward and norms of every layer or of "
+            "none (components/distributed/parallelizer.py; models with experts have a parallelizer of their own)"
         ),
+        recompute_of_need=Recompute.FULL,
         trains_mtp=False,
     ),
     replace(
@@ -239,17 +261,17 @@ SOFTWARE: tuple[Software, ...] = (
         ),
         retention=UNFUSED,
     ),
-    Software(
-        stack="zero-bubble",
-        starts=("Megatron-LM fork (sail-sg)",),
+    replace(
+        VOCABULARY_PARALLELISM,
+        stack="v-half",
+        noted="schedule V-Half",
         why=(
-            "as before, with FlashAttention; its memory grows by 16 bytes per parameter of the vocabulary: FP16, whose "
-            "gradients Megatron-LM accumulates in 16 bits"
+            f"{VOCABULARY_PARALLELISM.why}. Its V-Half is another code (recalled: Qi et al.'s fork, arXiv 2405.15362, "
+            "where chunks form a V), which the constants of other A100 software predict "
+            "(benchmarks/measured_runs/README.md)"
         ),
-        dtype="fp16",
-        gradient_bytes=2.0,
-        retention=UNFUSED,
     ),
+    VOCABULARY_PARALLELISM,
     Software(
         stack="megatron-lm-0.14",
         starts=("Megatron-LM 0.14",),
@@ -267,6 +289,16 @@ SOFTWARE: tuple[Software, ...] = (
         retention=Retention(logit_bytes=EAGER_LOSS, eager=True, follows_the_backward_pass=True),
     ),
     Software(
+        stack="bigscience-2021",
+        starts=("Megatron-LM",),
+        until="2022",
+        why=(
+            "Megatron-LM's defaults before its matmuls summed gradients beside others (core/tensor_parallel/layers.py, "
+            "early 2022)"
+        ),
+        retention=replace(UNFUSED, logit_bytes=OLD_MEGATRON_LOSS),
+    ),
+    Software(
         stack="megatron-lm-2022",
         starts=("Megatron-LM",),
         why="Megatron-LM's defaults before FlashAttention (Korthikanti et al., arXiv 2205.05198)",
@@ -278,7 +310,7 @@ SOFTWARE: tuple[Software, ...] = (
 UNKNOWN = Software(starts=(), why="a framework without an entry: Megatron-Core's defaults without overlaps")
 
 
-def software_of(framework: str, date: str) -> Software:
-    """The defaults of the framework of a row at its date."""
-    named = (software for software in SOFTWARE if framework.startswith(software.starts))
-    return next((software for software in named if not software.until or "" < date < software.until), UNKNOWN)
+def software_of(run: Run) -> Software:
+    """The defaults of a row's framework at its date, by its notes where two codes share a name."""
+    named = (one for one in SOFTWARE if run.framework.startswith(one.starts) and one.noted in run.notes)
+    return next((software for software in named if not software.until or "" < run.date < software.until), UNKNOWN)

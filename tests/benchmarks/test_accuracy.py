@@ -12,11 +12,12 @@ import pytest
 from benchmarks.accuracy.__main__ import FOLDER, main
 from benchmarks.accuracy.metrics import errors, ranking_summary, rankings, regret, spearman
 from benchmarks.accuracy.report import ROW_COLUMNS, family
+from costmodel import catalog
 from costmodel.spec import Attention, LinearAttention, Mamba
 from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
 from planner.runs.facts import facts_of, references
 from planner.runs.layouts import strategy_of
-from planner.runs.predictions import Prediction, predictions
+from planner.runs.predictions import Prediction, case, left_unsaid, predictions
 from planner.runs.software import SOFTWARE, software_of
 from planner.runs.table import COLUMNS, NotRun, Run, read
 
@@ -220,6 +221,22 @@ def test_schedules_and_heads_of_the_notes(tmp_path):
     assert not {one for one in v_half.missing if "schedule" in one or "vocabulary" in one}
 
 
+def test_v_half_is_of_a_code_without_constants(tmp_path):
+    """Its rows have the framework's name, but another stack; the other schedules keep theirs."""
+    fork = "Megatron-LM fork (sail-sg)"
+
+    v_half, plain, zb_1p = (
+        software_of(a_run(tmp_path, framework=fork, date=date, notes=f"x; schedule {one}, method vocab1"))
+        for one, date in (("V-Half", "2024-11"), ("1F1B", "2024-11"), ("ZB-1p", "2023-11"))
+    )
+
+    assert (v_half.stack, plain.stack) == ("v-half", "zero-bubble")
+    assert not catalog.software(v_half.stack).factors
+    assert catalog.software(v_half.stack).settings == catalog.software(plain.stack).settings
+    assert v_half.retention == plain.retention
+    assert zb_1p.stack == "megatron-lm-2023"
+
+
 def test_chunks_of_a_printed_pipeline_layout(tmp_path):
     """16 stages on 8 ranks."""
     cells = {"model": "deepseek-v3", "gpu": "gb200", "nvlink_domain": "72", "tp": "1", "pp": "8", "ep": "8"}
@@ -233,7 +250,7 @@ def test_every_framework_of_the_data_has_its_defaults():
     """A row of an unknown framework would silently get another's."""
     usable = [row for row in read(FOLDER / "runs.csv") if isinstance(row, Run)]
 
-    assert {run.framework for run in usable if software_of(run.framework, run.date) not in SOFTWARE} == set()
+    assert {run.framework for run in usable if software_of(run) not in SOFTWARE} == set()
 
 
 # --- memory ------------------------------------------------------------------------------------------------
@@ -361,12 +378,26 @@ def test_the_software_decides_what_is_exchanged(tmp_path):
 
 
 def test_nodes_of_another_size_are_another_system(tmp_path):
-    """Perlmutter's nodes of four A100, by its own collectives: 1.2 GB/s per GPU instead of 25."""
+    """Perlmutter's nodes of four A100, by its own collectives: 1.2 GB/s per GPU, whatever others achieve of theirs."""
     plain = facts_of(a_run(tmp_path, gpu="a100-80g-sxm"), known()).cluster
     nodes = facts_of(a_run(tmp_path, gpu="a100-80g-sxm", gpus_per_node="4", nvlink_domain="4"), known()).cluster
 
     assert nodes.device.devices_per_node == 4
-    assert nodes.device.networks[1].bandwidth == pytest.approx(plain.device.networks[1].bandwidth * 1.2 / 25)
+    assert nodes.device.networks[1].bandwidth == pytest.approx(1.2e9)
+    assert nodes.device.networks[0].is_mesh
+    assert not plain.device.networks[0].is_mesh
+
+
+def test_what_a_silent_row_must_have_recomputed(tmp_path):
+    """Llama 3 70B does not fit into 64 H100 with FSDP alone: AutoModel recomputed its layers; no row says so."""
+    layout = {"gpu": "h100-80g-sxm", "n_gpus": "64", "model": "llama3-70b", "seq_len": "8192", "gbs": "128", "mbs": "1"}
+    row = layout | {"tp": "1", "cp": "2", "pp": "1", "optimizer": "zero3", "recompute": "", "step_time_s": "18.9"}
+    silent = case(a_run(tmp_path, framework="NeMo AutoModel (PyTorch FSDP2)", **row), known())
+    other = case(a_run(tmp_path, framework="torchtitan", **row), known())
+
+    assert (silent.strategy.recompute, other.strategy.recompute) == (Recompute.FULL, Recompute.NONE)
+    assert left_unsaid(silent) is not None
+    assert left_unsaid(other) is not None
 
 
 # --- figures -----------------------------------------------------------------------------------------------

@@ -74,3 +74,18 @@ def sequence_seconds(runs: list[Run], *, num_layers: int, hidden_size: int) -> f
     }
     fewer, more = min(seconds), max(seconds)
     return (seconds[more] - seconds[fewer]) / (more - fewer)
+
+
+def test_v_half_gains_from_longer_sequences_and_1f1b_does_not() -> None:
+    """
+    Layers of one width on as many ranks: what attention takes is not the same code's.
+
+    1F1B has an overhead per micro-batch too, so that its sequences would have to gain as well.
+    """
+    seconds = {run.id: run.step_seconds for run in read(FOLDER / "runs.csv") if isinstance(run, Run)}
+
+    def longer(job: str) -> float:
+        return (seconds[f"vp-{job}-n16-s4096-vocab1-v32k"] or 0) / (seconds[f"vp-{job}-n16-s2048-vocab1-v32k"] or 1)
+
+    assert longer("V-Half-7b") < 1.95
+    assert longer("1F1B-10b") > 2.05

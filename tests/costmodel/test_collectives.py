@@ -168,6 +168,40 @@ def test_a_ring_over_nodes_waits_for_its_slowest_hop():
     assert ring(a_cluster(), nbytes=0.3 * GB, ranks=4, stride=4) == pytest.approx(3 * 2.01e-3)
 
 
+def with_network(index, **changes) -> Cluster:
+    """The small cluster with one of its networks changed."""
+    networks = list(a_cluster().device.networks)
+    networks[index] = replace(networks[index], **changes)
+    return replace(a_cluster(), device=replace(a_cluster().device, networks=tuple(networks)))
+
+
+@pytest.mark.parametrize(("ranks", "links"), [(2, 1), (4, 3), (8, 7)])
+def test_a_group_of_a_mesh_uses_the_links_between_its_members(ranks, links):
+    """Of 400 GB/s a seventh leads to each of seven others."""
+    seconds = all_gather(with_network(0, is_mesh=True), nbytes=GB, ranks=ranks, stride=1)
+    assert seconds == pytest.approx((ranks - 1) / ranks / (400 * links / 7) + (ranks - 1) * 1e-6)
+
+
+def test_a_send_in_a_mesh_uses_the_links_between_two():
+    """1 GB at a seventh of 400 GB/s."""
+    assert send(with_network(0, is_mesh=True), nbytes=GB, ranks=4, stride=1) == pytest.approx(7 / 400 + 1e-6)
+
+
+def test_sums_in_a_switch_have_a_latency_of_their_own():
+    """Seven steps there and back of 3 us instead of 1; gathers as before."""
+    given, summing = a_cluster(), with_network(0, all_reduce_latency=3e-6)
+    case = {"nbytes": GB, "ranks": 8, "stride": 1}
+    assert all_reduce(summing, **case) - all_reduce(given, **case) == pytest.approx(2 * 7 * 2e-6)
+    assert all_gather(summing, **case) == all_gather(given, **case)
+
+
+def test_sends_alone_have_a_half_duplex_network_to_themselves():
+    """1 GB at twice 50 GB/s; collectives, which receive meanwhile, as before."""
+    cluster = with_network(1, is_half_duplex=True)
+    assert send(cluster, nbytes=GB, ranks=2, stride=8) == pytest.approx(0.01 + 10e-6)
+    assert all_gather(cluster, nbytes=GB, ranks=2, stride=8) == pytest.approx(0.01 + 10e-6)
+
+
 def test_ring_sends_one_part_per_step():
     """3 steps that carry 1.2 GB together: 3 ms at 400 GB/s, and 3 us."""
     assert ring(a_cluster(), nbytes=1.2 * GB, ranks=4, stride=1) == pytest.approx(3.003e-3)

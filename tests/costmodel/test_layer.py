@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.compute import LayerSeconds, layer_seconds
+from costmodel.compute import RING_LAUNCHES, LayerSeconds, layer_seconds
 from costmodel.layer import LayerParts, layer_parts
 from costmodel.layers import layer_operators
 from costmodel.operators.source import operator_times
@@ -207,12 +207,37 @@ def test_a_tensor_parallel_collective_has_a_kernel_s_gap():
 
 
 def test_a_host_that_waits_for_collectives_has_the_next_kernels_to_launch():
-    """Three of a second each behind each of two sums; one rank waits for nobody."""
+    """Three of a second each behind each of two sums, one rank has none; and three in front of either pass."""
     given = on_the_networks(DENSE, host_kernel_seconds=1.0)
     waiting = on_the_networks(DENSE, host_kernel_seconds=1.0, waits_for_collectives=True)
 
+    assert alone(waiting).forward - alone(given).forward == pytest.approx(3.0)
+    assert alone(waiting).backward - alone(given).backward == pytest.approx(3.0)
     assert alone(waiting, tp=2).tp_forward - alone(given, tp=2).tp_forward == pytest.approx(6.0)
     assert alone(waiting).tp_forward == 0
+
+
+def test_a_host_that_waits_for_collectives_launches_nothing_meanwhile():
+    """Its time in a pass is that of the launches and of the collectives; one that runs ahead only launches them."""
+    given = alone(on_the_networks(DENSE, host_kernel_seconds=1.0), tp=2)
+    waiting = alone(on_the_networks(DENSE, host_kernel_seconds=1.0, waits_for_collectives=True), tp=2)
+
+    assert (given.tp_forward > 0).all()
+    assert waiting.host_forward - given.host_forward == pytest.approx(given.tp_forward)
+    assert waiting.host_backward - given.host_backward == pytest.approx(given.tp_backward)
+
+
+def test_pieces_of_ring_attention_are_launched_one_by_one():
+    """Four pieces, twice as much backward, more than an all-to-all; a graph leaves the ring's own send."""
+    given = on_the_networks(DENSE, host_kernel_seconds=1.0)
+    retention = replace(given.cluster.device.profile.retention, context_output=True)
+    all_to_all = on_the_networks(DENSE, host_kernel_seconds=1.0, retention=retention)
+    graphed = on_the_networks(DENSE, host_kernel_seconds=1.0, cuda_graphs="static")
+    ring, exchange = alone(given, cp=4), alone(all_to_all, cp=4)
+
+    assert ring.host_forward - exchange.host_forward == pytest.approx(4 * RING_LAUNCHES)
+    assert ring.host_backward - exchange.host_backward == pytest.approx(2 * 4 * RING_LAUNCHES)
+    assert alone(graphed, cp=4).host_forward == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("sequence_parallel", "summed"), [(False, 1.0), (True, 0.5)])

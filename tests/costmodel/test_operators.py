@@ -443,3 +443,21 @@ def test_the_theoretical_roofline_knows_no_slowest():
     one, many = (a_source("roofline", num_devices=n, device_spread=0.01) for n in (1, 64))
 
     assert seconds(many, an_operator()) == seconds(one, an_operator())
+
+
+def test_a_host_that_waits_launches_every_kernel_late():
+    """7 us in front of each kernel, whether it computes or moves bytes; twice as many backward."""
+    plain = a_source(host_kernel_seconds=7e-6, kernel_seconds=2e-5)
+    blocking = a_source(host_kernel_seconds=7e-6, kernel_seconds=2e-5, launches_block=True)
+
+    for kind in ("matmul", "elementwise"):
+        forward, backward = np.subtract(seconds(blocking, an_operator(kind)), seconds(plain, an_operator(kind)))
+        assert (forward, backward) == pytest.approx((7e-6, 14e-6))
+
+
+def test_attention_in_triton_is_slower_than_the_second_flash_attention():
+    """By 1.3 in either pass."""
+    ampere, triton = (a_source(attention_kernels=kernels) for kernels in ("ampere", "triton"))
+    attention = an_operator("attention", length=4096)
+
+    assert np.divide(seconds(triton, attention), seconds(ampere, attention)) == pytest.approx([1.3, 1.3])

@@ -351,7 +351,7 @@ def test_the_command_line_offers_every_format():
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_jobs_are_planned(path, capsys):
-    """Proven within the time limit; the best closed form is what was searched, the first pipeline plays within 1 %."""
+    """Proven within the time limit; the best closed form is what was searched, the first pipeline plays within 2 %."""
     assert cli.main(["plan", str(path), "--format", "json"]) == 0
 
     whole = load_strictly(capsys.readouterr().out)
@@ -360,7 +360,7 @@ def test_example_jobs_are_planned(path, capsys):
     proven = min(whole["plans"], key=lambda plan: plan["closed_form_step_time_seconds"])
     assert proven["closed_form_step_time_seconds"] == pytest.approx(whole["lower_bound_seconds"], abs=2e-6)
     assert best["step_time_seconds"] <= proven["step_time_seconds"]
-    assert best["step_time_seconds"] == pytest.approx(best["closed_form_step_time_seconds"], rel=0.01)
+    assert best["step_time_seconds"] == pytest.approx(best["closed_form_step_time_seconds"], rel=0.02)
     assert whole["plans"][0]["headroom_bytes"] >= whole["job"]["memory_headroom_bytes"]
 
 

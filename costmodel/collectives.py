@@ -42,13 +42,11 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     stride
         Devices from one rank of the group to the next.
     """
-    return _around_rings(cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+    return _around_rings(cluster, "latency", nbytes=nbytes, ranks=ranks, stride=stride)
 
 
-def _around_rings(
-    cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers, is_half_of_a_sum: bool = False
-) -> Numbers:
-    """The formula of :func:`all_gather`, with the latencies of gathers or of all-reduces."""
+def _around_rings(cluster: Cluster, step: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    """The formula of :func:`all_gather`, with one of the latencies of a :class:`_Level` in each step."""
     per_byte: Numbers = 0.0
     latency: Numbers = 0.0
     device = cluster.device
@@ -58,8 +56,7 @@ def _around_rings(
         if sockets is not None:
             crossing = _socket_seconds_per_byte(level, sockets, devices_per_node=device.devices_per_node)
             per_byte = np.maximum(per_byte, crossing)
-        step = level.all_reduce_latency if is_half_of_a_sum else level.latency
-        latency = latency + (level.outer / level.inner - 1) * step
+        latency = latency + (level.outer / level.inner - 1) * getattr(level, step)
     return nbytes * (ranks - 1) / ranks * per_byte + latency
 
 
@@ -84,12 +81,12 @@ def _socket_seconds_per_byte(level: _Level, bandwidth: float, *, devices_per_nod
 
 def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     """Seconds until every rank has one shard of the sum: :func:`all_gather` backwards, the same traffic."""
-    return all_gather(cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+    return _around_rings(cluster, "scatter_latency", nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
-    """Seconds until every rank has the sum: :func:`reduce_scatter`, then :func:`all_gather`."""
-    return 2 * _around_rings(cluster, nbytes=nbytes, ranks=ranks, stride=stride, is_half_of_a_sum=True)
+    """Seconds until every rank has the sum: what :func:`reduce_scatter`, then :func:`all_gather` send."""
+    return 2 * _around_rings(cluster, "sum_latency", nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def broadcast(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -271,8 +268,10 @@ class _Level:
         Members of the group within one network of the level inside this one, and within this one.
     members, links
         Members within one scale-up domain, and the links that work in parallel for them.
-    bandwidth, latency, all_reduce_latency
-        Of one link; of a step of an all-reduce.
+    bandwidth, latency
+        Of one link.
+    scatter_latency, sum_latency
+        Of one step of a reduce-scatter, of an all-reduce.
     pair_bandwidth
         From one member to a single other one.
     send_speedup
@@ -285,7 +284,8 @@ class _Level:
     links: Numbers
     bandwidth: Numbers
     latency: float
-    all_reduce_latency: float
+    scatter_latency: float
+    sum_latency: float
     pair_bandwidth: Numbers
     send_speedup: float
 
@@ -315,12 +315,17 @@ def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_L
             links=links,
             bandwidth=bandwidth * _joined_share(network, outer / inner),
             latency=network.latency,
-            all_reduce_latency=network.latency if network.all_reduce_latency is None else network.all_reduce_latency,
+            scatter_latency=_own(network.reduce_scatter_latency, network.latency),
+            sum_latency=_own(network.all_reduce_latency, network.latency),
             pair_bandwidth=bandwidth * _joined_share(network, 2),
             send_speedup=2.0 if network.is_half_duplex else 1.0,
         )
         inner = outer
         members = outer if network is networks[0] else members
+
+
+def _own(latency: float | None, usual: float) -> float:
+    return usual if latency is None else latency
 
 
 def _joined_share(network: Network, members: Numbers) -> Numbers:

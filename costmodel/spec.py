@@ -334,15 +334,16 @@ class Network:
     bandwidth
         Bytes per second that a device can send, one direction, measured between ``reference_peers`` devices.
     latency
-        Seconds before the first byte of a message arrives.
+        Seconds before the first byte of a message arrives, in each step of a gather.
     decay
         Factor on the bandwidth for each doubling of the ranks beyond ``reference_peers``: MoFa's gamma, equation (3).
     reference_peers
         Ranks at which ``bandwidth`` holds.
     parallel_links
         Links of this level that one group can use at once from one scale-up domain; None: one per member there.
-    all_reduce_latency
-        The same as ``latency`` in each step of an all-reduce, which switches may sum (NVLink SHARP); None: no other.
+    reduce_scatter_latency, all_reduce_latency
+        The same in each step of a reduce-scatter, and of an all-reduce, which switches may sum (NVLink SHARP); None: as
+        ``latency``.
     is_half_duplex
         Whether what a device sends and what it receives share the bandwidth, so that sending alone has twice as much:
         NCCL over sockets, whose bytes pass the host's memory both ways.
@@ -358,6 +359,7 @@ class Network:
     decay: Annotated[Fraction, Field(gt=0)] = 1.0
     reference_peers: Count = 1
     parallel_links: Count | None = None
+    reduce_scatter_latency: NotNegative | None = None
     all_reduce_latency: NotNegative | None = None
     is_mesh: bool = False
     is_half_duplex: bool = False

@@ -188,10 +188,11 @@ def test_a_send_in_a_mesh_uses_the_links_between_two():
 
 
 def test_sums_in_a_switch_have_a_latency_of_their_own():
-    """Seven steps there and back of 3 us instead of 1; gathers as before."""
-    given, summing = a_cluster(), with_network(0, all_reduce_latency=3e-6)
+    """Seven steps there and back of 3 us instead of 1, seven of 2 us in a scatter; gathers as before."""
+    given, summing = a_cluster(), with_network(0, all_reduce_latency=3e-6, reduce_scatter_latency=2e-6)
     case = {"nbytes": GB, "ranks": 8, "stride": 1}
     assert all_reduce(summing, **case) - all_reduce(given, **case) == pytest.approx(2 * 7 * 2e-6)
+    assert reduce_scatter(summing, **case) - reduce_scatter(given, **case) == pytest.approx(7 * 1e-6)
     assert all_gather(summing, **case) == all_gather(given, **case)
 
 

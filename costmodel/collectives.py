@@ -42,11 +42,13 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     stride
         Devices from one rank of the group to the next.
     """
-    return _around_rings(cluster, "latency", nbytes=nbytes, ranks=ranks, stride=stride)
+    return _around_rings(cluster, lambda level: level.latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
-def _around_rings(cluster: Cluster, step: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
-    """The formula of :func:`all_gather`, with one of the latencies of a :class:`_Level` in each step."""
+def _around_rings(
+    cluster: Cluster, latency_of: Callable[[_Level], float], *, nbytes: Numbers, ranks: Numbers, stride: Numbers
+) -> Numbers:
+    """The formula of :func:`all_gather`, with a latency of its own in each step on a level of networks."""
     per_byte: Numbers = 0.0
     latency: Numbers = 0.0
     device = cluster.device
@@ -56,7 +58,7 @@ def _around_rings(cluster: Cluster, step: str, *, nbytes: Numbers, ranks: Number
         if sockets is not None:
             crossing = _socket_seconds_per_byte(level, sockets, devices_per_node=device.devices_per_node)
             per_byte = np.maximum(per_byte, crossing)
-        latency = latency + (level.outer / level.inner - 1) * getattr(level, step)
+        latency = latency + (level.outer / level.inner - 1) * latency_of(level)
     return nbytes * (ranks - 1) / ranks * per_byte + latency
 
 
@@ -81,12 +83,12 @@ def _socket_seconds_per_byte(level: _Level, bandwidth: float, *, devices_per_nod
 
 def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     """Seconds until every rank has one shard of the sum: :func:`all_gather` backwards, the same traffic."""
-    return _around_rings(cluster, "scatter_latency", nbytes=nbytes, ranks=ranks, stride=stride)
+    return _around_rings(cluster, lambda level: level.scatter_latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     """Seconds until every rank has the sum: what :func:`reduce_scatter`, then :func:`all_gather` send."""
-    return 2 * _around_rings(cluster, "sum_latency", nbytes=nbytes, ranks=ranks, stride=stride)
+    return 2 * _around_rings(cluster, lambda level: level.sum_latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def broadcast(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:

@@ -427,10 +427,9 @@ def _host(
     forward = np.asarray(profile.host_kernel_seconds * kernels)
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one, call in calls:
-        is_called = (np.asarray(one.nbytes) > 0) & (np.asarray(_group(one, shape).ranks) > 1)
         waited = call - _gap_seconds(one, profile) if profile.waits_for_collectives else 0.0
         launches = 1 + _ring_launches(one, shape, profile)
-        seconds = (profile.host_kernel_seconds * launches + waited) * is_called
+        seconds = (profile.host_kernel_seconds * launches + waited) * _is_called(one, shape)
         forward = np.asarray(forward + one.forward * seconds)
         backward = np.asarray(backward + one.backward * seconds)
     return {"host_forward": forward, "host_backward": backward}
@@ -446,12 +445,17 @@ def _group(communication: Communication, shape: Shape) -> Group:
     return layer_group(communication.group, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
 
 
+def _is_called(communication: Communication, shape: Shape) -> NDArray[np.bool_]:
+    """Whether there is anything to send, and anybody to send it to."""
+    return (np.asarray(communication.nbytes) > 0) & (np.asarray(_group(communication, shape).ranks) > 1)
+
+
 def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
     """Seconds of a collective with the gap beside it."""
     group = _group(communication, shape)
     seconds = communication_seconds(cluster, communication, ranks=group.ranks, stride=group.stride)
-    is_called = (np.asarray(communication.nbytes) > 0) & (np.asarray(group.ranks) > 1)
-    return np.asarray((seconds + _gap_seconds(communication, cluster.device.profile)) * is_called)
+    gap = _gap_seconds(communication, cluster.device.profile)
+    return np.asarray((seconds + gap) * _is_called(communication, shape))
 
 
 def _gap_seconds(communication: Communication, profile: Profile) -> float:

@@ -344,12 +344,12 @@ class Network:
     reduce_scatter_latency, all_reduce_latency
         The same in each step of a reduce-scatter, and of an all-reduce, which switches may sum (NVLink SHARP); None: as
         ``latency``.
-    is_half_duplex
-        Whether what a device sends and what it receives share the bandwidth, so that sending alone has twice as much:
-        NCCL over sockets, whose bytes pass the host's memory both ways.
     is_mesh
         Whether each device has links of its own to every peer instead of all to a switch: a group uses those between
         its members only.
+    is_half_duplex
+        Whether what a device sends and what it receives share the bandwidth, so that sending alone has twice as much:
+        NCCL over sockets, whose bytes pass the host's memory both ways.
     """
 
     name: str

@@ -46,11 +46,12 @@ UNTIED_ROTARY_GPT = ("gpt-neox-",)
 PARALLEL_BLOCKS = ("gpt-neox",)
 """Architectures whose blocks run in parallel (GPT-NeoX-20B, arXiv 2204.06745, section 2.1)."""
 
-
 LLAMAS = ("gm25-ll",)
 """Starts of the keys whose entry has the feed-forward of its source's own predictor: Llama's, gated by SiLU
 (GPT-NeoX, ``configs/llama``), 8/3 hidden sizes wide."""
+
 LLAMA_MULTIPLE = 256
+"""What their width is rounded up to (Llama's ``multiple_of``)."""
 
 
 class Unpredictable(PlanningError):

@@ -139,11 +139,10 @@ def left_unsaid(one: Case) -> NotRun | None:
 
     The step time is that of what really ran, which its row does not say.
     """
-    if one.run.recompute or one.run.offload or one.run.kind == "oom":
+    peak = _impossible_bytes(one.run, one.facts, strategy_of(one.run, one.facts))
+    if peak is None:
         return None
-    peak, memory = _peak_bytes(one.facts, strategy_of(one.run, one.facts)), one.facts.cluster.device.memory_bytes
-    if peak <= IMPOSSIBLE_MEMORY * memory:
-        return None
+    memory = one.facts.cluster.device.memory_bytes
     reason = (
         f"recompute is empty, and without any the layout takes {peak / GIB:.0f} of {memory / GIB:.0f} GiB: say what "
         "was recomputed or offloaded ('none', if nothing)."
@@ -151,8 +150,12 @@ def left_unsaid(one: Case) -> NotRun | None:
     return _not_predicted(one.run, reason, is_refused=True)
 
 
-def _peak_bytes(facts: Facts, strategy: Strategy) -> float:
-    return float(cost(facts, strategy.decisions()).device_bytes)
+def _impossible_bytes(run: Run, facts: Facts, strategy: Strategy) -> float | None:
+    """The peak of a row that names neither recomputation nor offload, where it cannot have run so."""
+    if run.recompute or run.offload or run.kind == "oom":
+        return None
+    peak = float(cost(facts, strategy.decisions()).device_bytes)
+    return peak if peak > IMPOSSIBLE_MEMORY * facts.cluster.device.memory_bytes else None
 
 
 def _as_it_fits(run: Run, facts: Facts, strategy: Strategy) -> Strategy:
@@ -162,10 +165,7 @@ def _as_it_fits(run: Run, facts: Facts, strategy: Strategy) -> Strategy:
     That is inferred, not said: nothing is fitted to it (:func:`left_unsaid`).
     """
     needed = software_of(run).recompute_of_need
-    is_silent = not (run.recompute or run.offload or run.kind == "oom")
-    if needed is None or not is_silent or facts.model.has_experts:
-        return strategy
-    if _peak_bytes(facts, strategy) <= IMPOSSIBLE_MEMORY * facts.cluster.device.memory_bytes:
+    if needed is None or facts.model.has_experts or _impossible_bytes(run, facts, strategy) is None:
         return strategy
     return replace(strategy, recompute=needed)
 

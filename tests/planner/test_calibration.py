@@ -53,13 +53,15 @@ def priors(*, mean: float = 0.0, sigma: float = NOISE, lower: float = -1.0, uppe
 
 
 def test_a_row_and_a_prior_as_certain_meet_halfway():
-    """Minimum of ((x - 0.06) / 0.02)^2 + (x / 0.02)^2: 0.03; its width is 0.02 / sqrt(2)."""
+    """Minimum of the loss of x - 0.06 and of x^2, both over 0.02^2: just below 0.03; its width is 0.02 / sqrt(2)."""
     matrix, measured, weights = np.array([[1.0]]), np.array([0.06]), np.ones(1)
 
     fitted = fit(*linear(matrix), measured, weights=weights, priors=priors(), noise=NOISE)
     width = np.sqrt(covariance(fitted.jacobian, weights, priors(), NOISE))
 
-    assert fitted.logs == pytest.approx([0.03], abs=1e-3)  # the loss is all but quadratic there
+    pull = (0.06 - fitted.logs) / (1 + ((0.06 - fitted.logs) / REACH) ** 2) ** 2
+    assert fitted.logs == pytest.approx([0.03], abs=1e-3)
+    assert fitted.logs == pytest.approx(pull, abs=1e-5)
     assert width[0, 0] == pytest.approx(0.02 / np.sqrt(2))
 
 

@@ -207,7 +207,7 @@ def estimate(facts: Facts, strategy: Strategy) -> Estimate:
 
 def _closed_form_seconds(facts: Facts, strategy: Strategy, held: Stages) -> float:
     if strategy.layout:
-        return layout_cost(facts, strategy).step_seconds
+        return float(layout_cost(facts, strategy).step_seconds)
     return float(step_seconds(facts, strategy.decisions(), held))
 
 

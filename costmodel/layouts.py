@@ -24,6 +24,8 @@ from costmodel.schedules import Passes
 from costmodel.spec import Model
 from costmodel.stages import Stages, excess, layers_between, layers_of_each_kind
 from costmodel.step import (
+    Cost,
+    cost,
     dp_seconds,
     ep_edge_seconds,
     fill_seconds,
@@ -100,27 +102,6 @@ class RankCosts:
     ending_seconds: Array
     device_bytes: Array
     host_bytes: Array
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayoutCost:
-    """
-    What a strategy with a layout costs, as :class:`costmodel.step.Cost`.
-
-    Parameters
-    ----------
-    step_seconds
-        One optimizer step by the closed form.
-    bubble_seconds
-        Its part in which the slowest rank waits.
-    device_bytes, host_bytes
-        Peak memory of the fullest rank.
-    """
-
-    step_seconds: float
-    bubble_seconds: float
-    device_bytes: float
-    host_bytes: float
 
 
 # --- contents ----------------------------------------------------------------------------------------------
@@ -290,18 +271,23 @@ def joined_seconds(seconds: Array, ending_seconds: Array, *, vpp: int, num_micro
     return float(busy + bubble_seconds(slowest, seconds.sum(), vpp=vpp) + ending_seconds.max())
 
 
-def layout_cost(facts: Facts, strategy: Strategy) -> LayoutCost:
-    """A strategy with a layout, by the closed form of 1F1B."""
+def layout_cost(facts: Facts, strategy: Strategy) -> Cost:
+    """A strategy with a layout, by the closed form of 1F1B; scalars."""
     m = int(microbatches(facts, strategy.decisions()))
     ranks = rank_costs(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
     joined = joined_seconds(ranks.seconds, ranks.ending_seconds, vpp=strategy.vpp, num_microbatches=m)
     bubble = bubble_seconds(ranks.seconds.max(), ranks.seconds.sum(), vpp=strategy.vpp)
-    return LayoutCost(
-        bubble_seconds=float(bubble + fill_seconds(facts, strategy.decisions())),
-        step_seconds=joined + float(constant_seconds(facts, strategy.decisions())),
-        device_bytes=float(ranks.device_bytes.max()),
-        host_bytes=float(ranks.host_bytes.max()),
+    return Cost(
+        bubble_seconds=np.asarray(bubble + fill_seconds(facts, strategy.decisions())),
+        step_seconds=joined + constant_seconds(facts, strategy.decisions()),
+        device_bytes=np.asarray(ranks.device_bytes.max()),
+        host_bytes=np.asarray(ranks.host_bytes.max()),
     )
+
+
+def strategy_cost(facts: Facts, strategy: Strategy) -> Cost:
+    """One strategy, with a layout or without, by the closed form of its schedule; scalars."""
+    return layout_cost(facts, strategy) if strategy.layout else cost(facts, strategy.decisions())
 
 
 def rank_decisions(strategy: Strategy) -> dict[str, Any]:

@@ -276,9 +276,6 @@ class Model:
         As :attr:`Layer.norm`.
     head_bias
         Whether the head adds a bias.
-    slots_at_ends
-        As how many layers a software that deals modules to pipeline ranks evenly counts what is in front of the layers
-        and what is behind them (DeepSpeed, ``partition_method="uniform"``); None: it deals layers.
     """
 
     name: str
@@ -292,7 +289,6 @@ class Model:
     learned_positions: CountOrZero = 0
     final_norm: Literal["rms", "layer", "none"] = "rms"
     head_bias: bool = False
-    slots_at_ends: tuple[CountOrZero, CountOrZero] | None = None
 
     @property
     def num_layers(self) -> int:

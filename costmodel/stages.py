@@ -63,29 +63,6 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
     return tuple(max(size, 0) for size in sizes)
 
 
-def layers_between_ends(num_layers: int, *, num_stages: int, slots_at_ends: tuple[int, int]) -> tuple[int, ...]:
-    """
-    Layers of each stage where what is in front of them and behind them counts as so many layers.
-
-    Stages too short for their end get layers as :func:`layers_per_chunk` deals them.
-
-    References
-    ----------
-    DeepSpeed, ``runtime/utils.py``, ``partition_uniform``: later stages get the remainder.
-
-    >>> layers_between_ends(44, num_stages=4, slots_at_ends=(1, 3))
-    (11, 12, 12, 9)
-    """
-    if num_stages == 1:
-        return (num_layers,)
-    front, behind = slots_at_ends
-    base, remainder = divmod(num_layers + front + behind, num_stages)
-    sizes = [base] * (num_stages - remainder) + [base + 1] * remainder
-    sizes[0] -= front
-    sizes[-1] -= behind
-    return tuple(sizes) if min(sizes) >= 0 else layers_per_chunk(num_layers, num_chunks=num_stages)
-
-
 def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float) -> tuple[int, ...]:
     """
     Layers of each stage when the last one has as many less as makes the longest stage shortest.
@@ -207,8 +184,6 @@ class _Layout:
 
     def layers_per_chunk(self, num_layers: int, order: _Order) -> tuple[int, ...]:
         """Layers of each virtual stage."""
-        if order.slots_at_ends is not None and self.vocabulary == Vocabulary.ENDS:
-            return layers_between_ends(num_layers, num_stages=self.pp * self.vpp, slots_at_ends=order.slots_at_ends)
         if self.vocabulary == Vocabulary.REDISTRIBUTED:
             return redistributed_layers(num_layers, num_stages=self.pp * self.vpp, head_layers=order.head_layers)
         if self.vocabulary > Vocabulary.REDISTRIBUTED:
@@ -257,7 +232,6 @@ class _Order:
     before: NDArray[np.int64]
     mtp: NDArray[np.int64]
     head_layers: float
-    slots_at_ends: tuple[int, int] | None
 
 
 @lru_cache(maxsize=64)
@@ -267,7 +241,6 @@ def _order(model: _Same) -> _Order:
         before=_layers_before(model.model.layers, kinds),
         mtp=_layers_before(model.model.mtp_layers, kinds)[-1],
         head_layers=head_layers(model.model),
-        slots_at_ends=model.model.slots_at_ends,
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from constraints.memory import fits_in_device_memory
 from costmodel.errors import PlanningError
-from costmodel.step import cost
+from costmodel.layouts import strategy_cost
 from planner.calibration.cases import Predictor
 from planner.calibration.constants import Constant
 from planner.runs.facts import References
@@ -181,6 +181,6 @@ def _possible(run: Run, known: References) -> Case | None:
         one = case(run, known)
     except PlanningError:
         return None
-    nbytes = float(cost(one.facts, one.strategy.decisions()).device_bytes)
+    nbytes = float(strategy_cost(one.facts, one.strategy).device_bytes)
     fits = fits_in_device_memory(one.facts.cluster, device_bytes=nbytes, memory_headroom_bytes=0.0)
     return one if bool(fits) else None

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.layouts import layout_cost
 from costmodel.rank import different_ranks
 from costmodel.step import step_seconds
 from costmodel.tables import Facts
@@ -145,6 +146,8 @@ def seconds_of(case: Case, known: References) -> float:
 
 def seconds(facts: Facts, case: Case) -> float:
     """Predicted step time of a row's strategy for given facts."""
+    if case.strategy.layout:
+        return float(layout_cost(facts, case.strategy).step_seconds)
     decisions = case.strategy.decisions()
     return float(step_seconds(facts, decisions, different_ranks(facts, decisions)))
 

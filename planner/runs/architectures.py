@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,9 +45,12 @@ UNTIED_ROTARY_GPT = ("gpt-neox-",)
 PARALLEL_BLOCKS = ("gpt-neox",)
 """Architectures whose blocks run in parallel (GPT-NeoX-20B, arXiv 2204.06745, section 2.1)."""
 
-LLAMAS = ("gm25-ll",)
-"""Starts of the keys whose entry has the feed-forward of its source's own predictor: Llama's, gated by SiLU
-(GPT-NeoX, ``configs/llama``), 8/3 hidden sizes wide."""
+ASSUMED = "in the predictor"
+"""
+How the activation of an entry ends that has what its source's predictor assumes, not what ran.
+
+Llamas under GPT-NeoX: gated by SiLU (``configs/llama``), 8/3 hidden sizes wide (arXiv 2509.22832, its repository).
+"""
 
 LLAMA_MULTIPLE = 256
 """What their width is rounded up to (Llama's ``multiple_of``)."""
@@ -119,7 +121,7 @@ def architecture(entries: Mapping[str, Any], key: str, variant: Variant) -> Mode
     ):
         return _from_catalog(entry, key, variant)
     model = model_from_description(_description(entry, key, variant), f"models.{key}", key, "measured runs")
-    return replace(_with_windows(model, entry), slots_at_ends=_slots_at_ends(entry))
+    return _with_windows(model, entry)
 
 
 def variant_of_model(model: Model, variant: Variant) -> Model:
@@ -164,7 +166,8 @@ def _from_catalog(entry: Mapping[str, Any], key: str, variant: Variant) -> Model
 
 
 def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[str, Any]:
-    activation = "swiglu" if key.startswith(LLAMAS) else str(entry.get("activation") or "")
+    activation = str(entry.get("activation") or "")
+    activation = "swiglu" if activation.endswith(ASSUMED) else activation
     gated = activation.startswith(GATED)
     is_gpt = not gated and activation not in ROTARY_MLPS
     return {
@@ -259,24 +262,6 @@ def _experts(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[str, 
         "moe_layer_interval": 2 if "[0,1]" in str(moe.get("moe_layer_freq")) else 1,
         "mtp_layers": (moe["mtp_layers"] or 0) if variant.has_mtp else 0,
     }
-
-
-STAGE_LAYERS = re.compile(r"stage layers (\d+)/(\d+)/(\d+)")
-"""Layers of the first, of a middle and of the last of four stages, where a source says so."""
-
-
-def _slots_at_ends(entry: Mapping[str, Any]) -> tuple[int, int] | None:
-    """
-    As how many layers its source's software counts the ends of the model.
-
-    >>> _slots_at_ends({"where": "stage layers 11/12/9 => 44"})
-    (1, 3)
-    """
-    stated = STAGE_LAYERS.search(str(entry.get("where")))
-    if stated is None:
-        return None
-    first, middle, last = (int(number) for number in stated.groups())
-    return middle - first, middle - last
 
 
 def _with_windows(model: Model, entry: Mapping[str, Any]) -> Model:

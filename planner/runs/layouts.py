@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from constraints.divisibility import heads_split_over_tp, sequence_splits_over_cp
 from constraints.experts import expert_degrees_need_experts, expert_groups_tile_a_stage, experts_split_over_ep
@@ -13,9 +14,11 @@ from costmodel.errors import SpecError
 from costmodel.spec import Model
 from costmodel.strategy import V_SHAPED, Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
 from costmodel.tables import Facts, tabulate
+from planner.given import stage_layout
 from planner.runs.architectures import Unpredictable
 from planner.runs.facts import OFFLOADED_LAYERS
 from planner.runs.software import Software, software_of
+from planner.runs.stages import printed_stages
 from planner.runs.table import Run
 
 RULES = (
@@ -60,7 +63,6 @@ VOCABULARIES = {
 """What notes call the place of embedding and head (arXiv 2411.05288, section 6)."""
 
 MODULES = "modules:"
-PIPELINE_LAYOUT = re.compile(r"pp_layout=(\S+)")
 NAMES = {
     "core_attn": "core_attention",
     "mla_up_proj": "qkv",
@@ -115,7 +117,15 @@ def strategy_of(run: Run, facts: Facts) -> Strategy:
         dp_overlap=bool(overlaps & {"dp_grad", "dp_param", "fsdp_prefetch"}) and dp * run.cp > 1,
     )
     _require_possible(facts, strategy)
-    return strategy
+    return _laid_out(run, software, facts.model, strategy)
+
+
+def _laid_out(run: Run, software: Software, model: Model, strategy: Strategy) -> Strategy:
+    """The strategy with the stages that the row prints; else with those that its software deals."""
+    sizes: tuple[int, ...] | None = printed_stages(run.notes)
+    if not sizes and strategy.pp > 1 and strategy.vocabulary == Vocabulary.ENDS and software.stages:
+        sizes = software.stages(model.num_layers, strategy.pp * strategy.vpp)
+    return replace(strategy, layout=stage_layout({"layers": sizes}, strategy, model)) if sizes else strategy
 
 
 def _require_possible(facts: Facts, strategy: Strategy) -> None:
@@ -131,19 +141,7 @@ def _chunks(run: Run, model: Model) -> int:
         return -(-(model.num_layers + 2) // run.pp)
     if run.vpp is not None:
         return run.vpp if run.pp > 1 else 1
-    printed = PIPELINE_LAYOUT.search(run.notes)
-    return max(_num_stages(printed.group(1)) // run.pp, 1) if printed else 1
-
-
-def _num_stages(layout: str) -> int:
-    """
-    Virtual stages of one of Megatron-LM's pipeline layouts.
-
-    >>> _num_stages("Et*4|(t*4|)*14tmL")
-    16
-    """
-    repeated = re.sub(r"\(([^)]*)\)\*(\d+)", lambda group: group.group(1) * int(group.group(2)), layout)
-    return repeated.count("|") + 1
+    return max(len(printed_stages(run.notes)) // run.pp, 1)
 
 
 def _microbatch(run: Run) -> int:
@@ -252,7 +250,7 @@ def _missing(run: Run, facts: Facts, strategy: Strategy) -> Iterator[str]:
         yield "token drop: as balanced and dropless"
     if strategy.sharding == Sharding.WEIGHTS and strategy.pp > 1:
         yield "sharded weights in a pipeline: outside the rules"
-    if facts.model.num_layers % (strategy.pp * strategy.vpp):
+    if facts.model.num_layers % (strategy.pp * strategy.vpp) and software_of(run).stages is None:
         yield "uneven stages: in the cost model's own layout"
     if strategy.ep > 1 and facts.cluster.device.profile.expert_dispatch == "pairs":
         yield "token dispatcher not stated: as plain all-to-all"

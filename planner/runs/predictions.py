@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from constraints.memory import fits_in_device_memory
 from costmodel.errors import SpecError
 from costmodel.flops import model_flops_per_token
-from costmodel.step import cost
+from costmodel.layouts import strategy_cost
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.calibration.intervals import Interval, step_interval
@@ -154,7 +154,7 @@ def _impossible_bytes(run: Run, facts: Facts, strategy: Strategy) -> float | Non
     """The peak of a row that names neither recomputation nor offload, where it cannot have run so."""
     if run.recompute or run.offload or run.kind == "oom":
         return None
-    peak = float(cost(facts, strategy.decisions()).device_bytes)
+    peak = float(strategy_cost(facts, strategy).device_bytes)
     return peak if peak > IMPOSSIBLE_MEMORY * facts.cluster.device.memory_bytes else None
 
 
@@ -218,7 +218,7 @@ def case(run: Run, known: References) -> Case:
 def predict(one: Case) -> Prediction:
     """Predict one row."""
     run, facts = one.run, one.facts
-    ours = cost(facts, one.strategy.decisions())
+    ours = strategy_cost(facts, one.strategy)
     device_bytes = float(ours.device_bytes)
     return Prediction(
         run=run,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from costmodel.spec import Retention
 from costmodel.strategy import Recompute, Sharding
+from planner.runs.stages import filled_stages, module_stages
 from planner.runs.table import Run
 
 CUBLAS_WORKSPACE_BYTES = 32 * 2.0**20
@@ -54,6 +56,9 @@ class Software:
         Whether it builds the multi-token prediction that an architecture has.
     holds_narrow_weights
         Whether 8-bit recipes hold weights only as their narrow copies, and gather those.
+    stages
+        Layers of each of so many stages, as it deals so many layers; None, itself or what it gives: as
+        :func:`costmodel.stages.layers_per_chunk`.
     retention
         What it keeps in device memory for the backward pass.
     """
@@ -76,6 +81,7 @@ class Software:
     optimizer_bytes: float | None = None
     trains_mtp: bool = True
     holds_narrow_weights: bool = False
+    stages: Callable[[int, int], tuple[int, ...] | None] | None = None
     retention: Retention = field(default_factory=Retention)
 
 
@@ -146,6 +152,7 @@ NEMO = Software(
     overlaps=("tp", "dp_grad", "dp_param", "pp"),
     gradient_bytes=2.0,
     holds_narrow_weights=True,
+    stages=filled_stages,
     retention=TRANSFORMER_ENGINE,
 )
 
@@ -170,6 +177,15 @@ VOCABULARY_PARALLELISM = Software(
     dtype="fp16",
     gradient_bytes=2.0,
     retention=UNFUSED,
+)
+
+OLD_DEEPSPEED = Software(
+    stack="gpt-neox",
+    starts=("Megatron+DeepSpeed",),
+    why="software of 2021-22: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients",
+    dtype="fp16",
+    gradient_bytes=2.0,
+    retention=DEEPSPEED,
 )
 
 SOFTWARE: tuple[Software, ...] = (
@@ -243,14 +259,8 @@ SOFTWARE: tuple[Software, ...] = (
         gradient_bytes=2.0,
         retention=replace(DEEPSPEED, attention_score_bytes=2.0, dropout_mask_bytes=0.0),
     ),
-    Software(
-        stack="gpt-neox",
-        starts=("Megatron+DeepSpeed", "GPT-NeoX"),
-        why="software of 2021-22: unfused attention, no sequence parallelism, nothing overlapped, FP16 gradients",
-        dtype="fp16",
-        gradient_bytes=2.0,
-        retention=DEEPSPEED,
-    ),
+    OLD_DEEPSPEED,
+    replace(OLD_DEEPSPEED, starts=("GPT-NeoX",), stages=module_stages),
     Software(
         stack="megatron-lm-2023",
         starts=("Megatron-LM fork (sail-sg)",),

@@ -47,6 +47,19 @@ GOOD: dict[str, str] = {
 """A row that is in order: 128 x 8192 tokens of an 8 B model on 64 H100 need about 1.9 s at 40 % of the peak."""
 
 
+DEEPSEEK_V3: dict[str, str] = {
+    "model": "deepseek-v3",
+    "gpu": "gb200",
+    "nvlink_domain": "72",
+    "tp": "1",
+    "pp": "8",
+    "ep": "8",
+    "step_time_s": "10",
+    "peak_memory_gib": "150",
+}
+"""A pipeline of 61 layers on eight ranks."""
+
+
 def a_file(folder: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS) -> Path:
     """A CSV of rows that differ from the good one in what a test is about."""
     path = folder / "runs.csv"
@@ -238,12 +251,53 @@ def test_v_half_is_of_a_code_without_constants(tmp_path):
 
 
 def test_chunks_of_a_printed_pipeline_layout(tmp_path):
-    """16 stages on 8 ranks."""
-    cells = {"model": "deepseek-v3", "gpu": "gb200", "nvlink_domain": "72", "tp": "1", "pp": "8", "ep": "8"}
-
-    printed = strategy(tmp_path, **cells, notes="pp_layout=Et*4|(t*4|)*14tmL", step_time_s="10", peak_memory_gib="150")
+    """16 stages on 8 ranks: four layers each, one on the last with multi-token prediction and head."""
+    printed = strategy(tmp_path, **DEEPSEEK_V3, notes="pp_layout=Et*4|(t*4|)*14tmL")
 
     assert printed.vpp == 2
+    assert printed.layout is not None
+    assert printed.layout.layers == (*(4,) * 15, 1)
+
+
+@pytest.mark.parametrize(
+    ("cells", "problem"), [({"notes": "pp_layout=Et*4|(t*4|)*14mL"}, "60 layers"), ({"vp": "1"}, "16 virtual stages")]
+)
+def test_a_printed_pipeline_layout_of_another_pipeline_is_refused(tmp_path, cells, problem):
+    """60 layers are not DeepSeek-V3's 61; neither are 16 stages those of 8 ranks with a chunk each."""
+    (refused,) = results_of(tmp_path, {**DEEPSEEK_V3, "notes": "pp_layout=Et*4|(t*4|)*14tmL", **cells})
+
+    assert refused.is_refused
+    assert problem in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("cells", "layers"),
+    [
+        ({"framework": "Megatron-Bridge (Megatron-Core)", "vp": "2"}, (*(4,) * 15, 1)),
+        ({"framework": "NeMo 2.x (Megatron-Core)", "vp": "1"}, (*(8,) * 7, 5)),
+        ({"framework": "torchtitan", "vp": "1"}, None),
+    ],
+)
+def test_stages_that_recipes_fill(tmp_path, cells, layers):
+    """Megatron-LM cannot deal 61 layers evenly; recipes fill one stage after the other."""
+    found = strategy(tmp_path, **{**DEEPSEEK_V3, **cells}).layout
+    assert (found and found.layers) == layers
+
+
+def test_stages_that_megatron_deals_itself(tmp_path):
+    """126 layers, embedding and head over 8 ranks with 8 chunks each: as the cost model has them."""
+    cells = {"model": "llama3-405b", "tp": "8", "pp": "8", "vp": "8", "n_gpus": "512"}
+    assert strategy(tmp_path, **cells, step_time_s="20").layout is None
+
+
+def test_stages_of_gpt_neox(tmp_path):
+    """GPT-NeoX-20B of arXiv 2509.22832 on four and on eight stages: 48 slots, one in front and three behind."""
+    cells = {"framework": "GPT-NeoX / DeepSpeed (ZeRO-1)", "model": "gpt-neox-20b", "dtype": "fp16"}
+    four, eight = (strategy(tmp_path, **cells, pp=pp).layout for pp in ("4", "8"))
+    assert four is not None
+    assert eight is not None
+    assert four.layers == (11, 12, 12, 9)
+    assert eight.layers == (5, *[6] * 6, 3)
 
 
 def test_every_framework_of_the_data_has_its_defaults():

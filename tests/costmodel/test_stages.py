@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from costmodel.flops import head_layers
-from costmodel.stages import every_stage, layers_between_ends, layers_per_chunk, redistributed_layers, stages
+from costmodel.stages import every_stage, layers_per_chunk, redistributed_layers, stages
 from costmodel.strategy import Schedule, Vocabulary
 from tests.builders import a_model, a_moe_model
 
@@ -36,21 +34,6 @@ def test_llama_405b_over_128_chunks():
 def test_the_front_gets_the_remainder():
     """62 + 2 slots over 6 chunks: four of 11, two of 10, less embedding and head."""
     assert layers_per_chunk(62, num_chunks=6) == (10, 11, 11, 11, 10, 9)
-
-
-def test_ends_that_count_as_layers():
-    """GPT-NeoX-20B of arXiv 2509.22832 on four and on eight stages: 48 slots, one in front and three behind."""
-    model = replace(a_model(num_layers=44), slots_at_ends=(1, 3))
-    four, eight = (every_stage(model, pp=pp, vpp=1).layers.sum(axis=-1).tolist() for pp in (4, 8))
-    assert four == [11, 12, 12, 9]
-    assert eight == [5, *[6] * 6, 3]
-
-
-def test_ends_that_are_longer_than_their_stages():
-    """Of eleven slots the last of eight stages gets two, three of them behind the layers: none is lost."""
-    sizes = layers_between_ends(7, num_stages=8, slots_at_ends=(1, 3))
-    assert min(sizes) == 0
-    assert sum(sizes) == 7
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 12, 61, 62, 80, 94, 126])

@@ -18,7 +18,7 @@ from costmodel.spec import Cluster, Device, Model, Network, Precision, Retention
 from costmodel.tables import Facts
 from planner.problem import read_model
 from planner.runs.architectures import VOCAB_MULTIPLE, Unpredictable, Variant, architecture, variant_of_model
-from planner.runs.software import software_of
+from planner.runs.software import UNFUSED, software_of
 from planner.runs.table import Run
 
 GIGA = 1e9
@@ -202,8 +202,11 @@ OFFLOADED_LAYERS = re.compile(r"activations:(\d+)layers")
 
 
 def _retention(run: Run, model: Model) -> Retention:
-    """What the row's software keeps, with the layers that it offloads."""
+    """What the row's software keeps, with the layers that it offloads; parts that are timed alone have dropout."""
     retention = software_of(run).retention
+    if run.is_sum_of_parts:
+        dropout = {name: getattr(UNFUSED, name) for name in ("attention_score_bytes", "dropout_mask_bytes")}
+        retention = replace(retention, **dropout)
     if offloaded := OFFLOADED_LAYERS.search(run.offload):
         retention = replace(retention, offloaded_fraction=min(int(offloaded.group(1)) / model.num_layers, 1.0))
     return retention
@@ -239,8 +242,16 @@ def _settings(run: Run, known: References) -> dict[str, Any]:
     if FLASH_ATTENTION.search(str(known.models.get(run.model, {}).get("where", ""))):
         settings["fused_attention"] = True
     if run.is_sum_of_parts:
-        settings |= {"waits_for_collectives": True, "step_seconds": 0.0}
+        settings |= {"waits_for_collectives": True, "step_seconds": 0.0, **LOSS_OF_PARTS}
     return settings
+
+
+LOSS_OF_PARTS = {"loss_forward_bytes": 16.0, "loss_backward_bytes": 4.0}
+"""
+Bytes per logit of Megatron-LM's loss on 16-bit logits (``fp16_lm_cross_entropy``, ``vocab_parallel_cross_entropy``):
+maximum 2, difference, exponential and quotient in place 4 each, sum 2; backward a product in place. Sums of parts leave
+no time for FP32 (``benchmarks/measured_runs/README.md``).
+"""
 
 
 def _system(run: Run, known: References) -> str:

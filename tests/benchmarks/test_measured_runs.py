@@ -22,6 +22,9 @@ BEST_MATMUL_FLOPS = 271e12
 LOGIT_BYTES = 52
 """What Megatron-LM's loss reads and writes per logit (``costmodel/layers/embedding.py``)."""
 
+NARROW_LOGIT_BYTES = 20
+"""The same on 16-bit logits (``planner/runs/facts.py``)."""
+
 
 @pytest.fixture(scope="module")
 def vtrain_on_one_node() -> list[Run]:
@@ -63,6 +66,33 @@ def test_vtrain_on_one_node_was_not_recomputed(vtrain_on_one_node: list[Run]) ->
 
     assert 4 * flops / (wide - narrow) > PEAK_FLOPS
     assert 3 * flops / (wide - narrow) < BEST_MATMUL_FLOPS
+
+
+def test_vtrain_on_one_node_has_no_loss_in_single_precision(vtrain_on_one_node: list[Run]) -> None:
+    """
+    What two ranks take beyond their layers is too short for matmuls and a loss in FP32, both at the best rates.
+
+    Layers from two depths; what a step takes once from micro-batches of 4, of which there are two numbers.
+    """
+    each = {}
+    for num_layers in (12, 20):
+        fewer, more = narrow_seconds(vtrain_on_one_node, num_layers=num_layers, mbs=4)
+        (wide,) = narrow_seconds(vtrain_on_one_node, num_layers=num_layers, mbs=8)
+        once = fewer - (more - fewer)
+        each[num_layers] = (wide - once) / 2
+    tokens, columns = 8 * 1024, 50432 // 2
+    head = each[12] - 12 * (each[20] - each[12]) / 8
+    matmuls = 6 * tokens * 1024 * columns / BEST_MATMUL_FLOPS
+
+    assert head < matmuls + LOGIT_BYTES * tokens * columns / BYTES_PER_SECOND
+    assert head > matmuls + NARROW_LOGIT_BYTES * tokens * columns / BYTES_PER_SECOND
+
+
+def narrow_seconds(runs: list[Run], *, num_layers: int, mbs: int) -> list[float]:
+    """Steps 1,024 wide on two replicas of two ranks, the last ones twice as many sequences as those before."""
+    model, layout = f"gpt-l{num_layers}-h1024-a16-v50257", (2, 1, 4, mbs)
+    found = [one for one in runs if one.model == model and (one.tp, one.pp, one.num_devices, one.mbs) == layout]
+    return [run.step_seconds or 0.0 for run in sorted(found, key=lambda run: run.global_batch_size)]
 
 
 def sequence_seconds(runs: list[Run], *, num_layers: int, hidden_size: int) -> float:

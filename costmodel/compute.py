@@ -173,7 +173,7 @@ def layer_shape(
     sequence_parallel: Numbers,
 ) -> Shape:
     """Facts and decisions that size a layer's operators, in one record."""
-    profile, precision = cluster.device.profile, workload.precision
+    profile, precision = cluster.device.profile, workload.precision.on(cluster.device.architecture)
     fused = profile.gradient_accumulation_fusion
     return Shape(
         hidden_size=model.hidden_size,

@@ -248,6 +248,10 @@ def host_exposed(
     return np.asarray(late_forward + np.maximum(seconds.host_backward + again - backward_seconds, 0.0))
 
 
+COPY_ENGINES = {"slowdown_communication": 1.0, "processors_taken": 0.0}
+"""What collectives suffer beside computation, and take from it, as far as copies to and from the host do."""
+
+
 def _offload_exposed(
     device: Device,
     footprint: LayerFootprint,
@@ -257,16 +261,16 @@ def _offload_exposed(
     recompute: NDArray[Any],
 ) -> Array:
     r"""
-    What copies to and from the host add, one layer behind the other.
+    What copies to and from the host add, one layer behind the other; copy engines take no processors, and share none.
 
-    .. math:: T_{FWD,off} = \max(k T_{FWD}, c A / B_{D2H}), \qquad T_{BWD,off} = \max(k' T_{BWD}, c' A / B_{H2D})
+    .. math:: T_{FWD,off} = \max(k T_{FWD}, A / B_{D2H}), \qquad T_{BWD,off} = \max(k' T_{BWD}, A / B_{H2D})
 
     References
     ----------
-    MoFa, arXiv:2511.09837, equations (34) and (35).
+    MoFa, arXiv:2511.09837, equations (34) and (35), there with a slow-down c of the copies.
     """
     kept = kept_bytes(footprint.saved_bytes, footprint.module_bytes, footprint.input_bytes, recompute=recompute)
-    slowdowns = device.profile.slowdowns | {"processors_taken": 0.0}  # the copy engines move them
+    slowdowns = device.profile.slowdowns | COPY_ENGINES
     down = exposed_beside_seconds(kept / device.device_to_host_bandwidth, forward_seconds, **slowdowns)
     up = exposed_beside_seconds(kept / device.host_to_device_bandwidth, backward_seconds, **slowdowns)
     return np.asarray(down + up)

@@ -181,7 +181,8 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     ----------
     MoFa, arXiv:2511.09837, equations (4)-(6), (25), (27), (29), (31), (33).
     """
-    profile, precision = facts.cluster.device.profile, facts.workload.precision
+    device = facts.cluster.device
+    profile, precision = device.profile, facts.workload.precision.on(device.architecture)
     layer = lookup(layer_footprint, facts, decisions)
     edge = lookup(edge_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, held)

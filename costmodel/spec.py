@@ -7,7 +7,7 @@ Each record refuses values that are impossible on their own. Relations between r
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
@@ -827,6 +827,8 @@ class Precision:
         Per element of a linear's input as it is kept for the backward pass; None: as ``activation_bytes``.
     cast_bytes
         Read and written per element to bring a linear's input into a narrower dtype, amax and transposed copy included.
+    transposed_bytes
+        Per element of that and per parameter of ``weight_bytes``: the transposed copy, see :meth:`on`.
     gathered_input_bytes, gathered_gradient_bytes
         Per element of what sequence-parallel ranks gather in front of a linear split by columns, and in the backward
         pass in front of one split by rows; None: as ``activation_bytes``.
@@ -841,8 +843,32 @@ class Precision:
     activation_bytes: Positive = 2.0
     linear_input_bytes: Positive | None = None
     cast_bytes: NotNegative = 0.0
+    transposed_bytes: NotNegative = 0.0
     gathered_input_bytes: Positive | None = None
     gathered_gradient_bytes: Positive | None = None
+
+    def on(self, architecture: Architecture | None) -> Precision:
+        """
+        The recipe on devices of an architecture: Blackwell's 8-bit matmuls read every layout, no transposed copy.
+
+        References
+        ----------
+        Transformer Engine, ``nvte_is_non_tn_fp8_gemm_supported`` (compute capability 10), by which
+        ``Float8Quantizer`` and ``Float8CurrentScalingQuantizer`` make one copy instead of two.
+        """
+        if architecture not in ANY_LAYOUT or not self.transposed_bytes:
+            return self
+        spared = self.transposed_bytes
+        return replace(
+            self,
+            cast_bytes=self.cast_bytes - spared,
+            weight_bytes=self.weight_bytes - spared,
+            transposed_bytes=0.0,
+        )
+
+
+ANY_LAYOUT: tuple[Architecture, ...] = ("blackwell",)
+"""Architectures whose 8-bit Tensor Cores multiply rows with columns, rows with rows and columns with columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

@@ -197,7 +197,7 @@ def _recompute(run: Run, software: Software) -> Recompute:
 
 def _overlaps(run: Run, software: Software) -> set[str]:
     if not run.overlaps:
-        return set(software.overlaps)
+        return set(software.overlaps) - ({"tp"} if run.dtype in software.plain_tp_dtypes else set())
     return {part.strip() for part in run.overlaps.split(";")} - {"none"}
 
 

@@ -35,6 +35,8 @@ class Software:
         What data-parallel ranks share.
     overlaps
         Which communication runs behind computation, in the words of the column ``overlaps``.
+    plain_tp_dtypes
+        Recipes that do not overlap tensor-parallel communication all the same.
     recompute
         What is computed again.
     recompute_of_need
@@ -70,6 +72,7 @@ class Software:
     sequence_parallel: bool = False
     sharding: Sharding = Sharding.NONE
     overlaps: tuple[str, ...] = ()
+    plain_tp_dtypes: tuple[str, ...] = ()
     recompute: Recompute = Recompute.NONE
     recompute_of_need: Recompute | None = None
     stack: str = "nemo"
@@ -144,12 +147,13 @@ NEMO = Software(
     starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
     why=(
         "performance recipes of NeMo and Megatron-Bridge: sequence_parallel with tp, distributed optimizer with "
-        "overlap_grad_reduce and overlap_param_gather, tp_comm_overlap, overlap_p2p_comm when interleaved, "
-        "grad_reduce_in_fp32 = False"
+        "overlap_grad_reduce and overlap_param_gather, tp_comm_overlap (Megatron-Bridge's Llama recipes, recalled: "
+        "False if precision is nvfp4), overlap_p2p_comm when interleaved, grad_reduce_in_fp32 = False"
     ),
     sequence_parallel=True,
     sharding=Sharding.OPTIMIZER,
     overlaps=("tp", "dp_grad", "dp_param", "pp"),
+    plain_tp_dtypes=("nvfp4",),
     gradient_bytes=2.0,
     holds_narrow_weights=True,
     stages=filled_stages,

@@ -194,6 +194,14 @@ def test_empty_cells_mean_the_defaults_of_the_framework(tmp_path):
     assert (old.dp, old.sequence_parallel, old.sharding, old.dp_overlap) == (32, False, Sharding.NONE, False)
 
 
+def test_nvfp4_recipes_do_not_overlap_tensor_parallelism(tmp_path):
+    """Megatron-Bridge's Llama recipes switch user buffers off; a row that states its overlaps has them."""
+    cells = {"gpu": "gb200", "dtype": "nvfp4"}
+    silent, stated = strategy(tmp_path, **cells), strategy(tmp_path, **cells, overlaps="tp")
+
+    assert (silent.tp_overlap, silent.dp_overlap, stated.tp_overlap) == (False, True, True)
+
+
 def test_stated_cells_win_over_the_defaults(tmp_path):
     """``none`` is a statement, nothing is not."""
     stated = strategy(tmp_path, sp="0", optimizer="zero3", overlaps="none", recompute="full")

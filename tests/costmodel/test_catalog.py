@@ -113,6 +113,26 @@ def test_bytes_per_parameter_of_a_recipe(name, total):
     assert recipe.weight_bytes + recipe.gradient_bytes + recipe.optimizer_bytes == total
 
 
+@pytest.mark.parametrize(("name", "spared"), [("fp8", 1), ("fp8_current", 1), ("mxfp8", 0), ("bf16", 0)])
+def test_blackwell_needs_no_transposed_copies(name, spared):
+    """One byte less of each element and weight with one scale per tensor; scales of blocks lie along one axis each."""
+    recipe = catalog.precision(name)
+    there = recipe.on("blackwell")
+
+    assert (recipe.cast_bytes - there.cast_bytes, recipe.weight_bytes - there.weight_bytes) == (spared, spared)
+    assert recipe.on("hopper") == recipe.on(None) == recipe
+    assert there.on("blackwell") == there
+
+
+def test_bytes_of_an_nvfp4_cast():
+    """Three passes that read 16 bits, two copies with 8 bits of scale per 16 elements each; one is gathered forward."""
+    recipe = catalog.precision("nvfp4")
+    copy = 0.5 + 1 / 16
+
+    assert recipe.cast_bytes == 3 * 2 + 2 * copy
+    assert (recipe.gathered_input_bytes, recipe.gathered_gradient_bytes) == (copy, 2 * copy)
+
+
 @pytest.mark.parametrize("name", catalog.precisions())
 def test_every_recipe_has_a_source(name):
     """Bytes per parameter are facts of a framework."""

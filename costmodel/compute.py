@@ -7,7 +7,7 @@ decisions; whether they run at the same time is decided later (``layer``, ``step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
@@ -28,20 +28,28 @@ from costmodel.layers import (
     mtp_edge_operators,
 )
 from costmodel.layers.shape import Shape
-from costmodel.operators.roofline import BACKWARD_KERNELS
+from costmodel.operators.roofline import BACKWARD_KERNELS, STREAMING_SECONDS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator, is_graphed
 from costmodel.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
-from costmodel.recompute import per_module, unread
-from costmodel.spec import Cluster, Layer, Model, Profile, Workload
+from costmodel.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, per_module, unread
+from costmodel.spec import Cluster, Device, Layer, Model, Profile, Workload
 from costmodel.strategy import Vocabulary
 from costmodel.tables import Record
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
 """The attention core: scores, softmax, weighted values."""
 
-COLUMN_PARALLEL = (frozenset({"qkv", "q_up", "kv_up", "in_projection"}), frozenset({"up", "shared_up"}))
+COLUMN_PARALLEL = (
+    frozenset({*PROJECTIONS, "q_up", "kv_up", "in_projection"}),
+    frozenset({*FEED_FORWARD_PROJECTIONS, "shared_up"}),
+)
 """Linears whose input gradients tensor-parallel ranks sum, of a layer's first and of its second block."""
+
+ANY_COLUMN = COLUMN_PARALLEL[0] | COLUMN_PARALLEL[1]
+
+ROW_PARALLEL = frozenset({"output_projection", "down", "shared_down"})
+"""Linears whose results tensor-parallel ranks sum."""
 
 TENSOR_PARALLEL = ("tp", "etp")
 """Groups whose ranks split matmuls."""
@@ -187,6 +195,8 @@ def layer_shape(
         causal=profile.causal_attention and profile.fused_attention,
         fused_attention=profile.fused_attention,
         fused_kernels=profile.fused_kernels,
+        fused_projections=profile.fused_projections,
+        casts_shards=precision.casts_shards,
         pads_vocabulary=profile.pads_vocabulary,
         sends_tokens_once=profile.expert_dispatch == "tokens",
         retention=profile.retention,
@@ -244,17 +254,20 @@ def layer_seconds(
     )
 
 
-def _overlapped(parts: Mapping[str, NDArray[np.float64]], profile: Profile, *, cp: NDArray[Any]) -> LayerCommunication:
+def _overlapped(parts: dict[str, NDArray[np.float64]], profile: Profile, *, cp: NDArray[Any]) -> LayerCommunication:
     """What computation does not hide of the communication beside it: (20), (21), and (22) beside the opposite pass."""
 
     def besides(name: str, computing: NDArray[np.float64], formula: Callable[..., Numbers], **more: Any) -> Any:
-        return formula(parts[name], computing, **more, **profile.slowdowns)
+        seconds = parts.pop(name) if name.endswith("_pipelined") else parts[name]
+        return formula(seconds, computing, **more, **profile.slowdowns)
 
     forward, backward = parts["forward"], parts["backward"]
     core_forward, core_backward, splits = parts["core_forward"], parts["core_backward"], profile.tp_overlap_splits
     return LayerCommunication(
-        tp_forward=besides("tp_forward", forward - core_forward, exposed_tp_seconds, splits=splits),
-        tp_backward=besides("tp_backward", backward - core_backward, exposed_tp_seconds, splits=splits),
+        tp_forward=parts.pop("tp_forward_beside")
+        + besides("tp_forward_pipelined", forward - core_forward, exposed_tp_seconds, splits=splits),
+        tp_backward=parts.pop("tp_backward_beside")
+        + besides("tp_backward_pipelined", backward - core_backward, exposed_tp_seconds, splits=splits),
         cp_forward=besides("cp_forward", core_forward, exposed_cp_seconds, cp=cp),
         cp_backward=besides("cp_backward", core_backward, exposed_cp_seconds, cp=cp),
         ep_forward=besides("ep_forward", backward, exposed_beside_seconds),
@@ -339,7 +352,9 @@ def _one_end(
 ) -> _End:
     forward = sum((times.forward_seconds(operator) for operator in operators), start=0.0)
     backward = [times.backward_seconds(operator) for operator in operators]
-    calls = [(one, _one_call(cluster, one, shape)) for one in communications]
+    calls = [
+        (one, _one_call(cluster, one, shape) + _copy_seconds(one, shape, cluster.device)) for one in communications
+    ]
     return _End(
         compute=forward + sum(backward, start=0.0),
         communication=sum(((one.forward + one.backward) * call for one, call in calls), start=0.0),
@@ -367,8 +382,9 @@ def _one_layer(
     profile = cluster.device.profile
     calls = [(one, _one_call(cluster, one, shape)) for one in communications]
     parts |= _host(operators, calls, shape, profile)
-    for name, groups in {"tp": TENSOR_PARALLEL, "cp": ("cp",), "ep": ("ep",)}.items():
-        seconds = [(one, call) for one, call in calls if one.group in groups]
+    parts |= _tensor_parallel(operators, calls, shape, cluster.device)
+    for name in ("cp", "ep"):
+        seconds = [(one, call) for one, call in calls if one.group == name]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
     if profile.waits_for_collectives:
@@ -378,6 +394,74 @@ def _one_layer(
     beside = _beside_gradients(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
     parts["tp_shown"] = parts["tp_backward"] + beside
     return parts, per_module(operators, forward, dropped=False)
+
+
+def _copy_seconds(communication: Communication, shape: Shape, device: Device) -> Numbers:
+    """What it takes to bring a whole tensor, sequence by sequence, into or out of the order of ranks."""
+    if not device.profile.batch_first or communication.kind not in ("all_gather", "reduce_scatter"):
+        return 0.0
+    seconds = 2 * communication.nbytes / _memory_rate(device) + STREAMING_SECONDS
+    return np.asarray(seconds * _is_called(communication, shape) * (np.asarray(shape.mbs) > 1))
+
+
+def _memory_rate(device: Device) -> float:
+    return device.memory_bandwidth * device.profile.memory_efficiency
+
+
+def _tensor_parallel(
+    operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: Device
+) -> dict[str, Numbers]:
+    """
+    Tensor-parallel communication of both passes alone; what matmuls may hide where it overlaps, what shows beside.
+
+    The kernel that sums input gradients of several linears writes them in the order of ranks.
+    """
+    ours = [(one, call, _copy_seconds(one, shape, device)) for one, call in calls if one.group in TENSOR_PARALLEL]
+    sorted_kinds = {"reduce_scatter"} if not shape.fused_projections else set()
+    backward = [(one, call + (0.0 if one.kind in sorted_kinds else copy)) for one, call, copy in ours]
+    parts: dict[str, Numbers] = {
+        "tp_forward": sum((one.forward * (call + copy) for one, call, copy in ours), start=0.0),
+        "tp_backward": sum((one.backward * call for one, call in backward), start=0.0),
+    }
+    if device.profile.tp_overlaps_single_matmuls:
+        return parts | _beside_single_matmuls(operators, ours, shape, device)
+    pipelined = {f"{name}_pipelined": seconds for name, seconds in parts.items()}
+    return parts | pipelined | {"tp_forward_beside": 0.0, "tp_backward_beside": 0.0}
+
+
+def _beside_single_matmuls(
+    operators: Iterable[Operator],
+    ours: Iterable[tuple[Communication, Numbers, Numbers]],
+    shape: Shape,
+    device: Device,
+) -> dict[str, Numbers]:
+    """
+    What pieces of a single matmul hide of what feeds it or what it feeds, and what shows beside: seconds of each pass.
+
+    Gathered inputs and gradients feed matmuls unless they are cast in between; what is scattered is one matmul's result
+    in the forward pass, in the backward pass the sum of several. Nothing is copied: pieces arrive in their places. Each
+    rank adds up the pieces that all send it, and launches each matmul once per rank.
+
+    References
+    ----------
+    PyTorch, ``torch/_inductor/fx_passes/micro_pipeline_tp.py`` (``_find_producer_matmul``: a ``mm``, or a reshaped
+    one); ``torch/distributed/_symmetric_memory/__init__.py`` (``_pipelined_produce_and_all2all``).
+    """
+    feeds = shape.casts_shards or not shape.cast_bytes
+    gathers = [(one, call, copy) for one, call, copy in ours if one.kind == "all_gather"]
+    scatters = [(one, call) for one, call, _ in ours if one.kind == "reduce_scatter"]
+    sums = [(one, call) for one, call, _ in ours if one.kind not in ("all_gather", "reduce_scatter")]
+    piece = (np.asarray(shape.tp) - 1) * device.profile.kernel_seconds
+    column, row = (sum(one.kernels for one in operators if one.name in names) for names in (ANY_COLUMN, ROW_PARALLEL))
+    shown = [(one, call + copy) for one, call, copy in gathers if not feeds] + sums
+    added = [(one, np.asarray(one.nbytes / _memory_rate(device) * _is_called(one, shape))) for one, _ in scatters]
+    hidden = [(one, call) for one, call, _ in gathers if feeds]
+    return {
+        "tp_forward_pipelined": sum((one.forward * call for one, call in hidden + scatters), start=0.0),
+        "tp_backward_pipelined": sum((one.backward * call for one, call in hidden), start=0.0),
+        "tp_forward_beside": sum((one.forward * t for one, t in shown + added), start=piece * (column * feeds + row)),
+        "tp_backward_beside": sum((one.backward * t for one, t in shown + scatters), start=piece * row * feeds),
+    }
 
 
 def _beside_gradients(

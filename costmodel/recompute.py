@@ -38,14 +38,21 @@ def _whole(*names: str) -> dict[str, float]:
     return dict.fromkeys(names, 1.0)
 
 
+PROJECTIONS = ("qkv", "query_projection", "key_projection", "value_projection")
+FEED_FORWARD_PROJECTIONS = ("up", "gate_projection", "up_projection")
+"""Linears of one input each, as one matmul or several."""
+
+
 CONTENTS: dict[str, Module] = {
     "core_attention": Module(drops=_whole("core_attention"), repeats=_whole("core_attention", "softmax")),
-    "qkv": Module(drops=_whole("qkv"), repeats=_whole("qkv", "q_up", "kv_up", "qk_norm", "rotary")),
+    "qkv": Module(drops=_whole("qkv"), repeats=_whole(*PROJECTIONS, "q_up", "kv_up", "qk_norm", "rotary")),
     "norms": Module(drops=_whole("norm_output"), repeats=_whole("norms")),
-    "mlp": Module(drops=_whole("mlp", "activation"), repeats=_whole("up", "activation", "down")),
+    "mlp": Module(drops=_whole("mlp", "activation"), repeats=_whole(*FEED_FORWARD_PROJECTIONS, "activation", "down")),
     "shared_experts": Module(
         drops=_whole("shared_mlp", "shared_activation"),
-        repeats=_whole("shared_up", "shared_activation", "shared_down", "shared_gate"),
+        repeats=_whole(
+            *(f"shared_{name}" for name in FEED_FORWARD_PROJECTIONS), "shared_activation", "shared_down", "shared_gate"
+        ),
     ),
     "expert_activation": Module(drops=_whole("expert_hidden"), repeats=_whole("expert_activation")),
     "experts": Module(
@@ -54,7 +61,11 @@ CONTENTS: dict[str, Module] = {
     ),
     "every_other_matmul": Module(
         drops={**_whole("attention_input", "mlp"), "activation": 1 / 2},
-        repeats={**_whole("norms", "rotary", "output_projection", "activation"), "qkv": 1 / 6, "up": 1 / 2},
+        repeats={
+            **_whole("norms", "rotary", "output_projection", "activation", "key_projection", "up_projection"),
+            "qkv": 1 / 6,
+            "up": 1 / 2,
+        },
     ),
 }
 """

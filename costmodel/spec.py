@@ -529,6 +529,15 @@ class Profile:
         Whether scores stay inside one kernel (FlashAttention); else they pass through device memory, all of them.
     fused_kernels
         Whether norms, rotations and gated activations are one kernel each, written so or compiled.
+    fused_projections
+        Whether queries, keys and values are one matmul, and a feed-forward's gate and what it multiplies another.
+    batch_first
+        Whether sequences come before tokens in a tensor, so that sequence-parallel ranks gather and scatter slices of
+        each sequence: PyTorch's functional collectives copy the whole tensor into or out of the order of ranks
+        (``torch/distributed/_functional_collectives.py``: ``torch.cat(torch.chunk(...))``).
+    tp_overlaps_single_matmuls
+        Whether tensor-parallel communication overlaps only with the one matmul that it feeds or that feeds it
+        (PyTorch, ``_inductor/fx_passes/micro_pipeline_tp.py``).
     loss_forward_bytes, loss_backward_bytes
         What the loss's kernels read and write per logit.
     recompute_stops_early
@@ -588,6 +597,10 @@ class Profile:
         How updated weights come back: ``all_gather``; or ``broadcast``, each owner sends its tensors to all others.
     weight_sync_overlaps
         Whether that runs behind the next forward pass where data-parallel communication overlaps.
+    sharding_copies
+        What a device copies where weights are shared (ZeRO-3): ``none``; ``flat``, gradients into one flat tensor per
+        layer (PyTorch's first FSDP, whose weights are views of it); ``tensors``, gathered weights out of the ranks'
+        order too (FSDP2: ``all_gather_copy_out``, ``reduce_scatter_copy_in``).
     sharding_ranks
         Data-parallel ranks that share states at most (ZeRO within a node); None: all.
     scatters_hops
@@ -642,6 +655,9 @@ class Profile:
     causal_attention: bool = True
     fused_attention: bool = True
     fused_kernels: bool = True
+    fused_projections: bool = True
+    batch_first: bool = False
+    tp_overlaps_single_matmuls: bool = False
     loss_forward_bytes: NotNegative = 38.0
     loss_backward_bytes: NotNegative = 14.0
     recompute_stops_early: bool = False
@@ -668,6 +684,7 @@ class Profile:
     gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     weight_sync: Literal["all_gather", "broadcast"] = "all_gather"
     weight_sync_overlaps: bool = True
+    sharding_copies: Literal["none", "flat", "tensors"] = "none"
     sharding_ranks: Count | None = None
     scatters_hops: bool = False
     rings_cross_sockets: bool = False
@@ -829,6 +846,8 @@ class Precision:
         Read and written per element to bring a linear's input into a narrower dtype, amax and transposed copy included.
     transposed_bytes
         Per element of that and per parameter of ``weight_bytes``: the transposed copy, see :meth:`on`.
+    casts_shards
+        Whether sequence-parallel ranks cast their shards of what they gather, and transpose the whole.
     gathered_input_bytes, gathered_gradient_bytes
         Per element of what sequence-parallel ranks gather in front of a linear split by columns, and in the backward
         pass in front of one split by rows; None: as ``activation_bytes``.
@@ -844,6 +863,7 @@ class Precision:
     linear_input_bytes: Positive | None = None
     cast_bytes: NotNegative = 0.0
     transposed_bytes: NotNegative = 0.0
+    casts_shards: bool = False
     gathered_input_bytes: Positive | None = None
     gathered_gradient_bytes: Positive | None = None
 

@@ -70,6 +70,9 @@ BUCKET_PARAMETERS_PER_RANK = 1e6
 """A bucket of data-parallel communication holds the larger of the two, the second times the group's ranks (Megatron-LM,
 ``megatron/core/distributed/distributed_data_parallel.py``, default ``bucket_size``)."""
 
+WIDE_BYTES = 2.0
+"""Of a gradient as a layer's matmul leaves it."""
+
 SCALAR_BYTES = 4.0
 """Of a token's maximum, sum or logit in the loss, FP32."""
 
@@ -585,7 +588,32 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
                 window=law.window,
             )
         )
-    return np.where(over_kinds(decisions["dp_overlap"]), overlapped, plain)
+    copies = sharding_copies_seconds(facts, decisions, held)
+    return np.where(over_kinds(decisions["dp_overlap"]), overlapped, plain) + copies
+
+
+def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    Copies between tensors and what collectives send where weights are shared, in the stream that computes: (..., U).
+
+    Per parameter and micro-batch: gathered weights read and written before either pass; gradients read in 16 bits and
+    written as they are reduced. Of weights that are views of a flat tensor, gradients alone.
+
+    References
+    ----------
+    PyTorch, ``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py`` (``foreach_all_gather_copy_out``,
+    ``foreach_reduce_scatter_copy_in``); ``fsdp/_flat_param.py`` (``_get_unflat_views_unaligned``: the backward pass of
+    a split).
+    """
+    device, precision = facts.cluster.device, facts.workload.precision
+    gradient = WIDE_BYTES + precision.gradient_bytes
+    gathered = 2 * 2 * precision.parameter_gather_bytes
+    nbytes = {"none": 0.0, "flat": gradient, "tensors": gathered + gradient}[device.profile.sharding_copies]
+    parameters, (dense, expert) = rank_parameters(facts, decisions, held), sharing_groups(facts, decisions)
+    shared = parameters.dense * (np.asarray(dense.ranks) > 1) + parameters.experts * (np.asarray(expert.ranks) > 1)
+    per_parameter = nbytes / (device.memory_bandwidth * device.profile.memory_efficiency)
+    rounds = over_kinds(microbatches(facts, decisions))
+    return np.where(over_kinds(decisions["sharding"]) == int(Sharding.WEIGHTS), rounds * per_parameter * shared, 0.0)
 
 
 def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: DataParallel) -> Array:

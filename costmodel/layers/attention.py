@@ -10,6 +10,7 @@ from costmodel.layers.kernels import (
     elementwise,
     matmul,
     ring,
+    shared_input,
     tensor_parallel_collectives,
 )
 from costmodel.layers.shape import Shape
@@ -26,7 +27,7 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
     """
     queries, keys = _query_width(attention, shape), _key_width(attention, shape)
     return (
-        _qkv(attention, shape, queries=queries, keys=keys),
+        *_qkv(attention, shape, queries=queries, keys=keys),
         *_query_key_norm(attention, shape, queries=queries, keys=keys),
         *_rotary(attention, shape, elements=shape.tokens * (queries + keys)),
         *core_attention(
@@ -43,6 +44,7 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
         matmul(
             "output_projection",
             shape,
+            gathered="gradient",
             rows=shape.tokens,
             inputs=queries,
             outputs=shape.hidden_size,
@@ -71,15 +73,17 @@ def _key_width(attention: Attention, shape: Shape) -> Numbers:
     return kv_heads_per_device(attention, shape) * attention.head_dim
 
 
-def _qkv(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers) -> Operator:
-    outputs = queries * (2 if attention.output_gate else 1) + 2 * keys
-    return matmul(
-        "qkv",
+def _qkv(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers) -> tuple[Operator, ...]:
+    """Projections of one input: one matmul, or three."""
+    asked = queries * (2 if attention.output_gate else 1)
+    if shape.fused_projections:
+        widths = {"qkv": asked + 2 * keys}
+    else:
+        widths = {"query_projection": asked, "key_projection": keys, "value_projection": keys}
+    return shared_input(
         shape,
-        rows=shape.tokens,
-        inputs=shape.hidden_size,
-        outputs=outputs,
-        bias=outputs if attention.qkv_bias else 0,
+        widths,
+        has_bias=attention.qkv_bias,
         saved_elements=shape.tokens * shape.hidden_size / shape.sequence_shards,
         saved_as="attention_input",
     )

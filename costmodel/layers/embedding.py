@@ -49,6 +49,7 @@ def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
         outputs=outputs,
         saved_elements=shape.tokens * shape.hidden_size / shape.sequence_shards,
         saved_as="head",
+        narrow=False,
     )
     return (
         norms("final_norm", shape, count=1, norm=model.final_norm),

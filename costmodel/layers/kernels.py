@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,10 @@ KEPT_TWICE = frozenset({"output_projection"})
 """The attention's output, which the attention core keeps in 16 bits and an 8-bit linear as its copy besides."""
 
 
+NARROW_BYTES = 1.0
+"""Per element that a matmul of an 8-bit recipe reads. (Grouped ones have a law of few rows instead.)"""
+
+
 def matmul(
     name: str,
     shape: Shape,
@@ -37,6 +42,8 @@ def matmul(
     groups: Numbers = 1,
     expert: bool = False,
     narrow: bool = True,
+    casts_input: bool = True,
+    gathered: str = "",
 ) -> Operator:
     """
     Linear projections of one device: 2 m n k FLOPs forward, twice that backward.
@@ -57,10 +64,15 @@ def matmul(
         Whether the weights belong to routed experts.
     narrow
         Whether an 8-bit recipe covers this matmul.
+    casts_input
+        Whether its input is cast for it; another matmul's cast may serve it.
+    gathered
+        Which of ``input`` and ``gradient`` sequence-parallel ranks gather.
     """
     weight = groups * inputs * outputs
     flops = 2 * rows * inputs * outputs
-    nbytes = shape.activation_bytes * (rows * inputs + weight + rows * outputs)
+    read = shape.activation_bytes if expert or not (narrow and shape.cast_bytes) else NARROW_BYTES
+    nbytes = read * (rows * inputs + weight) + shape.activation_bytes * rows * outputs
     return Operator(
         name=name,
         kind="grouped_matmul" if expert else "matmul",
@@ -68,8 +80,8 @@ def matmul(
         backward_flops=2 * flops,
         bytes=nbytes,
         backward_bytes=2 * nbytes,
-        cast_bytes=shape.cast_bytes * rows * inputs,
-        backward_cast_bytes=shape.cast_bytes * rows * outputs,
+        cast_bytes=_cast_bytes(shape, gathered=gathered == "input") * rows * inputs if casts_input else 0.0,
+        backward_cast_bytes=_cast_bytes(shape, gathered=gathered == "gradient") * rows * outputs,
         written_bytes=shape.activation_bytes * rows * outputs,
         backward_written_bytes=shape.activation_bytes * rows * inputs + shape.gradient_traffic_bytes * weight,
         saved_bytes=_kept_element_bytes(shape, saved_as, narrow) * saved_elements,
@@ -84,6 +96,14 @@ def matmul(
     )
 
 
+def _cast_bytes(shape: Shape, *, gathered: bool) -> Numbers:
+    """Read and written per element of a whole tensor; who gathers narrow shards casts a share and transposes all."""
+    if not (gathered and shape.casts_shards):
+        return shape.cast_bytes
+    shared = (shape.cast_bytes - NARROW_BYTES) / shape.sequence_shards + 2 * NARROW_BYTES
+    return np.where(np.asarray(shape.sequence_shards) > 1, shared, shape.cast_bytes)[()]
+
+
 def _kept_element_bytes(shape: Shape, saved_as: str, narrow: bool) -> float:
     narrow = narrow and shape.linear_input_bytes < shape.activation_bytes
     if narrow and saved_as in KEPT_NARROW:
@@ -94,6 +114,56 @@ def _kept_element_bytes(shape: Shape, saved_as: str, narrow: bool) -> float:
 LOOPED_LAUNCH = 0.2
 """Of a launch from eager code: a library's loop launches a matmul in 10 us, PyTorch in 50 (Transformer Engine,
 ``general_grouped_gemm``; the constant ``host_kernel_seconds`` of the devices)."""
+
+
+def shared_input(
+    shape: Shape, widths: Mapping[str, Numbers], *, has_bias: bool, saved_elements: Numbers, saved_as: str
+) -> tuple[Operator, ...]:
+    """
+    Column-parallel linears of one input of the hidden size, and the sum of its gradients if they are several.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    widths
+        Each one's name, and its outputs on this device.
+    has_bias
+        Whether they have biases.
+    saved_elements, saved_as
+        As in :func:`matmul`, of the input, which is kept once. It is cast once too, which counts with the second
+        linear: the one that torchtitan computes again.
+    """
+    linears = tuple(
+        matmul(
+            name,
+            shape,
+            rows=shape.tokens,
+            inputs=shape.hidden_size,
+            outputs=width,
+            bias=width if has_bias else 0,
+            saved_elements=0.0 if index else saved_elements,
+            saved_as=saved_as,
+            casts_input=index == min(1, len(widths) - 1),
+            gathered="input",
+        )
+        for index, (name, width) in enumerate(widths.items())
+    )
+    if len(linears) == 1:
+        return linears
+    return (*linears, input_gradients(f"{saved_as}_gradients", shape, count=len(linears)))
+
+
+def input_gradients(name: str, shape: Shape, *, count: int) -> Operator:
+    """
+    The sum of what ``count`` matmuls of one input hand back; it is part of the kernel of the norm before, but for TP.
+
+    Compiled, the norm's backward pass reads ``count`` tensors instead of one. Tensor-parallel ranks sum all of them
+    into one (in the order of ranks) before they scatter it.
+    """
+    passes: Numbers = count - 1 + np.where(np.asarray(shape.tp) > 1, 2.0, 0.0)[()]
+    nbytes = shape.activation_bytes * shape.tokens * shape.hidden_size * passes
+    return Operator(name=name, kind="copy", kernels=0, backward_bytes=nbytes, rows=shape.tokens, shards=shape.tp)
 
 
 def elementwise(

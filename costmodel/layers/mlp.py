@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.layers.kernels import elementwise, matmul, tensor_parallel_collectives
+from costmodel.layers.kernels import elementwise, matmul, shared_input, tensor_parallel_collectives
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import Mlp
@@ -50,18 +50,12 @@ def feed_forward_operators(
         In front of the operators' names.
     """
     width = ffn_hidden_size / shape.tp
-    fan = 2 if gated else 1
+    if gated and not shape.fused_projections:
+        widths = {f"{prefix}gate_projection": width, f"{prefix}up_projection": width}
+    else:
+        widths = {f"{prefix}up": width * (2 if gated else 1)}
     return (
-        matmul(
-            f"{prefix}up",
-            shape,
-            rows=shape.tokens,
-            inputs=shape.hidden_size,
-            outputs=fan * width,
-            bias=fan * width if bias else 0,
-            saved_elements=saved_input,
-            saved_as=f"{prefix}mlp",
-        ),
+        *shared_input(shape, widths, has_bias=bias, saved_elements=saved_input, saved_as=f"{prefix}mlp"),
         activation(
             f"{prefix}activation",
             shape,
@@ -73,6 +67,7 @@ def feed_forward_operators(
         matmul(
             f"{prefix}down",
             shape,
+            gathered="gradient",
             rows=shape.tokens,
             inputs=width,
             outputs=shape.hidden_size,

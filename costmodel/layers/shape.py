@@ -33,6 +33,10 @@ class Shape:
         Read and written per element of a weight's gradient by the matmul that computes it.
     fused_attention, fused_kernels
         Whether scores stay inside one kernel; whether norms, rotations and gated activations are one each.
+    fused_projections
+        Whether matmuls of the same input are one.
+    casts_shards
+        Whether sequence-parallel ranks cast their shards before they gather them.
     pads_vocabulary
         Whether one rank's vocabulary is padded to what Tensor Cores take.
     retention
@@ -62,6 +66,8 @@ class Shape:
     gradient_traffic_bytes: float = 2.0
     fused_attention: bool = True
     fused_kernels: bool = True
+    fused_projections: bool = True
+    casts_shards: bool = False
     pads_vocabulary: bool = True
     sends_tokens_once: bool = False
     retention: Retention = field(default_factory=Retention)

@@ -11,6 +11,7 @@ import pytest
 from costmodel.compute import RING_LAUNCHES, LayerSeconds, layer_seconds
 from costmodel.layer import LayerParts, layer_parts
 from costmodel.layers import layer_operators
+from costmodel.operators.roofline import STREAMING_SECONDS
 from costmodel.operators.source import operator_times
 from costmodel.spec import Network
 from costmodel.strategy import MODULES, Recompute
@@ -69,6 +70,28 @@ def test_overlapped_tensor_parallelism_leaves_a_quarter():
     plain, overlapped = (parts_of(given, tp=2, sequence_parallel=True, tp_overlap=on).tp for on in (False, True))
 
     assert overlapped == pytest.approx(plain / 4)
+
+
+def test_sequences_before_tokens_are_copied_into_the_order_of_ranks():
+    """Every gather and scatter of two sequences reads and writes all; one sequence is in order as it is."""
+    given, first = (on_the_networks(DENSE, batch_first=first) for first in (False, True))
+    rate = given.cluster.device.memory_bandwidth * given.cluster.device.profile.memory_efficiency
+
+    def added(mbs: int) -> Any:
+        return (parts_of(first, tp=2, sequence_parallel=True, mbs=mbs).tp
+                - parts_of(given, tp=2, sequence_parallel=True, mbs=mbs).tp)  # fmt: skip
+
+    assert added(1) == pytest.approx([0])
+    assert added(2) == pytest.approx([8 * (2 * 2 * HIDDEN_STATE / rate + STREAMING_SECONDS)])
+
+
+def test_sums_of_several_matmuls_do_not_overlap_with_one():
+    """PyTorch: of eight collectives the backward pass's two scatters show; ranks add up what the forward pass sends."""
+    given = on_the_networks(DENSE, tp_overlaps_single_matmuls=True, kernel_seconds=0.0)
+    rate = given.cluster.device.memory_bandwidth * given.cluster.device.profile.memory_efficiency
+    plain, overlapped = (parts_of(given, tp=2, sequence_parallel=True, tp_overlap=on).tp for on in (False, True))
+
+    assert overlapped == pytest.approx(plain * (2 / 8 + 6 / 8 / 4) + 2 * HIDDEN_STATE / rate)
 
 
 def test_plain_tensor_parallelism_costs_computation():

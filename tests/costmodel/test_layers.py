@@ -373,6 +373,35 @@ def test_matmuls_write_their_results_and_add_to_gradients():
     assert (found.written_bytes, found.backward_written_bytes) == (2 * 16 * 32, 2 * 16 * 48 + 8 * 48 * 32)
 
 
+def test_separate_projections_do_the_same_work_and_sum_their_gradients():
+    """Q, K, V and gate, up: 2 + 1 tensors read in their places on one rank; on two ranks written in order besides."""
+    fused = a_shape(sequence_parallel=1)
+    others = [a_shape(tp=tp, sequence_parallel=1, fused_projections=False) for tp in (1, 2)]
+    layer = LAYERS["dense"]
+
+    def total(shape: Shape, name: str) -> float:
+        return sum(float(getattr(one, name)) for one in layer_operators(layer, shape))
+
+    for name in ("flops", "backward_flops", "parameters", "saved_bytes"):
+        assert total(others[0], name) == total(fused, name)
+    for shape, passes in zip(others, (2 + 1, 4 + 3), strict=True):
+        summed = [one for one in layer_operators(layer, shape) if one.name.endswith("_gradients")]
+        assert sum(float(one.backward_bytes) for one in summed) == passes * 2 * 16 * 32
+
+
+@pytest.mark.parametrize(("tp", "per_element"), [(1, 4), (4, 3 / 4 + 2)])
+def test_ranks_cast_shards_before_they_gather_them(tp: int, per_element: float):
+    """torchao: a cast of 4 bytes per element, or a quarter with 3 and a transposed copy; Q, K, V share theirs."""
+    shape = a_shape(tp=tp, sequence_parallel=1, cast_bytes=4, casts_shards=True, fused_projections=False)
+    cast = {one.name: one for one in layer_operators(LAYERS["dense"], shape) if one.kind == "matmul"}
+
+    inputs = {name: float(one.cast_bytes) for name, one in cast.items() if one.cast_bytes}
+    assert set(inputs) == {"key_projection", "output_projection", "up_projection", "down"}
+    assert inputs["key_projection"] == inputs["up_projection"] == per_element * 16 * 32
+    assert inputs["output_projection"] == 4 * 16 * 32 / tp
+    assert cast["output_projection"].backward_cast_bytes == per_element * 16 * 32
+
+
 # --- communication -------------------------------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ from costmodel.step import (
     update_seconds,
 )
 from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary, usual_group
-from costmodel.tables import Facts, lookup
+from costmodel.tables import Facts, lookup, microbatches
 from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import (
     DENSE,
@@ -306,6 +306,24 @@ def test_sharded_weights_wait_for_each_micro_batch():
 
     assert alone.pieces == pytest.approx([DENSE.num_layers])
     assert left == pytest.approx((alone.reduce + alone.gather) / DENSE.num_layers)
+
+
+@pytest.mark.parametrize(("copies", "nbytes"), [("flat", 2 + 4), ("tensors", 2 * (2 + 2) + 2 + 4)])
+def test_shared_weights_are_copied_for_each_micro_batch(copies: str, nbytes: int):
+    """Gathered weights twice, gradients into the reduction's precision; nothing where nobody shares weights."""
+    plain, given = (the_facts(DENSE, sharding_copies=one) for one in ("none", copies))
+    held = every_stage(DENSE, pp=1, vpp=1)
+    device = given.cluster.device
+    rate = device.memory_bandwidth * device.profile.memory_efficiency
+
+    def added(sharding: Sharding) -> Any:
+        decisions = a_strategy(dp=8, mbs=1, sharding=sharding).decisions()
+        return dp_seconds(given, decisions, held) - dp_seconds(plain, decisions, held)
+
+    decisions = a_strategy(dp=8, mbs=1, sharding=Sharding.WEIGHTS).decisions()
+    parameters = rank_parameters(given, decisions, held).dense
+    assert added(Sharding.GRADIENTS) == pytest.approx([0])
+    assert added(Sharding.WEIGHTS) == pytest.approx(microbatches(given, decisions) * nbytes * parameters / rate)
 
 
 def test_overlapped_data_parallelism_hides_behind_the_other_chunks():

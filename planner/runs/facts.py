@@ -32,6 +32,14 @@ NARROW_WEIGHTS = ("fp8", "mxfp8")
 MASTER_COPY_BYTES = 2.0
 """Weights in 16 bits, which ``fp8_param_gather`` does without (catalog/precisions.yaml)."""
 
+NARROW_GATHERS = {"fp8": 1.0, "fp8_current": 1.0}
+"""
+Bytes per parameter that ``fp8_param_gather`` gathers, by recipe.
+
+Those of MXFP8, whose two copies have scales along different axes, are gathered in 16 bits and cast then (Megatron-LM,
+``reuse_grad_buf_for_mxfp8_param_ag``).
+"""
+
 GRADIENT_BYTES = {"grad_sync_dtype=bf16": 2.0, "BF16 optimizer with fp32 grad accumulation": 6.0}
 """What notes say of gradients: DeepSpeed's ``BF16_Optimizer`` adds up in FP32 beside the 16-bit gradients."""
 
@@ -429,11 +437,13 @@ def _precision(run: Run, known: References) -> Precision:
     if precision.compute not in _device(run.gpu, known).peak_flops:
         raise SpecError("dtype", f"'{run.gpu}' has no {precision.compute} units.")
     gradient_bytes = next((nbytes for words, nbytes in GRADIENT_BYTES.items() if words in run.notes), None)
-    weight_bytes = software.weight_bytes or precision.weight_bytes
+    weight_bytes, gather_bytes = software.weight_bytes or precision.weight_bytes, precision.parameter_gather_bytes
     if software.holds_narrow_weights and precision.compute in NARROW_WEIGHTS:
         weight_bytes -= MASTER_COPY_BYTES
+        gather_bytes = NARROW_GATHERS.get(precision.name, gather_bytes)
     return replace(
         precision,
+        parameter_gather_bytes=gather_bytes,
         gradient_bytes=gradient_bytes or software.gradient_bytes,
         weight_bytes=weight_bytes,
         optimizer_bytes=software.optimizer_bytes or precision.optimizer_bytes,

@@ -364,11 +364,12 @@ def test_notes_and_cells_say_what_is_kept(tmp_path):
     notes = "BF16 optimizer with fp32 grad accumulation"
     deepspeed = facts_of(a_run(tmp_path, framework="Megatron-DeepSpeed", notes=notes), known())
     offloading = facts_of(a_run(tmp_path, model="llama3-70b", offload="activations:20layers"), known())
-    narrow = facts_of(a_run(tmp_path, dtype="fp8_current"), known())
+    narrow, wide = (facts_of(a_run(tmp_path, dtype=dtype), known()) for dtype in ("fp8_current", "bf16"))
 
     assert deepspeed.workload.precision.gradient_bytes == 6
     assert offloading.cluster.device.profile.retention.offloaded_fraction == 20 / 80
     assert narrow.workload.precision.weight_bytes == 2
+    assert [given.workload.precision.parameter_gather_bytes for given in (narrow, wide)] == [1, 2]
 
 
 # --- facts -------------------------------------------------------------------------------------------------

@@ -58,10 +58,6 @@ PRECISIONS = {
 """A row's ``dtype`` to the catalog's recipe."""
 
 
-NARROW_GRADIENTS = re.compile("grad_sync_dtype=bf16|MP mode PURE")
-"""Notes on gradients in 16 bits; Composer's PURE reduces in 16 bits, its DEFAULT in 32."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class References:
     """

@@ -349,8 +349,12 @@ def test_the_command_line_offers_every_format():
 # --- commands, end to end ------------------------------------------------------------------------------------
 
 
-PLAYED_WITHIN = {"deepseek-v3-2048xh100": 0.02}
-"""Its four ranks of unlike chunks play 1.5 % longer than their closed form; others within 1 %."""
+PLAYED_WITHIN = {"deepseek-v3-2048xh100": 0.07}
+"""
+Its eight ranks of unlike chunks (two layers each, the last one none) play 6.4 % longer than their closed form.
+
+That knows ranks, not chunks; the step that is printed is the played one. Others within 1 %.
+"""
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

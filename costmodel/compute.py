@@ -7,7 +7,7 @@ decisions; whether they run at the same time is decided later (``layer``, ``step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
@@ -237,8 +237,9 @@ def layer_seconds(
     )
     times = operator_times(cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp)
     layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
-    parts = {name: shape.stack([part[name] for part, _ in layers]) for name in layers[0][0]}
-    overlapped = _overlapped(parts, cluster.device.profile, cp=np.asarray(cp)[..., None])
+    parts = {name: shape.stack([layer.parts[name] for layer in layers]) for name in layers[0].parts}
+    beside = {name: shape.stack([layer.beside[name] for layer in layers]) for name in layers[0].beside}
+    overlapped = _overlapped(parts, beside, cluster.device.profile, cp=np.asarray(cp)[..., None])
     faster = [
         np.minimum(
             parts[f"{name}_forward"] + parts["tp_shown" if name == "tp" else f"{name}_backward"],
@@ -247,32 +248,30 @@ def layer_seconds(
         for name in ("tp", "cp", "ep")
     ]
     return LayerSeconds(
-        module_forward=np.stack([shape.stack(modules) for _, modules in layers], axis=-2),
+        module_forward=np.stack([shape.stack(layer.module_forward) for layer in layers], axis=-2),
         overlapped=overlapped,
         least=parts["forward"] + parts["backward"] + sum(faster),
         **parts,
     )
 
 
-def _overlapped(parts: dict[str, NDArray[np.float64]], profile: Profile, *, cp: NDArray[Any]) -> LayerCommunication:
+def _overlapped(
+    parts: Mapping[str, NDArray[np.float64]],
+    beside: Mapping[str, NDArray[np.float64]],
+    profile: Profile,
+    *,
+    cp: NDArray[Any],
+) -> LayerCommunication:
     """What computation does not hide of the communication beside it: (20), (21), and (22) beside the opposite pass."""
-
-    def besides(name: str, computing: NDArray[np.float64], formula: Callable[..., Numbers], **more: Any) -> Any:
-        seconds = parts.pop(name) if name.endswith("_pipelined") else parts[name]
-        return formula(seconds, computing, **more, **profile.slowdowns)
-
-    forward, backward = parts["forward"], parts["backward"]
-    core_forward, core_backward, splits = parts["core_forward"], parts["core_backward"], profile.tp_overlap_splits
-    return LayerCommunication(
-        tp_forward=parts.pop("tp_forward_beside")
-        + besides("tp_forward_pipelined", forward - core_forward, exposed_tp_seconds, splits=splits),
-        tp_backward=parts.pop("tp_backward_beside")
-        + besides("tp_backward_pipelined", backward - core_backward, exposed_tp_seconds, splits=splits),
-        cp_forward=besides("cp_forward", core_forward, exposed_cp_seconds, cp=cp),
-        cp_backward=besides("cp_backward", core_backward, exposed_cp_seconds, cp=cp),
-        ep_forward=besides("ep_forward", backward, exposed_beside_seconds),
-        ep_backward=besides("ep_backward", forward, exposed_beside_seconds),
-    )
+    exposed: dict[str, Numbers] = {}
+    for own, opposite in (("forward", "backward"), ("backward", "forward")):
+        core, pipelined, slowdowns = parts[f"core_{own}"], beside[f"pipelined_{own}"], profile.slowdowns
+        matmuls = parts[own] - core
+        tp = exposed_tp_seconds(pipelined, matmuls, splits=profile.tp_overlap_splits, **slowdowns)
+        exposed[f"tp_{own}"] = beside[f"shown_{own}"] + tp
+        exposed[f"cp_{own}"] = exposed_cp_seconds(parts[f"cp_{own}"], core, cp=cp, **slowdowns)
+        exposed[f"ep_{own}"] = exposed_beside_seconds(parts[f"ep_{own}"], parts[opposite], **slowdowns)
+    return LayerCommunication(**{name: np.asarray(seconds) for name, seconds in exposed.items()})
 
 
 def edge_seconds(
@@ -363,10 +362,27 @@ def _one_end(
     )
 
 
-def _one_layer(
-    cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes
-) -> tuple[dict[str, Numbers], list[Numbers]]:
-    """Every part of the time of one kind of layer, and its forward pass by module."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OneLayer:
+    """
+    One kind of layer.
+
+    Parameters
+    ----------
+    parts
+        Fields of :class:`LayerSeconds`.
+    beside
+        Of tensor-parallel communication that overlaps: what matmuls may hide (``pipelined``), what shows in any case.
+    module_forward
+        As in :class:`LayerSeconds`, by module.
+    """
+
+    parts: dict[str, Numbers]
+    beside: dict[str, Numbers]
+    module_forward: list[Numbers]
+
+
+def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes) -> _OneLayer:
     operators = layer_operators(layer, shape)
     forward = [times.forward_seconds(operator) for operator in operators]
     backward = [times.backward_seconds(operator) for operator in operators]
@@ -382,7 +398,8 @@ def _one_layer(
     profile = cluster.device.profile
     calls = [(one, _one_call(cluster, one, shape)) for one in communications]
     parts |= _host(operators, calls, shape, profile)
-    parts |= _tensor_parallel(operators, calls, shape, cluster.device)
+    alone, beside = _tensor_parallel(operators, calls, shape, cluster.device)
+    parts |= alone
     for name in ("cp", "ep"):
         seconds = [(one, call) for one, call in calls if one.group == name]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
@@ -391,42 +408,40 @@ def _one_layer(
         for name in ("forward", "backward"):
             parts[name] = parts[name] + LAUNCHES_BEHIND * profile.host_kernel_seconds
     parts["again"] = parts["forward"] - (unread(operators, forward) if profile.recompute_stops_early else 0.0)
-    beside = _beside_gradients(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
-    parts["tp_shown"] = parts["tp_backward"] + beside
-    return parts, per_module(operators, forward, dropped=False)
+    gradients = _beside_gradients(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
+    parts["tp_shown"] = parts["tp_backward"] + gradients
+    modules = per_module(operators, forward, dropped=False)
+    return _OneLayer(parts=parts, beside=beside, module_forward=modules)
 
 
 def _copy_seconds(communication: Communication, shape: Shape, device: Device) -> Numbers:
     """What it takes to bring a whole tensor, sequence by sequence, into or out of the order of ranks."""
     if not device.profile.batch_first or communication.kind not in ("all_gather", "reduce_scatter"):
         return 0.0
-    seconds = 2 * communication.nbytes / _memory_rate(device) + STREAMING_SECONDS
+    seconds = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
     return np.asarray(seconds * _is_called(communication, shape) * (np.asarray(shape.mbs) > 1))
-
-
-def _memory_rate(device: Device) -> float:
-    return device.memory_bandwidth * device.profile.memory_efficiency
 
 
 def _tensor_parallel(
     operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: Device
-) -> dict[str, Numbers]:
+) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
     """
-    Tensor-parallel communication of both passes alone; what matmuls may hide where it overlaps, what shows beside.
+    Tensor-parallel communication of both passes alone, and ``beside`` of :class:`_OneLayer`.
 
     The kernel that sums input gradients of several linears writes them in the order of ranks.
     """
     ours = [(one, call, _copy_seconds(one, shape, device)) for one, call in calls if one.group in TENSOR_PARALLEL]
     sorted_kinds = {"reduce_scatter"} if not shape.fused_projections else set()
     backward = [(one, call + (0.0 if one.kind in sorted_kinds else copy)) for one, call, copy in ours]
-    parts: dict[str, Numbers] = {
-        "tp_forward": sum((one.forward * (call + copy) for one, call, copy in ours), start=0.0),
-        "tp_backward": sum((one.backward * call for one, call in backward), start=0.0),
+    passes: dict[str, Numbers] = {
+        "forward": sum((one.forward * (call + copy) for one, call, copy in ours), start=0.0),
+        "backward": sum((one.backward * call for one, call in backward), start=0.0),
     }
+    alone = {f"tp_{name}": seconds for name, seconds in passes.items()}
     if device.profile.tp_overlaps_single_matmuls:
-        return parts | _beside_single_matmuls(operators, ours, shape, device)
-    pipelined = {f"{name}_pipelined": seconds for name, seconds in parts.items()}
-    return parts | pipelined | {"tp_forward_beside": 0.0, "tp_backward_beside": 0.0}
+        return alone, _beside_single_matmuls(operators, ours, shape, device)
+    pipelined = {f"pipelined_{name}": seconds for name, seconds in passes.items()}
+    return alone, pipelined | {"shown_forward": 0.0, "shown_backward": 0.0}
 
 
 def _beside_single_matmuls(
@@ -454,13 +469,14 @@ def _beside_single_matmuls(
     piece = (np.asarray(shape.tp) - 1) * device.profile.kernel_seconds
     column, row = (sum(one.kernels for one in operators if one.name in names) for names in (ANY_COLUMN, ROW_PARALLEL))
     shown = [(one, call + copy) for one, call, copy in gathers if not feeds] + sums
-    added = [(one, np.asarray(one.nbytes / _memory_rate(device) * _is_called(one, shape))) for one, _ in scatters]
+    rate = device.achieved_memory_bandwidth
+    added = [(one, np.asarray(one.nbytes / rate * _is_called(one, shape))) for one, _ in scatters]
     hidden = [(one, call) for one, call, _ in gathers if feeds]
     return {
-        "tp_forward_pipelined": sum((one.forward * call for one, call in hidden + scatters), start=0.0),
-        "tp_backward_pipelined": sum((one.backward * call for one, call in hidden), start=0.0),
-        "tp_forward_beside": sum((one.forward * t for one, t in shown + added), start=piece * (column * feeds + row)),
-        "tp_backward_beside": sum((one.backward * t for one, t in shown + scatters), start=piece * row * feeds),
+        "pipelined_forward": sum((one.forward * call for one, call in hidden + scatters), start=0.0),
+        "pipelined_backward": sum((one.backward * call for one, call in hidden), start=0.0),
+        "shown_forward": sum((one.forward * t for one, t in shown + added), start=piece * (column * feeds + row)),
+        "shown_backward": sum((one.backward * t for one, t in shown + scatters), start=piece * row * feeds),
     }
 
 

@@ -9,7 +9,15 @@ import numpy as np
 
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.layer import Array, Decisions, LayerParts, layer_parts
-from costmodel.layouts import IN_FULL, PER_RANK, average_rank, contents_of, layout_cost, layout_passes, rank_decisions
+from costmodel.layouts import (
+    IN_FULL,
+    PER_RANK,
+    average_rank,
+    contents_of,
+    layout_passes,
+    rank_decisions,
+    strategy_seconds,
+)
 from costmodel.rank import rank_bytes, rank_host_bytes, whole_stages
 from costmodel.schedules import Passes
 from costmodel.simulator import Timeline, simulate
@@ -25,7 +33,6 @@ from costmodel.step import (
     sent_seconds,
     slices_seconds,
     stage_passes,
-    step_seconds,
     update_seconds,
     waiting_seconds,
 )
@@ -199,16 +206,10 @@ def estimate(facts: Facts, strategy: Strategy) -> Estimate:
         strategy=strategy,
         num_microbatches=int(microbatches(facts, strategy.decisions())),
         step_seconds=sum(part.exposed_seconds for part in breakdown),
-        closed_form_seconds=_closed_form_seconds(facts, strategy, ranks.held),
+        closed_form_seconds=strategy_seconds(facts, strategy),
         breakdown=breakdown,
         ranks=_estimates(facts, strategy, ranks),
     )
-
-
-def _closed_form_seconds(facts: Facts, strategy: Strategy, held: Stages) -> float:
-    if strategy.layout:
-        return float(layout_cost(facts, strategy).step_seconds)
-    return float(step_seconds(facts, strategy.decisions(), held))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

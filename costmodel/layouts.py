@@ -19,7 +19,7 @@ from costmodel.footprint import layer_footprint
 from costmodel.layer import Array, Decisions, ideal_layer_seconds, layer_parts
 from costmodel.memory import kept_bytes
 from costmodel.pipeline import bubble_seconds, busy_seconds
-from costmodel.rank import microbatches_in_flight, rank_bytes, rank_host_bytes
+from costmodel.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
 from costmodel.schedules import Passes
 from costmodel.spec import Model
 from costmodel.stages import Stages, excess, layers_between, layers_of_each_kind
@@ -33,6 +33,7 @@ from costmodel.step import (
     passes_of,
     pp_seconds,
     rank_seconds,
+    step_seconds,
     update_seconds,
 )
 from costmodel.strategy import Recompute, StageLayout, Strategy
@@ -288,6 +289,14 @@ def layout_cost(facts: Facts, strategy: Strategy) -> Cost:
 def strategy_cost(facts: Facts, strategy: Strategy) -> Cost:
     """One strategy, with a layout or without, by the closed form of its schedule; scalars."""
     return layout_cost(facts, strategy) if strategy.layout else cost(facts, strategy.decisions())
+
+
+def strategy_seconds(facts: Facts, strategy: Strategy) -> float:
+    """Its step time alone: of :func:`strategy_cost`."""
+    if strategy.layout:
+        return float(layout_cost(facts, strategy).step_seconds)
+    decisions = strategy.decisions()
+    return float(step_seconds(facts, decisions, different_ranks(facts, decisions)))
 
 
 def rank_decisions(strategy: Strategy) -> dict[str, Any]:

@@ -124,9 +124,7 @@ def device_update_seconds(device: Device, *, local_parameters: Numbers) -> Numbe
     ----------
     MoFa, arXiv:2511.09837, equation (26).
     """
-    profile = device.profile
-    bandwidth = device.memory_bandwidth * profile.memory_efficiency
-    return local_parameters * profile.optimizer_bytes_per_parameter / bandwidth
+    return local_parameters * device.profile.optimizer_bytes_per_parameter / device.achieved_memory_bandwidth
 
 
 def host_update_seconds(device: Device, workload: Workload, *, local_parameters: Numbers) -> Numbers:

@@ -792,6 +792,11 @@ class Device:
     left_out_errors: tuple[float, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def achieved_memory_bandwidth(self) -> float:
+        """Bytes per second of kernels that memory limits."""
+        return self.memory_bandwidth * self.profile.memory_efficiency
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Cluster:

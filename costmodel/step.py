@@ -588,8 +588,10 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
                 window=law.window,
             )
         )
-    copies = sharding_copies_seconds(facts, decisions, held)
-    return np.where(over_kinds(decisions["dp_overlap"]), overlapped, plain) + copies
+    exposed = np.where(over_kinds(decisions["dp_overlap"]), overlapped, plain)
+    if profile.sharding_copies == "none":
+        return exposed
+    return exposed + sharding_copies_seconds(facts, decisions, held)
 
 
 def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
@@ -611,7 +613,7 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     nbytes = {"none": 0.0, "flat": gradient, "tensors": gathered + gradient}[device.profile.sharding_copies]
     parameters, (dense, expert) = rank_parameters(facts, decisions, held), sharing_groups(facts, decisions)
     shared = parameters.dense * (np.asarray(dense.ranks) > 1) + parameters.experts * (np.asarray(expert.ranks) > 1)
-    per_parameter = nbytes / (device.memory_bandwidth * device.profile.memory_efficiency)
+    per_parameter = nbytes / device.achieved_memory_bandwidth
     rounds = over_kinds(microbatches(facts, decisions))
     return np.where(over_kinds(decisions["sharding"]) == int(Sharding.WEIGHTS), rounds * per_parameter * shared, 0.0)
 

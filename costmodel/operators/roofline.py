@@ -212,7 +212,7 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
             "attention": peak_16bit * profile.attention_efficiency * _attention_fraction(device),
             "scan": peak_16bit * profile.attention_efficiency,
         },
-        bytes_per_second=device.memory_bandwidth * profile.memory_efficiency,
+        bytes_per_second=device.achieved_memory_bandwidth,
         kind_bytes_per_second={
             kind: device.memory_bandwidth * efficiency for kind, efficiency in own_efficiencies.items() if efficiency
         },

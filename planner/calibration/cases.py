@@ -11,10 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layouts import layout_cost
-from costmodel.rank import different_ranks
-from costmodel.step import step_seconds
-from costmodel.tables import Facts
+from costmodel.layouts import strategy_seconds
 from planner.calibration.constants import Constant, with_values
 from planner.calibration.processes import over_processes
 from planner.runs.facts import References, device_name, with_profiles
@@ -141,15 +138,7 @@ def _setting(case: Case, known: References) -> dict[str, str]:
 
 def seconds_of(case: Case, known: References) -> float:
     """Predicted step time of a row with the devices and factors of some references."""
-    return seconds(with_profiles(case.facts, case.run, known), case)
-
-
-def seconds(facts: Facts, case: Case) -> float:
-    """Predicted step time of a row's strategy for given facts."""
-    if case.strategy.layout:
-        return float(layout_cost(facts, case.strategy).step_seconds)
-    decisions = case.strategy.decisions()
-    return float(step_seconds(facts, decisions, different_ranks(facts, decisions)))
+    return strategy_seconds(with_profiles(case.facts, case.run, known), case.strategy)
 
 
 def measured_logarithms(cases: Sequence[Case]) -> Array:

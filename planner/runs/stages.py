@@ -56,7 +56,7 @@ MODULES_AT_ENDS = (1, 3)
 """
 As how many layers GPT-NeoX's list of modules counts what is in front of its layers and what is behind them.
 
-Of 44, 36 and 28 layers the first, the middle and the last of four stages have 11/12/9, 10/11/8 and 8/9/6 (the tables of
+Of 44, 40 and 32 layers the first, the middle and the last of four stages have 11/12/9, 10/11/8 and 8/9/6 (the tables of
 arXiv 2509.22832's predictor).
 """
 

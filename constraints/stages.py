@@ -7,9 +7,9 @@ ranks would be another solution. Options that do not fit into the rank's memory 
 
 The objective is the closed form of the step times the chunks per rank,
 
-.. math:: v T = (m v - 1) \max_i R_i + \sum_i R_i + v \max_i E_i
+.. math:: v T = (m v - 1) \max_i P_i + \sum_i R_i + v \max_i E_i
 
-in ticks of a nanosecond (R: one micro-batch; E: what follows the last one).
+in ticks of a nanosecond (R: one micro-batch; P: that and what the rank waits for others; E: what follows the last one).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class StageOptions:
         Layers; those of them that are of the kind with which the model begins, where it has two.
     continues
         Whether the next rank may begin with such layers, too: the first chunk holds nothing else.
-    ticks, ending_ticks
-        One micro-batch; what follows the last one.
+    ticks, pace_ticks, ending_ticks
+        One micro-batch, without and with what the rank waits meanwhile; what follows the last one.
     """
 
     rank: Ints
@@ -54,6 +54,7 @@ class StageOptions:
     num_leading: Ints
     continues: Flags
     ticks: Ints
+    pace_ticks: Ints
     ending_ticks: Ints
 
     def __len__(self) -> int:
@@ -68,6 +69,7 @@ class StageOptions:
             num_leading=self.num_leading[which],
             continues=self.continues[which],
             ticks=self.ticks[which],
+            pace_ticks=self.pace_ticks[which],
             ending_ticks=self.ending_ticks[which],
         )
 
@@ -152,7 +154,7 @@ def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> Sta
     if pipeline.num_leading:
         model.add(_weighted(counts, options.num_leading[index]) == pipeline.num_leading)
         _add_order(model, classes, options, pipeline)
-    slowest = _maximum(model, classes, options.ticks)
+    slowest = _maximum(model, classes, options.pace_ticks)
     ending = _maximum(model, classes, options.ending_ticks)
     total = pipeline.weight_of_slowest * slowest + _weighted(counts, options.ticks[index]) + pipeline.vpp * ending
     model.add(total <= cut - 1)
@@ -162,8 +164,8 @@ def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> Sta
 
 def objective(options: StageOptions, chosen: Ints, pipeline: Pipeline) -> int:
     """The objective of one choice."""
-    ticks, ending = options.ticks[chosen], options.ending_ticks[chosen]
-    return int(pipeline.weight_of_slowest * ticks.max() + ticks.sum() + pipeline.vpp * ending.max())
+    ticks, pace, ending = options.ticks[chosen], options.pace_ticks[chosen], options.ending_ticks[chosen]
+    return int(pipeline.weight_of_slowest * pace.max() + ticks.sum() + pipeline.vpp * ending.max())
 
 
 def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline) -> list[_Class]:
@@ -172,7 +174,7 @@ def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline)
     keys = {}
     for rank in range(pipeline.pp):
         own = slice(bounds[rank], bounds[rank + 1])
-        columns = (options.choice, options.num_layers, options.ticks, options.ending_ticks)
+        columns = (options.choice, options.num_layers, options.ticks, options.pace_ticks, options.ending_ticks)
         may_lead = rank == 0 or bool(options.num_leading[own].any())
         alone = rank if pipeline.num_leading and may_lead else -1
         keys[rank] = (alone, *(tuple(column[own].tolist()) for column in columns))

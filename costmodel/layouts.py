@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from costmodel.flops import head_layers
 from costmodel.footprint import layer_footprint
 from costmodel.layer import Array, Decisions, ideal_layer_seconds, layer_parts
 from costmodel.memory import kept_bytes
-from costmodel.pipeline import bubble_seconds, busy_seconds
+from costmodel.pipeline import bubble_seconds, busy_seconds, in_step_seconds
 from costmodel.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
 from costmodel.schedules import Passes
 from costmodel.spec import Model
@@ -30,6 +31,7 @@ from costmodel.step import (
     ep_edge_seconds,
     fill_seconds,
     ideal_seconds,
+    pace_seconds,
     passes_of,
     pp_seconds,
     rank_seconds,
@@ -53,7 +55,7 @@ class Contents:
         Pipeline rank, shape (A,).
     layers, mtp_layers, full_layers
         Layers of each kind, those of multi-token prediction included; these alone; those recomputed in full; (A, K).
-    largest_chunk, excess
+    largest_chunk, last_chunk, excess
         As in :class:`costmodel.stages.Stages`, shape (A,).
     """
 
@@ -62,6 +64,7 @@ class Contents:
     mtp_layers: Array
     full_layers: Array
     largest_chunk: Array
+    last_chunk: Array
     excess: Array
 
     def take(self, which: Ints) -> Contents:
@@ -79,6 +82,7 @@ class Contents:
             last=(self.rank == pp - 1)[:, None].astype(np.float64),
             full_layers=self.full_layers[:, None, :],
             largest_chunk=self.largest_chunk[:, None],
+            last_chunk=self.last_chunk[:, None],
             excess=self.excess[:, None],
             all_layers=np.broadcast_to(every, self.layers.shape),
         )
@@ -93,6 +97,8 @@ class RankCosts:
     ----------
     seconds
         One micro-batch, forward and backward.
+    pace_seconds
+        The same with what the rank waits meanwhile: :func:`costmodel.step.pace_seconds`.
     ending_seconds
         Exposed data-parallel communication and the update of the parameters.
     device_bytes, host_bytes
@@ -100,6 +106,7 @@ class RankCosts:
     """
 
     seconds: Array
+    pace_seconds: Array
     ending_seconds: Array
     device_bytes: Array
     host_bytes: Array
@@ -108,31 +115,47 @@ class RankCosts:
 # --- contents ----------------------------------------------------------------------------------------------
 
 
+def even_chunks(num_layers: int, *, vpp: int) -> tuple[int, ...]:
+    """
+    Layers of a rank's chunks: as even as they come; later chunks, which have fewer micro-batches in flight, get more.
+
+    >>> even_chunks(7, vpp=3)
+    (2, 2, 3)
+    """
+    base, remainder = divmod(num_layers, vpp)
+    return (base,) * (vpp - remainder) + (base + 1,) * remainder
+
+
 def beside_layers(model: Model) -> float:
-    """Layers that take as long as what the last chunk has beside its own: head and multi-token prediction."""
+    """Layers of as much work as what the last chunk has beside its own: head and multi-token prediction."""
     num_mtp = len(model.mtp_layers)
     return head_layers(model) * (1 + num_mtp) + num_mtp
 
 
-def chunk_sizes(num_layers: int, *, vpp: int, beside_layers: float) -> tuple[int, ...]:
+BESIDE_THE_HEAD = range(-1, 3)
+"""
+Layers of the last chunk that are tried, beyond those with which the last rank's chunks are equal by their FLOPs.
+
+Time tells differently: layers of experts wait for all-to-alls, those in 8 bits are faster than the head.
+"""
+
+
+def last_rank_chunks(num_layers: int, *, vpp: int, beside_layers: float) -> tuple[tuple[int, ...], ...]:
     """
-    Layers of a rank's chunks: as even in time as they come; later chunks get the remainder.
+    Layers of the last rank's chunks, in some ways: its last one has the head beside its own.
 
-    Later chunks have fewer micro-batches in flight; the last one of all has more to do beside its layers.
-
-    >>> chunk_sizes(7, vpp=3, beside_layers=0.0), chunk_sizes(7, vpp=3, beside_layers=1.3)
-    ((2, 2, 3), (3, 3, 1))
+    >>> last_rank_chunks(7, vpp=3, beside_layers=1.3)
+    ((3, 4, 0), (3, 3, 1), (2, 3, 2), (2, 2, 3))
     """
-    sizes, seconds = [0] * vpp, [0.0] * vpp
-    seconds[-1] += beside_layers
-    for _ in range(num_layers):
-        shortest = min(range(vpp), key=lambda chunk: (seconds[chunk], -chunk))
-        sizes[shortest] += 1
-        seconds[shortest] += 1.0
-    return tuple(sizes)
+    if vpp == 1:
+        return ((num_layers,),)
+    equal = round((num_layers + beside_layers) / vpp - beside_layers)
+    most = -(-num_layers // vpp)
+    tried = sorted({min(max(equal + more, 0), most) for more in BESIDE_THE_HEAD})
+    return tuple((*even_chunks(num_layers - last, vpp=vpp - 1), last) for last in tried)
 
 
-def full_by_chunk(num_full: int, sizes: Sequence[int]) -> tuple[int, ...]:
+def full_by_chunk(num_full: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """
     How many layers of each chunk are recomputed in full: equally many, the first chunks one more.
 
@@ -141,13 +164,16 @@ def full_by_chunk(num_full: int, sizes: Sequence[int]) -> tuple[int, ...]:
     >>> full_by_chunk(5, (2, 2, 2)), full_by_chunk(5, (1, 2, 3))
     ((2, 2, 1), (1, 2, 2))
     """
-    full = [0] * len(sizes)
-    while num_full > 0:
-        for chunk, size in enumerate(sizes):
-            taken = int(num_full > 0 and full[chunk] < size)
-            full[chunk] += taken
-            num_full -= taken
-    return tuple(full)
+    taken = _in_turn(sizes)[:num_full]
+    return tuple(taken.count(chunk) for chunk in range(len(sizes)))
+
+
+@lru_cache(maxsize=4096)
+def _in_turn(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The chunk of each layer where one of every chunk is taken in turn."""
+    return tuple(
+        chunk for _, chunk in sorted((turn, chunk) for chunk, size in enumerate(sizes) for turn in range(size))
+    )
 
 
 def contents_of(strategy: Strategy, model: Model) -> Contents:
@@ -162,6 +188,7 @@ def contents_of(strategy: Strategy, model: Model) -> Contents:
         mtp_layers=mtp,
         full_layers=full,
         largest_chunk=sizes.max(axis=1).astype(np.float64),
+        last_chunk=sizes[:, -1].astype(np.float64),
         excess=np.array([excess(tuple(own), rank=rank, pp=strategy.pp) for rank, own in enumerate(sizes.tolist())]),
     )
 
@@ -198,21 +225,25 @@ def rank_costs(facts: Facts, decisions: Decisions, contents: Contents) -> RankCo
         What they hold.
     """
     device, host = contents_bytes(facts, decisions, contents)
+    seconds, pace = contents_seconds(facts, decisions, contents)
     return RankCosts(
-        seconds=contents_seconds(facts, decisions, contents),
+        seconds=seconds,
+        pace_seconds=pace,
         ending_seconds=contents_ending_seconds(facts, decisions, contents),
         device_bytes=device,
         host_bytes=host,
     )
 
 
-def contents_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
-    """One micro-batch on each rank, forward and backward; parameters as in :func:`rank_costs`."""
+def contents_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> tuple[Array, Array]:
+    """One micro-batch on each rank, without and with what it waits meanwhile; parameters as in :func:`rank_costs`."""
     held = contents.stages(facts, pp=int(decisions["pp"]))
     modes, of_mode = _modes(decisions)
     layer = layer_parts(facts, modes).total[..., of_mode, :]
     full = layer_parts(facts, {**modes, "recompute": Recompute.FULL}).total if held.full_layers.any() else None
-    return rank_seconds(facts, decisions, held, layer, None if full is None else full[..., of_mode, :])[..., 0]
+    seconds = rank_seconds(facts, decisions, held, layer, None if full is None else full[..., of_mode, :])
+    average = rank_seconds(facts, decisions, average_rank(facts, decisions), layer)[..., 0]
+    return seconds[..., 0], pace_seconds(facts, decisions, held, layer, seconds, average)[..., 0]
 
 
 def _modes(decisions: Decisions) -> tuple[dict[str, Any], Any]:
@@ -257,29 +288,31 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
     )
 
 
-def joined_seconds(seconds: Array, ending_seconds: Array, *, vpp: int, num_microbatches: int) -> float:
+def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tuple[float, float]:
     r"""
-    The step of some ranks without what is constant: the slowest sets the pace, all of them fill and drain.
+    The step of some ranks without what is constant, and what of it the slowest waits: all of them fill and drain.
 
-    .. math:: T = m \max_i R_i + \left(\sum_i R_i - \max_i R_i\right) / v + \max_i E_i
+    .. math:: T = (m - 1/v) \max_i P_i + \sum_i R_i / v + \max_i E_i
 
     References
     ----------
-    :func:`costmodel.pipeline.busy_seconds`, :func:`costmodel.pipeline.bubble_seconds`.
+    :func:`costmodel.pipeline.busy_seconds`, :func:`costmodel.pipeline.bubble_seconds`,
+    :func:`costmodel.pipeline.in_step_seconds`.
     """
-    slowest = seconds.max()
+    slowest, pace = ranks.seconds.max(), ranks.pace_seconds.max()
+    waiting = bubble_seconds(slowest, ranks.seconds.sum(), vpp=vpp)
+    waiting = waiting + in_step_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches)
     busy = busy_seconds(slowest, num_microbatches=num_microbatches)
-    return float(busy + bubble_seconds(slowest, seconds.sum(), vpp=vpp) + ending_seconds.max())
+    return float(busy + waiting + ranks.ending_seconds.max()), float(waiting)
 
 
 def layout_cost(facts: Facts, strategy: Strategy) -> Cost:
     """A strategy with a layout, by the closed form of 1F1B; scalars."""
     m = int(microbatches(facts, strategy.decisions()))
     ranks = rank_costs(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
-    joined = joined_seconds(ranks.seconds, ranks.ending_seconds, vpp=strategy.vpp, num_microbatches=m)
-    bubble = bubble_seconds(ranks.seconds.max(), ranks.seconds.sum(), vpp=strategy.vpp)
+    joined, waiting = joined_seconds(ranks, vpp=strategy.vpp, num_microbatches=m)
     return Cost(
-        bubble_seconds=np.asarray(bubble + fill_seconds(facts, strategy.decisions())),
+        bubble_seconds=np.asarray(waiting + fill_seconds(facts, strategy.decisions())),
         step_seconds=joined + constant_seconds(facts, strategy.decisions()),
         device_bytes=np.asarray(ranks.device_bytes.max()),
         host_bytes=np.asarray(ranks.host_bytes.max()),
@@ -332,6 +365,7 @@ def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
     share = (1.0 / pp)[..., None]
     every, mtp = layers_of_each_kind(facts.model)
     layers = share[..., None] * every
+    chunk = share * facts.model.num_layers / np.asarray(decisions["vpp"])[..., None]
     return Stages(
         rank=np.zeros_like(share),
         layers=layers,
@@ -339,7 +373,8 @@ def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
         first=share,
         last=share,
         full_layers=np.zeros_like(layers),
-        largest_chunk=share * facts.model.num_layers / np.asarray(decisions["vpp"])[..., None],
+        largest_chunk=chunk,
+        last_chunk=chunk,
         excess=np.ones_like(share),
         all_layers=np.broadcast_to(every, (*pp.shape, len(every))),
     )

@@ -105,6 +105,65 @@ def bubble_seconds(slowest_rank_seconds: Numbers, all_ranks_seconds: Numbers, *,
     return np.maximum(all_ranks_seconds - slowest_rank_seconds, 0.0) / vpp
 
 
+def chunks_waiting_seconds(
+    rank_seconds: Numbers, last_chunk_seconds: Numbers, average_seconds: Numbers, *, vpp: Numbers, group: Numbers
+) -> Numbers:
+    r"""
+    Time in which an interleaved rank waits for the others in each micro-batch because its chunks are unlike.
+
+    .. math:: W = \max\left(0,\; \max((v - 1) t - (R - C), 0) + \max(t - C, 0) - t / g\right), \qquad t = \bar{R} / v
+
+    Ranks work in step: while a group of g micro-batches passes through a chunk, none gets ahead of its neighbours by
+    more than a slot, a forward and a backward chunk. What a long chunk needs beyond the others' is lost in the short
+    ones, but for that slot in each group. Unlike is above all the last chunk, with the head; the others are taken as
+    equal.
+
+    Parameters
+    ----------
+    rank_seconds, last_chunk_seconds
+        One micro-batch on the rank, and in its last chunk: R, C.
+    average_seconds
+        One on an average rank.
+    vpp, group
+        Chunks per rank, micro-batches that pass through a chunk before the next one begins.
+
+    References
+    ----------
+    Derived: in the order of Megatron-LM's interleaved schedule (:mod:`costmodel.orders`) a circle through two
+    neighbours, forward to the next rank and backward from it, is a slot longer than what is done in it. ``tests`` play
+    such pipelines through.
+
+    >>> float(chunks_waiting_seconds(7.8, 2.8, 8.0, vpp=4, group=8))  # chunks of 1, 2, 2 and 2.8
+    0.75
+    """
+    usual = np.asarray(average_seconds) / vpp
+    in_front = np.maximum((vpp - 1) * usual - (rank_seconds - last_chunk_seconds), 0.0)
+    behind = np.maximum(usual - last_chunk_seconds, 0.0)
+    return np.maximum(in_front + behind - usual / group, 0.0)
+
+
+def in_step_seconds(
+    slowest_rank_seconds: Numbers, pace_seconds: Numbers, *, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    What the step takes longer because ranks of unequal chunks wait for each other.
+
+    .. math:: \Delta T = (m - 1/v) (P - \max_i R_i)
+
+    so that with the work and the bubble :math:`T = (m - 1/v) P + \sum_i R_i / v`: P sets the pace instead of max R.
+
+    Parameters
+    ----------
+    slowest_rank_seconds
+        One micro-batch on the slowest rank: max R.
+    pace_seconds
+        The most that one takes on a rank with its waiting (:func:`chunks_waiting_seconds`): P.
+    vpp, num_microbatches
+        Chunks per rank, micro-batches.
+    """
+    return (num_microbatches - 1 / np.asarray(vpp)) * (pace_seconds - slowest_rank_seconds)
+
+
 def hop_exposed_seconds(
     hop_seconds: Numbers, steady_hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:

@@ -146,6 +146,8 @@ class Stages(Record):
         Those that are recomputed in full whatever the strategy's decision says; shape (..., U, K).
     largest_chunk
         Layers of the rank's largest virtual stage, shape (..., U).
+    last_chunk
+        Layers of its last one, those of multi-token prediction not counted, shape (..., U).
     excess
         Activations alive at the peak over those of as many chunks of average size, at least 1; shape (..., U).
     all_layers
@@ -159,6 +161,7 @@ class Stages(Record):
     last: NDArray[np.float64]
     full_layers: NDArray[np.float64]
     largest_chunk: NDArray[np.float64]
+    last_chunk: NDArray[np.float64]
     excess: NDArray[np.float64]
     all_layers: NDArray[np.float64]
 
@@ -261,7 +264,7 @@ def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.f
 def _ranks(
     model: _Same, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
 ) -> NDArray[np.float64]:
-    """Selected ranks of one pipeline, rows of (rank, first, last, largest chunk, excess, layers per kind)."""
+    """Selected ranks of one pipeline, rows of (rank, first, last, largest and last chunk, excess, layers per kind)."""
     order = _order(model)
     mtp_layers = order.mtp
     per_chunk = layout.layers_of_each_kind(order)
@@ -269,7 +272,7 @@ def _ranks(
     first, last = layout.share(0), layout.share(-1)
     per_rank = per_rank + np.outer(last, mtp_layers)
     chunks = per_chunk.sum(axis=1)[layout.chunks]
-    columns = [first, last, chunks.max(axis=1), layout.excess(chunks), per_rank]
+    columns = [first, last, chunks.max(axis=1), chunks[:, -1], layout.excess(chunks), per_rank]
     held = [tuple(row) for row in np.column_stack(columns).tolist()]
     return np.array([(rank, *held[rank]) for rank in select(held)], dtype=np.float64)
 
@@ -361,7 +364,7 @@ def _stages(
     most = max(len(rows) for rows in tables)
     padded = np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows in tables])
     padded = padded.reshape(*pp.shape, *padded.shape[1:])
-    last, layers = padded[..., 2], padded[..., 5:]
+    last, layers = padded[..., 2], padded[..., 6:]
     return Stages(
         rank=padded[..., 0],
         first=padded[..., 1],
@@ -370,6 +373,7 @@ def _stages(
         mtp_layers=last[..., None] * mtp,
         full_layers=np.zeros_like(layers),
         largest_chunk=padded[..., 3],
-        excess=padded[..., 4],
+        last_chunk=padded[..., 4],
+        excess=padded[..., 5],
         all_layers=np.broadcast_to(every, (*pp.shape, len(every))),
     )

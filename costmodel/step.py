@@ -44,7 +44,13 @@ from costmodel.optimizer import (
 from costmodel.orders import has_order
 from costmodel.overlap import exposed_beside_seconds, exposed_dp_seconds, exposed_dp_seconds_measured
 from costmodel.parameters import layers_parameters
-from costmodel.pipeline import bubble_seconds, busy_seconds, hop_exposed_seconds
+from costmodel.pipeline import (
+    bubble_seconds,
+    busy_seconds,
+    chunks_waiting_seconds,
+    hop_exposed_seconds,
+    in_step_seconds,
+)
 from costmodel.rank import (
     RankParameters,
     data_groups,
@@ -208,9 +214,8 @@ def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: A
 
 def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Array:
     """Time in which the slowest rank waits for others: the schedule's idle time, delays of a vocabulary in slices."""
-    slowest = largest(ranks)
+    slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, held, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
-        every = all_ranks_seconds(facts, decisions, held, parts.total)
         idle = bubble_seconds(slowest, every, vpp=decisions["vpp"])
     else:
         idle = idle_seconds(
@@ -222,7 +227,42 @@ def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: Lay
             schedule=decisions["schedule"],
         )
     delay = vocabulary_delay(vocabulary=decisions["vocabulary"]) * slowest
+    if np.any(np.asarray(decisions["vpp"]) > 1):
+        pace = largest(pace_seconds(facts, decisions, held, parts.total, ranks, every / decisions["pp"]))
+        delay = delay + in_step_seconds(
+            slowest, pace, vpp=decisions["vpp"], num_microbatches=microbatches(facts, decisions)
+        )
     return np.asarray(idle + delay + fill_seconds(facts, decisions))
+
+
+def pace_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array, ranks: Array, average: Array) -> Array:
+    """
+    One micro-batch on each rank with what it waits for others chunk by chunk: P, shape (..., U).
+
+    Parameters
+    ----------
+    facts, decisions, held
+        As in :func:`step_seconds`.
+    layer
+        Seconds of one layer of each kind, shape (..., K).
+    ranks
+        Each rank's own work, shape (..., U).
+    average
+        The work of an average rank, shape (...).
+    """
+    edge = lookup(edge_seconds, facts, decisions)
+    of_layer = over_kinds(added(held.all_layers * layer) / held.all_layers.sum(axis=-1))
+    beside = held.last * over_kinds(edge.last) + added(held.mtp_layers * layer[..., None, :])
+    waiting = chunks_waiting_seconds(
+        ranks,
+        held.last_chunk * of_layer + beside,
+        over_kinds(average),
+        vpp=over_kinds(decisions["vpp"]),
+        group=over_kinds(decisions["group"]),
+    )
+    in_chunks = (np.asarray(decisions["vpp"]) > 1) & (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B)
+    in_chunks = in_chunks & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED)
+    return np.asarray(ranks + np.where(over_kinds(in_chunks), waiting, 0.0))
 
 
 def slowest_passes(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Passes:
@@ -292,8 +332,8 @@ def played_waiting_seconds(
     """
     :func:`waiting_seconds` of one strategy, its pipeline played through stage by stage.
 
-    The same for equal stages. The formula counts the other ranks by their mean and a rank's chunks as equal, which a
-    solver's table can hold. Played through, a plain pipeline takes up to 9 % less time, an interleaved one whose chunks
+    The same for equal stages. The formula counts the other ranks by their mean and a rank's chunks but its last one as
+    equal, which a solver's table can hold. Played through, a plain pipeline takes up to 9 % less time, an interleaved one whose chunks
     divide the layers from 6 % less to 6 % more (more where they hold different kinds of layers), the other schedules
     from 8 % less to 15 % more (``tests`` have the bounds). The formula is kept for slices of the vocabulary, for
     decisions for which a schedule has no order, and for V-Half, whose authors order the passes anew for the times of

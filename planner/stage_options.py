@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,13 @@ from constraints.stages import RANK_TICK_SECONDS, Ints, Pipeline, StageOptions
 from costmodel.layouts import (
     Contents,
     beside_layers,
-    chunk_sizes,
     contents_bytes,
     contents_ending_seconds,
     contents_seconds,
     contents_update_seconds,
+    even_chunks,
     full_by_chunk,
+    last_rank_chunks,
 )
 from costmodel.spec import Model
 from costmodel.stages import excess
@@ -102,9 +103,10 @@ def held_by_ranks(model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode,
     for rank in range(pp):
         least = max(fewest[rank], model.num_layers - sum(most for other in range(pp) if other != rank), 0)
         for num in range(least, min(most, model.num_layers) + 1):
-            sizes = chunk_sizes(num, vpp=vpp, beside_layers=beside if rank == pp - 1 else 0.0)
-            if 0 not in sizes[rank == 0 : vpp - (rank == pp - 1)]:
-                rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
+            even = (even_chunks(num, vpp=vpp),)
+            for sizes in last_rank_chunks(num, vpp=vpp, beside_layers=beside) if rank == pp - 1 else even:
+                if 0 not in sizes[rank == 0 : vpp - (rank == pp - 1)]:
+                    rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
     return _held(model, pp, leading, rows)
 
 
@@ -147,6 +149,7 @@ def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
         mtp_layers=mtp,
         full_layers=full,
         largest_chunk=np.array([max(own) for own in sizes], dtype=np.float64),
+        last_chunk=np.array([own[-1] for own in sizes], dtype=np.float64),
         excess=np.array([excess(own, rank=int(r), pp=pp) for own, r in zip(sizes, rank, strict=True)]),
     )
     return Held(
@@ -175,8 +178,8 @@ class Costs:
 
     Parameters
     ----------
-    seconds
-        One micro-batch.
+    seconds, pace_seconds
+        One micro-batch, without and with what the rank waits meanwhile.
     device_bytes, host_bytes
         Memory.
     update_seconds
@@ -184,6 +187,7 @@ class Costs:
     """
 
     seconds: Any
+    pace_seconds: Any
     device_bytes: Any
     host_bytes: Any
     update_seconds: Any
@@ -205,12 +209,18 @@ def costs_of(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Costs:
         What ranks may hold.
     """
     device, host = _part(facts, decisions, held, _both_bytes, NOT_IN_MEMORY)
+    seconds, pace = _part(facts, decisions, held, _both_seconds, NOT_IN_TIME)
     return Costs(
-        seconds=_part(facts, decisions, held, contents_seconds, NOT_IN_TIME),
+        seconds=seconds,
+        pace_seconds=pace,
         device_bytes=device,
         host_bytes=host,
         update_seconds=_part(facts, decisions, held, contents_update_seconds, NOT_IN_UPDATE, once=True),
     )
+
+
+def _both_seconds(facts: Facts, decisions: Mapping[str, Any], contents: Contents) -> Any:
+    return np.stack(np.broadcast_arrays(*contents_seconds(facts, decisions, contents)))
 
 
 def _both_bytes(facts: Facts, decisions: Mapping[str, Any], contents: Contents) -> Any:
@@ -251,35 +261,32 @@ def least_of_each(values: Any, held: Held) -> Any:
     return np.minimum.reduceat(values, held.starts, axis=-1)
 
 
-def options_of(held: Held, seconds: Any, ending: Any, *, slowest: float) -> tuple[StageOptions, Ints]:
+def options_of(held: Held, seconds: Any, pace: Any, ending: Any, *, slowest: float) -> tuple[StageOptions, Ints]:
     """
     The options that fit, are not too slow and not needless, and which of the contents each is.
 
-    Of those of a rank that hold the same, one that takes longer and ends later than another is needless.
+    Of those of a rank that hold the same, one that takes, waits and ends no sooner than another is needless.
 
     Parameters
     ----------
     held
         What ranks may hold.
-    seconds, ending
-        One micro-batch, infinite for what does not fit; what follows the last one.
+    seconds, pace, ending
+        One micro-batch, infinite for what does not fit, without and with what a rank waits; what follows the last one.
     slowest
         Longest time of a rank that is of interest, in seconds.
     """
     index = np.flatnonzero(np.isfinite(seconds) & (seconds <= slowest))
-    ticks, ending_ticks = (np.zeros(len(seconds), dtype=np.int64) for _ in range(2))
-    ticks[index] = np.rint(seconds[index] / RANK_TICK_SECONDS)
-    ending_ticks[index] = np.rint(ending[index] / RANK_TICK_SECONDS)
+    ticks, pace_ticks, ending_ticks = np.zeros((3, len(seconds)), dtype=np.int64)
+    for rounded, values in ((ticks, seconds), (pace_ticks, pace), (ending_ticks, ending)):
+        rounded[index] = np.rint(values[index] / RANK_TICK_SECONDS)
     num = held.num_layers
-    order = index[
-        np.lexsort([ending_ticks[index], ticks[index], held.num_leading[index], num[index], held.contents.rank[index]])
-    ]
-    key = np.stack([held.contents.rank[order], num[order], held.num_leading[order]], axis=1)
-    kept, last, least = [], None, 0
-    for row, position in zip(map(tuple, key.tolist()), order.tolist(), strict=True):
-        if row != last or ending_ticks[position] < least:
-            kept.append(position)
-            last, least = row, int(ending_ticks[position])
+    holds = np.stack([held.contents.rank, num, held.num_leading], axis=1)
+    costs = np.stack([ticks, pace_ticks, ending_ticks], axis=1)
+    order = index[np.lexsort(np.concatenate([holds, costs], axis=1)[index].T[::-1])]
+    kept: list[int] = []
+    for _, alike in groupby(order.tolist(), key=lambda one: holds[one].tolist()):
+        kept += _needed(alike, costs)
     which = np.array(kept, dtype=np.int64)
     options = StageOptions(
         rank=held.contents.rank[which],
@@ -288,9 +295,19 @@ def options_of(held: Held, seconds: Any, ending: Any, *, slowest: float) -> tupl
         num_leading=held.num_leading[which],
         continues=np.asarray(held.continues[which]),
         ticks=ticks[which],
+        pace_ticks=pace_ticks[which],
         ending_ticks=ending_ticks[which],
     )
     return options, which
+
+
+def _needed(alike: Iterable[int], costs: Ints) -> list[int]:
+    """Of options that hold the same those to which no other is preferable in every cost."""
+    needed: list[int] = []
+    for one in alike:
+        if not any((costs[other] <= costs[one]).all() for other in needed):
+            needed.append(one)
+    return needed
 
 
 def layout_of(held: Held, chosen: Ints) -> StageLayout:
@@ -306,7 +323,7 @@ def layout_of(held: Held, chosen: Ints) -> StageLayout:
 
 
 def may_undercut(
-    held: Held, seconds: Any, ending: Any, pipeline: Pipeline, *, num_microbatches: Ints, limits: Any
+    held: Held, seconds: Any, pace: Any, ending: Any, pipeline: Pipeline, *, num_microbatches: Ints, limits: Any
 ) -> Any:
     """
     Which of some pipelines of one shape may take less than their limits, shape (C,).
@@ -319,8 +336,8 @@ def may_undercut(
     ----------
     held
         What ranks may hold.
-    seconds, ending
-        The least of each rank and layers: one micro-batch, and what follows the last one; shape (C, S).
+    seconds, pace, ending
+        The least of each rank and layers: one micro-batch without and with waiting, what follows the last; (C, S).
     pipeline
         Their shape; its micro-batches do not count.
     num_microbatches, limits
@@ -329,10 +346,10 @@ def may_undercut(
     rest = (limits - _least_maximum(held, ending, pipeline)) * pipeline.vpp
     weight = np.maximum(num_microbatches * pipeline.vpp - 1, 1)
     slowest = np.full(len(seconds), np.inf)
-    undecided = np.flatnonzero(rest > weight * _least_maximum(held, seconds, pipeline))
+    undecided = np.flatnonzero(rest > weight * _least_maximum(held, pace, pipeline))
     answer = np.zeros(len(seconds), dtype=bool)
     for _ in range(MOST_ROUNDS):
-        quick = np.where(seconds[undecided] <= slowest[undecided, None], seconds[undecided], np.inf)
+        quick = np.where(pace[undecided] <= slowest[undecided, None], seconds[undecided], np.inf)
         sums = _least_sums(held, quick, pipeline)
         tighter = (rest[undecided] - sums) / weight[undecided]
         left = np.isfinite(sums) & (tighter > 0)

@@ -124,6 +124,7 @@ class _Inner:
     outer: _Outer
     held: Held
     seconds: Any
+    pace: Any
     ending: Any
 
 
@@ -276,21 +277,31 @@ class StageSearch:
         """Of combinations of one shape those that may be of interest, with what their ranks may hold."""
         self.num_bounded += len(alike)
         costs = costs_of(self.facts, _columns(alike), held)
-        seconds = np.where(self.fit(costs.device_bytes, costs.host_bytes), costs.seconds, np.inf)
-        left = np.flatnonzero(self.may_undercut(alike, held, seconds, costs.update_seconds))
+        fits = self.fit(costs.device_bytes, costs.host_bytes)
+        seconds, pace = (np.where(fits, values, np.inf) for values in (costs.seconds, costs.pace_seconds))
+        least = np.stack([least_of_each(seconds, held), least_of_each(pace, held)])
+        left = np.flatnonzero(self.may_undercut(alike, held, least, costs.update_seconds))
         if not len(left):
             return
         few = [alike[index] for index in left.tolist()]
         ending = ending_seconds(self.facts, _columns(few), held)
-        still = self.may_undercut(few, held, seconds[left], least_of_each(ending, held))
+        still = self.may_undercut(few, held, least[:, left], least_of_each(ending, held))
         for position in np.flatnonzero(still).tolist():
-            yield _Inner(outer=few[position], held=held, seconds=seconds[left[position]], ending=ending[position])
+            own = left[position]
+            yield _Inner(
+                outer=few[position],
+                held=held,
+                seconds=seconds[own],
+                pace=pace[own],
+                ending=ending[position],
+            )
 
-    def may_undercut(self, alike: Sequence[_Outer], held: Held, seconds: Any, least_ending: Any) -> Any:
-        """Which combinations of one shape may be faster than the best so far, from what their ranks take."""
+    def may_undercut(self, alike: Sequence[_Outer], held: Held, least: Any, least_ending: Any) -> Any:
+        """Which combinations of one shape may be faster than the best so far, from the least that their ranks take."""
         return may_undercut(
             held,
-            least_of_each(seconds, held),
+            least[0],
+            least[1],
             least_ending,
             alike[0].pipeline,
             num_microbatches=np.array([one.pipeline.num_microbatches for one in alike]),
@@ -307,11 +318,11 @@ class StageSearch:
             self.run.leave(int(one.outer.seconds / TICK_SECONDS))
             return
         pipeline, limit = one.outer.pipeline, float(self.limits([one.outer])[0])
-        least_ending = least_of_each(one.ending, one.held)[None]
-        if not self.may_undercut([one.outer], one.held, one.seconds[None], least_ending)[0]:
+        least = [least_of_each(values, one.held)[None] for values in (one.seconds, one.pace, one.ending)]
+        if not self.may_undercut([one.outer], one.held, least[:2], least[2])[0]:
             return
         slowest = limit * pipeline.vpp / (pipeline.weight_of_slowest + 1)
-        options, which = options_of(one.held, one.seconds, one.ending, slowest=slowest)
+        options, which = options_of(one.held, one.seconds, one.pace, one.ending, slowest=slowest)
         cut = min(int(np.ceil(limit * pipeline.vpp / RANK_TICK_SECONDS)), MAX_TICKS)
         encoding = encode_stages(options, pipeline, cut=cut)
         if encoding is None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.estimate import estimate
-from costmodel.layouts import balance_of, chunk_sizes, full_by_chunk, layout_cost, least_memory
+from costmodel.layouts import balance_of, even_chunks, full_by_chunk, last_rank_chunks, layout_cost, least_memory
 from costmodel.stages import excess, layers_per_chunk
 from costmodel.step import cost
 from costmodel.strategy import Recompute, StageLayout, Strategy
@@ -92,8 +92,10 @@ def test_unequal_chunks_hold_what_they_hold_when_most_is_alive(sizes, most):
     assert excess(sizes, rank=0, pp=2) * average == pytest.approx(max(most, average))
 
 
-def test_chunks_are_even_in_time():
-    """Seven layers in three chunks; with 1.3 layers' worth of head the last one gets one of them only."""
-    assert chunk_sizes(7, vpp=3, beside_layers=0.0) == (2, 2, 3)
-    assert chunk_sizes(7, vpp=3, beside_layers=1.3) == (3, 3, 1)
+def test_chunks_are_even():
+    """Seven layers in three chunks; beside a head of 1.3 layers the last one gets one, one less or up to two more."""
+    assert even_chunks(7, vpp=3) == (2, 2, 3)
+    assert last_rank_chunks(7, vpp=3, beside_layers=1.3) == ((3, 4, 0), (3, 3, 1), (2, 3, 2), (2, 2, 3))
+    assert last_rank_chunks(9, vpp=3, beside_layers=0.0) == ((3, 4, 2), (3, 3, 3))
+    assert last_rank_chunks(7, vpp=1, beside_layers=1.3) == ((7,),)
     assert full_by_chunk(4, (2, 2, 3)) == (2, 1, 1)

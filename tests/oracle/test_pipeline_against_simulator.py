@@ -8,12 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from costmodel.layouts import even_chunks, last_rank_chunks
 from costmodel.pipeline import (
     bubble_seconds,
     busy_seconds,
     chunks_in_flight,
+    chunks_waiting_seconds,
     cooldown_seconds,
     hop_exposed_seconds,
+    in_step_seconds,
     steady_seconds,
     warmup_seconds,
 )
@@ -94,11 +97,31 @@ def layout_error(layout: Layout, *, head_layers: float) -> float:
     """Formula over simulator, less one, for layers of one second and a head that takes as long as some layers."""
     layers = np.array(layers_per_chunk(layout.num_layers, num_chunks=layout.pp * layout.vpp), dtype=float)
     layers[-1] += head_layers
-    forward, backward = layers / 3, layers * 2 / 3
-    timeline = simulate(list(forward), list(backward), pp=layout.pp, num_microbatches=layout.num_microbatches)
-    ranks = layers.reshape(layout.vpp, layout.pp).sum(axis=0)
-    busy = busy_seconds(ranks.max(), num_microbatches=layout.num_microbatches)
-    return float((busy + bubble_seconds(ranks.max(), ranks.sum(), vpp=layout.vpp)) / timeline.seconds - 1)
+    return chunks_error(layers.reshape(layout.vpp, layout.pp), layout.num_microbatches)
+
+
+def chunks_error(chunks: np.ndarray, num_microbatches: int) -> float:
+    """Formula over simulator, less one, for seconds of each chunk of each rank, (vpp, pp): a third of them forward."""
+    pp = chunks.shape[1]
+    forward, backward = chunks.ravel() / 3, chunks.ravel() * 2 / 3
+    timeline = simulate(list(forward), list(backward), pp=pp, num_microbatches=num_microbatches)
+    return step_seconds(chunks, num_microbatches, waiting_seconds(chunks)) / timeline.seconds - 1
+
+
+def waiting_seconds(chunks: np.ndarray) -> np.ndarray:
+    """What each rank waits in a micro-batch because its chunks are unlike, (pp,)."""
+    vpp, pp = chunks.shape
+    ranks = chunks.sum(axis=0)
+    return np.asarray(chunks_waiting_seconds(ranks, chunks[-1], ranks.mean(), vpp=vpp, group=pp)) * (vpp > 1)
+
+
+def step_seconds(chunks: np.ndarray, num_microbatches: int, waiting: np.ndarray | float) -> float:
+    """Work of the slowest rank, bubble, and what the pace of a rank that waits is slower."""
+    ranks, vpp = chunks.sum(axis=0), len(chunks)
+    slowest, pace = ranks.max(), (ranks + waiting).max()
+    busy = busy_seconds(slowest, num_microbatches=num_microbatches)
+    bubble = bubble_seconds(slowest, ranks.sum(), vpp=vpp)
+    return float(busy + bubble + in_step_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches))
 
 
 def errors(layouts: list[Layout], *, head_layers: float) -> np.ndarray:
@@ -302,19 +325,52 @@ def test_interleaved_layouts_that_divide():
 
 def test_interleaved_layouts_that_do_not_divide():
     """
-    A rank's chunks differ, and the bubble is no longer the average chunk: from 23 % below to 15 % above.
+    A rank's chunks differ, and the bubble is no longer the average chunk: from 15 % below to 15 % above.
 
-    Half of them are within 2.5 %. The worst are those with chunks of one and two layers and few micro-batches.
+    Half of them are within 3.5 %. The worst are those with chunks of one and two layers and few micro-batches.
     """
     uneven = [layout for layout in LAYOUTS if layout.vpp > 1 and not layout.is_even]
     light, heavy = (errors(uneven, head_layers=head_layers) for head_layers in (0.0, 2.0))
 
-    assert light.min() > -0.11
+    assert light.min() > -0.06
     assert light.max() < 0.15
-    assert heavy.min() > -0.23
-    assert heavy.max() < 0.015
-    assert np.median(np.abs(light)) < 0.025
-    assert np.median(np.abs(heavy)) < 0.025
+    assert heavy.min() > -0.15
+    assert heavy.max() < 0.02
+    assert np.median(np.abs(light)) < 0.035
+    assert np.median(np.abs(heavy)) < 0.015
+
+
+def shared_out(random: Random) -> tuple[np.ndarray, int]:
+    """Chunks of a pipeline as the planner shares layers out beside a head, (vpp, pp), and micro-batches."""
+    pp, vpp, of_chunk = random.choice((2, 4, 8)), random.choice((2, 3, 4)), random.choice((1, 2, 3, 4))
+    head, slots = random.uniform(0.3, 4.0), random.choice((0, 2, 3))
+    loads, held = np.array([0.0] * (pp - 1) + [head]), [0] * pp
+    for _ in range(of_chunk * pp * vpp - slots):
+        rank = int(loads.argmin())
+        held[rank], loads[rank] = held[rank] + 1, loads[rank] + 1
+    ways = last_rank_chunks(held[-1], vpp=vpp, beside_layers=head)
+    chunks = np.array([*(even_chunks(num, vpp=vpp) for num in held[:-1]), random.choice(ways)], dtype=float).T
+    chunks[-1, -1] += head
+    return chunks, pp * random.choice((2, 4))
+
+
+def test_ranks_of_unlike_chunks_wait_for_each_other():
+    """
+    200 pipelines whose last rank has fewer layers and the head: from 12 % below to 12 % above, 2.8 % in the mean.
+
+    Without what ranks wait chunk by chunk it would be up to 34 % below, 6.6 % in the mean.
+    """
+    random = Random(7)
+    pipelines = [shared_out(random) for _ in range(200)]
+    known = np.array([chunks_error(chunks, num) for chunks, num in pipelines])
+    played_through = [step_seconds(chunks, num, waiting_seconds(chunks)) for chunks, num in pipelines] / (1 + known)
+    unknown = [step_seconds(chunks, num, 0.0) for chunks, num in pipelines] / played_through - 1
+
+    assert np.abs(known).max() < 0.12
+    assert np.abs(known).mean() < 0.03
+    assert np.abs(unknown).max() > 0.3
+    assert np.abs(unknown).mean() > 2 * np.abs(known).mean()
+    assert (known >= unknown - 1e-12).all()
 
 
 def memory_error(layout: Layout) -> float:

@@ -7,6 +7,7 @@ it uses the formulas of one rank's cost and of their sum, not the solver, the bo
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from ortools.sat.python import cp_model
 from constraints.stages import Pipeline, StageOptions, encode_stages, objective
 from constraints.verdict import violated
 from costmodel.flops import head_layers
-from costmodel.layouts import constant_seconds, contents_of, joined_seconds, rank_costs, rank_decisions
+from costmodel.layouts import RankCosts, constant_seconds, contents_of, joined_seconds, rank_costs, rank_decisions
 from costmodel.spec import Model
 from costmodel.stages import layers_per_chunk
 from costmodel.strategy import Recompute, StageLayout, Strategy
@@ -87,7 +88,8 @@ def least_objective(options: StageOptions, pipeline: Pipeline) -> int | None:
             continue
         ticks = [int(options.ticks[one]) for one in chosen]
         ending = max(int(options.ending_ticks[one]) for one in chosen)
-        values.append(weight * max(ticks) + sum(ticks) + pipeline.vpp * ending)
+        pace = max(int(options.pace_ticks[one]) for one in chosen)
+        values.append(weight * pace + sum(ticks) + pipeline.vpp * ending)
     return min(values, default=None)
 
 
@@ -109,6 +111,7 @@ def random_pipeline(chooser: random.Random) -> tuple[StageOptions, Pipeline]:
         num_leading=columns[3] if leading else np.zeros_like(columns[3]),
         continues=columns[4].astype(bool),
         ticks=columns[5],
+        pace_ticks=columns[5] + columns[7],
         ending_ticks=columns[6],
     )
     pipeline = Pipeline(
@@ -117,13 +120,14 @@ def random_pipeline(chooser: random.Random) -> tuple[StageOptions, Pipeline]:
     return options, pipeline
 
 
-def random_options(chooser: random.Random, leading: int) -> list[tuple[int, int, int, bool, int, int]]:
-    """Choice, layers, leading ones, whether the next rank may go on with them, time, time of the ending."""
+def random_options(chooser: random.Random, leading: int) -> list[tuple[int, int, int, bool, int, int, int]]:
+    """Choice, layers, leading ones, whether the next rank may go on with them, time, of the ending, waiting."""
     rows = []
     for choice in range(chooser.randint(2, 6)):
         num = chooser.randint(0, 4)
         first = chooser.randint(0, min(leading, num))
-        rows.append((choice, num, first, first == num, chooser.randint(1, 50) + 20 * num, chooser.randint(0, 30)))
+        times = chooser.randint(1, 50) + 20 * num, chooser.randint(0, 30), chooser.choice([0, 0, 15])
+        rows.append((choice, num, first, first == num, *times))
     return rows
 
 
@@ -202,21 +206,28 @@ def shared_out(model: Model, pp: int, vpp: int) -> Iterator[tuple[int, ...]]:
     for of_ranks in product(range(model.num_layers + 1), repeat=pp):
         if sum(of_ranks) != model.num_layers:
             continue
-        head = head_layers(model)
-        chunks = [most_even(of, vpp, head if rank == pp - 1 else 0.0) for rank, of in enumerate(of_ranks)]
-        stages = tuple(chunks[rank][chunk] for chunk in range(vpp) for rank in range(pp))
-        if 0 not in stages[1:-1]:
-            yield stages
+        ways = [[most_even(of, vpp)] for of in of_ranks[:-1]] + [list(last_ways(of_ranks[-1], vpp, head_layers(model)))]
+        for chunks in product(*ways):
+            stages = tuple(chunks[rank][chunk] for chunk in range(vpp) for rank in range(pp))
+            if 0 not in stages[1:-1]:
+                yield stages
 
 
-def most_even(num_layers: int, vpp: int, head: float) -> tuple[int, ...]:
-    """Of all ways to cut layers into chunks the one whose times are most even, then the one with the longest last."""
+def last_ways(num_layers: int, vpp: int, head: float) -> Iterator[tuple[int, ...]]:
+    """The last rank's chunks: its last one about equal to the others with the head, the others as even as they come."""
+    if vpp == 1:
+        yield (num_layers,)
+        return
+    equal = round((num_layers + head) / vpp - head)
+    for last in range(math.ceil(num_layers / vpp) + 1):
+        if equal - 1 <= last <= equal + 2 or last == 0 > equal + 2:
+            yield (*most_even(num_layers - last, vpp - 1), last)
+
+
+def most_even(num_layers: int, vpp: int) -> tuple[int, ...]:
+    """Of all ways to cut layers into chunks the one whose chunks differ least, then the one with the longest last."""
     ways = (sizes for sizes in product(range(num_layers + 1), repeat=vpp) if sum(sizes) == num_layers)
-
-    def unevenness(sizes: tuple[int, ...]) -> Any:
-        return sorted((*sizes[:-1], sizes[-1] + head), reverse=True), sizes
-
-    return min(ways, key=unevenness)
+    return min(ways, key=lambda sizes: (sorted(sizes, reverse=True), sizes))
 
 
 def laid_out(strategy: Strategy, sizes: tuple[int, ...], modes: list[tuple[int, int, bool]]) -> Strategy:
@@ -248,17 +259,20 @@ def step_seconds(problem: Problem, strategy: Strategy, costs: dict[Any, Any]) ->
             whole = rank_costs(facts, rank_decisions(strategy), contents)
             costs[key] = [float(getattr(whole, name)[rank]) for name in COLUMNS]
         ranks.append(costs[key])
-    seconds, ending, device, host = (np.array(column) for column in zip(*ranks, strict=True))
+    every = RankCosts(
+        **{name: np.array(column) for name, column in zip(COLUMNS, zip(*ranks, strict=True), strict=True)}
+    )
     capacity = facts.cluster.device.memory_bytes - problem.search.memory_headroom_bytes
-    if device.max() > capacity or host.max() > facts.cluster.device.host_memory_bytes:
+    if every.device_bytes.max() > capacity or every.host_bytes.max() > facts.cluster.device.host_memory_bytes:
         return np.inf
     if (alike, "constant") not in costs:
         costs[alike, "constant"] = float(constant_seconds(facts, strategy.decisions()))
     m = int(microbatches(facts, strategy.decisions()))
-    return joined_seconds(seconds, ending, vpp=strategy.vpp, num_microbatches=m) + costs[alike, "constant"]
+    joined, _ = joined_seconds(every, vpp=strategy.vpp, num_microbatches=m)
+    return joined + costs[alike, "constant"]
 
 
-COLUMNS = ("seconds", "ending_seconds", "device_bytes", "host_bytes")
+COLUMNS = ("seconds", "pace_seconds", "ending_seconds", "device_bytes", "host_bytes")
 
 
 def a_random_problem(chooser: random.Random) -> Problem:

@@ -349,26 +349,18 @@ def test_the_command_line_offers_every_format():
 # --- commands, end to end ------------------------------------------------------------------------------------
 
 
-PLAYED_WITHIN = {"deepseek-v3-2048xh100": 0.07}
-"""
-Its eight ranks of unlike chunks (two layers each, the last one none) play 6.4 % longer than their closed form.
-
-That knows ranks, not chunks; the step that is printed is the played one. Others within 1 %.
-"""
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_jobs_are_planned(path, capsys):
     """Proven within the time limit; the best closed form is what was searched, the first pipeline plays close to it."""
     assert cli.main(["plan", str(path), "--format", "json"]) == 0
 
-    whole, within = load_strictly(capsys.readouterr().out), PLAYED_WITHIN.get(path.stem, 0.01)
+    whole = load_strictly(capsys.readouterr().out)
     assert whole["status"] == "optimal"
     best = whole["plans"][0]
     proven = min(whole["plans"], key=lambda plan: plan["closed_form_step_time_seconds"])
     assert proven["closed_form_step_time_seconds"] == pytest.approx(whole["lower_bound_seconds"], abs=2e-6)
     assert best["step_time_seconds"] <= proven["step_time_seconds"]
-    assert best["step_time_seconds"] == pytest.approx(best["closed_form_step_time_seconds"], rel=within)
+    assert best["step_time_seconds"] == pytest.approx(best["closed_form_step_time_seconds"], rel=0.01)
     assert whole["plans"][0]["headroom_bytes"] >= whole["job"]["memory_headroom_bytes"]
 
 

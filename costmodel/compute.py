@@ -517,8 +517,8 @@ def _host(
     """
     Launches of both passes, a collective as one kernel.
 
-    The host runs ahead of the device until its queue is full, so that what counts is the sum over a pass. One that
-    waits for collectives launches nothing meanwhile: they add to its time as to the device's.
+    The host runs ahead of the device until its queue is full, so that what counts is the sum over both passes. One
+    that waits for collectives launches nothing meanwhile: they add to its time as to the device's.
     """
     if profile.cuda_graphs == "full":
         return {"host_forward": 0.0, "host_backward": 0.0}

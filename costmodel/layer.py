@@ -232,7 +232,10 @@ def host_exposed(
     r"""
     What launching a layer's kernels takes longer than running them: a device never overtakes its host.
 
-    .. math:: T = \max(0, H_f - T_f) + \max(0, H_b - T_b)
+    .. math:: T = \max(0, H_f + H_b - T_f - T_b)
+
+    A host that is ahead after one pass is so in the next one, of this micro-batch or another: its queue has room for
+    1,024 launches, those of some ten layers, and nothing in between waits for the device.
 
     Parameters
     ----------
@@ -244,8 +247,8 @@ def host_exposed(
         Decision; full recomputation launches the forward pass again.
     """
     again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, 0.0)
-    late_forward = np.maximum(seconds.host_forward - forward_seconds, 0.0)
-    return np.asarray(late_forward + np.maximum(seconds.host_backward + again - backward_seconds, 0.0))
+    launching = seconds.host_forward + seconds.host_backward + again
+    return np.asarray(np.maximum(launching - forward_seconds - backward_seconds, 0.0))
 
 
 COPY_ENGINES = {"slowdown_communication": 1.0, "processors_taken": 0.0}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.compute import RING_LAUNCHES, LayerSeconds, layer_seconds
-from costmodel.layer import LayerParts, layer_parts
+from costmodel.layer import LayerParts, host_exposed, layer_parts
 from costmodel.layers import layer_operators
 from costmodel.operators.roofline import STREAMING_SECONDS
 from costmodel.operators.source import operator_times
@@ -361,6 +361,16 @@ def test_a_device_never_overtakes_its_host():
 
     assert float(seconds.host_backward[0]) == 2 * kernels
     assert parts.total == pytest.approx([3 * kernels])
+
+
+def test_a_host_that_is_ahead_after_one_pass_is_so_in_the_next():
+    """Nine seconds of launches: what one pass leaves the host behind, the other makes up for."""
+    seconds = replace(alone(on_the_networks(DENSE)), host_forward=np.array([3.0]), host_backward=np.array([6.0]))
+    plain = np.array(int(Recompute.NONE))
+
+    for forward, backward, late in ((2.0, 8.0, 0.0), (4.0, 5.0, 0.0), (2.0, 5.0, 2.0)):
+        passes = {"forward_seconds": np.array([forward]), "backward_seconds": np.array([backward])}
+        assert host_exposed(seconds, **passes, recompute=plain) == pytest.approx([late])
 
 
 def test_full_recomputation_launches_the_forward_pass_again():

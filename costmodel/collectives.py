@@ -255,6 +255,44 @@ def communication_seconds(
     return collective_seconds(cluster, group, kind, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
+FILLING_MEMBERS = 8
+"""Devices of a domain, each with an adapter, whose rings to others have as many channels as those within it."""
+
+
+OF_RINGS = ("slowdown_communication", "processors_taken")
+"""What of the profile's ``slowdowns`` depends on a group."""
+
+
+def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict[str, Numbers]:
+    r"""
+    How a group's communication runs beside computation: ``OF_RINGS``, as :mod:`costmodel.overlap` takes them.
+
+    Within a scale-up domain they are the profile's. Between domains a channel, a ring on a processor of its own, copies
+    several times as fast as an adapter sends: slowed down, it still keeps up, so that c = 1. A library opens two
+    channels per adapter, so many as a group has members in a domain: the processors that it takes shrink to
+
+    .. math:: \varphi' = \varphi \min(1, n / 8)
+
+    Parameters
+    ----------
+    cluster
+        Devices and networks.
+    ranks, stride
+        As in :func:`all_gather`; two ranks of different domains send alike.
+
+    References
+    ----------
+    NCCL, ``src/graph/search.cc`` (``ncclTopoCompute``: a channel per adapter, of the speed that all reach) and
+    ``connect.cc`` (each of them twice), recalled.
+    """
+    profile = cluster.device.profile
+    members = np.minimum(np.maximum(cluster.scale_up_size // np.asarray(stride), 1), ranks)
+    leaves = np.asarray(ranks) > members
+    share = np.where(leaves, np.minimum(members / FILLING_MEMBERS, 1.0), 1.0)
+    slowdown = np.where(leaves, 1.0, profile.overlap_slowdown_communication)
+    return dict(zip(OF_RINGS, (slowdown, profile.overlap_processors * share), strict=True))
+
+
 def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:
     return np.asarray(known is None or np.isclose(seen, known))
 

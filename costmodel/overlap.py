@@ -8,6 +8,8 @@ the computation is exposed.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from costmodel.operators.work import Numbers
@@ -17,9 +19,9 @@ def exposed_beside_seconds(
     communication_seconds: Numbers,
     compute_seconds: Numbers,
     *,
-    slowdown_communication: float,
+    slowdown_communication: Numbers,
     slowdown_compute: float,
-    processors_taken: float = 0.0,
+    processors_taken: Numbers = 0.0,
 ) -> Numbers:
     r"""
     Time beyond the computation when one communication runs beside it: the pattern of (22), (23), (34) and (35).
@@ -59,9 +61,9 @@ def exposed_tp_seconds(
     compute_seconds: Numbers,
     *,
     splits: int,
-    slowdown_communication: float,
+    slowdown_communication: Numbers,
     slowdown_compute: float,
-    processors_taken: float = 0.0,
+    processors_taken: Numbers = 0.0,
 ) -> Numbers:
     r"""
     Exposed tensor-parallel communication that is split into n stages and pipelined with its matmul.
@@ -92,9 +94,9 @@ def exposed_cp_seconds(
     attention_seconds: Numbers,
     *,
     cp: Numbers,
-    slowdown_communication: float,
+    slowdown_communication: Numbers,
     slowdown_compute: float,
-    processors_taken: float = 0.0,
+    processors_taken: Numbers = 0.0,
 ) -> Numbers:
     r"""
     Exposed context-parallel communication of ring attention: c pieces of attention, c - 1 sends behind the first ones.
@@ -129,9 +131,9 @@ def exposed_dp_seconds(
     window_seconds: Numbers,
     *,
     num_pieces: Numbers,
-    slowdown_communication: float,
+    slowdown_communication: Numbers,
     slowdown_compute: float,
-    processors_taken: float = 0.0,
+    processors_taken: Numbers = 0.0,
     busy_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
@@ -160,7 +162,7 @@ def exposed_dp_seconds(
     """
     pieces = np.maximum(num_pieces, 1)
     first = communication_seconds / pieces
-    slowdowns = {
+    slowdowns: dict[str, Any] = {
         "slowdown_communication": slowdown_communication,
         "slowdown_compute": slowdown_compute,
         "processors_taken": processors_taken,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.axes import added, largest
-from costmodel.collectives import collective_seconds
+from costmodel.collectives import OF_RINGS, collective_seconds, ring_slowdowns
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.groups import Group, layer_group, pipeline_group
 from costmodel.layer import (
@@ -333,12 +333,12 @@ def played_waiting_seconds(
     :func:`waiting_seconds` of one strategy, its pipeline played through stage by stage.
 
     The same for equal stages. The formula counts the other ranks by their mean and a rank's chunks but its last one as
-    equal, which a solver's table can hold. Played through, a plain pipeline takes up to 9 % less time, an interleaved one whose chunks
-    divide the layers from 6 % less to 6 % more (more where they hold different kinds of layers), the other schedules
-    from 8 % less to 15 % more (``tests`` have the bounds). The formula is kept for slices of the vocabulary, for
-    decisions for which a schedule has no order, and for V-Half, whose authors order the passes anew for the times of
-    each model: in equal stages' order a rank with both ends of the model would wait longer than measured (up to 8 % of
-    a step, arXiv:2411.05288, Table 6).
+    equal, which a solver's table can hold. Played through, a plain pipeline takes up to 9 % less time, an interleaved
+    one whose chunks divide the layers from 6 % less to 6 % more (more where they hold different kinds of layers), the
+    other schedules from 8 % less to 15 % more (``tests`` have the bounds). The formula is kept for slices of the
+    vocabulary, for decisions for which a schedule has no order, and for V-Half, whose authors order the passes anew for
+    the times of each model: in equal stages' order a rank with both ends of the model would wait longer than measured
+    (up to 8 % of a step, arXiv:2411.05288, Table 6).
 
     Parameters
     ----------
@@ -513,11 +513,10 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     seconds = lookup(layer_seconds, facts, decisions)
     num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
     chunk = added(held.all_layers * seconds.forward) / num_chunks
-    hidden = exposed_beside_seconds(
-        np.maximum(hop - profile.hop_seconds, 0.0),
-        chunk,
-        **profile.slowdowns,
-    )
+    group = pipeline_group(**{name: np.asarray(decisions[name]) for name in ("tp", "cp", "dp", "pp")})
+    slowdowns: dict[str, Any] = {**profile.slowdowns}
+    slowdowns |= ring_slowdowns(facts.cluster, ranks=group.ranks, stride=group.stride)
+    hidden = exposed_beside_seconds(np.maximum(hop - profile.hop_seconds, 0.0), chunk, **slowdowns)
     steady = np.where(decisions["pp_overlap"], hidden, hop)
     m = microbatches(facts, decisions)
     exposed = hop_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m)
@@ -538,11 +537,14 @@ class DataParallel:
         All reduce-scatters of gradients; all gathers of parameters (or the second half of the all-reduces).
     pieces
         Buckets into which each of them is divided.
+    slowdowns
+        Theirs beside computation: :func:`costmodel.collectives.ring_slowdowns`.
     """
 
     reduce: Array
     gather: Array
     pieces: Array
+    slowdowns: dict[str, Any]
 
 
 def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> DataParallel:
@@ -580,7 +582,16 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
         reduce=np.asarray(reduce * reduces),
         gather=np.where(sharding == int(Sharding.NONE), reduce, gather * gathers),
         pieces=pieces,
+        slowdowns=_dp_slowdowns(cluster, data_groups(decisions), parameters),
     )
+
+
+def _dp_slowdowns(cluster: Cluster, groups: tuple[Group, Group], parameters: RankParameters) -> dict[str, Any]:
+    """Those of the groups of dense and of expert parameters, in the mean over parameters."""
+    dense, expert = (ring_slowdowns(cluster, ranks=group.ranks, stride=group.stride) for group in groups)
+    share = parameters.experts / np.maximum(parameters.dense + parameters.experts, 1.0)
+    means = {name: dense[name] + share * (expert[name] - dense[name]) for name in OF_RINGS}
+    return cluster.device.profile.slowdowns | means
 
 
 def _over_data_groups(
@@ -680,14 +691,14 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
         np.where(every_reduce, m / rounds, once) * backward,
         num_pieces=np.where(every_reduce, m / rounds, 1) * pieces,
         busy_seconds=np.where(every_reduce, m / rounds, once) * busy_backward,
-        **profile.slowdowns,
+        **alone.slowdowns,
     )
     behind_forward = rounds * exposed_dp_seconds(
         (alone.gather - late) / rounds,
         np.where(every_gather, 1, once) * forward,
         num_pieces=pieces,
         busy_seconds=np.where(every_gather, 1, once) * busy_forward,
-        **profile.slowdowns,
+        **alone.slowdowns,
     )
     waits = (not profile.weight_sync_overlaps) & (sharding == int(Sharding.OPTIMIZER))
     return np.asarray(behind_backward + np.where(waits, alone.gather, behind_forward))

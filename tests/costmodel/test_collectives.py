@@ -21,6 +21,7 @@ from costmodel.collectives import (
     dispatch,
     reduce_scatter,
     ring,
+    ring_slowdowns,
     send,
 )
 from costmodel.layers.shape import visited_fraction
@@ -58,6 +59,17 @@ def test_all_gather_over_two_nodes_uses_eight_adapters():
 def test_all_gather_of_strangers_uses_one_adapter():
     """With one rank per node, half of 1 GB leaves by one adapter: 10 ms + 10 us."""
     assert all_gather(a_cluster(), nbytes=1 * GB, ranks=2, stride=8) == pytest.approx(10.01e-3)
+
+
+def test_rings_between_nodes_take_two_channels_per_adapter():
+    """Eight devices of a node take as many processors as within it, one of them an eighth; only within it is slower."""
+    profile = a_profile(overlap_processors=0.16, overlap_slowdown_communication=1.25)
+    cluster = a_cluster(profile=profile)
+    taken = [ring_slowdowns(cluster, ranks=16, stride=stride)["processors_taken"] for stride in (1, 2, 8)]
+
+    assert taken == pytest.approx([0.16, 0.08, 0.02])
+    assert ring_slowdowns(cluster, ranks=2, stride=4) == {"slowdown_communication": 1.25, "processors_taken": 0.16}
+    assert ring_slowdowns(cluster, ranks=2, stride=8)["slowdown_communication"] == 1
 
 
 def test_stride_decides_how_many_members_share_a_node():

@@ -194,7 +194,7 @@ OLD_DEEPSPEED = Software(
 
 SOFTWARE: tuple[Software, ...] = (
     replace(NEMO, stack="nemo-2024", until="2024-10"),
-    replace(NEMO, stack="nemo-2025", until="2025-08"),
+    replace(NEMO, stack="nemo-2025", until="2026-03"),
     NEMO,
     TORCHTITAN,
     replace(

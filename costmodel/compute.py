@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.collectives import communication_seconds
+from costmodel.collectives import communication_seconds, ring_slowdowns
 from costmodel.groups import Group, layer_group
 from costmodel.layers import (
     embedding_communications,
@@ -239,7 +239,7 @@ def layer_seconds(
     layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
     parts = {name: shape.stack([layer.parts[name] for layer in layers]) for name in layers[0].parts}
     beside = {name: shape.stack([layer.beside[name] for layer in layers]) for name in layers[0].beside}
-    overlapped = _overlapped(parts, beside, cluster.device.profile, cp=np.asarray(cp)[..., None])
+    overlapped = _overlapped(parts, beside, cluster, shape)
     faster = [
         np.minimum(
             parts[f"{name}_forward"] + parts["tp_shown" if name == "tp" else f"{name}_backward"],
@@ -258,20 +258,28 @@ def layer_seconds(
 def _overlapped(
     parts: Mapping[str, NDArray[np.float64]],
     beside: Mapping[str, NDArray[np.float64]],
-    profile: Profile,
-    *,
-    cp: NDArray[Any],
+    cluster: Cluster,
+    shape: Shape,
 ) -> LayerCommunication:
     """What computation does not hide of the communication beside it: (20), (21), and (22) beside the opposite pass."""
+    profile, cp = cluster.device.profile, np.asarray(shape.cp)[..., None]
+    of_rings, of_experts = (_slowdowns(name, cluster, shape) for name in ("cp", "ep"))
     exposed: dict[str, Numbers] = {}
     for own, opposite in (("forward", "backward"), ("backward", "forward")):
-        core, pipelined, slowdowns = parts[f"core_{own}"], beside[f"pipelined_{own}"], profile.slowdowns
+        core, pipelined = parts[f"core_{own}"], beside[f"pipelined_{own}"]
         matmuls = parts[own] - core
-        tp = exposed_tp_seconds(pipelined, matmuls, splits=profile.tp_overlap_splits, **slowdowns)
+        tp = exposed_tp_seconds(pipelined, matmuls, splits=profile.tp_overlap_splits, **profile.slowdowns)
         exposed[f"tp_{own}"] = beside[f"shown_{own}"] + tp
-        exposed[f"cp_{own}"] = exposed_cp_seconds(parts[f"cp_{own}"], core, cp=cp, **slowdowns)
-        exposed[f"ep_{own}"] = exposed_beside_seconds(parts[f"ep_{own}"], parts[opposite], **slowdowns)
+        exposed[f"cp_{own}"] = exposed_cp_seconds(parts[f"cp_{own}"], core, cp=cp, **of_rings)
+        exposed[f"ep_{own}"] = exposed_beside_seconds(parts[f"ep_{own}"], parts[opposite], **of_experts)
     return LayerCommunication(**{name: np.asarray(seconds) for name, seconds in exposed.items()})
+
+
+def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
+    """Those of a group's communication, with an axis for the kinds of layers."""
+    group = layer_group(name, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
+    own = ring_slowdowns(cluster, ranks=group.ranks, stride=group.stride)
+    return cluster.device.profile.slowdowns | {key: np.asarray(value)[..., None] for key, value in own.items()}
 
 
 def edge_seconds(

@@ -154,7 +154,7 @@ def strategies_section(estimates: Sequence[Estimate], *, variants: str = "groups
         title="Strategies" if len(estimates) > 1 else "Strategy",
         header=header,
         rows=tuple((str(number), *_decisions(estimate, unusual)) for number, estimate in enumerate(estimates, start=1)),
-        notes=(*(_RELATED[variants] for _ in estimates[1:2]), _LEGEND),
+        notes=(*(_RELATED[variants] for _ in estimates[1:2]), _LEGEND, *_modules_notes(estimates)),
     )
 
 
@@ -190,7 +190,7 @@ def _decisions(estimate: Estimate, unusual: Sequence[str]) -> tuple[str, ...]:
         *(_unusual_text(strategy, name) for name in unusual),
         "yes" if strategy.sequence_parallel else "no",
         strategy.sharding.text,
-        strategy.recompute.text,
+        _recompute_text(strategy),
         _offload_text(strategy),
         _overlap_text(strategy),
     )
@@ -200,6 +200,21 @@ def _unusual_text(strategy: Strategy, name: str) -> str:
     if name == "stages":
         return "uneven" if strategy.layout else "even"
     return str(getattr(getattr(strategy, name), "text", getattr(strategy, name)))
+
+
+def _recompute_text(strategy: Strategy) -> str:
+    """One word, or how many modules: their names take the width of half a table."""
+    names = strategy.recompute.text.split("+")
+    return names[0] if len(names) == 1 else f"{len(names)} modules"
+
+
+def _modules_notes(estimates: Sequence[Estimate]) -> Iterator[str]:
+    """Which modules those are, and in which strategies."""
+    of_each = [one.strategy.recompute.text for one in estimates]
+    for text in dict.fromkeys(text for text in of_each if "+" in text):
+        numbers = [str(number) for number, own in enumerate(of_each, start=1) if own == text]
+        where = f" in strategies {', '.join(numbers)}" if len(of_each) > 1 else ""
+        yield f"Modules{where}: {text.replace('+', ', ')}."
 
 
 def _offload_text(strategy: Strategy) -> str:

@@ -363,6 +363,20 @@ def test_a_device_never_overtakes_its_host():
     assert parts.total == pytest.approx([3 * kernels])
 
 
+@pytest.mark.parametrize(("tp", "slowdown", "taken"), [(1, 1.25, 0.16), (8, 1.0, 0.02)])
+def test_experts_between_nodes_take_the_processors_of_one_adapter(tp, slowdown, taken):
+    """Two ranks of a node exchange tokens as its network does; of two nodes by an adapter each, which nothing slows."""
+    given = on_the_networks(MOE, overlap_processors=0.16, overlap_slowdown_communication=1.25)
+
+    seconds = alone(given, tp=tp, etp=tp, ep=2, dp=2)
+
+    exchanged = slowdown * seconds.ep_forward
+    assert exchanged.max() > 0
+    assert seconds.overlapped.ep_forward == pytest.approx(
+        np.maximum(exchanged - seconds.backward, taken * exchanged), rel=1e-12
+    )
+
+
 def test_a_host_that_is_ahead_after_one_pass_is_so_in_the_next():
     """Nine seconds of launches: what one pass leaves the host behind, the other makes up for."""
     seconds = replace(alone(on_the_networks(DENSE)), host_forward=np.array([3.0]), host_backward=np.array([6.0]))

@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.estimate import PARTS
-from costmodel.strategy import DECISIONS, Strategy
+from costmodel.strategy import DECISIONS, MODULES, Strategy
 from planner import cli
 from planner.plan import estimate, plan
 from planner.problem import load
@@ -25,6 +25,8 @@ from tests.planner.test_job import JOBS, a_job
 EXAMPLES = sorted(JOBS.glob("*.yaml"))
 
 NUMBER, COUNT = {"type": "number"}, {"type": "integer", "minimum": 0}
+
+ANY_MODULE = "|".join(MODULES)
 
 PLAN_SCHEMA = {
     "type": "object",
@@ -45,7 +47,7 @@ PLAN_SCHEMA = {
                 "num_microbatches": COUNT,
                 "sequence_parallel": {"type": "boolean"},
                 "sharding": {"enum": ["none", "optimizer", "gradients", "weights"]},
-                "recompute": {"enum": ["none", "selective", "full"]},
+                "recompute": {"pattern": f"^(none|selective|full|({ANY_MODULE})([+]({ANY_MODULE}))*)$"},
             },
         },
         "breakdown": {
@@ -360,7 +362,7 @@ def test_example_jobs_are_planned(path, capsys):
     proven = min(whole["plans"], key=lambda plan: plan["closed_form_step_time_seconds"])
     assert proven["closed_form_step_time_seconds"] == pytest.approx(whole["lower_bound_seconds"], abs=2e-6)
     assert best["step_time_seconds"] <= proven["step_time_seconds"]
-    assert best["step_time_seconds"] == pytest.approx(best["closed_form_step_time_seconds"], rel=0.01)
+    assert best["step_time_seconds"] == pytest.approx(best["closed_form_step_time_seconds"], rel=0.02)
     assert whole["plans"][0]["headroom_bytes"] >= whole["job"]["memory_headroom_bytes"]
 
 

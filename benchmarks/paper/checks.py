@@ -12,12 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.paper import rows
+from costmodel.axes import largest
 from costmodel.estimate import estimate
 from costmodel.flops import model_flops_per_token
 from costmodel.layer import layer_parts
+from costmodel.pipeline import bubble_seconds
 from costmodel.spec import Cluster, Reliability, Workload
 from costmodel.stages import stages
-from costmodel.step import dp_seconds, pipeline_seconds, pp_seconds, rank_seconds, update_seconds, waiting_seconds
+from costmodel.step import (
+    all_ranks_seconds,
+    dp_seconds,
+    fill_seconds,
+    pipeline_seconds,
+    pp_seconds,
+    rank_seconds,
+    update_seconds,
+)
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.utilization import flops_per_second_per_device
@@ -312,14 +322,16 @@ def _contiguous_step_seconds(row: Any) -> float:
     """
     A row of Table 8 with the paper's simplification: the parameters of contiguous stages although chunks interleave.
 
-    Its optimizer and data-parallel columns are those of the first rank with the first 64 / p - 1 layers.
+    Its chunks do not wait for each other. Its optimizer and data-parallel columns are those of the first rank with the
+    first 64 / p - 1 layers.
     """
     facts, decisions = rows.deepseek_facts(row), rows.table8_strategy(row).decisions()
     held = stages(facts.model, pp=decisions["pp"], vpp=1)
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, held, parts.total)
     ending = dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held)
-    waiting = waiting_seconds(facts, decisions, held, parts, ranks)
+    every = all_ranks_seconds(facts, decisions, held, parts.total)
+    waiting = bubble_seconds(largest(ranks), every, vpp=decisions["vpp"]) + fill_seconds(facts, decisions)
     pipeline = pipeline_seconds(facts, decisions, held, parts, ranks, waiting) + pp_seconds(facts, decisions, held)
     return float(pipeline + ending[..., 0])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -263,9 +264,9 @@ OF_RINGS = ("slowdown_communication", "processors_taken")
 """What of the profile's ``slowdowns`` depends on a group."""
 
 
-def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict[str, Numbers]:
+def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict[str, Any]:
     r"""
-    How a group's communication runs beside computation: ``OF_RINGS``, as :mod:`costmodel.overlap` takes them.
+    The slow-downs of a group's communication beside computation, as :mod:`costmodel.overlap` takes them.
 
     Within a scale-up domain they are the profile's. Between domains a channel, a ring on a processor of its own, copies
     several times as fast as an adapter sends: slowed down, it still keeps up, so that c = 1. A library opens two
@@ -290,7 +291,8 @@ def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict
     leaves = np.asarray(ranks) > members
     share = np.where(leaves, np.minimum(members / FILLING_MEMBERS, 1.0), 1.0)
     slowdown = np.where(leaves, 1.0, profile.overlap_slowdown_communication)
-    return dict(zip(OF_RINGS, (slowdown, profile.overlap_processors * share), strict=True))
+    own = (slowdown, profile.overlap_processors * share)
+    return profile.slowdowns | dict(zip(OF_RINGS, own, strict=True))
 
 
 def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:

@@ -277,9 +277,8 @@ def _overlapped(
 
 def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
     """Those of a group's communication, with an axis for the kinds of layers."""
-    group = layer_group(name, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
-    own = ring_slowdowns(cluster, ranks=group.ranks, stride=group.stride)
-    return cluster.device.profile.slowdowns | {key: np.asarray(value)[..., None] for key, value in own.items()}
+    group = _group(name, shape)
+    return ring_slowdowns(cluster, ranks=np.asarray(group.ranks)[..., None], stride=np.asarray(group.stride)[..., None])
 
 
 def edge_seconds(
@@ -549,18 +548,18 @@ def _ring_launches(communication: Communication, shape: Shape, profile: Profile)
     return RING_LAUNCHES * np.asarray(shape.cp) * (communication.kind == "ring" and is_eager)
 
 
-def _group(communication: Communication, shape: Shape) -> Group:
-    return layer_group(communication.group, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
+def _group(name: str, shape: Shape) -> Group:
+    return layer_group(name, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
 
 
 def _is_called(communication: Communication, shape: Shape) -> NDArray[np.bool_]:
     """Whether there is anything to send, and anybody to send it to."""
-    return (np.asarray(communication.nbytes) > 0) & (np.asarray(_group(communication, shape).ranks) > 1)
+    return (np.asarray(communication.nbytes) > 0) & (np.asarray(_group(communication.group, shape).ranks) > 1)
 
 
 def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
     """Seconds of a collective with the gap beside it."""
-    group = _group(communication, shape)
+    group = _group(communication.group, shape)
     seconds = communication_seconds(cluster, communication, ranks=group.ranks, stride=group.stride)
     gap = _gap_seconds(communication, cluster.device.profile)
     return np.asarray((seconds + gap) * _is_called(communication, shape))

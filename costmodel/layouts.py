@@ -242,6 +242,8 @@ def contents_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> 
     layer = layer_parts(facts, modes).total[..., of_mode, :]
     full = layer_parts(facts, {**modes, "recompute": Recompute.FULL}).total if held.full_layers.any() else None
     seconds = rank_seconds(facts, decisions, held, layer, None if full is None else full[..., of_mode, :])
+    if int(decisions["vpp"]) == 1:
+        return seconds[..., 0], seconds[..., 0]
     average = rank_seconds(facts, decisions, average_rank(facts, decisions), layer)[..., 0]
     return seconds[..., 0], pace_seconds(facts, decisions, held, layer, seconds, average)[..., 0]
 

@@ -514,8 +514,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
     chunk = added(held.all_layers * seconds.forward) / num_chunks
     group = pipeline_group(**{name: np.asarray(decisions[name]) for name in ("tp", "cp", "dp", "pp")})
-    slowdowns: dict[str, Any] = {**profile.slowdowns}
-    slowdowns |= ring_slowdowns(facts.cluster, ranks=group.ranks, stride=group.stride)
+    slowdowns = ring_slowdowns(facts.cluster, ranks=group.ranks, stride=group.stride)
     hidden = exposed_beside_seconds(np.maximum(hop - profile.hop_seconds, 0.0), chunk, **slowdowns)
     steady = np.where(decisions["pp_overlap"], hidden, hop)
     m = microbatches(facts, decisions)
@@ -590,8 +589,7 @@ def _dp_slowdowns(cluster: Cluster, groups: tuple[Group, Group], parameters: Ran
     """Those of the groups of dense and of expert parameters, in the mean over parameters."""
     dense, expert = (ring_slowdowns(cluster, ranks=group.ranks, stride=group.stride) for group in groups)
     share = parameters.experts / np.maximum(parameters.dense + parameters.experts, 1.0)
-    means = {name: dense[name] + share * (expert[name] - dense[name]) for name in OF_RINGS}
-    return cluster.device.profile.slowdowns | means
+    return dense | {name: dense[name] + share * (expert[name] - dense[name]) for name in OF_RINGS}
 
 
 def _over_data_groups(

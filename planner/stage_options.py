@@ -103,9 +103,10 @@ def held_by_ranks(model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode,
     for rank in range(pp):
         least = max(fewest[rank], model.num_layers - sum(most for other in range(pp) if other != rank), 0)
         for num in range(least, min(most, model.num_layers) + 1):
-            even = (even_chunks(num, vpp=vpp),)
-            for sizes in last_rank_chunks(num, vpp=vpp, beside_layers=beside) if rank == pp - 1 else even:
-                if 0 not in sizes[rank == 0 : vpp - (rank == pp - 1)]:
+            is_last = rank == pp - 1
+            ways = last_rank_chunks(num, vpp=vpp, beside_layers=beside) if is_last else (even_chunks(num, vpp=vpp),)
+            for sizes in ways:
+                if 0 not in sizes[rank == 0 : vpp - is_last]:
                     rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
     return _held(model, pp, leading, rows)
 

@@ -279,13 +279,13 @@ class StageSearch:
         costs = costs_of(self.facts, _columns(alike), held)
         fits = self.fit(costs.device_bytes, costs.host_bytes)
         seconds, pace = (np.where(fits, values, np.inf) for values in (costs.seconds, costs.pace_seconds))
-        least = np.stack([least_of_each(seconds, held), least_of_each(pace, held)])
-        left = np.flatnonzero(self.may_undercut(alike, held, least, costs.update_seconds))
+        least, least_pace = least_of_each(seconds, held), least_of_each(pace, held)
+        left = np.flatnonzero(self.may_undercut(alike, held, least, least_pace, costs.update_seconds))
         if not len(left):
             return
         few = [alike[index] for index in left.tolist()]
         ending = ending_seconds(self.facts, _columns(few), held)
-        still = self.may_undercut(few, held, least[:, left], least_of_each(ending, held))
+        still = self.may_undercut(few, held, least[left], least_pace[left], least_of_each(ending, held))
         for position in np.flatnonzero(still).tolist():
             own = left[position]
             yield _Inner(
@@ -296,13 +296,13 @@ class StageSearch:
                 ending=ending[position],
             )
 
-    def may_undercut(self, alike: Sequence[_Outer], held: Held, least: Any, least_ending: Any) -> Any:
+    def may_undercut(self, alike: Sequence[_Outer], held: Held, seconds: Any, pace: Any, ending: Any) -> Any:
         """Which combinations of one shape may be faster than the best so far, from the least that their ranks take."""
         return may_undercut(
             held,
-            least[0],
-            least[1],
-            least_ending,
+            seconds,
+            pace,
+            ending,
             alike[0].pipeline,
             num_microbatches=np.array([one.pipeline.num_microbatches for one in alike]),
             limits=self.limits(alike),
@@ -318,8 +318,8 @@ class StageSearch:
             self.run.leave(int(one.outer.seconds / TICK_SECONDS))
             return
         pipeline, limit = one.outer.pipeline, float(self.limits([one.outer])[0])
-        least = [least_of_each(values, one.held)[None] for values in (one.seconds, one.pace, one.ending)]
-        if not self.may_undercut([one.outer], one.held, least[:2], least[2])[0]:
+        least = (least_of_each(values, one.held)[None] for values in (one.seconds, one.pace, one.ending))
+        if not self.may_undercut([one.outer], one.held, *least)[0]:
             return
         slowest = limit * pipeline.vpp / (pipeline.weight_of_slowest + 1)
         options, which = options_of(one.held, one.seconds, one.pace, one.ending, slowest=slowest)

@@ -18,13 +18,14 @@ from costmodel.strategy import Recompute, Sharding
 
 def weight_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
     r"""
-    Weights, :math:`D_w P`, sharded from ZeRO-3 on.
+    Weights and their narrower copies, :math:`D_w P`, sharded from ZeRO-3 on.
 
     References
     ----------
     MoFa, arXiv:2511.09837, equation (4); Rajbhandari et al., arXiv:1910.02054.
     """
-    return precision.weight_bytes * parameters / state_shards(group_ranks, sharding=sharding, level=Sharding.WEIGHTS)
+    shards = state_shards(group_ranks, sharding=sharding, level=Sharding.WEIGHTS)
+    return (precision.weight_bytes + precision.copy_bytes) * parameters / shards
 
 
 def gradient_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:

@@ -841,6 +841,8 @@ class Precision:
         Dtype of the matmuls.
     weight_bytes, gradient_bytes, optimizer_bytes
         Per parameter: weights, gradients as accumulated and reduced, all optimizer states together.
+    copy_bytes
+        Per parameter: narrower copies of the weights that matmuls keep for all micro-batches; no checkpoint has them.
     parameter_gather_bytes
         Per parameter, when data-parallel ranks gather updated weights.
     activation_bytes
@@ -850,7 +852,7 @@ class Precision:
     cast_bytes
         Read and written per element to bring a linear's input into a narrower dtype, amax and transposed copy included.
     transposed_bytes
-        Per element of that and per parameter of ``weight_bytes``: the transposed copy, see :meth:`on`.
+        Per element of that and per parameter of ``copy_bytes``: the transposed copy, see :meth:`on`.
     casts_shards
         Whether sequence-parallel ranks cast their shards of what they gather, and transpose the whole.
     gathered_input_bytes, gathered_gradient_bytes
@@ -864,6 +866,7 @@ class Precision:
     gradient_bytes: Positive
     optimizer_bytes: Positive
     parameter_gather_bytes: Positive
+    copy_bytes: NotNegative = 0.0
     activation_bytes: Positive = 2.0
     linear_input_bytes: Positive | None = None
     cast_bytes: NotNegative = 0.0
@@ -887,7 +890,7 @@ class Precision:
         return replace(
             self,
             cast_bytes=self.cast_bytes - spared,
-            weight_bytes=self.weight_bytes - spared,
+            copy_bytes=max(0.0, self.copy_bytes - spared),
             transposed_bytes=0.0,
         )
 

@@ -247,6 +247,7 @@ def _precision_row(precision: Plain) -> Plain:
         "name": precision["name"],
         "compute": precision["compute"],
         "bytes: weight": f"{precision['weight_bytes']:g}",
+        "copies": f"{precision['copy_bytes']:g}",
         "gradient": f"{precision['gradient_bytes']:g}",
         "optimizer": f"{precision['optimizer_bytes']:g}",
         "gather": f"{precision['parameter_gather_bytes']:g}",

@@ -29,9 +29,6 @@ TOKENS = 1e12
 CUDA_GRAPHS = {"static": re.compile(r"transformer_engine.*attn"), "full": re.compile(r"full_iteration|yes")}
 """What the column ``cuda_graph`` says where a step is launched at once, all of it or what is not routed."""
 NARROW_WEIGHTS = ("fp8", "mxfp8")
-MASTER_COPY_BYTES = 2.0
-"""Weights in 16 bits, which ``fp8_param_gather`` does without (catalog/precisions.yaml)."""
-
 NARROW_GATHERS = {"fp8": 1.0, "fp8_current": 1.0}
 """
 Bytes per parameter that ``fp8_param_gather`` gathers, by recipe.
@@ -433,14 +430,22 @@ def _precision(run: Run, known: References) -> Precision:
     if precision.compute not in _device(run.gpu, known).peak_flops:
         raise SpecError("dtype", f"'{run.gpu}' has no {precision.compute} units.")
     gradient_bytes = next((nbytes for words, nbytes in GRADIENT_BYTES.items() if words in run.notes), None)
-    weight_bytes, gather_bytes = software.weight_bytes or precision.weight_bytes, precision.parameter_gather_bytes
     if software.holds_narrow_weights and precision.compute in NARROW_WEIGHTS:
-        weight_bytes -= MASTER_COPY_BYTES
-        gather_bytes = NARROW_GATHERS.get(precision.name, gather_bytes)
+        precision = _narrow_weights(precision)
+    if software.weight_bytes is not None:
+        precision = replace(precision, weight_bytes=software.weight_bytes, copy_bytes=0.0)
     return replace(
         precision,
-        parameter_gather_bytes=gather_bytes,
         gradient_bytes=gradient_bytes or software.gradient_bytes,
-        weight_bytes=weight_bytes,
         optimizer_bytes=software.optimizer_bytes or precision.optimizer_bytes,
+    )
+
+
+def _narrow_weights(precision: Precision) -> Precision:
+    """With ``fp8_param_gather``: the copy by rows, or the one by rows and columns, is the weight."""
+    return replace(
+        precision,
+        weight_bytes=precision.copy_bytes - precision.transposed_bytes,
+        copy_bytes=precision.transposed_bytes,
+        parameter_gather_bytes=NARROW_GATHERS.get(precision.name, precision.parameter_gather_bytes),
     )

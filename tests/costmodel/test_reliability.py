@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel import reliability
+from costmodel import catalog, reliability
 from costmodel.spec import Cluster, RecoveryLevel, Reliability, Workload
 from tests.builders_cluster import GB, a_cluster, a_workload
 
@@ -163,6 +164,14 @@ def test_checkpoint_waits_for_disk_only_when_synchronous():
     copying = reliability.checkpoint_seconds(cluster, checkpoint_bytes=nbytes, asynchronous=True)
 
     assert (waiting, copying) == pytest.approx((7.4375, 0.4375))
+
+
+@pytest.mark.parametrize("recipe", ["fp8", "mxfp8", "nvfp4"])
+def test_checkpoints_hold_no_narrow_copies(recipe):
+    """Weights in 16 bits, master weights and two moments in FP32; what matmuls read is cast from them again."""
+    workload = replace(a_workload(), precision=catalog.precision(recipe))
+
+    assert reliability.checkpoint_bytes(workload, num_parameters=1.0) == 2 + 4 + 4 + 4
 
 
 def test_recovery_loads_the_checkpoint():

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from constraints.rule import Floats, Holds, Rule
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, decision_text
 
 SHOWN_VALUES = 8
 """Values of a long list that a sentence names."""
@@ -60,7 +60,7 @@ class Bound:
         >>> Bound(names=("tp", "cp"), relation="<=", number=16).text
         'tp * cp is at most 16'
         """
-        number = _text(self.names[0], self.number) if len(self.names) == 1 else str(self.number)
+        number = decision_text(self.names[0], self.number) if len(self.names) == 1 else str(self.number)
         return f"{' * '.join(self.names)} {RELATIONS[self.relation][1]} {number}"
 
     def holds(self, decisions: Mapping[str, Any]) -> Holds:
@@ -93,7 +93,9 @@ def limit_rules(
     >>> [rule.__doc__ for rule in limit_rules(pin={"tp": 8}, allow={"pp": (4, 8)}, forbid=[{"recompute": 2, "mbs": 1}])]
     ['search.pin: tp is 8.', 'search.allow: pp is 4 or 8.', 'search.forbid: not both recompute is full and mbs is 1.']
     """
-    pins = [_one_of(name, (value,), f"search.pin: {name} is {_text(name, value)}.") for name, value in pin.items()]
+    pins = [
+        _one_of(name, (value,), f"search.pin: {name} is {decision_text(name, value)}.") for name, value in pin.items()
+    ]
     allows = [
         _one_of(name, values, f"search.allow: {name} is {_choice(name, values)}.") for name, values in allow.items()
     ]
@@ -244,13 +246,7 @@ def named_rule(holds: Callable[..., Holds], names: tuple[str, ...], text: str) -
 
 
 def _choice(name: str, values: tuple[int, ...]) -> str:
-    texts = [_text(name, value) for value in values[:SHOWN_VALUES]]
+    texts = [decision_text(name, value) for value in values[:SHOWN_VALUES]]
     if len(values) > SHOWN_VALUES:
         texts.append(f"{len(values) - SHOWN_VALUES} more")
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
-
-
-def _text(name: str, value: int) -> str:
-    if name in ENUMS:
-        return ENUMS[name](value).text
-    return str(bool(value)).lower() if name in FLAGS else str(value)

@@ -100,8 +100,6 @@ class LayerSeconds(LayerCommunication):
         Computation.
     weight
         The weights' gradients in ``backward``: what a zero-bubble schedule does apart.
-    core_forward, core_backward
-        The attention core in it.
     again
         What of ``forward`` full recomputation repeats.
     tp_shown
@@ -119,8 +117,6 @@ class LayerSeconds(LayerCommunication):
     forward: NDArray[np.float64]
     backward: NDArray[np.float64]
     weight: NDArray[np.float64]
-    core_forward: NDArray[np.float64]
-    core_backward: NDArray[np.float64]
     again: NDArray[np.float64]
     tp_shown: NDArray[np.float64]
     module_forward: NDArray[np.float64]
@@ -266,7 +262,7 @@ def _overlapped(
     of_rings, of_experts = (_slowdowns(name, cluster, shape) for name in ("cp", "ep"))
     exposed: dict[str, Numbers] = {}
     for own, opposite in (("forward", "backward"), ("backward", "forward")):
-        core, pipelined = parts[f"core_{own}"], beside[f"pipelined_{own}"]
+        core, pipelined = beside[f"core_{own}"], beside[f"pipelined_{own}"]
         matmuls = parts[own] - core
         tp = exposed_tp_seconds(pipelined, matmuls, splits=profile.tp_overlap_splits, **profile.slowdowns)
         exposed[f"tp_{own}"] = beside[f"shown_{own}"] + tp
@@ -379,7 +375,8 @@ class _OneLayer:
     parts
         Fields of :class:`LayerSeconds`.
     beside
-        Of tensor-parallel communication that overlaps: what matmuls may hide (``pipelined``), what shows in any case.
+        Of tensor-parallel communication that overlaps: what matmuls may hide (``pipelined``), what shows in any case;
+        and the attention core, which rings overlap with.
     module_forward
         As in :class:`LayerSeconds`, by module.
     """
@@ -398,8 +395,6 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         "forward": sum(forward, start=0.0),
         "backward": sum(backward, start=0.0),
         "weight": _weight(operators, backward),
-        "core_forward": sum(compress(forward, core), start=0.0),
-        "core_backward": sum(compress(backward, core), start=0.0),
     }
     communications = layer_communications(layer, shape)
     profile = cluster.device.profile
@@ -407,6 +402,9 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     parts |= _host(operators, calls, shape, profile)
     alone, beside = _tensor_parallel(operators, calls, shape, cluster.device)
     parts |= alone
+    beside["core_forward"], beside["core_backward"] = (
+        sum(compress(seconds, core), start=0.0) for seconds in (forward, backward)
+    )
     for name in ("cp", "ep"):
         seconds = [(one, call) for one, call in calls if one.group == name]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)

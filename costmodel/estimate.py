@@ -48,7 +48,8 @@ class Part:
     Parameters
     ----------
     name
-        ``compute``, ``recompute``, ``tp``, ``cp``, ``ep``, ``offload``, ``pp``, ``bubble``, ``dp``, ``optimizer``.
+        ``compute``, ``recompute``, ``tp``, ``cp``, ``ep``, ``offload``, ``host``, ``pp``, ``bubble``, ``dp``,
+        ``optimizer``.
     exposed_seconds
         Its share of the step; the parts add up to the step.
     hidden_seconds

@@ -437,7 +437,7 @@ def _pattern(config: Config, listed: str, written: str, default: str | None = No
             raise config.error(written, f"expected a letter per layer, got {shown(text)}.")
         return text, written
     for index, name in enumerate(names):
-        if name not in BLOCK_LETTERS:
+        if not isinstance(name, str) or name not in BLOCK_LETTERS:
             problem = f"unknown kind {shown(name)}."
             raise config.error(f"{listed}.{index}", problem, did_you_mean(name, BLOCK_LETTERS))
     if not 0 < len(names) <= MAX_LAYERS:

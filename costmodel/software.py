@@ -30,18 +30,19 @@ def equip(device: Device, software: Software) -> Device:
     SpecError
         If it names what is no number of a profile.
     """
-    profile = device.profile
-    changes: dict[str, Any] = {}
-    for name, value in software.settings.items():
-        changes[_field(software, "settings", name)] = value
+    settings = {_field(software, "settings", name): value for name, value in software.settings.items()}
+    profile = _changed(device.profile, settings, software)
     for key, factor in software.factors.items():
         name, _, architecture = key.partition("@")
-        if architecture not in ("", device.architecture):
-            continue
-        before = changes.get(name, getattr(profile, _field(software, "factors", name)))
-        changes[name] = _scaled(before, factor, software, name)
+        before = getattr(profile, _field(software, "factors", name))
+        if architecture in ("", device.architecture):
+            profile = _changed(profile, {name: _scaled(before, factor, software, name)}, software)
+    return replace(device, profile=profile)
+
+
+def _changed(profile: Profile, changes: dict[str, Any], software: Software) -> Profile:
     try:
-        return replace(device, profile=replace(profile, **changes))
+        return replace(profile, **changes)
     except ValidationError as error:
         first = error.errors()[0]
         raise SpecError(f"software.{software.name}.{first['loc'][0]}", f"{first['msg']}.") from None
@@ -56,9 +57,9 @@ def _field(software: Software, section: str, name: str) -> str:
 
 
 def _scaled(value: Any, factor: float, software: Software, name: str) -> Any:
-    """A number or every number of a mapping times the factor; fractions stay fractions."""
+    """A number that is no count, or every number of a mapping, times the factor; fractions stay fractions."""
     if isinstance(value, dict):
         return {key: min(part * factor, CAPPED) for key, part in value.items()}
-    if value is None or isinstance(value, bool | str | tuple):
+    if not isinstance(value, float):
         raise SpecError(f"software.{software.name}.factors.{name}", "is nothing that a factor could multiply.")
     return min(value * factor, CAPPED) if name.endswith("_efficiency") else value * factor

@@ -680,7 +680,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
     forward, backward = _window_seconds(facts, decisions, held)
     busy_forward, busy_backward = _network_seconds(facts, decisions, held)
-    pieces, once = alone.pieces, _window_fraction(facts, decisions, held)
+    pieces, once = alone.pieces, _window_fraction(decisions, held)
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
     late = np.where(sharding == int(Sharding.NONE), alone.gather, np.where(every_gather, alone.gather / 2, 0.0))
     rounds = np.where(every_gather, m, 1)
@@ -734,7 +734,7 @@ def _network_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[
     )
 
 
-def _window_fraction(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def _window_fraction(decisions: Decisions, held: Stages) -> Array:
     r"""
     Micro-batches' worth of a rank's computation that runs while one chunk's communication is under way.
 

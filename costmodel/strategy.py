@@ -289,3 +289,15 @@ ENUMS: dict[str, type[Decision]] = {
 }
 
 FLAGS: tuple[str, ...] = ("sequence_parallel", "activation_offload", "optimizer_offload", *OVERLAPS)
+
+
+def decision_text(name: str, value: int) -> str:
+    """
+    A decision's value as job files spell it.
+
+    >>> decision_text("sharding", 1), decision_text("tp_overlap", 1), decision_text("tp", 8)
+    ('optimizer', 'true', '8')
+    """
+    if name in ENUMS:
+        return ENUMS[name](value).text
+    return str(bool(value)).lower() if name in FLAGS else str(value)

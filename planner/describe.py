@@ -107,6 +107,7 @@ def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
             "feed_forward": _block(layer.feed_forward),
             "num_norms": layer.num_norms,
             "norm": layer.norm,
+            "parallel_blocks": layer.parallel_blocks,
         }
         for layer in dict.fromkeys(layers)
     ]
@@ -118,7 +119,8 @@ def _block(block: Any) -> Plain | None:
 
 def _layer_text(layer: Plain) -> str:
     blocks = "; ".join(_block_text(layer[name]) for name in ("attention", "feed_forward") if layer[name])
-    return f"{layer['num_layers']} x {blocks}; {layer['num_norms']} {layer['norm']} norms"
+    beside = "; blocks in parallel" if layer["parallel_blocks"] else ""
+    return f"{layer['num_layers']} x {blocks}; {layer['num_norms']} {layer['norm']} norms{beside}"
 
 
 def _block_text(block: Plain) -> str:

@@ -15,16 +15,14 @@ from constraints.limits import limit_rules
 from constraints.rule import sentence
 from costmodel import estimate as detail
 from costmodel import step
-from costmodel.errors import SpecError, did_you_mean
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
-from costmodel.validation import shown
 from planner.candidates import OWN, Ints, Tabulator, capacity
 from planner.clock import Clock
 from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, plan
 from planner.problem import Problem, SearchLimits, StageChoice
 from planner.search import ROUNDING_BOUND_SECONDS, Outcome, search
 from planner.space import SEARCH_BOUNDS, Space, build_space, divisors, problem_rules, strategy_of
-from planner.values import decision_value
+from planner.values import checked
 
 ENDLESS_BYTES = 1e18
 """Memory that no strategy fills."""
@@ -218,7 +216,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
         If a name or a value is wrong, or if a complete strategy is so far from the job that it has no cost.
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
-    asked = _checked(decisions or {})
+    asked = checked(decisions or {})
     report = plan(replace(problem, top=1))
     if not asked:
         return explain_plan(report, clock)
@@ -246,13 +244,6 @@ def _of_strategy(
         given=given.plan,
         broken_rules=tuple(rule for rule in given.broken_rules if rule not in own),
     )
-
-
-def _checked(decisions: Mapping[str, object]) -> dict[str, int]:
-    for name in decisions:
-        if name not in DECISIONS:
-            raise SpecError("strategy", f"{shown(name)} is no decision.", did_you_mean(name, DECISIONS))
-    return {name: decision_value(name, value, f"strategy.{name}") for name, value in decisions.items()}
 
 
 def _within(problem: Problem, clock: Clock) -> Problem:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from constraints import Rule, sentence
 from constraints.verdict import violated
 from costmodel import estimate as detail
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.errors import SpecError
 from costmodel.estimate import Estimate, RankEstimate
 from costmodel.flops import AttentionConvention, model_flops_per_token, recomputed_flops_per_token
 from costmodel.layers import embedding_operators, head_operators, layer_operators, mtp_operators
@@ -21,14 +21,13 @@ from costmodel.spec import Cluster, Dtype, Model, Reliability
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
 from costmodel.tables import Facts, num_microbatches
 from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
-from costmodel.validation import shown
 from planner.calibration.intervals import Interval, noise_fraction, step_interval
 from planner.given import stage_layout
 from planner.listing import Listed, listed
 from planner.problem import Problem
 from planner.schedule import CheckpointSchedule, schedule_checkpoints
 from planner.space import build_space, problem_rules
-from planner.values import MAX_DEGREE, decision_value
+from planner.values import MAX_DEGREE, checked
 
 if TYPE_CHECKING:
     from planner.search import Outcome
@@ -315,7 +314,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     SpecError
         If a name or a value is wrong, or if the strategy is so far from the job that it has no cost.
     """
-    given = {**problem.search.pin, **problem.given.decisions, **_checked(decisions)}
+    given = {**problem.search.pin, **problem.given.decisions, **checked(decisions)}
     strategy = complete(problem.facts, given, problem.search.max_devices)
     _require_cost(problem.facts, strategy)
     if problem.given.layout is not None:
@@ -446,7 +445,7 @@ def complete(facts: Facts, decisions: Mapping[str, int], max_devices: int | None
     facts
         What is given.
     decisions
-        Values by name, as :func:`planner.problem.decision_value` returns them.
+        Values by name, as :func:`planner.values.decision_value` returns them.
     max_devices
         Devices that ``dp`` may fill; all of them by default.
     """
@@ -465,13 +464,6 @@ def complete(facts: Facts, decisions: Mapping[str, int], max_devices: int | None
     kinds: dict[str, Callable[[int], Any]] = {**ENUMS, **dict.fromkeys(FLAGS, bool)}
     chosen = {**dict.fromkeys(FLAGS, False), **degree, **rest, **decisions}
     return Strategy(**{name: kinds.get(name, int)(chosen[name]) for name in DECISIONS})
-
-
-def _checked(decisions: Mapping[str, object]) -> dict[str, int]:
-    for name in decisions:
-        if name not in DECISIONS:
-            raise SpecError("strategy", f"{shown(name)} is no decision.", did_you_mean(name, DECISIONS))
-    return {name: decision_value(name, value, f"strategy.{name}") for name, value in decisions.items()}
 
 
 def _require_cost(facts: Facts, strategy: Strategy) -> None:

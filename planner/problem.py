@@ -18,7 +18,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.parameters import mtp_parameters, parameters
 from costmodel.software import equip
 from costmodel.spec import Cluster, Device, Model, Precision, RecoveryLevel, Reliability, Software, Workload
-from costmodel.strategy import DECISIONS
+from costmodel.strategy import DECISIONS, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import build, shown
 from planner.bounds import read_bound, read_condition
@@ -34,7 +34,7 @@ from planner.job import (
     TrainingSection,
 )
 from planner.listing import read_listing
-from planner.values import decision_text, decision_value
+from planner.values import decision_value
 
 GIB_BYTES = 2**30
 MAX_ALLOWED_VALUES = 10_000
@@ -218,7 +218,7 @@ def _problem(
 def _self_contained(document: Mapping[str, Any], model: Reference, device: Reference) -> dict[str, Any]:
     """A job with the contents of its files instead of their paths."""
     search = {name: value for name, value in (document.get("search") or {}).items() if name != "candidates"}
-    if isinstance(model, Mapping) and "text_config" in model:
+    if isinstance(model, Mapping) and isinstance(model.get("text_config"), Mapping):
         model = {**model, "model_type": model.get("model_type", model["text_config"].get("model_type"))}
     return {**document, "model": model, "cluster": {**document["cluster"], "device": device}, "search": search}
 
@@ -244,7 +244,7 @@ def config_path(name: str, folder: Path) -> Path | None:
     if name in catalog.models():
         return None
     path = folder / os.path.expanduser(name)
-    if name and _exists(path):
+    if name and exists(path):
         return path / "config.json" if path.is_dir() else path
     if "/" in name or name.endswith(".json"):
         raise SpecError("model", f"no such file: {shown(str(path))}.")
@@ -252,7 +252,8 @@ def config_path(name: str, folder: Path) -> Path | None:
     raise SpecError("model", f"{shown(name)} is neither in the catalog nor a file.", hint)
 
 
-def _exists(path: Path) -> bool:
+def exists(path: Path) -> bool:
+    """Whether it is there; what no path can be is not."""
     try:
         return path.exists()
     except (OSError, ValueError):

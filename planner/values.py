@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.strategy import ENUMS, FLAGS, MODULES
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES
 from costmodel.validation import shown
 
 MAX_DEGREE = 10**9
@@ -31,16 +33,12 @@ def decision_value(name: str, value: object, where: str) -> int:
     return whole
 
 
-def decision_text(name: str, value: int) -> str:
-    """
-    A decision's value as job files spell it.
-
-    >>> decision_text("sharding", 1), decision_text("tp_overlap", 1), decision_text("tp", 8)
-    ('optimizer', 'true', '8')
-    """
-    if name in ENUMS:
-        return ENUMS[name](value).text
-    return str(bool(value)).lower() if name in FLAGS else str(value)
+def checked(decisions: Mapping[str, object]) -> dict[str, int]:
+    """Decisions of a strategy, as people write them, as numbers."""
+    for name in decisions:
+        if name not in DECISIONS:
+            raise SpecError("strategy", f"{shown(name)} is no decision.", did_you_mean(name, DECISIONS))
+    return {name: decision_value(name, value, f"strategy.{name}") for name, value in decisions.items()}
 
 
 def _enum_value(name: str, value: object, where: str) -> int:

@@ -154,7 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = references(FOLDER / "models.yaml", FOLDER / "systems.yaml")
         timed = timed_cases(read(options.runs), known)
         modes = fitted_modes(
-            timed, known, software=options.software, num_folds=options.folds, num_processes=options.processes
+            timed,
+            known,
+            software=options.ship == "software",
+            num_folds=options.folds,
+            num_processes=options.processes,
         )
     except PlanningError as error:
         print(error, file=sys.stderr)
@@ -187,8 +191,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=Path, default=FOLDER / "runs.csv", help="measured runs (default: the project's)")
     parser.add_argument("--folds", type=int, default=FOLDS, help=f"parts of which one is left out (default: {FOLDS})")
     parser.add_argument("--processes", type=int, default=2, help="processes that share the work (default: 2)")
-    parser.add_argument("--software", action="store_true", help="also fit constants of software stacks")
-    parser.add_argument("--ship", choices=("device", "software"), default="device", help="which fit --write writes")
+    parser.add_argument(
+        "--ship",
+        choices=("device", "software"),
+        default="software",
+        help="constants to print and write: of devices and software stacks (default), or of devices alone",
+    )
     parser.add_argument("--write", action="store_true", help="write catalog, held_out.csv and the planner's intervals")
     return parser
 

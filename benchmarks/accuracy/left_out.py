@@ -222,7 +222,9 @@ def left_out_lines(figures: LeftOut) -> Iterator[str]:
             yield f"\n{heading:<60} {'rows':>5} {'mean':>7} {'p90':>7} {'bias':>7}"
         for name, one in groups.items():
             yield f"  {name[:58]:<58} {one.rows:>5} {one.mean:>7.1%} {one.p90:>7.1%} {one.bias:>+7.1%}"
-    yield "  mean over sources: " + ", ".join(f"{name} {mean:.1%}" for name, mean in figures.macro.items())
+    yield "  mean over sources, constants of devices only: " + ", ".join(
+        f"{name} {mean:.1%}" for name, mean in figures.macro.items()
+    )
     yield "  80 % intervals of other groups cover: " + ", ".join(
         f"{name} {share:.0%}" for name, share in figures.coverage.items()
     )

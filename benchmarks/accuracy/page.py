@@ -76,7 +76,8 @@ def _accuracy(figures: Report) -> Iterator[str]:
         if groups:
             yield f"\n## Step time, groups left out, constants of {title}\n"
             yield from _errors("source", groups)
-    yield "\nMean over sources: " + ", ".join(f"{name} {mean:.1%}" for name, mean in found.macro.items()) + "."
+    means = ", ".join(f"{name} {mean:.1%}" for name, mean in found.macro.items())
+    yield f"\nMean over sources, constants of devices only: {means}."
     yield "\n## Intervals\n"
     shares = ", ".join(f"{name} {share:.0%}" for name, share in found.coverage.items())
     yield f"The 80 % intervals that the other folds' errors make contain of the rows left out: {shares}."

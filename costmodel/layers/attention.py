@@ -8,7 +8,7 @@ from costmodel.layers.kernels import (
     context_output,
     core_attention,
     elementwise,
-    matmul,
+    output_projection,
     ring,
     shared_input,
     tensor_parallel_collectives,
@@ -41,17 +41,7 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
         ),
         *_output_gate(attention, shape, elements=shape.tokens * queries),
         *context_output(shape, width=queries),
-        matmul(
-            "output_projection",
-            shape,
-            gathered="gradient",
-            rows=shape.tokens,
-            inputs=queries,
-            outputs=shape.hidden_size,
-            bias=shape.hidden_size if attention.output_bias else 0,
-            saved_elements=shape.tokens * queries,
-            saved_as="output_projection",
-        ),
+        output_projection(shape, inputs=queries, bias=attention.output_bias),
     )
 
 
@@ -112,15 +102,24 @@ def _query_key_norm(attention: Attention, shape: Shape, *, queries: Numbers, key
 EAGER_ROTARY_PASSES = 10
 """A cast to fp32 (6 bytes), the product with complex numbers (8), a cast back (6), in passes of 2 bytes."""
 
+EAGER_ROTARY_KERNELS = 3
+
 
 def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
     if not attention.rotary:
         return ()
-    passes = 2 if shape.fused_kernels else EAGER_ROTARY_PASSES
-    rotated = elementwise(
-        "rotary", shape, elements=elements, forward_passes=passes, backward_passes=passes, all_counted=True, kernels=2
+    passes, kernels = (2, 1) if shape.fused_kernels else (EAGER_ROTARY_PASSES, EAGER_ROTARY_KERNELS)
+    return (
+        elementwise(
+            "rotary",
+            shape,
+            elements=elements,
+            forward_passes=passes,
+            backward_passes=passes,
+            all_counted=True,
+            kernels=2 * kernels,
+        ),
     )
-    return (rotated,)
 
 
 def _output_gate(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:

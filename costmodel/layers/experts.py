@@ -79,7 +79,7 @@ def _latent(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     return (
         matmul("latent_down", shape, rows=rows, inputs=wide, outputs=narrow),
         matmul(
-            "latent_up", shape, rows=rows, inputs=narrow, outputs=wide, saved_elements=rows * narrow, saved_as="mlp"
+            "latent_up", shape, rows=rows, inputs=narrow, outputs=wide, saved_elements=rows * narrow, saved_as="experts"
         ),
     )
 

@@ -96,6 +96,25 @@ def matmul(
     )
 
 
+def output_projection(shape: Shape, *, inputs: Numbers, bias: bool = False) -> Operator:
+    """
+    The linear from ``inputs`` of a device's heads to the hidden size, behind any kind of attention.
+
+    Sequence-parallel ranks gather its gradient; it keeps its input.
+    """
+    return matmul(
+        "output_projection",
+        shape,
+        gathered="gradient",
+        rows=shape.tokens,
+        inputs=inputs,
+        outputs=shape.hidden_size,
+        bias=shape.hidden_size if bias else 0,
+        saved_elements=shape.tokens * inputs,
+        saved_as="output_projection",
+    )
+
+
 def _cast_bytes(shape: Shape, *, gathered: bool) -> Numbers:
     """Read and written per element of a whole tensor; who gathers narrow shards casts a share and transposes all."""
     if not (gathered and shape.casts_shards):
@@ -408,6 +427,8 @@ Forward and backward passes of 2 bytes of an RMS norm kernel by kernel: cast to 
 product (8), cast (6), weight (4); backward twice the products, both reductions and the casts.
 """
 
+EAGER_NORM_KERNELS = 6
+
 EAGER_NORM_BYTES = 4
 """Beyond its 16-bit input: 4 of an fp32 copy instead of 2, and 2 of the normalised input before the weight."""
 
@@ -442,7 +463,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
         forward_passes=forward_passes,
         backward_passes=backward_passes,
         all_counted=True,
-        kernels=count,
+        kernels=count if is_one_kernel else EAGER_NORM_KERNELS * count,
         saved_elements=kept,
         saved_as="norm",
         parameters=count * weights * shape.hidden_size,

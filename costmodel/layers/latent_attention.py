@@ -7,6 +7,7 @@ from costmodel.layers.kernels import (
     core_attention,
     elementwise,
     matmul,
+    output_projection,
     ring,
     tensor_parallel_collectives,
 )
@@ -44,16 +45,7 @@ def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tupl
             v_head_dim=attention.v_head_dim,
         ),
         *context_output(shape, width=heads * attention.v_head_dim),
-        matmul(
-            "output_projection",
-            shape,
-            rows=shape.tokens,
-            inputs=heads * attention.v_head_dim,
-            outputs=shape.hidden_size,
-            bias=shape.hidden_size if attention.bias else 0,
-            saved_elements=shape.tokens * heads * attention.v_head_dim,
-            saved_as="output_projection",
-        ),
+        output_projection(shape, inputs=heads * attention.v_head_dim, bias=attention.bias),
     )
 
 

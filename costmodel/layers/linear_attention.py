@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodel.layers.kernels import elementwise, matmul, ring, tensor_parallel_collectives
+from costmodel.layers.kernels import elementwise, matmul, output_projection, ring, tensor_parallel_collectives
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import LinearAttention
@@ -39,15 +39,7 @@ def linear_attention_operators(attention: LinearAttention, shape: Shape) -> tupl
         _convolution(attention, shape, widths),
         _core(attention, shape, widths),
         _gated_norm(attention, shape, widths),
-        matmul(
-            "output_projection",
-            shape,
-            rows=shape.tokens,
-            inputs=widths.output,
-            outputs=shape.hidden_size,
-            saved_elements=shape.tokens * widths.output,
-            saved_as="output_projection",
-        ),
+        output_projection(shape, inputs=widths.output),
     )
 
 

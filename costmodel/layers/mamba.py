@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from costmodel.layers.kernels import elementwise, matmul, tensor_parallel_collectives
+from costmodel.layers.kernels import elementwise, matmul, output_projection, tensor_parallel_collectives
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import Mamba
@@ -69,16 +69,7 @@ def mamba_operators(mamba: Mamba, shape: Shape) -> tuple[Operator, ...]:
             saved_as="mamba",
             parameters=widths.inner,
         ),
-        matmul(
-            "output_projection",
-            shape,
-            rows=shape.tokens,
-            inputs=widths.inner,
-            outputs=shape.hidden_size,
-            bias=shape.hidden_size if mamba.bias else 0,
-            saved_elements=shape.tokens * widths.inner,
-            saved_as="output_projection",
-        ),
+        output_projection(shape, inputs=widths.inner, bias=mamba.bias),
     )
 
 

@@ -11,7 +11,7 @@ import yaml
 from constraints.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
 from costmodel.spec import Model
-from costmodel.strategy import Recompute, Sharding, Strategy
+from costmodel.strategy import Recompute, Sharding, Strategy, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.document import apply_override
@@ -22,7 +22,6 @@ from planner.export.megatron_options import WHERE, Arguments, options, read_argu
 from planner.export.megatron_stages import read_stages, settled
 from planner.plan import complete
 from planner.problem import load
-from planner.values import decision_text
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
 """Entries that no argument says, with what they look like."""
@@ -98,7 +97,7 @@ def from_megatron_lm(arguments: str | Sequence[str], overrides: Sequence[str] = 
         raise SpecError(WHERE, "hold no option such as --num-layers.")
     found = read_arguments(words)
     refuse_contradictions(found, variables)
-    entry, _, assumed = read_model(found)
+    entry, assumed = read_model(found)
     document: dict[str, Any] = {"model": entry, "cluster": {}, "training": _training(found)}
     for override in overrides:
         apply_override(document, override)
@@ -112,6 +111,9 @@ def from_megatron_lm(arguments: str | Sequence[str], overrides: Sequence[str] = 
 
 def _require(document: Mapping[str, Any]) -> None:
     """Name what the arguments do not say."""
+    for name in ("cluster", "training"):
+        if not isinstance(document[name], Mapping):
+            raise SpecError(name, f"expected a mapping, got {shown(document[name])}.")
     cluster, training = document["cluster"], document["training"]
     for name, example in CLUSTER.items():
         if name not in cluster:

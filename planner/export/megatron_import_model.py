@@ -32,9 +32,9 @@ MOST_LAYERS = 4096
 """Layers that a model may have, as in :mod:`costmodel.description`."""
 
 
-def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], Model, tuple[str, ...]]:
+def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tuple[str, ...]]:
     """
-    The entry ``model`` of a job, the model itself, and what was assumed of it.
+    The entry ``model`` of a job, and what was assumed of it.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], Mode
         if vocabulary is None and len(sizes) > 1:
             raise SpecError(f"{WHERE}.--vocab-size", f"is required: {_names(twins)} differ in nothing else.")
         note = () if vocabulary else (f"The vocabulary is that of {twins[0].name}, {twins[0].vocab_size:,} entries.",)
-        return twins[0].name, twins[0], note
+        return twins[0].name, note
     if vocabulary is None:
         raise SpecError(f"{WHERE}.--vocab-size", "is required but missing: no model of the catalog is like this one.")
     described = {**entry, "vocab_size": vocabulary}
@@ -67,7 +67,7 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], Mode
             "is not in the catalog, and descriptions have no words for its windows, sinks, gates or experts.",
             "Name its config.json in the job file.",
         )
-    return described, model, ()
+    return described, ()
 
 
 def _names(models: list[Model]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from costmodel.strategy import decision_text
 from planner.compare import Comparison
 from planner.report.conflicts import conflict_sections, missing_notes
 from planner.report.reasons import SAME_SECONDS, broken_sections, differences_section
 from planner.report.section import Section
 from planner.report.sections import closest_sections, memory_section, setting_section, strategies_section
 from planner.report.wording import NOTHING, gib, seconds
-from planner.values import decision_text
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -26,7 +26,7 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
     notes = ("1: what is given; 2: the best plan.", *table.notes[-1:]) if best else table.notes
     yield Section(title=table.title, header=table.header, rows=table.rows, notes=notes)
     if best:
-        yield _gains(comparison, given, best)
+        yield _gains(given, best)
         if abs(comparison.saved_seconds) > SAME_SECONDS:
             yield differences_section(comparison.differences, best, given, "given")
     elif comparison.report.outcome.conflict:
@@ -72,7 +72,7 @@ def _answer(comparison: Comparison) -> str:
     )
 
 
-def _gains(comparison: Comparison, given: Plan, best: Plan) -> Section:
+def _gains(given: Plan, best: Plan) -> Section:
     """Figures of both, and their differences."""
     lines: tuple[tuple[str, Callable[[Plan], float], Callable[[float], str]], ...] = (
         ("step, s", lambda one: one.step_seconds, lambda value: f"{value:,.3f}"),

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, sentence
-from costmodel.strategy import DEGREES
+from costmodel.strategy import DEGREES, decision_text
 from planner.report.section import Section
 from planner.report.wording import count, gib
-from planner.values import decision_text
 
 if TYPE_CHECKING:
     from constraints.conflict import Conflict, Size

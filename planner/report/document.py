@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,11 +25,6 @@ Plain: TypeAlias = dict[str, Any]
 
 FORMAT_VERSION = 1
 """Grows when an entry changes its name, unit or meaning; new entries do not count."""
-
-
-def json_text(report: PlanReport | EstimateReport) -> str:
-    """The document as strict JSON."""
-    return json.dumps(document(report), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def document(report: PlanReport | EstimateReport) -> Plain:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from costmodel.strategy import decision_text
 from costmodel.tables import microbatches
 from planner.compare import Comparison
 from planner.explain import Binding, Difference, Explanation
@@ -19,7 +20,6 @@ from planner.report.document import (
     setting_document,
     strategy_document,
 )
-from planner.values import decision_text
 
 if TYPE_CHECKING:
     from costmodel.strategy import Strategy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from costmodel.strategy import decision_text
 from planner.compare import Comparison
 from planner.explain import Binding, Difference, Explanation, Kind
 from planner.problem import StageChoice
@@ -12,7 +13,6 @@ from planner.report.conflicts import conflict_sections, missing_notes, strategy_
 from planner.report.section import Section
 from planner.report.sections import closest_sections, memory_section, sections, setting_section, strategies_section
 from planner.report.wording import NOTHING, gib, seconds
-from planner.values import decision_text
 
 if TYPE_CHECKING:
     from planner.plan import EstimateReport, Plan, PlanReport

@@ -863,3 +863,45 @@ class ExplanationRecord(SettingRecord):
     differences: list[DifferenceRecord]
     conflict: ConflictRecord | None
     left_out: list[str]
+
+
+class ComparisonRecord(SettingRecord):
+    """
+    What planner compare answers.
+
+    Parameters
+    ----------
+    kind
+        Of which kind the report is.
+    status
+        How the search for the best plan ended.
+    best, given
+        The best plan, and what is given.
+    allowed, broken_rules
+        Whether the rules allow what is given, and the sentences of those that do not.
+    assumed
+        Decisions that were not given, with the values that they got.
+    saved_seconds_per_step, saved_fraction, saved_days, saved_gpu_hours
+        What the best plan gains.
+    within_noise
+        Whether the two cannot be told apart.
+    differences
+        In which lines of the step.
+    conflict
+        Why nothing fits.
+    """
+
+    kind: Literal["comparison"]
+    status: str
+    best: PlanRecord | None
+    given: PlanRecord
+    allowed: bool
+    broken_rules: list[str]
+    assumed: dict[str, str]
+    saved_seconds_per_step: float | None
+    saved_fraction: float | None
+    saved_days: float | None
+    saved_gpu_hours: float | None
+    within_noise: bool | None
+    differences: list[DifferenceRecord]
+    conflict: ConflictRecord | None

@@ -15,11 +15,13 @@ PATH = Path(__file__).with_name("report.schema.json")
 
 Schema: TypeAlias = dict[str, Any]
 
-Report: TypeAlias = records.PlanReportRecord | records.EstimateReportRecord | records.ExplanationRecord
+Report: TypeAlias = (
+    records.PlanReportRecord | records.EstimateReportRecord | records.ExplanationRecord | records.ComparisonRecord
+)
 
 
 def report_schema() -> Schema:
-    """The whole schema as plain data: a report is of one of three kinds."""
+    """The whole schema as plain data: a report is of one of four kinds."""
     from planner.schema import descriptions
 
     schema: Schema = TypeAdapter(Report).json_schema()

@@ -8,14 +8,13 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from costmodel.strategy import DEGREES, OVERLAPS, usual_group
+from costmodel.strategy import DEGREES, OVERLAPS, decision_text, usual_group
 from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
 from planner.report.conflicts import conflict_sections, missing_notes
 from planner.report.section import Section
 from planner.report.stages import stages_sections
 from planner.report.wording import NOTHING, amount, count, gib, mean_count, seconds, share, span
-from planner.values import decision_text
 
 if TYPE_CHECKING:
     from costmodel.estimate import Estimate, RankEstimate

@@ -277,6 +277,10 @@ def test_the_name_is_that_of_the_file_or_its_folder(tmp_path: Path):
             a_hybrid_config(layers_block_type=["mamba", "atention"]),
             "model.layers_block_type.1: unknown kind 'atention'. Did you mean 'attention'?",
         ),
+        (
+            a_hybrid_config(layers_block_type=[["mamba"]]),
+            "model.layers_block_type.0: unknown kind ['mamba']. Did you mean 'mamba'?",
+        ),
         (a_hybrid_config(n_groups=3), "model.n_groups: must divide the 4 Mamba heads, got 3."),
         (
             a_hybrid_config(num_nextn_predict_layers=1, mtp_hybrid_override_pattern="E"),

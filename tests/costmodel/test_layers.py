@@ -17,7 +17,9 @@ from costmodel.layers import (
     mtp_operators,
 )
 from costmodel.operators.work import Operator
+from costmodel.recompute import per_module
 from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model, Retention
+from costmodel.strategy import MODULES
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
 
 LIGHTNING = LinearAttention(variant="lightning", num_key_heads=4, num_value_heads=4, key_head_dim=8, value_head_dim=8)
@@ -54,6 +56,20 @@ def operator(layer: Layer, shape: Shape, name: str) -> Operator:
     """The one operator of a layer that has this name."""
     (found,) = (one for one in layer_operators(layer, shape) if one.name == name)
     return found
+
+
+def test_recomputed_experts_are_all_between_router_and_sum():
+    """Megatron-LM checkpoints the whole MoE layer; what it keeps is its input."""
+    operators = layer_operators(LAYERS["latent-experts"], a_shape())
+    kept = sum(operator.saved_bytes for operator in operators if operator.saved_as not in ("norm", "norm_output"))
+    chosen = [MODULES.index(name) for name in ("experts", "shared_experts", "expert_activation")]
+    forward = [operator.flops for operator in operators]
+
+    dropped = per_module(operators, [operator.saved_bytes for operator in operators], dropped=True)
+    repeated = per_module(operators, forward, dropped=False)
+
+    assert sum(dropped[module] for module in chosen) == pytest.approx(kept)
+    assert sum(repeated[module] for module in chosen) == pytest.approx(sum(forward))
 
 
 def saved(layer: Layer, shape: Shape) -> dict[str, float]:

@@ -42,9 +42,11 @@ def test_a_factor_lifts_no_rate_above_its_peak():
     [
         (Software(name="s", settings={"atention_efficiency": 0.5}), "attention_efficiency"),
         (Software(name="s", factors={"fused_attention": 2.0}), "nothing that a factor could multiply"),
+        (Software(name="s", factors={"tp_overlap_splits": 1.5}), "nothing that a factor could multiply"),
+        (Software(name="s", factors={"retention": 2.0}), "nothing that a factor could multiply"),
         (Software(name="s", settings={"memory_efficiency": 2.0}), "less than or equal to 1"),
     ],
-    ids=["unknown field", "no number", "impossible"],
+    ids=["unknown field", "no number", "a count", "a record", "impossible"],
 )
 def test_software_that_fits_no_profile_is_refused(software, sentence):
     """The error names the entry and what was wrong."""

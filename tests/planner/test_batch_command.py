@@ -141,6 +141,7 @@ def test_what_json_cannot_write_is_no_end_of_a_batch(folder):
         (["batch", "job.yaml", "--out", "x.jsonl", "--timeout", "-1"], "planner: timeout: must be above 0 and at most"),
         (["batch", "job.yaml", "--out", "x.jsonl", "--max-jobs", "1", "top=1,2"], "make 2, more than 1."),
         (["batch", "job.yaml", "--out", "x.jsonl", "top=1,,2"], "planner: top: lacks a value."),
+        (["batch", "job.yaml", "--out", "x.jsonl", f"top=1,,{'2' * 300}"], "planner: top: lacks a value."),
         (["batch", "job.yaml", "--out", "x.jsonl", "--backend", "dask"], "planner: scheduler: is missing."),
         (["batch", "job.yaml", "--out", "/dev/full"], "planner: /dev/full: cannot be written: No space left on device"),
         (["top", "nowhere.jsonl"], "planner: nowhere.jsonl: no such file or folder."),

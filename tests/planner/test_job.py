@@ -1,6 +1,7 @@
 """The job file: what is read from it, and what every kind of bad input is told."""
 
 import copy
+import json
 import math
 from pathlib import Path
 
@@ -72,6 +73,15 @@ def test_405b_job_reads_the_config_beside_it():
 def test_model_may_be_the_folder_of_a_config():
     """Models lie in folders, as they do on the hub."""
     assert load(a_job(model=JOBS / "llama-3.1-405b")).facts.model.num_layers == 126
+
+
+def test_a_config_may_say_that_it_has_no_text_part(tmp_path):
+    """As if it said nothing."""
+    config = json.loads((JOBS / "llama-3.1-405b" / "config.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**config, "text_config": None}))
+
+    assert load(a_job(model=path)).facts.model.num_layers == 126
 
 
 def test_model_may_be_inline_in_hugging_faces_keys():

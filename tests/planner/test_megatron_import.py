@@ -370,6 +370,13 @@ def test_the_cluster_is_asked_for():
         from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1")
 
 
+@pytest.mark.parametrize("section", ["cluster", "training"])
+def test_a_section_is_a_mapping(section):
+    """Overrides may say anything."""
+    with pytest.raises(SpecError, match=f"^{section}: expected a mapping, got 5."):
+        from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1", [f"{section}=5"])
+
+
 @pytest.mark.parametrize("text", ["", "# nothing", "model: llama3-8b", "pretrain_gpt.py"])
 def test_what_is_no_argument_list_is_refused(text):
     """A job file, for example."""

@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from planner import estimate, explain, load, plan, render
+from planner import compare, estimate, explain, load, plan, render
 from planner.report import schema
 from planner.schema import schema_text
 
@@ -70,6 +70,14 @@ def test_estimates_satisfy_the_schema():
 def test_explanations_satisfy_the_schema(decisions):
     """Why this plan, and why not another one."""
     VALIDATOR.validate(json.loads(render(explain(load(JOB), decisions), "json")))
+
+
+@pytest.mark.parametrize("changes", [{}, {"search": {"pin": {"tp": 3}}}])
+def test_comparisons_satisfy_the_schema(changes):
+    """With a best plan, and where nothing fits."""
+    job = load({**JOB, **changes, "strategy": {"tp": 2, "recompute": "full"}})
+
+    VALIDATOR.validate(json.loads(render(compare(job), "json")))
 
 
 def test_an_unknown_entry_is_refused():

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 HEADER = ("entry", "value", "source")
 MODEL_ENTRIES = ("hidden_size", "vocab_size", "num_layers", "tied_embeddings")
-OF_JOB = "job file"
 
 
 def input_sections(report: PlanReport | EstimateReport) -> Iterator[Section]:

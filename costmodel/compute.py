@@ -57,13 +57,16 @@ TENSOR_PARALLEL = ("tp", "etp")
 LAUNCHES_BEHIND = 3
 """Before an idle device has a long kernel again: behind a collective come a residual's addition, a norm, a linear."""
 
-RING_LAUNCHES = 20
+RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
 """
-Of one piece of ring attention in the forward pass, in launches of eager code: copies of the halves that it attends to,
-its kernels, a send and a receive in a group, streams that wait for each other, corrections of the sums of exponentials
-and of the output (Transformer Engine, ``AttnFuncWithCPAndKVP2P``, recalled: a dozen kernels, three calls of libraries).
-The number is chosen on NVIDIA's runs (benchmarks/LEDGER.md): 8-bit layers of Llama-3 70B with 4,096 tokens per rank,
-whose kernels are the shortest beside a ring, are late on H100 and GB200, those of twice the work are not.
+Of ring attention in the forward pass, in launches of eager code: of the whole, and of each piece.
+
+Of a piece: copies of the halves that it attends to, its kernels, a send and a receive in a group, streams that wait for
+each other, corrections of the sums of exponentials and of the output. Of the whole: the choice of a kernel for the
+shapes, buffers, casts of queries, keys, values and of the output (Transformer Engine, ``DotProductAttention``,
+``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece). What both are for two pieces is chosen on
+NVIDIA's runs (benchmarks/LEDGER.md): 8-bit layers of Llama-3 70B with 4,096 tokens per rank, whose kernels are the
+shortest beside a ring, are late on H100 and GB200, those of twice the work are not. No run tells four pieces from two.
 """
 
 SUMS = ("all_reduce", "reduce_scatter")
@@ -543,7 +546,8 @@ def _host(
 def _ring_launches(communication: Communication, shape: Shape, profile: Profile) -> Numbers:
     """What a ring's pieces of attention launch: twice as much backward; nothing where a graph or an all-to-all is."""
     is_eager = profile.cuda_graphs == "none" and not shape.retention.context_output
-    return RING_LAUNCHES * np.asarray(shape.cp) * (communication.kind == "ring" and is_eager)
+    launches = RING_LAUNCHES + PIECE_LAUNCHES * np.asarray(shape.cp)
+    return launches * (communication.kind == "ring" and is_eager)
 
 
 def _group(name: str, shape: Shape) -> Group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import StrEnum
@@ -174,6 +175,12 @@ class Explanation:
     def best(self) -> Plan | None:
         """The job's best plan."""
         return self.report.plans[0] if self.report.plans else None
+
+    @property
+    def compared_seconds(self) -> float:
+        """The step that relaxed constraints are compared with: of even stages, by the closed form; nan of none."""
+        first = self.bindings[0] if self.bindings else None
+        return first.step_seconds + first.saved_seconds if first else math.nan
 
     @property
     def conflict(self) -> Conflict | None:

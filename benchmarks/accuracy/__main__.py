@@ -44,9 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _held_out(
     options: argparse.Namespace, known: References, results: Sequence[Prediction | NotRun]
 ) -> dict[str, HeldOut]:
-    """Stored predictions of groups left out, or those of fits made now."""
+    """Stored predictions of groups left out, of rows that are as they were then; or those of fits made now."""
     if not options.folds:
-        return read_held_out(HELD_OUT)
+        given = {one.run.id: one.run for one in results if isinstance(one, Prediction)}
+        own = {row.id: row for row in read(FOLDER / "runs.csv")}
+        return {name: row for name, row in read_held_out(HELD_OUT).items() if given.get(name) == own.get(name)}
     timed = timed_cases((one.run for one in results if isinstance(one, Prediction)), known)
     return held_out(timed, known, num_folds=options.folds, num_processes=options.processes, software=options.software)
 

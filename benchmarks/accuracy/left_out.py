@@ -176,7 +176,7 @@ def _goals(
     yield from _memory_goals(predicted)
     yield from _ranking_goals(shipped)
     for name, limit, at_least in (("80 % intervals cover", 0.75, True), ("80 % intervals cover", 0.85, False)):
-        yield Goal(name=name, figure=inside["all"], rows=len(shipped), limit=limit, at_least=at_least)
+        yield Goal(name=name, figure=inside.get("all"), rows=len(shipped), limit=limit, at_least=at_least)
 
 
 def _time_goals(name: str, rows: Sequence[Prediction], limit: float, p90: float | None) -> Iterator[Goal]:
@@ -225,9 +225,8 @@ def left_out_lines(figures: LeftOut) -> Iterator[str]:
     yield "  mean over sources, constants of devices only: " + ", ".join(
         f"{name} {mean:.1%}" for name, mean in figures.macro.items()
     )
-    yield "  80 % intervals of other groups cover: " + ", ".join(
-        f"{name} {share:.0%}" for name, share in figures.coverage.items()
-    )
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in figures.coverage.items())
+    yield f"  80 % intervals of other groups cover: {shares or 'no other groups'}"
     yield f"\n{'Goals':<60} {'rows':>5} {'today':>7} {'goal':>8}"
     for goal in figures.goals:
         figure = "-" if goal.figure is None else f"{goal.figure:.1%}"

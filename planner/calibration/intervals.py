@@ -229,12 +229,14 @@ def coverage(errors: Sequence[Error], folds: Sequence[int]) -> dict[str, float]:
     """
     Share of the runs of each fold inside the intervals that the other folds make; groups weigh the same.
 
-    By kind of model, and ``all``.
+    By kind of model, and ``all``; nothing of runs of one fold.
     """
     hits: dict[str, list[tuple[bool, float]]] = defaultdict(list)
     sizes = Counter(error.group for error in errors)
     for fold in sorted(set(folds)):
         others = spreads(error for error, where in zip(errors, folds, strict=True) if where != fold)
+        if not others:
+            continue
         for error in (error for error, where in zip(errors, folds, strict=True) if where == fold):
             spread = spread_of(others, error.kind)
             is_inside = spread.lower <= error.log <= spread.upper

@@ -10,6 +10,7 @@ from costmodel import catalog
 from costmodel.description import model_from_description
 from costmodel.errors import PlanningError, SpecError, did_you_mean
 from costmodel.spec import Attention, Experts, LatentAttention, Layer, Model
+from planner.runs.entries import Entry
 
 VOCAB_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to multiples of this times tp (``--make-vocab-size-divisible-by``)."""
@@ -89,7 +90,7 @@ class Variant:
     vocab_multiple: int
 
 
-def architecture(entries: Mapping[str, Any], key: str, variant: Variant) -> Model:
+def architecture(entries: Mapping[str, Entry], key: str, variant: Variant) -> Model:
     """
     Make the model of one key of ``models.yaml``.
 
@@ -142,12 +143,12 @@ def architecture_of(model: Model) -> str:
     return "moe" if any(isinstance(kind.feed_forward, Experts) for kind in kinds) else "dense"
 
 
-def _require_known(entry: Mapping[str, Any], key: str) -> None:
-    if entry.get("hidden") is None or entry.get("n_layers") is None:
+def _require_known(entry: Entry, key: str) -> None:
+    if any(entry.get(size) is None for size in ("hidden", "n_layers", "n_heads")):
         raise Unpredictable(f"unknown architecture: the sources do not give the sizes of '{key}'")
 
 
-def _from_catalog(entry: Mapping[str, Any], key: str, variant: Variant) -> Model:
+def _from_catalog(entry: Entry, key: str, variant: Variant) -> Model:
     """
     The catalog's model of the same name.
 
@@ -156,7 +157,7 @@ def _from_catalog(entry: Mapping[str, Any], key: str, variant: Variant) -> Model
     if key not in catalog.models():
         raise Unpredictable(f"the sizes of the Gated DeltaNet layers of '{key}' are neither here nor in the catalog")
     model = catalog.model(key)
-    num_mtp = (entry["moe"]["mtp_layers"] or 0) if variant.has_mtp else 0
+    num_mtp = entry.part("moe").count("mtp_layers", 0) if variant.has_mtp else 0
     return replace(
         model,
         vocab_size=_padded_vocab(entry, key, variant.vocab_multiple),
@@ -165,7 +166,7 @@ def _from_catalog(entry: Mapping[str, Any], key: str, variant: Variant) -> Model
     )
 
 
-def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[str, Any]:
+def _description(entry: Entry, key: str, variant: Variant) -> dict[str, Any]:
     activation = str(entry.get("activation") or "")
     activation = "swiglu" if activation.endswith(ASSUMED) else activation
     gated = activation.startswith(GATED)
@@ -176,7 +177,7 @@ def _description(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[s
         "vocab_size": _padded_vocab(entry, key, variant.vocab_multiple),
         "num_heads": entry["n_heads"],
         "head_dim": entry["head_dim"],
-        "ffn_hidden_size": entry["ffn_hidden"] or _usual_width(entry["hidden"], gated=gated),
+        "ffn_hidden_size": entry["ffn_hidden"] or _usual_width(entry.count("hidden"), gated=gated),
         "gated": gated,
         "squared_relu": activation == "squared_relu",
         "mlp_bias": is_gpt,
@@ -204,11 +205,11 @@ def _usual_width(hidden: int, *, gated: bool) -> int:
     return _padded(2 * width // 3, LLAMA_MULTIPLE) if gated else width
 
 
-def _single_blocks(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _single_blocks(entry: Entry) -> dict[str, Any]:
     """Layers of one block, RMS norms, no positions: Nemotron-H (arXiv 2504.03624, section 2.1)."""
     if not entry.get("hybrid_pattern"):
         return {}
-    mamba = entry["mamba"]
+    mamba = entry.part("mamba")
     return {
         "pattern": entry["hybrid_pattern"],
         "norm": "rms",
@@ -220,7 +221,7 @@ def _single_blocks(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tied(entry: Mapping[str, Any], variant: Variant, by_default: bool) -> bool:
+def _tied(entry: Entry, variant: Variant, by_default: bool) -> bool:
     """What the run or the entry says; where both are silent, GPT ties (Megatron-LM's default) and others do not."""
     if variant.tied_embeddings is not None:
         return variant.tied_embeddings
@@ -228,43 +229,43 @@ def _tied(entry: Mapping[str, Any], variant: Variant, by_default: bool) -> bool:
     return by_default if stated is None else bool(stated)
 
 
-def _padded_vocab(entry: Mapping[str, Any], key: str, multiple: int) -> int:
-    stated = entry.get("padded_vocab") or entry.get("vocab")
+def _padded_vocab(entry: Entry, key: str, multiple: int) -> int:
+    stated = next((entry.count(name) for name in ("padded_vocab", "vocab") if entry.get(name) is not None), None)
     if stated is None:
         stated = next((vocab for start, vocab in STATED_NOWHERE_VOCAB.items() if key.startswith(start)), None)
     if stated is None:
         raise Unpredictable(f"unknown architecture: the sources do not give the vocabulary of '{key}'")
-    return _padded(int(stated), multiple)
+    return _padded(stated, multiple)
 
 
 def _padded(vocab_size: int, multiple: int) -> int:
     return -(-vocab_size // multiple) * multiple
 
 
-def _attention(entry: Mapping[str, Any], variant: Variant) -> dict[str, Any]:
+def _attention(entry: Entry, variant: Variant) -> dict[str, Any]:
     if entry.get("mla"):
-        return dict(entry["mla"])
+        return dict(entry.part("mla"))
     return {"num_kv_heads": variant.num_kv_heads or entry["n_kv_heads"]}
 
 
-def _experts(entry: Mapping[str, Any], key: str, variant: Variant) -> dict[str, Any]:
-    moe = entry.get("moe")
-    if not moe:
+def _experts(entry: Entry, key: str, variant: Variant) -> dict[str, Any]:
+    if not entry.get("moe"):
         return {}
+    moe = entry.part("moe")
     dense = next((number for start, number in STATED_NOWHERE_DENSE_LAYERS.items() if key.startswith(start)), 0)
     return {
         "num_experts": moe["n_experts"],
         "top_k": moe["top_k"],
         "expert_ffn_hidden_size": moe["moe_ffn_hidden"],
-        "shared_ffn_hidden_size": moe["shared_expert_ffn"] or 0,
+        "shared_ffn_hidden_size": moe.count("shared_expert_ffn", 0),
         "expert_latent_size": moe.get("moe_latent_size"),
-        "first_dense_layers": moe["first_k_dense"] or dense,
+        "first_dense_layers": moe.count("first_k_dense", 0) or dense,
         "moe_layer_interval": 2 if "[0,1]" in str(moe.get("moe_layer_freq")) else 1,
-        "mtp_layers": (moe["mtp_layers"] or 0) if variant.has_mtp else 0,
+        "mtp_layers": moe.count("mtp_layers", 0) if variant.has_mtp else 0,
     }
 
 
-def _with_windows(model: Model, entry: Mapping[str, Any]) -> Model:
+def _with_windows(model: Model, entry: Entry) -> Model:
     """Every second layer sees a window of 128 tokens only (gpt-oss)."""
     if not str(entry.get("sliding_window")).startswith("every 2nd layer, window 128"):
         return model

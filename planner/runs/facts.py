@@ -18,6 +18,7 @@ from costmodel.spec import Cluster, Device, Model, Network, Precision, Retention
 from costmodel.tables import Facts
 from planner.problem import read_model
 from planner.runs.architectures import VOCAB_MULTIPLE, Unpredictable, Variant, architecture, variant_of_model
+from planner.runs.entries import Entry
 from planner.runs.software import UNFUSED, software_of
 from planner.runs.table import Run
 
@@ -45,6 +46,10 @@ PRECISIONS = {
     "fp16": "fp16",
     "fp8": "fp8",
     "fp8_delayed": "fp8",
+    "fp8_ds": "fp8",
+    "fp8_cs": "fp8_current",
+    "fp8_sc": "fp8_blockwise",
+    "fp8_mx": "mxfp8",
     "fp8_current": "fp8_current",
     "fp8_blockwise": "fp8_blockwise",
     "fp8_tensorwise": "fp8_tensorwise",
@@ -52,7 +57,7 @@ PRECISIONS = {
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
 }
-"""A row's ``dtype`` to the catalog's recipe."""
+"""A row's ``dtype`` to the catalog's recipe; Megatron-Bridge's own names of four of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +79,8 @@ class References:
         Models, clusters and facts by what they depend on.
     """
 
-    models: Mapping[str, Any]
-    systems: Mapping[str, Any]
+    models: Mapping[str, Entry]
+    systems: Mapping[str, Entry]
     devices: Mapping[str, Device] = field(default_factory=dict)
     factors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     folder: Path = Path()
@@ -113,8 +118,8 @@ def references(models: Path | None, *systems: Path, folder: Path = Path()) -> Re
     SpecError
         If a file cannot be read, or is no mapping of mappings.
     """
-    known = {_plain(name): entry for path in systems for name, entry in _mapping(path).items()}
-    return References(models=_mapping(models) if models else {}, systems=known, folder=folder)
+    known = {_plain(name): entry for path in systems for name, entry in _mapping(path, "systems").items()}
+    return References(models=_mapping(models, "models") if models else {}, systems=known, folder=folder)
 
 
 def facts_of(run: Run, known: References) -> Facts:
@@ -153,14 +158,14 @@ def _shared(known: References, model: Model, cluster: Cluster, workload: Workloa
     return facts
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def _mapping(path: Path, where: str) -> dict[str, Entry]:
     try:
         entries = yaml.load(path.read_text(encoding="utf-8"), Loader=catalog.LOADER)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SpecError(str(path), f"cannot be read as YAML: {getattr(error, 'strerror', None) or error}.") from None
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
         raise SpecError(str(path), "must be a mapping of names to mappings.")
-    return entries
+    return {str(name): Entry(f"{where}.{name}", entry) for name, entry in entries.items()}
 
 
 # --- model -------------------------------------------------------------------------------------------------
@@ -217,7 +222,7 @@ def _retention(run: Run, model: Model) -> Retention:
 
 
 def _cluster(run: Run, known: References, retention: Retention) -> Cluster:
-    internode = _stated_internode_bandwidth(run)
+    internode = _stated_internode_bandwidth(run, known)
     stack, settings = software_of(run).stack, _settings(run, known)
     key = (run.gpu, run.devices_per_node, run.scale_up_size, internode, stack, retention, *settings.items())
     if key not in known.made:
@@ -240,7 +245,7 @@ def _settings(run: Run, known: References) -> dict[str, Any]:
         settings["sharding_ranks"] = ranks if ranks > 0 else None
     if run.framework.startswith("torchtitan") and NOT_COMPILED.match(run.notes):
         settings["fused_kernels"] = False
-    if FLASH_ATTENTION.search(str(known.models.get(run.model, {}).get("where", ""))):
+    if FLASH_ATTENTION.search(str(known.models[run.model].get("where")) if run.model in known.models else ""):
         settings["fused_attention"] = True
     if run.is_sum_of_parts:
         settings |= {"waits_for_collectives": True, "step_seconds": 0.0, **LOSS_OF_PARTS}
@@ -255,10 +260,15 @@ no time for FP32 (``benchmarks/measured_runs/README.md``).
 """
 
 
+AT_SITE = "-at-"
+"""Between device and site in the name of a system: one site's network, which says nothing of others."""
+
+
 def _system(run: Run, known: References) -> str:
-    """The row's device, or the system that is known by it and the devices of a node."""
-    of_such_nodes = f"{run.gpu}-{run.devices_per_node}-per-node"
-    return of_such_nodes if _plain(of_such_nodes) in known.systems else run.gpu
+    """The row's device, or the system that is known by it and a site that the row's id names."""
+    start = f"{_plain(run.gpu)}{AT_SITE}"
+    sites = (name for name in known.systems if name.startswith(start) and name.removeprefix(start) in run.id.lower())
+    return next(sites, run.gpu)
 
 
 def device_name(gpu: str, known: References) -> str:
@@ -286,50 +296,48 @@ def _device(gpu: str, known: References) -> Device:
     return _like(device, gpu, _relative(gpu, known), known)
 
 
-def _relative(gpu: str, known: References) -> Mapping[str, Any]:
+def _relative(gpu: str, known: References) -> Entry:
     if _plain(gpu) not in known.systems:
         names = {*map(_plain, catalog.devices()), *known.devices, *known.systems}
         raise SpecError("gpu", f"'{gpu}' is no known device.", did_you_mean(_plain(gpu), names))
-    system: Mapping[str, Any] = known.systems[_plain(gpu)]
+    system = known.systems[_plain(gpu)]
     if "profile_of" not in system:
         raise Unpredictable(f"the catalog has no device like '{gpu}', and its system names no 'profile_of'")
     return system
 
 
-def _like(relative: Device, gpu: str, system: Mapping[str, Any], known: References) -> Device:
+def _like(relative: Device, gpu: str, system: Entry, known: References) -> Device:
     """A relative's profile on the peaks and nominal bandwidths of another system."""
     theirs = known.systems.get(_plain(relative.name), system)
-    peaks = {dtype: TERA * system["peak_dense_tflops"][name] for dtype, name in _stated_peaks(system)}
+    peaks = {dtype: TERA * system.part("peak_dense_tflops").number(name) for dtype, name in _stated_peaks(system)}
     return replace(
         relative,
         name=gpu,
         peak_flops=peaks,
-        memory_bytes=relative.memory_bytes * system["hbm_gb"] / theirs["hbm_gb"],
-        memory_bandwidth=GIGA * system["hbm_gbps"],
-        devices_per_node=system["gpus_per_node"],
+        memory_bytes=relative.memory_bytes * system.number("hbm_gb") / theirs.number("hbm_gb"),
+        memory_bandwidth=GIGA * system.number("hbm_gbps"),
+        devices_per_node=system.count("gpus_per_node"),
         networks=_networks_like(relative.networks, system, theirs),
         profile=replace(
             relative.profile,
             matmul_efficiency={
                 dtype: value for dtype, value in relative.profile.matmul_efficiency.items() if dtype in peaks
             },
-            runtime_bytes=relative.profile.runtime_bytes * system["hbm_gb"] / theirs["hbm_gb"],
+            runtime_bytes=relative.profile.runtime_bytes * system.number("hbm_gb") / theirs.number("hbm_gb"),
         ),
     )
 
 
-def _networks_like(
-    networks: tuple[Network, ...], system: Mapping[str, Any], theirs: Mapping[str, Any]
-) -> tuple[Network, ...]:
+def _networks_like(networks: tuple[Network, ...], system: Entry, theirs: Entry) -> tuple[Network, ...]:
     """A relative's networks with the nominal bandwidths of another system, or with those measured there."""
     node, *others = _scaled_networks(
         networks,
-        inner=system["nvlink_gbps_per_gpu_per_direction"] / theirs["nvlink_gbps_per_gpu_per_direction"],
-        outer=system["internode_gbps_per_gpu"] / theirs["internode_gbps_per_gpu"],
+        inner=system.number("nvlink_gbps_per_gpu_per_direction") / theirs.number("nvlink_gbps_per_gpu_per_direction"),
+        outer=system.number("internode_gbps_per_gpu") / theirs.number("internode_gbps_per_gpu"),
     )
     between: dict[str, Any] = {"is_half_duplex": system.get("internode_half_duplex", False)}
     if system.get("internode_is_measured"):
-        between["bandwidth"] = GIGA * system["internode_gbps_per_gpu"]
+        between["bandwidth"] = GIGA * system.number("internode_gbps_per_gpu")
     is_mesh = system.get("nvlink_mesh", node.is_mesh)
     return (replace(node, is_mesh=is_mesh), *(replace(other, **between) for other in others))
 
@@ -338,8 +346,8 @@ PEAK_NAMES: dict[Any, str] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxf
 """A dtype's name in ``peak_dense_tflops``."""
 
 
-def _stated_peaks(system: Mapping[str, Any]) -> list[tuple[Any, str]]:
-    return [(dtype, name) for dtype, name in PEAK_NAMES.items() if system["peak_dense_tflops"].get(name)]
+def _stated_peaks(system: Entry) -> list[tuple[Any, str]]:
+    return [(dtype, name) for dtype, name in PEAK_NAMES.items() if system.part("peak_dense_tflops").get(name)]
 
 
 def _placed(device: Device, run: Run, known: References, internode: float | None) -> Device:
@@ -369,8 +377,8 @@ def _scaled_networks(networks: tuple[Network, ...], *, inner: float, outer: floa
 
 
 def _nominal_internode_bandwidth(device: Device, known: References) -> float:
-    system = known.systems.get(_plain(device.name), {})
-    return GIGA * float(system["internode_gbps_per_gpu"]) if system else device.networks[-1].bandwidth
+    system = known.systems.get(_plain(device.name))
+    return GIGA * system.number("internode_gbps_per_gpu") if system else device.networks[-1].bandwidth
 
 
 FLASH_ATTENTION = re.compile("flash attention")
@@ -397,14 +405,14 @@ INTERNODE = (
 """How notes state the network between nodes: links of a node, all of a node, one device."""
 
 
-def _stated_internode_bandwidth(run: Run) -> float | None:
+def _stated_internode_bandwidth(run: Run, known: References) -> float | None:
     """Nominal bytes per second of one device to other nodes, where the row's notes say."""
     for text in (run.notes, software_of(run).network):
         for pattern, per in INTERNODE:
             if stated := pattern.search(text):
                 gigabits = math.prod(float(number) for number in stated.groups())
-                devices = 1 if per == "device" else run.devices_per_node or 1
-                return gigabits * GIGA / 8 / devices
+                of_node = run.devices_per_node or _device(_system(run, known), known).devices_per_node
+                return gigabits * GIGA / 8 / (1 if per == "device" else of_node)
     return None
 
 
@@ -423,7 +431,7 @@ def _plain(name: str) -> str:
 
 def _precision(run: Run, known: References) -> Precision:
     software = software_of(run)
-    dtype = run.dtype or software.dtype
+    dtype = run.dtype.lower() or software.dtype
     if dtype not in PRECISIONS:
         raise SpecError("dtype", f"'{dtype}' is no known recipe.", did_you_mean(dtype, PRECISIONS))
     precision = catalog.precision(PRECISIONS[dtype])

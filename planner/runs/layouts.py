@@ -42,6 +42,9 @@ SHARDINGS = {
 RECOMPUTES = {"none": Recompute.NONE, "selective": Recompute.of("core_attention"), "full": Recompute.FULL}
 """Selective recomputation is the attention core's (Korthikanti et al., arXiv 2205.05198), but for torchtitan."""
 
+OVERLAPS = frozenset({"tp", "pp", "ep", "dp_grad", "dp_param", "fsdp_prefetch"})
+"""Words of the column ``overlaps``."""
+
 SCHEDULES = {
     "": Schedule.ONE_F_ONE_B,
     "1F1B": Schedule.ONE_F_ONE_B,
@@ -61,6 +64,9 @@ VOCABULARIES = {
     "interlaced": Vocabulary.INTERLACED,
 }
 """What notes call the place of embedding and head (arXiv 2411.05288, section 6)."""
+
+WHOLE_EXPERTS = "Megatron-Bridge"
+"""Whose recipes have ``expert_tensor_parallel_size = 1`` (recalled); every row of it that has a cell says so."""
 
 MODULES = "modules:"
 NAMES = {
@@ -152,10 +158,10 @@ def _microbatch(run: Run) -> int:
 
 
 def _expert_tp(run: Run, dp: int) -> int:
-    """As stated; else Megatron-LM's default, tp, where the ranks of a stage hold such groups."""
+    """As stated; else Megatron-LM's default, tp, where the ranks of a stage hold such groups, but for other recipes."""
     if run.etp is not None:
         return run.etp
-    if run.ep == 1 or (run.tp * run.cp * dp) % (run.ep * run.tp):
+    if run.framework.startswith(WHOLE_EXPERTS) or run.ep == 1 or (run.tp * run.cp * dp) % (run.ep * run.tp):
         return 1
     return run.tp
 
@@ -167,11 +173,18 @@ def _sequence_parallel(run: Run, software: Software, model: Model) -> bool:
 
 
 def _sharding(run: Run, software: Software) -> Sharding:
+    """
+    As stated; else what the framework does.
+
+    Who says ZeRO-2 of a pipeline reduces gradients once per step, as with ZeRO-1 (MegaScale, arXiv 2402.15627, section
+    3.2); DeepSpeed's, which does so for every micro-batch, refuses pipelines (``PipelineEngine``).
+    """
     if not run.optimizer:
         return software.sharding
     if run.optimizer not in SHARDINGS:
         raise SpecError("optimizer", f"unknown entry '{run.optimizer}'.", f"Known: {', '.join(SHARDINGS)}.")
-    return SHARDINGS[run.optimizer]
+    sharding = SHARDINGS[run.optimizer]
+    return Sharding.OPTIMIZER if sharding == Sharding.GRADIENTS and run.pp > 1 else sharding
 
 
 def _recompute(run: Run, software: Software) -> Recompute:
@@ -198,7 +211,11 @@ def _recompute(run: Run, software: Software) -> Recompute:
 def _overlaps(run: Run, software: Software) -> set[str]:
     if not run.overlaps:
         return set(software.overlaps) - ({"tp"} if run.dtype in software.plain_tp_dtypes else set())
-    return {part.strip() for part in run.overlaps.split(";")} - {"none"}
+    return _stated_overlaps(run)
+
+
+def _stated_overlaps(run: Run) -> set[str]:
+    return {part.strip() for part in re.split("[;,]", run.overlaps.lower()) if part.strip()} - {"none"}
 
 
 def require_a_step(run: Run) -> None:
@@ -244,8 +261,10 @@ def _missing(run: Run, facts: Facts, strategy: Strategy) -> Iterator[str]:
         yield f"schedule {schedule}: as 1F1B"
     if method not in VOCABULARIES:
         yield f"vocabulary-parallel head ({method}): as on the last rank"
-    if run.offload.startswith("activations") and not strategy.activation_offload:
-        yield "offload of single modules: as none"
+    if run.offload not in ("", "none") and not strategy.activation_offload:
+        yield "offload of single modules: as none" if run.offload.startswith("activations") else "offload: as none"
+    if unknown := sorted(_stated_overlaps(run) - OVERLAPS):
+        yield f"overlap of {', '.join(unknown)}: as none"
     if "token drop" in run.notes:
         yield "token drop: as balanced and dropless"
     if strategy.sharding == Sharding.WEIGHTS and strategy.pp > 1:

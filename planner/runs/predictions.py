@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import isfinite
 
 from pydantic import ValidationError
 
@@ -172,7 +173,13 @@ def _as_it_fits(run: Run, facts: Facts, strategy: Strategy) -> Strategy:
 
 def _predicted(run: Run, known: References) -> Prediction | NotRun:
     found = _case_or_reason(run, known)
-    return found if isinstance(found, NotRun) else predict(found)
+    if isinstance(found, NotRun):
+        return found
+    prediction = predict(found)
+    if isfinite(prediction.step_seconds + prediction.peak_memory_gib):
+        return prediction
+    reason = f"the measured operator times of '{run.gpu}' do not cover the shapes of this layout"
+    return _not_predicted(run, reason, is_refused=False)
 
 
 def _case_or_reason(run: Run, known: References) -> Case | NotRun:

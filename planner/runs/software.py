@@ -144,7 +144,7 @@ Fragmentation of PyTorch's allocator of 2021-22: fitted once to the growth of BL
 
 NEMO = Software(
     stack="nemo",
-    starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "Megatron-Bridge", "Megatron-Core", "MCore"),
+    starts=("NeMo (Megatron-Core)", "NeMo 1", "NeMo 2", "NeMo Framework", "Megatron-Bridge", "Megatron-Core", "MCore"),
     why=(
         "performance recipes of NeMo and Megatron-Bridge: sequence_parallel with tp, distributed optimizer with "
         "overlap_grad_reduce and overlap_param_gather, tp_comm_overlap (Megatron-Bridge's Llama recipes, recalled: "
@@ -158,6 +158,18 @@ NEMO = Software(
     holds_narrow_weights=True,
     stages=filled_stages,
     retention=TRANSFORMER_ENGINE,
+)
+
+MEGATRON_CORE = replace(
+    NEMO,
+    starts=("Megatron-LM",),
+    why=(
+        "Megatron-LM on Megatron-Core and Transformer Engine, with everything that its README measures with "
+        "(--tp-comm-overlap, --overlap-grad-reduce, --overlap-param-gather, recalled); gradients in FP32, its default"
+    ),
+    gradient_bytes=4.0,
+    holds_narrow_weights=False,
+    stages=None,
 )
 
 TORCHTITAN = Software(
@@ -315,9 +327,13 @@ SOFTWARE: tuple[Software, ...] = (
     Software(
         stack="megatron-lm-2022",
         starts=("Megatron-LM",),
+        until="2023-07",
         why="Megatron-LM's defaults before FlashAttention (Korthikanti et al., arXiv 2205.05198)",
         retention=replace(UNFUSED, logit_bytes=OLD_MEGATRON_LOSS),
     ),
+    replace(MEGATRON_CORE, stack="nemo-2024", until="2024-10"),
+    replace(MEGATRON_CORE, stack="nemo-2025", until="2026-03"),
+    MEGATRON_CORE,
 )
 """First match wins, so that longer names stand in front of shorter ones."""
 
@@ -326,5 +342,10 @@ UNKNOWN = Software(starts=(), why="a framework without an entry: Megatron-Core's
 
 def software_of(run: Run) -> Software:
     """The defaults of a row's framework at its date, by its notes where two codes share a name."""
-    named = (one for one in SOFTWARE if run.framework.startswith(one.starts) and one.noted in run.notes)
+    framework = run.framework.lower()
+    named = (
+        one
+        for one in SOFTWARE
+        if framework.startswith(tuple(start.lower() for start in one.starts)) and one.noted in run.notes
+    )
     return next((software for software in named if not software.until or "" < run.date < software.until), UNKNOWN)

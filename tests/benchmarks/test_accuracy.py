@@ -440,10 +440,11 @@ def test_the_software_decides_what_is_exchanged(tmp_path):
     assert once.device.profile.expert_dispatch == "tokens"
 
 
-def test_nodes_of_another_size_are_another_system(tmp_path):
+def test_a_site_is_a_system_of_its_own(tmp_path):
     """Perlmutter's nodes of four A100, by its own collectives: 1.2 GB/s per GPU, whatever others achieve of theirs."""
+    four = {"gpu": "a100-80g-sxm", "gpus_per_node": "4", "nvlink_domain": "4"}
     plain = facts_of(a_run(tmp_path, gpu="a100-80g-sxm"), known()).cluster
-    nodes = facts_of(a_run(tmp_path, gpu="a100-80g-sxm", gpus_per_node="4", nvlink_domain="4"), known()).cluster
+    nodes = facts_of(a_run(tmp_path, id="gm25-perlmutter-GPT_20B", **four), known()).cluster
 
     assert nodes.device.devices_per_node == 4
     assert nodes.device.networks[1].bandwidth == pytest.approx(1.2e9)

@@ -118,7 +118,8 @@ def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     r"""
     Seconds until every rank has sent each other rank its part of ``nbytes``.
 
-    .. math:: T = \max_k \frac{Q (g_k - g_{k-1}) / n}{B_k} + \sum_k \lambda_k
+    .. math:: T = \max\left(\frac{Q (g_1 - 1) / n}{B_1}, \max_{k > 1} \frac{Q (n - g_{k-1}) / n}{B_k}\right)
+        + \sum_k \lambda_k
 
     Members within a scale-up domain have a link each to what is outside, or share fewer. A rank's own part, Q / n,
     crosses no link: MoFa counts it (its printed times do not depend on (n - 1) / n), the physical time does not.
@@ -133,7 +134,8 @@ def dispatch(
     r"""
     Seconds of an :func:`all_to_all` in which a token goes once to each place that it visits, not once per expert.
 
-    .. math:: T = \max_k \frac{Q\, v(n / g_{k-1}) (g_k - g_{k-1}) / n}{B_k} + \sum_k \lambda_k
+    .. math:: T = \max\left(\frac{q_1}{B_1}, \max_{k > 1} \sum_{j \ge k} \frac{q_j}{B_k}\right) + \sum_k \lambda_k,
+        \qquad q_k = Q\, v(n / g_{k-1}) (g_k - g_{k-1}) / n
 
     A network of level k passes one copy to each network inside it (device, scale-up domain) that has one of the
     token's experts, where it is forwarded. The sum of the experts' outputs comes back the same way.
@@ -157,12 +159,20 @@ def dispatch(
 
 
 def _exchange(cluster: Cluster, nbytes_of: Callable[[_Level], Numbers], *, ranks: Numbers, stride: Numbers) -> Numbers:
-    """Seconds until every rank has sent each other rank its part of what a level of networks carries."""
+    """
+    Seconds until every rank has sent each other rank its part of what a level of networks carries.
+
+    What leaves a scale-up domain takes its adapters, however far it goes: they carry all that outer levels do.
+    """
     transfer: Numbers = 0.0
     latency: Numbers = 0.0
-    for level in _levels(cluster, ranks=ranks, stride=stride):
+    beyond: Numbers = 0.0
+    innermost, *outer = _levels(cluster, ranks=ranks, stride=stride)
+    for level in (*reversed(outer), innermost):
         traffic = nbytes_of(level) * (level.outer - level.inner) / ranks
-        transfer = np.maximum(transfer, traffic * level.members_per_link / level.bandwidth)
+        beyond = beyond + traffic
+        sent = traffic if level is innermost else beyond
+        transfer = np.maximum(transfer, sent * level.members_per_link / level.bandwidth)
         latency = latency + np.where(level.is_crossed, level.latency, 0.0)[()]
     return transfer + latency
 

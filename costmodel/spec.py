@@ -726,7 +726,7 @@ class Software:
     description
         Which frameworks and years, and what is particular about them.
     settings
-        Fields of :class:`Profile` that it decides.
+        Fields of :class:`Profile` that it decides; of its ``retention`` the entries that are not as usual.
     factors
         Fields of :class:`Profile` that it multiplies; ``field@architecture`` on devices of that architecture only.
     sources
@@ -735,7 +735,7 @@ class Software:
 
     name: str
     description: str = ""
-    settings: dict[str, bool | float | str | None] = field(default_factory=dict)
+    settings: dict[str, bool | float | str | dict[str, bool | float] | None] = field(default_factory=dict)
     factors: dict[str, Positive] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 

@@ -224,7 +224,9 @@ def _device_row(device: Plain) -> Plain:
 
 
 def _software_row(software: Plain) -> Plain:
-    changes = {**software["settings"], **{field: f"x {factor:g}" for field, factor in software["factors"].items()}}
+    settings = dict(software["settings"])
+    kept = {f"retention.{name}": value for name, value in (settings.pop("retention", None) or {}).items()}
+    changes = {**settings, **kept, **{field: f"x {factor:g}" for field, factor in software["factors"].items()}}
     return {
         "name": software["name"],
         "against the devices' profiles": ", ".join(f"{field} {change}" for field, change in changes.items())

@@ -485,7 +485,8 @@ def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
         f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version.",
         f"Optimizer, learning rate, data and tokenizer are those of {flavor[1] if flavor else 'your recipe'}: look at "
         "them.",
-        "The step time is torchtitan's only if the plan was made with cluster.software=torchtitan; else Megatron-Core's.",
+        "The step time is torchtitan's only if the plan was made with cluster.software=torchtitan; else that of "
+        "Megatron-Core.",
         checkpoints(plan),
     ]
     if flavor is None:

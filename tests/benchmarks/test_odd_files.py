@@ -8,11 +8,12 @@ import pytest
 import yaml
 
 from benchmarks.accuracy.__main__ import FOLDER, main
+from costmodel import catalog
 from costmodel.strategy import Sharding
 from planner.runs.facts import facts_of
 from planner.runs.layouts import strategy_of
 from planner.runs.predictions import Prediction
-from planner.runs.software import software_of
+from planner.runs.software import SOFTWARE, software_of
 from tests.benchmarks.test_accuracy import a_file, a_run, known, results_of
 
 HEADER, *LINES = (FOLDER / "runs.csv").read_text(encoding="utf-8").splitlines()
@@ -71,6 +72,19 @@ def test_megatron_lm_of_today_fits_where_it_ran(tmp_path):
 
     assert not old.fits
     assert new.fits
+
+
+@pytest.mark.parametrize("software", SOFTWARE, ids=lambda one: f"{one.stack}-{one.until}")
+def test_rows_keep_what_jobs_on_the_same_stack_keep(software):
+    """Of scores and dropout; the catalog has them for jobs, this table for rows."""
+    of_jobs = catalog.software(software.stack).settings.get("retention") or {}
+
+    for name in ("attention_score_bytes", "dropout_mask_bytes"):
+        assert getattr(software.retention, name) in (of_jobs.get(name, 0.0), *FLASH_WITH_SCORES.get(software.stack, ()))
+
+
+FLASH_WITH_SCORES = {"zero-bubble": (5.0, 1.0), "v-half": (5.0, 1.0)}
+"""Stacks whose rows have kernels of FlashAttention, which keep no scores, and the retention of kernels that do."""
 
 
 def test_gradients_shared_in_a_pipeline_are_reduced_once(tmp_path):

@@ -137,6 +137,17 @@ def test_all_to_all_keeps_its_own_part():
     assert all_to_all(a_cluster(), nbytes=1.6 * GB, ranks=16, stride=1) == pytest.approx(16e-3 + 11e-6)
 
 
+def test_an_exchange_beyond_the_rail_still_leaves_by_the_adapter():
+    """32 ranks in two rails of 16: 8/32 of 1.6 GB stay in a rail, 16/32 leave it, 24/32 leave the node at 50 GB/s."""
+    rail = Network(name="rail", num_peers=16, bandwidth=50 * GB, latency=0)
+    inner, outer = a_cluster().device.networks
+    cluster = a_cluster(networks=(inner, rail, outer))
+    case = {"nbytes": 1.6 * GB, "ranks": 32, "stride": 1}
+
+    assert all_to_all(cluster, **case) == pytest.approx(24e-3 + 11e-6)
+    assert dispatch(cluster, **case, num_experts=32, top_k=32) <= all_to_all(cluster, **case)
+
+
 def test_dispatch_sends_a_token_once_per_node():
     """
     Two nodes of 8, 2 of 4 experts per token (2 experts per node).

@@ -65,3 +65,11 @@ def test_every_stack_says_what_it_is_in_few_numbers(name):
     assert {*software.settings, *(name.partition("@")[0] for name in software.factors)} <= known
     assert len(facts) + len(software.factors) <= MOST_NUMBERS
     assert "settings" in software.sources or facts <= {key.partition(".")[2] for key in software.sources}
+
+
+@pytest.mark.parametrize("name", catalog.software_stacks())
+def test_scores_that_are_no_kernel_stay_in_memory(name):
+    """Korthikanti et al.: 5 a s^2 b bytes of scores per layer with dropout, 2 without; FlashAttention keeps none."""
+    profile = equip(H100, catalog.software(name)).profile
+
+    assert (profile.retention.attention_score_bytes > 0) == (not profile.fused_attention)

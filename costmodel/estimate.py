@@ -291,7 +291,7 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
     communication = {
         "tp": communication_alone(alone.tp_forward + alone.tp_backward) + m * float(edge.communication[slowest]),
         "cp": communication_alone(alone.cp_forward + alone.cp_backward),
-        "ep": communication_alone(alone.ep_forward + alone.ep_backward) + edges,
+        "ep": communication_alone(alone.ep_forward + alone.ep_backward),
         "pp": sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole),
         "dp": _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.held)["dp"],
     }

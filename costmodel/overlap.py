@@ -135,6 +135,7 @@ def exposed_dp_seconds(
     slowdown_compute: float,
     processors_taken: Numbers = 0.0,
     busy_seconds: Numbers = 0.0,
+    idle_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
     Exposed data-parallel communication in n equal pieces: the first alone, the others behind computation.
@@ -155,6 +156,8 @@ def exposed_dp_seconds(
         Pieces n (chunks of a rank, or buckets).
     busy_seconds
         Other communication on the same links within the window.
+    idle_seconds
+        Waiting of the device beside the window, counted elsewhere: what is exposed otherwise runs meanwhile.
 
     References
     ----------
@@ -168,7 +171,8 @@ def exposed_dp_seconds(
         "processors_taken": processors_taken,
     }
     together = exposed_beside_seconds(communication_seconds - first + busy_seconds, window_seconds, **slowdowns)
-    return first + together - exposed_beside_seconds(busy_seconds, window_seconds, **slowdowns)
+    exposed = together - exposed_beside_seconds(busy_seconds, window_seconds, **slowdowns)
+    return first + np.maximum(exposed - idle_seconds, np.minimum(exposed, 0.0))
 
 
 def exposed_dp_seconds_measured(

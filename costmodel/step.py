@@ -155,7 +155,7 @@ def step_and_bubble_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, held, parts.total)
     waiting = waiting_seconds(facts, decisions, held, parts, ranks)
-    ending = dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held)
+    ending = dp_seconds(facts, decisions, held, parts) + update_seconds(facts, decisions, held)
     beside = pp_seconds(facts, decisions, held) + facts.cluster.device.profile.step_seconds + largest(ending)
     seconds = np.asarray(pipeline_seconds(facts, decisions, held, parts, ranks, waiting) + beside)
     return seconds, waiting
@@ -611,7 +611,7 @@ def _over_data_groups(
     )
 
 
-def dp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts | None = None) -> Array:
     """
     Exposed data-parallel communication of each different rank, by (24) or by the profile's measured law.
 
@@ -619,14 +619,17 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     ----------
     facts, decisions, held
         As in :func:`step_seconds`.
+    parts
+        Of one layer, where they are known: :func:`costmodel.layer.layer_parts`.
     """
+    parts = parts or layer_parts(facts, decisions)
     profile = facts.cluster.device.profile
     alone = data_parallel_seconds(facts, decisions, held)
     plain = alone.reduce + alone.gather
     if profile.dp_overlap is None:
-        overlapped = _dp_overlapped(facts, decisions, held, alone)
+        overlapped = _dp_overlapped(facts, decisions, held, alone, parts)
     else:
-        law, parts = profile.dp_overlap, layer_parts(facts, decisions)
+        law = profile.dp_overlap
         overlapped = np.asarray(
             exposed_dp_seconds_measured(
                 plain,
@@ -667,7 +670,7 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     return np.where(over_kinds(decisions["sharding"]) == int(Sharding.WEIGHTS), rounds * per_parameter * shared, 0.0)
 
 
-def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: DataParallel) -> Array:
+def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: DataParallel, parts: LayerParts) -> Array:
     """
     Equation (24), once for what runs behind forward passes and once for what runs behind backward passes.
 
@@ -675,12 +678,15 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
     reduce-scatter behind the last ones; from ZeRO-2 on a reduce-scatter behind every backward pass; under ZeRO-3 also
     half of the gathers behind each pass, and no micro-batch starts before the one before has reduced everything (FSDP
     waits at the end of each backward pass).
+
+    A device that waits for its host does so in either pass alike; the network goes on.
     """
     profile = facts.cluster.device.profile
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
     forward, backward = _window_seconds(facts, decisions, held)
     busy_forward, busy_backward = _network_seconds(facts, decisions, held)
     pieces, once = alone.pieces, _window_fraction(decisions, held)
+    idle = added(held.layers * parts.host[..., None, :]) / 2
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
     late = np.where(sharding == int(Sharding.NONE), alone.gather, np.where(every_gather, alone.gather / 2, 0.0))
     rounds = np.where(every_gather, m, 1)
@@ -689,6 +695,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
         np.where(every_reduce, m / rounds, once) * backward,
         num_pieces=np.where(every_reduce, m / rounds, 1) * pieces,
         busy_seconds=np.where(every_reduce, m / rounds, once) * busy_backward,
+        idle_seconds=np.where(every_reduce, m / rounds, once) * idle,
         **alone.slowdowns,
     )
     behind_forward = rounds * exposed_dp_seconds(
@@ -696,6 +703,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
         np.where(every_gather, 1, once) * forward,
         num_pieces=pieces,
         busy_seconds=np.where(every_gather, 1, once) * busy_forward,
+        idle_seconds=np.where(every_gather, 1, once) * idle,
         **alone.slowdowns,
     )
     waits = (not profile.weight_sync_overlaps) & (sharding == int(Sharding.OPTIMIZER))

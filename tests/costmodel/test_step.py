@@ -291,6 +291,17 @@ def test_weights_that_nothing_overlaps_are_waited_for():
     assert left == pytest.approx(alone.gather + alone.reduce / alone.pieces)
 
 
+def test_weights_come_while_a_device_waits_for_its_host():
+    """Nothing else hides them where devices compute in no time."""
+    given = one_switch(the_facts(DENSE), bandwidth=1e9)
+    held = every_stage(DENSE, pp=1, vpp=1)
+    decisions = a_strategy(dp=8, mbs=1, sharding=Sharding.WEIGHTS, dp_overlap=True).decisions()
+
+    alone, late = (with_profile(given, host_kernel_seconds=seconds) for seconds in (0.0, 1.0))
+
+    assert dp_seconds(late, decisions, held) < dp_seconds(alone, decisions, held)
+
+
 def test_sharded_weights_wait_for_each_micro_batch():
     """
     FSDP gathers and reduces layer by layer, and each micro-batch shows its first gather and its last reduction.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -103,14 +104,15 @@ def errors(values: Sequence[float]) -> Errors:
     """
     signed = np.asarray(values)
     absolute = np.abs(signed)
-    return Errors(
-        rows=len(values),
-        mean=float(absolute.mean()),
-        median=float(np.median(absolute)),
-        p90=float(np.percentile(absolute, 90)),
-        maximum=float(absolute.max()),
-        bias=float(signed.mean()),
-    )
+    with np.errstate(invalid="ignore"):  # What is not finite stays so, and is printed as "-".
+        return Errors(
+            rows=len(values),
+            mean=float(absolute.mean()),
+            median=float(np.median(absolute)),
+            p90=float(np.percentile(absolute, 90)),
+            maximum=float(absolute.max()),
+            bias=float(signed.mean()),
+        )
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
@@ -165,7 +167,7 @@ def _by_layout(members: list[Prediction]) -> list[tuple[float, float]]:
     """Measured and predicted seconds of each layout."""
     layouts = grouped(members, lambda one: (*one.strategy.decisions().values(), *one.variant))
     return [
-        (median(one.run.step_seconds or 0.0 for one in same), median(one.step_seconds for one in same))
+        (median(one.run.step_seconds or 0.0 for one in same), median(ordered([one.step_seconds for one in same])))
         for same in layouts.values()
     ]
 
@@ -212,8 +214,9 @@ def regret(measured: Sequence[float], predicted: Sequence[float]) -> float:
     >>> regret([10.0, 12.0, 11.0], [5.0, 4.0, 6.0])
     0.2
     """
-    best = min(predicted)
-    chosen = max(seconds for seconds, guess in zip(measured, predicted, strict=True) if guess == best)
+    guesses = ordered(predicted)
+    best = min(guesses)
+    chosen = max(seconds for seconds, guess in zip(measured, guesses, strict=True) if guess == best)
     return round(chosen / min(measured) - 1, 12)
 
 
@@ -231,12 +234,22 @@ def spearman(measured: Sequence[float], predicted: Sequence[float]) -> float | N
     >>> spearman([1.0, 2.0, 3.0, 4.0], [10.0, 30.0, 20.0, 40.0])
     0.8
     """
-    one, other = _ranks(measured), _ranks(predicted)
+    one, other = _ranks(measured), _ranks(ordered(predicted))
     if one.std() == 0:
         return None
     if other.std() == 0:
         return 0.0
     return round(float(np.corrcoef(one, other)[0, 1]), 12)
+
+
+def ordered(predicted: Sequence[float]) -> list[float]:
+    """
+    Predictions that can be compared: one that is no number comes last.
+
+    >>> ordered([2.0, math.nan])
+    [2.0, inf]
+    """
+    return [math.inf if math.isnan(guess) else guess for guess in predicted]
 
 
 def _ranks(values: Sequence[float]) -> NDArray[np.float64]:

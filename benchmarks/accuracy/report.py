@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ class Report:
     rows, usable, predicted, refused
         Rows of the file; those that it offers for prediction; those predicted; those in which something is wrong.
     skipped, refusals
-        Reasons and how many rows each; id and reason of every refused row.
+        Reasons and how many rows each; id and reason of every refused row, which may share an id.
     time
         Step-time errors by title of the table, then by group.
     macro
@@ -64,7 +65,7 @@ class Report:
     predicted: int
     refused: int
     skipped: dict[str, int]
-    refusals: dict[str, str]
+    refusals: tuple[dict[str, str], ...]
     time: dict[str, dict[str, Errors]]
     macro: dict[str, float]
     memory: dict[str, dict[str, Errors]]
@@ -97,7 +98,7 @@ def report(results: Sequence[Prediction | NotRun], held_out: Mapping[str, HeldOu
         predicted=len(predicted),
         refused=sum(one.is_refused for one in others),
         skipped=dict(Counter(one.reason for one in others if not one.is_refused).most_common()),
-        refusals={one.id: one.reason for one in others if one.is_refused},
+        refusals=tuple({"id": one.id, "reason": one.reason} for one in others if one.is_refused),
         time={title: _time_errors(timed, names) for title, names in GROUPINGS.items()},
         macro=macro_by_architecture(timed) if timed else {},
         memory={
@@ -108,8 +109,14 @@ def report(results: Sequence[Prediction | NotRun], held_out: Mapping[str, HeldOu
         rankings=tuple(rankings(predicted)),
         missing=_time_errors(timed, lambda one: one.missing),
         worst=tuple(_worst(timed)),
-        left_out=left_out(predicted, held_out) if held_out else None,
+        left_out=_left_out(predicted, held_out or {}),
     )
+
+
+def _left_out(predicted: Sequence[Prediction], held_out: Mapping[str, HeldOut]) -> LeftOut | None:
+    """Figures of rows in at least two folds: intervals of one fold follow from the others."""
+    folds = {held_out[one.run.id].fold for one in predicted if one.run.step_seconds and one.run.id in held_out}
+    return left_out(predicted, held_out) if len(folds) > 1 else None
 
 
 # --- groups ------------------------------------------------------------------------------------------------
@@ -202,7 +209,7 @@ def lines(figures: Report) -> Iterator[str]:
     if figures.macro:
         yield "\nStep time, mean absolute error, every source weighing the same"
     for architecture, mean in figures.macro.items():
-        yield f"  {architecture:<62} {mean:>6.1%}"
+        yield f"  {architecture:<62} {_or_none(mean, '.1%'):>6}"
     for kind, groups in figures.memory.items():
         yield from _table(f"Peak memory, {kind}", groups)
     yield from _call_lines(figures.calls)
@@ -213,7 +220,7 @@ def lines(figures: Report) -> Iterator[str]:
     if figures.worst:
         yield "\nWorst rows"
     for row in figures.worst:
-        yield f"  {row['error']:>+7.1%}  {row['id']}  ({row['source']})  {'; '.join(row['missing'])}"
+        yield f"  {_or_none(row['error'], '+.1%'):>7}  {row['id']}  ({row['source']})  {'; '.join(row['missing'])}"
 
 
 def _not_predicted(figures: Report) -> Iterator[str]:
@@ -221,16 +228,16 @@ def _not_predicted(figures: Report) -> Iterator[str]:
         yield f"  {count:>5} skipped: {reason}"
     if figures.refusals:
         yield f"  {figures.refused:>5} refused:"
-    for name, reason in figures.refusals.items():
-        yield f"        {name}: {reason}"
+    for row in figures.refusals:
+        yield f"        {row['id']}: {row['reason']}"
 
 
 def _table(title: str, groups: dict[str, Errors]) -> Iterator[str]:
     if groups:
         yield f"\n{title:<60} {'rows':>5} {'mean':>7} {'median':>7} {'p90':>7} {'max':>7} {'bias':>7}"
     for name, one in groups.items():
-        figures = f"{one.mean:>7.1%} {one.median:>7.1%} {one.p90:>7.1%} {one.maximum:>7.1%} {one.bias:>+7.1%}"
-        yield f"  {name[:58]:<58} {one.rows:>5} {figures}"
+        absolute = (f"{_or_none(figure, '.1%'):>7}" for figure in (one.mean, one.median, one.p90, one.maximum))
+        yield f"  {name[:58]:<58} {one.rows:>5} {' '.join(absolute)} {_or_none(one.bias, '+.1%'):>7}"
 
 
 def _call_lines(calls: dict[str, MemoryCalls]) -> Iterator[str]:
@@ -254,7 +261,8 @@ def _ranking_lines(groups: tuple[Ranking, ...]) -> Iterator[str]:
         yield "\nLayouts of one job"
         yield f"  groups of at least 2 layouts: {summary['groups']}, of at least 4: {summary['ranked']}"
         yield f"  Spearman, median: {_or_none(summary['spearman_median'], '.3f')}"
-        yield f"  regret: median {summary['regret_median']:.1%}, p90 {summary['regret_p90']:.1%}"
+        middle, p90 = (_or_none(summary[f"regret_{name}"], ".1%") for name in ("median", "p90"))
+        yield f"  regret: median {middle}, p90 {p90}"
         right = _or_none(summary["pairs_right_fraction"], ".1%")
         yield f"  pairs more than 5 % apart: {summary['pairs']}, in the right order: {right}"
         for one in sorted(groups, key=lambda one: -one.regret)[:5]:
@@ -263,15 +271,24 @@ def _ranking_lines(groups: tuple[Ranking, ...]) -> Iterator[str]:
 
 
 def _or_none(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+    return "-" if value is None or not math.isfinite(value) else format(value, form)
 
 
 # --- for programs ------------------------------------------------------------------------------------------
 
 
 def as_json(figures: Report) -> dict[str, Any]:
-    """The report as plain data."""
-    return {**asdict(figures), "ranking": ranking_summary(figures.rankings)}
+    """The report as plain data; None for what is not finite, which JSON cannot write."""
+    plain: dict[str, Any] = _finite({**asdict(figures), "ranking": ranking_summary(figures.rankings)})
+    return plain
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 ROW_COLUMNS = (

@@ -16,6 +16,7 @@ from planner.calibration.cases import Predictor
 from planner.calibration.constants import Constant
 from planner.runs.facts import References
 from planner.runs.predictions import Case, case
+from planner.runs.software import software_of
 from planner.runs.table import Run
 
 Array: TypeAlias = NDArray[np.float64]
@@ -142,28 +143,38 @@ def _suggestion(run: Run, constants: Sequence[Constant], before: Array, after: A
 
 def _candidates(timed: Sequence[Case], known: References) -> Iterator[Case]:
     """Other layouts of the measured jobs that are possible and fit; spread over the jobs."""
-    seen = {(one.run.model, one.run.num_devices, *one.strategy.decisions().values()) for one in timed}
-    jobs = {(one.run.model, one.run.num_devices, one.run.sequence_length, one.run.dtype): one.run for one in timed}
+    seen = {_layout(one) for one in timed}
+    jobs = {_job(one.run): one.run for one in timed}
     each = max(MOST_CANDIDATES // len(jobs), 1)
     for template in jobs.values():
         found = 0
         for run in _variations(template):
             one = _possible(run, known)
-            if one and (one.run.model, one.run.num_devices, *one.strategy.decisions().values()) not in seen:
+            if one and _layout(one) not in seen:
                 found += 1
                 yield one
             if found == each:
                 break
 
 
+def _layout(one: Case) -> tuple[object, ...]:
+    return (*_job(one.run), *one.strategy.decisions().values())
+
+
+def _job(run: Run) -> tuple[str, int, str, int]:
+    """What a suggestion says of a job; runs that differ in it are of two jobs."""
+    return (run.model, run.sequence_length, run.dtype or software_of(run).dtype, run.num_devices)
+
+
 def _variations(template: Run) -> Iterator[Run]:
     """Layouts of a run, from the least to the most divided."""
+    model, sequence_length, dtype, num_devices = _job(template)
     for tp, pp, mbs in ((tp, pp, mbs) for mbs in (1, 2, 4) for pp in DEGREES for tp in DEGREES):
         for recompute in RECOMPUTES:
             if tp <= (template.scale_up_size or max(DEGREES)) and not template.num_devices % (tp * pp * template.cp):
                 yield replace(
                     template,
-                    id=f"{template.model}, {template.sequence_length} tokens, on {template.num_devices} devices: "
+                    id=f"{model}, {sequence_length} tokens, {dtype}, on {num_devices} devices: "
                     f"tp={tp} pp={pp} mbs={mbs} recompute={recompute}",
                     tp=tp,
                     pp=pp,

@@ -99,7 +99,7 @@ class Calibration:
     refused
         Rows in which something is wrong.
     skipped
-        Rows without a step time that can be predicted, and why.
+        Rows without a step time that can be predicted, or of another device, and why.
     advice
         What to measure next.
     """
@@ -115,6 +115,11 @@ class Calibration:
     refused: tuple[NotRun, ...]
     skipped: tuple[NotRun, ...]
     advice: Advice
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the fit predicts runs that it did not see better than the catalog does."""
+        return self.error_left_out < self.error_before
 
 
 def calibrate(runs: Path, known: References, *, name: str, base: str | None = None) -> Calibration:
@@ -145,13 +150,11 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
         known = _as_base(rows, known, base)
     found = list(cases(rows, known))
     timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
-    if base is not None:
-        timed = [one for one in timed if _profile_name(one, known) == base]
-    reasons = [left_unsaid(one) for one in timed]
+    reasons = [_of_another_device(one, known, base) or left_unsaid(one) for one in timed]
     timed = [one for one, reason in zip(timed, reasons, strict=True) if reason is None]
     others = (*(one for one in found if isinstance(one, NotRun)), *(reason for reason in reasons if reason))
     refused = tuple(one for one in others if one.is_refused)
-    _require_enough(timed, refused)
+    _require_enough(timed, others)
     _require_consistent(timed)
     base = base or _one_device(timed, known)
     fitted = _fitted(timed, known, base)
@@ -194,6 +197,23 @@ def _profile_name(case: Case, known: References) -> str:
     return known.device(device_name(case.run.gpu, known)).name
 
 
+def _of_another_device(one: Case, known: References, base: str | None) -> NotRun | None:
+    name = _profile_name(one, known)
+    if base in (None, name):
+        return None
+    return NotRun(
+        id=one.run.id,
+        reason=f"{OF_ANOTHER_DEVICE} {name}",
+        is_usable=True,
+        is_refused=False,
+        step_seconds=one.run.step_seconds,
+        peak_memory_gib=one.run.peak_memory_gib,
+    )
+
+
+OF_ANOTHER_DEVICE = "not of the chosen device, but of"
+
+
 def _one_device(timed: Sequence[Case], known: References) -> str:
     names = sorted({_profile_name(case, known) for case in timed})
     if len(names) > 1:
@@ -203,13 +223,16 @@ def _one_device(timed: Sequence[Case], known: References) -> str:
     return names[0]
 
 
-def _require_enough(timed: Sequence[Case], refused: Sequence[NotRun]) -> None:
+def _require_enough(timed: Sequence[Case], others: Sequence[NotRun]) -> None:
     layouts = {_configuration(case) for case in timed}
     if len(timed) < FEWEST_RUNS or len(layouts) < FEWEST_LAYOUTS:
+        refused = [one for one in others if one.is_refused]
         first = f" First refused: {refused[0].id}: {refused[0].reason}" if refused else ""
+        strangers = Counter(one.reason for one in others if one.reason.startswith(OF_ANOTHER_DEVICE))
+        elsewhere = "".join(f" Runs {reason}: {count}." for reason, count in strangers.items())
         raise Unfit(
             f"Too few runs: {len(timed)} with a step time, of {len(layouts)} configurations; at least {FEWEST_RUNS} of "
-            f"{FEWEST_LAYOUTS} are needed, and {len(refused)} rows were refused.{first}"
+            f"{FEWEST_LAYOUTS} are needed, and {len(refused)} rows were refused.{elsewhere}{first}"
         )
 
 
@@ -228,12 +251,12 @@ def _require_consistent(timed: Sequence[Case]) -> None:
 
 
 def _configuration(case: Case) -> tuple[Any, ...]:
-    run = case.run
-    return (run.model, case.facts.model.num_layers, run.framework, run.dtype, run.num_devices, *_work(case))
+    """
+    All of a row that the model uses, and what ran it; the facts as text, for they hold mappings.
 
-
-def _work(case: Case) -> tuple[Any, ...]:
-    return (case.run.global_batch_size, case.run.sequence_length, *case.strategy.decisions().values())
+    They have more than a row's columns: groups that share states, networks and dispatchers follow from ids and notes.
+    """
+    return (case.run.framework, case.run.dtype, case.strategy, repr(case.facts))
 
 
 # --- the fit -----------------------------------------------------------------------------------------------

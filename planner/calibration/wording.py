@@ -25,8 +25,8 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
     yield f"  {found.error_before:>6.1%}  by the catalog's profile"
     yield f"  {found.error_left_out:>6.1%}  of runs left out of the fit ({found.num_groups} fits): expect this"
     yield f"  {found.error_fitted:>6.1%}  of the runs that it was fitted to: not what to expect"
-    if found.error_left_out >= found.error_before:
-        yield "  The runs left out are no better predicted than by the catalog: keep that, or add runs."
+    if not found.is_better:
+        yield "  The runs left out are no better predicted than by the catalog."
     yield ""
     yield f"{'constant':<48} {'catalog':>11} {'fitted':>11} {'+-':>7}  determined by"
     for one in sorted(found.determined, key=lambda one: one.width / one.constant.sigma):
@@ -44,8 +44,12 @@ def _constant(one: Determined) -> str:
 def _advice(found: Calibration) -> Iterator[str]:
     advice = found.advice
     left_open = f"What the runs leave open moves a step time by {advice.spread:.1%}"
-    if advice.num_more == 0:
+    if not found.is_better:
+        yield from _NO_BETTER
+    if advice.num_more == 0 and found.is_better:
         yield f"The runs are enough. {left_open}."
+    elif advice.num_more == 0:
+        yield f"{left_open}: more runs like these hardly help."
     elif advice.num_more is None:
         yield f"{left_open}; more runs of the same jobs alone do not bring that below {WELL_KNOWN:.0%}."
     else:
@@ -54,6 +58,14 @@ def _advice(found: Calibration) -> Iterator[str]:
         yield "Worth measuring next"
     for suggestion in advice.suggestions:
         yield f"  {_suggestion(suggestion)}"
+
+
+_NO_BETTER = (
+    "The fit is no better than the catalog on runs that it did not see. Either the catalog describes this device well",
+    "already: keep its profile. Or the runs are few, or slowed by what no constant describes (software, other jobs,",
+    "settings that the rows do not say), and the fit follows that: measure other jobs and layouts.",
+)
+"""What the verdict says first where the error of runs left out is not below the catalog's."""
 
 
 def _suggestion(one: Suggestion) -> str:

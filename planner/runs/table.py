@@ -60,6 +60,11 @@ MOST_CHUNKS = "max (1 layer per chunk)"
 MOST = 10**9
 """Of whatever a row counts."""
 
+FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+"""How programs write yes and no; pandas makes ``1.0`` of a column with empty cells, spreadsheets ``TRUE``."""
+
+LONGEST_ID = 200
+
 SUMS_OF_PARTS = "vtrain-single-"
 """How ids of vTrain's runs on one node begin."""
 
@@ -165,30 +170,52 @@ def read(path: Path) -> Iterator[Run | NotRun]:
     Raises
     ------
     SpecError
-        If there is no table to read: no such file, no header, not text.
+        If there is no table to read: no such file, no header, or one that is not text.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", errors=BROKEN_BYTES, newline="") as file:
             yield from _rows(csv.DictReader(file), str(path))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, csv.Error) as error:
         raise SpecError(str(path), f"cannot be read as CSV: {getattr(error, 'strerror', None) or error}.") from None
+
+
+BROKEN_BYTES = "surrogateescape"
+"""How bytes that are no UTF-8 stay in a cell until its row is refused."""
 
 
 def _rows(reader: csv.DictReader[str], where: str) -> Iterator[Run | NotRun]:
     if not reader.fieldnames:
         raise SpecError(where, "is empty; its first line must name the columns.")
+    if any(_broken_byte(name) is not None for name in reader.fieldnames):
+        raise SpecError(where, "cannot be read as CSV: its first line is not UTF-8.")
     missing = [column for column in COLUMNS if column not in reader.fieldnames]
     seen: set[str] = set()
-    for cells in reader:
-        yield _row(cells, line=reader.line_num, missing=missing, seen=seen)
-        seen.add(cells.get("id") or "")
+    for cells in _records(reader):
+        row = _row(cells, line=reader.reader.line_num, missing=missing, seen=seen)
+        yield row
+        if isinstance(row, Run) or not row.is_refused:
+            seen.add(row.id)
 
 
-def _row(cells: Mapping[str, str], *, line: int, missing: Sequence[str], seen: set[str]) -> Run | NotRun:
+def _records(reader: csv.DictReader[str]) -> Iterator[Mapping[str, str] | csv.Error]:
+    """Every record, or why it is none: after a cell that is too long, the reader goes on with the next line."""
+    while True:
+        try:
+            cells: Mapping[str, str] | csv.Error = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            cells = error
+        yield cells
+
+
+def _row(cells: Mapping[str, str] | csv.Error, *, line: int, missing: Sequence[str], seen: set[str]) -> Run | NotRun:
+    if isinstance(cells, csv.Error):
+        return _not_run({}, line, f"row: cannot be read as CSV: {cells}.", is_refused=True)
     try:
         _require_whole(cells, missing)
-        if cells["id"] in seen:
-            raise SpecError("id", f"{shown(cells['id'])} is the id of an earlier row too.")
+        if cells["id"].strip() in seen:
+            raise SpecError("id", f"{shown(cells['id'].strip())} is the id of an earlier row too.")
         if reason := _not_offered(cells):
             return _not_run(cells, line, reason, is_usable=False)
         if unsaid := [column for column in ESSENTIAL if not cells[column].strip()]:
@@ -204,17 +231,30 @@ def _require_whole(cells: Mapping[str, str], missing: Sequence[str]) -> None:
     if None in cells or None in cells.values():
         problem = "has fewer cells than the header" if None in cells.values() else "has more cells than the header"
         raise SpecError("row", f"{problem}.")
+    for column, cell in cells.items():
+        if (byte := _broken_byte(cell)) is not None:
+            raise SpecError(column, f"is not UTF-8: it has the byte 0x{byte:02x}.")
     if not cells["id"].strip():
         raise SpecError("id", "is empty.")
 
 
+def _broken_byte(cell: str) -> int | None:
+    """The first byte of a cell that is no UTF-8."""
+    try:
+        cell.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return ord(cell[error.start]) & 0xFF
+    return None
+
+
 def _not_offered(cells: Mapping[str, str]) -> str:
     """Why the file itself does not offer a row for prediction; empty if it does."""
-    if cells["usable"].strip() not in ("0", "1"):
-        raise SpecError("usable", f"expected 0 or 1, got {shown(cells['usable'])}.")
+    is_usable = _flag_or_none(cells, "usable")
+    if is_usable is None:
+        raise SpecError("usable", "expected 0 or 1, got nothing.")
     if cells["quality"].startswith("excluded"):
         return cells["quality"]
-    if cells["usable"].strip() == "0":
+    if not is_usable:
         return "usable = 0: layout or architecture not complete, or no measurement"
     return ""
 
@@ -223,7 +263,7 @@ def _not_run(
     cells: Mapping[str, str], line: int, reason: str, *, is_usable: bool = True, is_refused: bool = False
 ) -> NotRun:
     return NotRun(
-        id=(cells.get("id") or "").strip() or f"line {line}",
+        id=_printable_id(cells.get("id") or "") or f"line {line}",
         reason=reason,
         is_usable=is_usable,
         is_refused=is_refused,
@@ -232,11 +272,17 @@ def _not_run(
     )
 
 
+def _printable_id(cell: str) -> str:
+    """The cell with a mark for each byte that is no UTF-8; empty where it is no name, but the rest of a broken cell."""
+    return cell.encode("utf-8", BROKEN_BYTES).decode("utf-8", "replace").strip() if len(cell) <= LONGEST_ID else ""
+
+
 def _number_or_none(cell: str | None) -> float | None:
     try:
-        return float(cell) if cell else None
+        number = float(cell) if cell else None
     except ValueError:
         return None
+    return number if number is not None and math.isfinite(number) else None
 
 
 # --- one row -----------------------------------------------------------------------------------------------
@@ -341,6 +387,6 @@ def _positive_or_none(cells: Mapping[str, str], column: str) -> float | None:
 
 def _flag_or_none(cells: Mapping[str, str], column: str) -> bool | None:
     cell = cells[column].strip()
-    if cell not in ("", "0", "1", "0.0", "1.0"):
-        raise SpecError(column, f"expected 0, 1 or nothing, got {shown(cell)}.")
-    return bool(float(cell)) if cell else None
+    if cell and cell.lower() not in FLAGS:
+        raise SpecError(column, f"expected 0 or 1, got {shown(cell)}.")
+    return FLAGS.get(cell.lower())

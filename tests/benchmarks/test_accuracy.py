@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from benchmarks.accuracy.__main__ import FOLDER, main
 from benchmarks.accuracy.metrics import errors, ranking_summary, rankings, regret, spearman
-from benchmarks.accuracy.report import ROW_COLUMNS, family
+from benchmarks.accuracy.report import ROW_COLUMNS, as_json, family, lines, report
 from costmodel import catalog
 from costmodel.spec import Attention, LinearAttention, Mamba
 from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
@@ -174,6 +176,89 @@ def test_a_short_line_and_an_id_used_twice_are_refused(tmp_path):
     assert isinstance(short, NotRun)
     assert "earlier row" in second.reason
     assert "fewer cells" in short.reason
+
+
+@pytest.mark.parametrize("cell", ["1", "1.0", "True", "true", "TRUE", " 1 "])
+def test_yes_as_programs_write_it(tmp_path, cell):
+    """Pandas and spreadsheets spell ``usable`` and ``sp`` in their own ways."""
+    run = a_run(tmp_path, usable=cell, sp=cell)
+
+    assert run.sequence_parallel is True
+
+
+@pytest.mark.parametrize("cell", ["0", "0.0", "False", "false"])
+def test_no_as_programs_write_it(tmp_path, cell):
+    """Such a row is skipped, not refused; its layout has no sequence parallelism."""
+    (skipped,) = read(a_file(tmp_path, {"usable": cell}))
+
+    assert isinstance(skipped, NotRun)
+    assert not skipped.is_refused
+    assert a_run(tmp_path, sp=cell).sequence_parallel is False
+
+
+def test_a_byte_that_is_not_utf_8_costs_its_row_alone(tmp_path, capsys):
+    """Latin-1 in the notes of one row and in the id of another; what is printed of them is text."""
+    path = a_file(tmp_path, {"id": "first"}, {"id": "notes", "notes": "M?nchen"}, {"id": "n?me"}, {"id": "last"})
+    path.write_bytes(path.read_bytes().replace(b"?", b"\xfc"))
+
+    code = main(["--runs", str(path), "--rows", str(tmp_path / "out.csv")])
+
+    rows = list(read(path))
+    out = capsys.readouterr().out
+    assert code == 1
+    assert [isinstance(row, Run) for row in rows] == [True, False, False, True]
+    assert "notes: notes: is not UTF-8: it has the byte 0xfc." in out
+    assert "n\ufffdme: id: is not UTF-8" in out
+
+
+def test_a_cell_that_is_too_long_costs_its_row_alone(tmp_path):
+    """131,073 characters are one more than Python's csv module takes; the row is known by its line."""
+    path = a_file(tmp_path, {"id": "first"}, {"id": "long", "notes": "x" * 131_073}, {"id": "last"})
+
+    first, long, last = read(path)
+
+    assert isinstance(first, Run)
+    assert isinstance(last, Run)
+    assert isinstance(long, NotRun)
+    assert (long.id, long.is_refused) == ("line 3", True)
+    assert "field limit (131072)" in long.reason
+
+
+def test_a_long_cell_of_several_lines_is_refused_line_by_line(tmp_path):
+    """Where such a cell ends is not known: what follows of it is no row either, and has no text for a name."""
+    path = a_file(
+        tmp_path, {"id": "first"}, {"id": "long", "notes": ("x" * 100_000 + "\n") * 3 + "end"}, {"id": "last"}
+    )
+
+    first, *others, last = read(path)
+
+    assert isinstance(first, Run)
+    assert isinstance(last, Run)
+    assert [one.id for one in others][:2] == ["line 4", "line 5"]
+    assert max(len(one.id) for one in others) < 10
+    assert all(isinstance(one, NotRun) and one.is_refused for one in others)
+
+
+def test_a_header_that_is_not_utf_8_is_no_table(tmp_path, capsys):
+    """UTF-16, as spreadsheets write it: there are no columns to go by."""
+    path = a_file(tmp_path, {})
+    path.write_bytes(path.read_text().encode("utf-16"))
+
+    assert main(["--runs", str(path)]) == 2
+    assert "its first line is not UTF-8" in capsys.readouterr().err
+
+
+def test_the_id_of_a_refused_row_is_free(tmp_path):
+    """A correction below a wrong row is predicted; blanks around an id do not make it another."""
+    rows = ({"id": "a", "step_time_s": "-1"}, {"id": "a"}, {"id": " a "})
+
+    wrong, corrected, again = read(a_file(tmp_path, *rows))
+
+    assert isinstance(wrong, NotRun)
+    assert isinstance(corrected, Run)
+    assert corrected.id == "a"
+    assert isinstance(again, NotRun)
+    assert again.reason == "id: 'a' is the id of an earlier row too."
 
 
 # --- layouts -----------------------------------------------------------------------------------------------
@@ -494,6 +579,30 @@ def test_regret_by_hand():
     assert regret([10.0, 11.0, 12.0], [2.0, 3.0, 2.0]) == pytest.approx(0.2)
 
 
+def test_a_prediction_that_is_no_number_is_the_last_choice():
+    """It ranks as the slowest: 1 - 6 sum d^2 / (n (n^2 - 1)), where the fastest of four comes last."""
+    assert regret([10.0, 11.0, 12.0], [math.nan, 3.0, math.inf]) == pytest.approx(0.1)
+    assert regret([10.0, 11.0], [math.nan, math.nan]) == pytest.approx(0.1)
+    assert spearman([1, 2, 3, 4], [10, 20, 30, math.nan]) == pytest.approx(1.0)
+    assert spearman([1, 2, 3, 4], [math.nan, 10, 20, 30]) == pytest.approx(1 - 6 * (9 + 1 + 1 + 1) / (4 * 15))
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf])
+def test_figures_that_are_not_finite_are_neither_printed_nor_written(tmp_path, seconds):
+    """Of four layouts one is predicted as no number: a dash, and null in strict JSON."""
+    rows = [{"id": tp, "tp": tp, "step_time_s": f"2.{tp}"} for tp in ("1", "2", "4", "8")]
+    first, *others = (one for one in results_of(tmp_path, *rows) if isinstance(one, Prediction))
+
+    figures = report([replace(first, step_seconds=seconds), *others])
+
+    text = "\n".join(lines(figures))
+    written = json.loads(json.dumps(as_json(figures), allow_nan=False))
+    assert "nan" not in text
+    assert "inf" not in text
+    assert written["macro"]["all"] is None
+    assert written["ranking"]["regret_median"] is not None
+
+
 def test_groups_share_everything_but_the_layout(tmp_path):
     """Two measurements of one layout count once; another batch is another group."""
     rows = (
@@ -550,6 +659,41 @@ def test_the_command_writes_every_row_and_says_that_rows_were_refused(tmp_path, 
 def test_the_command_succeeds_on_rows_in_order(tmp_path):
     """Nothing refused, nothing to complain about."""
     assert main(["--runs", str(a_file(tmp_path, {}))]) == 0
+
+
+ODD_FILES: dict[str, tuple[dict[str, str], ...]] = {
+    "no rows": (),
+    "one row": ({},),
+    "one row that was left out of a fit": ({"id": "mb-26.04.01-0073"},),
+    "memory alone": ({"step_time_s": ""}, {"id": "other", "step_time_s": ""}),
+    "out of memory alone": ({"kind": "oom", "step_time_s": "", "peak_memory_gib": ""},),
+    "nothing usable": ({"usable": "0"},),
+}
+
+
+@pytest.mark.parametrize("rows", ODD_FILES.values(), ids=ODD_FILES)
+def test_odd_files_have_no_figures_that_are_no_numbers(tmp_path, capsys, rows):
+    """What there is nothing to average of is a dash or left away."""
+    code = main(["--runs", str(a_file(tmp_path, *rows)), "--json", str(tmp_path / "out.json")])
+
+    text = (tmp_path / "out.json").read_text()
+    assert code == 0
+    assert not {"NaN", "Infinity"} & set(text.replace(",", " ").split())
+    assert "nan" not in capsys.readouterr().out
+
+
+def test_refused_rows_that_share_an_id_are_all_listed(tmp_path, capsys):
+    """Two reasons, two lines, two entries."""
+    runs = a_file(tmp_path, {"id": "a", "tp": "3"}, {"id": "a", "mbs": "1.5"})
+
+    code = main(["--runs", str(runs), "--json", str(tmp_path / "out.json")])
+
+    out = capsys.readouterr().out
+    listed = json.loads((tmp_path / "out.json").read_text())["refusals"]
+    assert code == 1
+    assert "a: n_gpus: 64 is not a multiple" in out
+    assert "a: mbs: must be a whole number" in out
+    assert [one["id"] for one in listed] == ["a", "a"]
 
 
 def test_the_command_says_what_it_cannot_read(tmp_path, capsys):

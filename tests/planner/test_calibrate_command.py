@@ -10,8 +10,10 @@ import yaml
 
 from costmodel import catalog
 from planner import load
-from planner.calibration.calibrate import calibrate
+from planner.calibration.advice import _candidates
+from planner.calibration.calibrate import _configuration, calibrate
 from planner.calibration.cases import seconds_of
+from planner.calibration.wording import calibration_text
 from planner.cli import main
 from planner.runs.facts import references
 from planner.runs.predictions import Case, cases
@@ -146,6 +148,56 @@ def test_contradictory_runs_are_not_fitted(tmp_path, capsys):
 
     assert code == 4
     assert "contradict each other: 'a' took" in capsys.readouterr().err
+
+
+def cases_of(folder: Path, *rows: dict[str, str]) -> list[Case]:
+    """Rows as the cost model takes them."""
+    found = list(cases(read(a_file(folder, *rows)), references(None)))
+    assert all(isinstance(one, Case) for one in found)
+    return [one for one in found if isinstance(one, Case)]
+
+
+def test_rows_that_differ_in_their_zero_group_are_two_configurations(tmp_path):
+    """InternEvo's rows name the group in their ids alone: 8, all, and silent, which is 8; so do notes a dispatcher."""
+    row = {"framework": "InternEvo", "gpu": "a100-80g-sxm", "tp": "1", "step_time_s": "8"}
+    ids = ("a-tp1-z8-n64", "a-tp1-z-1-n64", "silent")
+
+    eight, everyone, silent = map(_configuration, cases_of(tmp_path, *({**row, "id": name} for name in ids)))
+
+    assert eight == silent
+    assert eight != everyone
+
+
+def test_a_fit_that_is_no_better_than_the_catalog_is_not_called_enough(tmp_path):
+    """The constants are known well, but runs left out are predicted as the catalog does: that is the verdict."""
+    found = calibrate(runs_of(tmp_path, 0.60), references(None), name="mine")
+    known_well = replace(found, advice=replace(found.advice, num_more=0, spread=0.01))
+
+    better = calibration_text(known_well, "mine.yaml")
+    no_better = calibration_text(replace(known_well, error_left_out=found.error_before), "mine.yaml")
+
+    assert "The runs are enough" in better
+    assert "no better than the catalog" not in better
+    assert "The runs are enough" not in no_better
+    assert "The fit is no better than the catalog on runs that it did not see" in no_better
+
+
+def test_runs_of_another_device_are_called_so(tmp_path, capsys):
+    """Eight runs on H100, none on the device that was chosen."""
+    code = command(runs_of(tmp_path, 0.60), tmp_path / "mine.yaml", "--device", "a100-80gb-sxm")
+
+    assert code == 4
+    assert "Runs not of the chosen device, but of h100-80gb-sxm: 8." in capsys.readouterr().err
+
+
+def test_suggestions_that_differ_in_precision_say_so(tmp_path):
+    """One job in 16 and in 8 bits; where a row is silent, the default of its software, which is no third job."""
+    rows = ({"id": f"in {dtype}", "dtype": dtype} for dtype in ("bf16", "", "fp8_current"))
+
+    texts = [one.run.id for one in _candidates(cases_of(tmp_path, *rows), references(None))]
+
+    assert len(texts) == len(set(texts))
+    assert {text.split(", ")[2] for text in texts} == {"bf16", "fp8_current"}
 
 
 def test_runs_that_no_device_explains_are_not_fitted(tmp_path, capsys):

@@ -37,6 +37,8 @@ class Size:
         Whether time ran out before all sizes were tried.
     num_enough
         A size on which something fits, where time ran out before the smallest was known.
+    num_within
+        The largest size below the job's own on which something fits; None where none does, or nobody knows.
     """
 
     num_devices: int | None
@@ -44,6 +46,7 @@ class Size:
     num_tried: int
     is_cut: bool = False
     num_enough: int | None = None
+    num_within: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

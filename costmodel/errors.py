@@ -40,15 +40,26 @@ MOST_LISTED = 100
 """Names that a hint lists at most."""
 
 
+LEAST_LETTERS, MOST_BEGUN = 3, 3
+"""Letters that tell what a word begins; words that begin with them and are named."""
+
+
 def did_you_mean(seen: object, known: Iterable[str]) -> str:
     """
-    A hint that names the nearest known word, or else all of them where a reader can take them in.
+    A hint that names known words: those that begin with what was seen, the nearest, or all that a reader can take in.
 
     >>> did_you_mean("hiden_size", ["hidden_size", "num_heads"])
     "Did you mean 'hidden_size'?"
+    >>> did_you_mean("H100", ["h100-80gb-sxm", "h100-96gb-hbm2e", "h800"])
+    "Did you mean 'h100-80gb-sxm' or 'h100-96gb-hbm2e'?"
     """
     names = sorted(known)
-    nearest = difflib.get_close_matches(str(seen)[:80], names, n=1)
-    if nearest:
-        return f"Did you mean '{nearest[0]}'?"
+    word, by_word = str(seen)[:80].lower(), {name.lower(): name for name in names}
+    begun = [name for name in names if len(word) >= LEAST_LETTERS and name.lower().startswith(word)]
+    exact = [name for name in begun if name.lower() == word]
+    nearest = [by_word[found] for found in difflib.get_close_matches(word, by_word, n=1)]
+    meant = exact[:1] or begun[:MOST_BEGUN] or nearest
+    if meant:
+        quoted = [f"'{name}'" for name in meant]
+        return f"Did you mean {' or '.join(filter(None, [', '.join(quoted[:-1]), quoted[-1]]))}?"
     return f"Known: {', '.join(names)}." if 0 < len(names) <= MOST_LISTED else ""

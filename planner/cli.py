@@ -49,6 +49,9 @@ EXIT_UNFIT = 4
 
 EXPORT_TARGETS = ("megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate")
 LAUNCHERS = ("torchrun", "slurm", "kubernetes")
+UNUSED_STRATEGY = "plan does not use the job's strategy (estimate and compare do); search.pin holds decisions fixed."
+"""What is said where a job gives one all the same."""
+
 MAX_DRIFT_FRACTION = 0.01
 """A recorded step that this version of the planner predicts more differently is worth a warning."""
 
@@ -329,6 +332,8 @@ def _run_plan(arguments: argparse.Namespace) -> int:
         _check_output(arguments.output, problem.sources)
         report = plan(problem)
         text = render(report, arguments.format)
+    if problem.given.decisions or problem.given.layout:
+        print(f"planner: {UNUSED_STRATEGY}", file=sys.stderr)
     _write(text, arguments.output)
     return int(report.exit_code)
 

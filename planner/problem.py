@@ -297,6 +297,7 @@ def _cluster(section: ClusterSection, entry: Reference) -> Cluster:
         scale_up = replace(device.networks[0], num_peers=section.scale_up_size)
         device = _changed(device, {"networks": (scale_up, *device.networks[1:])})
     _require_growing(device, _networks_entry(section))
+    _require_whole_nodes(device, "cluster.device" if section.devices_per_node is None else "cluster")
     if section.software is not None:
         stacks = catalog.software_stacks()
         device = equip(device, _from_catalog(Software, section.software, catalog.software, stacks, "cluster.software"))
@@ -353,6 +354,18 @@ def _require_growing(device: Device, where: str) -> None:
             )
 
 
+def _require_whole_nodes(device: Device, where: str) -> None:
+    """Domains of the innermost level are whole nodes, or nodes whole domains."""
+    domain, node = device.networks[0].num_peers, device.devices_per_node
+    if domain % node and node % domain:
+        raise SpecError(
+            f"{where}.devices_per_node",
+            f"is {node}, a domain of level '{device.networks[0].name}' holds {domain} devices; neither divides the "
+            "other.",
+            "Give cluster.devices_per_node and cluster.scale_up_size.",
+        )
+
+
 def _from_catalog(
     record_type: type[Record],
     entry: str | Mapping[str, Any],
@@ -395,6 +408,14 @@ def _workload(section: TrainingSection) -> Workload:
     precision = _from_catalog(
         Precision, section.precision, catalog.precision, catalog.precisions(), "training.precision"
     )
+    step_tokens = section.global_batch_size * section.sequence_length
+    if section.tokens < step_tokens:
+        raise SpecError(
+            "training.tokens",
+            f"is {section.tokens:g}, less than one step of {section.global_batch_size} x {section.sequence_length} = "
+            f"{step_tokens} tokens.",
+            "Write the tokens of the whole training, such as 15e12.",
+        )
     return Workload(
         global_batch_size=section.global_batch_size,
         sequence_length=section.sequence_length,
@@ -557,5 +578,7 @@ def read_decisions(assignments: Sequence[str]) -> dict[str, int]:
     for assignment in assignments:
         name, value = split_assignment(assignment)
         _decision_name(name, "strategy")
+        if name in decisions:
+            raise SpecError(f"strategy.{name}", "is given twice; keep one.")
         decisions[name] = decision_value(name, value, f"strategy.{name}")
     return decisions

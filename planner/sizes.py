@@ -49,16 +49,28 @@ MOST_NODES, GROWTH = 32, 1 / 16
 def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> Size:
     """The smallest cluster of at most ``MOST_TIMES`` the job's devices on which something fits."""
     tried, half = 0, Clock(seconds=clock.seconds_left / 2)
-    for fewest, most in _ranges(problem):
+    for fewest, most in _ranges(problem, MOST_TIMES * problem.facts.cluster.num_devices):
         try:
             found = _smallest_of(_resized(problem, most), rules, memory, fewest, half)
         except OutOfTimeError:
             enough = _enough(problem, rules, memory, clock)
             return Size(num_devices=None, strategy=None, num_tried=tried, is_cut=True, num_enough=enough)
         if found:
-            return Size(num_devices=found[0], strategy=found[1], num_tried=found[0])
+            within = _largest_within(problem, rules, memory, found[0], clock)
+            return Size(num_devices=found[0], strategy=found[1], num_tried=found[0], num_within=within)
         tried = most
     return Size(num_devices=None, strategy=None, num_tried=tried)
+
+
+def _largest_within(problem: Problem, rules: Rules, memory: MemoryFunction, smallest: int, clock: Clock) -> int | None:
+    """The largest size below the job's own on which something fits; None where time runs out."""
+    ranges = [span for span in _ranges(problem, problem.facts.cluster.num_devices - 1) if span[1] >= smallest]
+    with suppress(OutOfTimeError):
+        for fewest, most in reversed(ranges):
+            found = _smallest_of(_resized(problem, most), rules, memory, fewest, clock, largest=True)
+            if found:
+                return found[0]
+    return None
 
 
 def _enough(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> int | None:
@@ -78,15 +90,16 @@ def _resized(problem: Problem, num_devices: int) -> Problem:
 
 
 def _smallest_of(
-    problem: Problem, rules: Rules, memory: MemoryFunction, fewest: int, clock: Clock
+    problem: Problem, rules: Rules, memory: MemoryFunction, fewest: int, clock: Clock, *, largest: bool = False
 ) -> tuple[int, Strategy] | None:
-    """The smallest size of a range on which a strategy fits, and that strategy."""
+    """The smallest size of a range on which a strategy fits, or the largest, and that strategy."""
     clock.require()
     space = _space(problem, rules, fewest, problem.facts.cluster.num_devices)
     num_devices = np.prod([space.rows[name] for name in ("tp", "cp", "pp", "dp")], axis=0)
     hopeful = _hopeful(problem, space, memory, clock)
-    ascending = hopeful[np.argsort(num_devices[hopeful], kind="stable")]
-    found = first_that_fits(problem, space, memory, ascending, clock)
+    sizes = num_devices[hopeful]
+    in_order = hopeful[np.argsort(-sizes if largest else sizes, kind="stable")]
+    found = first_that_fits(problem, space, memory, in_order, clock)
     return (int(num_devices[found[0]]), found[1]) if found else None
 
 
@@ -111,9 +124,9 @@ def _hopeful(problem: Problem, space: Space, memory: MemoryFunction, clock: Cloc
     return answer
 
 
-def _ranges(problem: Problem) -> Iterator[tuple[int, int]]:
-    """The smallest and the largest size of each range: single devices, then ever more nodes."""
-    node, limit = problem.facts.cluster.device.devices_per_node, MOST_TIMES * problem.facts.cluster.num_devices
+def _ranges(problem: Problem, limit: int) -> Iterator[tuple[int, int]]:
+    """The smallest and the largest size of each range up to a limit: single devices, then ever more nodes."""
+    node = problem.facts.cluster.device.devices_per_node
     for size in range(1, min(node, limit + 1)):
         yield size, size
     first, nodes = 1, 1

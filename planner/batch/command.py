@@ -76,7 +76,7 @@ def add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> ar
 
 def _run_batch(arguments: argparse.Namespace) -> int:
     from planner.batch.jobs import JobSet
-    from planner.batch.progress import Progress, summary_text
+    from planner.batch.progress import Progress, reasons_text, summary_text
     from planner.batch.results import ResultsFile, read_results
     from planner.batch.run import Tally
     from planner.batch.table import require_writable, write_table
@@ -99,6 +99,8 @@ def _run_batch(arguments: argparse.Namespace) -> int:
     if arguments.table:
         write_table(lambda: read_results(arguments.out), arguments.table)
     progress.say(f"{arguments.out}: {summary_text(tally)}.")
+    if tally.num_without_plan:
+        progress.say(reasons_text(tally, str(arguments.out)))
     return 1 if tally.num_without_plan else 0
 
 

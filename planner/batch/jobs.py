@@ -116,6 +116,8 @@ class JobSet:
         return len(self.files) * num_rows * prod(len(axis.values) for axis in self.axes)
 
     def _require_few(self, max_jobs: int) -> None:
+        if self.rows is not None and not len(self.rows):
+            raise SpecError(str(self.rows.path), "has a header but no rows.", "Each row is one variant of each job.")
         if self._count() == 0:
             raise SpecError("jobs", "there are none.", "Name job files, or a folder that holds some.")
         if self._count() > max_jobs:

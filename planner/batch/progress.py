@@ -83,6 +83,23 @@ def summary_text(tally: Tally) -> str:
     return text + (f", {tally.num_lost:,} of them lost in this run" if tally.num_lost else "")
 
 
+MOST_LETTERS = 200
+"""Of a reason; its line has all of it."""
+
+
+def reasons_text(tally: Tally, path: str) -> str:
+    """
+    Where the reasons are, and the first one.
+
+    >>> reasons_text(Tally(num_jobs=2, first_reason="job: training.tokns: no such entry."), "results.jsonl")
+    "why there is no plan is in the entry 'message' of results.jsonl; job: training.tokns: no such entry."
+    """
+    text = f"why there is no plan is in the entry 'message' of {path}"
+    first = " ".join(tally.first_reason.split())
+    short = first if len(first) <= MOST_LETTERS else f"{first[:MOST_LETTERS]} ..."
+    return f"{text}; {short}" if short else f"{text}."
+
+
 def _duration(seconds: float) -> str:
     """
     A duration in its two largest units.

@@ -42,6 +42,8 @@ class Tally:
         Jobs of either for which there is no plan, whatever the reason.
     num_lost
         Jobs that this run lost: they took too long, failed, or their workers died.
+    first_reason
+        Name and message of the first job that this run found no plan for; empty while there is none.
     """
 
     num_jobs: int
@@ -49,6 +51,7 @@ class Tally:
     num_now: int = 0
     num_without_plan: int = 0
     num_lost: int = 0
+    first_reason: str = ""
 
     @property
     def num_done(self) -> int:
@@ -181,6 +184,8 @@ def run_batch(
             tally.num_now += 1
             tally.num_without_plan += not result.plans
             tally.num_lost += result.status in LOST
+            if not result.plans and not tally.first_reason:
+                tally.first_reason = f"{result.name}: {result.message}"
             yield tally
     yield tally
 

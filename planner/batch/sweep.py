@@ -18,6 +18,9 @@ MAX_VALUES = 1_000_000
 """Values that one entry may be swept over."""
 
 RANGE = re.compile(r"([0-9]{1,12})\.\.([0-9]{1,12})(?:\.\.([0-9]{1,12}))?")
+NEARLY_RANGE = re.compile(r"[+-]?[0-9][^/\s]*\.\.[^/\s]*|\w*\.\.[0-9]+")
+"""Two dots behind a number or in front of one, and no path."""
+
 CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
 
 
@@ -80,6 +83,10 @@ def _values(item: str, key: str) -> Iterator[Plain]:
         raise SpecError(key, "lacks a value.", "Write key=value, key=512,1024 or key=64..8192.")
     found = RANGE.fullmatch(item.strip())
     if not found:
+        if NEARLY_RANGE.fullmatch(item.strip()):
+            raise SpecError(
+                key, f"{shown(item.strip())} is no range of whole numbers.", "Write 64..8192 or 64..512..64."
+            )
         yield parse(item, key)
         return
     first, last, step = (int(number) if number else None for number in found.groups())

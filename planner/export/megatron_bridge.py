@@ -15,6 +15,7 @@ OVERRIDES_FILE = "bridge-overrides.txt"
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "--accumulate-allreduce-grads-in-fp32": (),
+    "--activation-func-clamp-value": ("model.activation_func_clamp_value",),
     "--add-qkv-bias": ("model.add_qkv_bias",),
     "--async-save": ("checkpoint.async_save",),
     "--attention-output-gate": ("model.attention_output_gate",),
@@ -36,6 +37,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "--fp8-format": (),
     "--fp8-recipe": (),
     "--global-batch-size": ("train.global_batch_size",),
+    "--glu-linear-offset": ("model.glu_linear_offset",),
     "--group-query-attention": (),
     "--hidden-size": ("model.hidden_size",),
     "--init-model-with-meta-device": ("model.init_model_with_meta_device",),
@@ -75,6 +77,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "--qk-head-dim": ("model.qk_head_dim",),
     "--qk-layernorm": ("model.qk_layernorm",),
     "--qk-pos-emb-head-dim": ("model.qk_pos_emb_head_dim",),
+    "--quick-geglu": ("model.gated_linear_unit",),  # which function is the recipe's
     "--recompute-granularity": ("model.recompute_granularity",),
     "--recompute-method": ("model.recompute_method",),
     "--recompute-modules": ("model.recompute_modules",),
@@ -208,15 +211,15 @@ def hydra_text(value: Any) -> str:
     """
     A value in Hydra's grammar.
 
-    >>> hydra_text(True), hydra_text(None), hydra_text(["mlp", "moe"]), hydra_text("Et*3|(t|)*2tL")
-    ('true', 'null', '[mlp,moe]', "'Et*3|(t|)*2tL'")
+    >>> hydra_text(True), hydra_text(None), hydra_text(7.0), hydra_text(["mlp", "moe"]), hydra_text("Et*3|(t|)*2tL")
+    ('true', 'null', '7.0', '[mlp,moe]', "'Et*3|(t|)*2tL'")
     """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(hydra_text, value))}]"
     text = str(value)
-    return text if text.replace("_", "").replace("+", "").isalnum() else f"'{text}'"
+    return text if isinstance(value, float) or text.replace("_", "").replace("+", "").isalnum() else f"'{text}'"
 
 
 def _notes(plan: Plan) -> Iterator[str]:

@@ -22,7 +22,7 @@ def refuse_contradictions(arguments: Arguments, variables: Mapping[str, str]) ->
     References
     ----------
     Megatron-LM, megatron/training/arguments.py, validate_args, and megatron/core/transformer/transformer_config.py,
-    ``__post_init__`` (of megatron-core 0.16.1).
+    ``__post_init__`` (of megatron-core 0.16.1), and moe/moe_layer.py:101 there.
 
     Raises
     ------
@@ -42,6 +42,9 @@ def _exclusive(arguments: Arguments) -> Iterator[Complaint]:
         ("--fp4-format", "--fp8-format"),
         ("--train-iters", "--train-samples"),
         ("--use-torch-fsdp2", "--use-megatron-fsdp"),
+        ("--use-torch-fsdp2", "--use-distributed-optimizer"),
+        ("--swiglu", "--squared-relu"),
+        ("--swiglu", "--quick-geglu"),
         ("--fine-grained-activation-offloading", "--cpu-offloading-num-layers"),
         ("--moe-shared-expert-overlap", "--overlap-moe-expert-parallel-comm"),
     )
@@ -68,8 +71,15 @@ def _needing(arguments: Arguments) -> Iterator[Complaint]:
 
 
 def _recompute(arguments: Arguments) -> Iterator[Complaint]:
+    """``--recompute-activations`` is another word for selective recomputation."""
     granularity, method = arguments.get("--recompute-granularity"), "--recompute-method"
-    number = arguments.get("--recompute-num-layers")
+    number, short = arguments.get("--recompute-num-layers"), "--recompute-activations"
+    if short in arguments:
+        if granularity == "full":
+            yield short, "is given beside --recompute-granularity full; it means selective."
+        for name in (method, "--recompute-num-layers"):
+            if name in arguments:
+                yield name, f"is given beside {short}, which means selective recomputation and has none."
     if granularity == "full" and method not in arguments:
         yield method, "is required beside --recompute-granularity full: uniform or block."
     if granularity == "full" and (number is None or number < 1):
@@ -102,10 +112,21 @@ def _offloading(arguments: Arguments) -> Iterator[Complaint]:
         return
     if arguments.get("--pipeline-model-parallel-size", 1) > 1:
         yield name, "excludes pipelines."
-    if "--recompute-granularity" in arguments:
+    if "--recompute-granularity" in arguments or "--recompute-activations" in arguments:
         yield name, "excludes recomputation."
     if arguments[name] >= arguments.get("--num-layers", arguments[name] + 1):
         yield name, f"is {arguments[name]}; at least one layer must stay."
+
+
+def _experts(arguments: Arguments) -> Iterator[Complaint]:
+    name, experts = "--expert-model-parallel-size", arguments.get("--num-experts")
+    ranks = arguments.get(name, 1)
+    if experts is not None and experts < 1:
+        yield "--num-experts", f"is {experts}, must be at least 1."
+    elif ranks > 1 and experts is None:
+        yield name, f"is {ranks}, which needs experts: --num-experts."
+    elif ranks > 1 and experts is not None and experts % ranks:
+        yield name, f"is {ranks}: its ranks own equally many whole experts, of which there are {experts}."
 
 
 def _context(arguments: Arguments) -> Iterator[Complaint]:
@@ -123,10 +144,11 @@ def _graphs(arguments: Arguments) -> Iterator[Complaint]:
 
 CHECKS: tuple[Callable[[Arguments], Iterator[Complaint]], ...] = (
     _exclusive,
-    _needing,
     _recompute,
+    _needing,
     _modules,
     _offloading,
+    _experts,
     _context,
     _graphs,
 )

@@ -404,6 +404,7 @@ READ = (
 """Options that an import reads."""
 
 KNOWN_WITHOUT_COST = (
+    "--activation-func-clamp-value",
     "--attention-dropout",
     "--attention-softmax-in-fp32",
     "--distributed-backend",
@@ -411,6 +412,7 @@ KNOWN_WITHOUT_COST = (
     "--exit-duration-in-mins",
     "--exit-interval",
     "--exit-signal-handler",
+    "--glu-linear-offset",
     "--hidden-dropout",
     "--init-method-std",
     "--init-model-with-meta-device",

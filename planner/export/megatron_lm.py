@@ -431,8 +431,11 @@ def _has_learned(entries: Mapping[str, Any]) -> bool:
 
 
 def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
-    if not {"--swiglu", "--squared-relu"} & entries.keys():
+    if not {"--swiglu", "--squared-relu", "--quick-geglu"} & entries.keys():
         yield "The activation is not known here: Megatron-LM's is GELU."
+    if "--activation-func-clamp-value" in entries:
+        limit = entries["--activation-func-clamp-value"]
+        yield f"The activation is gpt-oss's, clamped at {limit:g}; another swiglu_limit of config.json is yours to add."
     if "--num-experts" in entries:
         yield (
             "Costed with balanced routing; how it is balanced is yours: --moe-router-load-balancing-type, "

@@ -174,9 +174,21 @@ def _feed_forward(model: Model) -> dict[str, Any]:
     widths = [block.ffn_hidden_size for block in blocks if isinstance(block, Mlp)]
     return {
         "--ffn-hidden-size": (widths or [block.ffn_hidden_size for block in blocks])[0],
-        **({"--swiglu": True} if blocks[0].gated else {}),
+        **(CLAMPED if model.family == "gpt_oss" else {"--swiglu": True} if blocks[0].gated else {}),
         **({"--squared-relu": True} if blocks[0].squared_relu else {}),
     }
+
+
+CLAMPED: dict[str, Any] = {
+    "--quick-geglu": True,
+    "--glu-linear-offset": 1.0,
+    "--activation-func-clamp-value": 7.0,
+}
+"""
+The activation of gpt-oss, g sigmoid(1.702 g) (u + 1) of gate and other half, both clamped at ``swiglu_limit``, which is
+7 in its config.json (transformers, GptOssExperts; megatron/core/transformer/mlp.py:217 and
+megatron/core/fusions/fused_bias_geglu.py:185, megatron-core 0.16.1).
+"""
 
 
 def _biases(model: Model) -> dict[str, Any]:

@@ -80,6 +80,9 @@ def _repairs(problem: Problem, conflict: Conflict) -> Iterator[tuple[str, str]]:
             yield "search.framework_rules", f"false, which does without: {' '.join(rules)}"
     if conflict.size:
         yield "GPUs", size_text(problem, conflict.size)
+        if conflict.size.num_within is not None and problem.objective == "step_time":
+            most = f"{problem.facts.cluster.num_devices}: plans may then use fewer GPUs"
+            yield "search.max_devices", f"{most}; the largest number that fits is {conflict.size.num_within:,}"
 
 
 def size_text(problem: Problem, size: Size) -> str:

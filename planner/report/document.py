@@ -277,6 +277,7 @@ def conflict_document(report: PlanReport, conflict: Conflict) -> Plain:
             "strategy": _sized(facts, size.strategy),
             "num_devices_tried": size.num_tried,
             "num_devices_enough": size.num_enough,
+            "num_devices_within": size.num_within,
             "time_ran_out": size.is_cut,
         }
         if size

@@ -623,6 +623,8 @@ class SmallestClusterRecord(TypedDict):
         Its devices and a strategy for them; null where none was found.
     num_devices_tried, num_devices_enough
         The largest number that was tried; one that is enough, where the smallest is not known.
+    num_devices_within
+        The largest number below the job's own that fits; null where none does.
     time_ran_out
         Whether smaller ones were left out for want of time.
     """
@@ -632,6 +634,7 @@ class SmallestClusterRecord(TypedDict):
     strategy: StrategyRecord | None
     num_devices_tried: int | None
     num_devices_enough: int | None
+    num_devices_within: int | None
     time_ran_out: bool
 
 

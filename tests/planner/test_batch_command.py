@@ -92,10 +92,14 @@ def test_wrong_jobs_are_lines_and_the_rest_goes_on(folder, capsys):
     assert "is not YAML" in found["torn"]["message"]
     assert found["good"]["report"]["kind"] == "plan"
     assert found["good"]["report"]["job"]["name"] == "good"
-    assert "4 of 4 jobs done; 3 without a plan" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "4 of 4 jobs done; 3 without a plan" in err
+    assert "why there is no plan is in the entry 'message' of results.jsonl; " in err
 
     assert cli.main(["batch", "jobs", "--out", "results.jsonl"]) == 1
-    assert "4 of 4 jobs done, 4 of them before; 3 without a plan" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "4 of 4 jobs done, 4 of them before; 3 without a plan" in err
+    assert err.endswith("why there is no plan is in the entry 'message' of results.jsonl.\n")
 
 
 def test_a_time_limit_and_another_attempt(capsys):

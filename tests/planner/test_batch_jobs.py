@@ -51,6 +51,7 @@ def keys(*arguments, **options):
         ('{pp: ">= 16", tp: 8}', ({"pp": ">= 16", "tp": 8},)),
         ("'a,b',c", ("a,b", "c")),
         ("none", ("none",)),
+        ("../8b,8b/..", ("../8b", "8b/..")),
     ],
 )
 def test_values_of_a_sweep(text, values):
@@ -68,6 +69,10 @@ def test_values_of_a_sweep(text, values):
         ("x=0..32", "x: the range '0..32' holds nothing."),
         ("x=1..2..0", "x: the range '1..2..0' holds nothing."),
         ("x=1..999999999..1", "x: the range '1..999999999..1' has more than 1,000,000 values."),
+        ("x=64..abc", "x: '64..abc' is no range of whole numbers. Write 64..8192"),
+        ("x=64..", "x: '64..' is no range of whole numbers."),
+        ("x=1,..64", "x: '..64' is no range of whole numbers."),
+        ("x=64..128..many", "x: '64..128..many' is no range of whole numbers."),
         ("x..y=1", "expected names joined by single dots"),
         ("novalue", "expected key=value"),
     ],
@@ -141,7 +146,7 @@ def test_what_is_wrong_with_one_job_is_its_own(tmp_path, job):
         (["empty"], {}, "empty: holds no job files (.yaml, .yml)."),
         ([], {}, "jobs: there are none."),
         (["small.yaml"], {"rows": "nowhere.csv"}, "nowhere.csv: no such file."),
-        (["small.yaml"], {"rows": "none.csv"}, "jobs: there are none."),
+        (["small.yaml"], {"rows": "none.csv"}, "none.csv: has a header but no rows."),
         (["small.yaml"], {"rows": "twice.csv"}, "twice.csv: has the column 'top' twice."),
         (["small.yaml"], {"rows": "binary.csv"}, "binary.csv: is not text in UTF-8 (byte 0)."),
         (["small.yaml"], {"assignments": ["top=1", "top=2"]}, "top: is given twice."),

@@ -111,6 +111,17 @@ def test_plan_hands_the_job_to_the_verb(verbs, job, capsys):
     assert capsys.readouterr().out == "report as json\n"
 
 
+@pytest.mark.parametrize("strategy", ["strategy.tp=8", "strategy={pp: 2, layout: {layers: [40, 40]}}"])
+def test_plan_says_that_it_does_not_use_a_strategy(strategy, verbs, job, capsys):
+    """Once, on stderr; what uses it says nothing."""
+    assert cli.main(["plan", str(job), strategy]) == 3
+    assert capsys.readouterr().err == f"planner: {cli.UNUSED_STRATEGY}\n"
+
+    cli.main(["plan", str(job), "search.pin.tp=8"])
+    cli.main(["estimate", str(job), strategy])
+    assert capsys.readouterr().err == ""
+
+
 def test_estimate_tells_decisions_from_overrides(verbs, job):
     """``tp=8`` is a decision, ``training.sequence_length=4096`` changes the job."""
     cli.main(["estimate", str(job), "tp=8", "training.sequence_length=4096", "recompute=full"])

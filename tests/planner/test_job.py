@@ -316,6 +316,12 @@ BAD_VALUES = [
     ("cluster__device", {"base": 3}, "cluster.device.base: expected a name, got 3."),
     ("cluster__device", {"base": "h100-80gb-sxm", "memory": 3}, "cluster.device.memory: no such entry. Did you mean"),
     ("cluster__device", {"memory_bytes": 8e10}, "cluster.device.peak_flops: is required but missing."),
+    (
+        "cluster__device",
+        "h100",
+        "cluster.device: 'h100' is not in the catalog. Did you mean 'h100-80gb-sxm' or 'h100-96gb-hbm2e'?",
+    ),
+    ("cluster__device", "H100-80GB-SXM", "Did you mean 'h100-80gb-sxm'?"),
     ("training__precision", "bf17", "training.precision: 'bf17' is not in the catalog. Did you mean 'bf16'?"),
     ("training__precision", {"compute": "bf16"}, "training.precision.weight_bytes: is required but missing."),
     # records
@@ -325,6 +331,17 @@ BAD_VALUES = [
         "cluster__scale_up_size",
         512,
         "cluster.scale_up_size: level 'nvlink' reaches 512 devices, level 'rail' around it only",
+    ),
+    (
+        "cluster__devices_per_node",
+        3,
+        "cluster.devices_per_node: is 3, a domain of level 'nvlink' holds 8 devices; neither divides the other.",
+    ),
+    ("cluster__scale_up_size", 3, "devices_per_node: is 8, a domain of level 'nvlink' holds 3 devices; neither "),
+    (
+        "training__tokens",
+        15,
+        "training.tokens: is 15, less than one step of 256 x 8192 = 2097152 tokens. Write the tokens of the whole",
     ),
     ("cluster__networks", [A_TIER, {**A_TIER, "num_peers": 4}], "cluster.networks: level 'nvlink' reaches 8 devices"),
     # reliability

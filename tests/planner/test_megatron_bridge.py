@@ -67,6 +67,14 @@ def test_the_same_plan_in_other_names():
     assert overrides.items() >= expected.items()
 
 
+def test_numbers_are_not_quoted():
+    """The clamp and the offset of gpt-oss's activation: in quotes they would be text."""
+    overrides = overrides_of({**JOB, "model": "gpt-oss-20b"})
+
+    assert overrides["model.activation_func_clamp_value"] == "7.0"
+    assert (overrides["model.glu_linear_offset"], overrides["model.gated_linear_unit"]) == ("1.0", "true")
+
+
 def test_every_option_has_a_field_or_needs_none():
     """What Megatron-LM's exports write is known, and every precision."""
     written = {name for plan in megatron_plans(100, seed=1) for name in bridge_entries(plan)}

@@ -27,6 +27,7 @@ RENAMED = {
     "--decoder-last-pipeline-num-layers": "num_layers_in_last_pipeline_stage",
     "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
     "--swiglu": "gated_linear_unit",
+    "--quick-geglu": "gated_linear_unit",
     "--disable-bias-linear": "add_bias_linear",
 }
 """Fields that the parser fills from options of another name (megatron/training/arguments.py)."""
@@ -49,6 +50,8 @@ def config_of(plan):
     values = {name: value for name, value in given.items() if name in names}
     if "--swiglu" in arguments:
         values["activation_func"] = torch.nn.functional.silu
+    if "--quick-geglu" in arguments:
+        values |= {"activation_func": transformer_config.quick_gelu, "bias_activation_fusion": True}
     values |= {"num_query_groups": arguments.get("--num-query-groups"), "pipeline_dtype": torch.bfloat16}
     if "--cpu-offloading-num-layers" in arguments:
         values["cpu_offloading"] = True

@@ -155,6 +155,18 @@ def test_deepseek_is_written_whole():
     assert arguments["--expert-tensor-parallel-size"] == 1
 
 
+def test_the_activation_of_gpt_oss_is_no_swiglu():
+    """Its gate is clamped at 7 and multiplies the other half plus one; the same model comes back."""
+    plan = a_plan({**JOB, "model": "gpt-oss-20b"})
+    arguments = arguments_of({**JOB, "model": "gpt-oss-20b"})
+
+    assert "--swiglu" not in arguments
+    assert (arguments["--quick-geglu"], arguments["--glu-linear-offset"]) == (True, 1.0)
+    assert arguments["--activation-func-clamp-value"] == 7.0
+    assert any("clamped at 7" in note for note in to_megatron_lm(plan).notes)
+    assert imported(plan)[1].model == plan.facts.model
+
+
 def test_the_schedule_is_written():
     """Iterations and checkpoints are those of the plan; a checkpoint beside the training is asynchronous."""
     job = {**JOB, "reliability": {"asynchronous_checkpoints": True}}

@@ -130,3 +130,11 @@ def test_bad_decision(assignment, message):
         read_decisions([assignment])
 
     assert message in str(caught.value)
+
+
+def test_a_decision_is_given_once():
+    """As an entry of a YAML file is."""
+    with pytest.raises(SpecError) as caught:
+        read_decisions(["tp=2", "pp=2", "tp=4"])
+
+    assert str(caught.value) == "strategy.tp: is given twice; keep one."

@@ -12,7 +12,7 @@ import pytest
 from planner import sizes
 from planner.candidates import least_memory, memory_alone, mode_memory
 from planner.clock import Clock, OutOfTimeError
-from planner.report.conflicts import size_text
+from planner.report.conflicts import conflict_sections, size_text
 from planner.search import Status, search
 from planner.sizes import MOST_TIMES, smallest_cluster
 from planner.space import build_space, problem_rules
@@ -69,6 +69,9 @@ def test_no_smaller_cluster_fits(seed, alone):
     fits = (one for one in every if search(resized(problem, one)).status == Status.OPTIMAL)
     assert size.num_devices == next(fits, None)
     assert not size.is_cut
+    fewer = [one for one in every if one < problem.facts.cluster.num_devices]
+    within = [one for one in fewer if search(resized(problem, one)).status == Status.OPTIMAL]
+    assert size.num_within == max(within, default=None)
 
 
 def test_degrees_that_are_pinned_say_how_large_the_cluster_is():
@@ -80,6 +83,20 @@ def test_degrees_that_are_pinned_say_how_large_the_cluster_is():
 
     assert (size.num_devices, size.strategy.dp) == (6, 1)
     assert smallest_of(replace(problem, search=replace(problem.search, pin={**pin, "dp": 4}))).num_devices == 24
+
+
+def test_fewer_devices_than_there_are_may_fit():
+    """Of 32 devices 2 * 3 * dp in whole nodes are 24 at most; the advice is to use fewer, and then there is a plan."""
+    pin = {"tp": 2, "pp": 3, "cp": 1}
+    problem = a_problem(a_model(num_layers=6), num_devices=32, pin=pin, workload={"global_batch_size": 16})
+
+    size = smallest_of(problem)
+    sections = conflict_sections(problem, search(problem).conflict)
+
+    assert (size.num_devices, size.num_within) == (6, 24)
+    advice = {name: text for section in sections for name, text in section.rows}["search.max_devices"]
+    assert advice == "32: plans may then use fewer GPUs; the largest number that fits is 24"
+    assert search(replace(problem, search=replace(problem.search, max_devices=32))).status == Status.OPTIMAL
 
 
 def test_nothing_fits_on_any_cluster():

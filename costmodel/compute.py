@@ -115,6 +115,8 @@ class LayerSeconds(LayerCommunication):
         All of it, each communication by the faster of its two ways; no host is late.
     host_forward, host_backward
         Time in which the host launches all of it.
+    module_host
+        Of what each module computes again, on one more axis.
     """
 
     forward: NDArray[np.float64]
@@ -127,6 +129,7 @@ class LayerSeconds(LayerCommunication):
     least: NDArray[np.float64]
     host_forward: NDArray[np.float64]
     host_backward: NDArray[np.float64]
+    module_host: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,6 +251,7 @@ def layer_seconds(
     ]
     return LayerSeconds(
         module_forward=np.stack([shape.stack(layer.module_forward) for layer in layers], axis=-2),
+        module_host=np.stack([shape.stack(layer.module_host) for layer in layers], axis=-2),
         overlapped=overlapped,
         least=parts["forward"] + parts["backward"] + sum(faster),
         **parts,
@@ -380,13 +384,14 @@ class _OneLayer:
     beside
         Of tensor-parallel communication that overlaps: what matmuls may hide (``pipelined``), what shows in any case;
         and the attention core, which rings overlap with.
-    module_forward
+    module_forward, module_host
         As in :class:`LayerSeconds`, by module.
     """
 
     parts: dict[str, Numbers]
     beside: dict[str, Numbers]
     module_forward: list[Numbers]
+    module_host: list[Numbers]
 
 
 def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes) -> _OneLayer:
@@ -418,8 +423,13 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     parts["again"] = parts["forward"] - (unread(operators, forward) if profile.recompute_stops_early else 0.0)
     gradients = _beside_gradients(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
     parts["tp_shown"] = parts["tp_backward"] + gradients
-    modules = per_module(operators, forward, dropped=False)
-    return _OneLayer(parts=parts, beside=beside, module_forward=modules)
+    launching = [profile.host_kernel_seconds * _launches(operator, profile) for operator in operators]
+    return _OneLayer(
+        parts=parts,
+        beside=beside,
+        module_forward=per_module(operators, forward, dropped=False),
+        module_host=per_module(operators, launching, dropped=False),
+    )
 
 
 def _copy_seconds(communication: Communication, shape: Shape, device: Device) -> Numbers:
@@ -530,8 +540,7 @@ def _host(
     """
     if profile.cuda_graphs == "full":
         return {"host_forward": 0.0, "host_backward": 0.0}
-    launched = [one for one in operators if not is_graphed(one, profile.cuda_graphs)]
-    kernels = sum((one.kernels + one.more_launches for one in launched), start=np.float64(0.0))
+    kernels = sum((_launches(one, profile) for one in operators), start=np.float64(0.0))
     forward = np.asarray(profile.host_kernel_seconds * kernels)
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one, call in calls:
@@ -541,6 +550,12 @@ def _host(
         forward = np.asarray(forward + one.forward * seconds)
         backward = np.asarray(backward + one.backward * seconds)
     return {"host_forward": forward, "host_backward": backward}
+
+
+def _launches(operator: Operator, profile: Profile) -> Numbers:
+    """Kernels of an operator's forward pass that the host launches one by one."""
+    graphed = profile.cuda_graphs == "full" or is_graphed(operator, profile.cuda_graphs)
+    return 0.0 if graphed else operator.kernels + operator.more_launches
 
 
 def _ring_launches(communication: Communication, shape: Shape, profile: Profile) -> Numbers:

@@ -98,6 +98,17 @@ def layer_footprint(
     )
 
 
+def has_embedding_copy(model: Model) -> bool:
+    """
+    Whether a pipeline's last rank holds the embedding, too: a head is tied to it, or MTP reads it.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/models/gpt/gpt_model.py``: ``pre_process or mtp_process``.
+    """
+    return model.tied_embeddings or bool(model.mtp_layers)
+
+
 def edge_footprint(
     model: Model,
     cluster: Cluster,
@@ -114,8 +125,7 @@ def edge_footprint(
     """
     Parameters and saved activations of embedding, head and MTP.
 
-    As soon as there is a pipeline, its last rank has a copy of the embedding if the head is tied to it or MTP reads it
-    (Megatron-LM, ``megatron/core/models/gpt/gpt_model.py``: ``pre_process or mtp_process``).
+    As soon as there is a pipeline, its last rank may have a copy of the embedding: :func:`has_embedding_copy`.
     """
     shape = layer_shape(
         model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
@@ -127,8 +137,7 @@ def edge_footprint(
     )
     zero = shape.zeros + np.zeros(np.shape(pp))
     embedding_parameters = zero + _parameters(embedding, expert=False)
-    has_copy = model.tied_embeddings or bool(model.mtp_layers)
-    copy = embedding_parameters * (np.asarray(pp) > 1) * has_copy
+    copy = embedding_parameters * (np.asarray(pp) > 1) * has_embedding_copy(model)
     return EdgeFootprint(
         embedding_parameters=embedding_parameters,
         head_parameters=zero + _parameters(head, expert=False) + copy,

@@ -244,9 +244,10 @@ def host_exposed(
     forward_seconds, backward_seconds
         Both passes as the device runs them, recomputation in the second one.
     recompute
-        Decision; full recomputation launches the forward pass again.
+        Decision; full recomputation launches the forward pass again, that of modules theirs.
     """
-    again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, 0.0)
+    modules = over_modules(seconds.module_host, recompute=recompute)
+    again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, modules)
     launching = seconds.host_forward + seconds.host_backward + again
     return np.asarray(np.maximum(launching - forward_seconds - backward_seconds, 0.0))
 

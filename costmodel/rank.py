@@ -192,11 +192,8 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
     alive = partial(activation_bytes, profile.retention, activation_offload=offload)
-    working = _largest(
-        np.asarray(
-            working_bytes(layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload)
-        )
-    )
+    at_once = working_bytes(layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload)
+    working = largest((held.layers > 0) * np.asarray(at_once)[..., None, :])
     if held.full_layers.any():
         in_full = (held.full_layers > 0) * layer.saved_bytes[..., None, :]
         working = np.maximum(working, largest(in_full))

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from costmodel.axes import added, largest
-from costmodel.collectives import OF_RINGS, collective_seconds, ring_slowdowns
+from costmodel.collectives import OF_RINGS, all_reduce, collective_seconds, ring_slowdowns
 from costmodel.compute import edge_seconds, layer_seconds
+from costmodel.footprint import edge_footprint, has_embedding_copy
 from costmodel.groups import Group, layer_group, pipeline_group
 from costmodel.layer import (
     LAYER_OVERLAPS,
@@ -641,9 +642,31 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
             )
         )
     exposed = np.where(over_kinds(decisions["dp_overlap"]), overlapped, plain)
+    exposed = exposed + embedding_copy_seconds(facts, decisions, held)
     if profile.sharding_copies == "none":
         return exposed
     return exposed + sharding_copies_seconds(facts, decisions, held)
+
+
+def embedding_copy_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array | float:
+    """
+    Sum of the embedding's gradients on the first rank of a pipeline and of its copy on the last one: (..., U).
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/distributed/finalize_model_grads.py`` (``_allreduce_word_embedding_grads``): behind the
+    data-parallel reduction, before the update; of multi-token prediction's copy, too.
+    """
+    if not has_embedding_copy(facts.model):
+        return 0.0
+    edge = lookup(edge_footprint, facts, decisions)
+    pipeline = pipeline_group(**{name: np.asarray(decisions[name]) for name in ("tp", "cp", "dp", "pp")})
+    is_inside = pipeline.ranks * pipeline.stride <= facts.cluster.scale_up_size
+    apart = np.where(is_inside, 1, np.maximum(pipeline.ranks - 1, 1))
+    nbytes = edge.embedding_parameters * facts.workload.precision.gradient_bytes
+    seconds = all_reduce(facts.cluster, nbytes=nbytes, ranks=2, stride=pipeline.stride * apart)
+    is_copied = (held.first > 0) != (held.last > 0)
+    return np.asarray(is_copied * over_kinds(seconds))
 
 
 def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:

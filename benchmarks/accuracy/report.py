@@ -109,14 +109,8 @@ def report(results: Sequence[Prediction | NotRun], held_out: Mapping[str, HeldOu
         rankings=tuple(rankings(predicted)),
         missing=_time_errors(timed, lambda one: one.missing),
         worst=tuple(_worst(timed)),
-        left_out=_left_out(predicted, held_out or {}),
+        left_out=left_out(predicted, held_out or {}),
     )
-
-
-def _left_out(predicted: Sequence[Prediction], held_out: Mapping[str, HeldOut]) -> LeftOut | None:
-    """Figures of rows in at least two folds: intervals of one fold follow from the others."""
-    folds = {held_out[one.run.id].fold for one in predicted if one.run.step_seconds and one.run.id in held_out}
-    return left_out(predicted, held_out) if len(folds) > 1 else None
 
 
 # --- groups ------------------------------------------------------------------------------------------------

@@ -431,7 +431,7 @@ def _plain(name: str) -> str:
 
 def _precision(run: Run, known: References) -> Precision:
     software = software_of(run)
-    dtype = run.dtype.lower() or software.dtype
+    dtype = run.dtype or software.dtype
     if dtype not in PRECISIONS:
         raise SpecError("dtype", f"'{dtype}' is no known recipe.", did_you_mean(dtype, PRECISIONS))
     precision = catalog.precision(PRECISIONS[dtype])

@@ -215,7 +215,7 @@ def _overlaps(run: Run, software: Software) -> set[str]:
 
 
 def _stated_overlaps(run: Run) -> set[str]:
-    return {part.strip() for part in re.split("[;,]", run.overlaps.lower()) if part.strip()} - {"none"}
+    return {part.strip() for part in re.split("[;,]", run.overlaps) if part.strip()} - {"none"}
 
 
 def require_a_step(run: Run) -> None:

@@ -291,6 +291,7 @@ def _number_or_none(cell: str | None) -> float | None:
 def _run(cells: Mapping[str, str]) -> Run:
     run = Run(
         **{name: cells[name].strip() for name in _TEXTS},
+        **{name: cells[name].strip().lower() for name in _WORDS},
         kind=_choice(cells, "kind", KINDS),
         num_devices=_count(cells, "n_gpus"),
         devices_per_node=_count_or_none(cells, "gpus_per_node"),
@@ -321,14 +322,10 @@ _TEXTS = (
     "framework",
     "gpu",
     "model",
-    "dtype",
-    "recompute",
-    "optimizer",
-    "offload",
-    "overlaps",
-    "cuda_graph",
     "notes",
 )
+_WORDS = ("dtype", "recompute", "optimizer", "offload", "overlaps", "cuda_graph")
+"""Texts of few words, in which case says nothing."""
 
 
 def _require_consistent(run: Run, tokens_per_second: float | None) -> None:

@@ -177,7 +177,7 @@ def _model(run: Run, known: References) -> Model:
     variant = Variant(
         num_layers=_stated_count(run, r"PROXY: n_layers=(\d+)"),
         num_kv_heads=_stated_count(run, r"num_query_groups=(\d+)"),
-        tied_embeddings=False if "untied embeddings" in run.notes else None,
+        tied_embeddings=False if software.unties_embeddings or "untied embeddings" in run.notes else None,
         has_mtp=software.trains_mtp and "w/o MTP" not in run.notes,
         positions=run.sequence_length,
         vocab_multiple=VOCAB_MULTIPLE * run.tp if run.tp > 1 or pads else 1,

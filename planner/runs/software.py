@@ -54,6 +54,8 @@ class Software:
         What its runs say of the network between nodes, for rows that are silent.
     weight_bytes, optimizer_bytes
         Where they differ from Megatron-LM's mixed precision; None: as the catalog's recipe has them.
+    unties_embeddings
+        Whether heads are weights of their own, whatever the architecture's default.
     trains_mtp
         Whether it builds the multi-token prediction that an architecture has.
     holds_narrow_weights
@@ -82,6 +84,7 @@ class Software:
     network: str = ""
     weight_bytes: float | None = None
     optimizer_bytes: float | None = None
+    unties_embeddings: bool = False
     trains_mtp: bool = True
     holds_narrow_weights: bool = False
     stages: Callable[[int, int], tuple[int, ...] | None] | None = None
@@ -283,8 +286,10 @@ SOFTWARE: tuple[Software, ...] = (
         until="2024",
         why=(
             "Megatron-LM of 2023, its defaults, pipelines only; Zero Bubble keeps 5 b a s^2 bytes of scores per layer "
-            "and 18 bytes per parameter, as its memory shows"
+            "and 18 bytes per parameter, as its memory shows; embeddings untied, as the notes of the fork's later runs "
+            "say (Vocabulary Parallelism)"
         ),
+        unties_embeddings=True,
         retention=UNFUSED,
     ),
     replace(

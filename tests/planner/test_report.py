@@ -412,3 +412,20 @@ def test_no_time_ends_with_3(capsys):
     """A bound, but no strategy."""
     assert cli.main(["plan", str(JOBS / "llama3-405b-2048xh100.yaml"), "--time-limit", "1e-6"]) == 3
     assert "none within the time limit" in capsys.readouterr().out
+
+
+def test_memory_that_is_nearly_full_is_said():
+    """Less is free than what predictions of peaks are off by; with headroom nothing needs to be said."""
+    problem = load(a_job())
+    peak = estimate(problem, {"tp": 8}).plan.estimate.device_bytes
+    full, roomy = (replace_memory(problem, peak * factor) for factor in (1.01, 1.1))
+
+    assert "peaks are predicted to about 2%" in render(estimate(full, {"tp": 8}), "table")
+    assert "peaks are predicted" not in render(estimate(roomy, {"tp": 8}), "table")
+
+
+def replace_memory(problem, memory_bytes):
+    """The problem on devices with so much memory."""
+    cluster = problem.facts.cluster
+    device = replace(cluster.device, memory_bytes=memory_bytes)
+    return replace(problem, facts=replace(problem.facts, cluster=replace(cluster, device=device)))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from constraints.rule import Floats, Holds, Rule
+from costmodel.errors import alternatives
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, decision_text
 
 SHOWN_VALUES = 8
@@ -249,4 +250,4 @@ def _choice(name: str, values: tuple[int, ...]) -> str:
     texts = [decision_text(name, value) for value in values[:SHOWN_VALUES]]
     if len(values) > SHOWN_VALUES:
         texts.append(f"{len(values) - SHOWN_VALUES} more")
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
+    return alternatives(texts)

@@ -407,7 +407,8 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     communications = layer_communications(layer, shape)
     profile = cluster.device.profile
     calls = [(one, _one_call(cluster, one, shape)) for one in communications]
-    parts |= _host(operators, calls, shape, profile)
+    launches = [_launches(operator, profile) for operator in operators]
+    parts |= _host(launches, calls, shape, profile)
     alone, beside = _tensor_parallel(operators, calls, shape, cluster.device)
     parts |= alone
     beside["core_forward"], beside["core_backward"] = (
@@ -423,12 +424,12 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     parts["again"] = parts["forward"] - (unread(operators, forward) if profile.recompute_stops_early else 0.0)
     gradients = _beside_gradients(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
     parts["tp_shown"] = parts["tp_backward"] + gradients
-    launching = [profile.host_kernel_seconds * _launches(operator, profile) for operator in operators]
+    again = per_module(operators, launches, dropped=False)
     return _OneLayer(
         parts=parts,
         beside=beside,
         module_forward=per_module(operators, forward, dropped=False),
-        module_host=per_module(operators, launching, dropped=False),
+        module_host=[profile.host_kernel_seconds * number for number in again],
     )
 
 
@@ -530,23 +531,22 @@ def _beside_gradients(
 
 
 def _host(
-    operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, profile: Profile
+    launches: Iterable[Numbers], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, profile: Profile
 ) -> dict[str, Numbers]:
     """
-    Launches of both passes, a collective as one kernel.
+    Launches of both passes, from those of each operator in the forward one; a collective as one kernel.
 
     The host runs ahead of the device until its queue is full, so that what counts is the sum over both passes. One
     that waits for collectives launches nothing meanwhile: they add to its time as to the device's.
     """
     if profile.cuda_graphs == "full":
         return {"host_forward": 0.0, "host_backward": 0.0}
-    kernels = sum((_launches(one, profile) for one in operators), start=np.float64(0.0))
-    forward = np.asarray(profile.host_kernel_seconds * kernels)
+    forward = np.asarray(profile.host_kernel_seconds * sum(launches, start=np.float64(0.0)))
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one, call in calls:
         waited = call - _gap_seconds(one, profile) if profile.waits_for_collectives else 0.0
-        launches = 1 + _ring_launches(one, shape, profile)
-        seconds = (profile.host_kernel_seconds * launches + waited) * _is_called(one, shape)
+        own = 1 + _ring_launches(one, shape, profile)
+        seconds = (profile.host_kernel_seconds * own + waited) * _is_called(one, shape)
         forward = np.asarray(forward + one.forward * seconds)
         backward = np.asarray(backward + one.backward * seconds)
     return {"host_forward": forward, "host_backward": backward}
@@ -554,8 +554,7 @@ def _host(
 
 def _launches(operator: Operator, profile: Profile) -> Numbers:
     """Kernels of an operator's forward pass that the host launches one by one."""
-    graphed = profile.cuda_graphs == "full" or is_graphed(operator, profile.cuda_graphs)
-    return 0.0 if graphed else operator.kernels + operator.more_launches
+    return 0.0 if is_graphed(operator, profile.cuda_graphs) else operator.kernels + operator.more_launches
 
 
 def _ring_launches(communication: Communication, shape: Shape, profile: Profile) -> Numbers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class PlanningError(Exception):
@@ -40,6 +40,17 @@ MOST_LISTED = 100
 """Names that a hint lists at most."""
 
 
+def alternatives(texts: Sequence[str]) -> str:
+    """
+    Alternatives in a sentence.
+
+    >>> alternatives(["4"]), alternatives(["2", "4", "8"])
+    ('4', '2, 4 or 8')
+    """
+    *others, last = texts
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 LEAST_LETTERS, MOST_BEGUN = 3, 3
 """Letters that tell what a word begins; words that begin with them and are named."""
 
@@ -60,6 +71,6 @@ def did_you_mean(seen: object, known: Iterable[str]) -> str:
     nearest = [by_word[found] for found in difflib.get_close_matches(word, by_word, n=1)]
     meant = exact[:1] or begun[:MOST_BEGUN] or nearest
     if meant:
-        quoted = [f"'{name}'" for name in meant]
-        return f"Did you mean {' or '.join(filter(None, [', '.join(quoted[:-1]), quoted[-1]]))}?"
+        names_meant = alternatives([f"'{name}'" for name in meant])
+        return f"Did you mean {names_meant}?"
     return f"Known: {', '.join(names)}." if 0 < len(names) <= MOST_LISTED else ""

@@ -57,10 +57,10 @@ CONTENTS: dict[str, Module] = {
     "expert_activation": Module(drops=_whole("expert_hidden"), repeats=_whole("expert_activation")),
     "experts": Module(
         drops=_whole("router", "experts", "expert_activation"),
-        repeats=_whole(
-            *("router", "top_k", "latent_down", "dispatch", "expert_up", "expert_down", "expert_bias", "combine"),
-            "latent_up",
-        ),
+        repeats={
+            **_whole("router", "top_k", "dispatch", "expert_up", "expert_down", "expert_bias", "combine"),
+            **_whole("latent_down", "latent_up"),
+        },
     ),
     "every_other_matmul": Module(
         drops={**_whole("attention_input", "mlp"), "activation": 1 / 2},

@@ -514,7 +514,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     seconds = lookup(layer_seconds, facts, decisions)
     num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
     chunk = added(held.all_layers * seconds.forward) / num_chunks
-    group = pipeline_group(**{name: np.asarray(decisions[name]) for name in ("tp", "cp", "dp", "pp")})
+    group = _pipeline(decisions)
     slowdowns = ring_slowdowns(facts.cluster, ranks=group.ranks, stride=group.stride)
     hidden = exposed_beside_seconds(np.maximum(hop - profile.hop_seconds, 0.0), chunk, **slowdowns)
     steady = np.where(decisions["pp_overlap"], hidden, hop)
@@ -648,6 +648,10 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
     return exposed + sharding_copies_seconds(facts, decisions, held)
 
 
+def _pipeline(decisions: Decisions) -> Group:
+    return pipeline_group(**{name: np.asarray(decisions[name]) for name in ("tp", "cp", "dp", "pp")})
+
+
 def embedding_copy_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array | float:
     """
     Sum of the embedding's gradients on the first rank of a pipeline and of its copy on the last one: (..., U).
@@ -660,7 +664,7 @@ def embedding_copy_seconds(facts: Facts, decisions: Decisions, held: Stages) -> 
     if not has_embedding_copy(facts.model):
         return 0.0
     edge = lookup(edge_footprint, facts, decisions)
-    pipeline = pipeline_group(**{name: np.asarray(decisions[name]) for name in ("tp", "cp", "dp", "pp")})
+    pipeline = _pipeline(decisions)
     is_inside = pipeline.ranks * pipeline.stride <= facts.cluster.scale_up_size
     apart = np.where(is_inside, 1, np.maximum(pipeline.ranks - 1, 1))
     nbytes = edge.embedding_parameters * facts.workload.precision.gradient_bytes

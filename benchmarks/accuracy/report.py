@@ -24,6 +24,7 @@ from benchmarks.accuracy.metrics import (
     rankings,
 )
 from costmodel.strategy import Recompute, Sharding
+from planner.report.document import finite
 from planner.runs.predictions import Prediction
 from planner.runs.table import NotRun
 
@@ -273,16 +274,8 @@ def _or_none(value: float | None, form: str) -> str:
 
 def as_json(figures: Report) -> dict[str, Any]:
     """The report as plain data; None for what is not finite, which JSON cannot write."""
-    plain: dict[str, Any] = _finite({**asdict(figures), "ranking": ranking_summary(figures.rankings)})
+    plain: dict[str, Any] = finite({**asdict(figures), "ranking": ranking_summary(figures.rankings)})
     return plain
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 ROW_COLUMNS = (

@@ -96,14 +96,14 @@ def matmul(
     )
 
 
-def output_projection(shape: Shape, *, inputs: Numbers, bias: bool = False) -> Operator:
+def row_parallel(name: str, shape: Shape, *, inputs: Numbers, bias: bool, saved_as: str) -> Operator:
     """
-    The linear from ``inputs`` of a device's heads to the hidden size, behind any kind of attention.
+    The linear of a block's end, from ``inputs`` of one device to the hidden size, which tensor-parallel ranks sum.
 
     Sequence-parallel ranks gather its gradient; it keeps its input.
     """
     return matmul(
-        "output_projection",
+        name,
         shape,
         gathered="gradient",
         rows=shape.tokens,
@@ -111,8 +111,13 @@ def output_projection(shape: Shape, *, inputs: Numbers, bias: bool = False) -> O
         outputs=shape.hidden_size,
         bias=shape.hidden_size if bias else 0,
         saved_elements=shape.tokens * inputs,
-        saved_as="output_projection",
+        saved_as=saved_as,
     )
+
+
+def output_projection(shape: Shape, *, inputs: Numbers, bias: bool = False) -> Operator:
+    """The linear behind any kind of attention."""
+    return row_parallel("output_projection", shape, inputs=inputs, bias=bias, saved_as="output_projection")
 
 
 def _cast_bytes(shape: Shape, *, gathered: bool) -> Numbers:

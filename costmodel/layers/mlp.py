@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.layers.kernels import elementwise, matmul, shared_input, tensor_parallel_collectives
+from costmodel.layers.kernels import elementwise, row_parallel, shared_input, tensor_parallel_collectives
 from costmodel.layers.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import Mlp
@@ -64,17 +64,7 @@ def feed_forward_operators(
             squared_relu=squared_relu,
             saved_as=f"{prefix}activation",
         ),
-        matmul(
-            f"{prefix}down",
-            shape,
-            gathered="gradient",
-            rows=shape.tokens,
-            inputs=width,
-            outputs=shape.hidden_size,
-            bias=shape.hidden_size if bias else 0,
-            saved_elements=shape.tokens * width,
-            saved_as=f"{prefix}mlp",
-        ),
+        row_parallel(f"{prefix}down", shape, inputs=width, bias=bias, saved_as=f"{prefix}mlp"),
     )
 
 

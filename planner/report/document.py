@@ -303,6 +303,6 @@ def finite(value: Any) -> Any:
     """The same value with None for what JSON cannot write."""
     if isinstance(value, dict):
         return {name: finite(inner) for name, inner in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

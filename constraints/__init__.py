@@ -5,7 +5,18 @@ What is allowed: one function per rule, and this table of contents.
 former, need the bytes that a strategy takes; all the others need the strategy alone.
 """
 
-from constraints import divisibility, experts, features, frameworks, memory, microbatches, profiles, schedules, topology
+from constraints import (
+    divisibility,
+    experts,
+    features,
+    frameworks,
+    memory,
+    microbatches,
+    profiles,
+    releases,
+    schedules,
+    topology,
+)
 from constraints.rule import Rule, family, sentence
 
 MEMORY_RULES: tuple[Rule, ...] = (memory.fits_in_device_memory, memory.fits_in_host_memory)
@@ -48,6 +59,8 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     features.tp_overlap_needs_tp,
     features.cp_overlap_needs_cp,
     features.ep_overlap_needs_ep,
+    features.dispatchers_need_ep,
+    features.graphs_hold_what_the_model_has,
     features.pp_overlap_needs_pp,
     features.dp_overlap_needs_replicas,
     features.sharding_needs_replicas,
@@ -80,6 +93,17 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.ep_overlap_excludes_recomputed_experts,
     frameworks.biased_experts_stay_whole,
     frameworks.offloading_in_pipelines_is_for_experts,
+    releases.release_has_the_token_dispatcher,
+    releases.release_captures_cuda_graphs,
+    frameworks.deepep_runs_within_nodes,
+    frameworks.hybridep_runs_since_ampere,
+    frameworks.preprocess_graphs_hold_the_router,
+    frameworks.graphs_of_modules_leave_routed_experts_out,
+    frameworks.graphs_of_iterations_with_experts_need_hybridep,
+    frameworks.graphs_exclude_offloaded_layers,
+    frameworks.full_recompute_excludes_graphs_of_modules,
+    frameworks.recomputed_experts_exclude_graphs_of_routers,
+    frameworks.ep_overlap_excludes_graphs_of_dense_layers,
 )
 
 RULES: tuple[Rule, ...] = PHYSICS_RULES + FRAMEWORK_RULES

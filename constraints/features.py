@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from constraints.rule import Flags, Holds, Ints, implies
-from costmodel.strategy import Recompute, Sharding
+from constraints.rule import Flags, Holds, Ints, every, implies
+from costmodel.spec import Experts, Layer, Mamba, Mlp, Model
+from costmodel.strategy import GRAPH_MODULES, Recompute, Sharding, TokenDispatcher, captures
 
 
 def sequence_parallelism_needs_tp(*, tp: Ints, sequence_parallel: Flags) -> Holds:
@@ -24,6 +25,30 @@ def cp_overlap_needs_cp(*, cp: Ints, cp_overlap: Flags) -> Holds:
 def ep_overlap_needs_ep(*, ep: Ints, ep_overlap: Flags) -> Holds:
     """Only expert-parallel ranks (ep above 1) have expert-parallel communication to overlap."""
     return implies(ep_overlap, ep > 1)
+
+
+def dispatchers_need_ep(*, ep: Ints, token_dispatcher: Ints) -> Holds:
+    """Only expert-parallel ranks (ep above 1) have tokens to dispatch otherwise than by an all-to-all."""
+    return implies(token_dispatcher != int(TokenDispatcher.ALLTOALL), ep > 1)
+
+
+def graphs_hold_what_the_model_has(model: Model, *, cuda_graphs: Ints) -> Holds:
+    """CUDA graphs hold only modules that the model has (attention, dense feed-forwards, experts, Mamba layers)."""
+    had = graph_modules(model)
+    return every(~captures(name, cuda_graphs=cuda_graphs) for name in GRAPH_MODULES if name not in had)
+
+
+def graph_modules(model: Model) -> tuple[str, ...]:
+    """Modules that CUDA graphs of a model may hold."""
+    modules = {name for layer in model.kinds for name in _modules_of(layer)}
+    return tuple(name for name in GRAPH_MODULES if name in modules)
+
+
+def _modules_of(layer: Layer) -> tuple[str, ...]:
+    mixer = () if layer.attention is None else ("mamba",) if isinstance(layer.attention, Mamba) else ("attn",)
+    dense = ("mlp",) if isinstance(layer.feed_forward, Mlp) else ()
+    routed = ("moe", "moe_router", "moe_preprocess") if isinstance(layer.feed_forward, Experts) else ()
+    return (*mixer, *dense, *routed)
 
 
 def pp_overlap_needs_pp(*, pp: Ints, pp_overlap: Flags) -> Holds:

@@ -11,8 +11,17 @@ import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, every, implies
 from costmodel.recompute import recomputes
-from costmodel.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mlp, Model, Workload
-from costmodel.strategy import MODULES, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.spec import Attention, Cluster, Experts, LatentAttention, Layer, LinearAttention, Mlp, Model, Workload
+from costmodel.strategy import (
+    MODULES,
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    TokenDispatcher,
+    Vocabulary,
+    captures,
+)
 
 MEGATRON_MODULES = {
     "core_attention": "core_attn",
@@ -299,6 +308,121 @@ def offloading_in_pipelines_is_for_experts(
     (megatron/core/transformer/moe/experts.py:578), but neither dense feed-forwards nor shared experts.
     """
     return implies(activation_offload, _only_experts(model) | ((pp == 1) & (recompute == Recompute.NONE)))
+
+
+def deepep_runs_within_nodes(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """
+    DeepEP dispatches tokens on Ampere, Hopper and those Blackwell GPUs whose NVLink domain is one node.
+
+    References
+    ----------
+    Megatron-Bridge 0.3.1, megatron/bridge/training/flex_dispatcher_backend.py:77: compute capability 8 or 9, or B200
+    and B300; not GB200 and GB300, whose NVLink domains span nodes.
+    """
+    device = cluster.device
+    one_node = device.architecture == "blackwell" and cluster.scale_up_size <= device.devices_per_node
+    runs = device.architecture in ("ampere", "hopper") or one_node
+    return implies(np.equal(token_dispatcher, TokenDispatcher.DEEPEP), runs)
+
+
+def hybridep_runs_since_ampere(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """
+    HybridEP dispatches tokens on Ampere, Hopper and Blackwell GPUs.
+
+    References
+    ----------
+    Megatron-Bridge 0.3.1, megatron/bridge/training/flex_dispatcher_backend.py:81.
+    """
+    runs = cluster.device.architecture in ("ampere", "hopper", "blackwell")
+    return implies(np.equal(token_dispatcher, TokenDispatcher.HYBRIDEP), runs)
+
+
+def preprocess_graphs_hold_the_router(*, cuda_graphs: Ints) -> Holds:
+    """
+    CUDA graphs that hold what precedes the dispatch (moe_preprocess) hold the router too (moe_router).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1747.
+    """
+    return implies(captures("moe_preprocess", cuda_graphs=cuda_graphs), captures("moe_router", cuda_graphs=cuda_graphs))
+
+
+def graphs_of_modules_leave_routed_experts_out(*, cuda_graphs: Ints) -> Holds:
+    """
+    CUDA graphs of modules hold no whole mixture of experts (moe), as its sizes change where no token is dropped.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1764: only with a capacity factor and padding to it.
+    """
+    return np.logical_not(captures("moe", cuda_graphs=cuda_graphs))
+
+
+def graphs_of_iterations_with_experts_need_hybridep(
+    model: Model, *, token_dispatcher: Ints, cuda_graphs: Ints
+) -> Holds:
+    """
+    With experts, a whole iteration is one CUDA graph only with HybridEP, which need not tell the host any counts.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py:425: an all-to-all of unequal parts copies their
+    sizes to the host and waits; DeepEP returns a list of counts. HybridEP waits only where it has no bound of tokens
+    (981). All runs of Megatron-Bridge with experts and one graph are HybridEP's (performance summary, 26.06).
+    """
+    whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
+    return implies(model.has_experts & whole, np.equal(token_dispatcher, TokenDispatcher.HYBRIDEP))
+
+
+def graphs_exclude_offloaded_layers(
+    *, pp: Ints, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints
+) -> Holds:
+    """
+    Beside CUDA graphs no whole layers are offloaded, as they are without a pipeline and without recomputation.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1722; offloading single modules is not refused.
+    """
+    whole = np.equal(pp, 1) & np.equal(recompute, Recompute.NONE)
+    return implies(activation_offload & whole, np.equal(cuda_graphs, CudaGraphs.NONE))
+
+
+def full_recompute_excludes_graphs_of_modules(*, recompute: Ints, cuda_graphs: Ints) -> Holds:
+    """
+    While layers are recomputed in full, a CUDA graph holds the whole iteration or there is none.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1781.
+    """
+    return implies(np.equal(recompute, Recompute.FULL), np.less_equal(cuda_graphs, CudaGraphs.FULL_ITERATION))
+
+
+def recomputed_experts_exclude_graphs_of_routers(*, recompute: Ints, cuda_graphs: Ints) -> Holds:
+    """
+    While experts are recomputed, CUDA graphs of modules leave the router out.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1788.
+    """
+    return implies(
+        recomputes("experts", recompute=recompute), np.logical_not(captures("moe_router", cuda_graphs=cuda_graphs))
+    )
+
+
+def ep_overlap_excludes_graphs_of_dense_layers(*, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
+    """
+    While expert-parallel communication is overlapped, CUDA graphs of modules leave dense feed-forwards out.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1898. It refuses one graph of the whole iteration too,
+    with which Megatron-Bridge's newer recipes run (performance summary, 26.06: DeepSeek-V3 on GB300).
+    """
+    return implies(ep_overlap, np.logical_not(captures("mlp", cuda_graphs=cuda_graphs)))
 
 
 def _only_experts(model: Model) -> bool:

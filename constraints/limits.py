@@ -188,9 +188,9 @@ def unless(rule: Rule, name: str, values: Iterable[int]) -> Rule:
     Parameters
     ----------
     rule
-        A rule of decisions alone.
+        A rule.
     name
-        One of them.
+        One of its decisions.
     values
         Its values that are allowed regardless.
 
@@ -201,10 +201,13 @@ def unless(rule: Rule, name: str, values: Iterable[int]) -> Rule:
     """
     regardless = np.array(list(values), dtype=np.int64)
 
-    def holds(**decisions: Any) -> Holds:
-        return np.logical_or(rule(**decisions), np.isin(np.asarray(decisions[name], dtype=np.int64), regardless))
+    def holds(*facts: Any, **decisions: Any) -> Holds:
+        is_regardless = np.isin(np.asarray(decisions[name], dtype=np.int64), regardless)
+        return np.logical_or(rule(*facts, **decisions), is_regardless)
 
-    return named_rule(holds, tuple(inspect.signature(rule).parameters), rule.__doc__ or "")
+    holds.__signature__ = inspect.signature(rule)  # type: ignore[attr-defined]
+    holds.__doc__ = rule.__doc__ or ""
+    return holds
 
 
 def _one_of(name: str, values: tuple[int, ...], text: str) -> Rule:

@@ -7,7 +7,7 @@ import numpy as np
 from constraints.rule import Flags, Holds, Ints
 from costmodel.compute import edge_seconds, layer_seconds
 from costmodel.spec import Cluster, Model, Workload
-from costmodel.strategy import Vocabulary
+from costmodel.strategy import CudaGraphs, TokenDispatcher, Vocabulary
 from costmodel.tables import Facts, lookup
 
 
@@ -28,6 +28,7 @@ def profile_has_measured_the_shapes(
         return True
     facts = Facts(model=model, cluster=cluster, workload=workload)
     degrees = {"tp": tp, "cp": cp, "dp": 1, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel}
-    whole = {"pp": 1, "vocabulary": Vocabulary.ENDS}
-    layers, edges = lookup(layer_seconds, facts, degrees), lookup(edge_seconds, facts, degrees | whole)
+    whole = {"pp": 1, "vocabulary": Vocabulary.ENDS, "cuda_graphs": CudaGraphs.NONE}
+    layer = degrees | {"token_dispatcher": TokenDispatcher.ALLTOALL, "cuda_graphs": CudaGraphs.NONE}
+    layers, edges = lookup(layer_seconds, facts, layer), lookup(edge_seconds, facts, degrees | whole)
     return np.logical_and(np.isfinite(layers.forward).all(axis=-1), np.isfinite(edges.head))

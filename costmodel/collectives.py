@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from costmodel.layers.shape import visited_fraction
 from costmodel.operators.work import Communication, Numbers
 from costmodel.spec import Cluster, Network
+from costmodel.strategy import TokenDispatcher, sends_tokens_once
 
 
 def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -245,7 +246,12 @@ def collective_seconds(
 
 
 def communication_seconds(
-    cluster: Cluster, communication: Communication, *, ranks: Numbers, stride: Numbers
+    cluster: Cluster,
+    communication: Communication,
+    *,
+    ranks: Numbers,
+    stride: Numbers,
+    token_dispatcher: Numbers = TokenDispatcher.ALLTOALL,
 ) -> Numbers:
     """
     Seconds of one of the collectives of a layer's communication, for one micro-batch.
@@ -258,12 +264,20 @@ def communication_seconds(
         What a layer communicates; ``forward`` and ``backward`` say how often.
     ranks, stride
         Of the group ``communication.group``.
+    token_dispatcher
+        Decision; of an exchange with experts.
     """
     group, kind, nbytes = communication.group, communication.kind, communication.nbytes
-    if communication.top_k and cluster.device.profile.expert_dispatch == "tokens":
-        case = {"num_experts": communication.num_experts, "top_k": communication.top_k}
-        return dispatch(cluster, nbytes=nbytes, ranks=ranks, stride=stride, **case)
-    return collective_seconds(cluster, group, kind, nbytes=nbytes, ranks=ranks, stride=stride)
+    once = np.asarray(sends_tokens_once(token_dispatcher=token_dispatcher) & (communication.top_k > 0))
+    pairs: Numbers = np.nan
+    if not once.all():
+        pairs = collective_seconds(cluster, group, kind, nbytes=nbytes, ranks=ranks, stride=stride)
+    if not once.any():
+        return pairs
+    case = {"num_experts": communication.num_experts, "top_k": communication.top_k}
+    tokens = dispatch(cluster, nbytes=nbytes, ranks=ranks, stride=stride, **case)
+    seconds: Numbers = np.where(once, tokens, pairs)[()]
+    return seconds
 
 
 FILLING_MEMBERS = 8

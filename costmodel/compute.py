@@ -33,8 +33,8 @@ from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator, is_graphed
 from costmodel.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
 from costmodel.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, per_module, unread
-from costmodel.spec import Cluster, Device, Layer, Model, Profile, Workload
-from costmodel.strategy import Vocabulary
+from costmodel.spec import Cluster, EquippedDevice, Layer, Model, Profile, Workload
+from costmodel.strategy import CudaGraphs, TokenDispatcher, Vocabulary, captures
 from costmodel.tables import Record
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
@@ -111,8 +111,8 @@ class LayerSeconds(LayerCommunication):
         What of ``forward`` each module computes again, on one more axis in the order of ``MODULES``.
     overlapped
         What of the communication is exposed where it overlaps.
-    least
-        All of it, each communication by the faster of its two ways; no host is late.
+    least_communication
+        Each communication by the faster of its two ways.
     host_forward, host_backward
         Time in which the host launches all of it.
     module_host
@@ -126,7 +126,7 @@ class LayerSeconds(LayerCommunication):
     tp_shown: NDArray[np.float64]
     module_forward: NDArray[np.float64]
     overlapped: LayerCommunication
-    least: NDArray[np.float64]
+    least_communication: NDArray[np.float64]
     host_forward: NDArray[np.float64]
     host_backward: NDArray[np.float64]
     module_host: NDArray[np.float64]
@@ -181,6 +181,8 @@ def layer_shape(
     etp: Numbers,
     mbs: Numbers,
     sequence_parallel: Numbers,
+    token_dispatcher: Numbers = TokenDispatcher.ALLTOALL,
+    cuda_graphs: Numbers = CudaGraphs.NONE,
 ) -> Shape:
     """Facts and decisions that size a layer's operators, in one record."""
     profile, precision = cluster.device.profile, workload.precision.on(cluster.device.architecture)
@@ -200,7 +202,7 @@ def layer_shape(
         fused_projections=profile.fused_projections,
         casts_shards=precision.casts_shards,
         pads_vocabulary=profile.pads_vocabulary,
-        sends_tokens_once=profile.expert_dispatch == "tokens",
+        vocabulary_multiple=profile.vocabulary_multiple,
         retention=profile.retention,
         loss_bytes=(profile.loss_forward_bytes, profile.loss_backward_bytes),
         mbs=mbs,
@@ -209,6 +211,8 @@ def layer_shape(
         ep=ep,
         etp=etp,
         sequence_parallel=sequence_parallel,
+        token_dispatcher=token_dispatcher,
+        cuda_graphs=cuda_graphs,
     )
 
 
@@ -224,6 +228,8 @@ def layer_seconds(
     mbs: Numbers,
     sequence_parallel: Numbers,
     dp: Numbers,
+    token_dispatcher: Numbers,
+    cuda_graphs: Numbers,
 ) -> LayerSeconds:
     r"""
     Every part of a layer's time, alone.
@@ -235,27 +241,92 @@ def layer_seconds(
     MoFa, arXiv:2511.09837, equations (1), (2), and the terms of (7), (8), (30).
     """
     shape = layer_shape(
-        model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
+        model,
+        cluster,
+        workload,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        mbs=mbs,
+        sequence_parallel=sequence_parallel,
+        token_dispatcher=token_dispatcher,
+        cuda_graphs=cuda_graphs,
     )
-    times = operator_times(cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp)
+    times = operator_times(
+        cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp, cuda_graphs=cuda_graphs
+    )
     layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
     parts = {name: shape.stack([layer.parts[name] for layer in layers]) for name in layers[0].parts}
     beside = {name: shape.stack([layer.beside[name] for layer in layers]) for name in layers[0].beside}
     overlapped = _overlapped(parts, beside, cluster, shape)
-    faster = [
-        np.minimum(
-            parts[f"{name}_forward"] + parts["tp_shown" if name == "tp" else f"{name}_backward"],
-            getattr(overlapped, f"{name}_forward") + getattr(overlapped, f"{name}_backward"),
-        )
-        for name in ("tp", "cp", "ep")
-    ]
+    if cluster.device.profile.shared_expert_overlap:
+        parts |= _beside_shared_experts(parts, beside, cluster, shape)
     return LayerSeconds(
         module_forward=np.stack([shape.stack(layer.module_forward) for layer in layers], axis=-2),
         module_host=np.stack([shape.stack(layer.module_host) for layer in layers], axis=-2),
         overlapped=overlapped,
-        least=parts["forward"] + parts["backward"] + sum(faster),
+        least_communication=_least_communication(parts, overlapped),
         **parts,
     )
+
+
+def _least_communication(
+    parts: Mapping[str, NDArray[np.float64]], overlapped: LayerCommunication
+) -> NDArray[np.float64]:
+    """What remains of every group's communication, overlapped or not, whichever is shorter."""
+    shown = {"tp": "tp_shown", "cp": "cp_backward", "ep": "ep_backward"}
+    faster = [
+        np.minimum(
+            parts[f"{name}_forward"] + parts[backward],
+            getattr(overlapped, f"{name}_forward") + getattr(overlapped, f"{name}_backward"),
+        )
+        for name, backward in shown.items()
+    ]
+    return np.asarray(sum(faster))
+
+
+def least_layer_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    dp: Numbers,
+) -> NDArray[np.float64]:
+    r"""
+    What no dispatcher, no CUDA graphs and no overlaps undercut; nothing is recomputed, no host is late: shape (..., K).
+
+    .. math:: T \ge T_{comp} + T_{exp}' - 2 (k - 1) (T_{comp}' - T_{comp})
+
+    with the computation in one graph, the longer one of single kernels (primed), and what that leaves of communication:
+    whatever is in between hides less. Slowed down by k, it loses less beside communication; of all groups together at
+    most two passes run beside each kernel.
+    """
+    given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
+    axes = (1,) * max(np.ndim(value) for value in given.values())
+    dispatchers = DIFFERENT_DISPATCHERS if model.has_experts else DIFFERENT_DISPATCHERS[:1]
+    seconds = layer_seconds(
+        model,
+        cluster,
+        workload,
+        **given,
+        token_dispatcher=np.array(dispatchers).reshape(-1, 1, *axes),
+        cuda_graphs=np.array([CudaGraphs.FULL_ITERATION, CudaGraphs.NONE]).reshape(-1, *axes),
+    )
+    graphed, eager = np.moveaxis(seconds.forward + seconds.backward, 1, 0)
+    slack = 2 * (cluster.device.profile.overlap_slowdown_compute - 1) * (eager - graphed)
+    least = graphed + np.maximum(seconds.least_communication[:, 1] - slack, 0.0)
+    return np.asarray(least.min(axis=0))
+
+
+DIFFERENT_DISPATCHERS = (TokenDispatcher.ALLTOALL, TokenDispatcher.HYBRIDEP)
+"""One of each sort: what sends a token once to each device costs alike."""
 
 
 def _overlapped(
@@ -278,10 +349,37 @@ def _overlapped(
     return LayerCommunication(**{name: np.asarray(seconds) for name, seconds in exposed.items()})
 
 
+def _beside_shared_experts(
+    parts: Mapping[str, NDArray[np.float64]],
+    beside: Mapping[str, NDArray[np.float64]],
+    cluster: Cluster,
+    shape: Shape,
+) -> dict[str, NDArray[np.float64]]:
+    """
+    What shared experts leave of the exchange that they run beside.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/transformer/moe/shared_experts.py`` (``moe_shared_expert_overlap``): a stream of their
+    own, from before the dispatch until behind the combination; not together with ``ep_overlap``.
+    """
+    slowdowns = _slowdowns("ep", cluster, shape)
+    return {
+        f"ep_{own}": np.asarray(exposed_beside_seconds(parts[f"ep_{own}"], beside[f"shared_{own}"], **slowdowns))
+        for own in ("forward", "backward")
+    }
+
+
 def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
-    """Those of a group's communication, with an axis for the kinds of layers."""
-    group = _group(name, shape)
-    return ring_slowdowns(cluster, ranks=np.asarray(group.ranks)[..., None], stride=np.asarray(group.stride)[..., None])
+    """Those of a group's communication, with an axis for the kinds of layers; dispatchers may say what they take."""
+    group, device = _group(name, shape), cluster.device
+    ranks, stride = (np.asarray(size)[..., None] for size in (group.ranks, group.stride))
+    slowdowns = ring_slowdowns(cluster, ranks=ranks, stride=stride)
+    if name == "ep" and device.profile.communication_sms is not None and device.num_processors is not None:
+        own = min(device.profile.communication_sms / device.num_processors, 1.0)
+        is_own = np.asarray(shape.token_dispatcher)[..., None] != TokenDispatcher.ALLTOALL
+        slowdowns["processors_taken"] = np.where(is_own, own, slowdowns["processors_taken"])
+    return slowdowns
 
 
 def edge_seconds(
@@ -298,16 +396,29 @@ def edge_seconds(
     dp: Numbers,
     pp: Numbers,
     vocabulary: Numbers,
+    cuda_graphs: Numbers,
 ) -> EdgeSeconds:
     """
     The embedding, the head with its loss, and the multi-token prediction, shape (...).
 
-    Of a vocabulary in slices those of all ranks together, see :func:`_in_slices`.
+    Only graphs of a whole iteration hold them. Of a vocabulary in slices those of all ranks together, see
+    :func:`_in_slices`.
     """
     shape = layer_shape(
-        model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
+        model,
+        cluster,
+        workload,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        mbs=mbs,
+        sequence_parallel=sequence_parallel,
+        cuda_graphs=cuda_graphs,
     )
-    times = operator_times(cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp)
+    times = operator_times(
+        cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp, cuda_graphs=cuda_graphs
+    )
 
     slices = np.where(np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED, pp, 1)
     ends = {
@@ -383,7 +494,7 @@ class _OneLayer:
         Fields of :class:`LayerSeconds`.
     beside
         Of tensor-parallel communication that overlaps: what matmuls may hide (``pipelined``), what shows in any case;
-        and the attention core, which rings overlap with.
+        the attention core, which rings overlap with; shared experts, which the token dispatch may.
     module_forward, module_host
         As in :class:`LayerSeconds`, by module.
     """
@@ -407,12 +518,16 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     communications = layer_communications(layer, shape)
     profile = cluster.device.profile
     calls = [(one, _one_call(cluster, one, shape)) for one in communications]
-    launches = [_launches(operator, profile) for operator in operators]
+    launches = [_launches(operator, shape) for operator in operators]
     parts |= _host(launches, calls, shape, profile)
     alone, beside = _tensor_parallel(operators, calls, shape, cluster.device)
     parts |= alone
     beside["core_forward"], beside["core_backward"] = (
         sum(compress(seconds, core), start=0.0) for seconds in (forward, backward)
+    )
+    shared = [operator.name.startswith("shared_") for operator in operators]
+    beside["shared_forward"], beside["shared_backward"] = (
+        sum(compress(seconds, shared), start=0.0) for seconds in (forward, backward)
     )
     for name in ("cp", "ep"):
         seconds = [(one, call) for one, call in calls if one.group == name]
@@ -433,7 +548,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     )
 
 
-def _copy_seconds(communication: Communication, shape: Shape, device: Device) -> Numbers:
+def _copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> Numbers:
     """What it takes to bring a whole tensor, sequence by sequence, into or out of the order of ranks."""
     if not device.profile.batch_first or communication.kind not in ("all_gather", "reduce_scatter"):
         return 0.0
@@ -442,7 +557,7 @@ def _copy_seconds(communication: Communication, shape: Shape, device: Device) ->
 
 
 def _tensor_parallel(
-    operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: Device
+    operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: EquippedDevice
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
     """
     Tensor-parallel communication of both passes alone, and ``beside`` of :class:`_OneLayer`.
@@ -467,7 +582,7 @@ def _beside_single_matmuls(
     operators: Iterable[Operator],
     ours: Iterable[tuple[Communication, Numbers, Numbers]],
     shape: Shape,
-    device: Device,
+    device: EquippedDevice,
 ) -> dict[str, Numbers]:
     """
     What pieces of a single matmul hide of what feeds it or what it feeds, and what shows beside: seconds of each pass.
@@ -539,29 +654,33 @@ def _host(
     The host runs ahead of the device until its queue is full, so that what counts is the sum over both passes. One
     that waits for collectives launches nothing meanwhile: they add to its time as to the device's.
     """
-    if profile.cuda_graphs == "full":
-        return {"host_forward": 0.0, "host_backward": 0.0}
     forward = np.asarray(profile.host_kernel_seconds * sum(launches, start=np.float64(0.0)))
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one, call in calls:
         waited = call - _gap_seconds(one, profile) if profile.waits_for_collectives else 0.0
-        own = 1 + _ring_launches(one, shape, profile)
+        own = 1 + _ring_launches(one, shape)
         seconds = (profile.host_kernel_seconds * own + waited) * _is_called(one, shape)
         forward = np.asarray(forward + one.forward * seconds)
         backward = np.asarray(backward + one.backward * seconds)
-    return {"host_forward": forward, "host_backward": backward}
+    launches_any = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
+    return {"host_forward": forward * launches_any, "host_backward": backward * launches_any}
 
 
-def _launches(operator: Operator, profile: Profile) -> Numbers:
+def _launches(operator: Operator, shape: Shape) -> Numbers:
     """Kernels of an operator's forward pass that the host launches one by one."""
-    return 0.0 if is_graphed(operator, profile.cuda_graphs) else operator.kernels + operator.more_launches
+    launches: Numbers = np.where(
+        is_graphed(operator, shape.cuda_graphs), 0.0, operator.kernels + operator.more_launches
+    )[()]
+    return launches
 
 
-def _ring_launches(communication: Communication, shape: Shape, profile: Profile) -> Numbers:
+def _ring_launches(communication: Communication, shape: Shape) -> Numbers:
     """What a ring's pieces of attention launch: twice as much backward; nothing where a graph or an all-to-all is."""
-    is_eager = profile.cuda_graphs == "none" and not shape.retention.context_output
-    launches = RING_LAUNCHES + PIECE_LAUNCHES * np.asarray(shape.cp)
-    return launches * (communication.kind == "ring" and is_eager)
+    if communication.kind != "ring" or shape.retention.context_output:
+        return 0.0
+    graphs = np.asarray(shape.cuda_graphs)
+    is_eager = ~captures("attn", cuda_graphs=graphs) & (graphs != int(CudaGraphs.FULL_ITERATION))
+    return np.asarray((RING_LAUNCHES + PIECE_LAUNCHES * np.asarray(shape.cp)) * is_eager)
 
 
 def _group(name: str, shape: Shape) -> Group:
@@ -576,7 +695,10 @@ def _is_called(communication: Communication, shape: Shape) -> NDArray[np.bool_]:
 def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
     """Seconds of a collective with the gap beside it."""
     group = _group(communication.group, shape)
-    seconds = communication_seconds(cluster, communication, ranks=group.ranks, stride=group.stride)
+    dispatcher = shape.token_dispatcher
+    seconds = communication_seconds(
+        cluster, communication, ranks=group.ranks, stride=group.stride, token_dispatcher=dispatcher
+    )
     gap = _gap_seconds(communication, cluster.device.profile)
     return np.asarray((seconds + gap) * _is_called(communication, shape))
 

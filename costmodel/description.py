@@ -9,20 +9,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.fields import STRICT, Count, CountOrZero
 from costmodel.huggingface import model_from_config
 from costmodel.patterns import MTP_PATTERN, Block, joined, single_blocks
-from costmodel.spec import (
-    STRICT,
-    Attention,
-    Count,
-    CountOrZero,
-    Experts,
-    LatentAttention,
-    Layer,
-    Mamba,
-    Mlp,
-    Model,
-)
+from costmodel.spec import Attention, Experts, LatentAttention, Layer, Mamba, Mlp, Model
 from costmodel.validation import build, shown
 
 ENTRY_KEYS = ("name", "source", "config", "description")

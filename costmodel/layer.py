@@ -18,8 +18,8 @@ from costmodel.footprint import LayerFootprint, layer_footprint
 from costmodel.memory import kept_bytes
 from costmodel.overlap import exposed_beside_seconds
 from costmodel.recompute import over_modules, recomputes
-from costmodel.spec import Device
-from costmodel.strategy import Recompute
+from costmodel.spec import EquippedDevice
+from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher
 from costmodel.tables import Facts, lookup
 
 Decisions: TypeAlias = Mapping[str, Any]
@@ -123,20 +123,27 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     )
 
 
-def _whole_again(device: Device, seconds: LayerSeconds, exposed: Exposed) -> Array:
+def _whole_again(device: EquippedDevice, seconds: LayerSeconds, exposed: Exposed) -> Array:
     """What full recomputation repeats: the forward pass with its exposed communication, or most of it."""
     gathers = 1 - LAST_COLLECTIVE if device.profile.recompute_stops_early else 1
     inside = exposed.contention * seconds.tp_forward + gathers * exposed.tp_forward + exposed.cp_forward
     return np.asarray(seconds.again + inside + seconds.ep_forward)
 
 
-def ideal_layer_seconds(facts: Facts, decisions: Decisions) -> Array:
-    """
-    Seconds of one layer of each kind, each communication by the faster of its two ways.
+IDEAL: Decisions = {
+    "recompute": Recompute.NONE,
+    "activation_offload": False,
+    "token_dispatcher": TokenDispatcher.ALLTOALL,
+    "cuda_graphs": CudaGraphs.FULL_ITERATION,
+}
+"""
+Features with which bounds are computed: of the edges of a pipeline, which have no experts, the fastest ones.
 
-    Nothing is recomputed or offloaded, no host is late.
-    """
-    return lookup(layer_seconds, facts, decisions).least
+Layers have a bound of their own, :func:`costmodel.compute.least_layer_seconds`.
+"""
+
+LONGEST: Decisions = {"token_dispatcher": TokenDispatcher.ALLTOALL, "cuda_graphs": CudaGraphs.NONE}
+"""Features with the longest forward pass, which hides most: all kernels launched alone, tokens sorted on both sides."""
 
 
 def _compute(seconds: LayerSeconds, exposed: Exposed) -> Array:
@@ -257,7 +264,7 @@ COPY_ENGINES = {"slowdown_communication": 1.0, "processors_taken": 0.0}
 
 
 def _offload_exposed(
-    device: Device,
+    device: EquippedDevice,
     footprint: LayerFootprint,
     *,
     forward_seconds: Array,

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.compute import least_layer_seconds
 from costmodel.flops import head_layers
 from costmodel.footprint import layer_footprint
-from costmodel.layer import Array, Decisions, ideal_layer_seconds, layer_parts
+from costmodel.layer import IDEAL, Array, Decisions, layer_parts
 from costmodel.memory import kept_bytes
 from costmodel.pipeline import bubble_seconds, busy_seconds, in_step_seconds
 from costmodel.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
@@ -437,8 +438,8 @@ def balance_of(facts: Facts, decisions: Decisions, extra_seconds: Array | float 
 
 def balanced_bound_seconds(facts: Facts, degrees: Decisions) -> Array:
     """The same whatever the features: :func:`costmodel.step.lower_bound_seconds` of ranks that share evenly."""
-    ideal = {**degrees, "recompute": Recompute.NONE, "activation_offload": False}
-    average, layer = average_rank(facts, ideal), ideal_layer_seconds(facts, ideal)
+    ideal = {**degrees, **IDEAL}
+    average, layer = average_rank(facts, ideal), lookup(least_layer_seconds, facts, ideal)
     mean, slowest = _mean_and_slowest(facts, ideal, average, layer)
     return ideal_seconds(facts, ideal, average, slowest, np.asarray(ideal["pp"]) * mean)
 

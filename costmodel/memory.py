@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.framework import Retention
 from costmodel.operators.work import Numbers
 from costmodel.optimizer import state_shards
 from costmodel.recompute import over_modules
-from costmodel.spec import Precision, Retention
+from costmodel.spec import Precision
 from costmodel.strategy import Recompute, Sharding
 
 
@@ -79,7 +80,7 @@ def activation_bytes(
     activation_offload
         Decision.
     """
-    resident = np.minimum(microbatches_in_flight, 1.0) * input_bytes
+    resident = np.minimum(microbatches_in_flight, 1.0) * input_bytes * retention.offload_keeps_inputs
     here, there = microbatches_in_flight * kept_bytes, retention.offloaded_fraction
     return np.where(np.asarray(activation_offload) > 0, there * resident + (1 - there) * here, here)
 
@@ -105,16 +106,24 @@ def kept_bytes(
 
 
 def working_bytes(
-    saved_bytes: Numbers, module_bytes: NDArray[np.float64], *, recompute: Numbers, activation_offload: Numbers
+    retention: Retention,
+    saved_bytes: Numbers,
+    module_bytes: NDArray[np.float64],
+    *,
+    recompute: Numbers,
+    activation_offload: Numbers,
 ) -> Numbers:
     """
     Activations of the layer at work that are not among the resident ones, per working layer of the profile.
 
     A whole layer under full recomputation, else its recomputed modules; with offloading two layers are in transit or
-    at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)).
+    at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)). Where some layers stay on the
+    device, they are the last ones: when all of them are kept, nothing is in transit any more.
 
     Parameters
     ----------
+    retention
+        Which part of the layers is offloaded.
     saved_bytes, module_bytes
         Of one layer, as in :func:`kept_bytes`.
     recompute, activation_offload
@@ -123,7 +132,8 @@ def working_bytes(
     recompute = np.asarray(recompute)
     dropped = over_modules(module_bytes, recompute=recompute)
     recomputed = np.where(recompute == int(Recompute.FULL), saved_bytes, dropped)
-    return np.where(np.asarray(activation_offload) > 0, 2 * np.asarray(saved_bytes), recomputed)
+    in_transit = 2 * np.asarray(saved_bytes) if retention.offloaded_fraction == 1 else recomputed
+    return np.where(np.asarray(activation_offload) > 0, in_transit, recomputed)
 
 
 def offloaded_bytes(

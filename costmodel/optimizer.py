@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.collectives import collective_seconds
 from costmodel.groups import Group
 from costmodel.operators.work import Numbers
-from costmodel.spec import Cluster, Device, Workload
+from costmodel.spec import Cluster, EquippedDevice, Workload
 from costmodel.strategy import Sharding
 
 
@@ -107,7 +107,7 @@ def state_shards(group_ranks: Numbers, *, sharding: Numbers, level: Sharding) ->
     return np.asarray(shards, dtype=np.float64)
 
 
-def device_update_seconds(device: Device, *, local_parameters: Numbers) -> Numbers:
+def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) -> Numbers:
     r"""
     The optimizer's update on the device: bound by its memory, on the rank's shard of the states.
 
@@ -127,7 +127,7 @@ def device_update_seconds(device: Device, *, local_parameters: Numbers) -> Numbe
     return local_parameters * device.profile.optimizer_bytes_per_parameter / device.achieved_memory_bandwidth
 
 
-def host_update_seconds(device: Device, workload: Workload, *, local_parameters: Numbers) -> Numbers:
+def host_update_seconds(device: EquippedDevice, workload: Workload, *, local_parameters: Numbers) -> Numbers:
     r"""
     The optimizer's update on the host: gradients down, update, weights up.
 
@@ -139,7 +139,7 @@ def host_update_seconds(device: Device, workload: Workload, *, local_parameters:
     """
     per_parameter = (
         min(workload.precision.gradient_bytes, HOST_TRANSFER_BYTES) / device.device_to_host_bandwidth
-        + 1 / device.profile.cpu_parameters_per_second
+        + 1 / device.cpu_parameters_per_second
         + min(workload.precision.weight_bytes, HOST_TRANSFER_BYTES) / device.host_to_device_bandwidth
     )
     return local_parameters * per_parameter
@@ -149,6 +149,6 @@ HOST_TRANSFER_BYTES = 2.0
 """Gradients and weights cross to the host in 16 bits (MoFa, Table 6: 1.25e-10 s per parameter at 32 GB/s)."""
 
 
-def parameter_pass_seconds(device: Device, *, parameters: Numbers) -> Numbers:
+def parameter_pass_seconds(device: EquippedDevice, *, parameters: Numbers) -> Numbers:
     """Passes over all parameters of a rank that no sharding shortens: zeroing, copies (MoFa prints a floor)."""
-    return parameters * device.profile.parameter_pass_seconds
+    return parameters * device.profile.parameter_pass_bytes / device.achieved_memory_bandwidth

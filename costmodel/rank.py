@@ -26,7 +26,7 @@ from costmodel.memory import (
 )
 from costmodel.operators.work import Numbers
 from costmodel.schedules import chunks_alive, parameter_copies
-from costmodel.spec import Precision, Profile
+from costmodel.spec import EquippedDevice, Precision, Profile
 from costmodel.stages import Stages, stages
 from costmodel.tables import Facts, lookup, microbatches, recalled
 
@@ -192,7 +192,9 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
     alive = partial(activation_bytes, profile.retention, activation_offload=offload)
-    at_once = working_bytes(layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload)
+    at_once = working_bytes(
+        profile.retention, layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload
+    )
     working = largest((held.layers > 0) * np.asarray(at_once)[..., None, :])
     if held.full_layers.any():
         in_full = (held.full_layers > 0) * layer.saved_bytes[..., None, :]
@@ -215,7 +217,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
         working=at_work,
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
         buffers=_buffer_bytes(profile, edge, whole),
-        runtime=ones * profile.runtime_bytes,
+        runtime=ones * device.runtime_bytes,
         fragmentation=profile.retention.fragmentation,
     )
 
@@ -260,8 +262,10 @@ def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> 
     """
     Micro-batches whose activations a rank holds at the peak, in units of all its layers.
 
-    Overlapped expert parallelism runs a forward chunk beside a backward chunk and needs one more of them (Megatron-LM,
-    ``megatron/core/pipeline_parallel/schedules.py``, ``get_pp_rank_microbatches``).
+    Overlapped expert parallelism runs a forward chunk beside a backward chunk, layer by layer: one chunk fills as the
+    other one empties, so that one more layer is alive (Megatron-LM, ``megatron/core/models/common/
+    model_chunk_schedule_plan.py``, ``TransformerLayerSchedulePlan.run``; warm-up has the one chunk more in which the
+    steady phase begins, ``get_pp_rank_microbatches``).
     """
     names = ("pp", "vpp", "dp", "mbs", "schedule", "vocabulary", "group", "ep_overlap")
     given = (held, *(decisions[name] for name in names))
@@ -279,7 +283,7 @@ def _in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
         vocabulary=over_kinds(decisions["vocabulary"]),
         group=over_kinds(decisions["group"]),
     )
-    overlapped = over_kinds(decisions["ep_overlap"]) * 1
+    overlapped = over_kinds(decisions["ep_overlap"]) / np.maximum(held.largest_chunk, 1)
     return np.asarray(np.minimum(chunks + overlapped, m * vpp) / vpp)
 
 
@@ -355,3 +359,24 @@ def _over_layers(layers: Array, per_kind: Array) -> Array:
 def _largest(per_kind: Array) -> Array:
     """The largest over the kinds of layers, with an axis for the ranks."""
     return np.asarray(per_kind.max(axis=-1, keepdims=True))
+
+
+WITHOUT_DRIVER = ("reserved",)
+"""Memory kinds that see the framework's allocator alone."""
+
+WITHOUT_RUNTIME = ("allocated", "unspecified")
+"""Memory kinds that do not see what driver, communication library and allocator take."""
+
+
+def seen_bytes(device: EquippedDevice, device_bytes: float, memory_kind: str) -> float:
+    """
+    A peak as a kind of measurement sees it: ``allocated`` tensors, what the allocator ``reserved``, or all of it.
+
+    >>> from costmodel import catalog
+    >>> h100 = catalog.equipped_device("h100-80gb-sxm")
+    >>> seen_bytes(h100, 6e10, "reserved") - 6e10
+    -5000000000.0
+    """
+    if memory_kind in WITHOUT_RUNTIME:
+        return (device_bytes - device.runtime_bytes) / (1 + device.profile.retention.fragmentation)
+    return device_bytes - device.runtime_bytes if memory_kind in WITHOUT_DRIVER else device_bytes

@@ -58,7 +58,7 @@ CONTENTS: dict[str, Module] = {
     "experts": Module(
         drops=_whole("router", "experts", "expert_activation"),
         repeats={
-            **_whole("router", "top_k", "dispatch", "expert_up", "expert_down", "expert_bias", "combine"),
+            **_whole("router", "top_k", "dispatch", "sort", "expert_up", "expert_down", "expert_bias", "combine"),
             **_whole("latent_down", "latent_up"),
         },
     ),

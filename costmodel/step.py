@@ -17,16 +17,17 @@ import numpy as np
 
 from costmodel.axes import added, largest
 from costmodel.collectives import OF_RINGS, all_reduce, collective_seconds, ring_slowdowns
-from costmodel.compute import edge_seconds, layer_seconds
+from costmodel.compute import edge_seconds, layer_seconds, least_layer_seconds
 from costmodel.footprint import edge_footprint, has_embedding_copy
 from costmodel.groups import Group, layer_group, pipeline_group
 from costmodel.layer import (
+    IDEAL,
     LAYER_OVERLAPS,
+    LONGEST,
     Array,
     Decisions,
     LayerParts,
     either,
-    ideal_layer_seconds,
     in_front,
     layer_parts,
     over_kinds,
@@ -497,13 +498,20 @@ def _micro_batch_bytes(
     return workload.precision.activation_bytes * elements
 
 
-def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_compute: float | None = None) -> Array:
     """
     Exposed transfers of an interleaved pipeline: all of them in warm-up and cool-down, the rest of (23) in between.
 
     Only interleaved chunks have other work to hide a transfer behind; those of the plain schedule, which waits for
     every one, are part of :func:`rank_seconds`. What is hidden takes the time of its bytes, nobody waits for its
     synchronisation (``hop_seconds`` of the profile).
+
+    Parameters
+    ----------
+    facts, decisions, held
+        As in :func:`step_seconds`.
+    slowdown_compute
+        k, where it is not the profile's.
 
     References
     ----------
@@ -516,6 +524,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     chunk = added(held.all_layers * seconds.forward) / num_chunks
     group = _pipeline(decisions)
     slowdowns = ring_slowdowns(facts.cluster, ranks=group.ranks, stride=group.stride)
+    slowdowns |= {} if slowdown_compute is None else {"slowdown_compute": slowdown_compute}
     hidden = exposed_beside_seconds(np.maximum(hop - profile.hop_seconds, 0.0), chunk, **slowdowns)
     steady = np.where(decisions["pp_overlap"], hidden, hop)
     m = microbatches(facts, decisions)
@@ -831,8 +840,8 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     A step time that no choice of features undercuts, from the degrees alone.
 
-    Nothing is recomputed or offloaded, each communication takes the faster of its two ways, data-parallel communication
-    is hidden, states are updated where that is fastest.
+    Nothing is recomputed or offloaded, each communication takes the faster of its two ways by the fastest dispatcher,
+    data-parallel communication is hidden, states are updated where that is fastest, no kernel is launched alone.
 
     Parameters
     ----------
@@ -842,8 +851,8 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
         The degrees, ``sequence_parallel``, ``schedule`` and ``vocabulary``; features are ignored. Schedules that do
         weights' gradients apart are taken to wait for nothing.
     """
-    ideal = {**decisions, "recompute": Recompute.NONE, "activation_offload": False}
-    layer, held = ideal_layer_seconds(facts, ideal), different_ranks(facts, ideal)
+    ideal = {**decisions, **IDEAL}
+    layer, held = lookup(least_layer_seconds, facts, ideal), different_ranks(facts, ideal)
     slowest = largest(rank_seconds(facts, ideal, held, layer))
     return ideal_seconds(facts, ideal, held, slowest, all_ranks_seconds(facts, ideal, held, layer))
 
@@ -864,14 +873,15 @@ def least_seconds(facts: Facts, decisions: Decisions) -> Array:
     held, layer = different_ranks(facts, decisions), layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0)
     slowest = largest(rank_seconds(facts, decisions, held, layer))
     every = all_ranks_seconds(facts, decisions, held, layer)
-    return _with_least_transfers(
-        facts, decisions, held, slowest, every, largest(update_seconds(facts, decisions, held))
-    )
+    sent = pp_seconds(facts, {**decisions, "pp_overlap": either(decisions)}, held).min(axis=0)
+    return _least_step(facts, decisions, slowest, every, sent + largest(update_seconds(facts, decisions, held)))
 
 
 def ideal_seconds(facts: Facts, ideal: Decisions, held: Stages, slowest: Array, every: Array) -> Array:
     """The bound of a step whose slowest rank and all of whose ranks take given seconds per micro-batch at least."""
-    return _with_least_transfers(facts, ideal, held, slowest, every, ideal_update_seconds(facts, ideal))
+    longest = {**ideal, **LONGEST, "pp_overlap": either(ideal)}
+    sent = pp_seconds(facts, longest, held, slowdown_compute=1.0).min(axis=0)
+    return _least_step(facts, ideal, slowest, every, sent + ideal_update_seconds(facts, ideal))
 
 
 def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
@@ -886,17 +896,14 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
     return np.asarray(update + parameter_pass_seconds(device, parameters=share))
 
 
-def _with_least_transfers(
-    facts: Facts, decisions: Decisions, held: Stages, slowest: Array, every: Array, update: Array
-) -> Array:
-    """The step without data-parallel communication, transfers between ranks by the faster of their two ways."""
+def _least_step(facts: Facts, decisions: Decisions, slowest: Array, every: Array, beside: Array) -> Array:
+    """The step without data-parallel communication, with what transfers and the update take at least beside it."""
     bubble = bubble_seconds(slowest, every, vpp=decisions["vpp"])
     return np.asarray(
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
         + np.where(is_one_of(decisions["schedule"], WHOLE_BACKWARD), bubble, 0.0)
         + fill_seconds(facts, decisions)
-        + pp_seconds(facts, {**decisions, "pp_overlap": either(decisions)}, held).min(axis=0)
-        + update
+        + beside
         + facts.cluster.device.profile.step_seconds
     )
 

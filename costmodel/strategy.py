@@ -113,6 +113,104 @@ class Recompute(Decision):
         return member
 
 
+class TokenDispatcher(Decision):
+    """
+    How tokens get to their experts on other devices and back.
+
+    ``ALLTOALL``: a copy for each expert, by an all-to-all. ``DEEPEP``, ``HYBRIDEP``: a token goes once to each device
+    that it visits, and once to each scale-up domain on the way, by kernels of their own.
+    """
+
+    ALLTOALL = 0
+    DEEPEP = 1
+    HYBRIDEP = 2
+
+
+def sends_tokens_once(*, token_dispatcher: Any) -> Any:
+    """
+    Whether a dispatcher sends a token once to each device that it visits, not once per expert.
+
+    >>> bool(sends_tokens_once(token_dispatcher=TokenDispatcher.HYBRIDEP))
+    True
+    """
+    return np.asarray(token_dispatcher) != int(TokenDispatcher.ALLTOALL)
+
+
+GRAPH_MODULES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
+"""
+What CUDA graphs may hold of each layer, by Megatron-LM's own names.
+
+``attn``: attention with the norm in front of it and its residual; ``mlp``: the same of a dense feed-forward; ``moe``:
+all of a mixture of experts; ``moe_router``: the norm in front of it, its router and its shared experts;
+``moe_preprocess``: what it does before tokens are sent; ``mamba``: a Mamba layer.
+"""
+
+
+class CudaGraphs(Decision):
+    """
+    What the host launches at once, as CUDA graphs.
+
+    Besides its members it has a value for every set of modules of each layer, such as ``CudaGraphs.of("attn", "mlp")``:
+    a bit for each of ``GRAPH_MODULES``, behind those of the members.
+    """
+
+    NONE = 0
+    FULL_ITERATION = 1
+
+    @classmethod
+    def of(cls, *modules: str) -> CudaGraphs:
+        """
+        The decision to capture some modules of each layer.
+
+        >>> CudaGraphs.of("moe_router", "attn").text
+        'attn+moe_router'
+        """
+        return cls(sum(2 << GRAPH_MODULES.index(module) for module in set(modules)))
+
+    @classmethod
+    def named(cls, text: str) -> CudaGraphs:
+        """
+        The decision of a name, or of modules joined by ``+``.
+
+        >>> CudaGraphs.named("mamba+attn") == CudaGraphs.of("attn", "mamba")
+        True
+
+        Raises
+        ------
+        KeyError
+            If there is no such name or module.
+        """
+        members = {member.text: member for member in cls}
+        modules = text.split("+")
+        if text not in members and not set(modules) <= set(GRAPH_MODULES):
+            raise KeyError(text)
+        return members[text] if text in members else cls.of(*modules)
+
+    @classmethod
+    def _missing_(cls, value: object) -> CudaGraphs | None:
+        number = int(value) if isinstance(value, Integral) else 0
+        if number % 2 or not 0 < number < 2 << len(GRAPH_MODULES):
+            return None
+        member = int.__new__(cls, number)
+        member._name_ = "+".join(name for i, name in enumerate(GRAPH_MODULES) if number & (2 << i)).upper()
+        member._value_ = number
+        return member
+
+
+def captures(module: str, *, cuda_graphs: Any) -> NDArray[np.bool_]:
+    """
+    Whether a decision names a module; of graphs of a whole iteration, which have no modules, no.
+
+    >>> bool(captures("attn", cuda_graphs=CudaGraphs.of("attn", "mlp"))), bool(captures("attn", cuda_graphs=1))
+    (True, False)
+    """
+    return np.asarray(np.asarray(cuda_graphs, dtype=np.int64) & int(CudaGraphs.of(module)) != 0)
+
+
+MODULES_OF: dict[str, tuple[str, ...]] = {"recompute": MODULES, "cuda_graphs": GRAPH_MODULES}
+"""Names that ``+`` may join in the text of a decision."""
+
+
 class Schedule(Decision):
     """
     In which order a pipeline rank works; ``costmodel.schedules`` has each one's idle time and chunks in flight.
@@ -224,6 +322,10 @@ class Strategy:
         Activations wait for their backward pass in host memory.
     optimizer_offload
         Optimizer states live in host memory and the CPU updates the parameters.
+    token_dispatcher
+        How tokens get to their experts and back.
+    cuda_graphs
+        What the host launches at once.
     tp_overlap, cp_overlap, ep_overlap, pp_overlap, dp_overlap
         Communication of that dimension runs behind computation.
     layout
@@ -247,6 +349,8 @@ class Strategy:
     recompute: Recompute
     activation_offload: bool
     optimizer_offload: bool
+    token_dispatcher: TokenDispatcher
+    cuda_graphs: CudaGraphs
     tp_overlap: bool
     cp_overlap: bool
     ep_overlap: bool
@@ -286,6 +390,8 @@ ENUMS: dict[str, type[Decision]] = {
     "vocabulary": Vocabulary,
     "sharding": Sharding,
     "recompute": Recompute,
+    "token_dispatcher": TokenDispatcher,
+    "cuda_graphs": CudaGraphs,
 }
 
 FLAGS: tuple[str, ...] = ("sequence_parallel", "activation_offload", "optimizer_offload", *OVERLAPS)

@@ -122,10 +122,10 @@ def _looked_up(
 ) -> Result:
     """A quantity of many strategies from its table, which grows where a combination is missing."""
     columns = [np.asarray(value) for value in given]
-    shapes = {column.shape for column in columns if column.ndim}
-    if len(shapes) != 1:
+    shape = np.broadcast_shapes(*(column.shape for column in columns))
+    if not shape:
         return tabulate(quantity, facts, decisions)
-    shape = next(iter(shapes))
+    columns = [column if column.shape in ((), shape) else np.broadcast_to(column, shape) for column in columns]
     table = facts.tables.get(quantity)
     found = table.find(columns) if table else None
     if table is None or found is None:

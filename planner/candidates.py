@@ -33,7 +33,7 @@ from costmodel.tables import Facts, tabulate
 from planner.problem import Problem
 from planner.space import Box, Columns, Fold, Rules, Space, needs, spread
 
-MODES = ("recompute", "activation_offload", "optimizer_offload")
+MODES = ("recompute", "activation_offload", "optimizer_offload", "token_dispatcher", "cuda_graphs")
 """Features that decide most of what a strategy takes in time and memory."""
 
 BOUND_NOISE = 1e-9
@@ -406,9 +406,11 @@ def _fewest_of_the_fastest(features: Columns, fold: Fold, seconds: Floats) -> In
     """The fastest combination of folded overlaps of each candidate; of equally fast ones, to the tick, the fewest."""
     combinations = np.arange(seconds.shape[-1])
     flags = fold.chosen(features, np.zeros_like(combinations), combinations)
-    num_on = np.sum([flags[name] for name in fold.overlaps], axis=0) if fold.overlaps else combinations
+    num_on = np.sum([flags[name] != 0 for name in fold.overlaps], axis=0) if fold.overlaps else combinations
     fewest_first: Ints = np.argsort(num_on, kind="stable")
-    position: Ints = seconds_to_ticks(seconds[:, fewest_first]).argmin(axis=1)
+    ordered = seconds[:, fewest_first]
+    ticks = np.where(np.isfinite(ordered), seconds_to_ticks(ordered), np.iinfo(np.int64).max)  # forbidden ones last
+    position: Ints = ticks.argmin(axis=1)
     return fewest_first[position]
 
 

@@ -266,10 +266,13 @@ def _add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_catalog(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "catalog", help="the known devices, models, precisions and software, with their sources"
+        "catalog", help="the known devices, calibrations, frameworks, models and precisions, with their sources"
     )
     parser.add_argument(
-        "entry", metavar="WHAT", nargs="?", help="devices, models, precisions, software, or the name of one"
+        "entry",
+        metavar="WHAT",
+        nargs="?",
+        help="devices, calibrations, frameworks, models, precisions, or the name of one",
     )
     _add_output(parser, TEXT_FORMATS)
     parser.set_defaults(run=_run_catalog)
@@ -278,18 +281,21 @@ def _add_catalog(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "calibrate",
-        help="fit a device profile to own measured runs",
-        description="Fits the profile of a device to measured runs, with the catalog's as prior; says how far it is "
-        "off on runs that it was not fitted to, and which runs to measure next. The file that it writes is a device "
+        help="fit the constants of a device to own measured runs",
+        description="Fits the calibration of a device to measured runs, with the catalog's as prior; says how far it "
+        "is off on runs that it was not fitted to, and which runs to measure next. The file that it writes is a device "
         "of a job: cluster: {device: ./my-cluster.yaml}.",
         epilog=CALIBRATION_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--runs", metavar="CSV", type=Path, required=True, help="measured runs, columns as planner/runs"
+        "--runs",
+        metavar="CSV",
+        type=Path,
+        required=True,
+        help="measured runs; columns are keys of a job file (planner/runs/README.md)",
     )
     parser.add_argument("--models", metavar="YAML", type=Path, help="architectures by the names in the runs' 'model'")
-    parser.add_argument("--systems", metavar="YAML", type=Path, help="peak rates of devices that the catalog has not")
     parser.add_argument("--device", metavar="NAME", help="device of the catalog to start from (default: the runs' own)")
     parser.add_argument("--force", action="store_true", help="overwrite the output file")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="device file to write (YAML)")
@@ -435,15 +441,14 @@ def _run_catalog(arguments: argparse.Namespace) -> int:
 
 
 def _run_calibrate(arguments: argparse.Namespace) -> int:
-    _check_output(arguments.output, [path for path in (arguments.runs, arguments.models, arguments.systems) if path])
+    _check_output(arguments.output, [path for path in (arguments.runs, arguments.models) if path])
     _require_new(arguments.output, force=arguments.force)
     with _progress(f"calibrating on {arguments.runs}"):
         from planner.calibration.calibrate import Unfit, calibrate, device_text
         from planner.calibration.wording import calibration_text
-        from planner.runs.facts import references
+        from planner.runs.jobs import references
 
-        systems = [arguments.systems] if arguments.systems else []
-        known = references(arguments.models, *systems, folder=arguments.runs.parent)
+        known = references(arguments.models, arguments.runs.parent)
         try:
             found = calibrate(arguments.runs, known, name=arguments.output.stem, base=arguments.device)
         except Unfit as error:

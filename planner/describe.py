@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
@@ -13,11 +13,12 @@ from costmodel.flops import AttentionConvention, model_flops_per_token
 from costmodel.parameters import active_parameters, mtp_parameters, parameters
 from costmodel.spec import Layer, Model, Workload
 from costmodel.validation import build, shown
-from planner.problem import GIB_BYTES, read_model
+from planner.model import read_model
+from planner.problem import GIB_BYTES
 
 Plain: TypeAlias = dict[str, Any]
 
-LISTS = ("devices", "models", "precisions", "software")
+LISTS = ("devices", "calibrations", "frameworks", "models", "precisions")
 
 
 # --- a model -----------------------------------------------------------------------------------------------
@@ -151,7 +152,8 @@ def describe_catalog(entry: str | None) -> Plain:
     Parameters
     ----------
     entry
-        ``devices``, ``models``, ``precisions``, ``software``, the name of one, or None for everything.
+        ``devices``, ``calibrations``, ``frameworks``, ``models``, ``precisions``, the name of one, or None for
+        everything.
     """
     if entry is None:
         return {name: _list(name) for name in LISTS}
@@ -160,7 +162,9 @@ def describe_catalog(entry: str | None) -> Plain:
     for name in LISTS:
         if entry in _names(name):
             return _entry(name, entry)
-    known = [*LISTS, *(known for name in LISTS for known in _names(name))]
+    if entry in catalog.framework_names():
+        return _entry("frameworks", entry)
+    known = [*LISTS, *(known for name in LISTS for known in _names(name)), *catalog.framework_names()]
     raise SpecError("catalog", f"{shown(entry)} is not in it.", did_you_mean(entry, known))
 
 
@@ -170,19 +174,21 @@ def catalog_text(described: Plain) -> str:
         return _aligned(leaves(described))
     rows = {
         "devices": _device_row,
+        "calibrations": _calibration_row,
+        "frameworks": _framework_row,
         "models": _model_row,
         "precisions": _precision_row,
-        "software": _software_row,
     }
     return "\n\n".join(_table(name, [rows[name](entry) for entry in described[name]]) for name in described)
 
 
 def _names(name: str) -> Sequence[str]:
-    names = {
+    names: dict[str, Callable[[], Sequence[str]]] = {
         "devices": catalog.devices,
+        "calibrations": catalog.calibrations,
+        "frameworks": catalog.frameworks,
         "models": catalog.models,
         "precisions": catalog.precisions,
-        "software": catalog.software_stacks,
     }
     return names[name]()
 
@@ -196,8 +202,10 @@ def _entry(name: str, entry: str) -> Plain:
         return asdict(catalog.device(entry))
     if name == "precisions":
         return {**asdict(catalog.precision(entry)), "source": catalog.precision_source(entry)}
-    if name == "software":
-        return asdict(catalog.software(entry))
+    if name == "calibrations":
+        return asdict(catalog.calibration(entry))
+    if name == "frameworks":
+        return asdict(catalog.framework(entry))
     model = catalog.model(entry)
     return {
         **_model_facts(model),
@@ -223,16 +231,39 @@ def _device_row(device: Plain) -> Plain:
     }
 
 
-def _software_row(software: Plain) -> Plain:
-    settings = dict(software["settings"])
-    kept = {f"retention.{name}": value for name, value in (settings.pop("retention", None) or {}).items()}
-    changes = {**settings, **kept, **{field: f"x {factor:g}" for field, factor in software["factors"].items()}}
+def _calibration_row(calibration: Plain) -> Plain:
+    constants = calibration["constants"]
     return {
-        "name": software["name"],
-        "against the devices' profiles": ", ".join(f"{field} {change}" for field, change in changes.items())
-        or "as they are",
-        "what": software["description"],
+        "name": calibration["name"],
+        "matmuls, of the peak": ", ".join(
+            f"{dtype} {share:.2f}" for dtype, share in constants["matmul_efficiency"].items()
+        )
+        or "measured",
+        "attention": f"{constants['attention_efficiency']:.2f}",
+        "links, of the nominal bandwidth": ", ".join(
+            f"{level} {share:.2f}" for level, share in constants["link_efficiency"].items()
+        ),
+        "what": calibration["description"],
     }
+
+
+def _framework_row(framework: Plain) -> Plain:
+    features, settings = framework["features"], framework["settings"]
+    return {
+        "name": framework["name"],
+        "since": framework["since"],
+        "on": ", ".join(framework["architectures"]),
+        "token dispatchers": ", ".join(features.get("token_dispatcher", ("any",))),
+        "CUDA graphs": ", ".join(features.get("cuda_graphs", ("any",))),
+        "gradients": str(settings["gradient_dtype"] or "recipe's"),
+        "what": _with_releases(framework),
+    }
+
+
+def _with_releases(framework: Plain) -> str:
+    """What it is, and for which other releases it stands."""
+    others = ", ".join(framework["releases"])
+    return f"{framework['description']}; also {others}" if others else str(framework["description"])
 
 
 def _model_row(model: Plain) -> Plain:

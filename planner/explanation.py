@@ -184,12 +184,14 @@ class _Relaxation:
         self.rows, row_classes = grow(
             self.facts,
             relaxed_domains(problem),
-            [*rules.rows, *_lifted_bounds(problem)],
+            [*rules.rows, *(rule for rule in _lifted_bounds(problem) if not needs(rule) & set(FEATURES))],
             tolerate=[rule for rule in rules.rows if rule not in self.fixed],
             replicas=replicas,
         )
         self.features = _relaxed_features(problem)
-        self.classes = classify_features(self.facts, self.rows, self.features, rules.mixed, row_classes)
+        self.lifted = tuple(rule for rule in _lifted_bounds(problem) if needs(rule) & set(FEATURES))
+        self.mixed = (*rules.mixed, *self.lifted)
+        self.classes = classify_features(self.facts, self.rows, self.features, self.mixed, row_classes)
         first = np.zeros(1, dtype=np.int64)
         self.num_modes = self.mode_memory(first)[0].device_bytes.shape[1] if self.classes.size else 0
 
@@ -217,9 +219,9 @@ class _Relaxation:
         shape = (len(used), *(len(values) for values in self.features.values()))
         possible = np.ones(shape, dtype=bool)
         cells = Classes.one(possible.size)
-        for rule in self.rules.mixed:
+        for rule in self.mixed:
             holds = np.broadcast_to(np.asarray(tabulate(rule, self.facts, decisions)), shape)
-            if rule in self.fixed:
+            if rule in self.fixed or rule in self.lifted:
                 possible &= holds
             else:
                 cells = cells.refine(~holds.ravel(), rule)
@@ -337,7 +339,7 @@ def _relaxed_features(problem: Problem) -> Columns:
     chosen = insisted_values(problem)
     return {
         name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_STRAYS]))))
-        for name, values in usual_features(problem.facts.model).items()
+        for name, values in usual_features(problem.facts).items()
     }
 
 
@@ -387,7 +389,7 @@ def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     named: set[str] = set().union(*(needs(rule) for rule in rules))
     named |= WORLD if "dp" in named else set()
     domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
-    usual = usual_features(problem.facts.model)
+    usual = usual_features(problem.facts)
     features = {n: column(n, values if n in named else values[:1]) for n, values in usual.items()}
     replicas = (1, 2, *insisted_values(problem).get("dp", ()), *free_replicas(problem))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]

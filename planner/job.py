@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from costmodel.spec import STRICT, Count, Network, NotNegative, Positive, RecoveryLevel
-from costmodel.validation import shown
+from costmodel.fields import STRICT, Count, Flag, NotNegative, Positive
+from costmodel.framework import Settings
+from costmodel.spec import Network, RecoveryLevel
 
 LLAMA_3_FAILURES_PER_NODE_DAY = 419 / 54 / 2048
 """419 unexpected interruptions in 54 days on 2,048 nodes; The Llama 3 Herd of Models, arXiv 2407.21783, 3.3.4."""
@@ -32,14 +33,7 @@ def _empty_if_null(value: object) -> object:
     return {} if value is None else value
 
 
-def _true_or_false(value: object) -> object:
-    if not isinstance(value, bool):
-        raise ValueError(f"expected true or false, got {shown(value)}")
-    return value
-
-
 Reference: TypeAlias = str | dict[str, Any]
-Flag: TypeAlias = Annotated[bool, BeforeValidator(_true_or_false)]
 Tokens: TypeAlias = Annotated[Positive, Field(ge=1)]
 Gibibytes: TypeAlias = Annotated[Positive, Field(le=1e6)]
 Entries: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_empty_if_null)]
@@ -68,9 +62,12 @@ class ClusterSection:
         Memory of one device in GiB; instead of the device's own.
     host_memory_gib
         Host memory per device in GiB; instead of the device's own.
-    software
-        Name of a software stack (``planner catalog software``), or one itself: what its kernels achieve against those
-        that the device's profile was fitted with. Default: those.
+    scale_up_bandwidth, internode_bandwidth
+        Nominal bytes per second that one device can send in one direction, inside its NVLink domain and beyond; instead
+        of the device's own. What is achieved of it is the calibration's.
+    framework
+        Name of a release of a training framework (``planner catalog frameworks``), or one that starts from it with
+        ``base``. Default: the newest Megatron-LM recipe that runs on the device.
     """
 
     device: Reference
@@ -80,7 +77,9 @@ class ClusterSection:
     scale_up_size: Count | None = None
     memory_gib: Gibibytes | None = None
     host_memory_gib: Gibibytes | None = None
-    software: Reference | None = None
+    scale_up_bandwidth: Positive | None = None
+    internode_bandwidth: Positive | None = None
+    framework: Reference | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -98,13 +97,13 @@ class TrainingSection:
         Tokens of the whole training, such as ``15e12``.
     precision
         Name of a recipe (``planner catalog precisions``), or the bytes per element themselves; an inline recipe may
-        start from a known one with ``base: bf16``.
+        start from a known one with ``base: bf16``. Default: bf16, or what the framework's recipes train in.
     """
 
     global_batch_size: Count
     sequence_length: Count
     tokens: Tokens
-    precision: Reference = "bf16"
+    precision: Reference | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -198,11 +197,15 @@ class Job:
     ----------
     model
         Name in the model catalog (``planner catalog models``), path of a Hugging Face ``config.json`` (or of the folder
-        that holds it) relative to the job file, or the model itself: with ``model_type`` in Hugging Face's keys.
+        that holds it) relative to the job file, or the model itself: with ``model_type`` in Hugging Face's keys; or
+        ``base``, a name or a path, with what differs: ``num_layers``, ``num_kv_heads``, ``tied_embeddings``,
+        ``learned_positions``.
     cluster
         What the job runs on.
     training
         What is trained, per step and in total.
+    settings
+        What the framework is told besides the strategy; default: as its recipes have it.
     reliability
         How often the job fails, and what recovery and checkpoints cost.
     search
@@ -222,6 +225,7 @@ class Job:
     model: Reference
     cluster: ClusterSection
     training: TrainingSection
+    settings: Annotated[Settings, BeforeValidator(_empty_if_null)] = field(default_factory=Settings)
     reliability: Annotated[ReliabilitySection, BeforeValidator(_empty_if_null)] = field(
         default_factory=ReliabilitySection
     )

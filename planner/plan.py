@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from constraints import Rule, sentence
 from constraints.verdict import violated
 from costmodel import estimate as detail
 from costmodel.errors import SpecError
 from costmodel.estimate import Estimate, RankEstimate
+from costmodel.fields import Dtype
 from costmodel.flops import AttentionConvention, model_flops_per_token, recomputed_flops_per_token
 from costmodel.layers import embedding_operators, head_operators, layer_operators, mtp_operators
 from costmodel.operators.source import operator_times
 from costmodel.operators.work import Operator
 from costmodel.parameters import active_parameters, mtp_parameters, parameters, whole_shape
-from costmodel.spec import Cluster, Dtype, Model, Reliability
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
-from costmodel.tables import Facts, num_microbatches
+from costmodel.spec import Cluster, Model, Reliability
+from costmodel.strategy import Strategy
+from costmodel.tables import Facts
 from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from planner.calibration.intervals import Interval, noise_fraction, step_interval
-from planner.given import stage_layout
+from planner.completion import completed
+from planner.features import require_features
+from planner.given import Given
 from planner.listing import Listed, listed
 from planner.problem import Problem, StageChoice
 from planner.schedule import CheckpointSchedule, schedule_checkpoints
 from planner.space import build_space, problem_rules
-from planner.values import MAX_DEGREE, checked
+from planner.values import checked
 
 if TYPE_CHECKING:
     from planner.search import Outcome
@@ -323,11 +326,12 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     SpecError
         If a name or a value is wrong, or if the strategy is so far from the job that it has no cost.
     """
-    given = {**problem.search.pin, **problem.given.decisions, **checked(decisions)}
-    strategy = complete(problem.facts, given, problem.search.max_devices)
-    _require_cost(problem.facts, strategy)
-    if problem.given.layout is not None:
-        strategy = replace(strategy, layout=stage_layout(problem.given.layout, strategy, problem.facts.model))
+    asked = checked(decisions)
+    if problem.search.framework_rules:
+        require_features(problem.facts.cluster, {name: (value,) for name, value in asked.items()}, "strategy")
+    given = {**problem.search.pin, **problem.given.decisions, **asked}
+    whole = Given(decisions=given, layout=problem.given.layout)
+    strategy = completed(problem.facts, whole, problem.search.max_devices)
     conventions = _conventions(problem.facts)
     estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(
@@ -443,67 +447,6 @@ def _model_summary(facts: Facts, conventions: Conventions) -> ModelSummary:
 
 
 # --- a given strategy --------------------------------------------------------------------------------------
-
-
-def complete(facts: Facts, decisions: Mapping[str, int], max_devices: int | None = None) -> Strategy:
-    """
-    The strategy that some decisions mean, with the defaults of :func:`estimate`.
-
-    Parameters
-    ----------
-    facts
-        What is given.
-    decisions
-        Values by name, as :func:`planner.values.decision_value` returns them.
-    max_devices
-        Devices that ``dp`` may fill; all of them by default.
-    """
-    degree = {name: decisions.get(name, 1) for name in ("tp", "cp", "pp", "ep", "etp", "vpp", "mbs")}
-    devices = facts.cluster.num_devices if max_devices is None else max_devices
-    dp = decisions.get("dp", devices // (degree["tp"] * degree["cp"] * degree["pp"]))
-    rest = {
-        "dp": dp,
-        "group": usual_group(pp=degree["pp"], vpp=degree["vpp"]),
-        "sequence_parallel": degree["tp"] > 1,
-        "schedule": Schedule.ONE_F_ONE_B,
-        "vocabulary": Vocabulary.ENDS,
-        "sharding": Sharding.OPTIMIZER if dp * degree["cp"] > 1 else Sharding.NONE,
-        "recompute": Recompute.NONE,
-    }
-    kinds: dict[str, Callable[[int], Any]] = {**ENUMS, **dict.fromkeys(FLAGS, bool)}
-    chosen = {**dict.fromkeys(FLAGS, False), **degree, **rest, **decisions}
-    return Strategy(**{name: kinds.get(name, int)(chosen[name]) for name in DECISIONS})
-
-
-def _require_cost(facts: Facts, strategy: Strategy) -> None:
-    """Refuse what no formula covers: the rules forbid it too, but there is nothing to report beside them."""
-    num_devices, stage_devices = strategy.num_devices, strategy.tp * strategy.cp * strategy.dp
-    if strategy.dp < 1:
-        raise SpecError(
-            "strategy.dp",
-            f"nothing is left for it: tp * cp * pp = {strategy.tp * strategy.cp * strategy.pp} of "
-            f"{facts.cluster.num_devices} devices.",
-        )
-    if num_devices > MAX_DEGREE:
-        raise SpecError("strategy", f"takes {num_devices:.4g} devices, at most {MAX_DEGREE:.0e} are estimated.")
-    if num_microbatches(facts.workload, dp=strategy.dp, mbs=strategy.mbs) < 1:
-        raise SpecError(
-            "strategy.mbs",
-            f"dp * mbs = {strategy.dp * strategy.mbs} sequences are more than the global batch of "
-            f"{facts.workload.global_batch_size}.",
-        )
-    if strategy.pp * strategy.vpp > facts.model.num_layers + 2:
-        raise SpecError(
-            "strategy.pp",
-            f"pp * vpp = {strategy.pp * strategy.vpp} virtual stages are more than {facts.model.num_layers} layers, "
-            f"embedding and head can fill.",
-        )
-    if strategy.ep * strategy.etp > stage_devices:
-        raise SpecError(
-            "strategy.ep",
-            f"ep * etp = {strategy.ep * strategy.etp} ranks share experts, a pipeline stage has only tp * cp * dp = "
-            f"{stage_devices}.",
-        )
 
 
 def _require_finite(cluster: Cluster, estimated: Estimate) -> None:

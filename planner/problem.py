@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from constraints.limits import Bound
 from constraints.listing import Listing
-from costmodel import catalog, config_json, description, huggingface
+from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.framework import Settings
 from costmodel.parameters import mtp_parameters, parameters
-from costmodel.software import equip
-from costmodel.spec import Cluster, Device, Model, Precision, RecoveryLevel, Reliability, Software, Workload
+from costmodel.profiles import stored_precision, trained_model
+from costmodel.spec import Cluster, Device, Model, Precision, RecoveryLevel, Reliability, Workload
 from costmodel.strategy import DECISIONS, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import build, shown
 from planner.bounds import read_bound, read_condition
+from planner.cluster import CATALOG, Fitted, cluster_of, device_path
 from planner.document import apply_override, mapping_from_python, read_mapping, split_assignment
+from planner.features import require_features
 from planner.given import Given, read_given
 from planner.job import (
     MOFA_RECOVERY,
@@ -34,6 +36,8 @@ from planner.job import (
     TrainingSection,
 )
 from planner.listing import read_listing
+from planner.model import read
+from planner.moved import require_no_profile, require_todays_names
 from planner.values import decision_value
 
 GIB_BYTES = 2**30
@@ -102,6 +106,32 @@ class SearchLimits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """
+    What a job says of its cluster, from which other constants make another one.
+
+    Parameters
+    ----------
+    section, device, settings
+        Of the job, the device's file read.
+    model
+        What the job names, before its settings.
+    precision
+        The name of its recipe; None: the framework's own.
+    """
+
+    section: ClusterSection
+    device: Reference
+    settings: Settings
+    model: Model
+    precision: str | None
+
+    def cluster(self, fitted: Fitted = CATALOG) -> Cluster:
+        """The cluster with constants that take the place of the catalog's."""
+        return cluster_of(self.section, self.device, self.settings, self.model, self.precision, fitted)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
     """
     A job with everything looked up: what is given, what may be chosen, what is best.
@@ -134,6 +164,8 @@ class Problem:
     document
         The job as plain data that needs no other file, with all overrides: what :func:`load` reads again. Lists of
         candidates are not in it.
+    machine
+        What its cluster was made of; None: it was made by hand.
     """
 
     name: str
@@ -148,6 +180,7 @@ class Problem:
     checkpoints_follow: bool = False
     given: Given = field(default_factory=Given)
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    machine: Machine | None = field(default=None, compare=False)
 
 
 def load(
@@ -187,183 +220,100 @@ def _problem(
 ) -> Problem:
     for override in overrides:
         apply_override(document, override)
+    require_todays_names(document)
     job = build(Job, document, "")
-    workload = _workload(job.training)
-    device = device_path(job.cluster.device, folder)
-    entry = job.cluster.device if device is None else read_mapping(device)
-    cluster = _cluster(job.cluster, entry)
+    path = device_path(job.cluster.device, folder)
+    entry = job.cluster.device if path is None else read_mapping(path)
+    require_no_profile(entry, "cluster.device")
+    given_model = read(job.model, folder)
+    precision = _precision_name(job.training.precision)
+    cluster = cluster_of(job.cluster, entry, job.settings, given_model.model, precision)
+    model = trained_model(given_model.model, cluster.settings)
+    workload = _workload(job.training, cluster)
     _require_peak(workload.precision, cluster.device)
     _require_devices(job)
-    config = None if isinstance(job.model, Mapping) else config_path(job.model, folder)
-    model = job.model if config is None else dict(config_json.read_mapping(config))
     listing = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
-    facts = Facts(model=_model(model, config), cluster=cluster, workload=workload)
+    facts = Facts(model=model, cluster=cluster, workload=workload)
     recovery = _recovery(job.reliability)
+    given = read_given(job.strategy)
+    search = _search(job.search, listing)
+    _require_features(cluster, given, search)
     return Problem(
         name=name,
         facts=facts,
         reliability=_reliability(job.reliability, recovery, facts),
         recovery=recovery,
-        search=_search(job.search, listing),
+        search=search,
         objective=job.objective,
         top=job.top,
         variants=job.variants,
         checkpoints_follow=job.reliability.checkpoint_seconds is None,
-        sources=(*sources, *(path for path in (config, device, listing) if path)),
-        given=read_given(job.strategy),
-        document=_self_contained(document, model, entry),
+        sources=(*sources, *(file for file in (given_model.path, path, listing) if file)),
+        given=given,
+        document=_self_contained(document, given_model.entry, entry),
+        machine=Machine(
+            section=job.cluster,
+            device=entry,
+            settings=job.settings,
+            model=given_model.model,
+            precision=precision,
+        ),
     )
+
+
+def _require_features(cluster: Cluster, given: Given, search: SearchLimits) -> None:
+    """What the job itself asks for, its framework has; unless the job wants no framework's rules."""
+    if not search.framework_rules:
+        return
+    require_features(cluster, {name: (value,) for name, value in given.decisions.items()}, "strategy")
+    require_features(cluster, {name: (value,) for name, value in search.pin.items()}, "search.pin")
+    require_features(cluster, search.allow, "search.allow")
 
 
 def _self_contained(document: Mapping[str, Any], model: Reference, device: Reference) -> dict[str, Any]:
     """A job with the contents of its files instead of their paths."""
     search = {name: value for name, value in (document.get("search") or {}).items() if name != "candidates"}
-    if isinstance(model, Mapping) and isinstance(model.get("text_config"), Mapping):
-        model = {**model, "model_type": model.get("model_type", model["text_config"].get("model_type"))}
     return {**document, "model": model, "cluster": {**document["cluster"], "device": device}, "search": search}
 
 
-# --- model -------------------------------------------------------------------------------------------------
+# --- training ----------------------------------------------------------------------------------------------
 
 
-def read_model(name: str, folder: Path = Path()) -> Model:
-    """A model by its catalog name or by the path of its ``config.json``, relative to ``folder``."""
-    path = config_path(name, folder)
-    return catalog.model(name) if path is None else huggingface.read_config(path)
-
-
-def config_path(name: str, folder: Path) -> Path | None:
-    """
-    The file that a model's name means; None for a name in the catalog.
-
-    Raises
-    ------
-    SpecError
-        If it is neither in the catalog nor a file or folder.
-    """
-    if name in catalog.models():
-        return None
-    path = folder / os.path.expanduser(name)
-    if name and exists(path):
-        return path / "config.json" if path.is_dir() else path
-    if "/" in name or name.endswith(".json"):
-        raise SpecError("model", f"no such file: {shown(str(path))}.")
-    hint = did_you_mean(name, catalog.models())
-    raise SpecError("model", f"{shown(name)} is neither in the catalog nor a file.", hint)
-
-
-def exists(path: Path) -> bool:
-    """Whether it is there; what no path can be is not."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _model(model: Reference, config: Path | None) -> Model:
-    if isinstance(model, str):
-        return catalog.model(model)
-    if config is not None:
-        return huggingface.model_from_config(model, "model", huggingface.model_name(config), str(config))
-    if "model_type" in model:
-        return huggingface.model_from_config(model, "model", "inline", "job file")
-    return description.model_from_entry(model, "model", "inline")
-
-
-# --- cluster -----------------------------------------------------------------------------------------------
-
-
-def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
-    """The file that a device's name means, such as what ``planner calibrate`` wrote; None: it is no path."""
-    if (
-        isinstance(entry, str)
-        and entry not in catalog.devices()
-        and ("/" in entry or entry.endswith((".yaml", ".yml")))
-    ):
-        return folder / os.path.expanduser(entry)
-    return None
-
-
-def _cluster(section: ClusterSection, entry: Reference) -> Cluster:
-    device = _device(entry)
-    changes: dict[str, Any] = {
-        "devices_per_node": section.devices_per_node,
-        "networks": section.networks,
-        "memory_bytes": _bytes(section.memory_gib),
-        "host_memory_bytes": _bytes(section.host_memory_gib),
-    }
-    device = _changed(device, {name: value for name, value in changes.items() if value is not None})
-    if section.scale_up_size is not None:
-        scale_up = replace(device.networks[0], num_peers=section.scale_up_size)
-        device = _changed(device, {"networks": (scale_up, *device.networks[1:])})
-    _require_growing(device, _networks_entry(section))
-    _require_whole_nodes(device, "cluster.device" if section.devices_per_node is None else "cluster")
-    if section.software is not None:
-        stacks = catalog.software_stacks()
-        device = equip(device, _from_catalog(Software, section.software, catalog.software, stacks, "cluster.software"))
-    return Cluster(device=device, num_devices=section.num_devices)
-
-
-def _device(entry: Reference) -> Device:
-    device = _from_catalog(Device, entry, catalog.device, catalog.devices(), "cluster.device")
-    if isinstance(entry, str) or "sources" in entry:
-        return device
-    names = [
-        f"{name}.{inner}" if isinstance(value, Mapping) else name
-        for name, value in entry.items()
-        if name != "base"
-        for inner in (value if isinstance(value, Mapping) else [name])
-    ]
-    return replace(device, sources=_sources(device, names))
-
-
-def _bytes(gib: float | None) -> float | None:
-    return None if gib is None else gib * GIB_BYTES
-
-
-def _changed(device: Device, changes: Mapping[str, Any]) -> Device:
-    return replace(device, **changes, sources=_sources(device, changes))
-
-
-def _sources(device: Device, changed: Iterable[str]) -> dict[str, str]:
-    """The catalog's sources, except of what the job says itself."""
-    names = tuple(changed)
-    kept = {
-        key: source
-        for key, source in device.sources.items()
-        if not any(key == name or key.startswith(f"{name}.") for name in names)
-    }
-    return {**kept, **dict.fromkeys(names, "job file")}
-
-
-def _networks_entry(section: ClusterSection) -> str:
-    """The entry of the job that decides over the levels of interconnect."""
-    if section.scale_up_size is not None:
-        return "cluster.scale_up_size"
-    return "cluster.device.networks" if section.networks is None else "cluster.networks"
-
-
-def _require_growing(device: Device, where: str) -> None:
-    for inner, outer in pairwise(device.networks):
-        if outer.num_peers < inner.num_peers:
-            raise SpecError(
-                where,
-                f"level '{inner.name}' reaches {inner.num_peers} devices, level '{outer.name}' around it only "
-                f"{outer.num_peers}.",
-                "Levels go from the innermost outwards.",
-            )
-
-
-def _require_whole_nodes(device: Device, where: str) -> None:
-    """Domains of the innermost level are whole nodes, or nodes whole domains."""
-    domain, node = device.networks[0].num_peers, device.devices_per_node
-    if domain % node and node % domain:
+def _workload(section: TrainingSection, cluster: Cluster) -> Workload:
+    step_tokens = section.global_batch_size * section.sequence_length
+    if section.tokens < step_tokens:
         raise SpecError(
-            f"{where}.devices_per_node",
-            f"is {node}, a domain of level '{device.networks[0].name}' holds {domain} devices; neither divides the "
-            "other.",
-            "Give cluster.devices_per_node and cluster.scale_up_size.",
+            "training.tokens",
+            f"is {section.tokens:g}, less than one step of {section.global_batch_size} x {section.sequence_length} = "
+            f"{step_tokens} tokens.",
+            "Write the tokens of the whole training, such as 15e12.",
         )
+    return Workload(
+        global_batch_size=section.global_batch_size,
+        sequence_length=section.sequence_length,
+        tokens=section.tokens,
+        precision=_precision(section.precision, cluster),
+    )
+
+
+def _precision_name(entry: Reference | None) -> str | None:
+    """The recipe that a job names, or starts from."""
+    name = entry.get("base") if isinstance(entry, Mapping) else entry
+    return name if isinstance(name, str) else None
+
+
+def _precision(entry: Reference | None, cluster: Cluster) -> Precision:
+    """The recipe with the bytes that the framework stores and sends; what the job says byte by byte stays."""
+    usual = cluster.framework.precision if cluster.framework else "bf16"
+    given = usual if entry is None else entry
+    precision = _from_catalog(Precision, given, catalog.precision, catalog.precisions(), "training.precision")
+    stored = stored_precision(precision, cluster.settings)
+    if isinstance(given, str):
+        return stored
+    if "base" not in given:
+        return precision
+    own = {name: getattr(precision, name) for name in given if name not in ("base", "name")}
+    return replace(stored, **own)
 
 
 def _from_catalog(
@@ -383,45 +333,13 @@ def _from_catalog(
     if not isinstance(base, str):
         raise SpecError(f"{where}.base", f"expected a name, got {shown(base)}.")
     known_values = asdict(cast(Any, _named(base, look_up, known, f"{where}.base")))
-    return build(record_type, _merged({**known_values, "name": f"{base}, changed"}, overrides), where)
+    return build(record_type, catalog.merged({**known_values, "name": f"{base}, changed"}, overrides), where)
 
 
 def _named(name: str, look_up: Callable[[str], Record], known: Sequence[str], where: str) -> Record:
     if name not in known:
         raise SpecError(where, f"{shown(name)} is not in the catalog.", did_you_mean(name, known))
     return look_up(name)
-
-
-def _merged(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides on top of a base; mappings merge, everything else is replaced."""
-    merged = dict(base)
-    for name, value in overrides.items():
-        known = merged.get(name)
-        merged[name] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
-    return merged
-
-
-# --- training ----------------------------------------------------------------------------------------------
-
-
-def _workload(section: TrainingSection) -> Workload:
-    precision = _from_catalog(
-        Precision, section.precision, catalog.precision, catalog.precisions(), "training.precision"
-    )
-    step_tokens = section.global_batch_size * section.sequence_length
-    if section.tokens < step_tokens:
-        raise SpecError(
-            "training.tokens",
-            f"is {section.tokens:g}, less than one step of {section.global_batch_size} x {section.sequence_length} = "
-            f"{step_tokens} tokens.",
-            "Write the tokens of the whole training, such as 15e12.",
-        )
-    return Workload(
-        global_batch_size=section.global_batch_size,
-        sequence_length=section.sequence_length,
-        tokens=section.tokens,
-        precision=precision,
-    )
 
 
 def _require_peak(precision: Precision, device: Device) -> None:

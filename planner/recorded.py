@@ -10,9 +10,10 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
+from planner.completion import completed
 from planner.document import read_text
-from planner.given import read_given, stage_layout
-from planner.plan import Plan, complete, evaluate
+from planner.given import read_given
+from planner.plan import Plan, evaluate
 from planner.problem import Problem, load
 from planner.report.document import FORMAT_VERSION
 
@@ -76,9 +77,7 @@ def read_plan(path: Path, number: int = 1) -> Recorded:
         step_seconds = float(chosen["step_time_seconds"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise SpecError(str(path), f"is no complete report: {error}.", HINT) from None
-    strategy = complete(problem.facts, given.decisions)
-    if given.layout is not None:
-        strategy = replace(strategy, layout=stage_layout(given.layout, strategy, problem.facts.model))
+    strategy = completed(problem.facts, given, deals=False)
     return Recorded(problem=problem, plan=evaluate(problem, strategy), step_seconds=step_seconds)
 
 

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
 
-from costmodel import catalog, spec
+from costmodel import calibration, catalog, framework, spec
 from costmodel.description import Description
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES, Strategy
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner import job
 
 PATH = Path(__file__).with_name("job.schema.json")
@@ -33,19 +33,27 @@ ROLE = re.compile(r":\w+:`([^`]+)`")
 """A cross-reference of the docstrings, such as :class:`costmodel.spec.Layer`; a schema shows its last name."""
 
 
+HOMES = (job, spec, calibration, framework)
+"""Modules that hold the records of a job."""
+
+
 def job_schema() -> Schema:
     """The whole schema as plain data."""
     schema = _record_schema(job.Job)
     definitions: Schema = schema["$defs"]
-    for inline in (spec.Device, spec.Precision, spec.Software, Description):
+    for inline in (spec.Device, spec.Precision, framework.Framework, Description):
         own = _record_schema(inline)
         definitions.update(own.pop("$defs", {}))
         definitions[inline.__name__] = own
     schema["properties"]["model"]["anyOf"] = _model_forms(definitions["Description"])
     cluster, training = definitions["ClusterSection"]["properties"], definitions["TrainingSection"]["properties"]
     cluster["device"]["anyOf"] = _forms(catalog.devices(), definitions["Device"])
-    cluster["software"]["anyOf"] = [*_forms(catalog.software_stacks(), definitions["Software"]), {"type": "null"}]
-    training["precision"]["anyOf"] = _forms(catalog.precisions(), definitions["Precision"])
+    names = tuple(sorted(catalog.framework_names()))
+    cluster["framework"]["anyOf"] = [*_forms(names, definitions["Framework"]), {"type": "null"}]
+    training["precision"]["anyOf"] = [*_forms(catalog.precisions(), definitions["Precision"]), {"type": "null"}]
+    definitions["Device"]["properties"]["calibration"]["anyOf"] = _forms(
+        catalog.calibrations(), _constants(definitions)
+    )
     search = definitions["SearchSection"]["properties"]
     search["pin"].update(_decisions("one"))
     search["allow"].update(_decisions("list"))
@@ -85,7 +93,7 @@ def _record_schema(record_type: Any) -> Schema:
     """Pydantic's schema of a record, with the docstrings of it and of the records inside."""
     schema: Schema = TypeAdapter(record_type).json_schema()
     for name, definition in schema.get("$defs", {}).items():
-        _describe(definition, getattr(job, name, None) or getattr(spec, name))
+        _describe(definition, next(getattr(home, name) for home in HOMES if hasattr(home, name)))
     _describe(schema, record_type)
     return schema
 
@@ -109,6 +117,13 @@ def _with_limits(part: Any) -> Any:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _constants(definitions: Schema) -> Schema:
+    """A calibration as a job describes it: its constants beside its name."""
+    constants: Schema = definitions["Constants"]
+    beside = {name: definitions["Calibration"]["properties"][name] for name in ("name", "sources")}
+    return {**constants, "properties": {**beside, **constants["properties"]}}
 
 
 def _model_forms(described: Schema) -> list[Schema]:
@@ -158,9 +173,10 @@ def _decisions(form: str) -> Schema:
 def _decision(name: str) -> Schema:
     if name in ENUMS:
         members = {"enum": [member.text for member in ENUMS[name]]}
-        module = "|".join(MODULES)
-        modules = {"type": "string", "pattern": f"^({module})(\\+({module}))*$"}
-        return {"anyOf": [members, modules]} if name == "recompute" else members
+        if name not in MODULES_OF:
+            return members
+        module = "|".join(MODULES_OF[name])
+        return {"anyOf": [members, {"type": "string", "pattern": f"^({module})(\\+({module}))*$"}]}
     return {"type": "boolean"} if name in FLAGS else {"type": "integer", "minimum": 1, "maximum": 10**9}
 
 

@@ -6,9 +6,9 @@ the choices of recomputation and offloading stay that may fit and win; those are
 reduced to candidates, and handed to CP-SAT, which selects one within the memory. Its value cuts what follows: rows and
 candidates that are slower are never looked at. When the next row's bound is above the value, nothing better is left.
 
-Ties are broken outside the solver. Of equally fast overlaps that change time alone a candidate takes the fewest; of
-candidates with the same ticks the smaller device memory wins, then the smaller host memory (both in MiB), then the
-smaller values of the decisions in the order of ``DECISIONS``.
+Ties are broken outside the solver. Of equally fast overlaps, graphs and dispatchers that change time alone a candidate
+takes the fewest; of candidates with the same ticks the smaller device memory wins, then the smaller host memory (both
+in MiB), then the smaller values of the decisions in the order of ``DECISIONS``.
 
 The objective ``total_time`` orders strategies as ``step_time`` does: failures, recovery and the cost of a checkpoint
 are facts of the job, and with them given its total time grows with its step time.

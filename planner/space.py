@@ -18,21 +18,27 @@ from numpy.typing import NDArray
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, topology
 from constraints.classes import Classes
+from constraints.features import graph_modules
 from constraints.limits import bubble_rule, devices_rule, insisted, limit_rules, limited
 from constraints.listing import listing_rules
-from constraints.rule import Flags, Holds, Ints, Rule, sentence
+from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
 from costmodel.axes import present
-from costmodel.spec import Experts, LatentAttention, Model
+from costmodel.features import lacks
+from costmodel.recompute import recomputes
+from costmodel.spec import Cluster, Experts, LatentAttention, Model
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,
     FLAGS,
     OVERLAPS,
+    CudaGraphs,
     Recompute,
     Schedule,
     Sharding,
     Strategy,
+    TokenDispatcher,
     Vocabulary,
+    is_one_of,
     usual_group,
 )
 from costmodel.tables import Facts, signature, tabulate
@@ -63,18 +69,23 @@ FEATURES = DECISIONS[len(ROW_DECISIONS) :]
 GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
 """Rows grow in this order: what the rules cut most comes first."""
 
+IN_TIME_ALONE = ("token_dispatcher", "cuda_graphs", *OVERLAPS)
+"""Features that change nothing but time where the memory has no axis for them."""
+
 WORLD = frozenset({"tp", "cp", "pp", "dp"})
 
 
-def usual_features(model: Model) -> dict[str, tuple[int, ...]]:
+def usual_features(facts: Facts) -> dict[str, tuple[int, ...]]:
     """
     Values of each feature that the job does not limit.
 
     Of recomputation: nothing, everything, and the modules that are cheap to compute again for what they keep: attention
     core and norms, the up-projections of latent attention, the activation of experts (Megatron-LM, ``README.md`` of
     ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act layernorm``, and ``core_attn``, the
-    default of its selective recomputation).
+    default of its selective recomputation). Of CUDA graphs: none, one of the whole iteration, and all
+    modules that may be captured beside every other feature.
     """
+    model = facts.model
     latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
     cheap = (
         "core_attention",
@@ -84,7 +95,39 @@ def usual_features(model: Model) -> dict[str, tuple[int, ...]]:
     )
     values: dict[str, tuple[int, ...]] = dict.fromkeys(FEATURES, (0, 1))
     recompute = (Recompute.NONE, Recompute.of(*cheap), Recompute.FULL)
-    return values | {"sharding": tuple(Sharding), "recompute": tuple(sorted(recompute))}
+    graphs = (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION, usual_graphs(model))
+    framework = facts.cluster.framework
+    return values | {
+        "sharding": tuple(Sharding),
+        "recompute": tuple(sorted(recompute)),
+        "token_dispatcher": usual_dispatchers(facts.cluster) if model.has_experts else (TokenDispatcher.ALLTOALL,),
+        "cuda_graphs": tuple(
+            one for one in graphs if framework is None or not lacks(framework, "cuda_graphs", int(one))
+        ),
+    }
+
+
+def usual_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
+    """An all-to-all, and of the other two the one that the device is known for; both cost the same."""
+    device, framework = cluster.device, cluster.framework
+    order = [TokenDispatcher.DEEPEP, TokenDispatcher.HYBRIDEP]
+    if device.architecture == "blackwell" or cluster.scale_up_size > device.devices_per_node:
+        order = order[::-1]
+    has_kernels = device.architecture in ("ampere", "hopper", "blackwell")
+    known = [one for one in order if framework is None or not lacks(framework, "token_dispatcher", int(one))]
+    return (TokenDispatcher.ALLTOALL, *(known[:1] if has_kernels else []))
+
+
+def usual_graphs(model: Model) -> CudaGraphs:
+    """
+    Modules that CUDA graphs hold beside every other feature.
+
+    Not ``moe``, whose tokens would have to be dropped and padded; nor, beside experts, dense feed-forwards, which
+    overlapped expert-parallel communication excludes: few layers of such models (Megatron-Bridge's recipes leave them
+    out, too).
+    """
+    left_out = ("moe", "mlp") if model.has_experts else ("moe",)
+    return CudaGraphs.of(*(name for name in graph_modules(model) if name not in left_out))
 
 
 def micro_batches_are_small(*, mbs: Ints) -> Holds:
@@ -114,6 +157,21 @@ def groups_are_as_many_as_ranks(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
     return answer
 
 
+def dispatchers_are_the_device_s_own(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """Tokens go by alltoall or hybridep on Blackwell, else alltoall or deepep (search.allow.token_dispatcher adds)."""
+    return is_one_of(token_dispatcher, usual_dispatchers(cluster))
+
+
+def graphs_are_used_where_they_can_be(*, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints) -> Holds:
+    """
+    CUDA graphs are used unless layers or experts are recomputed or offloaded (search.allow.cuda_graphs changes that).
+
+    Elsewhere some are allowed, and no kernel gets slower by them.
+    """
+    without = (recompute == int(Recompute.FULL)) | recomputes("experts", recompute=recompute)
+    return implies(np.equal(cuda_graphs, int(CudaGraphs.NONE)), without | activation_offload)
+
+
 USES_ALL = topology.degrees_multiply_to_the_devices
 """What a job's own number of devices replaces."""
 
@@ -123,6 +181,8 @@ SEARCH_BOUNDS: dict[str, Rule] = {
     "schedule": pipelines_run_1f1b,
     "vocabulary": vocabulary_is_at_the_ends,
     "group": groups_are_as_many_as_ranks,
+    "token_dispatcher": dispatchers_are_the_device_s_own,
+    "cuda_graphs": graphs_are_used_where_they_can_be,
 }
 """What the search leaves out by default, by the decision whose pin or allow lifts the bound."""
 
@@ -304,7 +364,7 @@ class Box:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fold:
     """
-    The features in two parts: modes, which change memory, and overlaps that change nothing but time.
+    The features in two parts: modes, which change memory, and overlaps (and alike) that change time alone.
 
     Parameters
     ----------
@@ -321,7 +381,7 @@ class Fold:
         names = tuple(features)
         shape = np.broadcast_shapes(*(np.shape(table) for table in memory), (1,) * (1 + len(names)))
         axes = dict(zip(names, shape[1:], strict=True))
-        return cls(features=names, overlaps=tuple(name for name in OVERLAPS if axes[name] == 1))
+        return cls(features=names, overlaps=tuple(name for name in IN_TIME_ALONE if axes.get(name) == 1))
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -384,6 +444,7 @@ def problem_rules(problem: Problem) -> Rules:
     limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
     listing = listing_rules(search.candidates, GROWTH) if search.candidates else ()
     lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
+    lifted |= {"cuda_graphs"} if any("cuda_graphs" in one for one in search.forbid) else set()
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
     if search.max_devices is not None:
         limits = (*limits, devices_rule(search.max_devices))
@@ -505,8 +566,7 @@ def feature_values(problem: Problem) -> Columns:
     """Values of each feature: the job's own, or else all."""
     chosen = chosen_values(problem)
     usual = {
-        name: _united(values, _listed_values(problem, name))
-        for name, values in usual_features(problem.facts.model).items()
+        name: _united(values, _listed_values(problem, name)) for name, values in usual_features(problem.facts).items()
     }
     return {name: column(name, chosen.get(name, usual[name])) for name in FEATURES}
 

@@ -166,9 +166,9 @@ def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
 
 
 NOT_IN_TIME = ("sharding", "optimizer_offload", "pp_overlap", "dp_overlap")
-NOT_IN_MEMORY = ("tp_overlap", "cp_overlap", "pp_overlap", "dp_overlap")
+NOT_IN_MEMORY = ("token_dispatcher", "cuda_graphs", "tp_overlap", "cp_overlap", "pp_overlap", "dp_overlap")
 NOT_IN_ENDING = ("pp_overlap",)
-NOT_IN_UPDATE = (*OVERLAPS, "mbs", "sequence_parallel")
+NOT_IN_UPDATE = (*OVERLAPS, "mbs", "sequence_parallel", "token_dispatcher", "cuda_graphs")
 """Decisions on which a rank's passes, its memory, what follows its last pass, and its update do not depend."""
 
 

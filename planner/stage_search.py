@@ -203,17 +203,21 @@ class StageSearch:
         cuts = self.run.cuts(groups).reshape(-1, *(1,) * len(FEATURES))
         possible = allowed & (of_each[0] <= cuts * TICK_SECONDS)
         possible &= self.light_enough(box, allowed.shape) if possible.any() else False
-        for index in np.argwhere(possible):
-            position, features = index[0], index[1:]
-            chosen = {name: values[position] for name, values in box.degrees.items()}
-            chosen |= {name: box.features[name][at] for name, at in zip(FEATURES, features, strict=True)}
-            decisions_of_one = {name: chosen[name].item() for name in DECISIONS}
+        position, *features = np.nonzero(possible)
+        columns = {name: values[position] for name, values in box.degrees.items()}
+        columns |= {name: box.features[name][at] for name, at in zip(FEATURES, features, strict=True)}
+        num_microbatches = np.broadcast_to(microbatches(self.facts, columns), position.shape).tolist()
+        chosen = zip(*(columns[name].tolist() for name in DECISIONS), strict=True)
+        balances = zip(*(values[possible].tolist() for values in of_each), strict=True)
+        where = zip(position.tolist(), *(at.tolist() for at in features), strict=True)
+        for values, own, each, number in zip(chosen, balances, where, num_microbatches, strict=True):
+            decisions_of_one = dict(zip(DECISIONS, values, strict=True))
             yield _Outer(
-                **{name: float(values[tuple(index)]) for name, values in zip(BALANCE, of_each, strict=True)},
-                group=int(groups[position]),
+                **dict(zip(BALANCE, own, strict=True)),
+                group=int(groups[each[0]]),
                 decisions=decisions_of_one,
-                modes=self.modes(box, int(position), features),
-                pipeline=self.pipeline(decisions_of_one),
+                modes=self.modes(box, each[0], each[1:], decisions_of_one),
+                pipeline=self.pipeline(decisions_of_one, number),
             )
 
     def squeeze_seconds(self, box: Box, decisions: Mapping[str, Any]) -> Any:
@@ -243,12 +247,11 @@ class StageSearch:
             (int(again), bool(off)) for again in box.features["recompute"] for off in box.features["activation_offload"]
         ]
 
-    def modes(self, box: Box, position: int, features: Any) -> tuple[Mode, ...]:
+    def modes(self, box: Box, position: int, features: Sequence[int], decisions: Mapping[str, Any]) -> tuple[Mode, ...]:
         """What the ranks of one combination may do with their activations."""
         again, off = (FEATURES.index(name) for name in PER_RANK)
         if not self.free:
-            pair = box.features["recompute"][features[again]], box.features["activation_offload"][features[off]]
-            return ((int(pair[0]), bool(pair[1])),)
+            return ((decisions["recompute"], decisions["activation_offload"]),)
         where: list[Any] = list(features)
         where[again] = where[off] = slice(None)
         table = box.of_class[(box.class_of_row[position], *where)]
@@ -338,12 +341,12 @@ class StageSearch:
             strategy = replace(strategy_of(one.outer.decisions), layout=layout, **_most_common(layout))
             self.run.found(one.outer.group, strategy, layout_cost(self.facts, strategy))
 
-    def pipeline(self, decisions: Mapping[str, Any]) -> Pipeline:
+    def pipeline(self, decisions: Mapping[str, Any], num_microbatches: int) -> Pipeline:
         """The shape of a combination's pipeline."""
         return Pipeline(
             pp=decisions["pp"],
             vpp=decisions["vpp"],
-            num_microbatches=int(microbatches(self.facts, decisions)),
+            num_microbatches=num_microbatches,
             num_layers=self.facts.model.num_layers,
             num_leading=self.leading or 0,
         )

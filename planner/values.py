@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF
 from costmodel.validation import shown
 
 MAX_DEGREE = 10**9
@@ -44,11 +44,12 @@ def checked(decisions: Mapping[str, object]) -> dict[str, int]:
 def _enum_value(name: str, value: object, where: str) -> int:
     if isinstance(value, ENUMS[name]):
         return value
-    known = [member.text for member in ENUMS[name]] + list(MODULES if name == "recompute" else ())
+    modules = MODULES_OF.get(name, ())
+    known = [*(member.text for member in ENUMS[name]), *modules]
     try:
         return ENUMS[name].named(value if isinstance(value, str) else "")
     except KeyError:
         hint = did_you_mean(value, known) if isinstance(value, str) else ""
-        joined = " (the latter may be joined by +)" if name == "recompute" else ""
+        joined = " (the latter may be joined by +)" if modules else ""
         problem = f"expected one of {', '.join(known)}{joined}, got {shown(value)}."
         raise SpecError(where, problem, hint if "mean" in hint else "") from None

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.spec import Cluster, Device, Model, Network, Precision, Profile, Workload
-from costmodel.strategy import Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
+from costmodel.calibration import Calibration, Constants
+from costmodel.spec import Cluster, EquippedDevice, Model, Network, Precision, Profile, Workload
+from costmodel.strategy import (
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+    usual_group,
+)
 from costmodel.tables import Facts
 
 GB = 10**9
 
 
-def a_device(**changes: Any) -> Device:
+def a_device(**changes: Any) -> EquippedDevice:
     """Eight devices of 80 GB per node, NVLink inside it, 50 GB/s outside."""
-    profile = Profile(
-        attention_efficiency=0.5, memory_efficiency=0.8, runtime_bytes=1 * GB, cpu_parameters_per_second=4 * GB
-    )
+    constants: dict[str, Any] = {"attention_efficiency": 0.5, "memory_efficiency": 0.8}
     facts: dict[str, Any] = {
         "name": "test-device",
         "peak_flops": {"bf16": 1e15},
@@ -31,9 +39,12 @@ def a_device(**changes: Any) -> Device:
         "device_to_host_bandwidth": 32 * GB,
         "disk_write_bandwidth": 2 * GB,
         "disk_read_bandwidth": 2 * GB,
-        "profile": profile,
+        "runtime_bytes": 1 * GB,
+        "cpu_parameters_per_second": 4 * GB,
+        "calibration": Calibration(name="test-calibration", constants=Constants(**constants)),
+        "profile": Profile(**constants),
     }
-    return Device(**(facts | changes))
+    return EquippedDevice(**(facts | changes))
 
 
 def a_cluster(num_devices: int = 64, **device: Any) -> Cluster:
@@ -84,6 +95,8 @@ def a_strategy(**changes: Any) -> Strategy:
         "recompute": Recompute.NONE,
         "activation_offload": False,
         "optimizer_offload": False,
+        "token_dispatcher": TokenDispatcher.ALLTOALL,
+        "cuda_graphs": CudaGraphs.NONE,
         "tp_overlap": False,
         "cp_overlap": False,
         "ep_overlap": False,

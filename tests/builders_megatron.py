@@ -1,4 +1,4 @@
-"""Random plans that Megatron-LM can run: every feature, uneven stages, dense, sparse and latent models."""
+"""Random plans that Megatron-LM can run: every feature and setting, uneven stages, dense, sparse and latent models."""
 
 from __future__ import annotations
 
@@ -9,10 +9,22 @@ from functools import cache
 from typing import Any
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, topology
+from constraints.features import graph_modules
 from constraints.frameworks import recomputable_modules
 from constraints.verdict import violated
-from costmodel.spec import Model
-from costmodel.strategy import Recompute, Schedule, Sharding, StageLayout, Strategy, Vocabulary, usual_group
+from costmodel.recompute import recomputes
+from costmodel.spec import Experts, Model
+from costmodel.strategy import (
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    StageLayout,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+    usual_group,
+)
 from planner.export.megatron_stages import full_by_block, stage_layers
 from planner.plan import Plan, evaluate
 from planner.problem import Problem, load
@@ -56,12 +68,15 @@ def megatron_plans(count: int, seed: int = 0) -> Iterator[Plan]:
 
 
 @cache
-def a_job(model: str, precision: str, num_devices: int, global_batch_size: int) -> Problem:
-    """The model on devices of 8 per node that compute in every precision."""
+def a_job(
+    model: str, precision: str, num_devices: int, global_batch_size: int, settings: tuple[tuple[str, Any], ...] = ()
+) -> Problem:
+    """The model on devices of 8 per node that compute in every precision, trained by Megatron-LM's own defaults."""
     return load(
         {
             "model": model,
-            "cluster": {"device": "b200", "num_devices": num_devices},
+            "cluster": {"device": "b200", "num_devices": num_devices, "framework": "megatron-lm-0.17"},
+            "settings": dict(settings),
             "training": {
                 "global_batch_size": global_batch_size,
                 "sequence_length": 2048,
@@ -77,8 +92,10 @@ def drawn(chooser: random.Random, name: str, precision: str) -> tuple[Problem, S
     tp, cp, dp = chooser.choice((1, 2, 4, 8)), chooser.choice((1, 1, 2)), chooser.choice((1, 2, 4, 8))
     pp = chooser.choice((1, 2, 4, 8))
     vpp = chooser.choice((1, 2, 3, 4)) if pp > 1 else 1
-    problem = a_job(name, precision, tp * cp * pp * dp, 64)
-    model = problem.facts.model
+    job = (name, precision, tp * cp * pp * dp, 64)
+    has_positions = a_job(*job).facts.model.learned_positions > 0
+    mtp = chooser.choice(((), (), (("mtp_layers", 0),), () if has_positions else (("mtp_layers", 1),)))
+    model = a_job(*job, mtp).facts.model
     has_experts = any(hasattr(kind.feed_forward, "num_experts") for kind in model.kinds)
     values = {
         "tp": tp,
@@ -95,8 +112,52 @@ def drawn(chooser: random.Random, name: str, precision: str) -> tuple[Problem, S
         "vocabulary": chooser.choice((Vocabulary.ENDS, Vocabulary.ENDS, Vocabulary.REDISTRIBUTED)),
         "recompute": a_recompute(chooser, model),
         **a_set_of_features(chooser, values={"tp": tp, "cp": cp, "pp": pp, "dp": dp, "vpp": vpp}),
+        "cuda_graphs": some_graphs(chooser, model),
     }
-    return problem, with_stages(chooser, Strategy(**values), model)
+    spread = values["ep"] > 1
+    values["token_dispatcher"] = chooser.choice(tuple(TokenDispatcher)) if spread else TokenDispatcher.ALLTOALL
+    strategy = with_stages(chooser, Strategy(**values), model)
+    settings = some_settings(chooser, strategy, model, precision) if strategy else {}
+    return a_job(*job, (*mtp, *settings.items())), strategy
+
+
+def some_settings(chooser: random.Random, strategy: Strategy, model: Model, precision: str) -> dict[str, Any]:
+    """Settings other than Megatron-LM's defaults, some of those that the strategy leaves a choice of."""
+    replicas, half = strategy.dp * strategy.cp, "fp16" if precision == "fp16" else "bf16"
+    has_optimizer = strategy.sharding > Sharding.NONE or replicas == 1
+    shared = any(
+        isinstance(kind.feed_forward, Experts) and kind.feed_forward.shared_ffn_hidden_size for kind in model.kinds
+    )
+    beside = strategy.token_dispatcher == TokenDispatcher.ALLTOALL and not strategy.ep_overlap
+    kept = strategy.recompute == Recompute.FULL or not recomputes("shared_experts", recompute=strategy.recompute)
+    by_layers = strategy.activation_offload and strategy.pp == 1 and strategy.recompute == Recompute.NONE
+    possible = {
+        "gradient_dtype": (True, chooser.choice(("fp32", half))),
+        "moments_dtype": (has_optimizer and not strategy.optimizer_offload, "bf16"),
+        "fp8_param_gather": (has_optimizer, True),
+        "shared_expert_overlap": (shared and beside and kept, True),
+        "delay_wgrad": (strategy.ep_overlap, True),
+        "communication_sms": (strategy.token_dispatcher > TokenDispatcher.ALLTOALL, chooser.choice((16, 24, 32))),
+        "offloaded_layers": (by_layers, chooser.randrange(1, model.num_layers - 1)),
+        "optimizer_group": (strategy.sharding > 0 and not model.has_experts and replicas % 2 == 0, replicas // 2),
+        "attention": (True, "unfused"),
+        "launches": (True, "blocking"),
+    }
+    if chooser.random() < 0.2 and deals_matrices(strategy) and precision != "fp16":
+        return {"optimizer": "dist_muon"}
+    return {name: value for name, (is_possible, value) in possible.items() if is_possible and chooser.random() < 0.5}
+
+
+def deals_matrices(strategy: Strategy) -> bool:
+    """Whether Muon's optimizer, which deals whole matrices to ranks, is one for the strategy."""
+    alone = not strategy.dp_overlap and not strategy.optimizer_offload
+    return alone and strategy.sharding == Sharding.OPTIMIZER
+
+
+def some_graphs(chooser: random.Random, model: Model) -> CudaGraphs:
+    """None, one of everything, or some modules."""
+    some = [name for name in graph_modules(model) if chooser.random() < 0.4]
+    return chooser.choice((CudaGraphs.NONE, CudaGraphs.FULL_ITERATION, CudaGraphs.of(*some)))
 
 
 def a_recompute(chooser: random.Random, model: Model) -> Recompute:
@@ -133,7 +194,8 @@ def with_stages(chooser: random.Random, strategy: Strategy, model: Model) -> Str
         return None if strategy != is_even and written(strategy, model) == written(is_even, model) else strategy
     layers = uneven_layers(chooser, model.num_layers, chunks)
     most = chooser.choice((0, 0, 1, 2, 5)) if strategy.recompute == Recompute.NONE else 0
-    if most and (strategy.activation_offload or strategy.ep_overlap):
+    graphs_of_modules = strategy.cuda_graphs > CudaGraphs.FULL_ITERATION
+    if most and (strategy.activation_offload or strategy.ep_overlap or graphs_of_modules):
         return None
     dealt = [stage_layers(replace(strategy, vocabulary=one), model) for one in Vocabulary if one <= 1]
     if not most and layers in dealt:

@@ -9,9 +9,23 @@ from typing import Any
 
 from constraints import MEMORY_RULES, PHYSICS_RULES
 from constraints.verdict import violated
+from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.framework import Settings
+from costmodel.profiles import stored_precision
 from costmodel.spec import Experts, Model
-from costmodel.strategy import FLAGS, V_SHAPED, Recompute, Schedule, Sharding, StageLayout, Strategy, Vocabulary
+from costmodel.strategy import (
+    FLAGS,
+    V_SHAPED,
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    StageLayout,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+)
 from planner.export import export
 from planner.export.target import Export
 from planner.plan import Plan, evaluate
@@ -39,13 +53,15 @@ VALUES: dict[str, Sequence[Any]] = {
         Recompute.of("every_other_matmul"),
         Recompute.of("core_attention", "norms"),
     ),
+    "token_dispatcher": (TokenDispatcher.ALLTOALL, *TokenDispatcher),
+    "cuda_graphs": (CudaGraphs.NONE, *CudaGraphs, CudaGraphs.of("attn")),
     **dict.fromkeys(FLAGS, (False, True)),
 }
 """What is drawn of each decision; what stands twice is drawn more often."""
 
 
 def random_exports(
-    target: str, count: int, *, within: Mapping[str, Sequence[Any]], seed: int = 0
+    target: str, count: int, *, within: Mapping[str, Sequence[Any]], settings: Settings, seed: int = 0
 ) -> Iterator[tuple[Plan, Export]]:
     """
     Plans that a target accepts, with what it makes of them.
@@ -58,12 +74,14 @@ def random_exports(
         How many.
     within
         Values of some decisions, so that not too many draws are refused.
+    settings
+        What the target does of itself.
     seed
         Where the draws begin.
     """
     generator = random.Random(seed)
     while count:
-        plan = _a_plan(generator, VALUES | within)
+        plan = _a_plan(generator, VALUES | within, settings)
         try:
             exported = export(plan, target) if plan else None
         except SpecError:
@@ -73,7 +91,7 @@ def random_exports(
             yield plan, exported
 
 
-def _a_plan(generator: random.Random, values: Mapping[str, Sequence[Any]]) -> Plan | None:
+def _a_plan(generator: random.Random, values: Mapping[str, Sequence[Any]], settings: Settings) -> Plan | None:
     model = generator.choice((_dense, _with_experts, _latent))(generator.choice((8, 12)))
     drawn = {name: generator.choice(choices) for name, choices in values.items()}
     strategy = Strategy(**drawn | _idle(drawn, has_experts=isinstance(model.kinds[-1].feed_forward, Experts)))
@@ -81,8 +99,13 @@ def _a_plan(generator: random.Random, values: Mapping[str, Sequence[Any]]) -> Pl
     problem = a_problem(
         model,
         num_devices=strategy.tp * strategy.cp * strategy.pp * strategy.dp,
-        workload={"global_batch_size": batch, "sequence_length": 64},
+        workload={
+            "global_batch_size": batch,
+            "sequence_length": 64,
+            "precision": stored_precision(catalog.precision("bf16"), settings),
+        },
     )
+    problem = replace(problem, facts=replace(problem.facts, cluster=replace(problem.facts.cluster, settings=settings)))
     if violated(problem.facts, strategy.decisions(), rules=RULES):
         return None
     return evaluate(problem, _with_stages(generator, strategy, model))
@@ -92,9 +115,9 @@ def _idle(drawn: Mapping[str, Any], *, has_experts: bool) -> dict[str, Any]:
     """The values of decisions that have nothing to do, which few draws would hit all at once."""
     idle: dict[str, Any] = {}
     if not has_experts:
-        idle |= {"ep": 1, "etp": 1, "ep_overlap": False}
+        idle |= {"ep": 1, "etp": 1, "ep_overlap": False, "token_dispatcher": TokenDispatcher.ALLTOALL}
     if drawn["ep"] == 1:
-        idle |= {"ep_overlap": False}
+        idle |= {"ep_overlap": False, "token_dispatcher": TokenDispatcher.ALLTOALL}
     if drawn["tp"] == 1:
         idle |= {"tp_overlap": False, "sequence_parallel": False, "etp": 1}
     if drawn["cp"] == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodel.spec import Device, Model, Profile, Reliability
+from costmodel.spec import EquippedDevice, Model, Profile, Reliability
 from costmodel.tables import Facts
 from planner.problem import Problem, SearchLimits
 from tests.builders import a_model
@@ -16,7 +16,7 @@ def a_problem(
     model: Model | None = None,
     *,
     num_devices: int = 8,
-    device: Device | None = None,
+    device: EquippedDevice | None = None,
     workload: Mapping[str, Any] | None = None,
     top: int = 1,
     **limits: Any,
@@ -60,7 +60,7 @@ def limits_of(
     )
 
 
-def a_timed_device(**changes: Any) -> Device:
+def a_timed_device(**changes: Any) -> EquippedDevice:
     """The test device with efficiencies, and with overlaps that slow both sides down, so that none is free."""
     profile = Profile(
         matmul_efficiency={"bf16": 0.7},
@@ -69,11 +69,14 @@ def a_timed_device(**changes: Any) -> Device:
         kernel_seconds=2e-6,
         overlap_slowdown_compute=1.05,
         overlap_slowdown_communication=1.2,
-        runtime_bytes=0.1 * GB,
-        cpu_parameters_per_second=1 * GB,
     )
-    return a_device(**({"profile": profile} | changes))
+    facts: dict[str, Any] = {
+        "profile": profile,
+        "runtime_bytes": 0.1 * GB,
+        "cpu_parameters_per_second": 1 * GB,
+    }
+    return a_device(**(facts | changes))
 
 
-def _fields(device: Device) -> dict[str, Any]:
+def _fields(device: EquippedDevice) -> dict[str, Any]:
     return {name: getattr(device, name) for name in device.__dataclass_fields__}

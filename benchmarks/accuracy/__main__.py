@@ -1,4 +1,9 @@
-"""``python -m benchmarks.accuracy``: every measured run beside the cost model's prediction of it."""
+"""
+``python -m benchmarks.accuracy``: every measured run beside the cost model's prediction of it.
+
+Exit codes: 0 every row was in order; 1 some were refused; 2 there is nothing to read; 3 (with ``--check-jobs``) the job
+file of a row is costed otherwise than the row.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +15,32 @@ from pathlib import Path
 
 from benchmarks.accuracy.fit import HELD_OUT, held_out, timed_cases
 from benchmarks.accuracy.held_out import HeldOut, read_held_out
+from benchmarks.accuracy.jobs import check_lines, differences, write_jobs
+from benchmarks.accuracy.plain import plain_lines
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
+from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel.errors import PlanningError
-from planner.runs.facts import References, references
+from planner.runs.jobs import References
 from planner.runs.predictions import Prediction, predictions
-from planner.runs.table import NotRun, read
-
-FOLDER = Path(__file__).parents[1] / "measured_runs"
+from planner.runs.table import NotRun
 
 ROWS_REFUSED = 1
 NO_TABLE = 2
+JOBS_DIFFER = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report; 0 if every row was in order, 1 if some were refused, 2 if there is nothing to read."""
+    """Print the report; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        known = references(options.models, FOLDER / "systems.yaml", options.systems)
-        results = list(predictions(read(options.runs), known))
+        rows, known = read_table(options.runs, options.models)
+        results = list(predictions(rows, known))
         figures = report(results, _held_out(options, known, results))
         if options.rows:
             write_rows(options.rows, results)
+        if options.jobs:
+            write_jobs(options.jobs, results)
+        differing = list(differences(results, options.jobs)) if options.check_jobs else []
         if options.json:
             options.json.write_text(json.dumps(as_json(figures), indent=1) + "\n", encoding="utf-8")
     except (PlanningError, OSError) as error:
@@ -38,6 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NO_TABLE
     for line in lines(figures):
         print(line)
+    if options.plain:
+        for line in plain_lines(one for one in results if isinstance(one, Prediction)):
+            print(line)
+    if options.check_jobs:
+        for line in check_lines(results, differing):
+            print(line)
+    if differing:
+        return JOBS_DIFFER
     return ROWS_REFUSED if figures.refused else 0
 
 
@@ -47,21 +65,33 @@ def _held_out(
     """Stored predictions of groups left out, of rows that are as they were then; or those of fits made now."""
     if not options.folds:
         given = {one.run.id: one.run for one in results if isinstance(one, Prediction)}
-        own = {row.id: row for row in read(FOLDER / "runs.csv")}
+        own = {row.id: row for row in read_table()[0]}
         return {name: row for name, row in read_held_out(HELD_OUT).items() if given.get(name) == own.get(name)}
     timed = timed_cases((one.run for one in results if isinstance(one, Prediction)), known)
-    return held_out(timed, known, num_folds=options.folds, num_processes=options.processes, software=options.software)
+    return held_out(
+        timed, known, num_folds=options.folds, num_processes=options.processes, frameworks=options.frameworks
+    )
+
+
+_DESCRIPTION, _EXIT_CODES = (__doc__ or "\n\n").replace("``", "'").split("\n\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=FOLDER / "runs.csv", help="measured runs (default: the project's)")
-    parser.add_argument("--models", type=Path, default=FOLDER / "models.yaml", help="architectures behind the rows")
-    parser.add_argument("--systems", type=Path, default=FOLDER / "systems.yaml", help="peak rates and bandwidths")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=_DESCRIPTION, epilog=_EXIT_CODES)
+    parser.add_argument("--runs", type=Path, default=RUNS, help="measured runs (default: the project's)")
+    parser.add_argument("--models", type=Path, help="architectures behind the rows (default: the project's)")
     parser.add_argument("--folds", type=int, help="fit anew and leave out one of so many parts of the groups (minutes)")
-    parser.add_argument("--software", action="store_true", help="with --folds: fit software stacks too")
+    parser.add_argument("--frameworks", action="store_true", help="with --folds: fit factors of frameworks too")
     parser.add_argument("--processes", type=int, default=2, help="with --folds: processes (default: 2)")
     parser.add_argument("--rows", type=Path, help="write every row with its prediction, or why it has none (CSV)")
+    parser.add_argument("--plain", action="store_true", help="cost every row as a plain job too: does it fit?")
+    parser.add_argument("--jobs", type=Path, help="write every predicted row as a job file of a folder, by its id")
+    parser.add_argument(
+        "--check-jobs",
+        action="store_true",
+        help="read every row's job file again, estimate it as 'planner estimate' does, and count those that agree with "
+        "the row to the last digit (exit code 3 if any does not)",
+    )
     parser.add_argument("--json", type=Path, help="write the report (JSON)")
     return parser
 

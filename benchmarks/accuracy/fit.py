@@ -20,18 +20,25 @@ import numpy as np
 
 from benchmarks.accuracy.catalog_files import write_catalog
 from benchmarks.accuracy.held_out import HeldOut, interval_document, write_held_out
+from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel.errors import PlanningError
-from planner.calibration.cases import Predictor, folds_of, measured_logarithms, source_weights
-from planner.calibration.constants import Constant, constants
+from planner.calibration.cases import (
+    Predictor,
+    calibrations_of,
+    folds_of,
+    measured_logarithms,
+    setting_of,
+    source_weights,
+)
+from planner.calibration.constants import Constant, constants, prior_factors
 from planner.calibration.fit import Fit, covariance, fit, priors_of
 from planner.calibration.intervals import TABLE as INTERVALS
 from planner.calibration.left_out import Weights, left_out_logarithms
-from planner.runs.facts import References, device_name, references
+from planner.cluster import Fitted as FittedConstants
+from planner.runs.jobs import References
 from planner.runs.predictions import Case, cases, left_unsaid
-from planner.runs.software import software_of
-from planner.runs.table import NotRun, Run, read
+from planner.runs.table import NotRun, Run
 
-FOLDER = Path(__file__).parents[1] / "measured_runs"
 HELD_OUT = Path(__file__).parent / "held_out.csv"
 FOLDS = 5
 
@@ -62,11 +69,30 @@ def timed_cases(rows: Iterable[Run | NotRun], known: References) -> list[Case]:
     return [one for one in found if one.run.step_seconds is not None]
 
 
+FEWEST_OTHERS = 3
+"""Rows of other sources than the one with most without which a framework's constant stays at its prior."""
+
+
+def several_sources_tell(constant: Constant, timed: Sequence[Case]) -> bool:
+    """Whether a framework's constant would be determined by more than one source of runs."""
+    rows = Counter(case.run.source for case in timed if constant.touches(**setting_of(case)))
+    return sum(rows.values()) - max(rows.values(), default=0) >= FEWEST_OTHERS
+
+
+def chosen_constants(timed: Sequence[Case], *, frameworks: bool) -> tuple[Constant, ...]:
+    """What is fitted to rows: every calibration's constants, of frameworks' those that several sources tell."""
+    return tuple(
+        one for one in constants(frameworks=frameworks) if not one.framework or several_sources_tell(one, timed)
+    )
+
+
 def fitted(
-    timed: Sequence[Case], known: References, weigh: Weights, *, software: bool, num_folds: int, num_processes: int
+    timed: Sequence[Case], known: References, weigh: Weights, *, frameworks: bool, num_folds: int, num_processes: int
 ) -> Fitted:
     """
-    Fit the constants of devices, or of devices and software, to rows; what is not fitted of software is neutral.
+    Fit the constants of calibrations, or of calibrations and frameworks, to rows.
+
+    A framework's constant that one source alone would determine stays at its prior.
 
     Parameters
     ----------
@@ -76,17 +102,17 @@ def fitted(
         What they refer to.
     weigh
         Weights of rows.
-    software
-        Whether software stacks have constants of their own.
+    frameworks
+        Whether frameworks have constants of their own.
     num_folds, num_processes
         Into how many parts the groups are divided; processes that share the work.
     """
-    chosen = constants(software=software)
-    neutral: dict[str, dict[str, float]] = {software_of(case.run).stack: {} for case in timed}
+    chosen = chosen_constants(timed, frameworks=frameworks)
+    factors = prior_factors() if frameworks else {}
     predictor = Predictor(
         cases=timed,
         constants=chosen,
-        known=known.with_profiles(known.devices, neutral),
+        known=known.with_fitted(FittedConstants(factors=factors)),
         num_processes=num_processes,
     )
     priors, weights = priors_of(chosen), weigh(timed)
@@ -105,26 +131,26 @@ def fitted(
 
 
 def fitted_modes(
-    timed: Sequence[Case], known: References, *, software: bool, num_folds: int, num_processes: int
+    timed: Sequence[Case], known: References, *, frameworks: bool, num_folds: int, num_processes: int
 ) -> dict[str, Fitted]:
     """
-    Constants of devices alone, and where asked of devices and software stacks.
+    Constants of calibrations alone, and where asked of calibrations and frameworks.
 
     Rows that leave unsaid what they recomputed are predicted like all others, but nothing is fitted to them.
     """
-    modes = {"device": False, "software": True} if software else {"device": False}
+    modes = {"alone": False, "shipped": True} if frameworks else {"alone": False}
     weigh = partial(source_weights, without={case.run.id for case in timed if left_unsaid(case)})
     return {
-        name: fitted(timed, known, weigh, software=with_software, num_folds=num_folds, num_processes=num_processes)
-        for name, with_software in modes.items()
+        name: fitted(timed, known, weigh, frameworks=with_factors, num_folds=num_folds, num_processes=num_processes)
+        for name, with_factors in modes.items()
     }
 
 
 def held_out(
-    timed: Sequence[Case], known: References, *, software: bool, num_folds: int, num_processes: int
+    timed: Sequence[Case], known: References, *, frameworks: bool, num_folds: int, num_processes: int
 ) -> dict[str, HeldOut]:
     """Rows predicted by fits to other groups, by id."""
-    modes = fitted_modes(timed, known, software=software, num_folds=num_folds, num_processes=num_processes)
+    modes = fitted_modes(timed, known, frameworks=frameworks, num_folds=num_folds, num_processes=num_processes)
     return {row.id: row for row in _held_out(timed, modes)}
 
 
@@ -132,18 +158,18 @@ def _held_out(timed: Sequence[Case], modes: dict[str, Fitted]) -> list[HeldOut]:
     return [
         HeldOut(
             id=case.run.id,
-            fold=modes["device"].folds[row],
-            device_seconds=modes["device"].left_out_seconds[row],
-            software_seconds=modes["software"].left_out_seconds[row] if "software" in modes else None,
+            fold=modes["alone"].folds[row],
+            alone_seconds=modes["alone"].left_out_seconds[row],
+            shipped_seconds=modes["shipped"].left_out_seconds[row] if "shipped" in modes else None,
         )
         for row, case in enumerate(timed)
     ]
 
 
-def rows_of_each(timed: Sequence[Case], known: References) -> Counter[str]:
-    """Rows by device of the catalog, and by software stack."""
-    devices = Counter(device_name(case.run.gpu, known) for case in timed)
-    return devices + Counter(software_of(case.run).stack for case in timed)
+def rows_of_each(timed: Sequence[Case]) -> Counter[str]:
+    """Rows by calibration, those that it extends among them, and by the framework whose factors theirs has."""
+    of_calibrations = Counter(name for case in timed for name in calibrations_of(case))
+    return of_calibrations + Counter(str(setting_of(case)["kernels"]) for case in timed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,12 +177,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     begin = time.monotonic()
     try:
-        known = references(FOLDER / "models.yaml", FOLDER / "systems.yaml")
-        timed = timed_cases(read(options.runs), known)
+        rows, known = read_table(options.runs, options.models)
+        timed = timed_cases(rows, known)
         modes = fitted_modes(
             timed,
             known,
-            software=options.ship == "software",
+            frameworks=options.ship == "shipped",
             num_folds=options.folds,
             num_processes=options.processes,
         )
@@ -167,13 +193,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in _lines(shipped, modes):
         print(line)
     if options.write:
-        write_catalog(shipped.constants, shipped.values, shipped.widths, rows_of_each(timed, known))
+        write_catalog(
+            shipped.constants,
+            shipped.values,
+            shipped.widths,
+            rows_of_each(timed),
+            assumed=_assumed(shipped, options.ship),
+        )
         write_held_out(HELD_OUT, _held_out(timed, modes))
         (Path(__file__).parents[2] / "planner" / "calibration" / INTERVALS).write_text(
             interval_document(timed, shipped.left_out_seconds), encoding="utf-8"
         )
     print(f"{len(timed)} rows, {time.monotonic() - begin:.0f} s")
     return 0
+
+
+def _assumed(fitted: Fitted, mode: str) -> dict[Constant, float]:
+    """Constants of frameworks that were not fitted, and their values in the fit."""
+    factors = prior_factors() if mode == "shipped" else {}
+    left = (one for one in constants(frameworks=True) if one.framework and one not in fitted.constants)
+    return {one: factors.get(one.framework, {}).get(one.fields[0], 1.0) for one in left}
 
 
 def _lines(shipped: Fitted, modes: dict[str, Fitted]) -> Iterable[str]:
@@ -188,14 +227,15 @@ def _lines(shipped: Fitted, modes: dict[str, Fitted]) -> Iterable[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy.fit", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--runs", type=Path, default=FOLDER / "runs.csv", help="measured runs (default: the project's)")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="measured runs (default: the project's)")
+    parser.add_argument("--models", type=Path, help="architectures behind them (default: the project's)")
     parser.add_argument("--folds", type=int, default=FOLDS, help=f"parts of which one is left out (default: {FOLDS})")
     parser.add_argument("--processes", type=int, default=2, help="processes that share the work (default: 2)")
     parser.add_argument(
         "--ship",
-        choices=("device", "software"),
-        default="software",
-        help="constants to print and write: of devices and software stacks (default), or of devices alone",
+        choices=("alone", "shipped"),
+        default="shipped",
+        help="constants to print and write: of calibrations and frameworks (default), or of calibrations alone",
     )
     parser.add_argument("--write", action="store_true", help="write catalog, held_out.csv and the planner's intervals")
     return parser

@@ -29,16 +29,16 @@ class HeldOut:
         Of the row.
     fold
         With which part of the groups it was left out.
-    device_seconds
-        Predicted with constants of devices only.
-    software_seconds
-        Predicted with constants of devices and software stacks; None: not fitted.
+    alone_seconds
+        Predicted with constants of calibrations only.
+    shipped_seconds
+        Predicted with constants of calibrations and frameworks; None: not fitted.
     """
 
     id: str
     fold: int
-    device_seconds: float
-    software_seconds: float | None
+    alone_seconds: float
+    shipped_seconds: float | None
 
 
 COLUMNS = tuple(field.name for field in fields(HeldOut))
@@ -50,8 +50,8 @@ def write_held_out(path: Path, rows: Sequence[HeldOut]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in rows:
-            software = "" if row.software_seconds is None else f"{row.software_seconds:.6g}"
-            writer.writerow((row.id, row.fold, f"{row.device_seconds:.6g}", software))
+            shipped = "" if row.shipped_seconds is None else f"{row.shipped_seconds:.6g}"
+            writer.writerow((row.id, row.fold, f"{row.alone_seconds:.6g}", shipped))
 
 
 def read_held_out(path: Path) -> dict[str, HeldOut]:
@@ -66,25 +66,25 @@ def _held_out(cells: dict[str, str]) -> HeldOut:
     return HeldOut(
         id=cells["id"],
         fold=int(cells["fold"]),
-        device_seconds=float(cells["device_seconds"]),
-        software_seconds=float(cells["software_seconds"]) if cells["software_seconds"] else None,
+        alone_seconds=float(cells["alone_seconds"]),
+        shipped_seconds=float(cells["shipped_seconds"]) if cells["shipped_seconds"] else None,
     )
 
 
 def as_held_out(
-    results: Sequence[Prediction | NotRun], known: dict[str, HeldOut], *, software: bool
+    results: Sequence[Prediction | NotRun], known: dict[str, HeldOut], *, frameworks: bool
 ) -> list[Prediction]:
     """Predictions with the step times of the fits that had not seen them; rows without one are left away."""
-    return list(_as_held_out(results, known, software=software))
+    return list(_as_held_out(results, known, frameworks=frameworks))
 
 
 def _as_held_out(
-    results: Sequence[Prediction | NotRun], known: dict[str, HeldOut], *, software: bool
+    results: Sequence[Prediction | NotRun], known: dict[str, HeldOut], *, frameworks: bool
 ) -> Iterator[Prediction]:
     for one in results:
         if isinstance(one, Prediction) and one.run.id in known and one.run.step_seconds is not None:
             row = known[one.run.id]
-            seconds = row.software_seconds if software else row.device_seconds
+            seconds = row.shipped_seconds if frameworks else row.alone_seconds
             if seconds is not None:
                 yield replace(one, step_seconds=seconds)
 

@@ -57,10 +57,10 @@ class LeftOut:
     ----------
     rows
         How many.
-    device, software
-        Step-time errors by source: constants of devices only; of devices and software stacks (empty: not fitted).
+    alone, shipped
+        Step-time errors by source: constants of calibrations only; of calibrations and frameworks (empty: not fitted).
     macro
-        Mean over sources by architecture, constants of devices only.
+        Mean over sources by architecture, constants of calibrations only.
     coverage
         Share of rows inside the intervals that other groups make.
     goals
@@ -68,8 +68,8 @@ class LeftOut:
     """
 
     rows: int
-    device: dict[str, Errors]
-    software: dict[str, Errors]
+    alone: dict[str, Errors]
+    shipped: dict[str, Errors]
     macro: dict[str, float]
     coverage: dict[str, float]
     goals: tuple[Goal, ...]
@@ -77,20 +77,20 @@ class LeftOut:
 
 def left_out(predicted: Sequence[Prediction], known: Mapping[str, HeldOut]) -> LeftOut | None:
     """Figures of the rows that are in the file of predictions without their groups; None if none is."""
-    device = as_held_out(predicted, known, software=False)
-    if not device:
+    alone = as_held_out(predicted, known, frameworks=False)
+    if not alone:
         return None
-    software = as_held_out(predicted, known, software=True)
-    shipped = software or device
+    with_factors = as_held_out(predicted, known, frameworks=True)
+    shipped = with_factors or alone
     folds = [known[one.run.id].fold for one in shipped]
     inside = coverage(step_errors(shipped, [one.step_seconds for one in shipped]), folds)
     return LeftOut(
-        rows=len(device),
-        device=_by_source(device),
-        software=_by_source(software),
-        macro=macro_by_architecture(device),
+        rows=len(alone),
+        alone=_by_source(alone),
+        shipped=_by_source(with_factors),
+        macro=macro_by_architecture(alone),
         coverage=inside,
-        goals=tuple(_goals(device, shipped, predicted, inside)),
+        goals=tuple(_goals(alone, shipped, predicted, inside)),
     )
 
 
@@ -117,7 +117,9 @@ def macro_by_architecture(rows: Sequence[Prediction]) -> dict[str, float]:
 
 def _is(*, source: str = "", gpu: tuple[str, ...] = ("",), architecture: str = "") -> Choice:
     return lambda one: (
-        one.run.source.startswith(source) and one.run.gpu.startswith(gpu) and one.architecture.startswith(architecture)
+        one.run.source.startswith(source)
+        and one.run.device.startswith(gpu)
+        and one.architecture.startswith(architecture)
     )
 
 
@@ -158,15 +160,15 @@ PIPELINES = ("Zero Bubble", "Vocabulary")
 
 
 def _goals(
-    device: Sequence[Prediction],
+    alone: Sequence[Prediction],
     shipped: Sequence[Prediction],
     predicted: Sequence[Prediction],
     inside: Mapping[str, float],
 ) -> Iterator[Goal]:
     for name, limit, kinds in (("dense", 0.06, ("dense",)), ("MoE and hybrid", 0.15, ("moe", "hybrid"))):
-        rows = [one for one in device if one.architecture in kinds]
+        rows = [one for one in alone if one.architecture in kinds]
         yield Goal(
-            name=f"{name}, mean over sources, devices only",
+            name=f"{name}, mean over sources, calibrations only",
             figure=macro(rows) if rows else None,
             rows=len(rows),
             limit=limit,
@@ -216,13 +218,13 @@ def _ranking_goals(shipped: Sequence[Prediction]) -> Iterator[Goal]:
 
 def left_out_lines(figures: LeftOut) -> Iterator[str]:
     """The figures as text."""
-    for title, groups in (("devices only", figures.device), ("devices and software", figures.software)):
+    for title, groups in (("calibrations only", figures.alone), ("calibrations and frameworks", figures.shipped)):
         if groups:
             heading = f"Accuracy: groups left out, constants of {title}"
             yield f"\n{heading:<60} {'rows':>5} {'mean':>7} {'p90':>7} {'bias':>7}"
         for name, one in groups.items():
             yield f"  {name[:58]:<58} {one.rows:>5} {one.mean:>7.1%} {one.p90:>7.1%} {one.bias:>+7.1%}"
-    yield "  mean over sources, constants of devices only: " + ", ".join(
+    yield "  mean over sources, constants of calibrations only: " + ", ".join(
         f"{name} {mean:.1%}" for name, mean in figures.macro.items()
     )
     shares = ", ".join(f"{name} {share:.0%}" for name, share in figures.coverage.items())

@@ -155,17 +155,17 @@ def shared(run: Run, num_layers: int) -> tuple[Any, ...]:
         run.source,
         run.model,
         num_layers,
-        run.gpu,
+        run.device,
         run.num_devices,
-        run.global_batch_size,
-        run.sequence_length,
-        run.dtype,
+        run.get("training.global_batch_size"),
+        run.get("training.sequence_length"),
+        run.get("training.precision"),
     )
 
 
 def _by_layout(members: list[Prediction]) -> list[tuple[float, float]]:
     """Measured and predicted seconds of each layout."""
-    layouts = grouped(members, lambda one: (*one.strategy.decisions().values(), *one.variant))
+    layouts = grouped(members, lambda one: (one.strategy, one.run.get("settings.offloaded_layers")))
     return [
         (median(one.run.step_seconds or 0.0 for one in same), median(ordered([one.step_seconds for one in same])))
         for same in layouts.values()

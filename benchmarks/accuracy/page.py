@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.fit import FOLDER, HELD_OUT
+from benchmarks.accuracy.fit import HELD_OUT
 from benchmarks.accuracy.held_out import HeldOut, as_held_out, read_held_out
 from benchmarks.accuracy.metrics import Errors, grouped
 from benchmarks.accuracy.report import Report, report
+from benchmarks.accuracy.tables import read_table
 from planner.calibration.intervals import intervals
-from planner.runs.facts import references
 from planner.runs.predictions import Prediction, predictions
-from planner.runs.table import NotRun, read
+from planner.runs.table import NotRun
 
 PAGE = Path(__file__).parent / "README.md"
 PLOTS = PAGE.parent / "plots"
@@ -28,7 +28,7 @@ def page(figures: Report, left_out: Sequence[Prediction]) -> str:
     Parameters
     ----------
     figures
-        Of the shipped profiles, with those of groups left out.
+        Of the shipped calibrations, with those of groups left out.
     left_out
         Rows predicted without their groups.
     """
@@ -72,7 +72,7 @@ def _accuracy(figures: Report) -> Iterator[str]:
         for goal in found.goals
     )
     yield from _table(("what", "rows", "today", "goal", "met"), rows)
-    for title, groups in (("devices only", found.device), ("devices and software stacks", found.software)):
+    for title, groups in (("calibrations only", found.alone), ("calibrations and frameworks", found.shipped)):
         if groups:
             yield f"\n## Step time, groups left out, constants of {title}\n"
             yield from _errors("source", groups)
@@ -92,12 +92,12 @@ def _accuracy(figures: Report) -> Iterator[str]:
 def _plots(left_out: Sequence[Prediction]) -> Iterator[str]:
     yield "\n## Predicted against measured\n"
     yield "Each point is a row predicted without its group; the lines are 10 % off.\n"
-    for device in sorted(grouped(left_out, lambda one: one.run.gpu)):
+    for device in sorted(grouped(left_out, lambda one: one.run.device)):
         yield f"![{device}](plots/{device}.svg)"
 
 
 def _rest(figures: Report) -> Iterator[str]:
-    yield "\n# With the shipped profiles\n"
+    yield "\n# With the shipped calibrations\n"
     yield "The constants are fitted to these rows: look above for what to expect of others."
     for title, groups in figures.time.items():
         yield f"\n## Step time by {title}\n"
@@ -158,13 +158,15 @@ def draw(left_out: Sequence[Prediction], folder: Path) -> None:
     from matplotlib import pyplot
 
     folder.mkdir(parents=True, exist_ok=True)
-    for device, rows in grouped(left_out, lambda one: one.run.gpu).items():
+    for device, rows in grouped(left_out, lambda one: one.run.device).items():
         figure, axes = pyplot.subplots(figsize=(5.0, 4.6))
         times = [one.run.step_seconds or 0.0 for one in rows]
         ends = [min(times) * 0.8, max(times) * 1.25]
         for factor, style in ((1.0, "-"), (1.1, ":"), (1 / 1.1, ":")):
             axes.plot(ends, [factor * end for end in ends], style, color="0.5", linewidth=0.9, zorder=1)
-        for (kind, dtype), same in sorted(grouped(rows, lambda one: (one.architecture, one.run.dtype or "-")).items()):
+        for (kind, dtype), same in sorted(
+            grouped(rows, lambda one: (one.architecture, one.facts.workload.precision.name)).items()
+        ):
             measured = [one.run.step_seconds or 0.0 for one in same]
             label = f"{kind} {dtype} ({len(same)})"
             axes.scatter(measured, [one.step_seconds for one in same], s=14, alpha=0.7, label=label, linewidths=0)
@@ -196,11 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def generated() -> tuple[str, list[Prediction]]:
     """The page of the project's own rows, and the rows behind its plots."""
     known: dict[str, HeldOut] = read_held_out(HELD_OUT)
-    results: list[Prediction | NotRun] = list(
-        predictions(read(FOLDER / "runs.csv"), references(FOLDER / "models.yaml", FOLDER / "systems.yaml"))
-    )
-    with_software = any(row.software_seconds is not None for row in known.values())
-    left_out = as_held_out(results, known, software=with_software)
+    results: list[Prediction | NotRun] = list(predictions(*read_table()))
+    is_shipped = any(row.shipped_seconds is not None for row in known.values())
+    left_out = as_held_out(results, known, frameworks=is_shipped)
     return page(report(results, known), left_out), left_out
 
 

@@ -25,7 +25,7 @@ from benchmarks.accuracy.metrics import (
 )
 from costmodel.strategy import Recompute, Sharding
 from planner.report.document import finite
-from planner.runs.predictions import Prediction
+from planner.runs.predictions import GIB, Prediction
 from planner.runs.table import NotRun
 
 WORST = 12
@@ -148,9 +148,9 @@ def features(one: Prediction) -> tuple[str, ...]:
         "recompute: full": s.recompute == Recompute.FULL,
         "activation offload": s.activation_offload,
         "one device": run.num_devices == 1,
-        "one node": 1 < run.num_devices <= (run.devices_per_node or 8),
-        "several nodes": run.num_devices > (run.devices_per_node or 8),
-        "sequence above 8,192": run.sequence_length > 8192,
+        "one node": run.num_devices > 1 and one.facts.cluster.num_nodes == 1,
+        "several nodes": one.facts.cluster.num_nodes > 1,
+        "sequence above 8,192": one.facts.workload.sequence_length > 8192,
         "step below 1 s": run.step_seconds is not None and run.step_seconds < 1,
     }
     return tuple(name for name, is_on in flags.items() if is_on)
@@ -158,7 +158,7 @@ def features(one: Prediction) -> tuple[str, ...]:
 
 GROUPINGS: dict[str, Callable[[Prediction], tuple[str, ...]]] = {
     "source": lambda one: (one.run.source,),
-    "device x dtype": lambda one: (f"{one.run.gpu} {one.run.dtype or 'not stated'}",),
+    "device x dtype": lambda one: (f"{one.run.device} {one.facts.workload.precision.name}",),
     "model family": lambda one: (family(one.run.model),),
     "feature": features,
 }
@@ -284,6 +284,7 @@ ROW_COLUMNS = (
     "predicted_step_time_s",
     "measured_peak_memory_gib",
     "predicted_peak_memory_gib",
+    "predicted_device_gib",
     "fits",
     "skipped_because",
 )
@@ -299,6 +300,7 @@ def write_rows(path: Path, results: Sequence[Prediction | NotRun]) -> None:
 
 def _cells(one: Prediction | NotRun) -> tuple[Any, ...]:
     if isinstance(one, NotRun):
-        return (one.id, one.step_seconds, "", one.peak_memory_gib, "", "", one.reason)
+        return (one.id, one.step_seconds, "", one.peak_memory_gib, "", "", "", one.reason)
     run = one.run
-    return (run.id, run.step_seconds, one.step_seconds, run.peak_memory_gib, one.peak_memory_gib, int(one.fits), "")
+    memory = (run.peak_memory_gib, one.peak_memory_gib, one.device_bytes / GIB)
+    return (run.id, run.step_seconds, one.step_seconds, *memory, int(one.fits), "")

@@ -11,8 +11,17 @@ import pandas as pd
 
 from costmodel import catalog
 from costmodel.layers import Shape, layer_operators
-from costmodel.spec import Cluster, Device, Network, Workload
-from costmodel.strategy import Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
+from costmodel.spec import Cluster, EquippedDevice, Network, Workload
+from costmodel.strategy import (
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+    usual_group,
+)
 from costmodel.tables import Facts
 
 FOLDER = Path(__file__).parent
@@ -41,7 +50,7 @@ OPTIMIZED_LAYER_SECONDS = 0.00384
 
 def llama_facts(num_devices: int, global_batch_size: int, *, optimized: bool = False) -> Facts:
     """LLaMA3-405B on GPU B: Tables 6, 7 and 9; ``optimized`` with the faster attention operator of Table 9."""
-    device = catalog.device("mofa-b")
+    device = catalog.equipped_device("mofa-b")
     return Facts(
         model=catalog.model("mofa-llama3-405b"),
         cluster=Cluster(device=with_faster_attention(device) if optimized else device, num_devices=num_devices),
@@ -51,7 +60,7 @@ def llama_facts(num_devices: int, global_batch_size: int, *, optimized: bool = F
 
 def deepseek_facts(row: Any) -> Facts:
     """DeepSeek-V3 on GPU B in nodes of the row's size: Table 8."""
-    device = with_nodes_of(catalog.device("mofa-b-deepseek"), int(row.node_size))
+    device = with_nodes_of(catalog.equipped_device("mofa-b-deepseek"), int(row.node_size))
     return Facts(
         model=catalog.model("mofa-deepseek-v3"),
         cluster=Cluster(device=device, num_devices=int(row.n_gpu)),
@@ -91,6 +100,8 @@ def llama_strategy(row: Any, *, optimizer: str, vpp: int, mbs: int = 2, **featur
         "recompute": Recompute.NONE,
         "activation_offload": True,
         "optimizer_offload": optimizer == "cpu",
+        "token_dispatcher": TokenDispatcher.ALLTOALL,
+        "cuda_graphs": CudaGraphs.NONE,
         "tp_overlap": True,
         "cp_overlap": False,
         "ep_overlap": False,
@@ -153,6 +164,8 @@ def table8_strategy(row: Any) -> Strategy:
         recompute=Recompute.NONE,
         activation_offload=False,
         optimizer_offload=True,
+        token_dispatcher=TokenDispatcher.ALLTOALL,
+        cuda_graphs=CudaGraphs.NONE,
         tp_overlap=False,
         cp_overlap=False,
         ep_overlap=True,
@@ -176,14 +189,14 @@ def workload(global_batch_size: int, *, sequence_length: int) -> Workload:
     )
 
 
-def with_nodes_of(device: Device, devices_per_node: int) -> Device:
+def with_nodes_of(device: EquippedDevice, devices_per_node: int) -> EquippedDevice:
     """The device in nodes of another size."""
     node, *others = device.networks
     inner: Network = replace(node, num_peers=devices_per_node)
     return replace(device, devices_per_node=devices_per_node, networks=(inner, *others))
 
 
-def with_faster_attention(device: Device) -> Device:
+def with_faster_attention(device: EquippedDevice) -> EquippedDevice:
     """GPU B with the attention of Table 9's optimized rows: a layer at (t, mbs) = (8, 2) takes 3.84 ms less."""
     shape = Shape(hidden_size=16384, sequence_length=8192, activation_bytes=2, causal=False, mbs=2, tp=8)
     operators = layer_operators(catalog.model("mofa-llama3-405b").layers[0], shape)

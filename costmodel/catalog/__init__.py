@@ -1,33 +1,60 @@
-"""The catalog: devices, models and precisions by name, every number with its source beside it in the YAML."""
+"""The catalog: devices, calibrations, frameworks, models, precisions; every number with its source in the YAML."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
-import yaml
+from costmodel.catalog.files import LOADER, entry, merged, names, read, require_known
+from costmodel.catalog.hardware import (
+    calibration,
+    calibration_chain,
+    calibrations,
+    device,
+    device_entry,
+    device_of,
+    devices,
+)
+from costmodel.catalog.software import (
+    default_framework,
+    framework,
+    framework_names,
+    framework_of,
+    frameworks,
+    with_feature,
+)
+from costmodel.profiles import equipped
+from costmodel.spec import EquippedDevice, Model, Precision
+from costmodel.validation import build
 
-from costmodel.errors import SpecError, did_you_mean
-from costmodel.spec import Device, Model, Precision, Software
-from costmodel.validation import build, shown
+__all__ = [
+    "LOADER",
+    "calibration",
+    "calibration_chain",
+    "calibrations",
+    "default_framework",
+    "device",
+    "device_entry",
+    "device_of",
+    "devices",
+    "equipped_device",
+    "framework",
+    "framework_names",
+    "framework_of",
+    "frameworks",
+    "merged",
+    "model",
+    "models",
+    "precision",
+    "precision_source",
+    "precisions",
+    "with_feature",
+]
 
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The C parser where PyYAML was built with it: ten times faster, the same result."""
 
-
-@cache
-def devices() -> tuple[str, ...]:
-    """Names of the devices."""
-    return _names("devices")
-
-
-@cache
 def models() -> tuple[str, ...]:
     """Names of the models."""
-    return _names("models")
+    return names("models")
 
 
 @cache
@@ -37,23 +64,10 @@ def precisions() -> tuple[str, ...]:
 
 
 @cache
-def software_stacks() -> tuple[str, ...]:
-    """Names of the software stacks."""
-    return _names("software")
-
-
-@cache
-def device(name: str) -> Device:
-    """
-    A device, its networks and its profile.
-
-    Raises
-    ------
-    SpecError
-        If the catalog has no such device.
-    """
-    _known("device", name, devices)
-    return build(Device, _read(_folder("devices") / f"{name}.yaml"), f"catalog.devices.{name}")
+def equipped_device(name: str, framework_name: str | None = None) -> EquippedDevice:
+    """A device of the catalog with a release of a framework; without a name the one that a job gets."""
+    known = device(name)
+    return equipped(known, framework(framework_name or default_framework(known)))
 
 
 @cache
@@ -68,22 +82,8 @@ def model(name: str) -> Model:
     """
     from costmodel.description import model_from_entry
 
-    _known("model", name, models)
-    return model_from_entry(_read(_folder("models") / f"{name}.yaml"), f"catalog.models.{name}", name)
-
-
-@cache
-def software(name: str) -> Software:
-    """
-    A generation of training software.
-
-    Raises
-    ------
-    SpecError
-        If the catalog has no such software.
-    """
-    _known("software", name, software_stacks)
-    return build(Software, _read(_folder("software") / f"{name}.yaml"), f"catalog.software.{name}")
+    require_known("model", name, models())
+    return model_from_entry(entry("models", name), f"catalog.models.{name}", name)
 
 
 @cache
@@ -96,36 +96,18 @@ def precision(name: str) -> Precision:
     SpecError
         If the catalog has no such recipe.
     """
-    _known("precision", name, precisions)
-    entry = {key: value for key, value in _precision_entries()[name].items() if key != "source"}
-    return build(Precision, {"name": name, **entry}, f"catalog.precisions.{name}")
+    require_known("precision", name, precisions())
+    said = {key: value for key, value in _precision_entries()[name].items() if key != "source"}
+    return build(Precision, {"name": name, **said}, f"catalog.precisions.{name}")
 
 
 def precision_source(name: str) -> str:
     """Where the bytes of a training recipe come from."""
-    _known("precision", name, precisions)
+    require_known("precision", name, precisions())
     return str(_precision_entries()[name]["source"])
 
 
 @cache
 def _precision_entries() -> dict[str, dict[str, Any]]:
-    entries: dict[str, dict[str, Any]] = _read(files("costmodel.catalog") / "precisions.yaml")
+    entries: dict[str, dict[str, Any]] = read("precisions.yaml")
     return entries
-
-
-def _known(what: str, name: str, names: Callable[[], Iterable[str]]) -> None:
-    if name not in names():
-        raise SpecError(what, f"{shown(name)} is not in the catalog.", did_you_mean(name, names()))
-
-
-def _names(folder: str) -> tuple[str, ...]:
-    paths = (path.name for path in _folder(folder).iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in paths if name.endswith(".yaml")))
-
-
-def _folder(name: str) -> Traversable:
-    return files("costmodel.catalog") / name
-
-
-def _read(path: Traversable) -> Any:
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)

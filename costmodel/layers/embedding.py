@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from costmodel.layers.kernels import elementwise, logits_fraction, matmul, norms, tensor_parallel_collectives
 from costmodel.layers.shape import Shape
-from costmodel.operators.work import Communication, Operator
+from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import Model
+
+
+def rank_vocabulary(model: Model, shape: Shape) -> Numbers:
+    r"""
+    Entries of the vocabulary on one tensor-parallel rank, padded to what each rank takes whole.
+
+    .. math:: \lceil V / (m t) \rceil m
+
+    References
+    ----------
+    Megatron-LM, ``_vocab_size_with_padding``: multiples of ``--make-vocab-size-divisible-by`` times tp.
+    """
+    share = model.vocab_size / np.asarray(shape.tp)
+    padded = np.ceil(share / shape.vocabulary_multiple) * shape.vocabulary_multiple
+    if shape.vocabulary_multiple == 1:
+        return share[()]
+    return np.where(shape.pads_vocabulary | (np.asarray(shape.tp) > 1), padded, share)[()]
 
 
 def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
@@ -18,7 +37,7 @@ def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     weight's.
     """
     lookups = 2 if model.learned_positions else 1
-    parameters = (model.vocab_size / shape.tp + model.learned_positions) * shape.hidden_size
+    parameters = (rank_vocabulary(model, shape) + model.learned_positions) * shape.hidden_size
     return (
         elementwise(
             "embedding",
@@ -39,7 +58,7 @@ def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
 
     A tied head owns no parameters here; a pipeline whose last stage is not its first keeps a copy there.
     """
-    outputs = model.vocab_size / shape.tp
+    outputs = rank_vocabulary(model, shape)
     weight = 0 if model.tied_embeddings else shape.hidden_size * outputs
     logits = matmul(
         "head",
@@ -139,7 +158,7 @@ def _loss(model: Model, shape: Shape) -> Operator:
     Megatron-LM's own, ``vocab_parallel_cross_entropy``, works in fp32: a cast (6 bytes), the maximum (4), subtraction,
     exponential and division in place (8 each), the sum (4); backward a product in place (8) and a cast (6).
     """
-    logits = shape.tokens * model.vocab_size / shape.tp
+    logits = shape.tokens * rank_vocabulary(model, shape)
     return Operator(
         name="loss",
         kind="copy",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+
+import numpy as np
 
 from costmodel.layers.kernels import elementwise, matmul, tensor_parallel_collectives
 from costmodel.layers.mlp import activation, feed_forward_operators
 from costmodel.layers.shape import Shape, visited_fraction
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.spec import Experts
+from costmodel.strategy import sends_tokens_once
 
 
 def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
@@ -18,15 +22,31 @@ def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     Tensor-parallel ranks dispatch their own part of the tokens each (sequence parallelism, which Megatron-LM demands
     here), so a (token, expert) pair is computed once: N k etp / tp tokens with 1 / etp of the width per device, and
     the work of all devices together depends neither on ``ep`` nor on ``etp``.
+
+    CUDA graphs hold the router with the shared expert, what precedes the dispatch, or, where tokens are dropped and
+    padded, all of it.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/transformer/moe/moe_layer.py`` (core 0.16.1): ``route`` (247), ``preprocess`` (258),
+    ``dispatch`` (278), ``shared_experts_compute`` (288), ``routed_experts_compute`` (318), ``postprocess`` (343).
     """
+    latent_down, latent_up = _latent(experts, shape)
     return (
-        *_router(experts, shape),
-        *_latent(experts, shape),
-        _permute("dispatch", experts, shape),
-        *_routed(experts, shape),
-        _permute("combine", experts, shape, saved_elements=_weighted(experts, shape)),
-        *_shared(experts, shape),
+        *_graphed("moe_router", _router(experts, shape)),
+        *_graphed("moe_preprocess", latent_down),
+        *_graphed("moe", latent_up),
+        *_graphed("moe_preprocess", [_permute("dispatch", shape, elements=_sorted_before(experts, shape))]),
+        *_graphed("moe", [_permute("sort", shape, elements=_sorted_behind(experts, shape))]),
+        *_graphed("moe", _routed(experts, shape)),
+        *_graphed("moe", [_combine(experts, shape)]),
+        *_graphed("moe_router", _shared(experts, shape)),
     )
+
+
+def _graphed(module: str, operators: Iterable[Operator]) -> tuple[Operator, ...]:
+    """Operators with the module of CUDA graphs that holds them."""
+    return tuple(replace(operator, graph_module=module) for operator in operators)
 
 
 def experts_communications(experts: Experts, shape: Shape) -> tuple[Communication, ...]:
@@ -65,23 +85,21 @@ def sent_width(experts: Experts, shape: Shape) -> int:
     return experts.latent_size or shape.hidden_size
 
 
-def _latent(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+def _latent(experts: Experts, shape: Shape) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
     """
-    Projections of this rank's tokens to the width of the routed experts and back, with replicated weights.
+    Projections of this rank's tokens to the width of the routed experts, and back, with replicated weights.
 
     The input is kept by the router. Megatron-LM, megatron/core/transformer/moe/moe_layer.py, ``fc1_latent_proj`` and
     ``fc2_latent_proj`` (``parallel_mode="duplicated"``).
     """
     if experts.latent_size is None:
-        return ()
+        return (), ()
     rows = shape.tokens / shape.sequence_shards
     narrow, wide = experts.latent_size, shape.hidden_size
-    return (
-        matmul("latent_down", shape, rows=rows, inputs=wide, outputs=narrow),
-        matmul(
-            "latent_up", shape, rows=rows, inputs=narrow, outputs=wide, saved_elements=rows * narrow, saved_as="experts"
-        ),
+    up = matmul(
+        "latent_up", shape, rows=rows, inputs=narrow, outputs=wide, saved_elements=rows * narrow, saved_as="experts"
     )
+    return (matmul("latent_down", shape, rows=rows, inputs=wide, outputs=narrow),), (up,)
 
 
 def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
@@ -112,24 +130,45 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     )
 
 
-def _permute(name: str, experts: Experts, shape: Shape, *, saved_elements: Numbers = 0.0) -> Operator:
+def _sorted_before(experts: Experts, shape: Shape) -> Numbers:
     """
-    Tokens sorted by destination device on one side of an all-to-all, by local expert on the other.
+    Elements read and written to sort tokens by destination device.
 
     Where a token is sent once, nothing is sorted before: its copies for the local experts are made where it arrives.
-    On the way back the weighting by the router's score keeps the experts' outputs (``saved_elements``).
     """
-    tokens, received = shape.tokens / shape.sequence_shards, received_tokens(experts, shape)
-    moved = tokens + sent_tokens(experts, shape) + 2 * received
-    if shape.sends_tokens_once:
-        moved = received + received * visited_fraction(shape.ep, num_experts=experts.num_experts, top_k=experts.top_k)
+    moved = shape.tokens / shape.sequence_shards + sent_tokens(experts, shape)
+    once = sends_tokens_once(token_dispatcher=shape.token_dispatcher)
+    elements: Numbers = np.where(once, 0.0, moved * sent_width(experts, shape))[()]
+    return elements
+
+
+def _sorted_behind(experts: Experts, shape: Shape) -> Numbers:
+    """Elements read and written to sort tokens by local expert where they arrive."""
+    received = received_tokens(experts, shape)
+    visited = visited_fraction(shape.ep, num_experts=experts.num_experts, top_k=experts.top_k)
+    once = sends_tokens_once(token_dispatcher=shape.token_dispatcher)
+    elements: Numbers = np.where(once, received + received * visited, 2 * received)[()] * sent_width(experts, shape)
+    return elements
+
+
+def _combine(experts: Experts, shape: Shape) -> Operator:
+    """The way back: both sorts; the weighting by the router's score keeps the experts' outputs."""
+    elements = _sorted_before(experts, shape) + _sorted_behind(experts, shape)
+    saved = _weighted(experts, shape)
+    return _permute("combine", shape, elements=elements, kernels=2, saved_elements=saved)
+
+
+def _permute(
+    name: str, shape: Shape, *, elements: Numbers, kernels: int = 1, saved_elements: Numbers = 0.0
+) -> Operator:
+    """Copies of tokens in another order."""
     copied = elementwise(
         name,
         shape,
-        elements=moved * sent_width(experts, shape),
+        elements=elements,
         forward_passes=1,
         backward_passes=1,
-        kernels=2,
+        kernels=kernels,
         saved_elements=saved_elements,
         saved_as="experts",
     )

@@ -38,6 +38,21 @@ COMMUNICATIONS: dict[type, Callable[[Any, Shape], tuple[Communication, ...]]] = 
 }
 """What a block exchanges, by its record."""
 
+GRAPH_MODULE: dict[type, str] = {
+    Attention: "attn",
+    LatentAttention: "attn",
+    LinearAttention: "attn",
+    Mamba: "mamba",
+    Mlp: "mlp",
+}
+"""
+The module of CUDA graphs that holds a block with its norms and its residual.
+
+Megatron-LM, ``megatron/core/transformer/transformer_layer.py:936`` (``_get_submodules_under_cudagraphs``, of
+megatron-core 0.16.1), and ``megatron/core/ssm/mamba_layer.py:93``. Experts say it of each operator,
+their residual comes behind them.
+"""
+
 
 def layer_operators(layer: Layer, shape: Shape) -> tuple[Operator, ...]:
     """
@@ -52,9 +67,23 @@ def layer_operators(layer: Layer, shape: Shape) -> tuple[Operator, ...]:
     shape
         The micro-batch and the degrees; its numbers may be arrays that broadcast.
     """
-    around = (norms("norms", shape, count=layer.num_norms, norm=layer.norm),) if layer.num_norms else ()
-    inside = (operator for block in layer.blocks for operator in OPERATORS[type(block)](block, shape))
-    return (*around, *inside, _residuals(shape, count=len(layer.blocks)))
+    around: list[Operator] = []
+    inside: list[Operator] = []
+    residuals: list[Operator] = []
+    shares = _shares(layer.num_norms, len(layer.blocks))
+    for block, num_norms in zip(layer.blocks, shares, strict=True):
+        module = GRAPH_MODULE.get(type(block), "")
+        normed = norms("norms", shape, count=num_norms, norm=layer.norm)
+        around += [replace(normed, graph_module=module or "moe_router")] if num_norms else []
+        operators = OPERATORS[type(block)](block, shape)
+        inside += [replace(operator, graph_module=module) for operator in operators] if module else operators
+        residuals.append(replace(_residual(shape), graph_module=module))
+    return (*around, *inside, *residuals)
+
+
+def _shares(number: int, blocks: int) -> list[int]:
+    """Norms in front of each block; where they do not divide, the first ones have more."""
+    return [number // blocks + (index < number % blocks) for index in range(blocks)]
 
 
 def layer_communications(layer: Layer, shape: Shape) -> tuple[Communication, ...]:
@@ -98,10 +127,10 @@ def mtp_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
     return tuple(collective for block in blocks for collective in next_token_communications(model, shape, block))
 
 
-def _residuals(shape: Shape, *, count: int) -> Operator:
-    """One addition behind each block: two reads and a write, in both passes; keeps dropout's masks."""
-    elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
+def _residual(shape: Shape) -> Operator:
+    """The addition behind a block: two reads and a write, in both passes; keeps dropout's mask."""
+    elements = shape.tokens * shape.hidden_size / shape.sequence_shards
     added = elementwise(
-        "residuals", shape, elements=elements, forward_passes=3, backward_passes=3, all_counted=True, kernels=count
+        "residuals", shape, elements=elements, forward_passes=3, backward_passes=3, all_counted=True, kernels=1
     )
     return replace(added, saved_bytes=shape.retention.dropout_mask_bytes * elements, saved_as="dropout")

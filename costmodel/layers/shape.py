@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.framework import Retention
 from costmodel.operators.work import Numbers
-from costmodel.spec import Retention
+from costmodel.strategy import CudaGraphs, TokenDispatcher
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,20 +40,22 @@ class Shape:
         Whether sequence-parallel ranks cast their shards before they gather them.
     pads_vocabulary
         Whether one rank's vocabulary is padded to what Tensor Cores take.
+    vocabulary_multiple
+        What a tensor-parallel rank's share of the vocabulary is padded to multiples of.
     retention
         What the software keeps for the backward pass.
     loss_bytes
         What the loss's kernels read and write per logit, forward and backward.
     causal
         Whether attention kernels skip the masked half of the scores.
-    sends_tokens_once
-        Whether the dispatcher sends a token once to each device that it visits, not once per expert.
     mbs
         Sequences per micro-batch.
     tp, cp, ep, etp
         Degrees that split a layer.
     sequence_parallel
         0 or 1: norms and residuals are split over the tensor-parallel ranks.
+    token_dispatcher, cuda_graphs
+        How tokens get to their experts; what is launched at once.
     """
 
     hidden_size: int
@@ -69,7 +72,7 @@ class Shape:
     fused_projections: bool = True
     casts_shards: bool = False
     pads_vocabulary: bool = True
-    sends_tokens_once: bool = False
+    vocabulary_multiple: int = 1
     retention: Retention = field(default_factory=Retention)
     loss_bytes: tuple[float, float] = (0.0, 0.0)
     mbs: Numbers = 1
@@ -78,6 +81,8 @@ class Shape:
     ep: Numbers = 1
     etp: Numbers = 1
     sequence_parallel: Numbers = 0
+    token_dispatcher: Numbers = TokenDispatcher.ALLTOALL
+    cuda_graphs: Numbers = CudaGraphs.NONE
 
     @property
     def tokens(self) -> Numbers:
@@ -92,7 +97,8 @@ class Shape:
     @property
     def axes(self) -> tuple[int, ...]:
         """The broadcast shape of the decisions."""
-        return np.broadcast(self.mbs, self.tp, self.cp, self.ep, self.etp, self.sequence_parallel).shape
+        sizes = (self.mbs, self.tp, self.cp, self.ep, self.etp, self.sequence_parallel)
+        return np.broadcast(*sizes, self.token_dispatcher, self.cuda_graphs).shape
 
     @property
     def zeros(self) -> NDArray[np.float64]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.calibration import MeasuredRate
 from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator
-from costmodel.spec import Device, MeasuredRate, Profile
+from costmodel.spec import EquippedDevice, Profile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +26,7 @@ class MeasuredTimes:
         The accelerator whose profile holds the table.
     """
 
-    device: Device
+    device: EquippedDevice
 
     def forward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the forward pass, equations (1) and (17)."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.fields import Dtype
 from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator, is_graphed
-from costmodel.spec import Device, Dtype
+from costmodel.spec import EquippedDevice
+from costmodel.strategy import CudaGraphs
 
 MMA_FRACTION = 0.63
 """Of a Hopper's Tensor Core peak that ``mma`` instructions reach (Luo et al., arXiv:2402.13499, Table 7)."""
@@ -77,7 +79,7 @@ class Roofline:
     launch_seconds
         What every kernel adds besides where the host launches it only when the last one has ended.
     cuda_graphs
-        What CUDA graphs launch, as in :class:`costmodel.spec.Profile`: kernels that only move bytes lose the gap there.
+        The decision, which may be an array: kernels that only move bytes lose the gap where a graph holds them.
     exposed_writes
         Share of the time of writing a matmul's results that its multiplications do not hide.
     compute_scaling
@@ -94,7 +96,7 @@ class Roofline:
     exponential_width: float = 0.0
     kernel_seconds: float = 0.0
     launch_seconds: float = 0.0
-    cuda_graphs: str = "none"
+    cuda_graphs: Numbers = CudaGraphs.NONE
     exposed_writes: float = 0.0
     compute_scaling: float = 1.0
 
@@ -116,15 +118,16 @@ class Roofline:
         )
         return busy + BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
 
-    def _gap_seconds(self, operator: Operator) -> float:
+    def _gap_seconds(self, operator: Operator) -> Numbers:
         return self._device_gap_seconds(operator) + self.launch_seconds
 
-    def _device_gap_seconds(self, operator: Operator) -> float:
+    def _device_gap_seconds(self, operator: Operator) -> Numbers:
         if operator.kind not in MEMORY_BOUND:
             return self.kernel_seconds
-        if is_graphed(operator, self.cuda_graphs):
-            return min(self.kernel_seconds, GRAPHED_SECONDS)
-        return self.kernel_seconds if operator.is_routed else min(self.kernel_seconds, STREAMING_SECONDS)
+        launched = self.kernel_seconds if operator.is_routed else min(self.kernel_seconds, STREAMING_SECONDS)
+        graphed = min(self.kernel_seconds, GRAPHED_SECONDS)
+        seconds: Numbers = np.where(is_graphed(operator, self.cuda_graphs), graphed, launched)[()]
+        return seconds
 
     def origin(self, operator: Operator) -> str:
         """The name of this roofline, the same for every operator."""
@@ -169,7 +172,7 @@ class Roofline:
         return head_dim / (head_dim + width) * (USUAL_HEAD + width) / USUAL_HEAD
 
 
-def theoretical_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
+def theoretical_roofline(device: EquippedDevice, compute_dtype: Dtype) -> Roofline:
     """
     The datasheet's peaks, nothing fitted: a lower bound of every time.
 
@@ -192,7 +195,9 @@ def theoretical_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
     )
 
 
-def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
+def modified_roofline(
+    device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
+) -> Roofline:
     """The roofline with the profile's fitted rates, and the gap between kernels that no rate explains."""
     profile, dtype_16bit = device.profile, _dtype_16bit(device, compute_dtype)
     clock = profile.sustained_clock
@@ -222,24 +227,24 @@ def modified_roofline(device: Device, compute_dtype: Dtype) -> Roofline:
         exponential_width=EXPONENTIAL_WIDTHS.get(device.architecture, 0.0) * _attention_instructions(device),
         kernel_seconds=profile.kernel_seconds,
         launch_seconds=profile.host_kernel_seconds if profile.launches_block else 0.0,
-        cuda_graphs=profile.cuda_graphs,
+        cuda_graphs=cuda_graphs,
         exposed_writes=profile.exposed_writes,
         compute_scaling=profile.compute_scaling,
     )
 
 
-def _grouped_fraction(device: Device, compute_dtype: Dtype) -> float:
+def _grouped_fraction(device: EquippedDevice, compute_dtype: Dtype) -> float:
     """What casting and padding of each group leave of a narrow recipe's rate."""
     return device.profile.grouped_narrow_efficiency if _casts(compute_dtype) else 1.0
 
 
-def _attention_instructions(device: Device) -> float:
+def _attention_instructions(device: EquippedDevice) -> float:
     """Share of the rate that older attention kernels reach: ``mma`` instead of warp-group instructions since Hopper."""
     is_late = device.architecture in ("hopper", "blackwell")
     return MMA_FRACTION if is_late and device.profile.attention_kernels != "native" else 1.0
 
 
-def _attention_fraction(device: Device) -> float:
+def _attention_fraction(device: EquippedDevice) -> float:
     """Share of the rate of a device's own attention kernels that those of the software reach."""
     generation = TRITON_FRACTION if device.profile.attention_kernels == "triton" else 1.0
     return generation * _attention_instructions(device)
@@ -250,14 +255,14 @@ def _casts(compute_dtype: Dtype) -> frozenset[str]:
     return frozenset() if compute_dtype in ("bf16", "fp16") else frozenset({"matmul", "grouped_matmul"})
 
 
-def _dtype_16bit(device: Device, compute_dtype: Dtype) -> Dtype:
+def _dtype_16bit(device: EquippedDevice, compute_dtype: Dtype) -> Dtype:
     """The 16-bit dtype beside a recipe's matmuls: its own, else bf16 where the device has it."""
     if compute_dtype in ("bf16", "fp16"):
         return compute_dtype
     return "bf16" if "bf16" in device.peak_flops else "fp16"
 
 
-def _matmul_rate(device: Device, dtype: Dtype) -> float:
+def _matmul_rate(device: EquippedDevice, dtype: Dtype) -> float:
     peak, efficiencies = _peak(device, dtype), device.profile.matmul_efficiency
     if dtype not in efficiencies:
         where = f"{device.name}.profile.matmul_efficiency"
@@ -265,7 +270,7 @@ def _matmul_rate(device: Device, dtype: Dtype) -> float:
     return peak * efficiencies[dtype]
 
 
-def _peak(device: Device, dtype: Dtype) -> float:
+def _peak(device: EquippedDevice, dtype: Dtype) -> float:
     if dtype not in device.peak_flops:
         hint = f"It has: {', '.join(sorted(device.peak_flops))}."
         raise SpecError("precision", f"{device.name} has no {dtype} matmuls.", hint)

@@ -7,10 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
+from costmodel.fields import Dtype
 from costmodel.operators.measured import MeasuredTimes
 from costmodel.operators.roofline import modified_roofline, theoretical_roofline
 from costmodel.operators.work import Numbers, Operator
-from costmodel.spec import Device, Dtype
+from costmodel.spec import EquippedDevice
+from costmodel.strategy import CudaGraphs
 
 
 class OperatorTimes(Protocol):
@@ -88,7 +90,9 @@ def slowest_of(num_devices: Numbers, *, spread: float) -> Numbers:
     return np.asarray(1.0 + spread * np.log(num_devices))
 
 
-def operator_times(device: Device, compute_dtype: Dtype, *, num_devices: Numbers = 1) -> OperatorTimes:
+def operator_times(
+    device: EquippedDevice, compute_dtype: Dtype, *, num_devices: Numbers = 1, cuda_graphs: Numbers = CudaGraphs.NONE
+) -> OperatorTimes:
     """
     The source of times that the device's profile names; of many devices those on the slowest.
 
@@ -100,6 +104,8 @@ def operator_times(device: Device, compute_dtype: Dtype, *, num_devices: Numbers
         Dtype of the matmuls.
     num_devices
         How many work side by side and wait for one another. The theoretical roofline, a bound, knows no slowest.
+    cuda_graphs
+        The decision of that name; measured rates are what they are.
 
     Raises
     ------
@@ -109,6 +115,9 @@ def operator_times(device: Device, compute_dtype: Dtype, *, num_devices: Numbers
     if device.profile.times == "roofline":
         return theoretical_roofline(device, compute_dtype)
     is_measured = device.profile.times == "measured"
-    usual = MeasuredTimes(device=device) if is_measured else modified_roofline(device, compute_dtype)
+    if is_measured:
+        usual: OperatorTimes = MeasuredTimes(device=device)
+    else:
+        usual = modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)
     spread = device.profile.device_spread
     return SlowestTimes(usual=usual, slowdown=slowest_of(num_devices, spread=spread)) if spread else usual

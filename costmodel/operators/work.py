@@ -8,6 +8,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.strategy import CudaGraphs, captures
+
 Numbers: TypeAlias = float | NDArray[np.float64]
 """A scalar, or an array over strategies; every formula takes both."""
 
@@ -50,7 +52,9 @@ class Operator:
     more_launches
         Kernels beside those, on streams of their own: a grouped matmul is launched group by group.
     is_routed
-        Whether its sizes depend on where tokens are routed, so that no CUDA graph holds it.
+        Whether its sizes depend on where tokens are routed.
+    graph_module
+        The module of ``costmodel.strategy.GRAPH_MODULES`` with which CUDA graphs hold it; empty: none does.
     saved_bytes
         What stays in memory between forward and backward.
     saved_as
@@ -82,6 +86,7 @@ class Operator:
     kernels: Numbers = 1
     more_launches: Numbers = 0
     is_routed: bool = False
+    graph_module: str = ""
     saved_bytes: Numbers = 0.0
     saved_as: str = ""
     parameters: Numbers = 0.0
@@ -93,14 +98,32 @@ class Operator:
     head_dim: float = 0.0
 
 
-def is_graphed(operator: Operator, cuda_graphs: str) -> bool:
-    """
-    Whether a CUDA graph launches an operator, where graphs hold ``none``, ``static`` (what is not routed) or ``full``.
+INSIDE_GRAPHS = {"moe_router": ("moe",), "moe_preprocess": ("moe",)}
+"""Modules of CUDA graphs that hold others whole, by those."""
 
-    >>> is_graphed(Operator(name="norms", kind="copy"), "static")
-    True
+
+def is_graphed(operator: Operator, cuda_graphs: Numbers) -> NDArray[np.bool_]:
     """
-    return cuda_graphs == "full" or (cuda_graphs == "static" and not operator.is_routed)
+    Whether a CUDA graph launches an operator.
+
+    Parameters
+    ----------
+    operator
+        What is launched.
+    cuda_graphs
+        The decision of that name; may be an array.
+
+    Examples
+    --------
+    >>> scores = Operator(name="core_attention", kind="attention", graph_module="attn")
+    >>> [bool(is_graphed(scores, CudaGraphs.named(graphs))) for graphs in ("none", "attn+mlp", "mlp", "full_iteration")]
+    [False, True, False, True]
+    """
+    graphs, module = np.asarray(cuda_graphs), operator.graph_module
+    held = graphs == int(CudaGraphs.FULL_ITERATION)
+    for name in (module, *INSIDE_GRAPHS.get(module, ())) if module else ():
+        held = held | captures(name, cuda_graphs=graphs)
+    return np.asarray(held)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

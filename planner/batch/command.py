@@ -125,7 +125,7 @@ def _run(arguments: argparse.Namespace, jobs: JobSet, results: ResultsFile, tall
 
 def _told_apart(words: list[str]) -> tuple[list[str], list[str]]:
     """Sources, and what has the form ``key=value`` and is no file."""
-    from planner.problem import exists
+    from planner.model import exists
 
     sources = [word for word in words if "=" not in word or exists(Path(word))]
     return sources, [word for word in words if word not in sources]

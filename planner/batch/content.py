@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from costmodel.errors import SpecError
+from planner.cluster import device_path
 from planner.document import Plain
-from planner.problem import config_path, device_path
+from planner.model import config_path
 
 DISTRIBUTION = "pretraining-planner"
 KEY_BYTES = 16

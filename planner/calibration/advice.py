@@ -14,9 +14,8 @@ from costmodel.errors import PlanningError
 from costmodel.layouts import strategy_cost
 from planner.calibration.cases import Predictor
 from planner.calibration.constants import Constant
-from planner.runs.facts import References
+from planner.runs.jobs import References
 from planner.runs.predictions import Case, case
-from planner.runs.software import software_of
 from planner.runs.table import Run
 
 Array: TypeAlias = NDArray[np.float64]
@@ -144,7 +143,7 @@ def _suggestion(run: Run, constants: Sequence[Constant], before: Array, after: A
 def _candidates(timed: Sequence[Case], known: References) -> Iterator[Case]:
     """Other layouts of the measured jobs that are possible and fit; spread over the jobs."""
     seen = {_layout(one) for one in timed}
-    jobs = {_job(one.run): one.run for one in timed}
+    jobs = {_job(one): one for one in timed}
     each = max(MOST_CANDIDATES // len(jobs), 1)
     for template in jobs.values():
         found = 0
@@ -158,30 +157,29 @@ def _candidates(timed: Sequence[Case], known: References) -> Iterator[Case]:
 
 
 def _layout(one: Case) -> tuple[object, ...]:
-    return (*_job(one.run), *one.strategy.decisions().values())
+    return (*_job(one), *one.strategy.decisions().values())
 
 
-def _job(run: Run) -> tuple[str, int, str, int]:
+def _job(one: Case) -> tuple[str, int, str, int]:
     """What a suggestion says of a job; runs that differ in it are of two jobs."""
-    return (run.model, run.sequence_length, run.dtype or software_of(run).dtype, run.num_devices)
+    workload = one.facts.workload
+    return (one.run.model, workload.sequence_length, workload.precision.name, one.run.num_devices)
 
 
-def _variations(template: Run) -> Iterator[Run]:
+def _variations(template: Case) -> Iterator[Run]:
     """Layouts of a run, from the least to the most divided."""
+    run, cp = template.run, template.strategy.cp
     model, sequence_length, dtype, num_devices = _job(template)
+    kept = {name: run.said["strategy"][name] for name in ("cp", "ep") if name in run.said["strategy"]}
     for tp, pp, mbs in ((tp, pp, mbs) for mbs in (1, 2, 4) for pp in DEGREES for tp in DEGREES):
         for recompute in RECOMPUTES:
-            if tp <= (template.scale_up_size or max(DEGREES)) and not template.num_devices % (tp * pp * template.cp):
+            if tp <= template.facts.cluster.scale_up_size and not num_devices % (tp * pp * cp):
+                strategy = {**kept, "tp": tp, "pp": pp, "mbs": mbs, "recompute": recompute}
                 yield replace(
-                    template,
+                    run,
                     id=f"{model}, {sequence_length} tokens, {dtype}, on {num_devices} devices: "
                     f"tp={tp} pp={pp} mbs={mbs} recompute={recompute}",
-                    tp=tp,
-                    pp=pp,
-                    mbs=mbs,
-                    vpp=None,
-                    dp=None,
-                    recompute=recompute,
+                    said={**run.said, "strategy": strategy},
                     step_seconds=None,
                     peak_memory_gib=None,
                 )

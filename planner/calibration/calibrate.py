@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,16 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from costmodel import catalog
+from costmodel.calibration import Calibration as DeviceCalibration
 from costmodel.errors import PlanningError, SpecError
-from costmodel.spec import Device
 from planner.calibration.advice import Advice, advice
 from planner.calibration.cases import FAINTEST, Predictor, folds_of, group_of, measured_logarithms
-from planner.calibration.constants import Constant, constants, read, source_key, with_values
+from planner.calibration.constants import Constant, constants, read, written_fields
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
-from planner.runs.facts import References, device_name, with_profiles
+from planner.job import Reference
+from planner.runs.jobs import References
 from planner.runs.predictions import Case, cases, left_unsaid
 from planner.runs.table import NotRun
 from planner.runs.table import read as read_runs
@@ -87,9 +89,9 @@ class Calibration:
     Parameters
     ----------
     device
-        With the fitted profile, as a job takes it.
+        The device with the fitted constants as plain data, as a job's ``cluster.device`` takes it.
     base
-        The device of the catalog whose profile was the prior.
+        The device of the catalog whose calibration was the prior.
     determined
         Every constant that a run depends on.
     num_runs, num_groups
@@ -104,7 +106,7 @@ class Calibration:
         What to measure next.
     """
 
-    device: Device
+    device: Mapping[str, Any]
     base: str
     determined: tuple[Determined, ...]
     num_runs: int
@@ -147,20 +149,19 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     """
     rows = list(read_runs(runs))
     if base is not None:
-        known = _as_base(rows, known, base)
+        known = replace(known, device=base)
     found = list(cases(rows, known))
     timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
-    reasons = [_of_another_device(one, known, base) or left_unsaid(one) for one in timed]
+    reasons = [_of_another_device(one, base) or left_unsaid(one) for one in timed]
     timed = [one for one, reason in zip(timed, reasons, strict=True) if reason is None]
     others = (*(one for one in found if isinstance(one, NotRun)), *(reason for reason in reasons if reason))
     refused = tuple(one for one in others if one.is_refused)
     _require_enough(timed, others)
     _require_consistent(timed)
-    base = base or _one_device(timed, known)
+    base = base or _one_device(timed)
     fitted = _fitted(timed, known, base)
-    device = _device(fitted, known, base, timed, name, runs.name)
     return Calibration(
-        device=device,
+        device=_device(fitted, base, timed, name, runs.name),
         base=base,
         determined=fitted.determined,
         num_runs=len(timed),
@@ -179,26 +180,21 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
 # --- whether the runs can be fitted -------------------------------------------------------------------------
 
 
-def _as_base(rows: Iterable[Any], known: References, base: str) -> References:
-    """Devices of the rows that nobody knows are taken for the base."""
-    device = known.device(base)
-    unknown = {}
-    for row in rows:
-        if not isinstance(row, NotRun):
-            try:
-                device_name(row.gpu, known)
-            except PlanningError:
-                unknown[row.gpu.lower()] = device
-    return replace(known, devices={**known.devices, **unknown}, made={})
+def _device_entry(case: Case) -> Reference:
+    """What the row's job says of its device: a name, or plain data."""
+    machine = case.problem.machine
+    assert machine is not None, "a row's job is loaded, not made by hand"
+    return machine.device
 
 
-def _profile_name(case: Case, known: References) -> str:
-    """The device of the catalog that a row's profile is of."""
-    return known.device(device_name(case.run.gpu, known)).name
+def _base_name(case: Case) -> str:
+    """The device of the catalog that a row's device is, or starts from."""
+    entry = _device_entry(case)
+    return entry if isinstance(entry, str) else str(entry.get("base", entry.get("name", "inline")))
 
 
-def _of_another_device(one: Case, known: References, base: str | None) -> NotRun | None:
-    name = _profile_name(one, known)
+def _of_another_device(one: Case, base: str | None) -> NotRun | None:
+    name = _base_name(one)
     if base in (None, name):
         return None
     return NotRun(
@@ -214,11 +210,13 @@ def _of_another_device(one: Case, known: References, base: str | None) -> NotRun
 OF_ANOTHER_DEVICE = "not of the chosen device, but of"
 
 
-def _one_device(timed: Sequence[Case], known: References) -> str:
-    names = sorted({_profile_name(case, known) for case in timed})
+def _one_device(timed: Sequence[Case]) -> str:
+    names = sorted({_base_name(case) for case in timed})
     if len(names) > 1:
         raise SpecError(
-            "runs", f"are of {len(names)} devices: {', '.join(names)}.", "A profile is of one: choose it with --device."
+            "runs",
+            f"are of {len(names)} devices: {', '.join(names)}.",
+            "A calibration is of one: choose it with --device.",
         )
     return names[0]
 
@@ -251,12 +249,8 @@ def _require_consistent(timed: Sequence[Case]) -> None:
 
 
 def _configuration(case: Case) -> tuple[Any, ...]:
-    """
-    All of a row that the model uses, and what ran it; the facts as text, for they hold mappings.
-
-    They have more than a row's columns: groups that share states, networks and dispatchers follow from ids and notes.
-    """
-    return (case.run.framework, case.run.dtype, case.strategy, repr(case.facts))
+    """All of a row that the model uses; the facts as text, for they hold mappings."""
+    return (case.strategy, repr(case.facts))
 
 
 # --- the fit -----------------------------------------------------------------------------------------------
@@ -275,9 +269,9 @@ class _Fitted:
 
 
 def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
-    device = known.device(base)
-    names = tuple({_own_name(case, known) for case in timed} | {base})
-    all_constants = tuple(_of_base(one, device, names) for one in constants() if base in one.devices)
+    calibration = catalog.device(base).calibration
+    chain = catalog.calibration_chain(calibration.name)
+    all_constants = tuple(_of_base(one, calibration) for one in constants() if one.calibration in chain)
     if not all_constants:
         raise SpecError("device", f"{base} has no constants that runs could determine.", "Start from another device.")
     predictor, start = _start(timed, known, all_constants)
@@ -297,7 +291,7 @@ def _fitted(timed: Sequence[Case], known: References, base: str) -> _Fitted:
         folds=folds,
         covariance=widths,
         noise=noise,
-        determined=_determined(chosen, device, fitted.logs, widths, priors),
+        determined=_determined(chosen, fitted.logs, widths, priors),
     )
 
 
@@ -318,16 +312,11 @@ def _start(timed: Sequence[Case], known: References, all_constants: Sequence[Con
     )
 
 
-def _own_name(case: Case, known: References) -> str:
-    return device_name(case.run.gpu, known)
-
-
-def _of_base(constant: Constant, device: Device, names: tuple[str, ...]) -> Constant:
-    """A constant of the catalog's table for one device, around the value that the catalog has."""
-    unit = constant.units.get(device.name, 1.0)
-    values = [value for field in constant.fields if (value := read(device, field))]
-    prior = min(max(values[0] / unit if values else constant.prior, constant.lower), constant.upper)
-    return replace(constant, devices=names, prior=prior, units=dict.fromkeys(names, unit))
+def _of_base(constant: Constant, base: DeviceCalibration) -> Constant:
+    """A constant of the catalog's table around the value that a calibration has."""
+    values = [value for field in constant.fields if (value := read(base.constants, field))]
+    prior = min(max(values[0] if values else constant.prior, constant.lower), constant.upper)
+    return replace(constant, prior=prior)
 
 
 def _weights(timed: Sequence[Case]) -> Array:
@@ -354,15 +343,13 @@ def _require_explained(residuals: Array) -> None:
         )
 
 
-def _determined(
-    chosen: Sequence[Constant], device: Device, logs: Array, widths: Array, priors: Priors
-) -> tuple[Determined, ...]:
+def _determined(chosen: Sequence[Constant], logs: Array, widths: Array, priors: Priors) -> tuple[Determined, ...]:
     at_bound = np.isclose(logs, priors.lower, atol=1e-3) | np.isclose(logs, priors.upper, atol=1e-3)
     return tuple(
         Determined(
             constant=constant,
-            value=float(np.exp(logs[index])) * constant.units.get(device.name, 1.0),
-            prior_value=constant.prior * constant.units.get(device.name, 1.0),
+            value=float(np.exp(logs[index])),
+            prior_value=constant.prior,
             width=float(np.sqrt(widths[index, index])),
             is_at_bound=bool(at_bound[index]),
         )
@@ -377,34 +364,52 @@ def _mean_error(logs: Array) -> float:
 # --- the device --------------------------------------------------------------------------------------------
 
 
-def _device(fitted: _Fitted, known: References, base: str, timed: Sequence[Case], name: str, runs: str) -> Device:
-    """The device of most runs, with its nodes and networks, and the fitted profile."""
+def _device(fitted: _Fitted, base: str, timed: Sequence[Case], name: str, runs: str) -> dict[str, Any]:
+    """The device of the catalog in the nodes of most runs, with the fitted constants on top of its calibration."""
+    entry = catalog.device_entry(base)
     shapes = Counter(_node(case) for case in timed)
-    usual = max(timed, key=lambda case: shapes[_node(case)])
-    refitted = with_values(known, fitted.constants, np.exp(fitted.fit.logs).tolist())
-    placed = with_profiles(usual.facts, usual.run, refitted).cluster.device
-    return replace(
-        placed,
-        name=name,
-        profile=refitted.device(base).profile,
-        left_out_errors=tuple(np.round(-fitted.left_out, 4).tolist()),
-        sources={
-            **known.device(base).sources,
-            **_sources(fitted.determined, known.device(base), f"{len(timed)} runs of {runs}"),
+    devices_per_node, domain = max(shapes, key=lambda node: shapes[node])
+    inner, *others = entry["networks"]
+    return {
+        **entry,
+        "name": name,
+        "devices_per_node": devices_per_node,
+        "networks": [{**inner, "num_peers": domain}, *others],
+        "calibration": {
+            "base": entry["calibration"],
+            "name": name,
+            **_constants(fitted.determined),
+            "sources": _sources(fitted.determined, base, f"{len(timed)} runs of {runs}"),
+        },
+        "left_out_errors": np.round(-fitted.left_out, 4).tolist(),
+        "sources": {
+            **entry["sources"],
             "left_out_errors": f"planner calibrate: {runs}, each group left out of a fit",
         },
-    )
+    }
 
 
-def _sources(determined: Sequence[Determined], base: Device, runs: str) -> dict[str, str]:
+def _constants(determined: Sequence[Determined]) -> dict[str, Any]:
+    """The fitted constants, nested as a calibration has them."""
+    nested: dict[str, Any] = {}
+    for one in determined:
+        for field in written_fields(one.constant):
+            name, _, key = field.partition(".")
+            if key:
+                nested.setdefault(name, {})[key] = float(f"{one.value:.6g}")
+            else:
+                nested[name] = float(f"{one.value:.6g}")
+    return nested
+
+
+def _sources(determined: Sequence[Determined], base: str, runs: str) -> dict[str, str]:
     """Where the fitted numbers come from; several of one entry share a text."""
     texts: dict[str, list[str]] = {}
     for one in determined:
-        for field in one.constant.fields:
-            if read(base, field) is not None:
-                entry, last = source_key(field), field.rpartition(".")[2]
-                prior = f"prior {one.prior_value:.4g} +- {one.constant.sigma:.0%} of {base.name}"
-                texts.setdefault(entry, []).append(f"{last} +- {one.width:.1%}, {prior}")
+        for field in written_fields(one.constant):
+            entry, last = field.partition(".")[0], field.rpartition(".")[2]
+            prior = f"prior {one.prior_value:.4g} +- {one.constant.sigma:.0%} of {base}"
+            texts.setdefault(entry, []).append(f"{last} +- {one.width:.1%}, {prior}")
     return {entry: f"planner calibrate: fitted to {runs}: {'; '.join(lines)}" for entry, lines in texts.items()}
 
 
@@ -413,15 +418,12 @@ def _node(case: Case) -> tuple[int, int]:
     return device.devices_per_node, device.networks[0].num_peers
 
 
-def device_text(device: Device) -> str:
+def device_text(device: Mapping[str, Any]) -> str:
     """A device as YAML, as a job's ``cluster.device`` reads it."""
-    entries = {name: value for name, value in _plain(asdict(device)).items() if value is not None}
-    return str(yaml.safe_dump(entries, sort_keys=False, width=116, allow_unicode=True))
+    return str(yaml.safe_dump(_plain(device), sort_keys=False, width=116, allow_unicode=True))
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return float(value) if isinstance(value, np.floating) else value
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -5,18 +5,19 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel import catalog
+from costmodel.estimate import estimate
 from costmodel.layouts import strategy_seconds
 from planner.calibration.constants import Constant, with_values
 from planner.calibration.processes import over_processes
-from planner.runs.facts import References, device_name, with_profiles
+from planner.runs.jobs import References
 from planner.runs.predictions import Case
-from planner.runs.software import software_of
 
 Array: TypeAlias = NDArray[np.float64]
 Group: TypeAlias = tuple[str, str, str, int]
@@ -31,7 +32,7 @@ FAINTEST = 1e-3
 def group_of(case: Case) -> Group:
     """What a row shares with the rows that are left out together with it: source, model, device, number of devices."""
     run = case.run
-    return (run.source, run.model, run.gpu, run.num_devices)
+    return (run.source, run.model, run.device, run.num_devices)
 
 
 def folds_of(cases: Sequence[Case], num_folds: int) -> NDArray[np.int64]:
@@ -78,20 +79,41 @@ class Predictor:
         Everything else that rows refer to.
     num_processes
         Processes that share the work.
+    offsets
+        Logarithms of simulated over closed-form seconds, once they are known.
     """
 
     cases: Sequence[Case]
     constants: Sequence[Constant]
     known: References
     num_processes: int = 1
+    offsets: list[Array] = field(default_factory=list, compare=False)
 
     def logarithms(self, logs: Array) -> Array:
-        """Logarithms of the predicted seconds of every row for logarithms of the constants."""
+        """
+        Logarithms of the predicted seconds of every row for logarithms of the constants.
+
+        By the closed form, and what simulated pipelines differ from it at the first constants that were asked for:
+        that hardly changes with them, and a fit asks often. :meth:`estimated` is exact.
+        """
+        closed = self._all_rows(logs, _closed_form_seconds)
+        if not self.offsets:
+            self.offsets.append(self.estimated(logs) - closed)
+        return np.asarray(closed + self.offsets[0])
+
+    def estimated(self, logs: Array, rows: NDArray[np.bool_] | None = None) -> Array:
+        """The same of all or of some rows as ``planner estimate`` predicts them."""
+        return self._all_rows(logs, seconds_of, rows)
+
+    def _all_rows(
+        self, logs: Array, seconds: Callable[[Case, References], float], rows: NDArray[np.bool_] | None = None
+    ) -> Array:
         known = with_values(self.known, self.constants, np.exp(logs))
-        share = -(-len(self.cases) // self.num_processes)
+        chosen = [case for index, case in enumerate(self.cases) if rows is None or rows[index]]
+        share = -(-len(chosen) // self.num_processes)
 
         def part(index: int) -> list[float]:
-            return [seconds_of(case, known) for case in self.cases[index * share : (index + 1) * share]]
+            return [seconds(case, known) for case in chosen[index * share : (index + 1) * share]]
 
         return np.asarray(np.log(np.concatenate(over_processes(part, self.num_processes, self.num_processes))))
 
@@ -106,13 +128,14 @@ class Predictor:
         before
             Derivatives at another place; where they are below ``FAINTEST`` they stay as they are.
         """
-        column = self._column(logs, self.logarithms(logs), before)
+        column = self._column(logs, before)
         columns = over_processes(column, len(self.constants), self.num_processes)
         return np.stack(columns, axis=1) if columns else np.zeros((len(self.cases), 0))
 
-    def _column(self, logs: Array, here: Array, before: Array | None) -> Callable[[int], Array]:
+    def _column(self, logs: Array, before: Array | None) -> Callable[[int], Array]:
         base = with_values(self.known, self.constants, np.exp(logs))
-        settings = [_setting(case, self.known) for case in self.cases]
+        settings = [setting_of(case) for case in self.cases]
+        closed = np.log([_closed_form_seconds(case, base) for case in self.cases])
 
         def column(index: int) -> Array:
             constant = self.constants[index]
@@ -121,24 +144,37 @@ class Predictor:
             change = np.zeros(len(self.cases)) if before is None else before[:, index].copy()
             for row, (case, setting) in enumerate(zip(self.cases, settings, strict=True)):
                 if constant.touches(**setting) and (before is None or abs(change[row]) > FAINTEST):
-                    change[row] = (np.log(seconds_of(case, moved)) - here[row]) / step
+                    change[row] = (np.log(_closed_form_seconds(case, moved)) - closed[row]) / step
             return change
 
         return column
 
 
-def _setting(case: Case, known: References) -> dict[str, str]:
+def setting_of(case: Case) -> dict[str, Any]:
     """What decides on which constants a row can depend, as :meth:`Constant.touches` asks for it."""
+    cluster, framework = case.facts.cluster, case.facts.cluster.framework
     return {
-        "device": device_name(case.run.gpu, known),
-        "stack": software_of(case.run).stack,
+        "calibrations": calibrations_of(case),
+        "kernels": (framework.kernels_of or framework.name) if framework else "",
+        "architecture": cluster.device.architecture,
         "dtype": case.facts.workload.precision.compute,
     }
 
 
+def calibrations_of(case: Case) -> tuple[str, ...]:
+    """The calibration of a row's device, and those that it extends."""
+    name = case.facts.cluster.device.calibration.name.removesuffix(", changed")
+    return catalog.calibration_chain(name) if name in catalog.calibrations() else ()
+
+
 def seconds_of(case: Case, known: References) -> float:
-    """Predicted step time of a row with the devices and factors of some references."""
-    return strategy_seconds(with_profiles(case.facts, case.run, known), case.strategy)
+    """Predicted step time of a row with the constants of some references, as ``planner estimate`` predicts it."""
+    return estimate(known.facts(case.problem), case.strategy).step_seconds
+
+
+def _closed_form_seconds(case: Case, known: References) -> float:
+    """The same by the closed form, which is much faster and changes alike with the constants."""
+    return strategy_seconds(known.facts(case.problem), case.strategy)
 
 
 def measured_logarithms(cases: Sequence[Case]) -> Array:

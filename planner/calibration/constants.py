@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any, TypeVar, cast, get_args
+from typing import Annotated, cast, get_args
 
 import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 
 from costmodel import catalog
+from costmodel.calibration import Constants
 from costmodel.errors import SpecError
-from costmodel.spec import STRICT, Device, Dtype, Positive
+from costmodel.fields import STRICT, Dtype, Positive
 from costmodel.validation import build
-from planner.runs.facts import References
-
-Record = TypeVar("Record")
+from planner.cluster import Fitted
+from planner.runs.jobs import References
 
 TABLE = "constants.yaml"
 
-MOST_PER_STACK = 6
-"""Constants of one software stack."""
+MOST_PER_FRAMEWORK = 6
+"""Constants of one framework."""
 
 DTYPES: tuple[str, ...] = get_args(Dtype)
 
@@ -39,54 +39,66 @@ class Constant:
     name
         Field and whose it is, as reports print it.
     fields
-        Dotted fields of the devices that it is written to; of software: fields of the profile that it multiplies.
-    devices
-        Devices of the catalog that share it.
-    stack
-        Software stack that it belongs to; empty for a device's constant.
+        Dotted constants of :class:`costmodel.calibration.Constants` that it is written to; of a framework: those that
+        it multiplies.
+    calibration
+        Entry of the catalog whose constant it is; empty for a framework's.
+    framework
+        Entry of the catalog whose factor it is; empty for a calibration's.
     prior, lower, upper
         Expected value and the bounds that physics sets.
     sigma
         Standard deviation of the logarithm around the prior.
-    units
-        By device, what the constant is a multiple of (a nominal bandwidth); 1 where a device is not listed.
     source
         Where prior and bounds come from.
     """
 
     name: str
     fields: tuple[str, ...]
-    devices: tuple[str, ...] = ()
-    stack: str = ""
+    calibration: str = ""
+    framework: str = ""
     prior: float
     lower: float
     upper: float
     sigma: float
-    units: Mapping[str, float]
     source: str
 
-    def touches(self, *, device: str, stack: str, dtype: str) -> bool:
-        """Whether runs on a device with a software stack in a precision can depend on it."""
+    def touches(self, *, calibrations: Collection[str], kernels: str, architecture: str | None, dtype: str) -> bool:
+        """
+        Whether runs can depend on it.
+
+        Parameters
+        ----------
+        calibrations
+            That of their device, and those that it extends.
+        kernels
+            The entry whose factors their framework has.
+        architecture, dtype
+            Of their device; of their matmuls.
+        """
         of_dtypes = {field.rpartition(".")[2] for field in self.fields} & set(DTYPES)
         if of_dtypes and not of_dtypes & {dtype, "bf16", "fp16"}:
             return False
-        return stack == self.stack if self.stack else device in self.devices
+        if not self.framework:
+            return self.calibration in calibrations
+        of_architecture = self.fields[0].partition("@")[2]
+        return kernels == self.framework and of_architecture in ("", architecture)
 
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class DeviceEntry:
+class CalibrationEntry:
     """
-    One entry of the table: a field and the groups of devices that have one constant each.
+    One entry of the table: a constant that each of some calibrations has for itself.
 
     Parameters
     ----------
     fields
         As in :class:`Constant`.
     of
-        Groups of devices, each with a constant of its own.
+        Calibrations, each with a constant of its own.
     prior
-        One value, or one for each group.
-    lower, upper, sigma, units, source
+        One value, or one for each calibration.
+    lower, upper, sigma, source
         As in :class:`Constant`.
     """
 
@@ -97,22 +109,21 @@ class DeviceEntry:
     upper: Positive
     sigma: Positive
     source: str
-    units: dict[str, Positive] = Field(default_factory=dict)
 
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class SoftwareEntry:
+class FrameworkEntry:
     """
-    A field of the profile that every listed software stack multiplies by a factor of its own.
+    A constant that every listed framework multiplies by a factor of its own.
 
     Parameters
     ----------
     field
-        Of :class:`costmodel.spec.Profile`.
+        Of :class:`costmodel.calibration.Constants`; ``field@architecture`` on that architecture only.
     of
-        Software stacks.
+        Frameworks whose factors others share or not.
     prior
-        By stack, where it is not 1.
+        By framework, where it is not 1.
     lower, upper, sigma, source
         As in :class:`Constant`.
     """
@@ -133,15 +144,12 @@ class Table:
 
     Parameters
     ----------
-    groups
-        Devices of the catalog by the name of their group.
-    devices, software
+    calibrations, frameworks
         Entries.
     """
 
-    groups: dict[str, tuple[str, ...]]
-    devices: tuple[DeviceEntry, ...]
-    software: tuple[SoftwareEntry, ...]
+    calibrations: tuple[CalibrationEntry, ...]
+    frameworks: tuple[FrameworkEntry, ...]
 
 
 @cache
@@ -151,7 +159,7 @@ def table() -> Table:
     return build(Table, yaml.load(text, Loader=catalog.LOADER), TABLE)
 
 
-def constants(known: Table | None = None, *, software: bool = False) -> tuple[Constant, ...]:
+def constants(known: Table | None = None, *, frameworks: bool = False) -> tuple[Constant, ...]:
     """
     Every constant of a table.
 
@@ -159,51 +167,58 @@ def constants(known: Table | None = None, *, software: bool = False) -> tuple[Co
     ----------
     known
         The table; the project's by default.
-    software
-        Whether the constants of software stacks are fitted too.
+    frameworks
+        Whether the factors of frameworks are among them.
     """
     known = known or table()
     _require_few(known)
-    of_devices = (constant for entry in known.devices for constant in _of_devices(entry, known.groups))
-    of_software = (constant for entry in known.software for constant in _of_software(entry)) if software else ()
-    return (*of_devices, *of_software)
+    of_calibrations = (constant for entry in known.calibrations for constant in _of_calibrations(entry))
+    of_frameworks = (constant for entry in known.frameworks for constant in _of_frameworks(entry)) if frameworks else ()
+    return (*of_calibrations, *of_frameworks)
+
+
+def prior_factors(known: Table | None = None) -> dict[str, dict[str, float]]:
+    """Factors of frameworks before any run is seen."""
+    factors: dict[str, dict[str, float]] = {}
+    for constant in constants(known, frameworks=True):
+        if constant.framework and constant.prior != 1:
+            factors.setdefault(constant.framework, {}).update(dict.fromkeys(constant.fields, constant.prior))
+    return factors
 
 
 def _require_few(known: Table) -> None:
-    for stack, count in Counter(stack for entry in known.software for stack in entry.of).items():
-        if count > MOST_PER_STACK:
-            raise SpecError(TABLE, f"'{stack}' has {count} constants, a software stack has at most {MOST_PER_STACK}.")
+    for framework, count in Counter(name for entry in known.frameworks for name in entry.of).items():
+        if count > MOST_PER_FRAMEWORK:
+            problem = f"'{framework}' has {count} constants, a framework has at most {MOST_PER_FRAMEWORK}."
+            raise SpecError(TABLE, problem)
 
 
-def _of_devices(entry: DeviceEntry, groups: Mapping[str, tuple[str, ...]]) -> Iterator[Constant]:
-    for group in entry.of:
-        if group not in groups:
-            raise SpecError(TABLE, f"'{group}' is no group of devices.")
-        prior = entry.prior[group] if isinstance(entry.prior, dict) else entry.prior
+def _of_calibrations(entry: CalibrationEntry) -> Iterator[Constant]:
+    for name in entry.of:
+        if name not in catalog.calibrations():
+            raise SpecError(TABLE, f"'{name}' is no calibration.")
         yield Constant(
-            name=f"{entry.fields[0]} of {group}",
+            name=f"{entry.fields[0]} of {name}",
             fields=entry.fields,
-            devices=groups[group],
-            prior=prior,
+            calibration=name,
+            prior=entry.prior[name] if isinstance(entry.prior, dict) else entry.prior,
             lower=entry.lower,
             upper=entry.upper,
             sigma=entry.sigma,
-            units=entry.units,
             source=entry.source,
         )
 
 
-def _of_software(entry: SoftwareEntry) -> Iterator[Constant]:
-    for stack in entry.of:
+def _of_frameworks(entry: FrameworkEntry) -> Iterator[Constant]:
+    for name in entry.of:
         yield Constant(
-            name=f"{entry.field} under {stack}",
+            name=f"{entry.field} under {name}",
             fields=(entry.field,),
-            stack=stack,
-            prior=entry.prior.get(stack, 1.0),
+            framework=name,
+            prior=entry.prior.get(name, 1.0),
             lower=entry.lower,
             upper=entry.upper,
             sigma=entry.sigma,
-            units={},
             source=entry.source,
         )
 
@@ -213,7 +228,7 @@ def _of_software(entry: SoftwareEntry) -> Iterator[Constant]:
 
 def with_values(known: References, chosen: Sequence[Constant], values: Iterable[float]) -> References:
     """
-    References whose devices and software have other constants.
+    References whose calibrations and frameworks have other constants.
 
     Parameters
     ----------
@@ -222,63 +237,32 @@ def with_values(known: References, chosen: Sequence[Constant], values: Iterable[
     chosen, values
         Constants and their values, in the same order.
     """
-    devices = dict(known.devices)
-    factors = {stack: dict(of_stack) for stack, of_stack in known.factors.items()}
+    changed = {name: dict(of_entry) for name, of_entry in known.fitted.constants.items()}
+    before = known.fitted.factors
+    factors = None if before is None else {name: dict(of_entry) for name, of_entry in before.items()}
     for constant, value in zip(chosen, values, strict=True):
-        if constant.stack:
-            factors.setdefault(constant.stack, {}).update(dict.fromkeys(constant.fields, value))
-        for name in constant.devices:
-            devices[name] = with_constant(devices.get(name) or catalog.device(name), constant, value)
-    return known.with_profiles(devices, factors)
+        if constant.framework:
+            factors = factors if factors is not None else {}
+            factors.setdefault(constant.framework, {}).update(dict.fromkeys(constant.fields, value))
+        else:
+            of_entry = changed.setdefault(constant.calibration, {})
+            of_entry.update({field: value for field in written_fields(constant)})
+    return known.with_fitted(Fitted(constants=changed, factors=factors))
 
 
-def with_constant(device: Device, constant: Constant, value: float) -> Device:
-    """A device with one constant; of several fields those that the device has."""
-    absolute = value * constant.units.get(device.name, 1.0)
-    for field in constant.fields:
-        if read(device, field) is not None:
-            device = _written(device, field.split("."), absolute)
-    return device
+def written_fields(constant: Constant) -> tuple[str, ...]:
+    """Those of its fields that its calibration has: an architecture may lack a dtype or a level of interconnect."""
+    constants = catalog.calibration(constant.calibration).constants
+    return tuple(field for field in constant.fields if read(constants, field) is not None)
 
 
-def read(device: Device, field: str) -> float | None:
+def read(known: Constants, field: str) -> float | None:
     """
-    The number in a dotted field; None where the device has none.
+    The number in a dotted field; None where there is none.
 
-    >>> read(catalog.device("a100-80gb-sxm"), "networks.rail.parallel_links") is None
+    >>> read(catalog.calibration("volta").constants, "matmul_efficiency.bf16") is None
     True
-    >>> read(catalog.device("a100-80gb-sxm"), "networks.nvlink.num_peers")
-    8
     """
-    value: Any = device
-    for part in field.split("."):
-        value = _part(value, part)
-    return cast("float | None", value)
-
-
-def source_key(field: str) -> str:
-    """
-    The entry of ``sources`` of a dotted field.
-
-    >>> source_key("profile.matmul_efficiency.bf16"), source_key("networks.rail.bandwidth")
-    ('profile.matmul_efficiency', 'networks.rail')
-    """
-    return ".".join(field.split(".")[:2])
-
-
-def _part(record: Any, name: str) -> Any:
-    if isinstance(record, tuple):
-        return next((item for item in record if item.name == name), None)
-    if isinstance(record, dict):
-        return record.get(name)
-    return getattr(record, name) if is_dataclass(record) and name in {one.name for one in fields(record)} else None
-
-
-def _written(record: Record, path: Sequence[str], value: float) -> Record:
-    name, *rest = path
-    inner = _written(_part(record, name), rest, value) if rest else value
-    if isinstance(record, tuple):
-        return cast(Record, tuple(inner if item.name == name else item for item in record))
-    if isinstance(record, dict):
-        return cast(Record, {**record, name: inner})
-    return cast(Record, replace(cast(Any, record), **{name: inner}))
+    name, _, key = field.partition(".")
+    value = getattr(known, name, None)
+    return cast("float | None", value.get(key) if key and isinstance(value, dict) else value)

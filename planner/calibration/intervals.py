@@ -14,9 +14,9 @@ import yaml
 from pydantic.dataclasses import dataclass as validated
 
 from costmodel import catalog
-from costmodel.spec import STRICT, Cluster, Model
+from costmodel.fields import STRICT
+from costmodel.spec import Attention, Cluster, Experts, LatentAttention, Model
 from costmodel.validation import build
-from planner.runs.architectures import architecture_of
 
 TABLE = "intervals.yaml"
 
@@ -112,6 +112,14 @@ def intervals() -> Intervals:
     """The project's errors."""
     text = (files("planner.calibration") / TABLE).read_text(encoding="utf-8")
     return build(Intervals, yaml.load(text, Loader=catalog.LOADER), TABLE)
+
+
+def architecture_of(model: Model) -> str:
+    """``dense``, ``moe`` or ``hybrid`` (layers without softmax attention among the others)."""
+    kinds = model.kinds
+    if not all(isinstance(kind.attention, Attention | LatentAttention) for kind in kinds):
+        return "hybrid"
+    return "moe" if any(isinstance(kind.feed_forward, Experts) for kind in kinds) else "dense"
 
 
 def kind_of(model: Model, cluster: Cluster) -> Kind:

@@ -46,7 +46,7 @@ def left_out_logarithms(
     for fold in sorted(set(folds.tolist())):
         is_out = folds == fold
         fitted = _fit_without(predictor, whole, measured, is_out, weights, priors, noise)
-        left_out[is_out] = (fitted.residuals + measured)[is_out]
+        left_out[is_out] = predictor.estimated(fitted.logs, is_out)
     return left_out
 
 

@@ -9,18 +9,27 @@ from __future__ import annotations
 import yaml
 
 from costmodel.errors import SpecError
-from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.export.target import (
+    NO_STEP,
     Entries,
     Export,
     Refusal,
     Say,
     checkpoints,
     entries_of,
+    has_own_bytes,
+    hybrid_sharding,
+    model_notes,
     nested,
     num_microbatches,
+    num_sharing_groups,
     only,
     subject,
+    told,
+    told_only,
+    unsaid,
+    variables,
 )
 from planner.plan import Plan
 
@@ -48,9 +57,10 @@ def to_accelerate(plan: Plan) -> Export:
     SpecError
         If Accelerate cannot express it.
     """
-    entries = entries_of(plan, TARGET, SAYS)
+    common = _common(plan)
+    entries = entries_of(plan, TARGET, SAYS, SETTINGS)
     accumulation = entries.pop(ACCUMULATION)
-    text = yaml.safe_dump(nested(_setting(plan) | entries), sort_keys=False)
+    text = yaml.safe_dump(nested(common | entries), sort_keys=False)
     header = (
         f"# {subject(plan)}; keys of Accelerate 1.15.0.\n"
         f"# Sequences per GPU and micro-batch, for the training script: {plan.strategy.mbs}.\n"
@@ -59,17 +69,18 @@ def to_accelerate(plan: Plan) -> Export:
     return Export(
         target=TARGET,
         files={FILE: header + text},
-        environment={ACCUMULATION: str(accumulation)},
+        environment={ACCUMULATION: str(accumulation), **variables(plan)},
         notes=_notes(plan),
     )
 
 
-def _setting(plan: Plan) -> Entries:
+def _common(plan: Plan) -> Entries:
     name = plan.facts.workload.precision.name
-    if name not in PRECISIONS:
+    if name not in PRECISIONS or has_own_bytes(plan):
         raise SpecError(
             "training.precision",
-            f"{TARGET} needs recipes of another library for {name} (fp8_config), which this export does not write.",
+            f"{TARGET} needs a policy of the script or another library for {name}"
+            f"{' with bytes of its own' if name in PRECISIONS else ''} (fp8_config), which this export does not write.",
             f"Plan with {' or '.join(PRECISIONS)}.",
         )
     devices = plan.strategy.num_devices
@@ -99,9 +110,10 @@ def _cp(plan: Plan) -> Entries:
 
 
 def _dp(plan: Plan) -> Entries:
+    copies = num_sharing_groups(plan) or 1
     return {
-        "parallelism_config.parallelism_config_dp_replicate_size": 1,
-        "parallelism_config.parallelism_config_dp_shard_size": plan.strategy.dp,
+        "parallelism_config.parallelism_config_dp_replicate_size": copies,
+        "parallelism_config.parallelism_config_dp_shard_size": plan.strategy.dp // copies,
     }
 
 
@@ -164,6 +176,15 @@ def _dp_overlap(plan: Plan) -> Entries | Refusal:
     return Refusal("FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).")
 
 
+def _gradient_dtype(plan: Plan) -> Entries | Refusal:
+    if told(plan).gradient_dtype == plan.facts.workload.precision.name:
+        return {}
+    return Refusal(
+        f"Gradients are reduced in {plan.facts.workload.precision.name}, as mixed_precision says; another dtype is an "
+        "argument of the training script's plugin (set_mixed_precision, accelerate/utils/dataclasses.py:2137)."
+    )
+
+
 SAYS: dict[str, Say] = {
     "tp": _tp,
     "cp": _cp,
@@ -185,6 +206,12 @@ SAYS: dict[str, Say] = {
         "Only the inputs of recomputed layers go to the host (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac).",
     ),
     "optimizer_offload": _optimizer_offload,
+    "token_dispatcher": only("token_dispatcher", TokenDispatcher.ALLTOALL, NO_EXPERTS),
+    "cuda_graphs": only(
+        "cuda_graphs",
+        CudaGraphs.NONE,
+        "The YAML has no key for them; those of torch.compile are the compiler's choice.",
+    ),
     "tp_overlap": only(
         "tp_overlap",
         False,
@@ -198,6 +225,32 @@ SAYS: dict[str, Say] = {
 }
 """What Accelerate says for each field of a strategy."""
 
+SETTINGS: dict[str, Say] = {
+    "gradient_dtype": _gradient_dtype,
+    "weight_dtype": told_only(
+        "weight_dtype",
+        "fp32",
+        "Ranks hold shards of FP32 weights, which are cast before they are gathered "
+        "(accelerate/utils/fsdp_utils.py:814).",
+    ),
+    "moments_dtype": told_only(
+        "moments_dtype", "fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."
+    ),
+    "fp8_param_gather": told_only("fp8_param_gather", False, "FP8 is another library's, not written here."),
+    "mtp_layers": unsaid,  # the model's own, of which a note tells
+    "shared_expert_overlap": told_only("shared_expert_overlap", False, NO_EXPERTS),
+    "delay_wgrad": told_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
+    "communication_sms": told_only("communication_sms", None, NO_EXPERTS),
+    "offloaded_layers": told_only("offloaded_layers", None, "Activations stay in device memory."),
+    "optimizer_group": hybrid_sharding,
+    "optimizer": told_only("optimizer", "adam", "The optimizer is the training script's; the plan counts another one."),
+    "kernels": unsaid,  # the model's own, of which a note tells
+    "attention": unsaid,  # the same
+    "launches": unsaid,  # a variable of the environment
+    "composition": told_only("composition", "step", NO_STEP),
+}
+"""What Accelerate says for each setting."""
+
 
 def _notes(plan: Plan) -> tuple[str, ...]:
     strategy, total = plan.strategy, num_microbatches(plan) or 1
@@ -205,6 +258,8 @@ def _notes(plan: Plan) -> tuple[str, ...]:
         f"The training script must take sequences of {plan.facts.workload.sequence_length} tokens, per GPU and "
         f"micro-batch {strategy.mbs} of them; the YAML has no key for it.",
         f"{checkpoints(plan)} The YAML has no key for it.",
+        "Gradients are reduced in 16 bits, as the plan counts them; FSDP2 then keeps their shards in FP32.",
+        *model_notes(plan, TARGET),
     ]
     if total > 1:
         notes.append(

@@ -9,17 +9,24 @@ from __future__ import annotations
 import json
 
 from costmodel.errors import SpecError
-from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.export.target import (
+    NO_STEP,
     Entries,
     Export,
     Refusal,
     Say,
     checkpoints,
     entries_of,
+    has_own_bytes,
+    model_notes,
     nested,
     num_microbatches,
     only,
+    told,
+    told_only,
+    unsaid,
+    variables,
 )
 from planner.plan import Plan
 
@@ -50,21 +57,21 @@ def to_deepspeed(plan: Plan) -> Export:
     SpecError
         If DeepSpeed's JSON cannot express it.
     """
-    entries = entries_of(plan, TARGET, SAYS)
-    text = json.dumps(nested(_precision(plan) | entries), indent=2)
-    return Export(target=TARGET, files={FILE: f"{text}\n"}, notes=_notes(plan))
+    entries = _precision(plan) | entries_of(plan, TARGET, SAYS, SETTINGS)
+    text = json.dumps(nested(entries), indent=2)
+    return Export(target=TARGET, files={FILE: f"{text}\n"}, environment=variables(plan), notes=_notes(plan))
 
 
 def _precision(plan: Plan) -> Entries:
     name = plan.facts.workload.precision.name
-    if name not in PRECISIONS:
+    if name not in PRECISIONS or has_own_bytes(plan):
         raise SpecError(
             "training.precision",
-            f"{TARGET} has no key for {name} (deepspeed/runtime/precision_config.py).",
+            f"{TARGET} has no key for {name}{' with bytes of its own' if name in PRECISIONS else ''} "
+            "(deepspeed/runtime/precision_config.py).",
             f"Plan with {' or '.join(PRECISIONS)}.",
         )
-    accumulate = {} if _stage(plan) == Sharding.NONE else {"data_types.grad_accum_dtype": "fp32"}
-    return {f"{name}.enabled": True, **accumulate}
+    return {f"{name}.enabled": True}
 
 
 # --- decisions ---------------------------------------------------------------------------------------------
@@ -164,13 +171,41 @@ def _dp_overlap(plan: Plan) -> Entries | Refusal:
         return {"zero_optimization.overlap_comm": False, **ahead}
     if stage == Sharding.NONE:
         return Refusal("Without ZeRO gradients are reduced after the backward pass (deepspeed/runtime/engine.py).")
-    is_bf16 = plan.facts.workload.precision.name == "bf16"
-    if stage == Sharding.OPTIMIZER and is_bf16 and not strategy.optimizer_offload:
+    if _has_bf16_optimizer(plan):
         return Refusal(
             "Stage 1 in bf16 with FP32 gradients is BF16_Optimizer, which reduces after the backward pass "
             "(deepspeed/runtime/engine.py:2305,2611)."
         )
     return {"zero_optimization.overlap_comm": True}
+
+
+# --- settings ----------------------------------------------------------------------------------------------
+
+
+def _has_bf16_optimizer(plan: Plan) -> bool:
+    """What DeepSpeed takes for stage 1 in bf16 with FP32 gradients (deepspeed/runtime/engine.py:2305)."""
+    is_bf16 = plan.facts.workload.precision.name == "bf16"
+    in_fp32 = told(plan).gradient_dtype in ("fp32", "bf16+fp32")
+    return is_bf16 and in_fp32 and _stage(plan) == Sharding.OPTIMIZER and not plan.strategy.optimizer_offload
+
+
+def _gradient_dtype(plan: Plan) -> Entries | Refusal:
+    """BF16_Optimizer reduces its FP32 gradients; it keeps 16-bit ones beside them unless they are added at once."""
+    given, half = told(plan).gradient_dtype, plan.facts.workload.precision.name
+    if given not in ("fp32", "bf16+fp32", half):
+        return Refusal(f"Gradients are {half}, as the weights are, or FP32 (deepspeed/runtime/engine.py:1799).")
+    if _has_bf16_optimizer(plan):
+        at_once = {"bf16.immediate_grad_update": True} if given == "fp32" else {}
+        return {"data_types.grad_accum_dtype": "fp32", **at_once}
+    if given == "bf16+fp32":
+        return Refusal(
+            "Both are BF16_Optimizer's: stage 1 in bf16, optimizer states not offloaded "
+            "(deepspeed/runtime/engine.py:2305)."
+        )
+    if given == "fp32" and _stage(plan) == Sharding.NONE:
+        return Refusal("Without ZeRO gradients accumulate in the weights' dtype (deepspeed/runtime/engine.py:2323).")
+    reduced = {"communication_data_type": "fp32"} if given == "fp32" else {}
+    return {} if _stage(plan) == Sharding.NONE else {"data_types.grad_accum_dtype": given, **reduced}
 
 
 SAYS: dict[str, Say] = {
@@ -200,6 +235,16 @@ SAYS: dict[str, Say] = {
         "deepspeed/runtime/activation_checkpointing/config.py).",
     ),
     "optimizer_offload": _optimizer_offload,
+    "token_dispatcher": only(
+        "token_dispatcher",
+        TokenDispatcher.ALLTOALL,
+        "Tokens go by an all-to-all (deepspeed/module_inject/auto_ep_config.py has no key for another way).",
+    ),
+    "cuda_graphs": only(
+        "cuda_graphs",
+        CudaGraphs.NONE,
+        "Training has none (enable_cuda_graph is inference's, deepspeed/inference/config.py).",
+    ),
     "tp_overlap": _tp_overlap,
     "cp_overlap": only("cp_overlap", False, "There is no context parallelism in the JSON."),
     "ep_overlap": only(
@@ -213,6 +258,44 @@ SAYS: dict[str, Say] = {
 }
 """What DeepSpeed says for each field of a strategy."""
 
+SETTINGS: dict[str, Say] = {
+    "gradient_dtype": _gradient_dtype,
+    "weight_dtype": told_only(
+        "weight_dtype",
+        "recipe",
+        "Ranks hold 16-bit weights beside the FP32 ones of the optimizer (deepspeed/runtime/zero/stage_1_and_2.py).",
+    ),
+    "moments_dtype": told_only(
+        "moments_dtype",
+        "fp32",
+        "bf16_optimizer_states needs master weights in 16 bits too (deepspeed/runtime/config.py:714).",
+    ),
+    "fp8_param_gather": told_only("fp8_param_gather", False, "There is no FP8 (runtime/precision_config.py)."),
+    "mtp_layers": unsaid,  # the model's own, of which a note tells
+    "shared_expert_overlap": told_only(
+        "shared_expert_overlap",
+        False,
+        "Shared experts run after the dispatch (deepspeed/module_inject/auto_ep_config.py has no key for it).",
+    ),
+    "delay_wgrad": told_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
+    "communication_sms": told_only("communication_sms", None, "Tokens go by an all-to-all of NCCL."),
+    "offloaded_layers": told_only("offloaded_layers", None, "Activations stay in device memory."),
+    "optimizer_group": told_only(
+        "optimizer_group",
+        "all",
+        "Groups share weights beside what all ranks share (zero_hpz_partition_size, mics_shard_size, "
+        "deepspeed/runtime/zero/config.py), never optimizer states alone.",
+    ),
+    "optimizer": told_only(
+        "optimizer", "adam", "Its Muon is another one, in the training script (deepspeed/runtime/zero/muon)."
+    ),
+    "kernels": unsaid,  # the model's own, of which a note tells
+    "attention": unsaid,  # the same
+    "launches": unsaid,  # a variable of the environment
+    "composition": told_only("composition", "step", NO_STEP),
+}
+"""What DeepSpeed says for each setting."""
+
 
 def _notes(plan: Plan) -> tuple[str, ...]:
     strategy = plan.strategy
@@ -220,6 +303,7 @@ def _notes(plan: Plan) -> tuple[str, ...]:
         f"Keys of DeepSpeed 0.19.8 for {strategy.tp * strategy.dp} processes; the optimizer, its schedule and gradient "
         "clipping are the training script's.",
         f"{checkpoints(plan)} The JSON has no key for it.",
+        *model_notes(plan, TARGET),
     ]
     if strategy.recompute == Recompute.FULL:
         notes.append(

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from constraints.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
+from costmodel.strategy import GRAPH_MODULES
 from planner.export.megatron_lm import OFFLOADED
 from planner.export.megatron_options import WHERE
 
@@ -22,7 +23,7 @@ def refuse_contradictions(arguments: Arguments, variables: Mapping[str, str]) ->
     References
     ----------
     Megatron-LM, megatron/training/arguments.py, validate_args, and megatron/core/transformer/transformer_config.py,
-    ``__post_init__`` (of megatron-core 0.16.1), and moe/moe_layer.py:101 there.
+    ``__post_init__`` (of megatron-core 0.16.1), moe/moe_layer.py:101 and optimizer/optimizer_config.py:375 there.
 
     Raises
     ------
@@ -60,6 +61,9 @@ def _needing(arguments: Arguments) -> Iterator[Complaint]:
         ("--optimizer-cpu-offload", ("--use-precision-aware-optimizer",)),
         ("--use-precision-aware-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp")),
         ("--delay-wgrad-compute", ("--overlap-moe-expert-parallel-comm",)),
+        ("--fp8-param-gather", ("--fp8-format",)),
+        ("--fp8-param-gather", ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2")),
+        ("--reuse-grad-buf-for-mxfp8-param-ag", ("--fp8-param-gather",)),
         ("--offload-modules", ("--fine-grained-activation-offloading",)),
         ("--fine-grained-activation-offloading", ("--offload-modules",)),
         ("--recompute-method", ("--recompute-granularity",)),
@@ -136,10 +140,52 @@ def _context(arguments: Arguments) -> Iterator[Complaint]:
 
 
 def _graphs(arguments: Arguments) -> Iterator[Complaint]:
+    for name in ("--cuda-graph-modules", "--cuda-graph-scope"):
+        for module in arguments.get(name, ()):
+            if module not in (*GRAPH_MODULES, "full", "full_iteration"):
+                yield name, f"has no module '{module}'; it has {', '.join(GRAPH_MODULES)}, full_iteration."
     if arguments.get("--cuda-graph-impl") == "full_iteration" and (
         "--no-check-for-nan-in-loss-and-grad" not in arguments
     ):
         yield "--cuda-graph-impl", "is full_iteration, which needs --no-check-for-nan-in-loss-and-grad."
+
+
+def _optimizers(arguments: Arguments) -> Iterator[Complaint]:
+    """Narrow moments are the precision-aware optimizer's, which is Adam (optimizer_config.py:375, muon.py:190)."""
+    aware = "--use-precision-aware-optimizer"
+    for name in ("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype"):
+        if arguments.get(name, "fp32") != "fp32" and aware not in arguments:
+            yield name, f"is {arguments[name]}, which needs {aware}."
+    optimizer = arguments.get("--optimizer", "adam")
+    if aware in arguments and optimizer != "adam":
+        yield "--optimizer", f"is {optimizer}; {aware} is Adam's."
+    if "muon" in optimizer:
+        for name in ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2", "--fp16"):
+            if name in arguments:
+                yield "--optimizer", f"is {optimizer}, which excludes {name}."
+
+
+def _multi_token_prediction(arguments: Arguments) -> Iterator[Complaint]:
+    positions = arguments.get("--position-embedding-type", "learned_absolute")
+    is_rotary = "--use-rotary-position-embeddings" in arguments
+    if arguments.get("--mtp-num-layers") and positions not in ("rope", "none") and not is_rotary:
+        yield "--mtp-num-layers", f"needs --position-embedding-type rope or none, not {positions}."
+
+
+def _shared_experts(arguments: Arguments) -> Iterator[Complaint]:
+    name = "--moe-shared-expert-overlap"
+    if name not in arguments or "--moe-shared-expert-intermediate-size" not in arguments:
+        return
+    if arguments.get("--moe-token-dispatcher-type", "allgather") != "alltoall":
+        yield name, "works with --moe-token-dispatcher-type alltoall only."
+    if "shared_experts" in arguments.get("--recompute-modules", ()):
+        yield name, "excludes that shared_experts are recomputed."
+
+
+def _instances(arguments: Arguments) -> Iterator[Complaint]:
+    name = "--num-distributed-optimizer-instances"
+    if arguments.get(name, 1) < 1:
+        yield name, f"is {arguments[name]}, must be at least 1."
 
 
 CHECKS: tuple[Callable[[Arguments], Iterator[Complaint]], ...] = (
@@ -151,5 +197,9 @@ CHECKS: tuple[Callable[[Arguments], Iterator[Complaint]], ...] = (
     _experts,
     _context,
     _graphs,
+    _optimizers,
+    _shared_experts,
+    _multi_token_prediction,
+    _instances,
 )
 """What may be wrong with options, one function each."""

@@ -8,19 +8,22 @@ from typing import Any
 
 import yaml
 
+from constraints.features import graph_modules
 from constraints.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
 from costmodel.spec import Model
-from costmodel.strategy import Recompute, Sharding, Strategy, decision_text
+from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import shown
+from planner.completion import completed
 from planner.document import apply_override
 from planner.export.megatron_checks import refuse_contradictions
 from planner.export.megatron_import_model import read_model
+from planner.export.megatron_import_settings import READ_AS_SETTINGS, read_group, read_settings, release_for
 from planner.export.megatron_lm import OFFLOADED, PRECISIONS
 from planner.export.megatron_options import WHERE, Arguments, options, read_arguments, split_words
 from planner.export.megatron_stages import read_stages, settled
-from planner.plan import complete
+from planner.given import Given
 from planner.problem import load
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
@@ -99,14 +102,25 @@ def from_megatron_lm(arguments: str | Sequence[str], overrides: Sequence[str] = 
     refuse_contradictions(found, variables)
     entry, assumed = read_model(found)
     document: dict[str, Any] = {"model": entry, "cluster": {}, "training": _training(found)}
+    settings, more = read_settings(found, variables, found["--num-layers"])
     for override in overrides:
         apply_override(document, override)
     _require(document)
+    own = document.pop("settings", None) or {}
+    document["cluster"] = {**_framework(document), **document["cluster"]}
+    document["settings"] = {**settings, **own}
     facts = load(document).facts
     strategy, notes = _strategy(found, facts)
+    document["settings"] = {**settings, "optimizer_group": read_group(found, strategy), **own}
     document["strategy"] = {**_decisions(strategy), **(document.get("strategy") or {})}
     load(document)
-    return Imported(document=document, notes=(*assumed, *notes, *_unread(found)))
+    return Imported(document=document, notes=(*assumed, *more, *notes, *_unread(found)))
+
+
+def _framework(document: Mapping[str, Any]) -> dict[str, str]:
+    """A plain release of Megatron-LM, where the job names no framework itself."""
+    name = release_for(document["cluster"]["device"])
+    return {} if name is None else {"framework": name}
 
 
 def _require(document: Mapping[str, Any]) -> None:
@@ -191,9 +205,11 @@ def _strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, 
         "sharding": _sharding(arguments, replicas=degrees["dp"] * degrees["cp"]),
         "recompute": _recompute(arguments),
         **_offload(arguments, facts.model, notes),
+        "token_dispatcher": _dispatcher(arguments, notes),
+        "cuda_graphs": _graphs(arguments, facts.model),
         **_overlaps(arguments, degrees, notes),
     }
-    strategy = complete(facts, decisions)
+    strategy = completed(facts, Given(decisions=decisions), deals=False)
     return settled(strategy, facts.model, arguments, layers), tuple(notes)
 
 
@@ -224,6 +240,8 @@ def _sharding(arguments: Arguments, *, replicas: int) -> Sharding:
         return Sharding.NONE
     if "--use-torch-fsdp2" in arguments:
         return Sharding.WEIGHTS
+    if arguments.get("--optimizer") == "dist_muon":
+        return Sharding.OPTIMIZER
     if "--use-megatron-fsdp" in arguments:
         return by_strategy[arguments.get("--data-parallel-sharding-strategy", "optim_grads_params")]
     return Sharding.OPTIMIZER if "--use-distributed-optimizer" in arguments else Sharding.NONE
@@ -246,14 +264,45 @@ def _offload(arguments: Arguments, model: Model, notes: list[str]) -> dict[str, 
     modules = set(arguments.get("--offload-modules", ()))
     recomputed = arguments.get("--recompute-modules", ())
     all_modules = {name for name in OFFLOADED if "moe" not in recomputed or name not in ("expert_fc1", "moe_act")}
-    is_whole = layers >= model.num_layers - 1 > 0 or modules >= all_modules
-    if (layers or modules) and not is_whole:
-        what = f"{layers} of {model.num_layers} layers" if layers else f"the modules {', '.join(sorted(modules))}"
+    if modules and not modules >= all_modules:
+        what = f"the modules {', '.join(sorted(modules))}"
         notes.append(f"Only activations of {what} are offloaded: costed as if none were.")
     return {
-        "activation_offload": int(is_whole),
+        "activation_offload": int(layers > 0 or modules >= all_modules),
         "optimizer_offload": int("--optimizer-cpu-offload" in arguments),
     }
+
+
+def _dispatcher(arguments: Arguments, notes: list[str]) -> TokenDispatcher:
+    """Without expert-parallel ranks nothing is dispatched; without the option all ranks gather all tokens."""
+    kind = arguments.get("--moe-token-dispatcher-type", "allgather")
+    if arguments.get("--expert-model-parallel-size", 1) == 1:
+        return TokenDispatcher.ALLTOALL
+    if kind == "allgather":
+        notes.append("--moe-token-dispatcher-type allgather (Megatron-LM's default): costed as alltoall.")
+    if kind != "flex":
+        return TokenDispatcher.ALLTOALL
+    backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
+    if backend == "ncclep":
+        notes.append("--moe-flex-dispatcher-backend ncclep: costed as hybridep, which sends a token once as well.")
+    return TokenDispatcher.DEEPEP if backend == "deepep" else TokenDispatcher.HYBRIDEP
+
+
+def _graphs(arguments: Arguments, model: Model) -> CudaGraphs:
+    """Layers without named modules are captured whole; the local implementation has router and preprocessing in one."""
+    given = {"--enable-cuda-graph": "local", "--external-cuda-graph": "transformer_engine"}
+    older = [impl for option, impl in given.items() if option in arguments]
+    impl = arguments.get("--cuda-graph-impl", *older or ["none"])
+    named: list[str] = arguments.get("--cuda-graph-modules") or arguments.get("--cuda-graph-scope") or []
+    scope = {*named} - {"full"}
+    if impl == "none":
+        return CudaGraphs.NONE
+    if impl == "full_iteration" or "full_iteration" in scope:
+        return CudaGraphs.FULL_ITERATION
+    routing = {"moe_router", "moe_preprocess"}
+    if impl == "local" and scope & routing:
+        scope |= routing
+    return CudaGraphs.of(*(scope or set(graph_modules(model)) - routing))
 
 
 def _overlaps(arguments: Arguments, degrees: Mapping[str, int], notes: list[str]) -> dict[str, int]:
@@ -306,12 +355,10 @@ def _unread(arguments: Arguments) -> Iterator[str]:
             yield f"--recompute-num-layers {number}: costed as if each layer were recomputed by itself."
     if arguments.get("--cp-comm-type", ["p2p"]) != ["p2p"]:
         yield "--cp-comm-type: costed as a ring (p2p)."
-    if "--moe-token-dispatcher-type" in arguments:
-        yield "How tokens are dispatched to experts is the device profile's (expert_dispatch), not the option's."
 
 
 READ = (
-    "--accumulate-allreduce-grads-in-fp32",
+    *READ_AS_SETTINGS,
     "--account-for-embedding-in-pipeline-split",
     "--account-for-loss-in-pipeline-split",
     "--add-qkv-bias",
@@ -320,13 +367,18 @@ READ = (
     "--context-parallel-size",
     "--cp-comm-type",
     "--cpu-offloading-num-layers",
+    "--cuda-graph-impl",
+    "--cuda-graph-modules",
+    "--cuda-graph-scope",
     "--data-parallel-sharding-strategy",
     "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers",
     "--disable-bias-linear",
+    "--enable-cuda-graph",
     "--encoder-seq-length",
     "--expert-model-parallel-size",
     "--expert-tensor-parallel-size",
+    "--external-cuda-graph",
     "--ffn-hidden-size",
     "--fine-grained-activation-offloading",
     "--fp16",
@@ -436,7 +488,6 @@ KNOWN_WITHOUT_COST = (
     "--mtp-loss-scaling-factor",
     "--no-check-for-nan-in-loss-and-grad",
     "--norm-epsilon",
-    "--optimizer",
     "--rotary-base",
     "--rotary-percent",
     "--rotary-scaling-factor",

@@ -75,9 +75,9 @@ def _names(models: list[Model]) -> str:
 
 
 def _core(model: Model, vocabulary: int | None) -> Model:
-    """A model without its name and, where that is not told, its vocabulary."""
+    """A model without its name, what settings say of it, and, where that is not told, its vocabulary."""
     size = model.vocab_size if vocabulary else 1
-    return replace(model, name="", source="", family="", vocab_size=size)
+    return replace(model, name="", source="", family="", vocab_size=size, mtp_layers=())
 
 
 # --- what every model says ---------------------------------------------------------------------------------

@@ -11,11 +11,28 @@ from constraints.frameworks import MEGATRON_MODULES
 from constraints.verdict import violated
 from costmodel.errors import SpecError
 from costmodel.recompute import recomputes
-from costmodel.strategy import DECISIONS, Recompute, Schedule, Sharding, StageLayout, Strategy, Vocabulary, usual_group
+from costmodel.strategy import (
+    DECISIONS,
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    StageLayout,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+    usual_group,
+)
 from planner.export.megatron_model import model_entries
 from planner.export.megatron_options import argument_lines
+from planner.export.megatron_settings import (
+    SETTINGS,
+    num_offloaded_layers,
+    offloads_whole_layers,
+    shares_by_layers,
+)
 from planner.export.megatron_stages import block_of, stage_entries
-from planner.export.target import Entries, Export, Refusal, Say, entries_of
+from planner.export.target import Entries, Export, Refusal, Say, entries_of, has_own_bytes, variables
 from planner.plan import Plan
 
 TARGET = "Megatron-LM"
@@ -24,24 +41,17 @@ LAUNCHER_FILE = "ft-launcher-args.txt"
 
 PRECISIONS: dict[str, Entries] = {
     "bf16": {"--bf16": True},
-    "fp16": {"--fp16": True, "--accumulate-allreduce-grads-in-fp32": True},
+    "fp16": {"--fp16": True},
     "fp8": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "delayed"},
     "fp8_current": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"},
     "fp8_blockwise": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "blockwise"},
     "mxfp8": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
     "nvfp4": {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"},
 }
-"""
-Options by the name of a recipe in the catalog. Gradients are reduced in FP32 and weights are gathered in 16 bits in all
-of them: with ``--bf16`` Megatron-LM does the former by itself, and ``--fp8-param-gather`` is left out.
-"""
+"""Options by the name of a recipe in the catalog; what is stored and sent in other bits is a setting."""
 
 OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
 """Every module that can be offloaded (megatron/core/transformer/transformer_config.py:1273, megatron-core 0.16.1)."""
-
-WIDE_DOMAIN = 16
-"""NVLink domains above two nodes' GPUs: HybridEP is made for them, DeepEP for nodes of eight (Megatron-Bridge 0.3.1,
-``flex_dispatcher_backend.py``)."""
 
 
 # --- export ------------------------------------------------------------------------------------------------
@@ -68,19 +78,29 @@ def to_megatron_lm(plan: Plan) -> Export:
     )
 
 
-def megatron_entries(plan: Plan, target: str) -> Entries:
+def megatron_entries(plan: Plan, target: str, settings: Mapping[str, Say] = SETTINGS) -> Entries:
     """
-    Values by option: the strategy, the model, the training and its checkpoints.
+    Values by option: the strategy, the settings, the model, the training and its checkpoints.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    target
+        How messages call what cannot do it.
+    settings
+        What is said for each setting.
 
     Raises
     ------
     SpecError
-        If Megatron-LM cannot do it; ``target`` is how the message calls it.
+        If Megatron-LM cannot do it.
     """
-    entries = entries_of(plan, target, SAYS)
+    precision = _precision(plan, target)
+    entries = entries_of(plan, target, SAYS, settings)
     _require_allowed(plan, target)
     model = model_entries(plan.facts.model, plan.facts.workload.sequence_length)
-    return {**entries, **model, **_dispatch(plan), **_training(plan), **_precision(plan, target)}
+    return {**entries, **model, **_training(plan), **precision}
 
 
 def _require_allowed(plan: Plan, target: str) -> None:
@@ -176,7 +196,7 @@ SHARDINGS: dict[Sharding, Entries] = {
 
 
 def _says_sharding(plan: Plan) -> Entries:
-    return SHARDINGS[plan.strategy.sharding]
+    return {} if shares_by_layers(plan) else SHARDINGS[plan.strategy.sharding]
 
 
 def _says_recompute(plan: Plan) -> Entries | Refusal:
@@ -219,12 +239,12 @@ def recompute_modules(recompute: Recompute) -> list[str]:
 
 
 def _says_activation_offload(plan: Plan) -> Entries:
-    """Whole layers where Megatron-LM can (all but the last, which is needed at once), else all modules."""
+    """Whole layers where Megatron-LM can, else all modules."""
     strategy = plan.strategy
     if not strategy.activation_offload:
         return {}
-    if strategy.pp == 1 and strategy.recompute == Recompute.NONE:
-        return {"--cpu-offloading-num-layers": plan.facts.model.num_layers - 1}
+    if offloads_whole_layers(plan):
+        return {"--cpu-offloading-num-layers": num_offloaded_layers(plan)}
     moe = recomputes("experts", recompute=strategy.recompute)
     kept = ("expert_fc1", "moe_act") if moe else ()
     modules = [name for name in OFFLOADED if name not in kept]
@@ -235,6 +255,34 @@ def _says_optimizer_offload(plan: Plan) -> Entries:
     """The distributed optimizer is what the precision-aware one needs, also where it has nothing to share."""
     options = ("--use-distributed-optimizer", "--use-precision-aware-optimizer", "--optimizer-cpu-offload")
     return dict.fromkeys(options, True) if plan.strategy.optimizer_offload else {}
+
+
+def _says_token_dispatcher(plan: Plan) -> Entries:
+    """Without the option, tokens are gathered on all ranks."""
+    dispatcher = plan.strategy.token_dispatcher
+    if not plan.facts.model.has_experts:
+        return {}
+    if dispatcher == TokenDispatcher.ALLTOALL:
+        return {"--moe-token-dispatcher-type": "alltoall"}
+    return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": dispatcher.text}
+
+
+def _says_cuda_graphs(plan: Plan) -> Entries:
+    """
+    Random states that graphs can replay are Transformer Engine's; one graph has no place to look for NaN.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:784; Megatron-Bridge 0.3.1, training/config.py:1455.
+    """
+    graphs = plan.strategy.cuda_graphs
+    if graphs == CudaGraphs.NONE:
+        return {}
+    scope = graphs.text.split("+")
+    if graphs != CudaGraphs.FULL_ITERATION:
+        return {"--cuda-graph-impl": "transformer_engine", "--cuda-graph-scope": scope, "--te-rng-tracker": True}
+    whole = {"--te-rng-tracker": True, "--no-check-for-nan-in-loss-and-grad": True}
+    return {"--cuda-graph-impl": "local", "--cuda-graph-scope": scope, **whole}
 
 
 def _says_cp_overlap(plan: Plan) -> Entries | Refusal:
@@ -272,6 +320,8 @@ def _says_layout(plan: Plan) -> Entries | Refusal:
     if any(layout.full_layers) and (strategy.ep_overlap or strategy.activation_offload):
         beside = "ep_overlap" if strategy.ep_overlap else "activation_offload"
         return Refusal(f"full_layers beside {beside}, which excludes full recomputation (transformer_config.py:1871).")
+    if any(layout.full_layers) and strategy.cuda_graphs > CudaGraphs.FULL_ITERATION:
+        return Refusal("full_layers beside CUDA graphs of modules, which exclude it (transformer_config.py:1781).")
     return _says_stages(plan)
 
 
@@ -303,6 +353,8 @@ SAYS: Mapping[str, Say] = {
     "recompute": _says_recompute,
     "activation_offload": _says_activation_offload,
     "optimizer_offload": _says_optimizer_offload,
+    "token_dispatcher": _says_token_dispatcher,
+    "cuda_graphs": _says_cuda_graphs,
     "tp_overlap": _switch("tp_overlap", "--tp-comm-overlap"),
     "cp_overlap": _says_cp_overlap,
     "ep_overlap": _switch("ep_overlap", "--overlap-moe-expert-parallel-comm"),
@@ -318,17 +370,6 @@ assert {*SAYS} == {*DECISIONS, "layout"}
 # --- the job -----------------------------------------------------------------------------------------------
 
 
-def _dispatch(plan: Plan) -> Entries:
-    """How tokens get to their experts, as the plan was costed."""
-    device = plan.cluster.device
-    if not plan.facts.model.has_experts:
-        return {}
-    if device.profile.expert_dispatch == "pairs" or plan.strategy.tp * plan.strategy.ep == 1:
-        return {"--moe-token-dispatcher-type": "alltoall"}
-    backend = "hybridep" if plan.cluster.scale_up_size > WIDE_DOMAIN else "deepep"
-    return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": backend}
-
-
 def _training(plan: Plan) -> Entries:
     workload, schedule = plan.facts.workload, plan.schedule
     return {
@@ -342,10 +383,10 @@ def _training(plan: Plan) -> Entries:
 
 def _precision(plan: Plan, target: str) -> Entries:
     name = plan.facts.workload.precision.name
-    if name not in PRECISIONS:
+    if name not in PRECISIONS or has_own_bytes(plan):
         raise SpecError(
             "training.precision",
-            f"{target} has no options for '{name}'.",
+            f"{target} has no options for '{name}'{' with bytes of its own' if name in PRECISIONS else ''}.",
             f"It has them for: {', '.join(PRECISIONS)}.",
         )
     return PRECISIONS[name]
@@ -364,17 +405,17 @@ def environment(plan: Plan) -> dict[str, str]:
     parallelism before Blackwell, but neither with FSDP nor with overlapped expert-parallel communication, which get
     more; Transformer Engine from 2.10 on offloads in Megatron-LM's way with NVTE_CPU_OFFLOAD_V1 only.
     """
-    strategy, variables = plan.strategy, {}
+    strategy, needed = plan.strategy, variables(plan)
     is_early = plan.cluster.device.architecture != "blackwell"
     if strategy.sharding >= Sharding.GRADIENTS:
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
+        needed["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
     elif strategy.ep_overlap:
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+        needed["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     elif is_early and strategy.tp * strategy.cp > 1:
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        needed["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     if strategy.activation_offload:
-        variables["NVTE_CPU_OFFLOAD_V1"] = "1"
-    return variables
+        needed["NVTE_CPU_OFFLOAD_V1"] = "1"
+    return needed
 
 
 SAFETY = 5
@@ -447,7 +488,7 @@ def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
 
 def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
     if "--cpu-offloading-num-layers" in entries:
-        yield "Layers are offloaded whole, all but the last, whose backward pass comes first."
+        yield "Layers are offloaded whole, never the last, whose backward pass comes first."
     if "--fine-grained-activation-offloading" in entries:
         yield "Offloaded are the inputs of all modules that can be; what the router keeps stays on the device."
     if "--tp-comm-overlap" in entries:
@@ -464,3 +505,10 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
         )
     if entries.get("--moe-token-dispatcher-type") == "flex":
         yield "The flex dispatcher needs DeepEP or HybridEP; --moe-token-dispatcher-type alltoall does without."
+    if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION:
+        yield "From megatron-core 0.19 on one graph is --cuda-graph-impl full_iteration, without --cuda-graph-scope."
+    if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and plan.facts.model.has_experts:
+        yield (
+            "One graph with experts needs room for tokens that the host need not count: drop and pad "
+            "(--moe-expert-capacity-factor, --moe-pad-expert-input-to-capacity) or what newer versions have for it."
+        )

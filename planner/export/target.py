@@ -1,14 +1,18 @@
-"""What all targets share: entries for each decision, a refusal for what a target cannot say, and the files."""
+"""What all targets share: entries for each decision and setting, a refusal for what a target cannot say, the files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
+from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.strategy import Decision, StageLayout, Strategy
+from costmodel.framework import Settings
+from costmodel.profiles import NARROW_WEIGHTS, stored_precision
+from costmodel.spec import Experts
+from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
 from planner.plan import Plan
 
 
@@ -37,7 +41,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a target cannot express the value of a decision: one sentence with its source."""
+    """Why a target cannot express the value of a decision or setting: one sentence with its source."""
 
     reason: str
 
@@ -46,15 +50,19 @@ Entries: TypeAlias = dict[str, Any]
 """Options of a target with their values."""
 
 Say: TypeAlias = Callable[[Plan], Entries | Refusal]
-"""What a target says for one field of a strategy."""
+"""What a target says for one field of a strategy or of the settings."""
 
 EVERY_FIELD = frozenset(one.name for one in fields(Strategy))
-"""What a target must have an answer for."""
+"""Decisions that a target must have an answer for."""
+
+EVERY_SETTING = frozenset(one.name for one in fields(Settings))
+"""Settings that a target must have an answer for."""
 
 NO_NAME = re.compile(r"[^\w .,:+()-]")
 """What could end a comment or a text."""
 
 HINT = "Plan again with search.pin, search.allow or search.forbid keeping to what it can."
+SETTINGS_HINT = "Plan again with other settings; what the job does not say is as cluster.framework has it{known}."
 
 
 def only(name: str, value: object, reason: str) -> Say:
@@ -73,9 +81,30 @@ def only(name: str, value: object, reason: str) -> Say:
     return lambda plan: {} if getattr(plan.strategy, name) == value else Refusal(reason)
 
 
-def entries_of(plan: Plan, target: str, says: Mapping[str, Say]) -> Entries:
+def told_only(name: str, value: object, reason: str) -> Say:
     """
-    All that a target says of a plan's strategy.
+    What a target says for a setting that it has no option for.
+
+    Parameters
+    ----------
+    name
+        The setting.
+    value
+        What the target does anyway; any other value is refused.
+    reason
+        Why: one sentence with its source.
+    """
+    return lambda plan: {} if getattr(told(plan), name) == value else Refusal(reason)
+
+
+def unsaid(plan: Plan) -> Entries:
+    """What a target says of a setting that another file, the environment or the user's own code has."""
+    return {}
+
+
+def entries_of(plan: Plan, target: str, says: Mapping[str, Say], settings: Mapping[str, Say]) -> Entries:
+    """
+    All that a target says of a plan's strategy and of what its framework is told.
 
     Parameters
     ----------
@@ -85,6 +114,8 @@ def entries_of(plan: Plan, target: str, says: Mapping[str, Say]) -> Entries:
         The target's name, for messages.
     says
         What it says for each field of :class:`costmodel.strategy.Strategy`, every one of them.
+    settings
+        What it says for each field of :class:`costmodel.framework.Settings`, every one of them.
 
     Raises
     ------
@@ -92,19 +123,34 @@ def entries_of(plan: Plan, target: str, says: Mapping[str, Say]) -> Entries:
         If it refuses fields: all of them by name, with the reasons.
     """
     assert says.keys() == EVERY_FIELD, f"{target} has no answer for {sorted(EVERY_FIELD ^ says.keys())}"
-    said = {name: say(plan) for name, say in says.items()}
+    assert settings.keys() == EVERY_SETTING, f"{target} has no answer for {sorted(EVERY_SETTING ^ settings.keys())}"
+    named = {**says, **{f"settings.{name}": say for name, say in settings.items()}}
+    said = {name: say(plan) for name, say in named.items()}
     refused = {name: one.reason for name, one in said.items() if isinstance(one, Refusal)}
     if refused:
-        values = {name: _spelled(getattr(plan.strategy, name)) for name in refused}
-        reasons = "".join(f"\n  - {name} = {values[name]}: {reason}" for name, reason in refused.items())
-        raise SpecError("strategy", f"{target} cannot express this plan:{reasons}\n{HINT}")
+        raise SpecError(
+            "strategy", f"{target} cannot express this plan:{_reasons(plan, refused)}\n{_hint(plan, refused)}"
+        )
     entries: Entries = {}
     for one in said.values():
         assert isinstance(one, dict)
         doubled = [name for name in one.keys() & entries.keys() if one[name] != entries[name]]
-        assert not doubled, f"two fields of a strategy say different things of {doubled}"
+        assert not doubled, f"two fields of a plan say different things of {doubled}"
         entries |= one
     return entries
+
+
+def _reasons(plan: Plan, refused: Mapping[str, str]) -> str:
+    values = {name: getattr(plan.strategy, name, None) for name in refused}
+    values |= {name: getattr(told(plan), name.partition(".")[2]) for name in refused if "." in name}
+    return "".join(f"\n  - {name} = {_spelled(values[name])}: {reason}" for name, reason in refused.items())
+
+
+def _hint(plan: Plan, refused: Collection[str]) -> str:
+    framework = plan.cluster.framework
+    other = SETTINGS_HINT.format(known="" if framework is None else f" ({framework.name})")
+    of_settings = [name for name in refused if "." in name]
+    return " ".join([HINT] * (len(refused) > len(of_settings)) + [other] * bool(of_settings))
 
 
 def _spelled(value: object) -> str:
@@ -112,6 +158,100 @@ def _spelled(value: object) -> str:
     if isinstance(value, StageLayout):
         return "its own stages"
     return value.text if isinstance(value, Decision) else str(value).lower()
+
+
+# --- what the framework is told ----------------------------------------------------------------------------
+
+
+def told(plan: Plan) -> Settings:
+    """
+    The settings of a plan without gaps: where nothing is said what the formulas take, what has nothing to do as usual.
+
+    8-bit weights are those of 8-bit recipes, processors those of DeepEP and HybridEP, 16-bit gradients the recipe's.
+    """
+    cluster, strategy, precision = plan.cluster, plan.strategy, plan.facts.workload.precision
+    profile = cluster.device.profile
+    usual = Settings(
+        gradient_dtype="fp32",
+        weight_dtype="recipe",
+        moments_dtype="fp32",
+        fp8_param_gather=False,
+        shared_expert_overlap=profile.shared_expert_overlap,
+        delay_wgrad=False,
+        communication_sms=profile.communication_sms,
+        optimizer_group=profile.sharding_ranks or "all",
+        optimizer="adam",
+        kernels="fused" if profile.fused_kernels else "eager",
+        attention="flash" if profile.fused_attention else "unfused",
+        launches="blocking" if profile.launches_block else "asynchronous",
+        composition="step",
+    )
+    whole = replace(cluster.settings.over(usual), mtp_layers=len(plan.facts.model.mtp_layers))
+    group, layers = whole.optimizer_group, whole.offloaded_layers
+    alone = strategy.sharding == Sharding.NONE or not isinstance(group, int) or group >= strategy.dp * strategy.cp
+    every = not strategy.activation_offload or (layers or 0) >= plan.facts.model.num_layers
+    is_half = precision.compute == "fp16" and whole.gradient_dtype == "bf16"
+    return replace(
+        whole,
+        gradient_dtype="fp16" if is_half else whole.gradient_dtype,
+        fp8_param_gather=bool(whole.fp8_param_gather) and precision.compute in NARROW_WEIGHTS,
+        shared_expert_overlap=bool(whole.shared_expert_overlap) and _has_shared_experts(plan),
+        communication_sms=whole.communication_sms if strategy.token_dispatcher > TokenDispatcher.ALLTOALL else None,
+        offloaded_layers=None if every else layers,
+        optimizer_group="all" if alone else group,
+    )
+
+
+def _has_shared_experts(plan: Plan) -> bool:
+    blocks = [kind.feed_forward for kind in plan.facts.model.kinds]
+    return any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
+
+
+def num_sharing_groups(plan: Plan) -> int | None:
+    """Groups of data-parallel ranks that share states each; None where groups differ or cut a context into pieces."""
+    group, ranks = told(plan).optimizer_group, plan.strategy.dp * plan.strategy.cp
+    if not isinstance(group, int):
+        return 1
+    return None if ranks % group or group % plan.strategy.cp else ranks // group
+
+
+def hybrid_sharding(plan: Plan) -> Entries | Refusal:
+    """What FSDP2's targets say of groups that share states: the degrees of data parallelism have them."""
+    if num_sharing_groups(plan) is None:
+        return Refusal("Groups hold equally many replicas with all of their context-parallel ranks (a device mesh).")
+    return {}
+
+
+def has_own_bytes(plan: Plan) -> bool:
+    """Whether a precision is none of the catalog's, with the bytes that follow from the settings."""
+    precision = plan.facts.workload.precision
+    if precision.name not in catalog.precisions():
+        return True
+    return stored_precision(catalog.precision(precision.name), plan.cluster.settings) != precision
+
+
+def variables(plan: Plan) -> dict[str, str]:
+    """Variables that every target's processes need."""
+    return {"CUDA_LAUNCH_BLOCKING": "1"} if told(plan).launches == "blocking" else {}
+
+
+NO_STEP = "A sum of layers that a profiler timed alone is no step that anything runs."
+
+LEFT_TO_THE_MODEL = "Counted with {what}: that is your model's code, which {target} does not choose."
+
+
+def model_notes(plan: Plan, target: str) -> list[str]:
+    """What a plan counts that is the code of the user's own model."""
+    settings = told(plan)
+    counted = {
+        "norms and activations of several kernels each": settings.kernels == "eager",
+        "attention that is not one kernel": settings.attention == "unfused",
+        f"{settings.mtp_layers} layers of multi-token prediction": bool(settings.mtp_layers),
+    }
+    return [LEFT_TO_THE_MODEL.format(what=what, target=target) for what, is_so in counted.items() if is_so]
+
+
+# --- texts -------------------------------------------------------------------------------------------------
 
 
 def nested(entries: Entries) -> dict[str, Any]:

@@ -15,18 +15,27 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.spec import Attention, Model
 from costmodel.stages import virtual_stage_layers
-from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.export.target import (
+    NO_STEP,
     Entries,
     Export,
     Refusal,
     Say,
     checkpoints,
     entries_of,
+    has_own_bytes,
+    hybrid_sharding,
+    model_notes,
     nested,
     num_microbatches,
+    num_sharing_groups,
     only,
     subject,
+    told,
+    told_only,
+    unsaid,
+    variables,
 )
 from planner.plan import Plan
 
@@ -79,16 +88,22 @@ def to_torchtitan(plan: Plan) -> Export:
     SpecError
         If torchtitan cannot express it.
     """
-    entries = entries_of(plan, TARGET, SAYS)
-    if plan.facts.workload.precision.name != "bf16":
+    entries = entries_of(plan, TARGET, SAYS, SETTINGS)
+    name = plan.facts.workload.precision.name
+    if name != "bf16" or has_own_bytes(plan):
+        own = " with bytes of its own" if name == "bf16" else ""
         raise SpecError(
             "training.precision",
-            f"{TARGET} chooses {plan.facts.workload.precision.name} by converters of the model, which this export does "
-            "not write.",
+            f"{TARGET} chooses {name}{own} by converters of the model, which this export does not write.",
             "Plan with bf16.",
         )
     flavor = _flavor(plan.facts.model)
-    return Export(target=TARGET, files={FILE: _recipe(plan, entries, flavor)}, notes=_notes(plan, flavor))
+    return Export(
+        target=TARGET,
+        files={FILE: _recipe(plan, entries, flavor)},
+        environment=variables(plan),
+        notes=_notes(plan, flavor),
+    )
 
 
 # --- decisions ---------------------------------------------------------------------------------------------
@@ -116,23 +131,36 @@ def _pp(plan: Plan) -> Entries | Refusal:
         return Refusal("Multi-token prediction excludes pipelines (torchtitan/models/deepseek_v3/mtp.py:201).")
     if strategy.pp > 1 and plan.facts.model.tied_embeddings:
         return Refusal("Embedding and head with the same weights exclude it (torchtitan/models/common/decoder.py:139).")
-    # Trainer.Config._validate_cuda_graphs, torchtitan/trainer.py: neither pipelines nor the standard dispatcher.
-    eager = strategy.pp > 1 or strategy.ep > 1
-    return {"parallelism.pipeline_parallel_degree": strategy.pp, "training.disable_cuda_graphs": eager}
+    return {"parallelism.pipeline_parallel_degree": strategy.pp}
+
+
+def _cuda_graphs(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    if strategy.cuda_graphs not in (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION):
+        return Refusal(
+            "One graph holds forward and backward pass, or none (wrap_with_cuda_graph, torchtitan/trainer.py:614)."
+        )
+    if strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and (strategy.pp > 1 or strategy.ep > 1):
+        return Refusal("They support neither pipelines nor the standard dispatcher (torchtitan/trainer.py:183,204).")
+    return {"training.disable_cuda_graphs": strategy.cuda_graphs == CudaGraphs.NONE}
 
 
 def _dp(plan: Plan) -> Entries:
-    strategy = plan.strategy
-    sharded = strategy.sharding > Sharding.NONE
+    copies = _num_copies(plan)
     return {
-        "parallelism.data_parallel_replicate_degree": 1 if sharded else strategy.dp,
-        "parallelism.data_parallel_shard_degree": strategy.dp if sharded else 1,
+        "parallelism.data_parallel_replicate_degree": copies,
+        "parallelism.data_parallel_shard_degree": plan.strategy.dp // copies,
     }
+
+
+def _num_copies(plan: Plan) -> int:
+    """Groups of ranks that hold all states each."""
+    return plan.strategy.dp if plan.strategy.sharding == Sharding.NONE else num_sharing_groups(plan) or 1
 
 
 def _ep(plan: Plan) -> Entries | Refusal:
     strategy = plan.strategy
-    ranks = strategy.cp * strategy.tp * (strategy.dp if strategy.sharding > Sharding.NONE else 1)
+    ranks = strategy.cp * strategy.tp * strategy.dp // _num_copies(plan)
     if ranks % strategy.ep:
         return Refusal(
             f"Experts are spread over the ranks that shard weights, context or tensors, here {ranks}: no multiple of "
@@ -306,6 +334,22 @@ def _layout(plan: Plan) -> Entries | Refusal:
     return {"parallelism.module_fqns_per_model_part": _Code(stages)}
 
 
+def _gradient_dtype(plan: Plan) -> Entries | Refusal:
+    if told(plan).gradient_dtype != "fp32":
+        return Refusal("FSDP2 reduces in FP32, always (mixed_precision_reduce, torchtitan/config/configs.py:93).")
+    return {"training.mixed_precision_reduce": "float32"}
+
+
+def _weight_dtype(plan: Plan) -> Entries | Refusal:
+    """With bfloat16 shards there would be no FP32 weights at all."""
+    if told(plan).weight_dtype != "fp32":
+        return Refusal(
+            "Ranks hold shards of FP32 weights, which are cast before they are gathered "
+            "(mixed_precision_param, torchtitan/config/configs.py:85)."
+        )
+    return {"training.dtype": "float32", "training.mixed_precision_param": "bfloat16"}
+
+
 SAYS: dict[str, Say] = {
     "tp": _tp,
     "cp": _cp,
@@ -329,6 +373,13 @@ SAYS: dict[str, Say] = {
         False,
         "Its enable_cpu_offload moves weights and gradients to the host too (torchtitan/config/configs.py:61).",
     ),
+    "token_dispatcher": only(
+        "token_dispatcher",
+        TokenDispatcher.ALLTOALL,
+        "Which one is an argument of the model's registry (moe_comm_backend, "
+        "torchtitan/models/common/config_utils.py:388), whose buffers have sizes that the plan does not say.",
+    ),
+    "cuda_graphs": _cuda_graphs,
     "tp_overlap": _tp_overlap,
     "cp_overlap": only(
         "cp_overlap",
@@ -345,6 +396,39 @@ SAYS: dict[str, Say] = {
     "layout": _layout,
 }
 """What torchtitan says for each field of a strategy."""
+
+SETTINGS: dict[str, Say] = {
+    "gradient_dtype": _gradient_dtype,
+    "weight_dtype": _weight_dtype,
+    "moments_dtype": told_only(
+        "moments_dtype", "fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."
+    ),
+    "fp8_param_gather": told_only("fp8_param_gather", False, "FP8 is a converter of the model, not written here."),
+    "mtp_layers": unsaid,  # the model's own, of which a note tells
+    "shared_expert_overlap": told_only(
+        "shared_expert_overlap",
+        False,
+        "Shared experts run after the routed ones (torchtitan/models/common/moe.py:455).",
+    ),
+    "delay_wgrad": told_only(
+        "delay_wgrad", False, "Weight gradients come with the backward pass, but in zero-bubble schedules."
+    ),
+    "communication_sms": told_only("communication_sms", None, "Tokens go by an all-to-all of NCCL."),
+    "offloaded_layers": told_only("offloaded_layers", None, "Activations stay in device memory."),
+    "optimizer_group": hybrid_sharding,
+    "optimizer": told_only(
+        "optimizer", "adam", "Which one is the recipe's, from which optimizer and learning rate are taken."
+    ),
+    "kernels": told_only("kernels", "fused", "Layers are compiled (compile.enable), which fuses them."),
+    "attention": told_only(
+        "attention",
+        "flash",
+        "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385).",
+    ),
+    "launches": unsaid,  # a variable of the environment
+    "composition": told_only("composition", "step", NO_STEP),
+}
+"""What torchtitan says for each setting."""
 
 
 # --- the recipe --------------------------------------------------------------------------------------------
@@ -401,8 +485,6 @@ def _facts(plan: Plan) -> dict[str, Any]:
     return {
         "training.seq_len": plan.facts.workload.sequence_length,
         "training.steps": schedule.num_steps,
-        "training.dtype": "float32",
-        "training.mixed_precision_param": "bfloat16",
         "checkpoint.enable": True,
         "checkpoint.interval": schedule.interval_steps,
         **background,
@@ -479,16 +561,25 @@ def _flavor(model: Model) -> tuple[str, str, str] | None:
     return None
 
 
+def _is_of_torchtitan(plan: Plan) -> bool:
+    framework = plan.cluster.framework
+    return framework is not None and framework.name.startswith(TARGET)
+
+
 def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
     strategy = plan.strategy
     notes = [
         f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version.",
         f"Optimizer, learning rate, data and tokenizer are those of {flavor[1] if flavor else 'your recipe'}: look at "
         "them.",
-        "The step time is torchtitan's only if the plan was made with cluster.software=torchtitan; else that of "
-        "Megatron-Core.",
         checkpoints(plan),
+        *model_notes(plan, TARGET),
     ]
+    if not _is_of_torchtitan(plan):
+        notes.append(
+            "The step time is torchtitan's only if the plan was made with cluster.framework=torchtitan-0.1; this is "
+            "another framework's."
+        )
     if flavor is None:
         notes.append(
             "TODO: let 'base' be your own recipe; torchtitan has no model of these sizes under a name known here."

@@ -6,10 +6,13 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from costmodel.rank import seen_bytes
+from costmodel.spec import EquippedDevice
 from costmodel.strategy import Decision
 from costmodel.tables import microbatches
 from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
+from planner.report.framework import is_assumed, is_extrapolated, settings_document
 from planner.report.stages import layout_document
 
 if TYPE_CHECKING:
@@ -78,7 +81,7 @@ def plan_document(plan: Plan) -> Plain:
         "hardware_tflops_per_gpu": plan.hardware_flops_per_second_per_device / 1e12,
         "mfu": plan.mfu,
         "hfu": plan.hfu,
-        **_memory(plan.estimate, plan.memory_bytes, plan.host_memory_bytes),
+        **_memory(plan.estimate, plan.cluster.device),
         "strategy": strategy_document(plan.strategy, num_microbatches=plan.estimate.num_microbatches),
         "breakdown": [asdict(part) for part in plan.estimate.breakdown],
         "checkpoint": {
@@ -110,9 +113,12 @@ def _spelled(value: object) -> object:
     return value.text if isinstance(value, Decision) else value
 
 
-def _memory(estimate: Estimate, memory_bytes: float, host_memory_bytes: float) -> Plain:
+def _memory(estimate: Estimate, device: EquippedDevice) -> Plain:
+    memory_bytes, host_memory_bytes = device.memory_bytes, device.host_memory_bytes
     return {
         "peak_memory_bytes": estimate.device_bytes,
+        "allocated_bytes": seen_bytes(device, estimate.device_bytes, "allocated"),
+        "reserved_bytes": seen_bytes(device, estimate.device_bytes, "reserved"),
         "headroom_bytes": memory_bytes - estimate.device_bytes,
         "host_memory_bytes": estimate.host_bytes,
         "host_headroom_bytes": host_memory_bytes - estimate.host_bytes,
@@ -151,15 +157,15 @@ def setting_document(report: PlanReport | EstimateReport) -> Plain:
             "document": dict(problem.document),
         },
         "model": asdict(report.model),
-        "cluster": _cluster(problem.facts),
+        "cluster": _cluster(problem),
         "training": _training(problem.facts),
         "reliability": _reliability(problem),
         "conventions": _conventions(report.conventions),
     }
 
 
-def _cluster(facts: Facts) -> Plain:
-    cluster, device = facts.cluster, facts.cluster.device
+def _cluster(problem: Problem) -> Plain:
+    cluster, device = problem.facts.cluster, problem.facts.cluster.device
     return {
         "device": device.name,
         "num_devices": cluster.num_devices,
@@ -168,6 +174,10 @@ def _cluster(facts: Facts) -> Plain:
         "scale_up_size": cluster.scale_up_size,
         "memory_bytes": device.memory_bytes,
         "host_memory_bytes_per_device": device.host_memory_bytes,
+        "framework": cluster.framework.name if cluster.framework else None,
+        "framework_is_assumed": is_assumed(problem),
+        "framework_is_extrapolated": is_extrapolated(cluster),
+        "settings": settings_document(cluster),
     }
 
 
@@ -285,7 +295,7 @@ def conflict_document(report: PlanReport, conflict: Conflict) -> Plain:
         "left_out": list(conflict.left_out),
         "closest": {
             "strategy": strategy_document(closest.strategy, num_microbatches=closest.num_microbatches),
-            **_memory(closest, device.memory_bytes, device.host_memory_bytes),
+            **_memory(closest, device),
             "missing_bytes_by_rank": [max(0.0, rank.device_bytes - room) for rank in closest.ranks],
         }
         if closest

@@ -63,6 +63,10 @@ class StrategyRecord(TypedDict):
         What the backward pass computes again; modules are joined by +.
     activation_offload, optimizer_offload
         Whether activations wait in host memory; whether optimizer states live there.
+    token_dispatcher
+        How tokens get to their experts and back.
+    cuda_graphs
+        What the host launches at once; modules are joined by +.
     tp_overlap, cp_overlap, ep_overlap, pp_overlap, dp_overlap
         Whether communication of that dimension runs behind computation.
     layout
@@ -88,6 +92,8 @@ class StrategyRecord(TypedDict):
     recompute: str
     activation_offload: bool
     optimizer_offload: bool
+    token_dispatcher: str
+    cuda_graphs: str
     tp_overlap: bool
     cp_overlap: bool
     ep_overlap: bool
@@ -157,14 +163,18 @@ class MemoryRecord(TypedDict):
     ----------
     peak_memory_bytes, headroom_bytes
         Peak of the fullest pipeline rank, and what it leaves free.
+    allocated_bytes, reserved_bytes
+        The same peak as PyTorch counts it: in tensors; in all that its allocator holds.
     host_memory_bytes, host_headroom_bytes
-        The same of a device's share of the host.
+        Host memory of one device, and what it leaves free of its share.
     ranks
         Every pipeline rank.
     """
 
     __pydantic_config__ = STRICT  # type: ignore[misc]
     peak_memory_bytes: float
+    allocated_bytes: float
+    reserved_bytes: float
     headroom_bytes: float
     host_memory_bytes: float
     host_headroom_bytes: float
@@ -374,6 +384,10 @@ class ClusterRecord(TypedDict):
         Devices of one NVLink domain.
     memory_bytes, host_memory_bytes_per_device
         Memory of one device, and its share of the host's.
+    framework, framework_is_assumed, framework_is_extrapolated
+        What trains; whether the job named none; whether no run of it on such devices is known.
+    settings
+        What the framework is told, its recipes' defaults included.
     """
 
     __pydantic_config__ = STRICT  # type: ignore[misc]
@@ -384,6 +398,10 @@ class ClusterRecord(TypedDict):
     scale_up_size: int
     memory_bytes: float
     host_memory_bytes_per_device: float
+    framework: str | None
+    framework_is_assumed: bool
+    framework_is_extrapolated: bool
+    settings: dict[str, bool | int | str]
 
 
 class TrainingRecord(TypedDict):

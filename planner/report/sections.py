@@ -12,6 +12,7 @@ from costmodel.strategy import DEGREES, OVERLAPS, decision_text, usual_group
 from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
 from planner.report.conflicts import conflict_sections, missing_notes
+from planner.report.framework import framework_text
 from planner.report.section import Section
 from planner.report.stages import stages_sections
 from planner.report.wording import NOTHING, amount, count, gib, mean_count, seconds, share, span
@@ -70,6 +71,7 @@ def setting_section(report: PlanReport | EstimateReport) -> Section:
                 f"{cluster.scale_up_size}; {gib(device.memory_bytes)} GiB per GPU, "
                 f"{report.conventions.peak_flops / 1e12:,.0f} TFLOP/s dense {report.conventions.peak_dtype}",
             ),
+            ("framework", framework_text(report.problem)),
             (
                 "training",
                 f"{workload.global_batch_size:,} x {workload.sequence_length:,} = {amount(tokens_per_step)} tokens per "
@@ -153,7 +155,13 @@ def strategies_section(estimates: Sequence[Estimate], *, variants: str = "groups
         title="Strategies" if len(estimates) > 1 else "Strategy",
         header=header,
         rows=tuple((str(number), *_decisions(estimate, unusual)) for number, estimate in enumerate(estimates, start=1)),
-        notes=(*(_RELATED[variants] for _ in estimates[1:2]), _LEGEND, *_modules_notes(estimates)),
+        notes=(
+            *(_RELATED[variants] for _ in estimates[1:2]),
+            _LEGEND,
+            *_alike("Modules", [one.strategy.recompute.text for one in estimates], "+"),
+            *_alike("CUDA graphs", [one.strategy.cuda_graphs.text for one in estimates], ""),
+            *_alike("Token dispatcher", [one.strategy.token_dispatcher.text for one in estimates], "ep"),
+        ),
     )
 
 
@@ -207,13 +215,12 @@ def _recompute_text(strategy: Strategy) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} modules"
 
 
-def _modules_notes(estimates: Sequence[Estimate]) -> Iterator[str]:
-    """Which modules those are, and in which strategies."""
-    of_each = [one.strategy.recompute.text for one in estimates]
-    for text in dict.fromkeys(text for text in of_each if "+" in text):
+def _alike(what: str, of_each: Sequence[str], telling: str) -> Iterator[str]:
+    """What a decision is, and in which strategies; not where it is none, nor where a telling part is not in it."""
+    for text in dict.fromkeys(text for text in of_each if telling in text and text != "none"):
         numbers = [str(number) for number, own in enumerate(of_each, start=1) if own == text]
         where = f" in strategies {', '.join(numbers)}" if len(of_each) > 1 else ""
-        yield f"Modules{where}: {text.replace('+', ', ')}."
+        yield f"{what}{where}: {text.replace('+', ', ').replace('full_iteration', 'one of the whole iteration')}."
 
 
 def _offload_text(strategy: Strategy) -> str:

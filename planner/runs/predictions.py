@@ -1,24 +1,34 @@
-"""One row predicted: step time, memory, whether it fits; or the reason why not."""
+"""One row predicted on the user's road: its job is loaded and its strategy estimated; or the reason why not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 
 from pydantic import ValidationError
 
+from constraints.divisibility import heads_split_over_tp, sequence_splits_over_cp
+from constraints.experts import expert_degrees_need_experts, expert_groups_tile_a_stage, experts_split_over_ep
 from constraints.memory import fits_in_device_memory
+from constraints.microbatches import global_batch_splits_over_ranks
+from constraints.topology import virtual_stages_hold_something
 from costmodel.errors import SpecError
+from costmodel.estimate import estimate
 from costmodel.flops import model_flops_per_token
-from costmodel.layouts import strategy_cost
-from costmodel.strategy import Strategy
-from costmodel.tables import Facts
-from planner.calibration.intervals import Interval, step_interval
-from planner.runs.architectures import Unpredictable, architecture_of
-from planner.runs.facts import References, facts_of
-from planner.runs.layouts import not_modelled, require_a_step, strategy_of, variant_of
-from planner.runs.software import software_of
+from costmodel.rank import seen_bytes
+from costmodel.strategy import Sharding, Strategy
+from costmodel.tables import Facts, tabulate
+from planner.calibration.intervals import Interval, architecture_of, step_interval
+from planner.problem import Problem
+from planner.runs.jobs import (
+    References,
+    Unpredictable,
+    problem_of,
+    require_a_step,
+    strategy_of,
+    unsaid_peak_bytes,
+)
 from planner.runs.table import NotRun, Run
 
 GIB = 2**30
@@ -27,18 +37,53 @@ LOWEST_UTILIZATION = 0.001
 """Model FLOP/s over the peak below which a step time cannot be in seconds; the slowest honest rows reach 0.02."""
 
 MEMORY_TOLERANCE = 1.05
-IMPOSSIBLE_MEMORY = 1.2
-"""Predicted peak over the device's memory from which on a run did something that its row does not say: the software
-whose memory is predicted worst is off by 18 % in the mean."""
 
 LOWEST_MEMORY_FRACTION = 1 / 500
 """Of the device's memory: a peak outside of these is not in GiB."""
 
-WITHOUT_DRIVER = ("reserved",)
-"""Memory kinds that see the framework's allocator alone."""
+RULES = (
+    global_batch_splits_over_ranks,
+    heads_split_over_tp,
+    sequence_splits_over_cp,
+    expert_degrees_need_experts,
+    experts_split_over_ep,
+    expert_groups_tile_a_stage,
+    virtual_stages_hold_something,
+)
+"""A layout that breaks one of these cannot have run."""
 
-WITHOUT_RUNTIME = ("allocated", "unspecified")
-"""Memory kinds that do not see what driver, communication library and allocator take."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """
+    A row as the cost model takes it.
+
+    Parameters
+    ----------
+    run
+        The row.
+    problem
+        Its job.
+    strategy
+        Its layout with the framework's defaults.
+    is_inferred
+        Whether it could not have run as it says, and recomputes what its framework's recipes recompute then.
+    """
+
+    run: Run
+    problem: Problem
+    strategy: Strategy
+    is_inferred: bool = False
+
+    @property
+    def facts(self) -> Facts:
+        """What ran on what."""
+        return self.problem.facts
+
+    @property
+    def architecture(self) -> str:
+        """``dense``, ``moe`` or ``hybrid``."""
+        return architecture_of(self.facts.model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,33 +93,46 @@ class Prediction:
 
     Parameters
     ----------
-    run
-        The row.
-    architecture
-        ``dense``, ``moe`` or ``hybrid``.
-    facts
-        What ran on what.
-    strategy
-        The row's layout with the framework's defaults.
-    step_seconds, peak_memory_gib
-        Predicted; the memory as the row's ``memory_kind`` would see it.
+    case
+        The row, its job and its strategy.
+    step_seconds
+        Predicted.
+    device_bytes
+        Predicted peak of the fullest device, all of it.
+    peak_memory_gib
+        The same as the row's ``memory_kind`` would see it.
     fits
         Whether it fits into the device's memory, by the planner's own rule.
-    variant
-        What of the layout the strategy cannot express: schedule, head, recomputed modules, offloaded layers.
     missing
         What of the row the cost model has no formula for.
     """
 
-    run: Run
-    architecture: str
-    facts: Facts
-    strategy: Strategy
+    case: Case
     step_seconds: float
+    device_bytes: float
     peak_memory_gib: float
     fits: bool
-    variant: tuple[str, ...]
     missing: tuple[str, ...]
+
+    @property
+    def run(self) -> Run:
+        """The row."""
+        return self.case.run
+
+    @property
+    def facts(self) -> Facts:
+        """What ran on what."""
+        return self.case.facts
+
+    @property
+    def strategy(self) -> Strategy:
+        """The row's layout with the framework's defaults."""
+        return self.case.strategy
+
+    @property
+    def architecture(self) -> str:
+        """``dense``, ``moe`` or ``hybrid``."""
+        return self.case.architecture
 
     @property
     def num_layers(self) -> int:
@@ -99,29 +157,6 @@ class Prediction:
         return self.peak_memory_gib / self.run.peak_memory_gib - 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
-    """
-    A row as the cost model takes it.
-
-    Parameters
-    ----------
-    run
-        The row.
-    facts, strategy
-        What it means.
-    """
-
-    run: Run
-    facts: Facts
-    strategy: Strategy
-
-    @property
-    def architecture(self) -> str:
-        """``dense``, ``moe`` or ``hybrid``."""
-        return architecture_of(self.facts.model)
-
-
 def predictions(rows: Iterable[Run | NotRun], known: References) -> Iterator[Prediction | NotRun]:
     """Predict every row that can be, and give the reason for each of the others; in the order of the file."""
     for row in rows:
@@ -140,45 +175,27 @@ def left_unsaid(one: Case) -> NotRun | None:
 
     The step time is that of what really ran, which its row does not say.
     """
-    peak = _impossible_bytes(one.run, one.facts, strategy_of(one.run, one.facts))
-    if peak is None:
-        return None
-    memory = one.facts.cluster.device.memory_bytes
-    reason = (
-        f"recompute is empty, and without any the layout takes {peak / GIB:.0f} of {memory / GIB:.0f} GiB: say what "
-        "was recomputed or offloaded ('none', if nothing)."
+    if one.is_inferred:
+        problem = "recompute is empty, and without any the layout does not fit"
+    else:
+        peak = unsaid_peak_bytes(one.run, one.facts, one.strategy)
+        if peak is None:
+            return None
+        memory = one.facts.cluster.device.memory_bytes
+        problem = f"recompute is empty, and without any the layout takes {peak / GIB:.0f} of {memory / GIB:.0f} GiB"
+    return _not_predicted(
+        one.run, f"{problem}: say what was recomputed or offloaded ('none', if nothing).", is_refused=True
     )
-    return _not_predicted(one.run, reason, is_refused=True)
-
-
-def _impossible_bytes(run: Run, facts: Facts, strategy: Strategy) -> float | None:
-    """The peak of a row that names neither recomputation nor offload, where it cannot have run so."""
-    if run.recompute or run.offload or run.kind == "oom":
-        return None
-    peak = float(strategy_cost(facts, strategy).device_bytes)
-    return peak if peak > IMPOSSIBLE_MEMORY * facts.cluster.device.memory_bytes else None
-
-
-def _as_it_fits(run: Run, facts: Facts, strategy: Strategy) -> Strategy:
-    """
-    The strategy of a row, with what its framework recomputes where it is silent and cannot have run without.
-
-    That is inferred, not said: nothing is fitted to it (:func:`left_unsaid`).
-    """
-    needed = software_of(run).recompute_of_need
-    if needed is None or facts.model.has_experts or _impossible_bytes(run, facts, strategy) is None:
-        return strategy
-    return replace(strategy, recompute=needed)
 
 
 def _predicted(run: Run, known: References) -> Prediction | NotRun:
     found = _case_or_reason(run, known)
     if isinstance(found, NotRun):
         return found
-    prediction = predict(found)
+    prediction = predict(found, known)
     if isfinite(prediction.step_seconds + prediction.peak_memory_gib):
         return prediction
-    reason = f"the measured operator times of '{run.gpu}' do not cover the shapes of this layout"
+    reason = f"the measured operator times of '{run.device}' do not cover the shapes of this layout"
     return _not_predicted(run, reason, is_refused=False)
 
 
@@ -207,7 +224,7 @@ def _not_predicted(run: Run, reason: str, *, is_refused: bool) -> NotRun:
 
 def case(run: Run, known: References) -> Case:
     """
-    One row's facts and strategy.
+    One row's job and strategy.
 
     Raises
     ------
@@ -217,37 +234,45 @@ def case(run: Run, known: References) -> Case:
         If the cost model has no formula for it.
     """
     require_a_step(run)
-    facts = facts_of(run, known)
-    _require_plausible(run, facts)
-    return Case(run=run, facts=facts, strategy=_as_it_fits(run, facts, strategy_of(run, facts)))
+    problem = problem_of(run, known)
+    _require_plausible(run, problem.facts)
+    strategy, is_inferred = strategy_of(run, problem)
+    _require_possible(problem.facts, strategy)
+    return Case(run=run, problem=problem, strategy=strategy, is_inferred=is_inferred)
 
 
-def predict(one: Case) -> Prediction:
-    """Predict one row."""
-    run, facts = one.run, one.facts
-    ours = strategy_cost(facts, one.strategy)
-    device_bytes = float(ours.device_bytes)
+def predict(one: Case, known: References) -> Prediction:
+    """Predict one row, as ``planner estimate`` does."""
+    run, facts = one.run, known.facts(one.problem)
+    estimated = estimate(facts, one.strategy)
+    device_bytes = estimated.device_bytes
     return Prediction(
-        run=run,
-        architecture=one.architecture,
-        facts=facts,
-        strategy=one.strategy,
-        step_seconds=float(ours.step_seconds),
-        peak_memory_gib=_seen_bytes(run, facts, device_bytes) / GIB,
+        case=one,
+        step_seconds=estimated.step_seconds,
+        device_bytes=device_bytes,
+        peak_memory_gib=seen_bytes(facts.cluster.device, device_bytes, run.memory_kind) / GIB,
         fits=bool(fits_in_device_memory(facts.cluster, device_bytes=device_bytes, memory_headroom_bytes=0.0)),
-        variant=variant_of(run),
-        missing=not_modelled(run, facts, one.strategy),
+        missing=tuple(_missing(one)),
     )
 
 
-def _seen_bytes(run: Run, facts: Facts, device_bytes: float) -> float:
-    """The peak as the row's kind of measurement sees it."""
-    profile = facts.cluster.device.profile
-    if run.memory_kind in WITHOUT_RUNTIME:
-        return (device_bytes - profile.runtime_bytes) / (1 + profile.retention.fragmentation)
-    if run.memory_kind in WITHOUT_DRIVER:
-        return device_bytes - profile.runtime_bytes
-    return device_bytes
+def _missing(one: Case) -> Iterator[str]:
+    """What of a row the cost model has no formula for today, in the words of the report."""
+    run, strategy = one.run, one.strategy
+    yield from run.not_modelled
+    if strategy.sharding == Sharding.WEIGHTS and strategy.pp > 1:
+        yield "sharded weights in a pipeline: outside the rules"
+    if strategy.layout is None and one.facts.model.num_layers % (strategy.pp * strategy.vpp):
+        yield "uneven stages: in the cost model's own layout"
+    if strategy.ep > 1 and run.get("strategy.token_dispatcher") is None:
+        yield "token dispatcher not stated: the framework's default"
+
+
+def _require_possible(facts: Facts, strategy: Strategy) -> None:
+    for rule in RULES:
+        if not tabulate(rule, facts, strategy.decisions()):
+            sentence = (rule.__doc__ or "").strip().splitlines()[0]
+            raise SpecError("strategy", f"is impossible. {sentence}")
 
 
 def _require_plausible(run: Run, facts: Facts) -> None:
@@ -260,7 +285,7 @@ def _require_plausible(run: Run, facts: Facts) -> None:
         used = flops / run.step_seconds / peak
         if not LOWEST_UTILIZATION <= used <= 1:
             problem = f"{run.step_seconds:g} s would use {used:.3g} of the devices' peak. Is it in seconds?"
-            raise SpecError("step_time_s", problem)
+            raise SpecError("step_seconds", problem)
     if run.peak_memory_gib is not None:
         used = run.peak_memory_gib * GIB / device.memory_bytes
         if not LOWEST_MEMORY_FRACTION <= used <= MEMORY_TOLERANCE:

@@ -1,72 +1,75 @@
-"""The rows of a file of measured runs: read, validated one by one, refused with a reason where they are wrong."""
+"""
+The rows of a file of measured runs: read, validated one by one, refused with a reason where they are wrong.
+
+A column is a fact about the measurement (``COLUMNS``), or a key of a job file with its dots, such as
+``training.global_batch_size`` or ``strategy.tp``; an empty cell means that the source does not say.
+"""
 
 from __future__ import annotations
 
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
+from planner.job import Job
+
+REQUIRED = ("id", "model", "cluster.device", "cluster.num_devices")
+"""Columns without which there is nothing to predict."""
+
+ESSENTIAL = ("training.global_batch_size", "training.sequence_length", "strategy.mbs", "strategy.tp", "strategy.pp")
+"""Cells without which a row has no layout."""
 
 COLUMNS = (
     "id",
-    "quality",
     "source",
     "date",
-    "framework",
     "kind",
     "usable",
-    "gpu",
-    "n_gpus",
-    "gpus_per_node",
-    "nvlink_domain",
-    "model",
-    "seq_len",
-    "gbs",
-    "mbs",
-    "tp",
-    "cp",
-    "ep",
-    "etp",
-    "pp",
-    "vp",
-    "dp",
-    "sp",
-    "dtype",
-    "recompute",
-    "optimizer",
-    "offload",
-    "overlaps",
-    "cuda_graph",
-    "step_time_s",
-    "tokens_per_s_per_gpu",
+    "quality",
+    "refused",
+    "step_seconds",
+    "tokens_per_second_per_device",
     "peak_memory_gib",
     "memory_kind",
-    "notes",
+    "not_modelled",
 )
-"""What the benchmark reads; the other columns of ``runs.csv`` may be missing."""
+"""What is read besides keys of a job; other columns without a dot are for people."""
 
-ESSENTIAL = ("n_gpus", "seq_len", "gbs", "mbs", "tp", "pp")
-"""Without one of them there is no layout to predict."""
+SECTIONS = tuple(one.name for one in fields(Job))
+"""First words of the keys of a job."""
 
-KINDS = ("pretrain", "proxy", "finetune", "oom", "component")
+KINDS = ("pretrain", "proxy", "finetune", "adapters", "oom", "component")
 MEMORY_KINDS = ("allocated", "reserved", "nvidia-smi", "unspecified")
-MOST_CHUNKS = "max (1 layer per chunk)"
-"""What the Zero-Bubble rows write into ``vp``."""
 
-MOST = 10**9
-"""Of whatever a row counts."""
+FORMER = {
+    "gpu": "cluster.device",
+    "n_gpus": "cluster.num_devices",
+    "seq_len": "training.sequence_length",
+    "gbs": "training.global_batch_size",
+    "mbs": "strategy.mbs",
+    "tp": "strategy.tp",
+    "pp": "strategy.pp",
+    "dtype": "training.precision",
+    "recompute": "strategy.recompute",
+    "framework": "cluster.framework",
+    "step_time_s": "step_seconds",
+}
+"""Columns of the tables of 0.1, by which one is known, and what they are called now."""
+
+CONVERTER = "python -m benchmarks.measured_runs --runs OLD.csv -o FOLDER, in the project's checkout, converts a table."
 
 FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 """How programs write yes and no; pandas makes ``1.0`` of a column with empty cells, spreadsheets ``TRUE``."""
 
 LONGEST_ID = 200
-
-SUMS_OF_PARTS = "vtrain-single-"
-"""How ids of vTrain's runs on one node begin."""
 
 THROUGHPUT_TOLERANCE = 0.1
 """How far step time and tokens per second may disagree: the coarsest printed throughput is rounded to 4 %."""
@@ -75,62 +78,52 @@ THROUGHPUT_TOLERANCE = 0.1
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
     """
-    One measured run as its row states it; None where the source does not say.
+    One measured run as its row states it.
 
     Parameters
     ----------
-    id, source, date, framework, kind
+    id, source, date, kind
         Where it comes from, and what was run.
-    gpu, num_devices, devices_per_node, scale_up_size
-        Hardware.
-    model, sequence_length, global_batch_size
-        Work.
-    mbs, tp, cp, ep, etp, pp, vpp, dp, sequence_parallel
-        Layout; ``vpp`` is 0 where the row says one layer per chunk.
-    dtype, recompute, optimizer, offload, overlaps, cuda_graph
-        Features, in the words of the row; empty where the source does not say.
+    said
+        What the row says of the job: sections and entries as a job file has them, ``strategy`` among them.
     step_seconds, peak_memory_gib, memory_kind
-        Measurements.
-    notes
-        How the row was derived, what is odd about it.
+        Measurements; None where there are none.
+    not_modelled
+        What of it the cost model has no formula for.
     """
 
     id: str
     source: str
     date: str
-    framework: str
     kind: str
-    gpu: str
-    num_devices: int
-    devices_per_node: int | None
-    scale_up_size: int | None
-    model: str
-    sequence_length: int
-    global_batch_size: int
-    mbs: int
-    tp: int
-    cp: int
-    ep: int
-    etp: int | None
-    pp: int
-    vpp: int | None
-    dp: int | None
-    sequence_parallel: bool | None
-    dtype: str
-    recompute: str
-    optimizer: str
-    offload: str
-    overlaps: str
-    cuda_graph: str
-    step_seconds: float | None
-    peak_memory_gib: float | None
-    memory_kind: str
-    notes: str
+    said: Mapping[str, Any] = field(hash=False)
+    step_seconds: float | None = None
+    peak_memory_gib: float | None = None
+    memory_kind: str = ""
+    not_modelled: tuple[str, ...] = ()
+
+    def get(self, key: str) -> Any:
+        """What the row says under a dotted key; None: nothing."""
+        value: Any = self.said
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
 
     @property
-    def is_sum_of_parts(self) -> bool:
-        """Whether its step is a sum of layers that were timed alone (``benchmarks/measured_runs/README.md``)."""
-        return self.id.startswith(SUMS_OF_PARTS)
+    def model(self) -> str:
+        """The key of its model."""
+        model = self.said["model"]
+        return str(model["base"] if isinstance(model, Mapping) else model)
+
+    @property
+    def device(self) -> str:
+        """The name of its device."""
+        return Path(str(self.get("cluster.device"))).stem
+
+    @property
+    def num_devices(self) -> int:
+        """How many of them."""
+        return int(self.get("cluster.num_devices"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +158,7 @@ def read(path: Path) -> Iterator[Run | NotRun]:
     Parameters
     ----------
     path
-        CSV with the columns ``COLUMNS``.
+        CSV with the columns ``REQUIRED`` and others.
 
     Raises
     ------
@@ -174,7 +167,7 @@ def read(path: Path) -> Iterator[Run | NotRun]:
     """
     try:
         with path.open(encoding="utf-8-sig", errors=BROKEN_BYTES, newline="") as file:
-            yield from _rows(csv.DictReader(file), str(path))
+            yield from read_rows(csv.DictReader(file), str(path))
     except (OSError, csv.Error) as error:
         raise SpecError(str(path), f"cannot be read as CSV: {getattr(error, 'strerror', None) or error}.") from None
 
@@ -183,18 +176,42 @@ BROKEN_BYTES = "surrogateescape"
 """How bytes that are no UTF-8 stay in a cell until its row is refused."""
 
 
-def _rows(reader: csv.DictReader[str], where: str) -> Iterator[Run | NotRun]:
+def read_rows(reader: csv.DictReader[str], where: str) -> Iterator[Run | NotRun]:
+    """The rows of an open table; errors as in :func:`read`."""
     if not reader.fieldnames:
         raise SpecError(where, "is empty; its first line must name the columns.")
     if any(_broken_byte(name) is not None for name in reader.fieldnames):
         raise SpecError(where, "cannot be read as CSV: its first line is not UTF-8.")
-    missing = [column for column in COLUMNS if column not in reader.fieldnames]
+    _require_columns(reader.fieldnames, where)
     seen: set[str] = set()
     for cells in _records(reader):
-        row = _row(cells, line=reader.reader.line_num, missing=missing, seen=seen)
+        row = _row(cells, line=reader.reader.line_num, seen=seen)
         yield row
         if isinstance(row, Run) or not row.is_refused:
             seen.add(row.id)
+
+
+def is_job_key(column: str) -> bool:
+    """Whether a column is a key of a job file."""
+    return column == "model" or ("." in column and column.partition(".")[0] in SECTIONS)
+
+
+def _require_columns(columns: Sequence[str], where: str) -> None:
+    missing = [column for column in REQUIRED if column not in columns]
+    former = [column for column in FORMER if column in columns]
+    if missing and len(former) > 1:
+        renamed = ", ".join(f"{column} -> {FORMER[column]}" for column in former)
+        raise SpecError(where, f"has columns of another form, which are called otherwise now: {renamed}.", CONVERTER)
+    if missing:
+        problem = f"no such column; {len(missing)} of {len(REQUIRED)} are missing."
+        raise SpecError(f"{where}: {missing[0]}", problem, did_you_mean(missing[0], columns))
+    known = {*COLUMNS}
+    for column in columns:
+        if "." in column and not is_job_key(column):
+            section = column.partition(".")[0]
+            raise SpecError(f"{where}: {column}", "is no key of a job file.", did_you_mean(section, SECTIONS))
+        if column in FORMER and column not in known:
+            raise SpecError(f"{where}: {column}", f"is called {FORMER[column]} now.")
 
 
 def _records(reader: csv.DictReader[str]) -> Iterator[Mapping[str, str] | csv.Error]:
@@ -209,25 +226,25 @@ def _records(reader: csv.DictReader[str]) -> Iterator[Mapping[str, str] | csv.Er
         yield cells
 
 
-def _row(cells: Mapping[str, str] | csv.Error, *, line: int, missing: Sequence[str], seen: set[str]) -> Run | NotRun:
+def _row(cells: Mapping[str, str] | csv.Error, *, line: int, seen: set[str]) -> Run | NotRun:
     if isinstance(cells, csv.Error):
         return _not_run({}, line, f"row: cannot be read as CSV: {cells}.", is_refused=True)
     try:
-        _require_whole(cells, missing)
+        _require_whole(cells)
         if cells["id"].strip() in seen:
             raise SpecError("id", f"{shown(cells['id'].strip())} is the id of an earlier row too.")
         if reason := _not_offered(cells):
             return _not_run(cells, line, reason, is_usable=False)
-        if unsaid := [column for column in ESSENTIAL if not cells[column].strip()]:
+        if cells.get("refused", "").strip():
+            return _not_run(cells, line, cells["refused"].strip(), is_refused=True)
+        if unsaid := [column for column in ESSENTIAL if not cells.get(column, "").strip()]:
             return _not_run(cells, line, f"no layout: the row does not say {', '.join(unsaid)}")
         return _run(cells)
     except SpecError as error:
         return _not_run(cells, line, str(error), is_refused=True)
 
 
-def _require_whole(cells: Mapping[str, str], missing: Sequence[str]) -> None:
-    if missing:
-        raise SpecError(missing[0], f"no such column; {len(missing)} of {len(COLUMNS)} are missing.")
+def _require_whole(cells: Mapping[str, str]) -> None:
     if None in cells or None in cells.values():
         problem = "has fewer cells than the header" if None in cells.values() else "has more cells than the header"
         raise SpecError("row", f"{problem}.")
@@ -249,14 +266,14 @@ def _broken_byte(cell: str) -> int | None:
 
 def _not_offered(cells: Mapping[str, str]) -> str:
     """Why the file itself does not offer a row for prediction; empty if it does."""
-    is_usable = _flag_or_none(cells, "usable")
-    if is_usable is None:
+    usable, quality = cells.get("usable", "1").strip(), cells.get("quality", "").strip()
+    if not usable:
         raise SpecError("usable", "expected 0 or 1, got nothing.")
-    if cells["quality"].startswith("excluded"):
-        return cells["quality"]
-    if not is_usable:
-        return "usable = 0: layout or architecture not complete, or no measurement"
-    return ""
+    if usable.lower() not in FLAGS:
+        raise SpecError("usable", f"expected 0 or 1, got {shown(usable)}.")
+    if quality.startswith("excluded"):
+        return quality
+    return "" if FLAGS[usable.lower()] else "usable = 0: layout or architecture not complete, or no measurement"
 
 
 def _not_run(
@@ -267,7 +284,7 @@ def _not_run(
         reason=reason,
         is_usable=is_usable,
         is_refused=is_refused,
-        step_seconds=_number_or_none(cells.get("step_time_s")),
+        step_seconds=_number_or_none(cells.get("step_seconds")),
         peak_memory_gib=_number_or_none(cells.get("peak_memory_gib")),
     )
 
@@ -290,100 +307,106 @@ def _number_or_none(cell: str | None) -> float | None:
 
 def _run(cells: Mapping[str, str]) -> Run:
     run = Run(
-        **{name: cells[name].strip() for name in _TEXTS},
-        **{name: cells[name].strip().lower() for name in _WORDS},
-        kind=_choice(cells, "kind", KINDS),
-        num_devices=_count(cells, "n_gpus"),
-        devices_per_node=_count_or_none(cells, "gpus_per_node"),
-        scale_up_size=_count_or_none(cells, "nvlink_domain"),
-        sequence_length=_count(cells, "seq_len"),
-        global_batch_size=_count(cells, "gbs"),
-        mbs=_count(cells, "mbs"),
-        tp=_count(cells, "tp"),
-        cp=_count_or_none(cells, "cp") or 1,
-        ep=_count_or_none(cells, "ep") or 1,
-        etp=_count_or_none(cells, "etp"),
-        pp=_count(cells, "pp"),
-        vpp=0 if cells["vp"].strip() == MOST_CHUNKS else _count_or_none(cells, "vp"),
-        dp=_count_or_none(cells, "dp"),
-        sequence_parallel=_flag_or_none(cells, "sp"),
-        step_seconds=_positive_or_none(cells, "step_time_s"),
+        id=cells["id"].strip(),
+        source=cells.get("source", "").strip(),
+        date=cells.get("date", "").strip(),
+        kind=_choice(cells, "kind", ("", *KINDS)) or "pretrain",
+        said=_said(cells),
+        step_seconds=_positive_or_none(cells, "step_seconds"),
         peak_memory_gib=_positive_or_none(cells, "peak_memory_gib"),
         memory_kind=_choice(cells, "memory_kind", ("", *MEMORY_KINDS)),
+        not_modelled=tuple(part.strip() for part in cells.get("not_modelled", "").split(";") if part.strip()),
     )
-    _require_consistent(run, _positive_or_none(cells, "tokens_per_s_per_gpu"))
+    _require_consistent(run, _positive_or_none(cells, "tokens_per_second_per_device"))
     return run
 
 
-_TEXTS = (
-    "id",
-    "source",
-    "date",
-    "framework",
-    "gpu",
-    "model",
-    "notes",
-)
-_WORDS = ("dtype", "recompute", "optimizer", "offload", "overlaps", "cuda_graph")
-"""Texts of few words, in which case says nothing."""
+def _said(cells: Mapping[str, str]) -> dict[str, Any]:
+    """The cells of a job's keys, nested as a job file nests them."""
+    said: dict[str, Any] = {}
+    model = cells["model"].strip()
+    for column, cell in cells.items():
+        if not is_job_key(column) or not cell.strip() or column == "model":
+            continue
+        *sections, name = column.split(".")
+        inner = said
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = plain(cell.strip(), column)
+    said["model"] = {"base": model, **said["model"]} if said.get("model") else model
+    return said
+
+
+def plain(cell: str, column: str) -> Any:
+    """
+    A cell as YAML reads it; numbers that a spreadsheet wrote as 8.0 are whole.
+
+    >>> plain("8.0", "strategy.tp"), plain("true", "strategy.dp_overlap"), plain("{layers: [3, 4]}", "strategy.layout")
+    (8, True, {'layers': [3, 4]})
+    """
+    if cell[0] in "{[":
+        try:
+            return yaml.load(cell, Loader=catalog.LOADER)
+        except yaml.YAMLError:
+            raise SpecError(column, f"cannot be read as YAML: {shown(cell)}.") from None
+    lowered = cell.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    number = _number_or_none(cell)
+    if number is None or not (cell[0].isdigit() or cell[0] in "+-."):
+        return cell
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 def _require_consistent(run: Run, tokens_per_second: float | None) -> None:
     """What the row says about itself agrees."""
     if run.kind == "oom" and run.step_seconds is not None:
-        raise SpecError("step_time_s", f"must be empty for a run that did not fit, got {run.step_seconds:g}.")
+        raise SpecError("step_seconds", f"must be empty for a run that did not fit, got {run.step_seconds:g}.")
     if run.kind != "oom" and run.step_seconds is None and run.peak_memory_gib is None:
-        raise SpecError("step_time_s", "is empty, as is peak_memory_gib; nothing was measured.")
-    if run.num_devices % (run.tp * run.cp * run.pp):
-        problem = f"{run.num_devices} is not a multiple of tp x cp x pp = {run.tp * run.cp * run.pp}."
-        raise SpecError("n_gpus", problem)
-    dp = run.num_devices // (run.tp * run.cp * run.pp)
-    if run.dp is not None and run.dp != dp:
-        raise SpecError("dp", f"{run.dp} is not n_gpus / (tp x cp x pp) = {dp}.")
+        raise SpecError("step_seconds", "is empty, as is peak_memory_gib; nothing was measured.")
+    counts = {key: _count(run, key) for key in ("cluster.num_devices", *ESSENTIAL)}
+    degrees = [counts["strategy.tp"], _count(run, "strategy.cp", 1), counts["strategy.pp"]]
+    num_devices, product = counts["cluster.num_devices"], math.prod(degrees)
+    if num_devices % product:
+        raise SpecError("cluster.num_devices", f"{num_devices} is not a multiple of tp x cp x pp = {product}.")
+    dp = num_devices // product
+    if (stated := run.get("strategy.dp")) is not None and stated != dp:
+        raise SpecError("strategy.dp", f"{stated} is not num_devices / (tp x cp x pp) = {dp}.")
     if run.step_seconds is not None and tokens_per_second is not None:
-        from_time = run.global_batch_size * run.sequence_length / run.num_devices / run.step_seconds
+        tokens = counts["training.global_batch_size"] * counts["training.sequence_length"]
+        from_time = tokens / num_devices / run.step_seconds
         if abs(tokens_per_second / from_time - 1) > THROUGHPUT_TOLERANCE:
-            problem = f"{tokens_per_second:g} does not agree with step_time_s, gbs, seq_len: {from_time:g}."
-            raise SpecError("tokens_per_s_per_gpu", problem)
+            problem = f"{tokens_per_second:g} does not agree with step_seconds, batch and sequence: {from_time:g}."
+            raise SpecError("tokens_per_second_per_device", problem)
+
+
+def _count(run: Run, key: str, default: int | None = None) -> int:
+    value = run.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+        raise SpecError(key, f"expected a whole number from 1 to {MOST:,}, got {shown(value)}.")
+    return value
+
+
+MOST = 10**9
+"""Of whatever a row counts."""
 
 
 def _choice(cells: Mapping[str, str], column: str, choices: tuple[str, ...]) -> str:
-    cell = cells[column].strip()
+    cell = cells.get(column, "").strip()
     if cell not in choices:
         raise SpecError(column, f"unknown entry {shown(cell)}.", did_you_mean(cell, [c for c in choices if c]))
     return cell
 
 
-def _number(cells: Mapping[str, str], column: str) -> float:
-    cell = cells[column].strip()
+def _positive_or_none(cells: Mapping[str, str], column: str) -> float | None:
+    cell = cells.get(column, "").strip()
+    if not cell:
+        return None
     try:
         number = float(cell)
     except ValueError:
-        raise SpecError(column, "is empty." if not cell else f"expected a number, got {shown(cell)}.") from None
+        raise SpecError(column, f"expected a number, got {shown(cell)}.") from None
     if not math.isfinite(number) or number <= 0:
         raise SpecError(column, f"must be a number above 0, got {shown(cell)}.")
     return number
-
-
-def _count(cells: Mapping[str, str], column: str) -> int:
-    number = _number(cells, column)
-    if number > MOST:
-        raise SpecError(column, f"must be at most {MOST:,}, got {shown(cells[column])}.")
-    if number != int(number):
-        raise SpecError(column, f"must be a whole number, got {shown(cells[column])}.")
-    return int(number)
-
-
-def _count_or_none(cells: Mapping[str, str], column: str) -> int | None:
-    return _count(cells, column) if cells[column].strip() else None
-
-
-def _positive_or_none(cells: Mapping[str, str], column: str) -> float | None:
-    return _number(cells, column) if cells[column].strip() else None
-
-
-def _flag_or_none(cells: Mapping[str, str], column: str) -> bool | None:
-    cell = cells[column].strip()
-    if cell and cell.lower() not in FLAGS:
-        raise SpecError(column, f"expected 0 or 1, got {shown(cell)}.")
-    return FLAGS.get(cell.lower())

@@ -6,23 +6,17 @@ from benchmarks.accuracy.fit import HELD_OUT
 from benchmarks.accuracy.held_out import HeldOut, as_held_out, read_held_out, write_held_out
 from benchmarks.accuracy.left_out import Goal, left_out, macro
 from benchmarks.accuracy.page import PAGE, PLOTS, generated
-from planner.runs.predictions import Prediction
-from tests.benchmarks.test_accuracy import results_of
-
-
-def predicted(folder, *rows: dict[str, str]) -> list[Prediction]:
-    """Rows predicted."""
-    return [one for one in results_of(folder, *rows) if isinstance(one, Prediction)]
+from tests.builders_runs import predicted
 
 
 def held_out(name: str, seconds: float, *, fold: int = 0) -> HeldOut:
     """A row predicted without its group."""
-    return HeldOut(id=name, fold=fold, device_seconds=seconds, software_seconds=None)
+    return HeldOut(id=name, fold=fold, alone_seconds=seconds, shipped_seconds=None)
 
 
 def test_the_file_of_left_out_rows_is_read_as_written(tmp_path):
-    """Six digits, and nothing where software was not fitted."""
-    rows = [held_out("a", 1.5), HeldOut(id="b", fold=3, device_seconds=2.0, software_seconds=2.25)]
+    """Six digits, and nothing where factors of frameworks were not fitted."""
+    rows = [held_out("a", 1.5), HeldOut(id="b", fold=3, alone_seconds=2.0, shipped_seconds=2.25)]
 
     write_held_out(tmp_path / "held_out.csv", rows)
 
@@ -31,10 +25,10 @@ def test_the_file_of_left_out_rows_is_read_as_written(tmp_path):
 
 
 def test_errors_are_those_of_the_left_out_predictions(tmp_path):
-    """2.1 s measured, 2.31 s predicted without the group: +10 %, whatever the shipped profile says."""
+    """2.1 s measured, 2.31 s predicted without the group: +10 %, whatever the shipped constants say."""
     rows = predicted(tmp_path, {"id": "a"}, {"id": "b"})
 
-    (one,) = as_held_out(rows, {"a": held_out("a", 2.31)}, software=False)
+    (one,) = as_held_out(rows, {"a": held_out("a", 2.31)}, frameworks=False)
 
     assert round(one.time_error or 0.0, 9) == 0.1
 
@@ -44,12 +38,15 @@ def test_every_source_weighs_the_same(tmp_path):
     rows = predicted(tmp_path, {"id": "a"}, *({"id": name, "source": "another paper"} for name in "bcd"))
     known = {"a": held_out("a", 2.31), **{name: held_out(name, 2.1) for name in "bcd"}}
 
-    assert round(macro(as_held_out(rows, known, software=False)), 9) == 0.05
+    assert round(macro(as_held_out(rows, known, frameworks=False)), 9) == 0.05
 
 
 def test_goals_are_judged_only_where_there_are_rows(tmp_path):
     """The good rows are no torchtitan; what is not predicted without its group has no accuracy."""
-    rows = predicted(tmp_path, *({"id": f"{n}", "source": "NeMo docs", "gbs": str(64 * n)} for n in range(1, 4)))
+    rows = predicted(
+        tmp_path,
+        *({"id": f"{n}", "source": "NeMo docs", "training.global_batch_size": str(64 * n)} for n in range(1, 4)),
+    )
 
     figures = left_out(rows, {one.run.id: held_out(one.run.id, 2.163, fold=n) for n, one in enumerate(rows)})
 
@@ -71,5 +68,5 @@ def test_the_page_is_in_step_with_the_figures():
     text, rows = generated()
 
     assert PAGE.read_text(encoding="utf-8") == text
-    assert {path.stem for path in PLOTS.glob("*.svg")} == {one.run.gpu for one in rows}
+    assert {path.stem for path in PLOTS.glob("*.svg")} == {one.run.device for one in rows}
     assert HELD_OUT.exists()

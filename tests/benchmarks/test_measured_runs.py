@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.accuracy.fit import FOLDER
+from benchmarks.accuracy.tables import FOLDER
 from planner.runs.table import Run, read
 
 ROUNDING_SECONDS = 2e-6
@@ -23,7 +23,7 @@ LOGIT_BYTES = 52
 """What Megatron-LM's loss reads and writes per logit (``costmodel/layers/embedding.py``)."""
 
 NARROW_LOGIT_BYTES = 20
-"""The same on 16-bit logits (``planner/runs/facts.py``)."""
+"""The same on 16-bit logits (``costmodel/profiles.py``)."""
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,10 @@ def test_vtrain_on_one_node_is_composed(vtrain_on_one_node: list[Run]) -> None:
     """Each further micro-batch adds the same: nobody measures that; profiled parts were added."""
     groups: defaultdict[tuple[object, ...], dict[int, float]] = defaultdict(dict)
     for run in vtrain_on_one_node:
-        replicas = run.num_devices // (run.tp * run.pp)
-        num_microbatches = run.global_batch_size // (replicas * run.mbs)
-        groups[run.model, run.tp, run.pp, replicas, run.mbs][num_microbatches] = run.step_seconds
+        tp, pp, mbs = layout(run)
+        replicas = run.num_devices // (tp * pp)
+        num_microbatches = batch(run) // (replicas * mbs)
+        groups[run.model, tp, pp, replicas, mbs][num_microbatches] = run.step_seconds
     checked = 0
     for seconds in groups.values():
         points = sorted(seconds.items())
@@ -88,19 +89,32 @@ def test_vtrain_on_one_node_has_no_loss_in_single_precision(vtrain_on_one_node: 
     assert head > matmuls + NARROW_LOGIT_BYTES * tokens * columns / BYTES_PER_SECOND
 
 
+def layout(run: Run) -> tuple[int, int, int]:
+    """Tensor-parallel and pipeline ranks, and the micro-batch."""
+    return run.get("strategy.tp"), run.get("strategy.pp"), run.get("strategy.mbs")
+
+
+def batch(run: Run) -> int:
+    """Sequences of a step."""
+    return run.get("training.global_batch_size")
+
+
 def narrow_seconds(runs: list[Run], *, num_layers: int, mbs: int) -> list[float]:
     """Steps 1,024 wide on two replicas of two ranks, the last ones twice as many sequences as those before."""
-    model, layout = f"gpt-l{num_layers}-h1024-a16-v50257", (2, 1, 4, mbs)
-    found = [one for one in runs if one.model == model and (one.tp, one.pp, one.num_devices, one.mbs) == layout]
-    return [run.step_seconds or 0.0 for run in sorted(found, key=lambda run: run.global_batch_size)]
+    found = [
+        one
+        for one in runs
+        if one.model == f"gpt-l{num_layers}-h1024-a16-v50257" and (*layout(one), one.num_devices) == (2, 1, mbs, 4)
+    ]
+    return [run.step_seconds or 0.0 for run in sorted(found, key=batch)]
 
 
 def sequence_seconds(runs: list[Run], *, num_layers: int, hidden_size: int) -> float:
     """Seconds per sequence of further micro-batches of 4 on one rank."""
     seconds = {
-        run.global_batch_size // run.num_devices: run.step_seconds
+        batch(run) // run.num_devices: run.step_seconds
         for run in runs
-        if run.model == f"gpt-l{num_layers}-h{hidden_size}-a16-v50257" and (run.tp, run.pp, run.mbs) == (1, 1, 4)
+        if run.model == f"gpt-l{num_layers}-h{hidden_size}-a16-v50257" and layout(run) == (1, 1, 4)
     }
     fewer, more = min(seconds), max(seconds)
     return (seconds[more] - seconds[fewer]) / (more - fewer)

@@ -1,22 +1,22 @@
-"""Measured runs of other files: software, networks, systems and architectures that the project's own have not."""
+"""Measured runs of other files: parts of the project's own, changed rows, tables as collected."""
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
 import yaml
 
-from benchmarks.accuracy.__main__ import FOLDER, main
-from costmodel import catalog
-from costmodel.strategy import Sharding
-from planner.runs.facts import facts_of
-from planner.runs.layouts import strategy_of
-from planner.runs.predictions import Prediction
-from planner.runs.software import SOFTWARE, software_of
-from tests.benchmarks.test_accuracy import a_file, a_run, known, results_of
+from benchmarks.accuracy.__main__ import main
+from benchmarks.accuracy.fit import HELD_OUT
+from benchmarks.accuracy.held_out import read_held_out
+from benchmarks.accuracy.tables import FOLDER, RUNS, read_table
+from benchmarks.measured_runs.columns import COLLECTED
+from planner.runs.predictions import Prediction, predictions
+from planner.runs.table import NotRun
 
-HEADER, *LINES = (FOLDER / "runs.csv").read_text(encoding="utf-8").splitlines()
+HEADER, *LINES = RUNS.read_text(encoding="utf-8").splitlines()
 
 
 def report_of(folder, lines, *arguments: str) -> dict:
@@ -43,157 +43,123 @@ def test_a_row_that_was_changed_is_not_judged_by_what_was_predicted_for_another(
     assert report_of(tmp_path, [changed, *LINES[1:2]])["left_out"]["rows"] == 1
 
 
-@pytest.mark.parametrize(
-    ("framework", "date", "stack"),
-    [
-        ("Megatron-LM", "2021-04", "bigscience-2021"),
-        ("Megatron-LM", "2022-05", "megatron-lm-2022"),
-        ("Megatron-LM (Megatron-Core r0.8)", "2024-07", "nemo-2024"),
-        ("Megatron-LM core_v0.15", "2025-10", "nemo-2025"),
-        ("megatron-lm main", "", "nemo"),
-        ("MEGATRON-BRIDGE (Megatron-Core)", "2026-06", "nemo"),
-        ("NeMo Framework 25.04 (Megatron-Core)", "2025-04", "nemo-2025"),
-    ],
-)
-def test_a_framework_is_what_its_date_says(tmp_path, framework, date, stack):
-    """Megatron-LM of 2023 and later has Transformer Engine's attention; case says nothing."""
-    assert software_of(a_run(tmp_path, framework=framework, date=date)).stack == stack
+def test_predictions_without_their_group_are_of_rows_that_there_are():
+    """Each of them has a step time and is predicted today."""
+    rows = {row.id: row for row in read_table()[0]}
+
+    stored = read_held_out(HELD_OUT)
+
+    assert stored
+    assert [name for name in stored if isinstance(rows.get(name, NOT), NotRun) or rows[name].step_seconds is None] == []
 
 
-def test_megatron_lm_of_today_fits_where_it_ran(tmp_path):
-    """With scores in memory, 8,192 tokens would take more than twice of the device."""
-    old, new = results_of(
-        tmp_path,
-        *(
-            {"id": date, "framework": "Megatron-LM", "date": date, "peak_memory_gib": ""}
-            for date in ("2022-05", "2025-01")
-        ),
+NOT = NotRun(id="", reason="", is_usable=False, is_refused=False)
+
+
+# --- tables as collected -----------------------------------------------------------------------------------
+
+COLLECTED_ROW = {
+    **dict.fromkeys(COLLECTED, ""),
+    "id": "a",
+    "quality": "ok",
+    "source": "a table",
+    "date": "2026-04",
+    "framework": "Megatron-Core",
+    "kind": "pretrain",
+    "usable": "1",
+    "gpu": "h100-80g-sxm",
+    "n_gpus": "64.0",
+    "model": "llama3-8b",
+    "seq_len": "8192.0",
+    "gbs": "128.0",
+    "mbs": "1.0",
+    "tp": "2.0",
+    "pp": "1.0",
+    "dtype": "bf16",
+    "step_time_s": "2.1",
+}
+"""A row in the columns of those who collect them."""
+
+
+def collected(folder, *rows: dict[str, str]):
+    """A table of such rows."""
+    path = folder / "collected.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLLECTED)
+        writer.writeheader()
+        writer.writerows({**COLLECTED_ROW, **row} for row in rows)
+    return path
+
+
+def test_a_table_as_collected_is_converted_on_the_way(tmp_path):
+    """The same prediction as of the explicit row; what is refused is refused alone, by the words of its own column."""
+    path = collected(tmp_path, {}, {"id": "b", "tp": "3"}, {"id": "c", "dtype": "bf61"}, {"id": "d"})
+
+    rows, known = read_table(path)
+    a, b, c, d = predictions(rows, known)
+
+    assert isinstance(a, Prediction)
+    assert isinstance(d, Prediction)
+    assert a.case.strategy == d.case.strategy
+    assert (a.case.strategy.tp, a.case.strategy.dp, a.run.device) == (2, 32, "h100-80gb-sxm")
+    assert [one.is_refused for one in (b, c)] == [True, True]
+    assert "n_gpus: 64 is not a multiple of tp x cp x pp = 3." in b.reason
+    assert "dtype: 'bf61' is no known recipe." in c.reason
+
+
+def test_contradictions_of_a_collected_row_are_named_and_refuse_it_alone(tmp_path, capsys):
+    """Throughput, dp and units: each with its column; the good row is predicted."""
+    wrong = (
+        {"id": "throughput", "tokens_per_s_per_gpu": "99"},
+        {"id": "dp", "dp": "64"},
+        {"id": "units", "step_time_s": "2100"},
+        {"id": "oom", "kind": "oom"},
     )
 
-    assert not old.fits
-    assert new.fits
+    code = main(["--runs", str(collected(tmp_path, {}, *wrong)), "--json", str(tmp_path / "out.json")])
+
+    out = capsys.readouterr().out
+    refused = {one["id"]: one["reason"] for one in json.loads((tmp_path / "out.json").read_text())["refusals"]}
+    assert code == 1
+    assert "predicted: 1" in out
+    assert "tokens_per_s_per_gpu: 99 does not agree" in refused["throughput"]
+    assert "dp: 64 is not n_gpus / (tp x cp x pp) = 32." in refused["dp"]
+    assert "Is it in seconds?" in refused["units"]
+    assert "must be empty for a run that did not fit" in refused["oom"]
 
 
-@pytest.mark.parametrize("software", SOFTWARE, ids=lambda one: f"{one.stack}-{one.until}")
-def test_rows_keep_what_jobs_on_the_same_stack_keep(software):
-    """Of scores and dropout; the catalog has them for jobs, this table for rows."""
-    of_jobs = catalog.software(software.stack).settings.get("retention") or {}
+def test_a_byte_of_a_collected_table_that_is_not_utf_8_costs_its_row_alone(tmp_path, capsys):
+    """Latin-1 in the notes of one row and in the id of another; what is printed of them is text."""
+    path = collected(tmp_path, {"id": "first"}, {"id": "notes", "notes": "M?nchen"}, {"id": "n?me"}, {"id": "last"})
+    path.write_bytes(path.read_bytes().replace(b"?", b"\xfc"))
 
-    for name in ("attention_score_bytes", "dropout_mask_bytes"):
-        assert getattr(software.retention, name) in (of_jobs.get(name, 0.0), *FLASH_WITH_SCORES.get(software.stack, ()))
+    code = main(["--runs", str(path), "--rows", str(tmp_path / "out.csv")])
 
-
-FLASH_WITH_SCORES = {"zero-bubble": (5.0, 1.0), "v-half": (5.0, 1.0)}
-"""Stacks whose rows have kernels of FlashAttention, which keep no scores, and the retention of kernels that do."""
-
-
-def test_gradients_shared_in_a_pipeline_are_reduced_once(tmp_path):
-    """As of ZeRO-1; without a pipeline after every micro-batch."""
-
-    def sharding(**cells: str) -> Sharding:
-        run = a_run(tmp_path, optimizer="zero2", **cells)
-        return strategy_of(run, facts_of(run, known())).sharding
-
-    assert sharding(pp="4") == Sharding.OPTIMIZER
-    assert sharding(pp="1") == Sharding.GRADIENTS
+    out = capsys.readouterr().out
+    assert code == 1
+    assert "predicted: 2" in out
+    assert "notes: notes: is not UTF-8: it has the byte 0xfc." in out
+    assert "n\ufffdme: id: is not UTF-8" in out
 
 
-def test_experts_of_megatron_bridge_are_whole(tmp_path):
-    """On twice as many devices, too, where Megatron-LM would split them."""
-    moe = {"model": "qwen3-235b-a22b", "gpu": "gb200", "nvlink_domain": "72", "tp": "2", "ep": "64", "n_gpus": "128"}
+def test_architectures_of_a_collected_table_may_be_others(tmp_path):
+    """In the words of those who collect them; what one lacks costs its own rows."""
+    models = yaml.safe_load((FOLDER / "collected" / "models.yaml").read_text(encoding="utf-8"))
+    broken = {name: value for name, value in models["llama3-8b"].items() if name != "ffn_hidden"}
+    (tmp_path / "models.yaml").write_text(yaml.safe_dump({"ours": broken, "llama3-8b": models["llama3-8b"]}))
+    path = collected(tmp_path, {"model": "ours"}, {"id": "b"})
 
-    def expert_tp(framework: str) -> int:
-        run = a_run(tmp_path, **moe, framework=framework, gbs="1024", step_time_s="10")
-        return strategy_of(run, facts_of(run, known())).etp
+    ours, llama = predictions(*read_table(path, tmp_path / "models.yaml"))
 
-    assert (expert_tp("Megatron-Bridge (Megatron-Core)"), expert_tp("Megatron-Core")) == (1, 2)
-
-
-@pytest.mark.parametrize("cells", [{"gpus_per_node": "8"}, {"gpus_per_node": ""}])
-def test_links_of_a_node_are_shared_by_its_devices(tmp_path, cells):
-    """4 x 100 Gbit/s for eight: 6.25 GB/s each, as nominal as the 50 of the catalog's."""
-    here = facts_of(a_run(tmp_path, notes="4x100Gb RoCE per node", **cells), known()).cluster.device.networks[-1]
-    usual = facts_of(a_run(tmp_path), known()).cluster.device.networks[-1]
-
-    assert here.bandwidth / usual.bandwidth == pytest.approx(6.25 / 50)
+    assert isinstance(ours, NotRun)
+    assert "ffn_hidden" in ours.reason
+    assert isinstance(llama, Prediction)
 
 
-def test_a_sites_network_is_of_its_rows_alone(tmp_path):
-    """Perlmutter's collectives crawl; other nodes of four A100 do not."""
-    four = {"gpu": "a100-80g-sxm", "gpus_per_node": "4", "nvlink_domain": "4"}
-    there = facts_of(a_run(tmp_path, id="gm25-perlmutter-x", **four), known()).cluster.device.networks[-1]
-    elsewhere = facts_of(a_run(tmp_path, id="x", **four), known()).cluster.device.networks[-1]
+@pytest.mark.parametrize("text", ["", "\n"])
+def test_a_file_without_columns_is_no_table(tmp_path, capsys, text):
+    """Nothing is guessed of it."""
+    (tmp_path / "empty.csv").write_text(text)
 
-    assert there.bandwidth < elsewhere.bandwidth / 10
-
-
-def test_what_measured_operators_do_not_cover_is_said(tmp_path):
-    """The paper's device B has its own operators only."""
-    (row,) = results_of(tmp_path, {"gpu": "mofa-b", "step_time_s": "", "peak_memory_gib": "30", "dtype": "bf16"})
-
-    assert not isinstance(row, Prediction)
-    assert "do not cover" in row.reason
-
-
-def test_overlaps_and_offloads_without_a_formula_are_named(tmp_path):
-    """Commas are as good as semicolons."""
-    (row,) = results_of(tmp_path, {"overlaps": "TP, dp_grad, everything", "offload": "optimizer:cpu"})
-
-    assert row.strategy.tp_overlap
-    assert row.strategy.dp_overlap
-    assert {"overlap of everything: as none", "offload: as none"} <= set(row.missing)
-
-
-@pytest.mark.parametrize(
-    ("entry", "problem"),
-    [
-        ({"ffn_hidden": ...}, "models.llama3-8b.ffn_hidden: is required but missing."),
-        ({"head_dim": ...}, "models.llama3-8b.head_dim: is required but missing."),
-        ({"n_heads": None}, "unknown architecture: the sources do not give the sizes of 'llama3-8b'"),
-        (
-            {"vocab": "many", "padded_vocab": None},
-            "models.llama3-8b.vocab: expected a whole number from 1 on, got 'many'.",
-        ),
-        ({"moe": {"n_experts": 8}}, "models.llama3-8b.moe.top_k: is required but missing."),
-        ({"moe": True}, "models.llama3-8b.moe: expected a mapping, got true."),
-    ],
-)
-def test_an_architecture_that_lacks_something_costs_its_rows_alone(tmp_path, entry, problem):
-    """The others are predicted."""
-    models = yaml.safe_load((FOLDER / "models.yaml").read_text(encoding="utf-8"))
-    changed = {**models["llama3-8b"], **entry}
-    models["llama3-8b"] = {name: value for name, value in changed.items() if value is not ...}
-
-    assert reasons(tmp_path, {"id": "a"}, {"id": "b", "model": "llama2-7b"}, models=models) == [problem, ""]
-
-
-@pytest.mark.parametrize(
-    ("entry", "problem"),
-    [
-        ({"hbm_gb": ...}, "systems.GH200-144GB.hbm_gb: is required but missing."),
-        ({"hbm_gb": -1}, "systems.GH200-144GB.hbm_gb: expected a number above 0, got -1."),
-        ({"hbm_gbps": "fast"}, "systems.GH200-144GB.hbm_gbps: expected a number above 0, got 'fast'."),
-        ({"peak_dense_tflops": [1]}, "systems.GH200-144GB.peak_dense_tflops: expected a mapping, got [1]."),
-        ({"gpus_per_node": 0}, "systems.GH200-144GB.gpus_per_node: expected a whole number from 1 on, got 0."),
-    ],
-)
-def test_a_system_that_lacks_something_costs_its_rows_alone(tmp_path, entry, problem):
-    """The others are predicted."""
-    systems = yaml.safe_load((FOLDER / "systems.yaml").read_text(encoding="utf-8"))
-    changed = {**systems["GH200-96GB"], "profile_of": "h100-80gb-sxm", **entry}
-    systems["GH200-144GB"] = {name: value for name, value in changed.items() if value is not ...}
-
-    found = reasons(tmp_path, {"id": "a", "gpu": "gh200-144gb"}, {"id": "b"}, systems=systems)
-
-    assert found == [problem, ""]
-
-
-def reasons(folder, *rows: dict[str, str], **files: dict) -> list[str]:
-    """Why rows are not predicted, with other files than the project's own."""
-    arguments = []
-    for name, document in files.items():
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(document))
-        arguments += [f"--{name}", str(folder / f"{name}.yaml")]
-    written = folder / "rows.csv"
-    main(["--runs", str(a_file(folder, *rows)), "--rows", str(written), *arguments])
-    return [line.split(",", 6)[6].strip('"') for line in written.read_text().splitlines()[1:]]
+    assert main(["--runs", str(tmp_path / "empty.csv")]) == 2
+    assert "empty.csv" in capsys.readouterr().err

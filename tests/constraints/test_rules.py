@@ -21,14 +21,27 @@ from constraints import (
     memory,
     microbatches,
     profiles,
+    releases,
     schedules,
     sentence,
     topology,
 )
 from constraints.rule import Rule
 from constraints.verdict import violated
-from costmodel.spec import Cluster, MeasuredRate, Model, Workload
-from costmodel.strategy import DECISIONS, ENUMS, Recompute, Schedule, Sharding, Vocabulary
+from costmodel import catalog
+from costmodel.calibration import MeasuredRate
+from costmodel.spec import Cluster, Model, Workload
+from costmodel.strategy import (
+    DECISIONS,
+    ENUMS,
+    GRAPH_MODULES,
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    TokenDispatcher,
+    Vocabulary,
+)
 from costmodel.tables import tabulate
 from tests.builders_cluster import GB, a_cluster, a_device, a_strategy, a_workload, facts
 from tests.constraints.models import (
@@ -336,6 +349,80 @@ CASES = (
         allowed={"pp": 1, "activation_offload": True},
         refused={"pp": 2, "activation_offload": True},
     ),
+    Case(
+        rule=features.dispatchers_need_ep,
+        allowed={"ep": 2, "token_dispatcher": TokenDispatcher.DEEPEP},
+        refused={"token_dispatcher": TokenDispatcher.DEEPEP},
+        model=SPARSE,
+    ),
+    Case(
+        rule=releases.release_has_the_token_dispatcher,
+        allowed={"ep": 2},
+        refused={"ep": 2, "token_dispatcher": TokenDispatcher.HYBRIDEP},
+        model=SPARSE,
+        cluster=replace(a_cluster(), framework=catalog.framework("nemo-24.07")),
+    ),
+    Case(
+        rule=releases.release_captures_cuda_graphs,
+        allowed={},
+        refused={"cuda_graphs": CudaGraphs.FULL_ITERATION},
+        cluster=replace(a_cluster(), framework=catalog.framework("nemo-24.07")),
+    ),
+    Case(
+        rule=features.graphs_hold_what_the_model_has,
+        allowed={"cuda_graphs": CudaGraphs.of("attn", "mlp", "moe_router")},
+        refused={"cuda_graphs": CudaGraphs.of("attn", "mamba")},
+        model=SPARSE,
+    ),
+    Case(
+        rule=frameworks.deepep_runs_within_nodes,
+        allowed={"token_dispatcher": TokenDispatcher.HYBRIDEP},
+        refused={"token_dispatcher": TokenDispatcher.DEEPEP},
+        cluster=a_cluster(architecture="blackwell", devices_per_node=4),
+    ),
+    Case(
+        rule=frameworks.hybridep_runs_since_ampere,
+        allowed={"token_dispatcher": TokenDispatcher.ALLTOALL},
+        refused={"token_dispatcher": TokenDispatcher.HYBRIDEP},
+        cluster=a_cluster(architecture="volta"),
+    ),
+    Case(
+        rule=frameworks.preprocess_graphs_hold_the_router,
+        allowed={"cuda_graphs": CudaGraphs.of("moe_router", "moe_preprocess")},
+        refused={"cuda_graphs": CudaGraphs.of("attn", "moe_preprocess")},
+    ),
+    Case(
+        rule=frameworks.graphs_of_modules_leave_routed_experts_out,
+        allowed={"cuda_graphs": CudaGraphs.of("attn", "moe_router")},
+        refused={"cuda_graphs": CudaGraphs.of("attn", "moe")},
+    ),
+    Case(
+        rule=frameworks.graphs_of_iterations_with_experts_need_hybridep,
+        allowed={"cuda_graphs": CudaGraphs.FULL_ITERATION, "token_dispatcher": TokenDispatcher.HYBRIDEP},
+        refused={"cuda_graphs": CudaGraphs.FULL_ITERATION, "token_dispatcher": TokenDispatcher.DEEPEP},
+        model=SPARSE,
+    ),
+    Case(
+        rule=frameworks.graphs_exclude_offloaded_layers,
+        allowed={"pp": 2, "activation_offload": True, "cuda_graphs": CudaGraphs.of("attn")},
+        refused={"activation_offload": True, "cuda_graphs": CudaGraphs.of("attn")},
+    ),
+    Case(
+        rule=frameworks.full_recompute_excludes_graphs_of_modules,
+        allowed={"recompute": Recompute.FULL, "cuda_graphs": CudaGraphs.FULL_ITERATION},
+        refused={"recompute": Recompute.FULL, "cuda_graphs": CudaGraphs.of("attn")},
+    ),
+    Case(
+        rule=frameworks.recomputed_experts_exclude_graphs_of_routers,
+        allowed={"recompute": Recompute.of("experts"), "cuda_graphs": CudaGraphs.of("attn")},
+        refused={"recompute": Recompute.of("experts"), "cuda_graphs": CudaGraphs.of("attn", "moe_router")},
+    ),
+    Case(
+        rule=frameworks.ep_overlap_excludes_graphs_of_dense_layers,
+        allowed={"ep": 2, "ep_overlap": True, "cuda_graphs": CudaGraphs.FULL_ITERATION},
+        refused={"ep": 2, "ep_overlap": True, "cuda_graphs": CudaGraphs.of("attn", "mlp")},
+        model=SPARSE,
+    ),
 )
 
 
@@ -374,8 +461,8 @@ def test_sentences_differ():
 
 def test_framework_rules_can_be_left_out():
     """Refusals of a framework live in one family; the rest is physics."""
-    assert {family(rule) for rule in FRAMEWORK_RULES} == {"frameworks"}
-    assert "frameworks" not in {family(rule) for rule in PHYSICS_RULES}
+    assert {family(rule) for rule in FRAMEWORK_RULES} == {"frameworks", "releases"}
+    assert not {"frameworks", "releases"} & {family(rule) for rule in PHYSICS_RULES}
     assert {family(rule) for rule in MEMORY_RULES} == {"memory"}
 
 
@@ -403,6 +490,7 @@ def random_decisions(rows: int) -> dict[str, np.ndarray]:
     degrees = {name: rng.choice([1, 2, 3, 4, 8, 12, 16], rows) for name in DECISIONS[:9]}
     enums = {name: rng.integers(0, len(kind), rows) for name, kind in ENUMS.items()}
     flags = {name: rng.random(rows) < 0.5 for name in DECISIONS[9:] if name not in enums}
+    enums["cuda_graphs"] = rng.choice([0, 1, *(2 * rng.integers(1, 1 << len(GRAPH_MODULES), 8))], rows)
     return degrees | enums | flags | {name: rng.random(rows) * 300 * GB for name in NO_BYTES}
 
 

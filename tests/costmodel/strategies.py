@@ -10,15 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.spec import Cluster, Model
-from costmodel.strategy import DECISIONS, ENUMS, Recompute, Schedule, Sharding, Strategy, Vocabulary, usual_group
+from costmodel.strategy import (
+    DECISIONS,
+    ENUMS,
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+    usual_group,
+)
 from costmodel.tables import Facts
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_cluster, a_workload, facts
 
 NUM_LAYERS = 14
 
-FEATURES = ("sharding", "recompute", "activation_offload", "optimizer_offload")
+FEATURES = ("sharding", "recompute", "activation_offload", "optimizer_offload", "token_dispatcher", "cuda_graphs")
 FEATURE_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap")
+
+GRAPHS = (
+    CudaGraphs.NONE,
+    CudaGraphs.FULL_ITERATION,
+    CudaGraphs.of("attn"),
+    CudaGraphs.of("attn", "mlp"),
+    CudaGraphs.of("mlp", "moe_router"),
+    CudaGraphs.of("attn", "moe_router", "moe_preprocess"),
+)
+"""Nothing, everything, and some sets of modules."""
 
 _REALISTIC: dict[str, Any] = {
     "hidden_size": 2048,
@@ -111,6 +132,8 @@ def random_strategies(model: Model, num: int, *, seed: int) -> dict[str, NDArray
         "sharding": rng.integers(0, len(Sharding), num),
         "recompute": rng.integers(0, len(Recompute), num),
         **{name: rng.integers(0, 2, num) for name in ("activation_offload", "optimizer_offload", *FEATURE_OVERLAPS)},
+        "token_dispatcher": rng.integers(0, len(TokenDispatcher), num),
+        "cuda_graphs": rng.choice([int(graphs) for graphs in GRAPHS], num),
     }
     pipelined = np.minimum(features["sharding"], int(Sharding.OPTIMIZER))
     features["sharding"] = np.where(degrees["pp"] > 1, pipelined, features["sharding"])
@@ -130,5 +153,12 @@ def one_of(strategies: dict[str, NDArray[np.int64]], index: int) -> Strategy:
 
 def all_features() -> list[dict[str, int]]:
     """Every combination of the features."""
-    sizes = {"sharding": 4, "recompute": 3, **dict.fromkeys((*FEATURES[2:], *FEATURE_OVERLAPS), 2)}
-    return [dict(zip(sizes, values, strict=True)) for values in product(*map(range, sizes.values()))]
+    flags = dict.fromkeys(("activation_offload", "optimizer_offload", *FEATURE_OVERLAPS), (0, 1))
+    domains: dict[str, tuple[int, ...]] = {
+        "sharding": tuple(range(len(Sharding))),
+        "recompute": tuple(range(len(Recompute))),
+        "token_dispatcher": (TokenDispatcher.ALLTOALL, TokenDispatcher.HYBRIDEP),
+        "cuda_graphs": (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION, CudaGraphs.of("attn", "moe_router")),
+        **flags,
+    }
+    return [dict(zip(domains, map(int, values), strict=True)) for values in product(*domains.values())]

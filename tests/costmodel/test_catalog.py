@@ -9,26 +9,35 @@ import pytest
 import yaml
 
 from costmodel import catalog
+from costmodel.calibration import Constants
 from costmodel.errors import SpecError
 from costmodel.operators.source import operator_times
+from planner.calibration.constants import constants, read
 
 DEVICES = catalog.devices()
+CALIBRATIONS = catalog.calibrations()
+FRAMEWORKS = catalog.frameworks()
 NVIDIA = tuple(name for name in DEVICES if not name.startswith("mofa"))
-NOT_NUMBERS = {"name", "architecture", "sources", "times", "causal_attention", "tp_sums_beside_weights"}
+NAMES = {"name", "architecture", "calibration", "framework", "sources"}
+"""Of a device: what it is called, and by which names others know what it has."""
+
+ABOUT = {"name", "description", "extends", "releases", "since", "architectures", "measured_on", "is_default"}
+"""Of a framework: what it is and where it runs, which its description says."""
+
+FITTED = {"kernels_of", "factors"}
+"""Of a framework: fitted by ``benchmarks.accuracy.fit``, whose table says with what priors and within which bounds."""
 
 
-def entry(name: str) -> dict:
-    """A device as its file states it."""
-    path = files("costmodel.catalog") / "devices" / f"{name}.yaml"
+def entry(name: str, folder: str = "devices") -> dict:
+    """An entry of the catalog as its file states it."""
+    path = files("costmodel.catalog") / folder / f"{name}.yaml"
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def numeric_fields(device: dict) -> set[str]:
-    """Dotted names of what a device's file states: its own fields, its networks by name, its profile's fields."""
-    own = set(device) - {"profile", "networks"}
+    """Dotted names of what a device's file states: its own fields and its networks by name."""
     networks = {f"networks.{network['name']}" for network in device["networks"]}
-    profile = {f"profile.{field}" for field in set(device["profile"]) - NOT_NUMBERS}
-    return (own - NOT_NUMBERS) | networks | profile
+    return (set(device) - NAMES - {"networks"}) | networks
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -40,6 +49,118 @@ def test_every_number_of_a_device_has_a_source(name):
     assert all(device["sources"].values())
 
 
+def extended(name: str, folder: str) -> list[dict]:
+    """An entry and those that it extends, itself first; one that extends itself would not end."""
+    found, seen = [entry(name, folder)], [name]
+    while "extends" in found[-1]:
+        seen.append(found[-1]["extends"])
+        assert len(set(seen)) == len(seen), f"{seen} is a circle"
+        found.append(entry(seen[-1], folder))
+    return found
+
+
+@pytest.mark.parametrize("folder", ["calibrations", "frameworks"])
+def test_entries_extend_entries_that_exist_and_never_themselves(folder):
+    """Whatever is followed ends at an entry that extends nothing."""
+    for name in catalog.calibrations() if folder == "calibrations" else catalog.frameworks():
+        assert "extends" not in extended(name, folder)[-1]
+        assert entry(name, folder)["name"] == name
+
+
+@pytest.mark.parametrize("name", CALIBRATIONS)
+def test_every_constant_of_a_calibration_has_a_source(name):
+    """What an entry states it gives a source for, and no source is of something that it does not state."""
+    own = entry(name, "calibrations")
+
+    assert set(own["constants"]) - {"times"} == set(own["sources"])
+    assert all(own["sources"].values())
+    assert own["description"]
+
+
+def stated(framework: dict) -> set[str]:
+    """Dotted names of what a framework's file states about its code, its settings and its recipes."""
+    nested = {f"{name}.{key}" for name in ("behaviour", "settings", "features") for key in framework.get(name) or ()}
+    others = set(framework) - ABOUT - FITTED - {"sources", "behaviour", "settings", "features"}
+    return nested | {name for name in others if framework[name]}
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_every_entry_of_a_framework_has_a_source(name):
+    """Its own, or that of the entry which it extends; of one entry, or of all of their kind at once."""
+    known = {
+        key for one in extended(name, "frameworks") for key, source in (one.get("sources") or {}).items() if source
+    }
+    sections = {key.split(".")[0] for key in known if "." not in key}
+    whole = {".".join(key.split(".")[:2]) for key in known}
+
+    without = {
+        key for key in stated(entry(name, "frameworks")) if key not in whole and key.split(".")[0] not in sections
+    }
+    assert not without
+    assert entry(name, "frameworks")["description"]
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_sources_of_a_framework_name_what_there_is(name):
+    """Sources name entries, so a renamed entry must be renamed there too."""
+    known = catalog.framework(name)
+    for key in entry(name, "frameworks").get("sources") or {}:
+        value: object = known
+        for part in key.split("."):
+            value = value[part] if isinstance(value, dict) else getattr(value, part)
+
+
+def test_releases_are_of_one_entry():
+    """A name that a job may write means one entry, which none of them is beside."""
+    releases = [release for name in FRAMEWORKS for release in entry(name, "frameworks").get("releases") or ()]
+
+    assert len(set(releases)) == len(releases)
+    assert not set(releases) & set(FRAMEWORKS)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_device_has_a_calibration(name):
+    """It is one that exists, and what is achieved of nominal bandwidths is no more than all of them."""
+    efficiency = catalog.device(name).calibration.constants.link_efficiency
+
+    assert entry(name)["calibration"] in CALIBRATIONS
+    assert all(0 < share <= 1 for share in efficiency.values())
+
+
+@pytest.mark.parametrize("name", CALIBRATIONS)
+def test_levels_of_interconnect_are_those_of_devices(name):
+    """An efficiency by a name that no device with this calibration has would never be used."""
+    own = entry(name, "calibrations")["constants"].get("link_efficiency") or {}
+    devices = [one for one in DEVICES if name in catalog.calibration_chain(entry(one)["calibration"])]
+
+    assert devices
+    assert set(own) <= {network.name for one in devices for network in catalog.device(one).networks}
+
+
+@pytest.mark.parametrize("constant", constants(frameworks=True), ids=lambda constant: constant.name)
+def test_every_fitted_constant_is_within_its_bounds(constant):
+    """What physics allows (``planner/calibration/constants.yaml``), the number in the catalog and its prior alike."""
+    if constant.framework:
+        factors = catalog.framework(constant.framework).factors
+        numbers = [factors.get(field, 1.0) for field in constant.fields]
+    else:
+        known = catalog.calibration(constant.calibration).constants
+        numbers = [number for field in constant.fields if (number := read(known, field)) is not None]
+
+    assert numbers
+    assert all(constant.lower <= number <= constant.upper for number in (*numbers, constant.prior))
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_kernels_are_fitted_once(name):
+    """Releases with the kernels of another entry have its factors, and none of their own."""
+    kernels = catalog.framework(name).kernels_of
+
+    assert kernels in FRAMEWORKS
+    assert kernels == name or "factors" not in entry(name, "frameworks")
+    assert catalog.framework(name).factors == (entry(kernels, "frameworks").get("factors") or {})
+
+
 @pytest.mark.parametrize("name", DEVICES)
 def test_device_is_named_as_its_file(name):
     """Jobs find devices by the file, reports print the name."""
@@ -49,7 +170,7 @@ def test_device_is_named_as_its_file(name):
 @pytest.mark.parametrize("name", NVIDIA)
 def test_device_can_time_every_dtype_it_has(name):
     """A peak without an efficiency would only be noticed by the job that asks for it."""
-    device = catalog.device(name)
+    device = catalog.equipped_device(name)
 
     assert all(operator_times(device, dtype) for dtype in device.peak_flops)
     assert set(device.profile.matmul_efficiency) == set(device.peak_flops)
@@ -68,7 +189,7 @@ def test_device_is_plausible(name):
     assert all(1e10 <= network.bandwidth <= 1e11 for network in outer)
     assert all(1e-6 <= network.latency <= 1e-4 for network in device.networks)
     assert 1e10 <= device.host_to_device_bandwidth <= 4.5e11
-    assert 2e9 <= device.profile.runtime_bytes <= 0.15 * device.memory_bytes
+    assert 2e9 <= device.runtime_bytes <= 0.15 * device.memory_bytes
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -142,10 +263,11 @@ def test_every_recipe_has_a_source(name):
 
 def test_mofa_cpu_optimizer():
     """MoFa: 3.49e-10 s per parameter for two 2-byte transfers, the update and the passes over all parameters."""
-    device = catalog.device("mofa-b")
+    device = catalog.equipped_device("mofa-b")
 
     transfers = 2 / device.device_to_host_bandwidth + 2 / device.host_to_device_bandwidth
-    update = 1 / device.profile.cpu_parameters_per_second + device.profile.parameter_pass_seconds
+    passes = device.profile.parameter_pass_bytes / device.achieved_memory_bandwidth
+    update = 1 / device.cpu_parameters_per_second + passes
     assert transfers + update == pytest.approx(3.49e-10, abs=0.005e-10)
 
 
@@ -177,13 +299,8 @@ def test_model_is_read_by_name():
     assert (model.num_layers, model.hidden_size) == (32, 4096)
 
 
-def test_profile_fields_exist():
+def test_sources_of_calibrations_name_constants():
     """Sources name fields, so a renamed field must be renamed there too."""
-    profile = {field.name for field in fields(catalog.device("h100-80gb-sxm").profile)}
+    known = {field.name for field in fields(Constants)}
 
-    assert all(
-        name.removeprefix("profile.") in profile
-        for device in DEVICES
-        for name in catalog.device(device).sources
-        if name.startswith("profile.")
-    )
+    assert all(set(catalog.calibration(name).sources) <= known for name in CALIBRATIONS)

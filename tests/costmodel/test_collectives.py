@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel import catalog
+from costmodel.calibration import MeasuredCollective
 from costmodel.collectives import (
     COLLECTIVES,
     all_gather,
@@ -26,7 +27,8 @@ from costmodel.collectives import (
 )
 from costmodel.layers.shape import visited_fraction
 from costmodel.operators.work import Communication
-from costmodel.spec import Cluster, MeasuredCollective, Network, Profile
+from costmodel.spec import Cluster, Network, Profile
+from costmodel.strategy import TokenDispatcher
 from tests.builders_cluster import a_cluster
 
 GB = 10**9
@@ -40,8 +42,6 @@ def a_profile(**changes) -> Profile:
     facts = {
         "attention_efficiency": 0.5,
         "memory_efficiency": 0.8,
-        "runtime_bytes": GB,
-        "cpu_parameters_per_second": GB,
     }
     return Profile(**(facts | changes))
 
@@ -167,13 +167,14 @@ def test_dispatch_of_one_expert_per_token_is_an_all_to_all():
     assert dispatch(a_cluster(), **case, num_experts=64, top_k=1) == pytest.approx(all_to_all(a_cluster(), **case))
 
 
-def test_the_profile_says_how_tokens_are_dispatched():
+def test_a_dispatcher_sends_pairs_or_tokens():
     """The half of 1.6 GB that leaves a node takes 16 ms as pairs, 13.33 ms where tokens are sent once."""
     pairs = Communication(group="ep", kind="all_to_all", nbytes=1.6 * GB, forward=2, backward=2, num_experts=4, top_k=2)
-    once = a_cluster(profile=a_profile(expert_dispatch="tokens"))
+    dispatchers = np.array(list(TokenDispatcher))
 
-    assert communication_seconds(a_cluster(), pairs, ranks=16, stride=1) == pytest.approx(16.011e-3)
-    assert communication_seconds(once, pairs, ranks=16, stride=1) == pytest.approx(13.344e-3, abs=1e-6)
+    seconds = communication_seconds(a_cluster(), pairs, ranks=16, stride=1, token_dispatcher=dispatchers)
+
+    assert seconds == pytest.approx([16.011e-3, 13.344e-3, 13.344e-3], abs=1e-6)
 
 
 def test_deepseek_tokens_visit_few_nodes():
@@ -285,8 +286,8 @@ def test_measured_collective_goes_first_where_it_matches():
 def test_scale_up_domain_of_72():
     """In an NVL72 rack 64 ranks talk by NVLink alone, in an 8-device node they do not."""
     case = {"nbytes": 64 * 2**20, "ranks": 64, "stride": 1}
-    rack = all_to_all(Cluster(device=catalog.device("gb200"), num_devices=64), **case)
-    nodes = all_to_all(Cluster(device=catalog.device("b200"), num_devices=64), **case)
+    rack = all_to_all(Cluster(device=catalog.equipped_device("gb200"), num_devices=64), **case)
+    nodes = all_to_all(Cluster(device=catalog.equipped_device("b200"), num_devices=64), **case)
 
     assert nodes > 10 * rack
 
@@ -300,7 +301,7 @@ def measurements() -> list[dict[str, str]]:
 @pytest.mark.parametrize("row", measurements(), ids=lambda row: "-".join(list(row.values())[:5]))
 def test_catalog_agrees_with_nccl(row):
     """Published nccl-tests of 16 MiB and more are met within 15 %."""
-    cluster = Cluster(device=catalog.device(row["device"]), num_devices=64)
+    cluster = Cluster(device=catalog.equipped_device(row["device"]), num_devices=64)
     case = {"nbytes": float(row["nbytes"]), "ranks": int(row["ranks"]), "stride": 1}
 
     assert COLLECTIVES[row["kind"]](cluster, **case) == pytest.approx(float(row["seconds"]), rel=0.15)
@@ -314,7 +315,7 @@ def test_catalog_agrees_with_the_median_of_an_a100_node():
     nbytes = np.array([float(row["message_bytes"]) for row in rows])
     seconds = np.array([float(row["time_us"]) for row in rows]) / 1e6
     large = nbytes >= 16 * 2**20
-    cluster = Cluster(device=catalog.device("a100-80gb-sxm"), num_devices=8)
+    cluster = Cluster(device=catalog.equipped_device("a100-80gb-sxm"), num_devices=8)
 
     computed = all_reduce(cluster, nbytes=nbytes[large], ranks=8, stride=1)
 
@@ -333,7 +334,7 @@ LAYER_PARAMETERS = 16384 * (16384 + 2 * 2048) + 16384**2 + 3 * 16384 * 53248
 )
 def test_mofa_data_parallel_times(layers_per_rank, ranks, seconds):
     """Tables 6 and 9: 1.75 s plain, 0.63, 0.24 and 0.29 s overlapped, of which 0.303 of the plain time is left."""
-    cluster = Cluster(device=catalog.device("mofa-b"), num_devices=8192)
+    cluster = Cluster(device=catalog.equipped_device("mofa-b"), num_devices=8192)
     case = {"nbytes": 2 * layers_per_rank * LAYER_PARAMETERS / 8, "ranks": ranks, "stride": 8}
 
     plain = reduce_scatter(cluster, **case) + all_gather(cluster, **case)
@@ -347,7 +348,7 @@ def test_mofa_data_parallel_times(layers_per_rank, ranks, seconds):
 )
 def test_mofa_tensor_parallel_times(tp, mbs, slots_times_layers, seconds):
     """Table 6: 8 collectives per layer; the last row is printed overlapped, a quarter of it."""
-    cluster = Cluster(device=catalog.device("mofa-b"), num_devices=64)
+    cluster = Cluster(device=catalog.equipped_device("mofa-b"), num_devices=64)
     gathered = Communication(group="tp", kind="all_gather", nbytes=mbs * 8192 * 16384 * 2, forward=4, backward=4)
 
     layer = 8 * communication_seconds(cluster, gathered, ranks=tp, stride=1)
@@ -358,7 +359,7 @@ def test_mofa_tensor_parallel_times(tp, mbs, slots_times_layers, seconds):
 @pytest.mark.parametrize(("ep", "seconds"), [(8, 2.30), (16, 2.55), (32, 2.84), (64, 3.15), (128, 3.50), (256, 3.89)])
 def test_mofa_expert_parallel_times(ep, seconds):
     """Table 8: warm-up and cool-down together pass the 59 MoE layers once, with 4 all-to-alls each."""
-    cluster = Cluster(device=catalog.device("mofa-b-deepseek"), num_devices=1024)
+    cluster = Cluster(device=catalog.equipped_device("mofa-b-deepseek"), num_devices=1024)
     dispatched = Communication(group="ep", kind="all_to_all", nbytes=2 * 4096 * 8 * 7168 * 2, forward=2, backward=2)
 
     assert 4 * 59 * communication_seconds(cluster, dispatched, ranks=ep, stride=1) == pytest.approx(seconds, abs=0.005)

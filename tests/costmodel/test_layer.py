@@ -14,7 +14,7 @@ from costmodel.layers import layer_operators
 from costmodel.operators.roofline import STREAMING_SECONDS
 from costmodel.operators.source import operator_times
 from costmodel.spec import Network
-from costmodel.strategy import MODULES, Recompute
+from costmodel.strategy import MODULES, CudaGraphs, Recompute
 from costmodel.tables import Facts, lookup
 from tests.builders import a_shape
 from tests.builders_cluster import GB, a_strategy
@@ -204,7 +204,7 @@ def test_recomputation_may_stop_with_the_last_tensor_that_is_needed():
 
     saved = parts_of(whole, **degrees).recompute - parts_of(early, **degrees).recompute
 
-    expected = left["down"] + left["residuals"] / 2 + alone(whole, tp=2, sequence_parallel=True).tp_forward / 4
+    expected = left["down"] + left["residuals"] + alone(whole, tp=2, sequence_parallel=True).tp_forward / 4
     assert saved == pytest.approx(expected)
 
 
@@ -255,12 +255,35 @@ def test_pieces_of_ring_attention_are_launched_one_by_one():
     given = on_the_networks(DENSE, host_kernel_seconds=1.0)
     retention = replace(given.cluster.device.profile.retention, context_output=True)
     all_to_all = on_the_networks(DENSE, host_kernel_seconds=1.0, retention=retention)
-    graphed = on_the_networks(DENSE, host_kernel_seconds=1.0, cuda_graphs="static")
     ring, exchange = alone(given, cp=4), alone(all_to_all, cp=4)
 
     assert ring.host_forward - exchange.host_forward == pytest.approx(RING_LAUNCHES + 4 * PIECE_LAUNCHES)
     assert ring.host_backward - exchange.host_backward == pytest.approx(2 * (RING_LAUNCHES + 4 * PIECE_LAUNCHES))
-    assert alone(graphed, cp=4).host_forward == pytest.approx(1)
+    graphed = alone(given, cp=4, cuda_graphs=CudaGraphs.of("attn", "mlp"))
+    assert graphed.host_forward == pytest.approx(1)
+    assert alone(given, cp=4, cuda_graphs=CudaGraphs.of("mlp")).host_forward > graphed.host_forward + RING_LAUNCHES
+
+
+def test_graphs_launch_what_they_hold():
+    """Attention and feed-forward of a dense layer each launch some kernels, together all; the ring's send is left."""
+    given = on_the_networks(DENSE, host_kernel_seconds=1.0)
+    sets = ("none", "attn", "mlp", "attn+mlp", "full_iteration", "moe_router+mamba")
+    eager, attn, mlp, both, full, others = (alone(given, cuda_graphs=CudaGraphs.named(text)) for text in sets)
+
+    assert [both.host_forward[0], full.host_forward[0], full.host_backward[0]] == [0, 0, 0]
+    assert 0 < attn.host_forward[0] < eager.host_forward[0] == others.host_forward[0]
+    assert attn.host_forward + mlp.host_forward == pytest.approx(eager.host_forward)
+
+
+def test_graphs_of_experts_hold_the_router_and_what_comes_before_the_dispatch():
+    """Of the kernels of a layer with experts the routed ones, the way back and the residual are launched one by one."""
+    given = on_the_networks(MOE, host_kernel_seconds=1.0)
+    sets = ("attn", "attn+moe_router", "attn+moe_router+moe_preprocess", "attn+moe")
+    launched = [float(alone(given, cuda_graphs=CudaGraphs.named(text)).host_forward[-1]) for text in sets]
+
+    assert launched == sorted(launched, reverse=True)
+    assert launched[1] - launched[2] == pytest.approx(1)  # tokens sorted before they are sent
+    assert launched[3] == pytest.approx(1)  # the residual
 
 
 @pytest.mark.parametrize(("sequence_parallel", "summed"), [(False, 1.0), (True, 0.5)])

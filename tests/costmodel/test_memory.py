@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.footprint import layer_footprint
+from costmodel.framework import Retention
 from costmodel.memory import (
     activation_bytes,
     gathered_bytes,
@@ -17,7 +18,7 @@ from costmodel.memory import (
     working_bytes,
 )
 from costmodel.recompute import over_modules
-from costmodel.spec import Precision, Retention
+from costmodel.spec import Precision
 from costmodel.strategy import Recompute, Sharding
 from tests.builders import a_model
 from tests.builders_cluster import a_cluster, a_workload
@@ -117,7 +118,7 @@ def test_the_host_holds_what_the_device_gave():
 )
 def test_the_layer_at_work(recompute, offload, nbytes):
     """What is recomputed is there once; offloading has a layer at work and one in transit."""
-    assert working_bytes(*LAYERS[:2], recompute=recompute, activation_offload=offload) == nbytes
+    assert working_bytes(KEEPS, *LAYERS[:2], recompute=recompute, activation_offload=offload) == nbytes
 
 
 def test_gathered_weights():

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from costmodel import catalog
+from costmodel.calibration import MeasuredRate
 from costmodel.errors import SpecError
 from costmodel.operators.measured import measured
 from costmodel.operators.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
 from costmodel.operators.source import operator_times, slowest_of
 from costmodel.operators.work import Operator
-from costmodel.spec import MeasuredRate, Profile
+from costmodel.spec import Profile
+from costmodel.strategy import CudaGraphs
 from tests.builders_cluster import a_device
 
 GB = 10**9
@@ -31,21 +33,19 @@ RATES = (
 KINDS = ("matmul", "grouped_matmul", "attention", "elementwise", "scores", "scan")
 
 
-def a_source(times="modified_roofline", compute="bf16", num_devices=1, **changes):
+def a_source(times="modified_roofline", compute="bf16", num_devices=1, cuda_graphs=CudaGraphs.NONE, **changes):
     """Peaks of 1 PFLOP/s in BF16, 2 in FP8, 4 TB/s; half of each is achieved."""
     facts = {
         "times": times,
         "matmul_efficiency": {"bf16": 0.5, "fp8": 0.5},
         "attention_efficiency": 0.5,
         "memory_efficiency": 0.5,
-        "runtime_bytes": GB,
-        "cpu_parameters_per_second": GB,
         "measured_rates": RATES,
     }
     device = a_device(
         peak_flops={"bf16": 1e15, "fp8": 2e15}, memory_bandwidth=4000 * GB, profile=Profile(**(facts | changes))
     )
-    return operator_times(device, compute, num_devices=num_devices)
+    return operator_times(device, compute, num_devices=num_devices, cuda_graphs=cuda_graphs)
 
 
 def an_operator(kind="matmul", **changes) -> Operator:
@@ -132,7 +132,7 @@ def test_measured_matmuls_show_half_of_their_writes(device: str, before: float, 
         np.array([float(row[name]) for row in rows]) for name in ("m", "n", "k", "accumulates", "tflops_per_second")
     )
     taken = 2 * m * n * k / rate / 1e12
-    facts = catalog.device(device)
+    facts = catalog.equipped_device(device)
     laws = np.stack([2 * m * n * k / facts.peak_flops["bf16"], (2 + 6 * adds) * m * n / facts.memory_bandwidth])
 
     def fitted(columns: slice) -> tuple[np.ndarray, float]:
@@ -156,21 +156,34 @@ def test_every_kernel_adds_a_gap_and_the_backward_pass_has_twice_as_many():
 
 
 @pytest.mark.parametrize(
-    ("cuda_graphs", "kind", "is_routed", "gap"),
+    ("cuda_graphs", "kind", "module", "gap"),
     [
-        ("none", "copy", False, 1e-5),
-        ("static", "copy", False, GRAPHED_SECONDS),
-        ("static", "elementwise", True, 1e-5),
-        ("full", "elementwise", True, GRAPHED_SECONDS),
-        ("full", "matmul", False, 1e-5),
+        ("none", "copy", "attn", 1e-5),
+        ("attn", "copy", "attn", GRAPHED_SECONDS),
+        ("mlp+mamba", "copy", "attn", 1e-5),
+        ("attn+mlp", "elementwise", "", 1e-5),
+        ("moe", "elementwise", "moe_router", GRAPHED_SECONDS),
+        ("moe_router", "elementwise", "moe", 1e-5),
+        ("full_iteration", "elementwise", "", GRAPHED_SECONDS),
+        ("full_iteration", "matmul", "attn", 1e-5),
     ],
 )
-def test_graphs_take_the_gaps_of_kernels_that_move_bytes(cuda_graphs, kind, is_routed, gap):
-    """Routed operators stay outside of static graphs; a matmul's tail is its own."""
-    operator = Operator(name="norms", kind=kind, kernels=3, is_routed=is_routed)
-    source = a_source(kernel_seconds=1e-5, cuda_graphs=cuda_graphs)
+def test_graphs_take_the_gaps_of_kernels_that_move_bytes(cuda_graphs, kind, module, gap):
+    """Of the modules that they hold; a matmul's tail is its own."""
+    operator = Operator(name="norms", kind=kind, kernels=3, graph_module=module)
+    source = a_source(kernel_seconds=1e-5, cuda_graphs=CudaGraphs.named(cuda_graphs))
 
     assert seconds(source, operator) == pytest.approx((3 * gap, 6 * gap))
+
+
+def test_graphs_of_many_strategies_are_timed_at_once():
+    """Three kernels without graphs, with those of attention, with one of everything."""
+    operator = Operator(name="norms", kind="copy", kernels=3, graph_module="attn")
+    graphs = np.array([CudaGraphs.NONE, CudaGraphs.of("attn"), CudaGraphs.FULL_ITERATION])
+
+    forward, _ = seconds(a_source(kernel_seconds=1e-5, cuda_graphs=graphs), operator)
+
+    assert forward == pytest.approx([3e-5, 3 * GRAPHED_SECONDS, 3 * GRAPHED_SECONDS])
 
 
 @pytest.mark.parametrize(
@@ -186,7 +199,7 @@ def test_kernels_that_only_move_bytes_have_no_matmul_s_tail(kind, is_routed, gap
 
 def test_graphs_add_nothing_where_there_are_no_gaps():
     """A profile of the paper has none."""
-    assert seconds(a_source(cuda_graphs="full"), Operator(name="norms", kind="copy")) == (0.0, 0.0)
+    assert seconds(a_source(cuda_graphs=CudaGraphs.FULL_ITERATION), Operator(name="norms", kind="copy")) == (0.0, 0.0)
 
 
 def test_grouped_matmuls_are_slower_by_their_own_factor():
@@ -294,7 +307,7 @@ def test_elementwise_operators_are_inside_the_measured_rates():
 
 def test_rooflines_know_every_shape():
     """Only tables have holes."""
-    assert measured(catalog.device("h100-80gb-sxm").profile, an_operator(rows=3))
+    assert measured(catalog.equipped_device("h100-80gb-sxm").profile, an_operator(rows=3))
 
 
 @pytest.mark.parametrize(("tp", "mbs", "expected"), [(8, 2, 0.11727), (8, 1, 0.07154), (4, 2, 0.2121), (4, 1, 0.12623)])
@@ -304,7 +317,7 @@ def test_mofa_seconds_per_layer(tp, mbs, expected):
     flops = (2 * tokens * h * (h + 2 * h_kv) + 4 * tokens * 8192 * h + 2 * tokens * h * h + 6 * tokens * h * g) / tp
     layer = an_operator(flops=flops, backward_flops=2 * flops, rows=tokens, shards=tp)
 
-    source = operator_times(catalog.device("mofa-b"), "bf16")
+    source = operator_times(catalog.equipped_device("mofa-b"), "bf16")
 
     assert sum(seconds(source, layer)) == pytest.approx(expected, rel=1e-6)
 
@@ -326,7 +339,7 @@ def test_mofa_deepseek_computation(ep, pp, microbatches, vpp, expected):
     dense = 2 * tokens * (projections + 4096 * 128 * 320 + h * 256)
     routed = 2 * tokens * 8 * 3 * h * 2048
     head = 2 * tokens * h * 129280
-    source = operator_times(catalog.device("mofa-b-deepseek"), "bf16")
+    source = operator_times(catalog.equipped_device("mofa-b-deepseek"), "bf16")
     shape = {"rows": tokens, "shards": 1, "groups": 256 // ep}
 
     layer = sum(seconds(source, an_operator(flops=dense, backward_flops=2 * dense, **shape)))
@@ -381,7 +394,7 @@ def test_source_names_itself(times, expected):
 def test_theoretical_roofline_is_a_lower_bound():
     """Nothing runs faster than the datasheet, whatever the profile says."""
     operator = an_operator(bytes=1e9, backward_bytes=1e9)
-    device = catalog.device("h100-80gb-sxm")
+    device = catalog.equipped_device("h100-80gb-sxm")
     peak = operator_times(replace(device, profile=replace(device.profile, times="roofline")), "bf16")
 
     assert seconds(peak, operator) < seconds(operator_times(device, "bf16"), operator)
@@ -396,7 +409,7 @@ def test_operator_has_a_default_for_every_shape_fact():
 def test_narrow_heads_wait_for_their_exponentials(head_dim, share):
     """FlashAttention-3 on H100, figure 5: about 500, 650 and 750 TFLOP/s for widths of 64, 128 and 256."""
     usual, other = (
-        operator_times(catalog.device("h100-80gb-sxm"), "bf16").forward_seconds(
+        operator_times(catalog.equipped_device("h100-80gb-sxm"), "bf16").forward_seconds(
             an_operator("attention", kernels=0, head_dim=width)
         )
         for width in (128, head_dim)
@@ -407,7 +420,7 @@ def test_narrow_heads_wait_for_their_exponentials(head_dim, share):
 
 def test_attention_in_several_kernels_has_no_exponentials_in_its_matmuls():
     """Without a width the rate is that of usual heads."""
-    source = operator_times(catalog.device("h100-80gb-sxm"), "bf16")
+    source = operator_times(catalog.equipped_device("h100-80gb-sxm"), "bf16")
 
     assert source.forward_seconds(an_operator("attention")) == source.forward_seconds(
         an_operator("attention", head_dim=128)

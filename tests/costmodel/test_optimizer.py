@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel import catalog
+from costmodel.calibration import DpBandwidth
 from costmodel.groups import Group
 from costmodel.optimizer import (
     broadcast_seconds,
@@ -19,7 +20,7 @@ from costmodel.optimizer import (
     replicas_seconds_measured,
     state_shards,
 )
-from costmodel.spec import Cluster, DpBandwidth, Network
+from costmodel.spec import Cluster, Network
 from costmodel.strategy import Sharding
 from tests.builders_cluster import GB, a_cluster, a_device, a_workload
 
@@ -61,7 +62,7 @@ def test_broadcasts_of_internevo(ranks, more):
     InternEvo's train_performance.md: 4.44 against 4.15 s, 4.59 against 4.17, 5.11 against 4.18, 5.73 against 4.27, 7.21
     against 4.52; 7.3e9 parameters of 2 bytes, 32 layers of 9 tensors, 3 others.
     """
-    device = catalog.device("a100-80gb-sxm")
+    device = catalog.equipped_device("a100-80gb-sxm")
     networks = (device.networks[0], *(replace(one, bandwidth=0.95 * 6.25 * GB) for one in device.networks[1:]))
     cluster = Cluster(device=replace(device, networks=networks), num_devices=ranks)
     case = {"nbytes": 14.6 * GB, "num_tensors": 291}
@@ -92,16 +93,15 @@ def test_update_on_the_device_is_bound_by_its_memory():
 
 def test_update_on_the_host():
     """MoFa's Table 6: 2 bytes each way at 32 GB/s and 4.46e9 parameters per second, 3.49e-10 s each (28)."""
-    device = a_device()
-    device = replace(device, profile=replace(device.profile, cpu_parameters_per_second=4.46e9))
+    device = a_device(cpu_parameters_per_second=4.46e9)
 
     assert host_update_seconds(device, a_workload(), local_parameters=1.0) == pytest.approx(3.49e-10, rel=1e-3)
 
 
 def test_passes_over_all_parameters():
-    """1e9 parameters at 1e-11 s each."""
+    """1e9 parameters of 24 bytes at 0.8 * 3,000 GB/s: 1e-11 s each."""
     device = a_device()
-    device = replace(device, profile=replace(device.profile, parameter_pass_seconds=1e-11))
+    device = replace(device, profile=replace(device.profile, parameter_pass_bytes=24.0))
 
     assert parameter_pass_seconds(device, parameters=1e9) == pytest.approx(0.01)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.footprint import layer_footprint
+from costmodel.framework import Retention
 from costmodel.rank import (
     RankBytes,
     RankParameters,
@@ -19,7 +20,7 @@ from costmodel.rank import (
     rank_host_bytes,
     rank_parameters,
 )
-from costmodel.spec import Model, Retention
+from costmodel.spec import Model
 from costmodel.stages import every_stage
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts, lookup

@@ -62,7 +62,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "head_fill_fraction": 0.3,
         "embedding_buffers": 1.0,
         "working_layers": 2.0,
-        "parameter_pass_seconds": 1e-11,
+        "parameter_pass_bytes": 24.0,
         "edge_fraction": 0.5,
         "kernel_seconds": 4e-6,
         "attention_half_length": 1000.0,
@@ -128,7 +128,7 @@ def test_features_on_axes_of_their_own(model: Model):
     """Ten degrees by every combination of the features: an outer product with the values of the flat table."""
     given, degrees = the_facts(model, **PROFILES["both slow"]), random_degrees(model, 10, seed=22)
     sizes = {"sharding": 4, "recompute": 3} | dict.fromkeys(
-        ("activation_offload", "optimizer_offload", *FEATURE_OVERLAPS), 2
+        ("activation_offload", "optimizer_offload", "token_dispatcher", "cuda_graphs", *FEATURE_OVERLAPS), 2
     )
     grid = np.meshgrid(*(np.arange(size) for size in sizes.values()), indexing="ij", sparse=True)
     outer = {name: values.reshape(10, *[1] * len(sizes)) for name, values in degrees.items()}
@@ -269,7 +269,7 @@ def test_all_reduced_gradients_are_sent_twice():
 
 def test_states_shared_by_fewer_ranks_are_gathered_among_them():
     """Eight ranks share states in pairs: half of 2 bytes per parameter is gathered, half of the states is updated."""
-    given = with_profile(one_switch(the_facts(DENSE)), sharding_ranks=2, parameter_pass_seconds=0.0)
+    given = with_profile(one_switch(the_facts(DENSE)), sharding_ranks=2, parameter_pass_bytes=0.0)
     decisions = a_strategy(dp=8, sharding=Sharding.OPTIMIZER).decisions()
     held = every_stage(DENSE, pp=1, vpp=1)
     parameters = float(rank_parameters(given, decisions, held).dense[0])
@@ -400,8 +400,8 @@ def test_the_step_of_one_device_is_its_work():
 @models
 @profiles
 def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, Any]):
-    """All 1,536 combinations of features on 40 random degrees."""
-    given, degrees = the_facts(model, **profile), random_degrees(model, 40, seed=31)
+    """All 9,216 combinations of features on 12 random degrees."""
+    given, degrees = the_facts(model, **profile), random_degrees(model, 12, seed=31)
     features = all_features()
     outer = {name: values[:, None] for name, values in degrees.items()}
     outer |= {name: np.array([one[name] for one in features])[None, :] for name in features[0]}
@@ -411,8 +411,8 @@ def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, A
         cost(given, outer).step_seconds,
     )
 
-    assert len(features) == 1536
-    assert seconds.shape == (40, 1536)
+    assert len(features) == 9216
+    assert seconds.shape == (12, 9216)
     assert (bound <= seconds.min(axis=1) * (1 + 1e-12)).all()
 
 
@@ -429,7 +429,7 @@ def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[st
 
     overlaps = np.stack([features[name][0] for name in FEATURE_OVERLAPS])
     lightest = cost(given, outer | dict.fromkeys(FEATURE_OVERLAPS, np.False_))
-    assert (overlaps == 0).all(axis=0).sum() == 48
+    assert (overlaps == 0).all(axis=0).sum() == 288
     assert np.array_equal(least, least_seconds(given, outer | dict.fromkeys(FEATURE_OVERLAPS, np.True_)))
     assert (least <= whole.step_seconds * (1 + 1e-12)).all()
     for name in ("device_bytes", "host_bytes"):
@@ -519,7 +519,7 @@ def test_faster_links_never_make_a_step_slower(model: Model, profile: dict[str, 
         with_networks(given, outside=2.0),
         with_device(given, device_to_host_bandwidth=2 * device.device_to_host_bandwidth),
         with_device(given, host_to_device_bandwidth=2 * device.host_to_device_bandwidth),
-        with_profile(given, cpu_parameters_per_second=2 * device.profile.cpu_parameters_per_second),
+        with_device(given, cpu_parameters_per_second=2 * device.cpu_parameters_per_second),
     )
 
     for one in faster:

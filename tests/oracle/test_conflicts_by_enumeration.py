@@ -50,7 +50,7 @@ GRID = {
     "sharding": tuple(map(int, Sharding)),
     "recompute": (Recompute.NONE, Recompute.FULL, Recompute.of("core_attention", "norms")),
     **dict.fromkeys(("activation_offload", "optimizer_offload", "tp_overlap", "dp_overlap"), (0, 1)),
-    **dict.fromkeys(("cp_overlap", "ep_overlap", "pp_overlap"), (0,)),
+    **dict.fromkeys(("token_dispatcher", "cuda_graphs", "cp_overlap", "ep_overlap", "pp_overlap"), (0,)),
 }
 """
 Every value that could make sense for four devices, four sequences and two dense layers.

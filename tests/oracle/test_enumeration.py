@@ -27,7 +27,7 @@ from constraints.rule import Rule
 from constraints.topology import degrees_multiply_to_the_devices
 from constraints.verdict import violated
 from costmodel.step import Cost, cost
-from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
 from planner.problem import Problem, SearchLimits
 from planner.search import GROUP_DECISIONS, Outcome, Status, search
 from tests.builders import a_model, a_moe_model
@@ -44,6 +44,8 @@ FEATURE_VALUES = {
     "sharding": tuple(map(int, Sharding)),
     "recompute": tuple(map(int, Recompute)),
     **dict.fromkeys(("activation_offload", "optimizer_offload", *OVERLAPS), (0, 1)),
+    "token_dispatcher": (0, 2),
+    "cuda_graphs": (0, 1, int(CudaGraphs.of("attn"))),
 }
 
 Listing = list[dict[str, Any]]
@@ -301,8 +303,9 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         allow["vocabulary"] = tuple(Vocabulary)
     if chooser.random() < 0.2:
         allow["group"] = (1, 2, 3, 4)
-    if "recompute" not in pin:
-        allow["recompute"] = FEATURE_VALUES["recompute"]
+    for name in ("recompute", "token_dispatcher", "cuda_graphs"):
+        if name not in pin:
+            allow[name] = FEATURE_VALUES[name]
     return limits_of(
         pin=pin,
         allow=allow,

@@ -7,7 +7,8 @@ from unittest import mock
 
 import pytest
 
-from costmodel.strategy import Recompute, Sharding
+from costmodel.framework import Settings
+from costmodel.strategy import CudaGraphs, Recompute, Sharding
 from tests.builders_plan import random_exports
 
 commands = pytest.importorskip("accelerate.commands.launch", reason="Accelerate is not installed")
@@ -25,8 +26,13 @@ WITHIN = {
     "dp_overlap": (True,),
     "sharding": (Sharding.GRADIENTS, Sharding.WEIGHTS),
     "recompute": (Recompute.NONE, Recompute.FULL),
+    "cuda_graphs": (CudaGraphs.NONE,),
 }
 """What FSDP2 does at all; the rest it may still refuse."""
+
+
+SETTINGS = Settings(gradient_dtype="bf16", weight_dtype="fp32")
+"""What it makes of mixed precision in BF16."""
 
 
 def environment(path, exported) -> dict[str, str]:
@@ -62,7 +68,7 @@ def decisions(environment) -> dict[str, object]:
 def test_what_accelerate_reads_is_the_strategy(tmp_path):
     """500 of 500: dense, with experts and with latent attention."""
     path, wrong = tmp_path / "accelerate.yaml", []
-    for plan, exported in random_exports("accelerate", NUM_PLANS, within=WITHIN):
+    for plan, exported in random_exports("accelerate", NUM_PLANS, within=WITHIN, settings=SETTINGS):
         path.write_text(exported.files["accelerate.yaml"], encoding="utf-8")
         read = environment(path, exported)
 

@@ -8,7 +8,8 @@ from unittest import mock
 
 import pytest
 
-from costmodel.strategy import Recompute, Sharding
+from costmodel.framework import Settings
+from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner.plan import Plan
 from tests.builders_plan import random_exports
 
@@ -24,6 +25,8 @@ WITHIN = {
     "activation_offload": (False,),
     "ep_overlap": (False,),
     "recompute": (Recompute.NONE, Recompute.FULL),
+    "token_dispatcher": (TokenDispatcher.ALLTOALL,),
+    "cuda_graphs": (CudaGraphs.NONE,),
 }
 """What DeepSpeed's JSON can say at all; the rest it may still refuse."""
 
@@ -68,15 +71,19 @@ def decisions(read) -> dict[str, object]:
     }
 
 
-def test_what_deepspeed_reads_is_the_strategy():
-    """500 of 500: dense, with experts and with latent attention."""
+@pytest.mark.parametrize("gradient_dtype", ["fp32", "bf16"])
+def test_what_deepspeed_reads_is_the_strategy(gradient_dtype):
+    """500 of 500: dense, with experts and with latent attention; gradients accumulate in the plan's dtype."""
     wrong = []
-    for plan, exported in random_exports("deepspeed", NUM_PLANS, within=WITHIN):
+    settings = Settings(gradient_dtype=gradient_dtype)
+    for plan, exported in random_exports("deepspeed", NUM_PLANS // 2, within=WITHIN, settings=settings):
         (text,) = exported.files.values()
+        configuration = read(plan, text)
 
-        found = decisions(read(plan, text))
+        found = decisions(configuration)
 
-        wrong += [plan.strategy] if any(getattr(plan.strategy, name) != value for name, value in found.items()) else []
+        same = all(getattr(plan.strategy, name) == value for name, value in found.items())
+        wrong += [] if same and configuration.grad_accum_dtype == gradient_dtype else [plan.strategy]
 
     assert wrong == []
 

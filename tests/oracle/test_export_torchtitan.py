@@ -12,8 +12,9 @@ from types import ModuleType
 import pytest
 
 from costmodel import catalog
+from costmodel.framework import Settings
 from costmodel.parameters import parameters
-from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner import estimate, load
 from planner.export.torchtitan import FLAVORS, to_torchtitan
 from planner.plan import Plan
@@ -27,6 +28,7 @@ SEEDS = range(5)
 ALWAYS = {
     **dict.fromkeys(("activation_offload", "optimizer_offload", "cp_overlap", "ep_overlap"), (False,)),
     "recompute": (Recompute.NONE, Recompute.FULL, Recompute.of("every_other_matmul")),
+    "token_dispatcher": (TokenDispatcher.ALLTOALL,),
 }
 FLAT = {"pp": (1,), "dp_overlap": (True,), "sharding": (Sharding.NONE, Sharding.GRADIENTS, Sharding.WEIGHTS)}
 PIPELINES = {
@@ -37,6 +39,9 @@ PIPELINES = {
     "vocabulary": (Vocabulary.ENDS, Vocabulary.ENDS, Vocabulary.REDISTRIBUTED),
 }
 """What torchtitan does at all, with and without a pipeline; the rest it may still refuse."""
+
+SETTINGS = Settings(gradient_dtype="fp32", weight_dtype="fp32")
+"""What FSDP2 does of itself."""
 
 SCHEDULES = {
     "1F1B": Schedule.ONE_F_ONE_B,
@@ -147,7 +152,7 @@ def layers(stages: list[list[str]]) -> tuple[int, ...]:
 def test_what_torchtitan_reads_is_the_strategy(seed, within, folder):
     """250 of 250 without a pipeline and 250 with one: dense, with experts, with latent attention, uneven stages."""
     wrong = []
-    plans = random_exports("torchtitan", NUM_PLANS_PER_SEED, within=ALWAYS | within, seed=seed)
+    plans = random_exports("torchtitan", NUM_PLANS_PER_SEED, within=ALWAYS | within, settings=SETTINGS, seed=seed)
     for number, (plan, exported) in enumerate(plans):
         (text,) = exported.files.values()
         config = read(plan, text, folder, f"recipe_{within['pp'][0]}_{seed}_{number}")
@@ -166,7 +171,7 @@ def test_what_torchtitan_reads_is_the_strategy(seed, within, folder):
 
 def test_torchtitan_refuses_cuda_graphs_in_a_pipeline(folder):
     """The parser is one that looks: what the export switches off would be an error."""
-    plan, exported = next(random_exports("torchtitan", 1, within=ALWAYS | PIPELINES))
+    plan, exported = next(random_exports("torchtitan", 1, within=ALWAYS | PIPELINES, settings=SETTINGS))
     (text,) = exported.files.values()
 
     with pytest.raises(ValueError, match="CUDA graphs"):
@@ -184,7 +189,8 @@ def test_torchtitans_own_models_take_the_recipes(degrees, name, folder):
         given = {**degrees, "etp": 2 if experts else 1, "sharding": "weights", "dp_overlap": True, "mbs": 1}
     job = {
         "model": name,
-        "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
+        "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": {"name": "any"}},
+        "settings": {"gradient_dtype": "fp32", "weight_dtype": "fp32"},
         "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11},
     }
     plan = estimate(load(job), given).plan

@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from costmodel import catalog
 from costmodel.memory import gathered_bytes, gradient_bytes, weight_bytes
 from costmodel.spec import Precision
 from costmodel.strategy import Sharding
-from planner.runs.software import EAGER_LOSS
+
+EAGER_LOSS = catalog.framework("torchtitan-0.1").behaviour.retention.logit_bytes
+"""Bytes per logit of PyTorch's cross-entropy, in its backward pass."""
 
 REASON = "the oracle needs torch: pip install -e .[oracle]"
 torch = pytest.importorskip("torch", reason=REASON)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from costmodel import spec
+from costmodel.framework import Retention
 from costmodel.layers import layer_operators
 from costmodel.layers.shape import Shape
 from costmodel.memory import kept_bytes
 from costmodel.recompute import per_module
-from costmodel.spec import Retention
 from costmodel.strategy import Recompute
 
 reference = pytest.importorskip("tests.oracle.reference_layers", reason="the oracle needs torch")

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from costmodel import spec
+from costmodel.framework import Retention
 from costmodel.layers import layer_operators
 from costmodel.layers.shape import Shape
-from costmodel.spec import Retention
 
 REASON = "the oracle needs megatron-core: pip install -e .[oracle], then pip install --no-deps megatron-core==0.14.0"
 torch = pytest.importorskip("torch", reason=REASON)

@@ -303,6 +303,8 @@ def a_random_problem(chooser: random.Random) -> Problem:
         "activation_offload": chooser.choice([(0,), (0, 1)]),
     }
     allow |= {"sharding": chooser.choice([(0,), (1,)]), "dp_overlap": chooser.choice([(0,), (1,)])}
+    pin |= {"token_dispatcher": 0}
+    allow |= {"cuda_graphs": chooser.choice([(0,), (0, 1)])}
     problem = a_problem(
         model,
         num_devices=chooser.choice([2, 3, 4, 6]),

@@ -2,47 +2,70 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from costmodel import catalog
-from planner import load
+from planner import estimate, load
 from planner.calibration.advice import _candidates
-from planner.calibration.calibrate import _configuration, calibrate
+from planner.calibration.calibrate import Calibration, _configuration, calibrate, device_text
 from planner.calibration.cases import seconds_of
 from planner.calibration.wording import calibration_text
 from planner.cli import main
-from planner.runs.facts import references
+from planner.cluster import Fitted
+from planner.runs.jobs import References, references
 from planner.runs.predictions import Case, cases
-from planner.runs.table import read
-from tests.benchmarks.test_accuracy import a_file
+from planner.runs.table import CONVERTER, read
+from tests.builders_runs import GOOD, a_file, rows_of
+
+TRAINING: dict[str, Any] = {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e12}
+
+SHORT = {
+    "n_gpus": "cluster.num_devices",
+    "tp": "strategy.tp",
+    "pp": "strategy.pp",
+    "mbs": "strategy.mbs",
+    "recompute": "strategy.recompute",
+    "seq_len": "training.sequence_length",
+    "gbs": "training.global_batch_size",
+}
+"""Columns of these tests, briefly."""
+
+
+def row(**cells: str) -> dict[str, str]:
+    """Cells by column."""
+    return {SHORT.get(name, name): cell for name, cell in cells.items()}
+
 
 LAYOUTS: tuple[dict[str, str], ...] = (
-    {"id": "a", "model": "llama3-8b", "n_gpus": "8", "tp": "1", "mbs": "1", "recompute": "full"},
-    {"id": "b", "model": "llama3-8b", "n_gpus": "8", "tp": "2", "mbs": "1"},
-    {"id": "c", "model": "llama3-8b", "n_gpus": "8", "tp": "4", "mbs": "2"},
-    {"id": "d", "model": "llama3-8b", "n_gpus": "16", "tp": "2", "pp": "2", "mbs": "1"},
-    {"id": "e", "model": "llama2-7b", "n_gpus": "8", "tp": "2", "mbs": "1", "seq_len": "4096"},
-    {"id": "f", "model": "llama2-7b", "n_gpus": "8", "tp": "1", "mbs": "1", "seq_len": "4096", "recompute": "full"},
-    {"id": "g", "model": "llama2-13b", "n_gpus": "8", "tp": "4", "mbs": "1", "seq_len": "4096"},
-    {"id": "h", "model": "llama2-13b", "n_gpus": "16", "tp": "2", "pp": "2", "mbs": "1", "seq_len": "4096"},
+    row(id="a", model="llama3-8b", n_gpus="8", tp="1", mbs="1", recompute="full"),
+    row(id="b", model="llama3-8b", n_gpus="8", tp="2", mbs="1"),
+    row(id="c", model="llama3-8b", n_gpus="8", tp="4", mbs="2"),
+    row(id="d", model="llama3-8b", n_gpus="16", tp="2", pp="2", mbs="1"),
+    row(id="e", model="llama2-7b", n_gpus="8", tp="2", mbs="1", seq_len="4096"),
+    row(id="f", model="llama2-7b", n_gpus="8", tp="1", mbs="1", seq_len="4096", recompute="full"),
+    row(id="g", model="llama2-13b", n_gpus="8", tp="4", mbs="1", seq_len="4096"),
+    row(id="h", model="llama2-13b", n_gpus="16", tp="2", pp="2", mbs="1", seq_len="4096"),
 )
 """Runs on H100 of models in the catalog; their times are made by a test."""
 
 
 def runs_of(folder: Path, efficiency: float, *more: dict[str, str]) -> Path:
     """The layouts as an H100 with another efficiency of matmuls would run them."""
-    plain = [{**layout, "peak_memory_gib": "", "memory_kind": "", "step_time_s": "10"} for layout in LAYOUTS]
-    device = catalog.device("h100-80gb-sxm")
-    profile = replace(device.profile, matmul_efficiency={dtype: efficiency for dtype in device.peak_flops})
+    plain = [{**layout, "peak_memory_gib": "", "memory_kind": "", "step_seconds": "10"} for layout in LAYOUTS]
     known = references(None)
-    other = known.with_profiles({device.name: replace(device, profile=profile)}, {})
-    made = [one for one in cases(read(a_file(folder, *plain)), known) if isinstance(one, Case)]
-    timed = [{**row, "step_time_s": f"{seconds_of(one, other):.6g}"} for row, one in zip(plain, made, strict=True)]
-    return a_file(folder, *timed, *({**timed[0], **row} for row in more))
+    dtypes = catalog.calibration("hopper").constants.matmul_efficiency
+    changed = {"hopper": {f"matmul_efficiency.{dtype}": efficiency for dtype in dtypes}}
+    other = known.with_fitted(Fitted(constants=changed))
+    made = [one for one in cases(rows_of(folder, *plain), known) if isinstance(one, Case)]
+    timed = [{**of, "step_seconds": f"{seconds_of(one, other):.6g}"} for of, one in zip(plain, made, strict=True)]
+    return a_file(folder, *timed, *({**timed[0], **of} for of in more))
 
 
 def command(runs: Path, output: Path, *options: str) -> int:
@@ -50,44 +73,122 @@ def command(runs: Path, output: Path, *options: str) -> int:
     return main(["calibrate", "--runs", str(runs), "-o", str(output), *options])
 
 
-def test_the_profile_that_made_the_runs_is_found_again(tmp_path):
-    """Matmuls at 0.60: the fit halves the catalog's distance, and predicts runs left out twice as well."""
-    catalogs = catalog.device("h100-80gb-sxm").profile.matmul_efficiency["bf16"]
-    found = calibrate(runs_of(tmp_path, 0.60), references(None), name="mine")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Runs of an H100 with matmuls at 0.60 in ``runs.csv``, calibrated by the command to ``mine.yaml``."""
+    path = tmp_path_factory.mktemp("calibrated")
+    with (path / "out.txt").open("w") as file, redirect_stdout(file):
+        assert command(runs_of(path, 0.60), path / "mine.yaml") == 0
+    return path
 
-    (matmul,) = [one for one in found.determined if one.constant.fields[0] == "profile.matmul_efficiency.bf16"]
+
+@pytest.fixture(scope="module")
+def found(folder) -> Calibration:
+    """The same in Python."""
+    return calibrate(folder / "runs.csv", references(None), name="mine")
+
+
+def test_the_constants_that_made_the_runs_are_found_again(found):
+    """Matmuls at 0.60: the fit halves the catalog's distance, and predicts runs left out twice as well."""
+    catalogs = catalog.calibration("hopper").constants.matmul_efficiency["bf16"]
+
+    (matmul,) = [one for one in found.determined if one.constant.fields[0] == "matmul_efficiency.bf16"]
     assert abs(matmul.value - 0.60) < 0.5 * abs(catalogs - 0.60)
     assert found.error_left_out < 0.5 * found.error_before
     assert found.num_groups >= 3
 
 
-def test_the_file_is_a_device_of_a_job(tmp_path, capsys):
-    """Written, named as its file, and planned with at once; the report says what to expect and what to measure."""
-    code = command(runs_of(tmp_path, 0.60), tmp_path / "mine.yaml")
+def a_job(device: str, **cluster: Any) -> dict[str, Any]:
+    """Eight devices."""
+    return {"model": "llama3-8b", "cluster": {"device": device, "num_devices": 8, **cluster}, "training": TRAINING}
 
-    job: dict[str, Any] = {
-        "model": "llama3-8b",
-        "cluster": {"device": str(tmp_path / "mine.yaml"), "num_devices": 8},
-        "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e12},
-    }
-    problem = load(job)
-    out = capsys.readouterr().out
-    assert code == 0
-    assert problem.facts.cluster.device.name == "mine"
-    assert problem.sources == (tmp_path / "mine.yaml",)
-    assert "planner calibrate" in problem.facts.cluster.device.sources["profile.matmul_efficiency"]
+
+def test_the_file_is_a_device_of_a_job(folder):
+    """Written, named as its file, and planned with at once; the report says what to expect and what to measure."""
+    problem = load(a_job(str(folder / "mine.yaml")))
+    out = (folder / "out.txt").read_text()
+    device = problem.facts.cluster.device
+    assert (device.name, device.calibration.name) == ("mine", "mine")
+    assert problem.sources == (folder / "mine.yaml",)
+    assert "planner calibrate" in device.calibration.sources["matmul_efficiency"]
+    assert "planner calibrate" in device.sources["left_out_errors"]
+    assert len(device.left_out_errors) == len(LAYOUTS)
     assert "of runs left out of the fit" in out
     assert "Worth measuring next" in out
 
 
+def test_what_is_written_is_the_catalogs_calibration_and_the_fitted_constants(folder, found):
+    """A base by name and numbers that differ from it; what no run depends on is not repeated."""
+    text = (folder / "mine.yaml").read_text()
+    written = yaml.safe_load(text)["calibration"]
+    numbers = {name: value for name, value in written.items() if name not in ("base", "name", "sources")}
+    fields = {field.partition(".")[0] for one in found.determined for field in one.constant.fields}
+    assert text == device_text(found.device)
+    assert (written["base"], written["name"]) == ("hopper", "mine")
+    assert set(numbers) == fields
+    assert set(written["sources"]) == fields
+    assert "scan_efficiency" not in numbers  # No run has Mamba layers.
+
+
+def test_constants_of_the_file_act(folder, found):
+    """A job on it is as fast as the fit says: its calibration in place of the catalog's, everything else the same."""
+    pinned = {"strategy": {"tp": 2, "mbs": 1}}
+
+    theirs, ours = (
+        estimate(load({**a_job(device, framework="megatron-core-0.16"), **pinned}), {}).plan
+        for device in ("h100-80gb-sxm", str(folder / "mine.yaml"))
+    )
+    constants = load(a_job(str(folder / "mine.yaml"))).facts.cluster.device.calibration.constants
+
+    (matmul,) = [one for one in found.determined if one.constant.fields[0] == "matmul_efficiency.bf16"]
+    assert constants.matmul_efficiency["bf16"] == pytest.approx(matmul.value, rel=1e-5)
+    assert constants.scan_efficiency == catalog.calibration("hopper").constants.scan_efficiency
+    assert ours.step_seconds > 1.05 * theirs.step_seconds
+    assert ours.estimate.device_bytes == theirs.estimate.device_bytes
+    assert "8 runs of mine" in ours.interval.basis
+
+
+def test_the_file_predicts_its_runs_as_the_fit_did(folder, found):
+    """Rows on the written device are as far off as the calibration said of the runs that it was fitted to."""
+    runs = folder / "again.csv"
+    runs.write_text((folder / "runs.csv").read_text().replace("h100-80gb-sxm", "./mine.yaml"))
+
+    again = [one for one in cases(list(read(runs)), References(folder=folder)) if isinstance(one, Case)]
+    errors = [abs(seconds_of(one, References()) / (one.run.step_seconds or 0.0) - 1) for one in again]
+
+    assert len(errors) == len(LAYOUTS)
+    assert sum(errors) / len(errors) == pytest.approx(found.error_fitted, abs=1e-4)
+
+
+def test_a_device_in_nodes_of_the_runs(tmp_path):
+    """Rows of nodes of four: a job on the file has them too, without saying so."""
+    runs = runs_of(tmp_path, 0.60)
+    text = runs.read_text().splitlines()
+    columns = text[0].split(",")
+    cells = [line.split(",") for line in text[1:]]
+    for line in cells:
+        line[columns.index("cluster.devices_per_node")] = line[columns.index("cluster.scale_up_size")] = "4"
+    runs.write_text("\n".join([text[0], *(",".join(line) for line in cells)]) + "\n")
+
+    assert command(runs, tmp_path / "mine.yaml") == 0
+
+    cluster = load(a_job(str(tmp_path / "mine.yaml"))).facts.cluster
+    assert (cluster.device.devices_per_node, cluster.scale_up_size) == (4, 4)
+
+
+def test_a_file_may_be_changed_by_a_job_that_reads_it(folder, capsys):
+    """Its name is a path relative to the job, and what a job says of its cluster stands above it."""
+    (folder / "job.yaml").write_text(yaml.safe_dump(a_job("./mine.yaml", internode_bandwidth=25e9)))
+
+    code = main(["estimate", str(folder / "job.yaml"), "tp=2", "--format", "json"])
+
+    assert code == 0
+    assert json.loads(capsys.readouterr().out)["step_time_seconds"] > 0
+
+
 def test_a_device_file_that_is_not_there(tmp_path):
     """The path is named."""
-    job = {
-        "model": "llama3-8b",
-        "cluster": {"device": "./none.yaml", "num_devices": 8},
-        "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e12},
-    }
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(a_job("./none.yaml")))
 
     assert main(["plan", str(tmp_path / "job.yaml")]) == 2
 
@@ -109,24 +210,26 @@ def test_an_existing_file_is_kept_without_force(tmp_path, capsys):
 def test_refused_rows_are_named_and_the_rest_is_fitted(tmp_path, capsys):
     """Milliseconds, an unknown device, a layout that does not divide or that cannot have fitted: eight runs fitted."""
     bad = (
-        {"id": "memory", "model": "llama3-8b", "seq_len": "8192", "mbs": "16", "gbs": "128", "recompute": ""},
-        {"id": "ms", "step_time_s": "2100000"},
-        {"id": "gpu", "gpu": "h1000"},
-        {"id": "layout", "tp": "3"},
+        row(id="memory", mbs="16", gbs="128", recompute=""),
+        {"id": "ms", "step_seconds": "2100000"},
+        {"id": "device", "cluster.device": "h1000"},
+        {"id": "layout", "strategy.tp": "3"},
         {"id": "model", "model": "llama9-8b"},
+        {"id": "framework", "cluster.framework": "megatron-cor-0.16"},
     )
 
     code = command(runs_of(tmp_path, 0.60, *bad), tmp_path / "mine.yaml")
 
     out = capsys.readouterr().out
     assert code == 1
-    assert all(f"refused: {row['id']}: " in out for row in bad)
+    assert all(f"refused: {one['id']}: " in out for one in bad)
     assert "8 runs of h100-80gb-sxm fitted" in out
+    assert "cluster.framework: 'megatron-cor-0.16' is not in the catalog. Did you mean 'megatron-core-0.16'" in out
 
 
 def test_too_few_runs_are_not_fitted(tmp_path, capsys):
     """One good row among refused ones: exit code 4, no file."""
-    runs = a_file(tmp_path, {"model": "llama3-8b"}, {"id": "bad", "step_time_s": "-1"})
+    runs = a_file(tmp_path, {"model": "llama3-8b"}, {"id": "bad", "step_seconds": "-1"})
 
     code = command(runs, tmp_path / "mine.yaml")
 
@@ -140,7 +243,7 @@ def test_contradictory_runs_are_not_fitted(tmp_path, capsys):
     runs = runs_of(tmp_path, 0.60)
     rows = runs.read_text().splitlines()
     cells = rows[1].split(",")
-    column = rows[0].split(",").index("step_time_s")
+    column = rows[0].split(",").index("step_seconds")
     cells[0], cells[column] = "again", str(3 * float(cells[column]))
     runs.write_text("\n".join([*rows, ",".join(cells)]) + "\n")
 
@@ -152,25 +255,24 @@ def test_contradictory_runs_are_not_fitted(tmp_path, capsys):
 
 def cases_of(folder: Path, *rows: dict[str, str]) -> list[Case]:
     """Rows as the cost model takes them."""
-    found = list(cases(read(a_file(folder, *rows)), references(None)))
+    found = list(cases(rows_of(folder, *rows), references(None)))
     assert all(isinstance(one, Case) for one in found)
     return [one for one in found if isinstance(one, Case)]
 
 
-def test_rows_that_differ_in_their_zero_group_are_two_configurations(tmp_path):
-    """InternEvo's rows name the group in their ids alone: 8, all, and silent, which is 8; so do notes a dispatcher."""
-    row = {"framework": "InternEvo", "gpu": "a100-80g-sxm", "tp": "1", "step_time_s": "8"}
-    ids = ("a-tp1-z8-n64", "a-tp1-z-1-n64", "silent")
+def test_rows_that_differ_in_a_setting_are_two_configurations(tmp_path):
+    """InternEvo shares states among 8 ranks where a row says nothing; all of them are another configuration."""
+    here = {"cluster.framework": "internevo-0.2", "cluster.device": "a100-80gb-sxm", "strategy.tp": "1"}
+    rows = ({**here, "id": group, "settings.optimizer_group": group, "step_seconds": "8"} for group in ("8", "all", ""))
 
-    eight, everyone, silent = map(_configuration, cases_of(tmp_path, *({**row, "id": name} for name in ids)))
+    eight, everyone, silent = map(_configuration, cases_of(tmp_path, *({**of, "id": f"x{of['id']}"} for of in rows)))
 
     assert eight == silent
     assert eight != everyone
 
 
-def test_a_fit_that_is_no_better_than_the_catalog_is_not_called_enough(tmp_path):
+def test_a_fit_that_is_no_better_than_the_catalog_is_not_called_enough(found):
     """The constants are known well, but runs left out are predicted as the catalog does: that is the verdict."""
-    found = calibrate(runs_of(tmp_path, 0.60), references(None), name="mine")
     known_well = replace(found, advice=replace(found.advice, num_more=0, spread=0.01))
 
     better = calibration_text(known_well, "mine.yaml")
@@ -192,7 +294,7 @@ def test_runs_of_another_device_are_called_so(tmp_path, capsys):
 
 def test_suggestions_that_differ_in_precision_say_so(tmp_path):
     """One job in 16 and in 8 bits; where a row is silent, the default of its software, which is no third job."""
-    rows = ({"id": f"in {dtype}", "dtype": dtype} for dtype in ("bf16", "", "fp8_current"))
+    rows = ({"id": f"in {dtype}", "training.precision": dtype} for dtype in ("bf16", "", "fp8_current"))
 
     texts = [one.run.id for one in _candidates(cases_of(tmp_path, *rows), references(None))]
 
@@ -210,25 +312,86 @@ def test_runs_that_no_device_explains_are_not_fitted(tmp_path, capsys):
     assert "within the physical bounds no profile" in capsys.readouterr().err
 
 
-def test_an_unknown_device_starts_from_a_named_one(tmp_path):
-    """``--device`` names the relative whose profile is the prior."""
+def test_an_unknown_device_starts_from_a_named_one(tmp_path, capsys):
+    """``--device`` names the relative whose calibration is the prior; without it nobody knows the rows' device."""
     runs = runs_of(tmp_path, 0.60)
-    runs.write_text(runs.read_text().replace("h100-80g-sxm", "our-hopper"))
+    runs.write_text(runs.read_text().replace("h100-80gb-sxm", "our-hopper"))
 
     unknown = command(runs, tmp_path / "mine.yaml")
+    err = capsys.readouterr().err
     named = command(runs, tmp_path / "mine.yaml", "--device", "h100-80gb-sxm")
 
     assert (unknown, named) == (4, 0)
+    assert "'our-hopper' is not in the catalog" in err
+    assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["calibration"]["base"] == "hopper"
 
 
-def test_a_model_may_be_a_config(tmp_path):
-    """A path relative to the file of runs."""
-    config = Path(__file__).parents[2] / "benchmarks" / "jobs" / "llama-3.1-405b" / "config.json"
-    (tmp_path / "config.json").write_text(config.read_text())
-    row = {"model": "./config.json", "n_gpus": "512", "gbs": "256", "tp": "8", "pp": "8", "step_time_s": "25"}
-    cells = {**row, "peak_memory_gib": "", "memory_kind": ""}
+def test_a_device_to_start_from_that_is_unknown_is_refused(tmp_path, capsys):
+    """With what may have been meant."""
+    code = command(runs_of(tmp_path, 0.60), tmp_path / "mine.yaml", "--device", "h100-80gb-sxn")
 
-    (one,) = cases(read(a_file(tmp_path, cells)), references(None, folder=tmp_path))
+    assert code in (2, 4)
+    assert "h100-80gb-sxm" in capsys.readouterr().err
 
-    assert isinstance(one, Case)
-    assert one.facts.model.num_layers == 126
+
+def test_a_table_in_the_former_columns_is_refused_with_what_they_are_called_now(tmp_path, capsys):
+    """And with the program that converts it; nothing is written."""
+    path = tmp_path / "old.csv"
+    path.write_text(
+        "id,gpu,n_gpus,model,seq_len,gbs,mbs,tp,pp,step_time_s\na,h100-80g-sxm,8,llama3-8b,8192,64,1,1,1,9\n"
+    )
+
+    code = command(path, tmp_path / "mine.yaml")
+
+    err = capsys.readouterr().err
+    assert code == 2
+    assert "gpu -> cluster.device, n_gpus -> cluster.num_devices, seq_len -> training.sequence_length" in err
+    assert CONVERTER in err
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_systems_are_an_option_no_longer(tmp_path, capsys):
+    """Devices that the catalog has not are files, named in ``cluster.device``."""
+    code = command(tmp_path / "runs.csv", tmp_path / "mine.yaml", "--systems", "systems.yaml")
+
+    assert code == 2
+    assert "unrecognized arguments: --systems" in capsys.readouterr().err
+
+
+def test_rows_may_name_a_device_file(tmp_path):
+    """A device that starts from one of the catalog: fitted around that one's calibration."""
+    (tmp_path / "ours.yaml").write_text("{base: h100-80gb-sxm, name: ours, memory_bytes: 9.0e+10}\n")
+    runs = runs_of(tmp_path, 0.60)
+    runs.write_text(runs.read_text().replace("h100-80gb-sxm", "./ours.yaml"))
+
+    assert command(runs, tmp_path / "mine.yaml") == 0
+    assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["calibration"]["base"] == "hopper"
+
+
+def test_models_may_be_given_by_key(tmp_path):
+    """``--models``: architectures by the names in the runs' column ``model``."""
+    runs = runs_of(tmp_path, 0.60)
+    runs.write_text(runs.read_text().replace("llama3-8b", "ours"))
+    (tmp_path / "models.yaml").write_text("ours: llama3-8b\n")
+
+    assert command(runs, tmp_path / "mine.yaml") == 1  # Three rows of it are refused.
+    assert command(runs, tmp_path / "mine.yaml", "--force", "--models", str(tmp_path / "models.yaml")) == 0
+
+
+def test_rows_of_two_devices_need_a_choice(tmp_path, capsys):
+    """Half on H100, half on H200: somebody has to say which one is to be calibrated."""
+    runs = runs_of(tmp_path, 0.60)
+    head, *lines = runs.read_text().splitlines()
+    half = [line.replace("h100-80gb-sxm", "h200") for line in lines[::2]]
+    runs.write_text("\n".join([head, *half, *lines[1::2]]) + "\n")
+
+    both = command(runs, tmp_path / "mine.yaml")
+    chosen = command(runs, tmp_path / "mine.yaml", "--device", "h200")
+
+    assert (both, chosen) == (2, 0)
+    assert "are of 2 devices: h100-80gb-sxm, h200." in capsys.readouterr().err
+
+
+def test_the_good_row_is_of_the_catalogs_device():
+    """What the tests replace in a file is there."""
+    assert GOOD["cluster.device"] == "h100-80gb-sxm"

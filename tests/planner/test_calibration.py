@@ -11,11 +11,20 @@ import yaml
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.spec import Device
-from costmodel.validation import build
 from planner.calibration.advice import _best
 from planner.calibration.cases import folds_of, group_of, source_weights
-from planner.calibration.constants import MOST_PER_STACK, constants, read, table, with_constant
+from planner.calibration.constants import (
+    MOST_PER_FRAMEWORK,
+    CalibrationEntry,
+    FrameworkEntry,
+    Table,
+    constants,
+    prior_factors,
+    read,
+    table,
+    with_values,
+    written_fields,
+)
 from planner.calibration.fit import REACH, Priors, covariance, fit
 from planner.calibration.intervals import (
     COVERAGE,
@@ -33,6 +42,7 @@ from planner.calibration.intervals import (
 )
 from planner.calibration.processes import over_processes
 from planner.calibration.profile_text import with_numbers
+from planner.runs.jobs import References
 from tests.builders import a_model
 from tests.builders_cluster import a_cluster
 
@@ -99,40 +109,102 @@ def test_the_next_run_is_the_one_that_tells_most():
 
 
 def test_constants_are_few_and_none_belongs_to_a_source():
-    """At most 100 for all devices, at most 6 for a software stack."""
-    stacks = [one.stack for one in constants(software=True) if one.stack]
+    """At most 100 for all calibrations, at most 6 for a framework."""
+    frameworks = [one.framework for one in constants(frameworks=True) if one.framework]
 
     assert len(constants()) <= 100
-    assert max(stacks.count(stack) for stack in stacks) <= MOST_PER_STACK
+    assert max(frameworks.count(name) for name in frameworks) <= MOST_PER_FRAMEWORK
 
 
-@pytest.mark.parametrize("constant", constants(software=True), ids=lambda constant: constant.name)
+@pytest.mark.parametrize("constant", constants(frameworks=True), ids=lambda constant: constant.name)
 def test_every_constant_is_physical_and_in_the_catalog(constant):
-    """Its prior lies inside its bounds, its field exists on a device of its group, and its source is said."""
+    """Its prior lies inside its bounds, its field exists in its calibration or framework, and its source is said."""
     assert constant.lower < constant.prior < constant.upper
     assert constant.source
-    assert constant.stack or any(
-        read(catalog.device(name), field) is not None for name in constant.devices for field in constant.fields
+    if constant.framework:
+        assert catalog.framework(constant.framework).kernels_of in (None, constant.framework)
+    else:
+        assert written_fields(constant)
+
+
+def test_tables_name_entries_of_the_catalog():
+    """A misspelt calibration would never be fitted."""
+    known = table()
+    entry = CalibrationEntry(
+        fields=("step_seconds",), of=("hoper",), prior=1.0, lower=0.5, upper=2.0, sigma=0.1, source="a guess"
     )
 
+    assert {name for one in known.calibrations for name in one.of} <= set(catalog.calibrations())
+    assert {name for one in known.frameworks for name in one.of} <= set(catalog.frameworks())
+    with pytest.raises(SpecError, match="'hoper' is no calibration"):
+        constants(Table(calibrations=(entry,), frameworks=()))
 
-def test_groups_name_devices_of_the_catalog():
-    """A misspelt device would never be fitted."""
-    assert {name for group in table().groups.values() for name in group} <= set(catalog.devices())
+
+def test_a_framework_with_too_many_constants_is_refused():
+    """Seven of six."""
+    entry = FrameworkEntry(
+        field="step_seconds", of=("torchtitan-0.1",) * 7, lower=0.5, upper=2.0, sigma=0.1, source="a guess"
+    )
+
+    with pytest.raises(SpecError, match=r"'torchtitan-0\.1' has 7 constants, a framework has at most 6"):
+        constants(Table(calibrations=(), frameworks=(entry,)))
 
 
-def test_a_constant_is_written_in_its_units():
-    """0.5 of 450 GB/s NVLink."""
-    (nvlink,) = [one for one in constants() if one.name == "networks.nvlink.bandwidth of hopper"]
+def test_a_constant_is_written_where_its_calibration_has_it():
+    """Volta knows no BF16; Hopper has both, which share one constant."""
+    by_name = {one.name: one for one in constants()}
 
-    device = with_constant(catalog.device("h100-80gb-sxm"), nvlink, 0.5)
+    assert written_fields(by_name["matmul_efficiency.bf16 of volta"]) == ("matmul_efficiency.fp16",)
+    assert written_fields(by_name["matmul_efficiency.bf16 of hopper"]) == (
+        "matmul_efficiency.bf16",
+        "matmul_efficiency.fp16",
+    )
+    assert read(catalog.calibration("hopper").constants, "no_such_field") is None
 
-    assert device.networks[0].bandwidth == 225e9
+
+def test_values_of_constants_reach_the_references():
+    """By calibration and dotted name, by framework and name; what was there stays."""
+    chosen = {one.name: one for one in constants(frameworks=True)}
+    matmul, factor = chosen["matmul_efficiency.bf16 of hopper"], chosen["matmul_efficiency@hopper under nemo-24.07"]
+
+    first = with_values(References(), [matmul], [0.5])
+    both = with_values(first, [factor], [0.9])
+
+    assert first.fitted.constants == {"hopper": {"matmul_efficiency.bf16": 0.5, "matmul_efficiency.fp16": 0.5}}
+    assert first.fitted.factors is None  # The catalog's.
+    assert both.fitted.constants == first.fitted.constants
+    assert both.fitted.factors == {"nemo-24.07": {"matmul_efficiency@hopper": 0.9}}
+
+
+def test_priors_of_factors_are_those_that_are_not_one():
+    """SimuMax's matmuls at 0.85, as its own operators say; nothing of the others."""
+    assert prior_factors() == {"megatron-lm-0.14": {"matmul_efficiency": 0.85}}
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "touches"),
+    [
+        ("matmul_efficiency.fp8 of hopper", {}, False),
+        ("matmul_efficiency.fp8 of hopper", {"dtype": "fp8"}, True),
+        ("matmul_efficiency.bf16 of hopper", {"dtype": "fp8"}, True),
+        ("matmul_efficiency.bf16 of ampere", {}, False),
+        ("matmul_efficiency@hopper under nemo-24.07", {}, False),
+        ("matmul_efficiency@hopper under nemo-24.07", {"kernels": "nemo-24.07"}, True),
+        ("matmul_efficiency@hopper under nemo-24.07", {"kernels": "nemo-24.07", "architecture": "ampere"}, False),
+    ],
+)
+def test_what_a_row_can_depend_on(name, setting, touches):
+    """Its device's calibration, its framework's kernels, its dtype and 16 bits, which every recipe has."""
+    (constant,) = [one for one in constants(frameworks=True) if one.name == name]
+    row = {"calibrations": ("hopper",), "kernels": "megatron-core-0.14", "architecture": "hopper", "dtype": "bf16"}
+
+    assert constant.touches(**{**row, **setting}) is touches
 
 
 def a_case(source: str, model: str, num_devices: int, row: str = "") -> Any:
     """What a group is made of."""
-    return SimpleNamespace(run=SimpleNamespace(id=row, source=source, model=model, gpu="gpu", num_devices=num_devices))
+    run = SimpleNamespace(id=row, source=source, model=model, device="device", num_devices=num_devices)
+    return SimpleNamespace(run=run)
 
 
 def test_groups_are_left_out_whole():
@@ -169,16 +241,16 @@ def test_work_is_shared_in_order_and_errors_come_back():
 
 # --- files -------------------------------------------------------------------------------------------------
 
-DEVICE_TEXT = """# A comment.
-networks:
-  - name: nvlink
-    bandwidth: 1.0e+11  # nominal
-profile:
+CALIBRATION_TEXT = """# A comment.
+name: ours
+constants:
   matmul_efficiency: {bf16: 0.7, fp8: 0.6}
+  link_efficiency:
+    nvlink: 0.8  # of the nominal
   kernel_seconds: 5.0e-06
 sources:
-  profile.kernel_seconds: 'assumption'
-  networks.nvlink: >-
+  kernel_seconds: 'assumption'
+  link_efficiency: >-
     two
     lines
 """
@@ -187,28 +259,30 @@ sources:
 def test_only_the_fitted_numbers_of_a_file_change():
     """Comments, order and everything else stay; a new field goes to the end of its mapping."""
     numbers = {
-        "networks.nvlink.bandwidth": 2.5e11,
-        "profile.matmul_efficiency.fp8": 0.65,
-        "profile.kernel_seconds": 7e-6,
-        "profile.new_seconds": 1e-3,
+        "constants.link_efficiency.nvlink": 0.85,
+        "constants.matmul_efficiency.fp8": 0.65,
+        "constants.kernel_seconds": 7e-6,
+        "constants.new_seconds": 1e-3,
     }
 
-    text = with_numbers(DEVICE_TEXT, numbers, {"networks.nvlink": "fitted", "profile.new_seconds": "fitted too"})
+    text = with_numbers(CALIBRATION_TEXT, numbers, {"link_efficiency": "fitted", "new_seconds": "fitted too"})
 
-    assert text.startswith("# A comment.\nnetworks:\n  - name: nvlink\n    bandwidth: 2.5e+11  # nominal\n")
+    assert text.startswith("# A comment.\nname: ours\n")
+    assert "    nvlink: 0.85  # of the nominal\n" in text
     assert yaml.safe_load(text) == {
-        "networks": [{"name": "nvlink", "bandwidth": 2.5e11}],
-        "profile": {"matmul_efficiency": {"bf16": 0.7, "fp8": 0.65}, "kernel_seconds": 7e-6, "new_seconds": 1e-3},
-        "sources": {
-            "profile.kernel_seconds": "assumption",
-            "networks.nvlink": "fitted",
-            "profile.new_seconds": "fitted too",
+        "name": "ours",
+        "constants": {
+            "matmul_efficiency": {"bf16": 0.7, "fp8": 0.65},
+            "link_efficiency": {"nvlink": 0.85},
+            "kernel_seconds": 7e-6,
+            "new_seconds": 1e-3,
         },
+        "sources": {"kernel_seconds": "assumption", "link_efficiency": "fitted", "new_seconds": "fitted too"},
     }
 
 
 def test_a_file_without_numbers_gets_them():
-    """A software stack that had settings alone: factors and their sources are added behind."""
+    """A framework that had settings alone: factors and their sources are added behind."""
     text = with_numbers("name: old\nsettings:\n  a: true\n", {"factors.b": 0.8}, {"factors.b": "fitted"})
 
     assert yaml.safe_load(text) == {
@@ -220,22 +294,24 @@ def test_a_file_without_numbers_gets_them():
 
 
 def test_a_number_that_has_no_place_is_refused():
-    """There is no network of this name."""
-    with pytest.raises(SpecError, match=r"networks\.spine\.bandwidth: is not in the file"):
-        with_numbers(DEVICE_TEXT, {"networks.spine.bandwidth": 1.0}, {})
+    """There is no mapping of this name."""
+    with pytest.raises(SpecError, match=r"constants\.spines\.nvlink: is not in the file"):
+        with_numbers(CALIBRATION_TEXT, {"constants.spines.nvlink": 1.0}, {})
 
 
-def test_numbers_written_anew_are_the_same():
-    """Writing what a catalog's file already says leaves a device that is equal."""
+@pytest.mark.parametrize("name", ["volta", "ampere", "hopper", "blackwell", "hopper-500w", "mofa-b"])
+def test_numbers_written_anew_are_the_same(name):
+    """One number of a catalog's file written with another value changes that, and nothing else of it."""
     from benchmarks.accuracy.catalog_files import CATALOG
 
-    path = CATALOG / "devices" / "h100-80gb-sxm.yaml"
-    text = with_numbers(path.read_text(), {"profile.matmul_efficiency.bf16": 0.5}, {})
+    before = (CATALOG / "calibrations" / f"{name}.yaml").read_text(encoding="utf-8")
+    said = yaml.safe_load(before)
+    field, value = next((key, value) for key, value in said.get("constants", {}).items() if isinstance(value, float))
 
-    device = build(Device, yaml.safe_load(text), "device")
+    after = yaml.safe_load(with_numbers(before, {f"constants.{field}": 0.123}, {}))
 
-    assert device.profile.matmul_efficiency["bf16"] == 0.5
-    assert device.networks == catalog.device("h100-80gb-sxm").networks
+    assert after == {**said, "constants": {**said["constants"], field: 0.123}}
+    assert value != 0.123
 
 
 # --- intervals ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from planner.export import TARGETS
 from planner.export.accelerate import to_accelerate
 from planner.export.deepspeed import to_deepspeed
 from planner.export.launch import LAUNCHERS, PROGRAMS
-from planner.export.target import EVERY_FIELD, entries_of, only
+from planner.export.target import EVERY_FIELD, EVERY_SETTING, entries_of, only, told_only, unsaid
 from planner.export.torchtitan import to_torchtitan
 from planner.plan import Plan
 from planner.report.document import FORMAT_VERSION
@@ -26,9 +26,14 @@ from tests.planner.test_job import JOBS
 
 JOB = {
     "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": {"name": "any"}},
     "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
 }
+"""A framework of no recipes, which has every feature: gradients in FP32, weights as the recipe of BF16 has them."""
+
+TORCHTITAN = {**JOB, "settings": {"weight_dtype": "fp32"}}
+ACCELERATE = {**JOB, "settings": {"weight_dtype": "fp32", "gradient_dtype": "bf16"}}
+"""What FSDP2 does of itself, and with Accelerate's policy."""
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 4096,
@@ -49,6 +54,16 @@ def a_plan(given: dict | None = None, **job) -> Plan:
     return estimate(load({**JOB, **job}), given or FLAT).plan
 
 
+def for_torchtitan(given: dict | None = None, **job) -> Plan:
+    """The same with weights that torchtitan can hold."""
+    return a_plan(given, **{**TORCHTITAN, **job})
+
+
+def for_accelerate(given: dict | None = None, **job) -> Plan:
+    """The same with weights and gradients as Accelerate has them."""
+    return a_plan(given, **{**ACCELERATE, **job})
+
+
 def deepspeed_of(given: dict, **job) -> dict:
     """The JSON of some decisions."""
     (text,) = to_deepspeed(a_plan(given, **job)).files.values()
@@ -57,7 +72,7 @@ def deepspeed_of(given: dict, **job) -> dict:
 
 def accelerate_of(given: dict) -> dict:
     """The YAML of some decisions."""
-    (text,) = to_accelerate(a_plan(given)).files.values()
+    (text,) = to_accelerate(for_accelerate(given)).files.values()
     return yaml.safe_load(text)
 
 
@@ -81,31 +96,37 @@ def refused(make, plan: Plan) -> list[str]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_has_an_answer_for_every_decision(target, given):
     """What is neither mapped nor refused by name is an assertion of ``entries_of``, never a silence."""
-    pytest.importorskip(TARGETS[target].partition(":")[0])
-
     with suppress(SpecError):
         assert export(a_plan(given), target).target.lower() == target
 
 
 def test_a_forgotten_decision_is_noticed():
-    """A field that is added to Strategy turns every target red."""
-    says = {name: only(name, None, "") for name in EVERY_FIELD - {"tp"}}
+    """A field that is added to Strategy or to Settings turns every target red."""
+    says = {name: unsaid for name in EVERY_FIELD}
+    settings = {name: unsaid for name in EVERY_SETTING}
 
     with pytest.raises(AssertionError, match="tp"):
-        entries_of(a_plan(), "test", says)
+        entries_of(a_plan(), "test", {name: say for name, say in says.items() if name != "tp"}, settings)
+    with pytest.raises(AssertionError, match="kernels"):
+        entries_of(a_plan(), "test", says, {name: say for name, say in settings.items() if name != "kernels"})
 
 
 def test_all_refusals_are_named_with_value_and_reason():
     """One message has them all, so that one change of the job is enough."""
     says = {name: only(name, getattr(a_plan().strategy, name), "") for name in EVERY_FIELD}
     says |= {"dp": only("dp", 1, "Too many."), "sharding": only("sharding", Sharding.NONE, "Whole.")}
+    settings = {name: unsaid for name in EVERY_SETTING} | {"optimizer": told_only("optimizer", "sgd", "Another.")}
 
     with pytest.raises(SpecError) as error:
-        entries_of(a_plan(), "Test", says)
+        entries_of(a_plan(), "Test", says, settings)
 
     lines = str(error.value).splitlines()
     assert lines[0] == "strategy: Test cannot express this plan:"
-    assert {*lines[1:3]} == {"  - dp = 16: Too many.", "  - sharding = weights: Whole."}
+    assert {*lines[1:4]} == {
+        "  - dp = 16: Too many.",
+        "  - sharding = weights: Whole.",
+        "  - settings.optimizer = adam: Another.",
+    }
 
 
 def test_an_unknown_target_is_told_the_known_ones():
@@ -121,17 +142,18 @@ def test_an_unknown_target_is_told_the_known_ones():
 
 def test_torchtitan_accumulates_without_a_pipeline():
     """2 sequences per GPU of 16 GPUs: 32 of 64 sequences at a time."""
-    text = recipe_of(a_plan())
+    text = recipe_of(for_torchtitan())
 
     assert "local_batch_size=2," in text
     assert "global_batch_size=64," in text
     assert 'fsdp_reshard_after_forward="always",' in text
-    assert "disable_cuda_graphs=False," in text
+    assert "disable_cuda_graphs=True," in text
+    assert "disable_cuda_graphs=False," in recipe_of(for_torchtitan({**FLAT, "cuda_graphs": "full_iteration"}))
 
 
 def test_torchtitan_hands_the_whole_batch_to_a_pipeline():
     """8 replicas have 8 sequences each, in micro-batches of 2; CUDA graphs exclude pipelines."""
-    text = recipe_of(a_plan(PIPELINE))
+    text = recipe_of(for_torchtitan(PIPELINE))
 
     assert "local_batch_size=8," in text
     assert "pipeline_parallel_microbatch_size=2," in text
@@ -142,7 +164,7 @@ def test_torchtitan_hands_the_whole_batch_to_a_pipeline():
 def test_torchtitan_gets_uneven_stages_by_the_names_of_modules():
     """32 layers as 7, 9, 9, 7; the recipe makes the names, here executed alone."""
     job = {"strategy": {**PIPELINE, "layout": {"layers": [7, 9, 9, 7]}}}
-    text = recipe_of(estimate(load({**JOB, **job}), {}).plan)
+    text = recipe_of(estimate(load({**TORCHTITAN, **job}), {}).plan)
     tree = ast.parse(text)
     parts = [node for node in tree.body if getattr(node, "name", "") == "stages" or isinstance(node, ast.Assign)]
     names: dict = {}
@@ -157,8 +179,8 @@ def test_torchtitan_gets_uneven_stages_by_the_names_of_modules():
 
 def test_torchtitan_saves_beside_the_training_where_the_plan_does():
     """A checkpoint that is on storage later than training goes on; else training waits for it."""
-    beside = recipe_of(a_plan(reliability={"asynchronous_checkpoints": True}))
-    waiting = recipe_of(a_plan(reliability={"checkpoint_seconds": 10}))
+    beside = recipe_of(for_torchtitan(reliability={"asynchronous_checkpoints": True}))
+    waiting = recipe_of(for_torchtitan(reliability={"checkpoint_seconds": 10}))
 
     assert 'async_mode="async_with_pinned_mem",' in beside
     assert "async_mode" not in waiting
@@ -168,9 +190,9 @@ def test_torchtitan_knows_its_own_models():
     """Llama-3-8B is a flavor; with another width it is nobody's, and the recipe to start from is the user's."""
     other = {**json.loads(json.dumps(CONFIG)), "intermediate_size": 14080}
 
-    assert 'model_registry("8B")' in recipe_of(a_plan())
-    assert "from your_recipes import your_model as base" in recipe_of(a_plan(model=other))
-    assert any(note.startswith("TODO: let 'base'") for note in to_torchtitan(a_plan(model=other)).notes)
+    assert 'model_registry("8B")' in recipe_of(for_torchtitan())
+    assert "from your_recipes import your_model as base" in recipe_of(for_torchtitan(model=other))
+    assert any(note.startswith("TODO: let 'base'") for note in to_torchtitan(for_torchtitan(model=other)).notes)
 
 
 @pytest.mark.parametrize(
@@ -189,37 +211,40 @@ def test_torchtitan_knows_its_own_models():
         ({**PIPELINE, "pp_overlap": False}, ["pp_overlap"]),
         ({**PIPELINE, "vpp": 4}, ["vpp"]),
         ({**PIPELINE, "group": 4}, ["group"]),
+        ({"cuda_graphs": "attn"}, ["cuda_graphs"]),
+        ({**PIPELINE, "cuda_graphs": "full_iteration"}, ["cuda_graphs"]),
     ],
 )
 def test_torchtitan_refuses_by_name(changes, names):
     """What it does otherwise or not at all."""
     given = changes if "pp" in changes else {**FLAT, **changes}
 
-    assert refused(to_torchtitan, a_plan(given)) == names
+    assert refused(to_torchtitan, for_torchtitan(given)) == names
 
 
 def test_torchtitan_refuses_tied_embeddings_in_a_pipeline():
     """They would be on two ranks."""
     tied = {**CONFIG, "intermediate_size": 14336, "tie_word_embeddings": True}
 
-    assert refused(to_torchtitan, a_plan(PIPELINE, model=tied)) == ["pp"]
+    assert refused(to_torchtitan, for_torchtitan(PIPELINE, model=tied)) == ["pp"]
 
 
 def test_torchtitan_refuses_stages_that_recompute_differently():
     """One policy is passed to all stages."""
     layout = {"layers": [7, 9, 9, 7], "recompute": ["full", "none"]}
-    plan = estimate(load({**JOB, "strategy": {**PIPELINE, "layout": layout}}), {}).plan
+    plan = estimate(load({**TORCHTITAN, "strategy": {**PIPELINE, "layout": layout}}), {}).plan
 
     assert refused(to_torchtitan, plan) == ["layout"]
 
 
 def test_no_target_writes_another_precision():
     """FP8 is a plan of another speed; the exports that cannot write it say so."""
-    plan = a_plan(training={**JOB["training"], "precision": "fp8"})
+    training = {**JOB["training"], "precision": "fp8"}
+    plans = {to_torchtitan: for_torchtitan, to_deepspeed: a_plan, to_accelerate: for_accelerate}
 
-    for make in (to_torchtitan, to_deepspeed, to_accelerate):
+    for make, plan_of in plans.items():
         with pytest.raises(SpecError, match=r"training\.precision: .*fp8"):
-            make(plan)
+            make(plan_of(training=training))
 
 
 # --- DeepSpeed ---------------------------------------------------------------------------------------------
@@ -230,6 +255,7 @@ def test_deepspeed_has_stage_batches_and_overlap():
     assert deepspeed_of(FLAT) == {
         "bf16": {"enabled": True},
         "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
         "train_batch_size": 64,
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 2,
@@ -261,7 +287,7 @@ def test_deepspeed_spreads_experts():
         (PIPELINE, ["pp", "vpp", "group", "pp_overlap"]),
         ({**FLAT, "cp": 2, "dp": 8}, ["cp"]),
         ({**FLAT, "tp": 2, "dp": 8}, ["sequence_parallel"]),
-        ({**FLAT, "sharding": "none", "dp_overlap": False}, ["sharding"]),
+        ({**FLAT, "sharding": "none", "dp_overlap": False}, ["sharding", "settings.gradient_dtype"]),
         ({**FLAT, "sharding": "optimizer"}, ["dp_overlap"]),
         ({**FLAT, "recompute": "core_attention"}, ["recompute"]),
         ({**FLAT, "activation_offload": True}, ["activation_offload"]),
@@ -283,7 +309,7 @@ def test_accelerate_has_fsdp_and_degrees():
     assert found["fsdp_config"]["fsdp_reshard_after_forward"] is True
     assert found["parallelism_config"]["parallelism_config_dp_shard_size"] == 16
     assert (found["num_machines"], found["num_processes"]) == (2, 16)
-    assert to_accelerate(a_plan()).environment == {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}
+    assert to_accelerate(for_accelerate()).environment == {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}
 
 
 def test_accelerate_rings_or_gathers():
@@ -308,22 +334,22 @@ def test_accelerate_rings_or_gathers():
 )
 def test_accelerate_refuses_by_name(changes, names):
     """What FSDP2 does otherwise or not at all."""
-    assert refused(to_accelerate, a_plan(changes)) == names
+    assert refused(to_accelerate, for_accelerate(changes)) == names
 
 
 def test_accelerate_refuses_experts_on_tensor_parallel_ranks():
     """And experts that are spread."""
     given = {**FLAT, "tp": 2, "dp": 8, "sequence_parallel": False}
 
-    assert refused(to_accelerate, a_plan(given, model="mixtral-8x7b")) == ["etp"]
-    assert refused(to_accelerate, a_plan({**FLAT, "ep": 2}, model="mixtral-8x7b")) == ["ep"]
+    assert refused(to_accelerate, for_accelerate(given, model="mixtral-8x7b")) == ["etp"]
+    assert refused(to_accelerate, for_accelerate({**FLAT, "ep": 2}, model="mixtral-8x7b")) == ["ep"]
 
 
 # --- from job to file --------------------------------------------------------------------------------------
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```yaml\n(search:  # (\w+)\n.*?)```", README, flags=re.DOTALL)
-ADVICE = {target: yaml.safe_load(text)["search"] for text, target in BLOCKS}
+ADVICE = {target: yaml.safe_load(text) for text, target in BLOCKS}
 EXPERTS = [{"ep": "> 1", "etp": "> 1"}, {"ep": 1, "etp": 1, "tp": "> 1"}]
 """What the README adds for models with experts."""
 
@@ -331,12 +357,15 @@ EXPERTS = [{"ep": "> 1", "etp": "> 1"}, {"ep": 1, "etp": 1, "tp": "> 1"}]
 @pytest.mark.parametrize(("job", "forbid"), [("llama3-8b-8xh100", []), ("mixtral-8x7b-64xa100", EXPERTS)])
 @pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "accelerate"])
 def test_the_readme_says_what_to_plan_for_a_target(target, job, forbid):
-    """With its entries of ``search`` every plan that is found can be exported."""
-    advice = ADVICE[target] | {"forbid": [*ADVICE[target].get("forbid", []), *forbid]}
+    """With its entries of ``search`` and ``settings`` every plan that is found can be exported."""
+    search, settings = ADVICE[target]["search"], ADVICE[target]["settings"]
+    advice = search | {"forbid": [*search.get("forbid", []), *forbid]}
     if target == "accelerate" and forbid:
         advice["pin"] = {**advice["pin"], "tp": 1}
 
-    plans = plan(load(JOBS / f"{job}.yaml", [f"search={json.dumps(advice)}", "top=5"])).plans
+    plans = plan(
+        load(JOBS / f"{job}.yaml", [f"search={json.dumps(advice)}", f"settings={json.dumps(settings)}", "top=5"])
+    ).plans
 
     assert plans
     assert [export(one, target).target.lower() for one in plans] == [target] * len(plans)
@@ -347,7 +376,7 @@ def test_the_readme_says_what_to_plan_for_a_target(target, job, forbid):
 
 @pytest.fixture
 def report(tmp_path):
-    """A report with one strategy that all three can express."""
+    """A report with one strategy that DeepSpeed can express."""
     path = tmp_path / "plan.json"
     path.write_text(render(estimate(load(JOB), {**FLAT, "sharding": "gradients"}), "json"), encoding="utf-8")
     return path
@@ -373,11 +402,11 @@ def test_all_files_go_to_a_folder(report, tmp_path, capsys):
     """A new one, with the launch file; stdout names them."""
     folder = tmp_path / "new" / "job"
 
-    code = cli.main(["export", str(report), "--target", "accelerate", "--launch", "slurm", "-o", str(folder)])
+    code = cli.main(["export", str(report), "--target", "deepspeed", "--launch", "slurm", "-o", str(folder)])
 
     assert code == 0
-    assert {path.name for path in folder.iterdir()} == {"accelerate.yaml", "job.sbatch"}
-    assert capsys.readouterr().out.splitlines() == [str(folder / "accelerate.yaml"), str(folder / "job.sbatch")]
+    assert {path.name for path in folder.iterdir()} == {"deepspeed.json", "job.sbatch"}
+    assert capsys.readouterr().out.splitlines() == [str(folder / "deepspeed.json"), str(folder / "job.sbatch")]
 
 
 def test_nothing_is_overwritten_unasked(report, tmp_path, capsys):

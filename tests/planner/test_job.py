@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,13 +119,14 @@ def test_networks_replace_the_devices_own():
 
 def test_device_may_start_from_another():
     """Only what differs is written; nested mappings merge, the rest stays as the catalog has it."""
-    known = catalog.device("h100-80gb-sxm")
-    inline = {"base": "h100-80gb-sxm", "memory_bytes": 9.4e10, "profile": {"memory_efficiency": 0.5}}
+    known = catalog.equipped_device("h100-80gb-sxm")
+    inline = {"base": "h100-80gb-sxm", "memory_bytes": 9.4e10, "calibration": {"memory_efficiency": 0.5}}
 
     device = load(a_job(cluster__device=inline)).facts.cluster.device
 
     assert (device.memory_bytes, device.profile.memory_efficiency) == (9.4e10, 0.5)
-    assert device.profile.runtime_bytes == known.profile.runtime_bytes
+    assert device.runtime_bytes == known.runtime_bytes
+    assert device.profile == replace(known.profile, memory_efficiency=0.5)
     assert device.networks == known.networks
     assert device.sources["memory_bytes"] == "job file"
 
@@ -315,7 +317,7 @@ BAD_VALUES = [
     ("cluster__device", {"base": "h101"}, "cluster.device.base: 'h101' is not in the catalog."),
     ("cluster__device", {"base": 3}, "cluster.device.base: expected a name, got 3."),
     ("cluster__device", {"base": "h100-80gb-sxm", "memory": 3}, "cluster.device.memory: no such entry. Did you mean"),
-    ("cluster__device", {"memory_bytes": 8e10}, "cluster.device.peak_flops: is required but missing."),
+    ("cluster__device", {"memory_bytes": 8e10}, "cluster.device.calibration: is required but missing."),
     (
         "cluster__device",
         "h100",

@@ -42,7 +42,7 @@ FULL_JOB = {
             "base": "h100-80gb-sxm",
             "memory_bytes": 8e10,
             "networks": [NETWORK],
-            "profile": {"times": "roofline"},
+            "calibration": {"times": "roofline"},
         },
         "num_devices": 64,
         "devices_per_node": 8,
@@ -50,6 +50,7 @@ FULL_JOB = {
         "scale_up_size": 8,
         "memory_gib": 80,
         "host_memory_gib": 200,
+        "framework": {"base": "megatron-bridge-26.04", "behaviour": {"retention": {"eager": True}}},
     },
     "training": {
         "global_batch_size": 256,
@@ -57,6 +58,7 @@ FULL_JOB = {
         "tokens": 1e12,
         "precision": {"base": "bf16", "optimizer_bytes": 12},
     },
+    "settings": {"gradient_dtype": "fp32", "fp8_param_gather": False, "optimizer_group": 8},
     "reliability": {
         "failures_per_node_day": 0.004,
         "recovery": [
@@ -81,11 +83,16 @@ FULL_JOB = {
 
 SMALL_JOB = {
     "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+    "cluster": {
+        "device": "h100-80gb-sxm",
+        "num_devices": 8,
+        "scale_up_bandwidth": 4e11,
+        "internode_bandwidth": 2.5e10,
+    },
     "training": {"global_batch_size": 128, "sequence_length": 4096, "tokens": 1e9},
 }
 
-JOBS = (FULL_JOB, {**FULL_JOB, "model": MOE}, SMALL_JOB)
+JOBS = (FULL_JOB, {**FULL_JOB, "model": MOE}, {**FULL_JOB, "model": {"base": LLAMA, "num_layers": 2}}, SMALL_JOB)
 
 NASTY_VALUES = [
     *(None, True, False, 0, -1, 1, 2.5, -0.0, 1e-300, 1e308, 10**30, 10**400, 2**63, 2**64, -(2**63)),
@@ -272,7 +279,7 @@ def test_random_overrides(path, value, equals):
     complaint(FULL_JOB, [f"{path}{equals}{value}"])
 
 
-@pytest.mark.parametrize("job", JOBS, ids=["huggingface", "described", "catalog"])
+@pytest.mark.parametrize("job", JOBS, ids=["huggingface", "described", "changed", "catalog"])
 def test_jobs_are_valid_before_they_are_broken(job):
     """Otherwise the properties above would test nothing behind the first complaint."""
     assert complaint(job) == ""

@@ -16,9 +16,18 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner import estimate, load
-from planner.export.megatron_bridge import KEYS, PRECISIONS, USUAL, bridge_entries, to_megatron_bridge
+from planner.export.megatron_bridge import (
+    KEYS,
+    PRECISION,
+    PRECISIONS,
+    USUAL,
+    bridge_entries,
+    precision_of,
+    to_megatron_bridge,
+)
 from planner.export.megatron_lm import PRECISIONS as MEGATRON_PRECISIONS
 from planner.export.megatron_options import options
+from planner.export.target import told
 from tests.builders_megatron import megatron_plans
 from tests.planner.test_megatron_lm import DEEPSEEK, JOB, a_plan
 
@@ -36,6 +45,9 @@ CLASSES = {
     "comm_overlap": ("CommOverlapConfig",),
     "ddp": ("DistributedDataParallelConfig",),
     "optimizer": ("OptimizerConfig",),
+    "rng": ("RNGConfig",),
+    "rerun_state_machine": ("RerunStateMachineConfig",),
+    "++mixed_precision": ("MixedPrecisionConfig",),
     "dataset": ("BlendedMegatronDatasetConfig", "GPTDatasetConfig"),
 }
 """The classes whose fields a section of the configuration has (megatron/bridge/training/config.py)."""
@@ -61,10 +73,12 @@ def test_the_same_plan_in_other_names():
         "model.share_embeddings_and_output_weights": "false",
         "model.recompute_granularity": "null",
         "comm_overlap.overlap_moe_expert_parallel_comm": "true",
-        "comm_overlap.tp_comm_overlap": "false",
-        "mixed_precision": "bf16_mixed",
+        "comm_overlap.tp_comm_overlap": "true",
+        "comm_overlap.delay_wgrad_compute": "false",
     }
     assert overrides.items() >= expected.items()
+    assert "bf16:true" in overrides["++mixed_precision"]
+    assert "fp8:null" in overrides["++mixed_precision"]
 
 
 def test_numbers_are_not_quoted():
@@ -77,16 +91,17 @@ def test_numbers_are_not_quoted():
 
 def test_every_option_has_a_field_or_needs_none():
     """What Megatron-LM's exports write is known, and every precision."""
-    written = {name for plan in megatron_plans(100, seed=1) for name in bridge_entries(plan)}
+    plans = (plan for plan in megatron_plans(200, seed=1) if told(plan).attention == "flash")
+    written = {name for plan in plans for name in bridge_entries(plan)}
 
     assert {*KEYS} <= {*options()}
     assert {*PRECISIONS} == {*MEGATRON_PRECISIONS}
-    assert written >= {*USUAL, "mixed_precision"}
+    assert written >= {*USUAL, PRECISION}
 
 
 def test_refusals_call_it_by_its_name():
     """They are Megatron Core's."""
-    plan = estimate(load(JOB), {"pp": 4, "schedule": "zb_v", "vpp": 2}).plan
+    plan = estimate(load(JOB, ["search.framework_rules=false"]), {"pp": 4, "schedule": "zb_v", "vpp": 2}).plan
 
     with pytest.raises(SpecError, match=r"Megatron-Bridge cannot express this plan:\n  - schedule = zb_v: "):
         to_megatron_bridge(plan)
@@ -117,6 +132,7 @@ def test_every_field_is_one_of_the_configuration():
     """None is misspelled: Hydra refuses a field that the configuration has not."""
     known = fields()
     keys = {key for keys in KEYS.values() for key in keys} | {*USUAL}
+    keys |= {f"{PRECISION}.{name}" for name in precision_of(a_plan(), {}) if name != "_target_"}
 
     unknown = [key for key in keys if key.partition(".")[2] not in known[key.partition(".")[0]]]
 
@@ -131,8 +147,12 @@ def test_hydra_reads_the_overrides():
     lines = shlex.split(to_megatron_bridge(plan).files["bridge-overrides.txt"])
     read = {one.key_or_group: one.value() for one in parser.OverridesParser.create().parse_overrides(lines)}
 
-    told = {key: str(value) if isinstance(value, str) else value for key, value in bridge_entries(plan).items()}
-    assert {
-        key: str(value) if not isinstance(value, (list, bool, int, type(None))) else value
-        for key, value in read.items()
-    } == told
+    said = {key.lstrip("+"): value for key, value in bridge_entries(plan).items()}
+    assert {key: plain(value) for key, value in read.items()} == said
+
+
+def plain(value):
+    """A value of Hydra's grammar, quoted texts as texts."""
+    if isinstance(value, dict):
+        return {str(name): plain(one) for name, one in value.items()}
+    return value if isinstance(value, (list, bool, int, type(None))) else str(value)

@@ -20,6 +20,7 @@ pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from megatron.core.transformer import transformer_config  # noqa: E402  # after the skip
+from megatron.core.transformer.enums import AttnBackend  # noqa: E402
 from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout  # noqa: E402
 
 RENAMED = {
@@ -55,6 +56,8 @@ def config_of(plan):
     values |= {"num_query_groups": arguments.get("--num-query-groups"), "pipeline_dtype": torch.bfloat16}
     if "--cpu-offloading-num-layers" in arguments:
         values["cpu_offloading"] = True
+    if "attention_backend" in values:
+        values["attention_backend"] = AttnBackend[values["attention_backend"]]
     if "window_size" in values:
         values["window_size"] = tuple(values["window_size"])
     with warnings.catch_warnings():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.strategy import Recompute, Sharding
+from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner import estimate, load
 from planner.cli import main
 from planner.export.megatron_import import KNOWN_WITHOUT_COST, READ, WITHOUT_COST, from_megatron_lm
@@ -265,6 +265,44 @@ def test_defaults_are_megatrons():
 
     assert (plain.sharding, plain.dp_overlap, plain.dp) == (Sharding.NONE, False, 16)
     assert recomputing.recompute == Recompute.of("core_attention")
+
+
+@pytest.mark.parametrize(
+    ("options", "graphs"),
+    [
+        ("", "none"),
+        ("--cuda-graph-impl none --cuda-graph-scope attn", "none"),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn mlp", "attn+mlp"),
+        ("--cuda-graph-impl local", "attn+mlp"),
+        ("--enable-cuda-graph", "attn+mlp"),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "full_iteration"),
+        ("--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad", "full_iteration"),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn", "attn"),
+    ],
+)
+def test_graphs_are_read(options, graphs):
+    """By modules, of whole layers where none is named, or one of everything, in either spelling."""
+    assert strategy_of(options).cuda_graphs == CudaGraphs.named(graphs)
+
+
+def test_unknown_modules_of_graphs_are_refused():
+    """By the option that names them."""
+    with pytest.raises(SpecError, match=r"--cuda-graph-scope.*'atn'"):
+        strategy_of("--cuda-graph-impl transformer_engine --cuda-graph-scope atn")
+
+
+def test_dispatchers_are_read():
+    """The flex dispatcher's default is DeepEP; Megatron-LM's own default is costed as an all-to-all, and says so."""
+    text = f"{LATENT} {EXPERTS} {DSV3} --micro-batch-size 1"
+    flex = text.replace("--moe-token-dispatcher-type alltoall", "--moe-token-dispatcher-type flex")
+    here = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=256"]
+    gathered = from_megatron_lm(text.replace("--moe-token-dispatcher-type alltoall", ""), here)
+    given = [from_megatron_lm(each, here).document["strategy"] for each in (text, flex)]
+    hybrid = from_megatron_lm(f"{flex} --moe-flex-dispatcher-backend hybridep", here).document["strategy"]
+
+    assert [one["token_dispatcher"] for one in (*given, hybrid)] == [one.text for one in TokenDispatcher]
+    assert gathered.document["strategy"]["token_dispatcher"] == "alltoall"
+    assert any("allgather" in note for note in gathered.notes)
 
 
 def test_block_recomputation_is_a_layout():

@@ -8,14 +8,15 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
-from costmodel.tables import Facts
 from planner import estimate, load
+from planner.completion import completed
 from planner.export.megatron_import import from_megatron_lm
 from planner.export.megatron_lm import PRECISIONS, SAYS, to_megatron_lm
 from planner.export.megatron_options import options, read_arguments, split_words
+from planner.export.megatron_settings import SETTINGS
 from planner.export.megatron_stages import layout_text, read_layout
-from planner.given import stage_layout
-from planner.plan import complete
+from planner.export.target import EVERY_SETTING, told
+from planner.plan import evaluate
 from tests.builders_megatron import megatron_plans
 
 JOB = {
@@ -43,20 +44,23 @@ def arguments_of(job=JOB, **decisions):
 
 
 def imported(plan):
-    """The strategy, the facts and the notes that come back."""
+    """The plan that comes back from the arguments and the environment."""
+    exported = to_megatron_lm(plan)
+    variables = "".join(f"{name}={value}\n" for name, value in exported.environment.items())
     cluster = [f"cluster.device={plan.cluster.device.name}", f"cluster.num_devices={plan.cluster.num_devices}"]
-    back = from_megatron_lm(to_megatron_lm(plan).files["megatron-args.txt"], cluster)
-    problem = load(back.document)
-    strategy = complete(problem.facts, problem.given.decisions)
-    if problem.given.layout:
-        strategy = replace(strategy, layout=stage_layout(problem.given.layout, strategy, problem.facts.model))
-    return strategy, problem.facts
+    problem = load(from_megatron_lm(variables + exported.files["megatron-args.txt"], cluster).document)
+    return evaluate(problem, completed(problem.facts, problem.given))
 
 
-def untimed(facts):
-    """Facts but for the tokens, which iterations round up."""
-    workload = replace(facts.workload, tokens=1.0)
-    return Facts(model=facts.model, cluster=facts.cluster, workload=workload)
+def assert_same(back, plan):
+    """The strategy, the settings, the model and the bytes; and so the step and the memory."""
+    assert back.strategy == plan.strategy
+    assert told(back) == told(plan)
+    assert back.facts.model == plan.facts.model
+    assert replace(back.facts.workload, tokens=1.0) == replace(plan.facts.workload, tokens=1.0)
+    assert back.cluster.framework == plan.cluster.framework
+    assert back.step_seconds == plan.step_seconds
+    assert back.headroom_bytes == plan.headroom_bytes
 
 
 # --- round trip --------------------------------------------------------------------------------------------
@@ -64,23 +68,26 @@ def untimed(facts):
 
 def test_500_random_plans_come_back():
     """
-    Every option and value of an export is in the table of Megatron-LM's own parser, and means the same strategy.
+    Every option and value of an export is in the table of Megatron-LM's own parser, and means the same plan.
 
-    Dense, sparse and latent models; uneven and redistributed stages; every feature, precision and kind of sharding.
+    Dense, sparse and latent models; uneven and redistributed stages; every feature, precision, kind of sharding and
+    setting that Megatron-LM has.
     """
     seen = []
 
     for plan in megatron_plans(500):
-        strategy, facts = imported(plan)
-        assert strategy == plan.strategy
-        assert untimed(facts) == untimed(plan.facts)
-        seen.append((strategy, facts))
+        assert_same(imported(plan), plan)
+        seen.append(plan)
 
-    strategies = [strategy for strategy, _ in seen]
+    strategies = [plan.strategy for plan in seen]
     assert all({getattr(one, name) for one in strategies} == {False, True} for name in FLAGS)
     assert {one.sharding for one in strategies} == {*Sharding}
     assert sum(one.layout is not None for one in strategies) > 100
-    assert {facts.workload.precision.name for _, facts in seen} == {*PRECISIONS}
+    assert {plan.facts.workload.precision.name for plan in seen} == {*PRECISIONS}
+    settings = [told(plan) for plan in seen]
+    assert {name for name in EVERY_SETTING if len({getattr(one, name) for one in settings}) > 1} == (
+        EVERY_SETTING - {"weight_dtype", "kernels", "composition"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +103,7 @@ def test_dealt_stages_come_back(decisions):
     """Also where Megatron-LM would deal layers otherwise."""
     plan = a_plan(**decisions)
 
-    assert imported(plan)[0] == plan.strategy
+    assert imported(plan).strategy == plan.strategy
 
 
 # --- what is written ---------------------------------------------------------------------------------------
@@ -123,6 +130,9 @@ def test_every_option_is_one_of_megatron():
         ({"sharding": "weights", "dp_overlap": True}, {"--use-megatron-fsdp": True, "--ckpt-format": "fsdp_dtensor"}),
         ({"pp": 4, "vpp": 2, "pp_overlap": False}, {"--no-overlap-p2p-communication": True}),
         ({"pp": 4, "vpp": 2, "pp_overlap": True}, {"--num-virtual-stages-per-pipeline-rank": 2}),
+        ({"cuda_graphs": "attn+mlp"}, {"--cuda-graph-impl": "transformer_engine"}),
+        ({"cuda_graphs": "attn+mlp"}, {"--cuda-graph-scope": ["attn", "mlp"], "--te-rng-tracker": True}),
+        ({"cuda_graphs": "full_iteration"}, {"--cuda-graph-scope": ["full_iteration"], "--te-rng-tracker": True}),
         # the head is worth 2.4 layers: 17 and 15; 8, 9, 9 and 6
         ({"pp": 2, "vocabulary": "redistributed"}, {"--decoder-last-pipeline-num-layers": 15}),
         ({"pp": 4, "vocabulary": "redistributed"}, {"--pipeline-model-parallel-layout": "Et*8|(t*9|)*2t*6L"}),
@@ -133,6 +143,22 @@ def test_every_option_is_one_of_megatron():
 def test_decisions_are_options(decisions, expected):
     """The ones that the glossary names."""
     assert arguments_of(**decisions).items() >= expected.items()
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "options_said"),
+    [
+        ("alltoall", {"--moe-token-dispatcher-type": "alltoall"}),
+        ("deepep", {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": "deepep"}),
+        ("hybridep", {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": "hybridep"}),
+    ],
+)
+def test_dispatchers_are_options(dispatcher, options_said):
+    """The flex dispatcher has two backends; a model without experts has no option at all."""
+    arguments = arguments_of(MIXTRAL, ep=8, token_dispatcher=dispatcher)
+
+    assert {name: arguments[name] for name in options_said} == options_said
+    assert "--moe-token-dispatcher-type" not in arguments_of(tp=2)
 
 
 def test_experts_are_offloaded_by_modules():
@@ -164,7 +190,7 @@ def test_the_activation_of_gpt_oss_is_no_swiglu():
     assert (arguments["--quick-geglu"], arguments["--glu-linear-offset"]) == (True, 1.0)
     assert arguments["--activation-func-clamp-value"] == 7.0
     assert any("clamped at 7" in note for note in to_megatron_lm(plan).notes)
-    assert imported(plan)[1].model == plan.facts.model
+    assert imported(plan).facts.model == plan.facts.model
 
 
 def test_the_schedule_is_written():
@@ -216,8 +242,9 @@ def test_timeouts_follow_the_prediction():
 
 
 def test_every_field_is_said_or_refused():
-    """No decision is forgotten."""
+    """No decision and no setting is forgotten."""
     assert {*SAYS} == {*a_plan().strategy.__dataclass_fields__}
+    assert {*SETTINGS} == EVERY_SETTING
 
 
 @pytest.mark.parametrize(
@@ -227,19 +254,19 @@ def test_every_field_is_said_or_refused():
         ({"pp": 4, "vocabulary": Vocabulary.VOCAB_1}, "vocabulary = vocab_1: vocab_1 has slices"),
         ({"recompute": Recompute.of("every_other_matmul")}, "recompute = every_other_matmul: every_other"),
         ({"recompute": Recompute.SELECTIVE}, "modules that Megatron-LM names and the model has"),
-        ({"cp": 2}, "cp_overlap = false: the ring's sends always run"),
+        ({"cp": 2, "cp_overlap": False}, "cp_overlap = false: the ring's sends always run"),
         ({"pp": 4, "pp_overlap": True}, "pp_overlap = true: megatron/training/arguments.py switches it off"),
         ({"sharding": Sharding.NONE, "dp_overlap": True}, "dp_overlap = true: --overlap-param-gather needs"),
-        ({"sharding": Sharding.WEIGHTS}, "dp_overlap = false: Megatron-FSDP always overlaps"),
+        ({"sharding": Sharding.WEIGHTS, "dp_overlap": False}, "dp_overlap = false: Megatron-FSDP always overlaps"),
         ({"pp": 4, "activation_offload": True}, "cannot run this plan, which breaks: In a pipeline"),
         ({"tp": 3, "dp": 5}, "Each tensor-parallel rank owns"),
-        ({"pp": 4, "schedule": Schedule.GPIPE, "cp": 2}, "\n  - cp_overlap = false: "),
+        ({"pp": 4, "schedule": Schedule.GPIPE, "cp": 2, "cp_overlap": False}, "\n  - cp_overlap = false: "),
     ],
 )  # fmt: skip
 def test_what_no_option_says_is_refused_by_name(decisions, message):
     """With the reason; all of several."""
     with pytest.raises(SpecError) as caught:
-        to_megatron_lm(a_plan(**decisions))
+        to_megatron_lm(estimate(load(JOB, ["search.framework_rules=false"]), decisions).plan)
 
     assert message in str(caught.value)
 

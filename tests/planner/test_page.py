@@ -238,7 +238,7 @@ def test_an_estimate_has_a_page(report):
 @pytest.mark.parametrize("decisions", SCHEDULES, ids=str)
 def test_a_played_step_is_the_estimate_s(decisions):
     """The passes with what stands beside them take as long as the plan says; the parts beside are lines of it."""
-    problem = load(JOBS / "llama3-8b-8xh100.yaml")
+    problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
     one = estimate(problem, decisions).plan
 
     played = played_step(problem.facts, one.strategy, most_passes=MOST_PASSES)
@@ -251,7 +251,7 @@ def test_a_played_step_is_the_estimate_s(decisions):
 @pytest.mark.parametrize("decisions", SCHEDULES, ids=str)
 def test_pieces_are_the_simulator_s_passes(decisions):
     """Each pass once, inside its block; of a block that holds one direction the pieces fill it without a gap."""
-    problem = load(JOBS / "llama3-8b-8xh100.yaml")
+    problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
     played = played_step(problem.facts, estimate(problem, decisions).plan.strategy, most_passes=MOST_PASSES)
     passes = {one[:4]: one for one in played.timeline.passes}
 
@@ -296,7 +296,10 @@ def test_long_time_lines_are_cut_in_the_middle(report, monkeypatch):
 
 def test_steps_by_closed_form_have_no_time_line():
     """V-Half's passes are ordered anew for each model, so that none are shown; the page says why."""
-    given = estimate(load(JOBS / "llama3-8b-8xh100.yaml"), {"pp": 4, "vpp": 2, "schedule": "v_half"})
+    given = estimate(
+        load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"]),
+        {"pp": 4, "vpp": 2, "schedule": "v_half"},
+    )
     page = render(given, "html")
 
     assert data_of(page)["timelines"] == {}

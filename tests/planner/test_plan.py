@@ -14,7 +14,9 @@ from costmodel.errors import SpecError
 from costmodel.flops import recomputed_flops_per_token
 from costmodel.spec import Experts
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, Recompute, Sharding
-from planner.plan import complete, estimate, plan
+from planner.completion import completed
+from planner.given import Given
+from planner.plan import estimate, plan
 from planner.problem import load
 from planner.report import FORMATS, render
 from planner.schedule import schedule_checkpoints
@@ -175,18 +177,20 @@ def test_standstill_is_told():
 
 
 def test_defaults_of_an_estimate():
-    """The devices that are left go to dp; sequence parallelism where tp > 1; sharding where weights have replicas."""
-    strategy = complete(a_problem().facts, {"tp": 2, "recompute": Recompute.FULL})
+    """The devices that are left go to dp; the rest is as Megatron-Bridge's recipes have it, where it has work to do."""
+    given = Given(decisions={"tp": 2, "recompute": Recompute.FULL})
+    strategy = completed(a_problem().facts, given)
 
     assert (strategy.tp, strategy.dp, strategy.sequence_parallel) == (2, 4, True)
     assert (strategy.sharding, strategy.recompute) == (Sharding.OPTIMIZER, Recompute.FULL)
     assert (strategy.cp, strategy.pp, strategy.ep, strategy.etp, strategy.vpp, strategy.mbs) == (1,) * 6
-    assert not any((strategy.tp_overlap, strategy.dp_overlap, strategy.activation_offload))
+    assert (strategy.tp_overlap, strategy.dp_overlap) == (True, True)
+    assert not any((strategy.cp_overlap, strategy.ep_overlap, strategy.pp_overlap, strategy.activation_offload))
 
 
 def test_nothing_is_sharded_without_replicas():
     """All devices are in one tensor-parallel group."""
-    strategy = complete(a_problem().facts, {"tp": 8})
+    strategy = completed(a_problem().facts, Given(decisions={"tp": 8}))
 
     assert (strategy.dp, strategy.sharding) == (1, Sharding.NONE)
 

@@ -158,6 +158,7 @@ def test_a_layout_is_one_of_the_pipeline(layout, message):
 def test_layouts_need_the_usual_schedule():
     """Nothing else is costed with stages that differ."""
     given = {"pp": 2, "schedule": "gpipe", "layout": {"layers": [16, 16]}}
+    cluster = {**JOB["cluster"], "framework": "torchtitan-0.1"}
 
     with pytest.raises(SpecError, match="schedule 1f1b"):
-        estimate(load({**JOB, "strategy": given}), {})
+        estimate(load({**JOB, "cluster": cluster, "strategy": given}), {})

@@ -203,7 +203,7 @@ def test_reports_say_how_many_devices_are_used():
     text = console_text(found)
 
     assert used <= 6
-    assert f"uses      {used} of 64 GPUs on 1 node; the job allows 6" in text
+    assert f"uses       {used} of 64 GPUs on 1 node; the job allows 6" in text
     assert max(map(len, text.splitlines())) <= WIDTH
 
 

@@ -20,7 +20,8 @@ from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device
 
-PINS = dict.fromkeys(("sharding", "recompute", "activation_offload", "optimizer_offload"), 0)
+GRAPHLESS = {"token_dispatcher": 0, "cuda_graphs": 0}
+PINS = dict.fromkeys(("sharding", "recompute", "activation_offload", "optimizer_offload"), 0) | GRAPHLESS
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ def test_variants_that_folding_and_dominance_would_drop_are_listed():
         "sharding": 1,
         "activation_offload": 0,
         "optimizer_offload": 0,
+        **GRAPHLESS,
     }
 
     def cost(facts, decisions):
@@ -466,7 +468,8 @@ LIMITS = [1.0, 2.0, 4.0]
 @pytest.mark.parametrize("variants", ["groups", "all"])
 def test_a_time_limit_holds_within_a_fifth(clock, limit, variants):
     """Each row takes 10 ms to tabulate, its modes less; batches shrink to what the clock leaves."""
-    problem = a_problem(a_moe_model(num_layers=8), num_devices=64, workload={"global_batch_size": 64}, top=1000)
+    model, batch = a_moe_model(num_layers=8), {"global_batch_size": 64}
+    problem = a_problem(model, num_devices=64, workload=batch, top=1000, pin=GRAPHLESS)
 
     def cost(facts, decisions):
         strategies = np.broadcast(*decisions.values())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from constraints.verdict import violated
-from costmodel.strategy import DECISIONS, FLAGS, Recompute, Sharding
+from costmodel.strategy import DECISIONS, FLAGS, CudaGraphs, Recompute, Sharding
 from planner.space import (
     MAX_MICRO_BATCH_SIZE,
     ROW_DECISIONS,
@@ -18,7 +18,7 @@ from planner.space import (
     usual_features,
 )
 from tests.builders import a_latent_model, a_model, a_moe_model
-from tests.builders_problem import a_problem
+from tests.builders_problem import a_problem, a_timed_device
 
 
 def rows_of(space) -> list[tuple[int, ...]]:
@@ -123,6 +123,8 @@ def test_a_pin_beyond_the_usual_values_is_tried():
         "pipelines_run_1f1b",
         "vocabulary_is_at_the_ends",
         "groups_are_as_many_as_ranks",
+        "dispatchers_are_the_device_s_own",
+        "graphs_are_used_where_they_can_be",
     ]
 
 
@@ -130,8 +132,32 @@ def test_the_search_names_what_it_leaves_out():
     """Its own bounds are reported, and say the number that they use."""
     space = build_space(a_problem())
 
-    assert len(space.rules.bound_sentences) == 5
+    assert len(space.rules.bound_sentences) == 7
     assert str(MAX_MICRO_BATCH_SIZE) in micro_batches_are_small.__doc__
+
+
+@pytest.mark.parametrize(
+    ("architecture", "domain", "dispatchers"),
+    [("hopper", 8, ["alltoall", "deepep"]), ("blackwell", 8, ["alltoall", "hybridep"]), (None, 8, ["alltoall"])],
+)
+def test_dispatchers_that_are_tried(architecture, domain, dispatchers):
+    """The one that the device is known for, beside an all-to-all; without experts there is nothing to dispatch."""
+    device = a_timed_device(architecture=architecture, devices_per_node=domain)
+    sparse, dense = (usual_features(a_problem(model, device=device).facts) for model in (a_moe_model(), a_model()))
+
+    assert [one.text for one in sparse["token_dispatcher"]] == dispatchers
+    assert [one.text for one in dense["token_dispatcher"]] == ["alltoall"]
+
+
+def test_graphs_that_are_tried():
+    """Nothing, all, and the modules that go beside every other feature; a forbidden value leaves the others."""
+    sparse, dense = (usual_features(a_problem(model).facts)["cuda_graphs"] for model in (a_moe_model(), a_model()))
+    forbidding = build_space(a_problem(forbid=[{"cuda_graphs": 1}]))
+
+    assert [one.text for one in dense] == ["none", "full_iteration", "attn+mlp"]
+    assert [one.text for one in sparse] == ["none", "full_iteration", "attn+moe_router+moe_preprocess"]
+    assert forbidding.num_rows > 0
+    assert {*forbidding.features["cuda_graphs"].tolist()} >= {int(CudaGraphs.NONE), int(CudaGraphs.of("attn", "mlp"))}
 
 
 def test_huge_pins_leave_an_empty_space():
@@ -171,7 +197,7 @@ def test_divisors_divide_and_are_complete(number):
 )
 def test_recomputation_that_is_tried(model, modules):
     """Nothing, everything, and the modules that are cheap to compute again, as far as the model has them."""
-    values = usual_features(model)["recompute"]
+    values = usual_features(a_problem(model).facts)["recompute"]
 
     assert values == (Recompute.NONE, Recompute.FULL, Recompute.named(modules))
 

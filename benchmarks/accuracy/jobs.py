@@ -1,0 +1,116 @@
+"""Measured runs as job files: what ``planner estimate`` reads, with the strategy that ran."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from costmodel.errors import PlanningError, SpecError
+from planner.plan import estimate
+from planner.problem import load
+from planner.report import render
+from planner.runs.jobs import strategy_entries
+from planner.runs.predictions import GIB, Case, Prediction
+from planner.runs.table import NotRun
+
+
+def write_jobs(folder: Path, results: Iterable[Prediction | NotRun]) -> int:
+    """
+    Write every predicted row as ``<id>.yaml``; returns how many.
+
+    Raises
+    ------
+    SpecError
+        If two ids are the same name of a file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    ids: dict[str, str] = {}
+    for one in results:
+        if isinstance(one, Prediction):
+            name = file_name(one.run.id)
+            if name in ids:
+                raise SpecError("id", f"'{ids[name]}' and '{one.run.id}' would both be written to {name}.yaml.")
+            ids[name] = one.run.id
+            (folder / f"{name}.yaml").write_text(job_text(one.case), encoding="utf-8")
+    return len(ids)
+
+
+def file_name(row_id: str) -> str:
+    """
+    A row's id as the name of a file: what no file name may hold becomes an underscore.
+
+    >>> file_name("zb-6.2b/1f1b mb=1")
+    'zb-6.2b_1f1b_mb=1'
+    """
+    return re.sub(r"[^\w.,=+@-]", "_", row_id)
+
+
+def job_text(case: Case) -> str:
+    """A row as a job file that needs no other file, its strategy among it."""
+    return str(yaml.safe_dump(job_entries(case), sort_keys=False, width=116, allow_unicode=True))
+
+
+def job_entries(case: Case) -> dict[str, Any]:
+    """The same as plain data."""
+    document = {name: entry for name, entry in case.problem.document.items() if name != "search"}
+    return {**document, "strategy": strategy_entries(case.strategy)}
+
+
+# --- whether the files say what was predicted ----------------------------------------------------------------
+
+
+def differences(results: Iterable[Prediction | NotRun], folder: Path | None = None) -> Iterator[tuple[str, str]]:
+    """
+    Ids of rows whose job files ``planner estimate`` costs otherwise than the benchmark the rows, and how.
+
+    Parameters
+    ----------
+    results
+        Every row.
+    folder
+        Where :func:`write_jobs` wrote them; None: they are written now, and thrown away.
+    """
+    predicted = [one for one in results if isinstance(one, Prediction)]
+    if folder is not None:
+        for one in predicted:
+            yield from _differences(one, folder / f"{file_name(one.run.id)}.yaml")
+        return
+    with TemporaryDirectory() as temporary:
+        write_jobs(Path(temporary), predicted)
+        yield from differences(predicted, Path(temporary))
+
+
+def _differences(one: Prediction, path: Path) -> Iterator[tuple[str, str]]:
+    """Figure by figure, to the last digit."""
+    try:
+        said = json.loads(render(estimate(load(path), {}), "json"))
+    except PlanningError as error:
+        yield one.run.id, str(error)
+        return
+    for name, figure in figures(one).items():
+        if said[name] != figure:
+            yield one.run.id, f"{name} is {said[name]!r} instead of {figure!r}"
+
+
+def figures(one: Prediction) -> dict[str, float]:
+    """What the benchmark says of a row, by the names of ``planner estimate --format json``."""
+    seen = {SEEN[one.run.memory_kind]: one.peak_memory_gib * GIB} if one.run.memory_kind in SEEN else {}
+    return {"step_time_seconds": one.step_seconds, "peak_memory_bytes": one.device_bytes, **seen}
+
+
+SEEN = {"allocated": "allocated_bytes", "unspecified": "allocated_bytes", "reserved": "reserved_bytes"}
+"""Kinds of measured memory that are less than the whole peak, and what the command calls them."""
+
+
+def check_lines(results: Iterable[Prediction | NotRun], differing: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """How many job files agree, and where the others differ, as text."""
+    count = sum(isinstance(one, Prediction) for one in results)
+    agreeing = count - len({row for row, _ in differing})
+    yield f"\nJob files that 'planner estimate' costs as their rows, to the last digit: {agreeing} of {count}"
+    yield from (f"  {row}: {how}" for row, how in differing)

@@ -1,0 +1,303 @@
+"""``strategy.*`` of a collected row: its layout and features, and what of them there is no formula for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from benchmarks.measured_runs.cells import Row
+from benchmarks.measured_runs.settings import OFFLOADED_LAYERS, is_sum_of_parts
+from benchmarks.measured_runs.stages import NOTED, printed_stages
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.strategy import MODULES
+
+MOST_CHUNKS = "max (1 layer per chunk)"
+"""What the Zero-Bubble rows write into ``vp``."""
+
+EDGE_SLOTS = 2
+"""Embedding and head, which those rows count as a layer each."""
+
+SHARDINGS = {
+    "none": "none",
+    "distributed": "optimizer",
+    "zero1": "optimizer",
+    "zero2": "gradients",
+    "zero3": "weights",
+}
+
+SCHEDULE = re.compile(r"schedule ([\w-]+)")
+SCHEDULES = {"1F1B": "1f1b", "1F1B-I": "1f1b", "ZB-1p": "zb_h1", "ZB-2p": "zb_2p", "V-Half": "v_half"}
+"""What notes call a schedule; the automatic ZB-1p idles as long as ZB-H1 (arXiv 2401.10241, Table 5)."""
+
+V_SHAPED = ("v_half",)
+"""Of these, schedules with two chunks per rank, each sent on while the other is computed."""
+
+HEAD_METHOD = re.compile(r"method (?!not )(\w+)")
+VOCABULARIES = {
+    "baseline": "ends",
+    "redis": "redistributed",
+    "vocab1": "vocab_1",
+    "vocab2": "vocab_2",
+    "interlaced": "interlaced",
+}
+"""What notes call the place of embedding and head (arXiv 2411.05288, section 6)."""
+
+RECOMPUTES = {"none": "none", "selective": "core_attention", "full": "full"}
+"""Selective recomputation is the attention core's (Korthikanti et al., arXiv 2205.05198), but for torchtitan."""
+
+EVERY_OTHER = "every_other_matmul"
+MODULES_SAID = "modules:"
+NAMES = {
+    "core_attn": "core_attention",
+    "mla_up_proj": "qkv",
+    "layernorm": "norms",
+    "mlp": "mlp",
+    "shared_experts": "shared_experts",
+    "moe_act": "expert_activation",
+    "moe": "experts",
+}
+"""Modules as the rows spell them: Megatron-LM's ``recompute_modules``."""
+
+FIRST_LAYERS = re.compile(r"^full:(\d+)$")
+"""The first layers of each chunk in full (Megatron-LM, ``recompute_num_layers`` with ``block``)."""
+
+OPTIMIZER_OFFLOADS = ("optimizer", "optimizer:cpu")
+
+OVERLAPS = frozenset({"tp", "pp", "ep", "dp_grad", "dp_param", "fsdp_prefetch"})
+"""Words of the column ``overlaps``."""
+OF_DATA = frozenset({"dp_grad", "dp_param", "fsdp_prefetch"})
+
+DISPATCHERS = ("deepep", "hybridep", "alltoall")
+
+GRAPHED = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
+"""Modules that a graph is captured of, in Megatron-LM's names and the order in which they are written."""
+WHOLE_STEPS = ("full_iteration", "local:full_iteration", "yes")
+GRAPHS_OF_MODULES = "transformer_engine:"
+GRAPHS_OF_LAYERS = "local (a graph per layer"
+
+TOKEN_DROP = re.compile(r"token[- ]?drop(?!less)")
+
+
+def degrees(row: Row) -> dict[str, object]:
+    """
+    The parallel degrees, as far as the row has them.
+
+    Raises
+    ------
+    SpecError
+        If they do not multiply to the devices.
+    """
+    stated = {name: row.count_or_none(name) for name in ("tp", "cp", "pp", "dp", "ep", "etp")}
+    devices, others = row.count_or_none("n_gpus"), row.degree("tp") * row.degree("cp") * row.degree("pp")
+    if devices is not None and devices % others:
+        raise SpecError("n_gpus", f"{devices} is not a multiple of tp x cp x pp = {others}.")
+    if devices is not None and stated["dp"] not in (None, devices // others):
+        raise SpecError("dp", f"{stated['dp']} is not n_gpus / (tp x cp x pp) = {devices // others}.")
+    return {f"strategy.{name}": degree for name, degree in stated.items()}
+
+
+def microbatch(row: Row) -> dict[str, object]:
+    """Sequences per micro-batch; torchtitan's pipelines print the local batch of as many micro-batches as ranks."""
+    mbs, pp = row.count_or_none("mbs"), row.degree("pp")
+    if mbs is not None and pp > 1 and row.word("framework").startswith("torchtitan"):
+        mbs = max(mbs // pp, 1)
+    return {"strategy.mbs": mbs}
+
+
+def pipeline(row: Row, num_layers: int | None) -> dict[str, object]:
+    """Schedule, place of the vocabulary, chunks."""
+    schedule, method = row.noted(SCHEDULE), row.noted(HEAD_METHOD)
+    return {
+        "strategy.schedule": SCHEDULES.get(schedule, "1f1b") if schedule else None,
+        "strategy.vocabulary": VOCABULARIES.get(method, "ends") if method else None,
+        "strategy.vpp": _chunks(row, num_layers),
+    }
+
+
+def _chunks(row: Row, num_layers: int | None) -> int | None:
+    """Chunks per pipeline rank, as stated or as the printed stages have them."""
+    if SCHEDULES.get(row.noted(SCHEDULE)) in V_SHAPED:
+        return 2
+    if row.text("vp") == MOST_CHUNKS:
+        return -(-(num_layers + EDGE_SLOTS) // row.degree("pp")) if num_layers else None
+    stated = row.count_or_none("vp")
+    if stated is not None:
+        return stated if row.degree("pp") > 1 else 1
+    stages = _stages(row)
+    return max(len(stages) // row.degree("pp"), 1) if stages else None
+
+
+def layout(row: Row, num_layers: int | None) -> dict[str, object]:
+    """
+    Stages that the row prints, or whose first layers it recomputes.
+
+    Raises
+    ------
+    SpecError
+        If the printed stages are not those of the pipeline or the model.
+    """
+    stages, vpp = _stages(row), _chunks(row, num_layers) or 1
+    num_stages = row.degree("pp") * vpp
+    if stages and (len(stages) != num_stages or num_layers not in (None, sum(stages))):
+        problem = f"prints {len(stages)} stages of {sum(stages)} layers; the row has {num_stages} of {num_layers}."
+        raise SpecError("pp_layout", problem)
+    first = FIRST_LAYERS.search(row.word("recompute"))
+    if first is None:
+        return {"strategy.layout": _layout(stages) if stages else None}
+    if not stages and (not num_layers or num_layers % num_stages):
+        raise SpecError("recompute", f"'{row.word('recompute')}' of stages that differ needs 'pp_layout'.")
+    stages = stages or ((num_layers or 0) // num_stages,) * num_stages
+    # The first of each chunk; of each rank, all of its chunks together.
+    num, pp = int(first.group(1)), row.degree("pp")
+    full = [sum(min(num, held) for held in stages[rank::pp]) for rank in range(pp)]
+    return {"strategy.layout": _layout(stages, full)}
+
+
+def _stages(row: Row) -> tuple[int, ...]:
+    return printed_stages(row.text("pp_layout") or row.noted(NOTED))
+
+
+def _layout(stages: tuple[int, ...], full_layers: list[int] | None = None) -> str:
+    entries = {"layers": list(stages), **({"full_layers": full_layers} if full_layers else {})}
+    return "{" + ", ".join(f"{name}: {values}" for name, values in entries.items()) + "}"
+
+
+def sharding(row: Row) -> dict[str, object]:
+    """
+    What data-parallel ranks share.
+
+    Who says ZeRO-2 of a pipeline reduces gradients once per step, as with ZeRO-1 (MegaScale, arXiv 2402.15627, section
+    3.2); DeepSpeed's, which does so for every micro-batch, refuses pipelines (``PipelineEngine``).
+    """
+    stated = row.choice("optimizer", SHARDINGS)
+    if stated == "gradients" and row.degree("pp") > 1:
+        stated = "optimizer"
+    is_alone = row.replicas * row.degree("cp") == 1
+    return {"strategy.sharding": "none" if stated and is_alone else stated}
+
+
+def sequence_parallel(row: Row, *, has_experts: bool) -> dict[str, object]:
+    """As stated; experts on tensor-parallel ranks demand it."""
+    stated = row.flag_or_none("sp")
+    return {"strategy.sequence_parallel": None if stated is None else row.degree("tp") > 1 and (stated or has_experts)}
+
+
+def recompute(row: Row) -> dict[str, object]:
+    """
+    What is computed again, by module.
+
+    Layers that were timed alone were not recomputed, though their rows have what another file says (README.md).
+
+    Raises
+    ------
+    SpecError
+        For an unknown entry.
+    """
+    said = row.word("recompute")
+    if not said or is_sum_of_parts(row):
+        return {}
+    if said.startswith(MODULES_SAID):
+        return {"strategy.recompute": _modules(said.removeprefix(MODULES_SAID))}
+    if said == "selective" and row.word("framework").startswith("torchtitan"):
+        return {"strategy.recompute": EVERY_OTHER}
+    if FIRST_LAYERS.search(said):
+        return {"strategy.recompute": "none"}
+    return {"strategy.recompute": row.choice("recompute", RECOMPUTES)}
+
+
+def _modules(said: str) -> str:
+    modules = said.split("+")
+    if unknown := [module for module in modules if module not in NAMES]:
+        raise SpecError("recompute", f"unknown module '{unknown[0]}'.", did_you_mean(unknown[0], NAMES))
+    named = {NAMES[module] for module in modules}
+    return "+".join(module for module in MODULES if module in named)
+
+
+def offload(row: Row) -> dict[str, object]:
+    """What waits in host memory; what there is no formula for is as if it stayed."""
+    said = row.word("offload")
+    if not said:
+        return {}
+    return {
+        "strategy.activation_offload": bool(OFFLOADED_LAYERS.search(said)),
+        "strategy.optimizer_offload": said in OPTIMIZER_OFFLOADS,
+    }
+
+
+def overlaps(row: Row, num_layers: int | None, *, has_experts: bool) -> dict[str, object]:
+    """
+    Which communication runs behind computation; a V-shaped schedule sends one chunk while the other is computed.
+
+    A row that says anything says it of all but the context-parallel exchange, which the column does not have.
+    """
+    said = _overlaps(row)
+    is_v_shaped = SCHEDULES.get(row.noted(SCHEDULE)) in V_SHAPED and row.degree("pp") > 1
+    if not row.word("overlaps"):
+        return {"strategy.pp_overlap": True} if is_v_shaped else {}
+    chunks = _chunks(row, num_layers) or 1
+    is_split = sequence_parallel(row, has_experts=has_experts)["strategy.sequence_parallel"] is not False
+    return {
+        "strategy.tp_overlap": "tp" in said and row.degree("tp") > 1 and is_split,
+        "strategy.ep_overlap": "ep" in said and row.degree("ep") > 1,
+        "strategy.pp_overlap": is_v_shaped or ("pp" in said and row.degree("pp") > 1 and chunks > 1),
+        "strategy.dp_overlap": bool(said & OF_DATA) and row.replicas * row.degree("cp") > 1,
+    }
+
+
+def _overlaps(row: Row) -> set[str]:
+    return {part.strip() for part in re.split("[;,]", row.word("overlaps")) if part.strip()} - {"none"}
+
+
+def token_dispatcher(row: Row) -> dict[str, object]:
+    """As the column says; else as the notes do."""
+    if stated := row.choice("token_dispatcher", dict(zip(DISPATCHERS, DISPATCHERS, strict=True))):
+        return {"strategy.token_dispatcher": stated}
+    notes = row.word("notes")
+    return {"strategy.token_dispatcher": next((name for name in DISPATCHERS if name in notes), None)}
+
+
+def cuda_graphs(row: Row, *, has_experts: bool) -> dict[str, object]:
+    """
+    What is captured of a step.
+
+    Raises
+    ------
+    SpecError
+        For an unknown entry.
+    """
+    said = row.word("cuda_graph")
+    if said in ("", "none stated"):
+        return {}
+    if said == "none":
+        return {"strategy.cuda_graphs": "none"}
+    if said in WHOLE_STEPS:
+        return {"strategy.cuda_graphs": "full_iteration"}
+    if said.startswith(GRAPHS_OF_LAYERS):
+        # Megatron-Core's own graphs capture whole layers; those with experts only where tokens are dropped and padded,
+        # as the notes of those rows say (``tokendrop``).
+        return {"strategy.cuda_graphs": "attn+moe" if has_experts else "attn+mlp"}
+    modules = said.removeprefix(GRAPHS_OF_MODULES).split("+")
+    if unknown := [module for module in modules if module not in GRAPHED]:
+        raise SpecError("cuda_graph", f"unknown entry '{unknown[0]}'.", did_you_mean(unknown[0], GRAPHED))
+    return {"strategy.cuda_graphs": "+".join(module for module in GRAPHED if module in modules)}
+
+
+def not_modelled(row: Row) -> dict[str, object]:
+    """What of a row the cost model has no formula for, in the words of the report."""
+    return {"not_modelled": "; ".join(_missing(row))}
+
+
+def _missing(row: Row) -> Iterator[str]:
+    schedule, method, offloaded = row.noted(SCHEDULE), row.noted(HEAD_METHOD), row.word("offload")
+    if schedule and schedule not in SCHEDULES:
+        yield f"schedule {schedule}: as 1F1B"
+    if method and method not in VOCABULARIES:
+        yield f"vocabulary-parallel head ({method}): as on the last rank"
+    if offloaded not in ("", "none", *OPTIMIZER_OFFLOADS) and not OFFLOADED_LAYERS.search(offloaded):
+        yield "offload of single modules: as none" if offloaded.startswith("activations") else "offload: as none"
+    if unknown := sorted(_overlaps(row) - OVERLAPS):
+        yield f"overlap of {', '.join(unknown)}: as none"
+    if TOKEN_DROP.search(row.text("notes")):
+        yield "token drop: as balanced and dropless"
+    if row.flag_or_none("force_balance") is False:
+        yield "routing that nothing balances: as balanced"

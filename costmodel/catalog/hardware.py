@@ -1,0 +1,127 @@
+"""Devices and their calibrations: silicon in one folder, what its architecture achieves in another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from costmodel.calibration import Calibration, Constants
+from costmodel.catalog.files import chain, entry, merged, names, require_known
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.spec import Device
+from costmodel.validation import build, shown
+
+BESIDE_CONSTANTS = ("base", "name", "sources")
+"""What a calibration that a job or a file describes has beside its constants."""
+
+Changes = Mapping[str, Mapping[str, float]]
+"""Other constants: by entry of the catalog and dotted name."""
+
+
+def devices() -> tuple[str, ...]:
+    """Names of the devices."""
+    return names("devices")
+
+
+def calibrations() -> tuple[str, ...]:
+    """Names of the calibrations."""
+    return names("calibrations")
+
+
+@cache
+def device(name: str) -> Device:
+    """
+    A device, its networks and its calibration.
+
+    Raises
+    ------
+    SpecError
+        If the catalog has no such device.
+    """
+    return device_of(device_entry(name), f"catalog.devices.{name}")
+
+
+def device_entry(name: str) -> Mapping[str, Any]:
+    """The entry of a device as its file has it; a :class:`SpecError` if there is none."""
+    require_known("device", name, devices())
+    return entry("devices", name)
+
+
+def device_of(given: Mapping[str, Any], where: str, changes: Changes | None = None) -> Device:
+    """
+    A device of plain data.
+
+    Parameters
+    ----------
+    given
+        Fields of :class:`costmodel.spec.Device`; its ``calibration`` is a name of the catalog, or constants with the
+        ``base`` that they change.
+    where
+        Dotted path of the entry, for messages.
+    changes
+        Constants that take the place of the catalog's.
+
+    Raises
+    ------
+    SpecError
+        If something in it is unknown, missing or impossible.
+    """
+    whole = {**given}
+    if "calibration" in given:
+        whole["calibration"] = calibration_of(given["calibration"], f"{where}.calibration", changes)
+    return build(Device, whole, where)
+
+
+def calibration_of(given: object, where: str, changes: Changes | None = None) -> Calibration:
+    """A calibration by its name, or described on top of a named ``base``; errors as in :func:`device_of`."""
+    if isinstance(given, str):
+        if given not in calibrations():
+            raise SpecError(where, f"{shown(given)} is not in the catalog.", did_you_mean(given, calibrations()))
+        return calibration_with(given, changes) if changes else calibration(given)
+    if not isinstance(given, Mapping):
+        raise SpecError(where, f"expected a name or a mapping, got {shown(given)}.")
+    base = calibration_of(given["base"], f"{where}.base", changes) if "base" in given else None
+    own = {name: value for name, value in given.items() if name not in BESIDE_CONSTANTS}
+    known = {one.name: getattr(base.constants, one.name) for one in fields(base.constants)} if base else {}
+    sources = dict(base.sources) if base else {}
+    sources |= dict.fromkeys(own, "job file") | (given.get("sources") or {})
+    name = given.get("name", f"{base.name}, changed" if base else "inline")
+    constants = build(Constants, merged(known, own), where)
+    return build(Calibration, {"name": name, "constants": constants, "sources": sources}, where)
+
+
+@cache
+def calibration(name: str) -> Calibration:
+    """
+    What an architecture, or some of its devices, achieve.
+
+    Raises
+    ------
+    SpecError
+        If the catalog has no such calibration.
+    """
+    return calibration_with(name, {})
+
+
+def calibration_chain(name: str) -> tuple[str, ...]:
+    """A calibration and those that it extends, the first of them in front."""
+    require_known("calibration", name, calibrations())
+    return chain("calibrations", name)
+
+
+def calibration_with(name: str, changes: Changes) -> Calibration:
+    """A calibration in which it and those that it extends have other constants."""
+    constants: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for part in calibration_chain(name):
+        own = entry("calibrations", part)
+        constants = merged(constants, own.get("constants") or {})
+        for key, value in changes.get(part, {}).items():
+            first, _, inner = key.partition(".")
+            constants = merged(constants, {first: {inner: value} if inner else value})
+        sources |= own.get("sources") or {}
+    described = {"name": name, "description": entry("calibrations", name).get("description", "")}
+    whole = {**described, "constants": constants, "sources": sources}
+    return build(Calibration, whole, f"catalog.calibrations.{name}")

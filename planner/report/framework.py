@@ -1,0 +1,41 @@
+"""What a report says of the framework: which one, whether the job named it, whether runs of it are known there."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from costmodel.spec import Cluster
+from planner.problem import Problem
+
+
+def is_assumed(problem: Problem) -> bool:
+    """Whether the job names no framework."""
+    return problem.machine is not None and problem.machine.section.framework is None
+
+
+def is_extrapolated(cluster: Cluster) -> bool:
+    """Whether no run of the framework was measured on devices of the architecture."""
+    framework, architecture = cluster.framework, cluster.device.architecture
+    return framework is not None and architecture is not None and architecture not in framework.measured_on
+
+
+def framework_text(problem: Problem) -> str:
+    """The framework in a line."""
+    cluster = problem.facts.cluster
+    if cluster.framework is None:
+        return "unknown"
+    texts = [cluster.framework.name]
+    if is_assumed(problem):
+        texts.append("assumed: the job names none (cluster.framework; planner catalog frameworks)")
+    if is_extrapolated(cluster):
+        texts.append(
+            f"extrapolated: no run of it on {cluster.device.architecture} is known, constants are the architecture's"
+        )
+    return "; ".join(texts)
+
+
+def settings_document(cluster: Cluster) -> dict[str, Any]:
+    """Every setting that the job or its framework decides."""
+    settings = {one.name: getattr(cluster.settings, one.name) for one in fields(cluster.settings)}
+    return {name: value for name, value in settings.items() if value is not None}

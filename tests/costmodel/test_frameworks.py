@@ -1,0 +1,444 @@
+"""Frameworks: a device's calibration and a release's behaviour joined, and what settings change of both."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from costmodel import catalog
+from costmodel.calibration import Constants
+from costmodel.catalog.software import framework_of
+from costmodel.errors import SpecError
+from costmodel.features import feature_of, has_values, lacks
+from costmodel.framework import Behaviour, Framework, Retention, Settings
+from costmodel.profiles import equipped, stored_precision, trained_model
+from costmodel.stage_dealing import dealt_stages
+from costmodel.strategy import ENUMS, CudaGraphs, Recompute, Schedule
+from tests.builders import a_latent_model, a_model
+from tests.builders_cluster import GB, a_device
+
+H100 = catalog.device("h100-80gb-sxm")
+CONSTANTS = H100.calibration.constants
+
+MOST_NUMBERS = 6
+"""Fitted constants of one framework (the issue's own limit)."""
+
+
+def a_framework(**changes: Any) -> Framework:
+    """One that changes nothing."""
+    return Framework(**({"name": "test-framework"} | changes))
+
+
+def profile_of(framework: Framework, settings: Settings | None = None, **others: Any):
+    """What an H100 achieves with it."""
+    return equipped(H100, framework, settings, **others).profile
+
+
+# --- composition -------------------------------------------------------------------------------------------
+
+
+def test_a_profile_is_constants_and_behaviour():
+    """Without factors and settings each part is as its entry has it."""
+    behaviour = Behaviour(fused_attention=False, retention=Retention(logit_bytes=10.0))
+
+    profile = profile_of(a_framework(behaviour=behaviour))
+
+    assert {one.name: getattr(profile, one.name) for one in fields(Constants)} == {
+        one.name: getattr(CONSTANTS, one.name) for one in fields(Constants)
+    }
+    assert {one.name: getattr(profile, one.name) for one in fields(Behaviour)} == {
+        one.name: getattr(behaviour, one.name) for one in fields(Behaviour)
+    }
+
+
+def test_factors_multiply_what_the_calibration_says():
+    """Twice the time between kernels; every dtype's matmul at half of its rate."""
+    profile = profile_of(a_framework(factors={"kernel_seconds": 2.0, "matmul_efficiency": 0.5}))
+
+    assert profile.kernel_seconds == 2 * CONSTANTS.kernel_seconds
+    assert profile.matmul_efficiency == {name: 0.5 * rate for name, rate in CONSTANTS.matmul_efficiency.items()}
+
+
+def test_a_factor_lifts_no_rate_above_its_peak():
+    """A fraction of a peak ends at 1, a mapping's as well; seconds end nowhere."""
+    profile = profile_of(
+        a_framework(factors={"memory_efficiency": 9.0, "matmul_efficiency": 9.0, "kernel_seconds": 9.0})
+    )
+
+    assert profile.memory_efficiency == 1
+    assert set(profile.matmul_efficiency.values()) == {1}
+    assert profile.kernel_seconds == 9 * CONSTANTS.kernel_seconds
+
+
+def test_a_factor_may_be_of_one_architecture():
+    """``@hopper`` multiplies on an H100 and not on an A100, beside a factor for all."""
+    framework = a_framework(factors={"attention_efficiency@hopper": 0.5, "attention_efficiency": 0.5})
+    a100 = catalog.device("a100-80gb-sxm")
+
+    ampere = equipped(a100, framework).profile.attention_efficiency
+
+    assert profile_of(framework).attention_efficiency == 0.25 * CONSTANTS.attention_efficiency
+    assert ampere == 0.5 * a100.calibration.constants.attention_efficiency
+
+
+@pytest.mark.parametrize(
+    ("factors", "sentence"),
+    [
+        ({"atention_efficiency": 0.5}, "factors.atention_efficiency: is no constant .* mean 'attention_efficiency'"),
+        ({"fused_attention": 2.0}, "factors.fused_attention: is no constant of a calibration"),
+        ({"times": 2.0}, "factors.times: is nothing that a factor could multiply"),
+        ({"measured_rates": 2.0}, "factors.measured_rates: is nothing that a factor could multiply"),
+        ({"overlap_processors": 9.0}, "factors.overlap_processors: Input should be less than or equal to 1"),
+        ({"atention_efficiency@volta": 0.5}, "factors.atention_efficiency: is no constant of a calibration"),
+    ],
+    ids=["unknown", "behaviour", "a name", "a table", "impossible", "unknown elsewhere"],
+)
+def test_factors_that_fit_no_constant_are_refused(factors, sentence):
+    """The error names the framework's entry and what was wrong, on every architecture."""
+    with pytest.raises(SpecError, match=sentence):
+        profile_of(a_framework(factors=factors))
+
+
+def test_networks_achieve_a_share_of_their_nominal_bandwidth():
+    """0.8 of 400 GB/s by the level's name; a level that the calibration does not know reaches all of its 50 GB/s."""
+    known = a_device()
+    constants = replace(known.calibration.constants, link_efficiency={"nvlink": 0.8})
+    device = equipped(
+        replace(H100, networks=known.networks, calibration=replace(H100.calibration, constants=constants)),
+        a_framework(),
+    )
+
+    assert [network.bandwidth for network in device.networks] == pytest.approx([320 * GB, 50 * GB])
+
+
+def test_a_power_limit_moves_the_sustained_clock():
+    """Of a device that its power lets run at 0.9 of its relative's clock, 0.9 of what the calibration sustains."""
+    constants = replace(CONSTANTS, sustained_clock=1.1)
+    device = replace(H100, power_clock=0.9, calibration=replace(H100.calibration, constants=constants))
+
+    assert equipped(device, a_framework()).profile.sustained_clock == pytest.approx(0.99)
+
+
+# --- settings ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "off", "on"),
+    [
+        ({"kernels": "eager"}, "fused_kernels", True, False),
+        ({"kernels": "fused"}, "fused_kernels", False, True),
+        ({"attention": "unfused"}, "fused_attention", True, False),
+        ({"attention": "flash"}, "fused_attention", False, True),
+        ({"launches": "blocking"}, "launches_block", False, True),
+        ({"launches": "asynchronous"}, "launches_block", True, False),
+        ({"optimizer_group": 8}, "sharding_ranks", None, 8),
+        ({"optimizer_group": "all"}, "sharding_ranks", 8, None),
+        ({"shared_expert_overlap": True}, "shared_expert_overlap", False, True),
+        ({"communication_sms": 24}, "communication_sms", None, 24),
+    ],
+    ids=lambda value: str(value),
+)
+def test_settings_change_the_behaviour(settings, field, off, on):
+    """What a framework is told takes the place of what it does; without it nothing changes."""
+    framework = a_framework(behaviour=Behaviour(**{field: off}))
+
+    assert getattr(profile_of(framework, Settings()), field) == off
+    assert getattr(profile_of(framework, Settings(**settings)), field) == on
+
+
+def test_settings_of_the_framework_hold_where_none_are_given():
+    """None is as its recipes have it, an empty record is not."""
+    framework = a_framework(settings=Settings(launches="blocking"))
+
+    assert profile_of(framework).launches_block
+    assert not profile_of(framework, Settings()).launches_block
+
+
+@pytest.mark.parametrize(("layers", "share"), [(1, 0.5), (2, 1.0), (9, 1.0)])
+def test_offloaded_layers_are_a_share_of_the_model(layers, share):
+    """One of two layers is half of them; nine are all."""
+    profile = profile_of(a_framework(), Settings(offloaded_layers=layers), model=a_model())
+
+    assert profile.retention.offloaded_fraction == share
+
+
+def test_parts_are_timed_one_by_one():
+    """No time of a step beside them, collectives that are waited for, the loss on 16-bit logits, dropout on."""
+    profile = profile_of(a_framework(), Settings(composition="parts"))
+
+    assert (profile.step_seconds, profile.waits_for_collectives) == (0, True)
+    assert (profile.loss_forward_bytes, profile.loss_backward_bytes) == (2 + 4 + 4 + 4 + 2, 4)
+    assert (profile.retention.attention_score_bytes, profile.retention.dropout_mask_bytes) == (5, 1)
+
+
+@pytest.mark.parametrize(("given", "trained"), [(None, 1), (0, 0), (1, 1), (3, 3)])
+def test_layers_of_multi_token_prediction(given, trained):
+    """As many as are trained, each like the model's own."""
+    model = a_latent_model(mtp_layers=1)
+
+    found = trained_model(model, Settings(mtp_layers=given))
+
+    assert found.mtp_layers == model.mtp_layers * trained
+    assert found.layers == model.layers
+
+
+def test_layers_of_multi_token_prediction_are_like_the_last_where_a_model_has_none():
+    """Two more of a model without."""
+    model = a_model()
+
+    assert trained_model(model, Settings(mtp_layers=2)).mtp_layers == (model.layers[-1],) * 2
+
+
+# --- bytes -------------------------------------------------------------------------------------------------
+
+
+def bytes_of(precision: str, **settings: Any) -> dict[str, float]:
+    """Bytes per parameter of a recipe with settings."""
+    known = stored_precision(catalog.precision(precision), Settings(**settings))
+    names = ("weight_bytes", "copy_bytes", "gradient_bytes", "optimizer_bytes", "parameter_gather_bytes")
+    return {name.removesuffix("_bytes"): getattr(known, name) for name in names}
+
+
+@pytest.mark.parametrize(("dtype", "nbytes"), [("fp32", 4), ("bf16", 2), ("fp16", 2), ("bf16+fp32", 6), (None, 4)])
+def test_gradients_take_what_they_are_accumulated_in(dtype, nbytes):
+    """DeepSpeed's BF16 optimizer has both; the recipe of the catalog has Megatron-LM's 4."""
+    assert bytes_of("bf16", gradient_dtype=dtype)["gradient"] == nbytes
+
+
+def test_moments_may_be_narrower():
+    """A master of 4 bytes and two moments of 2 instead of 4."""
+    assert bytes_of("bf16", moments_dtype="bf16")["optimizer"] == 4 + 2 * 2
+    assert bytes_of("bf16", moments_dtype="fp32")["optimizer"] == 4 + 2 * 4
+
+
+def test_weights_in_fp32_are_their_own_masters():
+    """FSDP: 4 bytes of weight, two moments of 4, cast to 2 bytes when they are gathered; no copies."""
+    assert bytes_of("bf16", weight_dtype="fp32") == {
+        "weight": 4,
+        "copy": 0,
+        "gradient": 4,
+        "optimizer": 8,
+        "parameter_gather": 2,
+    }
+
+
+def test_fp8_weights_are_gathered_in_8_bits():
+    """A row-wise copy of a byte is the weight, the transposed one is kept beside it; a byte is gathered."""
+    found = bytes_of("fp8", fp8_param_gather=True)
+
+    assert (found["weight"], found["copy"], found["parameter_gather"]) == (1, 1, 1)
+    assert bytes_of("fp8", fp8_param_gather=False) == bytes_of("fp8")
+
+
+def test_mxfp8_weights_are_gathered_in_16_bits():
+    """Both copies with a byte of scale per 32 elements are the weight; they are cast from the 16 bits that come."""
+    found = bytes_of("mxfp8", fp8_param_gather=True)
+
+    assert (found["weight"], found["copy"], found["parameter_gather"]) == (2 * (1 + 1 / 32), 0, 2)
+
+
+def test_16_bits_are_gathered_as_they_are():
+    """There is nothing to narrow in BF16, and NVFP4 keeps its weights."""
+    for name in ("bf16", "nvfp4"):
+        assert bytes_of(name, fp8_param_gather=True) == bytes_of(name)
+
+
+def test_settings_are_laid_over_the_frameworks_own():
+    """What is said holds, the rest is as it was."""
+    usual = Settings(gradient_dtype="bf16", fp8_param_gather=True)
+
+    assert Settings(gradient_dtype="fp32").over(usual) == Settings(gradient_dtype="fp32", fp8_param_gather=True)
+    assert Settings(fp8_param_gather=False).over(usual).fp8_param_gather is False
+
+
+# --- the catalog's releases --------------------------------------------------------------------------------
+
+
+def test_a_release_of_an_entry_is_that_entry():
+    """NeMo 25.02 is the entry of 25.07 under its own name, with the factors of the kernels that they share."""
+    entry, release = catalog.framework("nemo-25.07"), catalog.framework("nemo-25.02")
+
+    assert release.name == "nemo-25.02"
+    assert replace(release, name=entry.name) == entry
+    assert release.factors == catalog.framework("megatron-core-0.14").factors
+
+
+def test_an_entry_is_what_it_extends_but_for_what_it_says():
+    """Megatron-LM's FP32 gradients on Megatron-Core's kernels; nested mappings merge, recipes by precision do not."""
+    core, plain = catalog.framework("megatron-core-0.14"), catalog.framework("megatron-lm-0.14")
+
+    assert (core.settings.gradient_dtype, plain.settings.gradient_dtype) == ("bf16", "fp32")
+    assert replace(plain.behaviour.retention, context_output=False) == core.behaviour.retention
+    assert plain.strategy["sequence_parallel"] is True
+    assert (bool(core.strategy_by_precision), bool(plain.strategy_by_precision)) == (True, False)
+
+
+def test_factors_are_nobodys_but_their_own():
+    """What was fitted to one entry's runs says nothing of those that extend it, unless they have its kernels."""
+    assert catalog.framework("megatron-core-0.14").factors
+    assert not catalog.framework("megatron-lm-2022").factors.keys() & {"matmul_efficiency@blackwell"}
+    assert catalog.framework("megatron-lm-0.12").factors == catalog.framework("megatron-core-0.14").factors
+
+
+@pytest.mark.parametrize(
+    ("device", "framework"),
+    [
+        ("v100-32gb-sxm", "megatron-lm-2022"),
+        ("a100-80gb-sxm", "megatron-bridge-26.04"),
+        ("h100-80gb-sxm", "megatron-bridge-26.04"),
+        ("gb300", "megatron-bridge-26.04"),
+        ("mofa-a", "mofa"),
+        ("mofa-b", "mofa"),
+        ("mofa-b-deepseek", "mofa"),
+    ],
+)
+def test_a_job_without_framework_gets_the_newest_that_runs(device, framework):
+    """Transformer Engine needs Ampere: a V100 gets the last Megatron-LM without it; MoFa's devices know theirs."""
+    assert catalog.default_framework(catalog.device(device)) == framework
+
+
+def test_a_device_of_no_architecture_gets_the_newest():
+    """A device that a user describes says nothing of kernels that it cannot run."""
+    assert catalog.default_framework(replace(H100, architecture=None)) == "megatron-bridge-26.04"
+
+
+@pytest.mark.parametrize("name", catalog.devices())
+def test_every_device_runs_what_it_gets(name):
+    """Its default is among the releases, and known to run on its architecture."""
+    device = catalog.device(name)
+    framework = catalog.framework(catalog.default_framework(device))
+
+    assert device.architecture is None or device.architecture in framework.architectures
+    assert catalog.equipped_device(name) == equipped(device, framework)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            "megatron-bridge-26.4",
+            r"cluster.framework: 'megatron-bridge-26.4' is not in the catalog. Did you mean 'mega",
+        ),
+        (
+            {"base": "nemo-25.7"},
+            r"cluster.framework.base: 'nemo-25.7' is not in the catalog. Did you mean 'nemo-25.07'",
+        ),
+        ({"base": 3}, r"cluster.framework.base: expected a name, got 3"),
+        (3, r"cluster.framework: expected a name or a mapping, got 3"),
+        ({"base": "mofa", "behavior": {}}, r"cluster.framework.behavior: no such entry. Did you mean 'behaviour'"),
+        ({"base": "mofa", "behaviour": {"fused": 1}}, r"cluster.framework.behaviour.fused: no such entry"),
+    ],
+)
+def test_unknown_frameworks_are_refused(given, sentence):
+    """With the entry of the job and what may have been meant."""
+    with pytest.raises(SpecError, match=sentence):
+        framework_of(given, "cluster.framework")
+
+
+def test_a_framework_may_start_from_another():
+    """Only what differs is written; nested mappings merge, the rest stays as the release has it."""
+    known = catalog.framework("torchtitan-0.1")
+
+    changed = framework_of({"base": "torchtitan-0.1", "behaviour": {"retention": {"eager": True}}}, "cluster.framework")
+
+    assert changed.name == "torchtitan-0.1, changed"
+    assert changed.behaviour == replace(known.behaviour, retention=replace(known.behaviour.retention, eager=True))
+    assert replace(changed, name=known.name, behaviour=known.behaviour) == known
+
+
+@pytest.mark.parametrize("name", catalog.frameworks())
+def test_every_framework_says_what_it_is_in_few_numbers(name):
+    """Six fitted numbers at most, each a factor on a constant that there is; it runs on every architecture it names."""
+    framework = catalog.framework(name)
+    known = {field.name for field in fields(Constants)}
+
+    assert framework.description
+    assert framework.since
+    assert {factor.partition("@")[0] for factor in framework.factors} <= known
+    assert len(framework.factors) <= MOST_NUMBERS
+    for device in map(catalog.device, catalog.devices()):
+        if device.architecture in framework.architectures:
+            assert equipped(device, framework).profile.attention_efficiency <= 1
+
+
+@pytest.mark.parametrize("name", catalog.frameworks())
+def test_scores_that_are_no_kernel_stay_in_memory(name):
+    """Korthikanti et al.: 5 a s^2 b bytes of scores per layer with dropout, 2 without."""
+    profile = profile_of(catalog.framework(name))
+
+    assert profile.fused_attention or profile.retention.attention_score_bytes in (2, 5)
+
+
+@pytest.mark.parametrize("name", catalog.frameworks())
+def test_features_are_values_of_decisions(name):
+    """Whatever an entry lists is a value that a strategy can have, or ``modules`` where values are sets of them."""
+    for decision, values in catalog.framework(name).features.items():
+        known = {member.text for member in ENUMS[decision]} | {"modules"}
+
+        assert set(values) <= known
+
+
+@pytest.mark.parametrize("name", ["torchtitan-0.1", "automodel-26.02", "llm-foundry-0.6", "internevo-0.2"])
+def test_vocabularies_are_padded_by_megatron_alone(name):
+    """``make_vocab_size_divisible_by`` is Megatron-LM's; models of other frameworks are as their configs have them."""
+    assert catalog.framework(name).behaviour.vocabulary_multiple == 1
+    assert catalog.framework("megatron-core-0.14").behaviour.vocabulary_multiple == 128
+
+
+# --- features ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_framework_does_not_list_it_has():
+    """Schedules are listed, recomputation is not; a set of modules is one value."""
+    framework = a_framework(features={"schedule": ("1f1b",), "cuda_graphs": ("none", "modules")})
+
+    assert not lacks(framework, "schedule", Schedule.ONE_F_ONE_B)
+    assert lacks(framework, "schedule", Schedule.ZB_V)
+    assert not lacks(framework, "recompute", Recompute.FULL)
+    assert lacks(framework, "cuda_graphs", CudaGraphs.FULL_ITERATION)
+    assert not lacks(framework, "cuda_graphs", CudaGraphs.of("attn"))
+    assert feature_of("cuda_graphs", CudaGraphs.of("attn", "mlp")) == "modules"
+
+
+def test_features_of_arrays():
+    """Each value of an array by itself; no framework lacks nothing."""
+    framework = a_framework(features={"schedule": ("1f1b", "gpipe")})
+    values = [[Schedule.ONE_F_ONE_B, Schedule.ZB_V], [Schedule.GPIPE, Schedule.ZB_V]]
+
+    assert has_values(framework, "schedule", values).tolist() == [[True, False], [True, False]]
+    assert has_values(None, "schedule", values).all()
+    assert has_values(framework, "tp", [1, 2]).all()
+
+
+def test_who_has_a_feature():
+    """HybridEP came with Megatron-Bridge; the sail-sg forks alone slice vocabularies."""
+    hybrid = catalog.with_feature("token_dispatcher", "hybridep")
+
+    assert "megatron-bridge-26.04" in hybrid
+    assert not {"torchtitan-0.1", "nemo-25.07", "megatron-lm-2022"} & set(hybrid)
+    assert set(catalog.with_feature("vocabulary", "vocab_1")) >= {"vocabulary-parallelism-2024", "v-half-2024"}
+
+
+# --- stages ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stages", "layers", "expected"),
+    [
+        ("even", 61, None),
+        ("filled", 61, (8, 8, 8, 8, 8, 8, 8, 5)),
+        ("filled", 64, None),
+        ("filled", 62, None),
+        ("modules", 61, (7, 8, 8, 8, 8, 8, 8, 6)),
+    ],
+)
+def test_layers_are_dealt_as_frameworks_deal_them(stages, layers, expected):
+    """
+    Over eight stages: Megatron-Bridge fills one after the other where 61 and 61 + 2 are no multiples of 8.
+
+    DeepSpeed counts 1 + 61 + 3 modules, of which eight stages take 8 each and the last takes 9: less 1 in front and 3
+    behind.
+    """
+    assert dealt_stages(a_framework(stages=stages), layers, 8) == expected

@@ -1,0 +1,497 @@
+"""Settings of the framework in exports and imports: each is mapped or refused by name, by every target."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields
+
+import pytest
+
+from costmodel.errors import SpecError
+from costmodel.framework import Settings
+from planner import estimate, export, load
+from planner.export import TARGETS
+from planner.export.megatron_import import from_megatron_lm
+from planner.export.megatron_import_settings import release_for
+from planner.export.target import told
+from planner.plan import Plan
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": {"name": "any"}},
+    "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11},
+}
+"""A framework of no recipes: gradients in FP32, weights as the recipe of BF16 has them."""
+
+SHARDED = {"dp": 16, "mbs": 2, "sharding": "weights", "dp_overlap": True}
+SHARED = {**SHARDED, "sharding": "optimizer"}
+EXPERTS = {
+    "pp": 2,
+    "dp": 8,
+    "ep": 8,
+    "vpp": 2,
+    "mbs": 1,
+    "pp_overlap": True,
+    "sharding": "optimizer",
+    "dp_overlap": True,
+}
+FP8 = {"training": {**JOB["training"], "precision": "fp8"}}
+
+USUAL = {
+    "megatron-lm": {},
+    "megatron-bridge": {},
+    "torchtitan": {"weight_dtype": "fp32"},
+    "deepspeed": {},
+    "accelerate": {"weight_dtype": "fp32", "gradient_dtype": "bf16"},
+}
+"""What each target does of itself, of what others do otherwise."""
+
+OTHERS = {
+    "gradient_dtype": ("fp16", SHARDED, {}),
+    "weight_dtype": (None, SHARDED, {}),
+    "moments_dtype": ("bf16", SHARDED, {}),
+    "fp8_param_gather": (True, SHARDED, FP8),
+    "mtp_layers": (1, SHARDED, {}),
+    "shared_expert_overlap": (True, SHARDED, {"model": "moonlight-16b-a3b"}),
+    "delay_wgrad": (True, SHARDED, {}),
+    "communication_sms": (24, {**EXPERTS, "token_dispatcher": "deepep"}, {"model": "mixtral-8x7b"}),
+    "offloaded_layers": (8, {**SHARED, "activation_offload": True}, {}),
+    "optimizer_group": (8, SHARDED, {}),
+    "optimizer": ("dist_muon", SHARDED, {}),
+    "kernels": ("eager", SHARDED, {}),
+    "attention": ("unfused", SHARDED, {}),
+    "launches": ("blocking", SHARDED, {}),
+    "composition": ("parts", SHARDED, {}),
+}
+"""Another value of each setting, with a strategy and a job in which it has something to do."""
+
+
+def a_plan(settings: dict | None = None, given: dict | None = None, **job) -> Plan:
+    """What one strategy costs with some settings."""
+    return estimate(load({**JOB, "settings": settings or {}, **job}), given or SHARDED).plan
+
+
+def outcome(plan: Plan, target: str) -> object:
+    """All that a target says, or why it refuses."""
+    try:
+        made = export(plan, target)
+    except SpecError as error:
+        return str(error)
+    return dict(made.files), dict(made.environment), made.notes
+
+
+def options(settings: dict | None = None, given: dict | None = None, **job) -> list[str]:
+    """The lines of Megatron-LM's arguments."""
+    return export(a_plan(settings, given, **job), "megatron-lm").files["megatron-args.txt"].splitlines()
+
+
+# --- every target ------------------------------------------------------------------------------------------
+
+
+def test_each_setting_has_another_value_here():
+    """One that is added is a case, too."""
+    assert {*OTHERS} == {one.name for one in fields(Settings)}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_setting_is_dropped(name, target):
+    """With another value a target writes something else, or says something else, or refuses it by its name."""
+    other, given, job = OTHERS[name]
+    usual = USUAL[target]
+    if name == "weight_dtype":
+        other = "recipe" if usual.get("weight_dtype") else "fp32"
+
+    before = outcome(a_plan(usual, given, **job), target)
+    after = outcome(a_plan({**usual, name: other}, given, **job), target)
+
+    if isinstance(after, str):
+        assert f"settings.{name} = " in after or "training.precision" in after
+    else:
+        assert after != before
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_a_target_does_of_itself_is_taken(target):
+    """One strategy that all five can run; a plan without gaps is written as that with its settings spelled out."""
+    spelled = {
+        "gradient_dtype": "fp32",
+        "weight_dtype": "recipe",
+        "moments_dtype": "fp32",
+        "fp8_param_gather": True,  # of 8-bit recipes only
+        "mtp_layers": 0,
+        "shared_expert_overlap": True,  # of models with shared experts only
+        "delay_wgrad": False,
+        "communication_sms": 24,  # of DeepEP and HybridEP only
+        "offloaded_layers": 4,  # where activations are offloaded only
+        "optimizer_group": "all",
+        "optimizer": "adam",
+        "kernels": "fused",
+        "attention": "flash",
+        "launches": "asynchronous",
+        "composition": "step",
+    }
+
+    plain = outcome(a_plan(USUAL[target]), target)
+
+    assert not isinstance(plain, str)
+    assert outcome(a_plan({**spelled, **USUAL[target]}), target) == plain
+
+
+def test_the_hint_names_settings_and_framework():
+    """What the job does not say is the framework's, which can be another one."""
+    with pytest.raises(SpecError) as error:
+        export(a_plan({"gradient_dtype": "bf16", "weight_dtype": "fp32"}), "torchtitan")
+
+    assert str(error.value).splitlines()[-1] == (
+        "Plan again with other settings; what the job does not say is as cluster.framework has it (any)."
+    )
+
+
+def test_a_precision_with_bytes_of_its_own_is_nobodys():
+    """Optimizer states of 16 bytes that no setting says would be trained in 12."""
+    training = {**JOB["training"], "precision": {"base": "bf16", "name": "bf16", "optimizer_bytes": 16}}
+
+    for target, usual in USUAL.items():
+        with pytest.raises(SpecError, match=r"training\.precision: .* bytes of its own"):
+            export(a_plan(usual, training=training), target)
+
+
+# --- Megatron-LM -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "job", "lines"),
+    [
+        ({"gradient_dtype": "bf16"}, SHARED, {}, {"--grad-reduce-in-bf16"}),
+        ({"gradient_dtype": "fp32"}, SHARED, {"precision": "fp16"}, {"--accumulate-allreduce-grads-in-fp32"}),
+        (
+            {"moments_dtype": "bf16"},
+            SHARED,
+            {},
+            {"--use-precision-aware-optimizer", "--exp-avg-dtype bf16", "--exp-avg-sq-dtype bf16"},
+        ),
+        ({"fp8_param_gather": True}, SHARED, {"precision": "fp8"}, {"--fp8-param-gather"}),
+        (
+            {"fp8_param_gather": True},
+            {"tp": 8, "cp": 2, "cp_overlap": True, "sharding": "optimizer"},
+            {"precision": "fp8_blockwise"},
+            {"--fp8-param-gather", "--use-distributed-optimizer"},
+        ),
+        ({"mtp_layers": 2}, SHARED, {}, {"--mtp-num-layers 2"}),
+        ({"offloaded_layers": 8}, {**SHARED, "activation_offload": True}, {}, {"--cpu-offloading-num-layers 8"}),
+        ({"offloaded_layers": 32}, {**SHARED, "activation_offload": True}, {}, {"--cpu-offloading-num-layers 31"}),
+        ({"optimizer_group": 4}, SHARED, {}, {"--num-distributed-optimizer-instances 4"}),
+        ({"optimizer": "dist_muon"}, {**SHARED, "dp_overlap": False}, {}, {"--optimizer dist_muon"}),
+        ({"attention": "unfused"}, SHARED, {}, {"--attention-backend unfused"}),
+    ],
+)
+def test_settings_are_options(settings, given, job, lines):
+    """Those of the parser of Megatron-LM; 16 replicas in groups of 4 are 4 instances."""
+    assert lines <= {*options(settings, given, training={**JOB["training"], **job})}
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "line"), [("deepep", "--moe-deepep-num-sms 24"), ("hybridep", "--moe-hybridep-num-sms 24")]
+)
+def test_each_dispatcher_has_processors_of_its_own(dispatcher, line):
+    """An all-to-all has none."""
+    given = {**EXPERTS, "token_dispatcher": dispatcher}
+
+    assert line in options({"communication_sms": 24}, given, model="mixtral-8x7b")
+    assert not any("num-sms" in one for one in options({"communication_sms": 24}, EXPERTS, model="mixtral-8x7b"))
+
+
+def test_weight_gradients_wait_behind_expert_parallel_communication():
+    """And shared experts run beside an all-to-all."""
+    overlapped = {**EXPERTS, "ep_overlap": True}
+
+    assert "--delay-wgrad-compute" in options({"delay_wgrad": True}, overlapped, model="mixtral-8x7b")
+    assert "--moe-shared-expert-overlap" in options(
+        {"shared_expert_overlap": True}, {**SHARED, "ep": 8}, model="moonlight-16b-a3b"
+    )
+
+
+def test_one_replica_has_the_distributed_optimizer_for_nothing():
+    """It shares nothing, and options that need it are taken."""
+    given = {"tp": 8, "pp": 2, "dp": 1, "mbs": 1, "sharding": "none"}
+
+    assert {"--use-distributed-optimizer", "--exp-avg-dtype bf16"} <= {*options({"moments_dtype": "bf16"}, given)}
+
+
+def test_muon_deals_whole_matrices():
+    """The distributed optimizer is off: it would cut them."""
+    lines = options({"optimizer": "dist_muon"}, {**SHARED, "dp_overlap": False})
+
+    assert "--use-distributed-optimizer" not in lines
+
+
+def test_blocking_launches_are_a_variable():
+    """For every target."""
+    for target, usual in USUAL.items():
+        made = export(a_plan({**usual, "launches": "blocking"}), target)
+        assert made.environment["CUDA_LAUNCH_BLOCKING"] == "1"
+
+
+PLAIN = {"dp": 16, "mbs": 2, "sharding": "none", "dp_overlap": False}
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "job", "message"),
+    [
+        ({"gradient_dtype": "bf16+fp32"}, SHARED, {}, "gradient_dtype = bf16+fp32: gradients have one buffer"),
+        ({"moments_dtype": "bf16"}, PLAIN, {}, "moments_dtype = bf16: it needs the distributed optimizer"),
+        (
+            {"moments_dtype": "bf16"},
+            {**SHARED, "optimizer_offload": True},
+            {},
+            "moments_dtype = bf16: moments in host memory are FP32",
+        ),
+        ({"fp8_param_gather": True}, PLAIN, FP8, "fp8_param_gather = true: it needs the distributed optimizer"),
+        ({"delay_wgrad": True}, SHARED, {}, "delay_wgrad = true: it needs ep_overlap"),
+        (
+            {"mtp_layers": 1},
+            SHARED,
+            {"model": "gpt3-175b", "training": {**JOB["training"], "sequence_length": 2048}},
+            "mtp_layers = 1: with learned positions there is none",
+        ),
+        (
+            {"shared_expert_overlap": True},
+            {**SHARED, "ep": 8, "token_dispatcher": "deepep"},
+            {"model": "moonlight-16b-a3b"},
+            "shared_expert_overlap = true: it works with the alltoall dispatcher only",
+        ),
+        (
+            {"shared_expert_overlap": True},
+            {**SHARED, "recompute": "shared_experts"},
+            {"model": "moonlight-16b-a3b"},
+            "shared_expert_overlap = true: recomputed shared experts",
+        ),
+        (
+            {"offloaded_layers": 8},
+            {**EXPERTS, "activation_offload": True},
+            {"model": "mixtral-8x7b"},
+            "offloaded_layers = 8: only whole layers are counted",
+        ),
+        ({"optimizer_group": 6}, SHARED, {}, "optimizer_group = 6: it divides the 16 replicas"),
+        (
+            {"optimizer_group": 8},
+            {**SHARED, "ep": 2},
+            {"model": "mixtral-8x7b"},
+            "optimizer_group = 8: experts have 8 replicas, which are divided over as many instances, 2",
+        ),
+        ({"optimizer": "dist_muon"}, SHARED, {}, "optimizer = dist_muon: it excludes dp_overlap"),
+        ({"optimizer": "dist_muon"}, SHARDED, {}, "optimizer = dist_muon: it shares optimizer states only"),
+        ({"optimizer": "dist_muon"}, PLAIN, {}, "optimizer = dist_muon: it shares optimizer states (sharding"),
+    ],
+)
+def test_what_megatron_refuses_is_refused_by_name(settings, given, job, message):
+    """Combinations that its parser, its configuration or its optimizers do not take."""
+    with pytest.raises(SpecError) as error:
+        options(settings, given, **job)
+
+    assert f"settings.{message}" in str(error.value)
+
+
+# --- the others --------------------------------------------------------------------------------------------
+
+
+def test_bridge_has_settings_as_fields():
+    """Moments are the optimizer's; gradients and 8-bit weights belong to the precision, which overwrites the others."""
+    settings = {"gradient_dtype": "bf16", "moments_dtype": "bf16", "fp8_param_gather": True}
+    (text,) = export(a_plan(settings, SHARED, **FP8), "megatron-bridge").files.values()
+
+    assert "optimizer.exp_avg_dtype='torch.bfloat16'" in shlex.split(text)
+    for field in ("grad_reduce_in_fp32:false", "fp8_param_gather:true", "fp8_recipe:delayed"):
+        assert field in text
+
+
+@pytest.mark.parametrize(
+    ("gradient_dtype", "given", "keys"),
+    [
+        ("bf16", {**SHARDED, "sharding": "gradients"}, ['"grad_accum_dtype": "bf16"']),
+        ("fp32", SHARDED, ['"grad_accum_dtype": "fp32"', '"communication_data_type": "fp32"']),
+        ("fp32", {**SHARED, "dp_overlap": False}, ['"grad_accum_dtype": "fp32"', '"immediate_grad_update": true']),
+        ("bf16+fp32", {**SHARED, "dp_overlap": False}, ['"grad_accum_dtype": "fp32"']),
+    ],
+)
+def test_deepspeed_accumulates_and_reduces_as_counted(gradient_dtype, given, keys):
+    """BF16_Optimizer keeps both copies unless each is added at once."""
+    (text,) = export(a_plan({"gradient_dtype": gradient_dtype}, given), "deepspeed").files.values()
+
+    assert all(key in text for key in keys)
+    assert ("immediate_grad_update" in text) == any("immediate" in key for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("target", "lines"),
+    [
+        ("torchtitan", ("data_parallel_replicate_degree=2,", "data_parallel_shard_degree=8,")),
+        ("accelerate", ("parallelism_config_dp_replicate_size: 2", "parallelism_config_dp_shard_size: 8")),
+    ],
+)
+def test_groups_that_share_are_a_mesh(target, lines):
+    """16 replicas in two groups of 8."""
+    (text,) = export(a_plan({**USUAL[target], "optimizer_group": 8}), target).files.values()
+
+    assert all(line in text for line in lines)
+
+
+def test_the_release_is_told_where_it_is_another():
+    """A plan for torchtitan is its own; one with another framework's times says so."""
+    own = {**JOB["cluster"], "framework": "torchtitan-0.1"}
+    notes = [export(plan, "torchtitan").notes for plan in (a_plan(USUAL["torchtitan"]), a_plan(cluster=own))]
+
+    assert [any("cluster.framework=torchtitan-0.1" in note for note in each) for each in notes] == [True, False]
+
+
+# --- imports -----------------------------------------------------------------------------------------------
+
+COMMON = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
+    "--num-query-groups 8 --swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope "
+    "--untie-embeddings-and-output-weights --vocab-size 128256 --max-position-embeddings 8192 --train-iters 1000 "
+    "--global-batch-size 128 --seq-length 4096 --micro-batch-size 1 "
+)
+HERE = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=16"]
+SPREAD = "--num-experts 8 --expert-model-parallel-size 8 --moe-token-dispatcher-type "
+
+
+def imported(more: str = "--bf16", overrides: list[str] = HERE):
+    """The job of a launch of Llama-3-8B."""
+    return from_megatron_lm(f"{COMMON} {more}", overrides)
+
+
+def test_defaults_of_the_parser_are_written_out():
+    """Gradients in FP32, as ``--bf16`` has them; the newest plain release that runs on the device."""
+    document = imported().document
+
+    assert document["cluster"]["framework"] == "megatron-lm-0.17"
+    assert document["settings"] == {
+        "gradient_dtype": "fp32",
+        "moments_dtype": "fp32",
+        "fp8_param_gather": False,
+        "mtp_layers": 0,
+        "shared_expert_overlap": False,
+        "delay_wgrad": False,
+        "optimizer": "adam",
+        "optimizer_group": "all",
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "settings"),
+    [
+        ("--bf16 --grad-reduce-in-bf16", {"gradient_dtype": "bf16"}),
+        ("--fp16", {"gradient_dtype": "fp16"}),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", {"gradient_dtype": "fp32"}),
+        (
+            "--bf16 --use-distributed-optimizer --use-precision-aware-optimizer --main-grads-dtype bf16 "
+            "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            {"gradient_dtype": "bf16", "moments_dtype": "bf16"},
+        ),
+        ("--bf16 --fp8-format e4m3 --use-distributed-optimizer --fp8-param-gather", {"fp8_param_gather": True}),
+        ("--bf16 --mtp-num-layers 1", {"mtp_layers": 1}),
+        ("--bf16 --cpu-offloading-num-layers 4", {"offloaded_layers": 4}),
+        ("--bf16 --use-distributed-optimizer --num-distributed-optimizer-instances 2", {"optimizer_group": 8}),
+        ("--bf16 --num-distributed-optimizer-instances 2", {"optimizer_group": "all"}),
+        ("--bf16 --optimizer dist_muon", {"optimizer": "dist_muon"}),
+        ("--bf16 --attention-backend unfused", {"attention": "unfused"}),
+        ("--bf16 --attention-backend fused", {"attention": "flash"}),
+        (f"--bf16 {SPREAD} flex --moe-deepep-num-sms 24", {"communication_sms": 24}),
+        (f"--bf16 {SPREAD} alltoall --moe-shared-expert-overlap", {"shared_expert_overlap": True}),
+    ],
+)
+def test_options_are_settings(more, settings):
+    """The other way round."""
+    assert imported(more).document["settings"].items() >= settings.items()
+
+
+def test_what_costs_like_something_else_is_said():
+    """Lion has one moment, and FP8 ones have a byte."""
+    narrow = "--use-precision-aware-optimizer --use-distributed-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype fp16"
+
+    assert "--optimizer lion: costed as Adam, with two moments." in imported("--bf16 --optimizer lion").notes
+    assert "Moments are fp8 and fp16: costed as bf16." in imported(f"--bf16 {narrow}").notes
+
+
+def test_layers_that_are_offloaded_are_offloaded():
+    """Some of them: as many leave the device."""
+    strategy = imported("--bf16 --cpu-offloading-num-layers 4").document["strategy"]
+    every = imported("--bf16 --cpu-offloading-num-layers 31").document
+
+    assert strategy["activation_offload"] is True
+    assert "offloaded_layers" not in every["settings"]
+
+
+def test_what_the_job_says_itself_stays():
+    """Entries of the command line come over the arguments."""
+    own = [*HERE, "settings.gradient_dtype=bf16", "cluster.framework=megatron-core-0.16"]
+
+    document = imported("--bf16", own).document
+
+    assert document["settings"]["gradient_dtype"] == "bf16"
+    assert document["cluster"]["framework"] == "megatron-core-0.16"
+
+
+def test_a_script_that_blocks_launches_says_so():
+    """As BLOOM's did."""
+    text = f"export CUDA_LAUNCH_BLOCKING=1\nARGS=({COMMON} --bf16)"
+
+    assert from_megatron_lm(text, HERE).document["settings"]["launches"] == "blocking"
+
+
+@pytest.mark.parametrize(
+    ("device", "release"),
+    [
+        ("h100-80gb-sxm", "megatron-lm-0.17"),
+        ("b200", "megatron-lm-0.17"),
+        ("v100-32gb-sxm", "megatron-lm-2022"),
+        ("mofa-a", None),
+        ({"base": "b200", "memory_bytes": 1e11}, "megatron-lm-0.17"),
+    ],
+)
+def test_the_newest_release_for_a_device(device, release):
+    """V100 have none of this decade's middle; the devices of the paper have their own."""
+    assert release_for(device) == release
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--bf16 --fp8-param-gather --use-distributed-optimizer", "--fp8-param-gather: needs --fp8-format"),
+        ("--bf16 --fp8-format e4m3 --fp8-param-gather", "--fp8-param-gather: needs --use-distributed-optimizer"),
+        ("--bf16 --exp-avg-dtype bf16", "--exp-avg-dtype: is bf16, which needs --use-precision-aware-optimizer"),
+        ("--bf16 --optimizer dist_muon --use-distributed-optimizer", "which excludes --use-distributed-optimizer"),
+        ("--fp16 --optimizer dist_muon", "--optimizer: is dist_muon, which excludes --fp16"),
+        (
+            f"--bf16 {SPREAD} flex --moe-shared-expert-intermediate-size 2048 --moe-shared-expert-overlap",
+            "--moe-shared-expert-overlap: works with --moe-token-dispatcher-type alltoall only",
+        ),
+        (
+            "--bf16 --use-distributed-optimizer --num-distributed-optimizer-instances 3",
+            "--num-distributed-optimizer-instances: is 3; 16 replicas are no multiple",
+        ),
+    ],
+)
+def test_what_the_parser_refuses_is_refused(more, message):
+    """Before anything is costed."""
+    with pytest.raises(SpecError) as error:
+        imported(more)
+
+    assert message in str(error.value)
+
+
+def test_a_recipe_comes_back_as_it_was_told():
+    """BF16 gradients and 8-bit weights of Megatron-Bridge, through Megatron-LM's arguments: the same bytes."""
+    job = {**FP8, "cluster": {**JOB["cluster"], "framework": "megatron-bridge-26.04"}}
+    plan = a_plan({"moments_dtype": "bf16", "optimizer_group": 8}, SHARED, **job)
+    text = export(plan, "megatron-lm").files["megatron-args.txt"]
+
+    back = estimate(load(from_megatron_lm(text, HERE).document), {}).plan
+
+    assert told(back) == told(plan)
+    assert back.strategy == plan.strategy
+    assert back.facts.workload.precision == plan.facts.workload.precision
+    assert back.headroom_bytes == plan.headroom_bytes
+    assert back.step_seconds == plan.step_seconds

@@ -280,8 +280,15 @@ def _offload_exposed(
     ----------
     MoFa, arXiv:2511.09837, equations (34) and (35), there with a slow-down c of the copies.
     """
-    kept = kept_bytes(footprint.saved_bytes, footprint.module_bytes, footprint.input_bytes, recompute=recompute)
     slowdowns = device.profile.slowdowns | COPY_ENGINES
-    down = exposed_beside_seconds(kept / device.device_to_host_bandwidth, forward_seconds, **slowdowns)
-    up = exposed_beside_seconds(kept / device.host_to_device_bandwidth, backward_seconds, **slowdowns)
-    return np.asarray(down + up)
+    down, up = host_copy_seconds(device, footprint, recompute=recompute)
+    exposed = exposed_beside_seconds(down, forward_seconds, **slowdowns)
+    return np.asarray(exposed + exposed_beside_seconds(up, backward_seconds, **slowdowns))
+
+
+def host_copy_seconds(
+    device: EquippedDevice, footprint: LayerFootprint, *, recompute: NDArray[Any]
+) -> tuple[Array, Array]:
+    """Copies of a layer's activations to the host in the forward pass and back in the backward pass, alone."""
+    kept = kept_bytes(footprint.saved_bytes, footprint.module_bytes, footprint.input_bytes, recompute=recompute)
+    return np.asarray(kept / device.device_to_host_bandwidth), np.asarray(kept / device.host_to_device_bandwidth)

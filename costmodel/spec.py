@@ -400,6 +400,9 @@ class Device:
         Host memory per device.
     host_to_device_bandwidth, device_to_host_bandwidth
         Bytes per second and direction.
+    host_link
+        What copies from and to the host go through: ``pcie``, by the port at which the network adapter is reached, too;
+        ``nvlink_c2c``, a link of their own.
     disk_write_bandwidth, disk_read_bandwidth
         Bytes per second per device to checkpoint storage.
     runtime_bytes
@@ -431,6 +434,7 @@ class Device:
     host_memory_bytes: Positive
     host_to_device_bandwidth: Positive
     device_to_host_bandwidth: Positive
+    host_link: Literal["pcie", "nvlink_c2c"] = "pcie"
     disk_write_bandwidth: Positive
     disk_read_bandwidth: Positive
     runtime_bytes: NotNegative

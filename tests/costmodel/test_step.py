@@ -302,6 +302,23 @@ def test_weights_come_while_a_device_waits_for_its_host():
     assert dp_seconds(late, decisions, held) < dp_seconds(alone, decisions, held)
 
 
+def test_offloaded_activations_share_a_pcie_port_with_what_comes_from_other_nodes():
+    """Copies that fill both passes leave no time to gather or reduce across nodes; inside a node NVLink does that."""
+    held = every_stage(DENSE, pp=1, vpp=1)
+
+    def hidden_fraction(*, dp: int, host_link: str) -> float:
+        slow_copies = {"device_to_host_bandwidth": 1e6, "host_to_device_bandwidth": 1e6}
+        given = with_device(the_facts(DENSE), host_link=host_link, peak_flops={"bf16": 1e12}, **slow_copies)
+        decisions = a_strategy(dp=dp, sharding=Sharding.WEIGHTS, activation_offload=True).decisions()
+        alone = data_parallel_seconds(given, decisions, held)
+        left = dp_seconds(given, {**decisions, "dp_overlap": True}, held)
+        return 1 - float((left / (alone.reduce + alone.gather))[0])
+
+    assert hidden_fraction(dp=16, host_link="pcie") == pytest.approx(0.0, abs=1e-9)
+    assert hidden_fraction(dp=16, host_link="nvlink_c2c") > 0.5
+    assert hidden_fraction(dp=8, host_link="pcie") > 0.5
+
+
 def test_sharded_weights_wait_for_each_micro_batch():
     """
     FSDP gathers and reduces layer by layer, and each micro-batch shows its first gather and its last reduction.

@@ -69,6 +69,5 @@ def _fit_without(
         weights=row_weights,
         priors=priors,
         start=whole,
-        num_refreshes=0,
         noise=noise,
     )

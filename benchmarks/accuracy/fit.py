@@ -42,13 +42,6 @@ from planner.runs.table import NotRun, Run
 HELD_OUT = Path(__file__).parent / "held_out.csv"
 FOLDS = 5
 
-NOISE = 0.02
-"""
-Error of a row that no constants remove, of the runs and of the formulas together: 1.5 times the median of the residuals,
-3.3 %, as of a normal distribution. With what only the same run measured again differs by (2 %) constants would make up
-for what formulas lack.
-"""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
@@ -123,14 +116,15 @@ def fitted(
         num_processes=num_processes,
     )
     priors, weights = priors_of(chosen), weigh(timed)
-    measured = measured_logarithms(timed)
-    whole: Fit = fit(predictor.logarithms, predictor.jacobian, measured, weights=weights, priors=priors, noise=NOISE)
+    whole: Fit = fit(
+        predictor.logarithms, predictor.jacobian, measured_logarithms(timed), weights=weights, priors=priors
+    )
     folds = folds_of(timed, num_folds)
-    logs = left_out_logarithms(predictor, whole, weigh, priors, folds=folds, noise=NOISE)
+    logs = left_out_logarithms(predictor, whole, weigh, priors, folds=folds)
     return Fitted(
         constants=chosen,
         values=np.exp(whole.logs).tolist(),
-        widths=np.sqrt(np.diag(covariance(whole.jacobian, weights, priors, NOISE))).tolist(),
+        widths=np.sqrt(np.diag(covariance(whole.jacobian, weights, priors))).tolist(),
         left_out_seconds=np.exp(logs).tolist(),
         folds=folds.tolist(),
     )

@@ -26,7 +26,7 @@ DIFFERENCE = 0.01
 """Step in the logarithm of a constant over which a derivative is taken; a matter of numerics only."""
 
 FAINTEST = 1e-3
-"""Derivative of a step time by a constant, both in logarithms, below which runs say nothing of the constant."""
+"""Derivative of a step time by a constant, both in logarithms, that is not worth computing anew."""
 
 
 def group_of(case: Case) -> Group:
@@ -117,25 +117,33 @@ class Predictor:
 
         return np.asarray(np.log(np.concatenate(over_processes(part, self.num_processes, self.num_processes))))
 
-    def jacobian(self, logs: Array, rows: NDArray[np.bool_] | None = None) -> Array:
-        """Derivatives of :meth:`logarithms` of all or of some rows by differences, shape (rows, constants)."""
-        chosen = [case for index, case in enumerate(self.cases) if rows is None or rows[index]]
-        column = self._column(logs, chosen)
-        columns = over_processes(column, len(self.constants), self.num_processes)
-        return np.stack(columns, axis=1) if columns else np.zeros((len(chosen), 0))
+    def jacobian(self, logs: Array, before: Array | None = None) -> Array:
+        """
+        Derivatives of :meth:`logarithms` by differences, shape (rows, constants).
 
-    def _column(self, logs: Array, chosen: Sequence[Case]) -> Callable[[int], Array]:
+        Parameters
+        ----------
+        logs
+            Logarithms of the constants.
+        before
+            Derivatives at another place; where they are below ``FAINTEST`` they stay as they are.
+        """
+        column = self._column(logs, before)
+        columns = over_processes(column, len(self.constants), self.num_processes)
+        return np.stack(columns, axis=1) if columns else np.zeros((len(self.cases), 0))
+
+    def _column(self, logs: Array, before: Array | None) -> Callable[[int], Array]:
         base = with_values(self.known, self.constants, np.exp(logs))
-        settings = [setting_of(case) for case in chosen]
-        closed = np.log([_closed_form_seconds(case, base) for case in chosen])
+        settings = [setting_of(case) for case in self.cases]
+        closed = np.log([_closed_form_seconds(case, base) for case in self.cases])
 
         def column(index: int) -> Array:
             constant = self.constants[index]
             step = DIFFERENCE if np.exp(logs[index] + DIFFERENCE) <= constant.upper else -DIFFERENCE
             moved = with_values(base, [constant], [float(np.exp(logs[index] + step))])
-            change = np.zeros(len(chosen))
-            for row, (case, setting) in enumerate(zip(chosen, settings, strict=True)):
-                if constant.touches(**setting):
+            change = np.zeros(len(self.cases)) if before is None else before[:, index].copy()
+            for row, (case, setting) in enumerate(zip(self.cases, settings, strict=True)):
+                if constant.touches(**setting) and (before is None or abs(change[row]) > FAINTEST):
                     change[row] = (np.log(_closed_form_seconds(case, moved)) - closed[row]) / step
             return change
 

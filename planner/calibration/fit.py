@@ -27,15 +27,8 @@ MOST_ROUNDS = 40
 LONGEST_STEP = 0.5
 """Change of a logarithm in one round."""
 
-ASTRAY = 0.01
-"""
-Error of a row by its last derivatives from which on they are taken anew before a fit counts as done.
-
-Step times have kinks, where a device begins to wait for its host or its network: beyond one a constant matters that did
-not matter before.
-"""
-
-MOST_REFRESHES = 5
+REFRESH = 0.2
+"""Change of a logarithm from which on derivatives are taken anew before a fit counts as done."""
 
 CONVERGED = 5e-4
 """Share of the cost that a round has to take off: with less a fit is done."""
@@ -90,12 +83,13 @@ def priors_of(constants: Sequence[Constant]) -> Priors:
 
 def fit(
     logarithms: Callable[[Array], Array],
-    jacobian: Callable[[Array, NDArray[np.bool_] | None], Array],
+    jacobian: Callable[[Array, Array | None], Array],
     measured: Array,
     *,
     weights: Array,
     priors: Priors,
     start: Fit | None = None,
+    num_refreshes: int = 3,
     noise: float = NOISE,
 ) -> Fit:
     r"""
@@ -104,13 +98,12 @@ def fit(
     .. math:: \sum_i \rho(w_i r_i) / \sigma^2 + \sum_j ((x_j - p_j) / s_j)^2
 
     Derivatives cost as much as there are constants: between the rounds they are updated by what the last step showed
-    (Broyden's rule, row by row and only where a row depends on a constant: Schubert, Math. Comp. 24, 1970), and taken
-    anew of the rows that went astray.
+    (Broyden's rule, row by row and only where a row depends on a constant: Schubert, Math. Comp. 24, 1970).
 
     Parameters
     ----------
     logarithms, jacobian
-        Of the rows for logarithms of the constants; the second of all rows or of some.
+        Of the rows for logarithms of the constants; the second also takes derivatives at another place.
     measured
         Logarithms of the measured times.
     weights
@@ -119,13 +112,14 @@ def fit(
         Of the constants.
     start
         Where to begin, with the derivatives there; None: at the priors.
+    num_refreshes
+        How often derivatives may be taken anew where the constants moved far.
     noise
         Error that rows keep.
     """
     logs = priors.mean if start is None else start.logs
-    derivatives = jacobian(logs, None) if start is None else start.jacobian
+    derivatives, at = (jacobian(logs, None) if start is None else start.jacobian), logs
     residuals = logarithms(logs) - measured
-    slopes, offsets, num_refreshes = derivatives.copy(), residuals - derivatives @ logs, 0
     for _ in range(MOST_ROUNDS):
         step = _step(logs, residuals, derivatives, weights, priors, noise)
         there, new = _descend(logarithms, measured, logs, residuals, step, weights, priors, noise)
@@ -133,12 +127,9 @@ def fit(
         before = cost(logs, residuals, weights, priors, noise)
         logs, residuals = there, new
         if before - cost(logs, residuals, weights, priors, noise) <= CONVERGED * before:
-            astray = (np.abs(residuals - offsets - slopes @ logs) > ASTRAY) & (weights > 0)
-            if num_refreshes == MOST_REFRESHES or not astray.any():
+            if not num_refreshes or np.abs(logs - at).max(initial=0.0) <= REFRESH:
                 break
-            slopes[astray] = derivatives[astray] = jacobian(logs, astray)
-            offsets[astray] = residuals[astray] - slopes[astray] @ logs
-            num_refreshes += 1
+            derivatives, at, num_refreshes = jacobian(logs, derivatives), logs, num_refreshes - 1
     return Fit(logs=logs, jacobian=derivatives, residuals=residuals)
 
 

@@ -69,5 +69,6 @@ def _fit_without(
         weights=row_weights,
         priors=priors,
         start=whole,
+        num_refreshes=0,
         noise=noise,
     )

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from numpy.typing import NDArray
 
 from costmodel import catalog
 from costmodel.errors import SpecError
@@ -26,7 +25,7 @@ from planner.calibration.constants import (
     with_values,
     written_fields,
 )
-from planner.calibration.fit import REACH, Array, Priors, covariance, fit
+from planner.calibration.fit import REACH, Priors, covariance, fit
 from planner.calibration.intervals import (
     COVERAGE,
     FEWEST_GROUPS,
@@ -52,7 +51,7 @@ NOISE = 0.02
 
 def linear(matrix: Any) -> tuple[Any, Any]:
     """Logarithms and derivatives of rows that depend on constants linearly."""
-    return (lambda logs: matrix @ logs), (lambda logs, rows: matrix if rows is None else matrix[rows])
+    return (lambda logs: matrix @ logs), (lambda logs, before: matrix)
 
 
 def priors(*, mean: float = 0.0, sigma: float = NOISE, lower: float = -1.0, upper: float = 1.0) -> Priors:
@@ -93,25 +92,6 @@ def test_an_absurd_row_pulls_the_weaker_the_farther_it_is_off():
 
     assert near.logs == pytest.approx([0.5 / (1 + (0.5 / REACH) ** 2) ** 2 / 2], abs=5e-4)
     assert far.logs == pytest.approx([0.0], abs=5e-4)
-
-
-def test_a_kink_that_the_first_derivatives_do_not_show_is_seen_beyond_it():
-    """
-    One row asks for x = 0.3, another for x below 0.1, beyond which it grows with 2 (x - 0.1).
-
-    By hand: (0.3 - x) / (1 + ((0.3 - x) / 0.2)^2)^2 = 4 (x - 0.1) / (1 + (2 (x - 0.1) / 0.2)^2)^2 at 0.1139.
-    """
-
-    def logarithms(logs: Array) -> Array:
-        return np.array([logs[0], 2 * max(logs[0] - 0.1, 0.0)])
-
-    def jacobian(logs: Array, rows: NDArray[np.bool_] | None) -> Array:
-        slopes = np.array([[1.0], [2.0 if logs[0] > 0.1 else 0.0]])
-        return slopes if rows is None else slopes[rows]
-
-    fitted = fit(logarithms, jacobian, np.array([0.3, 0.0]), weights=np.ones(2), priors=priors(sigma=10.0))
-
-    assert fitted.logs == pytest.approx([0.1139], abs=2e-3)
 
 
 def test_the_next_run_is_the_one_that_tells_most():

@@ -51,6 +51,9 @@ ANY_COLUMN = COLUMN_PARALLEL[0] | COLUMN_PARALLEL[1]
 ROW_PARALLEL = frozenset({"output_projection", "down", "shared_down"})
 """Linears whose results tensor-parallel ranks sum."""
 
+FUSED_RECIPE = "mxfp8"
+"""The recipe whose grouped matmuls have kernels that activate and cast their results."""
+
 TENSOR_PARALLEL = ("tp", "etp")
 """Groups whose ranks split matmuls."""
 
@@ -200,6 +203,7 @@ def layer_shape(
         fused_attention=profile.fused_attention,
         fused_kernels=profile.fused_kernels,
         fused_projections=profile.fused_projections,
+        fuses_experts_in_graphs=profile.fuses_experts_in_graphs and workload.precision.name == FUSED_RECIPE,
         casts_shards=precision.casts_shards,
         pads_vocabulary=profile.pads_vocabulary,
         vocabulary_multiple=profile.vocabulary_multiple,

@@ -79,6 +79,10 @@ class Behaviour:
         Whether norms, rotations and gated activations are one kernel each, written so or compiled.
     fused_projections
         Whether queries, keys and values are one matmul, and a feed-forward's gate and what it multiplies another.
+    fuses_experts_in_graphs
+        Whether one CUDA graph of the whole iteration comes with fused experts where the recipe is MXFP8: the first
+        grouped matmul's kernel activates its result and casts it for the second one, in the backward pass the second
+        one's does the same with the gradient, and biases are added inside (Megatron-Bridge's recipes from 26.06 on).
     batch_first
         Whether sequences come before tokens in a tensor, so that sequence-parallel ranks gather and scatter slices of
         each sequence: PyTorch's functional collectives copy the whole tensor into or out of the order of ranks
@@ -146,6 +150,7 @@ class Behaviour:
     fused_attention: bool = True
     fused_kernels: bool = True
     fused_projections: bool = True
+    fuses_experts_in_graphs: bool = False
     batch_first: bool = False
     tp_overlaps_single_matmuls: bool = False
     loss_forward_bytes: NotNegative = 38.0

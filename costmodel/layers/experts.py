@@ -187,49 +187,103 @@ def _weighted(experts: Experts, shape: Shape) -> Numbers:
 
 
 def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
-    """Grouped matmuls over the local experts, and the activation between them."""
+    """
+    Grouped matmuls over the local experts, and the activation between them.
+
+    Fused, the first one's kernel does the activation and casts for the second one, and backward the other way round.
+    """
     rows = received_tokens(experts, shape)
     outside = sent_width(experts, shape)
     groups = experts.num_experts / shape.ep
     width = experts.ffn_hidden_size / shape.etp
     fan = 2 if experts.gated else 1
+    apart = np.where(shape.fused_experts, 0.0, 1.0)[()]
+    up = matmul(
+        "expert_up",
+        shape,
+        rows=rows,
+        inputs=outside,
+        outputs=fan * width,
+        bias=fan * width if experts.bias else 0,
+        saved_elements=rows * outside,
+        saved_as="experts",
+        groups=groups,
+        expert=True,
+    )
+    between = activation(
+        "expert_activation",
+        shape,
+        elements=rows * width,
+        gated=experts.gated,
+        squared_relu=experts.squared_relu,
+        saved_as="expert_activation",
+    )
+    down = matmul(
+        "expert_down",
+        shape,
+        rows=rows,
+        inputs=width,
+        outputs=outside,
+        bias=outside if experts.bias else 0,
+        saved_elements=rows * width,
+        saved_as="expert_hidden",
+        groups=groups,
+        expert=True,
+    )
     return (
-        matmul(
-            "expert_up",
+        replace(up, backward_cast_bytes=apart * up.backward_cast_bytes),
+        *(_where_apart(one, apart) for one in (*_clamps(experts, shape, elements=rows * width), between)),
+        replace(down, cast_bytes=apart * down.cast_bytes),
+        *(_where_apart(one, apart) for one in _output_bias(experts, shape, elements=rows * outside, groups=groups)),
+    )
+
+
+def _where_apart(operator: Operator, apart: Numbers) -> Operator:
+    """An operator between grouped matmuls: 1 where it is kernels of its own, 0 where it is fused into theirs."""
+    return replace(
+        operator,
+        bytes=apart * operator.bytes,
+        backward_bytes=apart * operator.backward_bytes,
+        kernels=apart * operator.kernels,
+        more_launches=apart * operator.more_launches,
+        is_routed=True,
+    )
+
+
+CLAMP_PASSES = (4, 7.5)
+"""
+Passes over gate and other half in front of gpt-oss's activation, which clamps both and joins them again.
+
+A clamp reads and writes, as does the concatenation. Backward the joined gradient is taken apart by views; each clamp
+compares its input with its bounds and selects: 4 passes of the gate (a bound: 3 bytes, a selection: 5), 7 of the other
+half (two bounds, their conjunction: 9 bytes, a selection: 5), 5.5 in the mean; both gradients are joined, 2.
+"""
+
+
+def _clamps(experts: Experts, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
+    """
+    The clamps in front of the activation of gated experts with biases, gpt-oss's: eager kernels whatever is fused.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/fusions/fused_bias_geglu.py`` (core 0.16.1), ``weighted_bias_quick_geglu_impl``: before
+    the fused function, which keeps their result as its input, beside the clamps' own.
+    """
+    if not (experts.bias and experts.gated):
+        return ()
+    forward, backward = CLAMP_PASSES
+    return (
+        elementwise(
+            "expert_clamps",
             shape,
-            rows=rows,
-            inputs=outside,
-            outputs=fan * width,
-            bias=fan * width if experts.bias else 0,
-            saved_elements=rows * outside,
-            saved_as="experts",
-            groups=groups,
-            expert=True,
+            elements=2 * elements,
+            forward_passes=forward,
+            backward_passes=backward,
+            all_counted=True,
+            kernels=3,
+            saved_elements=2 * elements,
+            saved_as="expert_activation",
         ),
-        replace(
-            activation(
-                "expert_activation",
-                shape,
-                elements=rows * width,
-                gated=experts.gated,
-                squared_relu=experts.squared_relu,
-                saved_as="expert_activation",
-            ),
-            is_routed=True,
-        ),
-        matmul(
-            "expert_down",
-            shape,
-            rows=rows,
-            inputs=width,
-            outputs=outside,
-            bias=outside if experts.bias else 0,
-            saved_elements=rows * width,
-            saved_as="expert_hidden",
-            groups=groups,
-            expert=True,
-        ),
-        *_output_bias(experts, shape, elements=rows * outside, groups=groups),
     )
 
 
@@ -248,7 +302,7 @@ def _output_bias(experts: Experts, shape: Shape, *, elements: Numbers, groups: N
     if not experts.bias:
         return ()
     added = elementwise("expert_bias", shape, elements=elements, forward_passes=28 / 2, backward_passes=40 / 2)
-    return (replace(added, kind="copy", is_routed=True, more_launches=2 * groups + 1),)
+    return (replace(added, kind="copy", more_launches=2 * groups + 1),)
 
 
 def _shared(experts: Experts, shape: Shape) -> tuple[Operator, ...]:

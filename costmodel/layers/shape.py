@@ -36,6 +36,8 @@ class Shape:
         Whether scores stay inside one kernel; whether norms, rotations and gated activations are one each.
     fused_projections
         Whether matmuls of the same input are one.
+    fuses_experts_in_graphs
+        Whether experts are fused where one graph holds the whole iteration.
     casts_shards
         Whether sequence-parallel ranks cast their shards before they gather them.
     pads_vocabulary
@@ -70,6 +72,7 @@ class Shape:
     fused_attention: bool = True
     fused_kernels: bool = True
     fused_projections: bool = True
+    fuses_experts_in_graphs: bool = False
     casts_shards: bool = False
     pads_vocabulary: bool = True
     vocabulary_multiple: int = 1
@@ -93,6 +96,13 @@ class Shape:
     def sequence_shards(self) -> Numbers:
         """Ways in which norms and residuals are split over tensor-parallel ranks: t with sequence parallelism."""
         return 1 + self.sequence_parallel * (self.tp - 1)
+
+    @property
+    def fused_experts(self) -> NDArray[np.bool_]:
+        """Whether kernels of grouped matmuls activate and cast what goes from one to the next."""
+        if not self.fuses_experts_in_graphs:
+            return np.asarray(False)
+        return np.asarray(np.asarray(self.cuda_graphs) == int(CudaGraphs.FULL_ITERATION))
 
     @property
     def axes(self) -> tuple[int, ...]:

@@ -286,9 +286,9 @@ def test_factors_are_nobodys_but_their_own():
     ("device", "framework"),
     [
         ("v100-32gb-sxm", "megatron-lm-2022"),
-        ("a100-80gb-sxm", "megatron-bridge-26.04"),
-        ("h100-80gb-sxm", "megatron-bridge-26.04"),
-        ("gb300", "megatron-bridge-26.04"),
+        ("a100-80gb-sxm", "megatron-bridge-26.06"),
+        ("h100-80gb-sxm", "megatron-bridge-26.06"),
+        ("gb300", "megatron-bridge-26.06"),
         ("mofa-a", "mofa"),
         ("mofa-b", "mofa"),
         ("mofa-b-deepseek", "mofa"),
@@ -301,7 +301,7 @@ def test_a_job_without_framework_gets_the_newest_that_runs(device, framework):
 
 def test_a_device_of_no_architecture_gets_the_newest():
     """A device that a user describes says nothing of kernels that it cannot run."""
-    assert catalog.default_framework(replace(H100, architecture=None)) == "megatron-bridge-26.04"
+    assert catalog.default_framework(replace(H100, architecture=None)) == "megatron-bridge-26.06"
 
 
 @pytest.mark.parametrize("name", catalog.devices())

@@ -20,7 +20,7 @@ from costmodel.layers import (
 from costmodel.operators.work import Operator
 from costmodel.recompute import per_module
 from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
-from costmodel.strategy import MODULES
+from costmodel.strategy import MODULES, CudaGraphs
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
 
 LIGHTNING = LinearAttention(variant="lightning", num_key_heads=4, num_value_heads=4, key_head_dim=8, value_head_dim=8)
@@ -192,6 +192,41 @@ def test_expert_parameters_split_over_ep_and_etp():
 
     assert sum(float(one.parameters) for one in experts) == 2304
     assert {float(one.groups) for one in experts} == {2}
+
+
+GPT_OSS = Layer(
+    attention=None, feed_forward=Experts(num_experts=4, top_k=2, ffn_hidden_size=24, bias=True), num_norms=1
+)
+
+
+def test_experts_of_gpt_oss_clamp_in_front_of_their_activation():
+    """32 pairs of 2 * 24 elements of 2 bytes: 4 passes forward, 5.5 + 2 back; what is joined is kept."""
+    clamps = operator(GPT_OSS, a_shape(), "expert_clamps")
+
+    assert clamps.bytes == 4 * 2 * 32 * 48
+    assert clamps.backward_bytes == (5.5 + 2) * 2 * 32 * 48
+    assert (clamps.saved_bytes, clamps.saved_as) == (2 * 32 * 48, "expert_activation")
+    assert not [one for one in layer_operators(LAYERS["experts"], a_shape()) if one.name == "expert_clamps"]
+
+
+@pytest.mark.parametrize("name", ["expert_clamps", "expert_activation", "expert_bias"])
+def test_fused_experts_have_nothing_between_their_matmuls(name):
+    """One kernel multiplies, activates and adds: traffic and launches in between are gone in a whole graph, only there."""
+    shape = a_shape(cuda_graphs=np.array([CudaGraphs.NONE, CudaGraphs.FULL_ITERATION]))
+    apart, fused = (operator(GPT_OSS, replace(shape, fuses_experts_in_graphs=on), name) for on in (False, True))
+
+    np.testing.assert_allclose(fused.bytes, apart.bytes * np.array([1, 0]))
+    np.testing.assert_allclose(fused.backward_bytes, apart.backward_bytes * np.array([1, 0]))
+    np.testing.assert_allclose(fused.kernels, apart.kernels * np.array([1, 0]))
+
+
+def test_fused_experts_cast_what_goes_from_one_matmul_to_the_next_in_the_first_ones_kernel():
+    """Casts of the second one's input and, backward, of the first one's gradient; not what comes from outside."""
+    shape = a_shape(cast_bytes=3.0, cuda_graphs=CudaGraphs.FULL_ITERATION, fuses_experts_in_graphs=True)
+    up, down = (operator(GPT_OSS, shape, name) for name in ("expert_up", "expert_down"))
+
+    assert (down.cast_bytes, up.backward_cast_bytes) == (0, 0)
+    assert (up.cast_bytes, down.backward_cast_bytes) == (3 * 32 * 32, 3 * 32 * 32)
 
 
 # --- layers of one block ------------------------------------------------------------------------------------------

@@ -268,8 +268,8 @@ def _dtype_16bit(device: EquippedDevice, compute_dtype: Dtype) -> Dtype:
 def _matmul_rate(device: EquippedDevice, dtype: Dtype) -> float:
     peak, efficiencies = _peak(device, dtype), device.profile.matmul_efficiency
     if dtype not in efficiencies:
-        where = f"{device.name}.profile.matmul_efficiency"
-        raise SpecError(where, f"has no entry for {dtype}.", did_you_mean(dtype, efficiencies))
+        where = "cluster.device.calibration.matmul_efficiency"
+        raise SpecError(where, f"has no entry for {dtype} on {device.name}.", did_you_mean(dtype, efficiencies))
     return peak * efficiencies[dtype]
 
 

@@ -269,7 +269,7 @@ def test_device_without_the_dtype_is_refused():
 
 def test_profile_without_the_dtype_is_refused():
     """A peak alone is not enough for the modified roofline."""
-    with pytest.raises(SpecError, match=r"profile\.matmul_efficiency: has no entry for fp8\."):
+    with pytest.raises(SpecError, match=r"calibration\.matmul_efficiency: has no entry for fp8 on"):
         a_source(compute="fp8", matmul_efficiency={"bf16": 0.5})
 
 

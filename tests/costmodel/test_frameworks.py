@@ -354,7 +354,7 @@ def test_a_framework_may_start_from_another():
 
     assert changed.name == "torchtitan-0.1, changed"
     assert changed.behaviour == replace(known.behaviour, retention=replace(known.behaviour.retention, eager=True))
-    assert replace(changed, name=known.name, behaviour=known.behaviour) == known
+    assert replace(changed, name=known.name, behaviour=known.behaviour, sources=known.sources) == known
 
 
 @pytest.mark.parametrize("name", catalog.frameworks())

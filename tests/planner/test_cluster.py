@@ -337,6 +337,18 @@ def test_what_an_inline_framework_may_say():
     assert cluster(framework={"base": "nemo-25.07", **changes}).framework.precision == "fp8"
 
 
+def test_what_an_inline_framework_says_has_the_job_as_its_source():
+    """The source of what it says otherwise is not its base's; those of the rest are."""
+    known = catalog.framework("nemo-25.07").sources
+    changes = {"stages": "even", "behaviour": {"retention": {"logit_bytes": 4.0}}}
+
+    sources = cluster(framework={"base": "nemo-25.07", **changes}).framework.sources
+
+    assert (sources["stages"], sources["behaviour.retention.logit_bytes"]) == ("job file", "job file")
+    assert sources["behaviour.retention.workspace_bytes"] == known["behaviour.retention"]
+    assert sources["behaviour.causal_attention"] == known["behaviour.causal_attention"]
+
+
 @pytest.mark.parametrize("name", catalog.frameworks())
 def test_the_catalogs_frameworks_say_what_there_is(name):
     """What is asked of a job's own framework holds for every entry, and each of them says since when."""

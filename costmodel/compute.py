@@ -309,7 +309,8 @@ def least_layer_seconds(
     .. math:: T \ge T_{comp} + T_{exp}' - 2 (k - 1) (T_{comp}' - T_{comp})
 
     with the computation in one graph, the longer one of single kernels (primed), and what that leaves of communication:
-    whatever is in between hides less. Slowed down by k, it loses less beside communication; of all groups together at
+    whatever is in between hides less. A graph of all does not wait for the launches of collectives: what it leaves
+    itself counts where that is less. Slowed down by k, it loses less beside communication; of all groups together at
     most two passes run beside each kernel.
     """
     given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
@@ -325,7 +326,8 @@ def least_layer_seconds(
     )
     graphed, eager = np.moveaxis(seconds.forward + seconds.backward, 1, 0)
     slack = 2 * (cluster.device.profile.overlap_slowdown_compute - 1) * (eager - graphed)
-    least = graphed + np.maximum(seconds.least_communication[:, 1] - slack, 0.0)
+    in_graph, single = np.moveaxis(seconds.least_communication, 1, 0)
+    least = graphed + np.minimum(in_graph, np.maximum(single - slack, 0.0))
     return np.asarray(least.min(axis=0))
 
 
@@ -360,7 +362,7 @@ def _beside_shared_experts(
     shape: Shape,
 ) -> dict[str, NDArray[np.float64]]:
     """
-    What shared experts leave of the exchange that they run beside.
+    What shared experts leave of the exchange that they run beside; all of it in layers without them.
 
     References
     ----------
@@ -368,10 +370,11 @@ def _beside_shared_experts(
     own, from before the dispatch until behind the combination; not together with ``ep_overlap``.
     """
     slowdowns = _slowdowns("ep", cluster, shape)
-    return {
-        f"ep_{own}": np.asarray(exposed_beside_seconds(parts[f"ep_{own}"], beside[f"shared_{own}"], **slowdowns))
-        for own in ("forward", "backward")
-    }
+    exposed: dict[str, NDArray[np.float64]] = {}
+    for own in ("forward", "backward"):
+        exchange, shared = parts[f"ep_{own}"], beside[f"shared_{own}"]
+        exposed[f"ep_{own}"] = np.where(shared > 0, exposed_beside_seconds(exchange, shared, **slowdowns), exchange)
+    return exposed
 
 
 def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
@@ -661,7 +664,7 @@ def _host(
     forward = np.asarray(profile.host_kernel_seconds * sum(launches, start=np.float64(0.0)))
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one, call in calls:
-        waited = call - _gap_seconds(one, profile) if profile.waits_for_collectives else 0.0
+        waited = call - _gap_seconds(one, profile, shape) if profile.waits_for_collectives else 0.0
         own = 1 + _ring_launches(one, shape)
         seconds = (profile.host_kernel_seconds * own + waited) * _is_called(one, shape)
         forward = np.asarray(forward + one.forward * seconds)
@@ -703,15 +706,21 @@ def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> N
     seconds = communication_seconds(
         cluster, communication, ranks=group.ranks, stride=group.stride, token_dispatcher=dispatcher
     )
-    gap = _gap_seconds(communication, cluster.device.profile)
+    gap = _gap_seconds(communication, cluster.device.profile, shape)
     return np.asarray((seconds + gap) * _is_called(communication, shape))
 
 
-def _gap_seconds(communication: Communication, profile: Profile) -> float:
-    """A tensor-parallel collective is a kernel in front of others; a host that waits for it launches around it."""
-    launches = LAUNCHES_BEHIND * profile.waits_for_collectives + profile.launches_block
+def _gap_seconds(communication: Communication, profile: Profile, shape: Shape) -> Numbers:
+    """
+    A tensor-parallel collective is a kernel in front of others; a host that waits for it launches around it.
+
+    Only graphs of a whole iteration hold collectives, which no host launches then.
+    """
+    is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
+    launches = LAUNCHES_BEHIND * profile.waits_for_collectives + profile.launches_block * is_launched
     gap = profile.kernel_seconds if communication.group in TENSOR_PARALLEL else 0.0
-    return gap + launches * profile.host_kernel_seconds
+    seconds: Numbers = gap + launches * profile.host_kernel_seconds
+    return seconds
 
 
 def _weight(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbers:

@@ -63,8 +63,10 @@ def did_you_mean(seen: object, known: Iterable[str]) -> str:
     "Did you mean 'hidden_size'?"
     >>> did_you_mean("H100", ["h100-80gb-sxm", "h100-96gb-hbm2e", "h800"])
     "Did you mean 'h100-80gb-sxm' or 'h100-96gb-hbm2e'?"
+    >>> did_you_mean("nemo", ["nemo-24.07", "nemo-24.07", "mofa"])  # whoever knows a name twice
+    "Did you mean 'nemo-24.07'?"
     """
-    names = sorted(known)
+    names = sorted(set(known))
     word, by_word = str(seen)[:80].lower(), {name.lower(): name for name in names}
     begun = [name for name in names if len(word) >= LEAST_LETTERS and name.lower().startswith(word)]
     exact = [name for name in begun if name.lower() == word]

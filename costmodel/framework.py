@@ -205,14 +205,16 @@ class Settings:
         Whether weight gradients wait so that expert-parallel communication hides behind them (Megatron-LM:
         ``--delay-wgrad-compute``). Measured: 0.4 % of a step (Qwen3-30B on 16 H100); the cost model takes it as done.
     communication_sms
-        Processors (SMs) that the kernels of DeepEP or HybridEP take; None: as many as other collectives.
+        Processors (SMs) that the kernels of DeepEP or HybridEP take, at most those of the device; None: as many as
+        other collectives.
     offloaded_layers
-        Layers whose activations are offloaded where activations are (Megatron-LM: ``--cpu-offloading-num-layers``);
-        None: all.
+        Layers of the model whose activations are offloaded where activations are (Megatron-LM:
+        ``--cpu-offloading-num-layers``); None: all.
     optimizer_group
         Data-parallel ranks that share optimizer states; ``all``: all of them.
     optimizer
-        ``adam``, or Muon on whole matrices, ``dist_muon``.
+        ``adam``, or Muon on whole matrices, ``dist_muon``. The cost model takes it as Adam, though Muon keeps one
+        moment of a matrix where Adam keeps two, and multiplies matrices in its update.
     kernels
         ``fused``: norms, rotations and gated activations are one kernel each, written so or compiled; ``eager``:
         several.

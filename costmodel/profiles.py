@@ -12,6 +12,9 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.framework import Behaviour, Framework, Settings
 from costmodel.spec import Device, EquippedDevice, Model, Network, Precision, Profile
 
+FACTORS = "cluster.framework.factors"
+"""The entry of a job that a framework's factors come from."""
+
 CAPPED = 1.0
 """A factor never lifts a fraction of a peak above the peak."""
 
@@ -102,14 +105,15 @@ def _changed(constants: Constants, name: str, value: Any, framework: Framework) 
     try:
         return replace(constants, **{name: value})
     except ValidationError as error:
-        raise SpecError(f"frameworks.{framework.name}.factors.{name}", f"{error.errors()[0]['msg']}.") from None
+        problem = f"of {framework.name} makes it impossible: {error.errors()[0]['msg']}."
+        raise SpecError(f"{FACTORS}.{name}", problem) from None
 
 
 def _constant(framework: Framework, name: str) -> str:
     known = [field.name for field in fields(Constants)]
     if name not in known:
-        where = f"frameworks.{framework.name}.factors.{name}"
-        raise SpecError(where, "is no constant of a calibration.", did_you_mean(name, known))
+        problem = f"of {framework.name} is no constant of a calibration."
+        raise SpecError(f"{FACTORS}.{name}", problem, did_you_mean(name, known))
     return name
 
 
@@ -118,7 +122,7 @@ def _scaled(value: Any, factor: float, framework: Framework, name: str) -> Any:
     if isinstance(value, dict):
         return {key: min(part * factor, CAPPED) for key, part in value.items()}
     if not isinstance(value, float):
-        raise SpecError(f"frameworks.{framework.name}.factors.{name}", "is nothing that a factor could multiply.")
+        raise SpecError(f"{FACTORS}.{name}", f"of {framework.name} is nothing that a factor could multiply.")
     return min(value * factor, CAPPED) if name.endswith("_efficiency") else value * factor
 
 

@@ -33,7 +33,7 @@ EXPLANATION_EXIT_CODES = """exit codes:
   3  the time limit came before the proof, or before all was explained
 """
 CALIBRATION_EXIT_CODES = """exit codes:
-  0  a profile was fitted and written
+  0  a calibration was fitted and written
   1  the same, but rows of the file were refused
   2  wrong input
   4  too few or contradictory runs: nothing was fitted or written

@@ -15,9 +15,12 @@ from costmodel.framework import Framework, Settings
 from costmodel.profiles import equipped
 from costmodel.spec import Cluster, Device, EquippedDevice, Model, Network
 from costmodel.validation import shown
+from planner.framework import require_sound
 from planner.job import ClusterSection, Reference
 
 GIB_BYTES = 2**30
+
+FRAMEWORK = "cluster.framework"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +55,12 @@ def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
 
 
 def framework_of(section: ClusterSection, device: Device, fitted: Fitted = CATALOG) -> Framework:
-    """The framework that a job names, or the one that its device gets."""
+    """The framework that a job names, or the one that its device gets; what a job says itself is checked."""
     given = catalog.default_framework(device) if section.framework is None else section.framework
-    return catalog.framework_of(given, "cluster.framework", fitted.factors)
+    framework = catalog.framework_of(given, FRAMEWORK, fitted.factors)
+    if isinstance(given, Mapping):
+        require_sound(framework, FRAMEWORK)
+    return framework
 
 
 def cluster_of(
@@ -94,11 +100,24 @@ def cluster_of(
     if own := framework.settings_by_precision.get(precision or framework.precision):
         usual = own.over(usual)
     whole = settings.over(usual)
+    _require_enough(settings, device, model, section.num_devices)
     placed = _with_bandwidths(device, section)
     made = _placed(equipped(placed, framework, whole, model), section)
     _require_growing(made, _networks_entry(section))
     _require_whole_nodes(made, "cluster.device" if section.devices_per_node is None else "cluster")
     return Cluster(device=made, num_devices=section.num_devices, framework=framework, settings=whole)
+
+
+def _require_enough(settings: Settings, device: Device, model: Model, num_devices: int) -> None:
+    """What the job's settings count, the device, the model and the cluster have; defaults may be of larger ones."""
+    counts = {
+        "communication_sms": (settings.communication_sms, device.num_processors, f"processors of {device.name}"),
+        "offloaded_layers": (settings.offloaded_layers, model.num_layers, f"layers of {model.name}"),
+        "optimizer_group": (settings.optimizer_group, num_devices, "devices of cluster.num_devices"),
+    }
+    for name, (given, most, what) in counts.items():
+        if isinstance(given, int) and most is not None and given > most:
+            raise SpecError(f"settings.{name}", f"is {given}, more than the {most} {what}.", f"Give at most {most}.")
 
 
 # --- the device --------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def completed(facts: Facts, given: Given, max_devices: int | None = None, *, dea
 def _usual(framework: Framework, facts: Facts) -> dict[str, int]:
     """Decisions of the framework's recipes for the job's precision."""
     recipe = {**framework.strategy, **framework.strategy_by_precision.get(facts.workload.precision.name, {})}
-    return {name: decision_value(name, value, f"frameworks.{framework.name}.{name}") for name, value in recipe.items()}
+    return {name: decision_value(name, value, f"cluster.framework.strategy.{name}") for name, value in recipe.items()}
 
 
 def _degrees(facts: Facts, given: Mapping[str, int], framework: Framework, max_devices: int | None) -> dict[str, int]:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from costmodel import catalog
 from costmodel.calibration import Constants
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.framework import Behaviour
 from costmodel.validation import shown
 
 FRAMEWORKS = {
@@ -44,6 +46,9 @@ OF_DEVICE = {
 }
 """Entries of a device's ``profile`` that went elsewhere than into its calibration or a framework's behaviour."""
 
+CONSTANTS = tuple(one.name for one in fields(Constants))
+BEHAVIOUR = tuple(one.name for one in fields(Behaviour))
+
 
 def require_todays_names(document: Mapping[str, Any]) -> None:
     """
@@ -58,14 +63,33 @@ def require_todays_names(document: Mapping[str, Any]) -> None:
     if not isinstance(cluster, Mapping):
         return
     if "software" in cluster:
-        raise SpecError("cluster.software", "is called cluster.framework now.", _framework(cluster["software"]))
+        hint = _framework(cluster["software"]) or "planner catalog frameworks lists the names."
+        raise SpecError("cluster.software", "is called cluster.framework now.", hint)
+    _require_release(cluster.get("framework"))
     require_no_profile(cluster.get("device"), "cluster.device")
 
 
+def _require_release(framework: object) -> None:
+    """Refuse the name that a software stack had in 0.1, where nothing is called so today."""
+    name = _base(framework)
+    if name in FRAMEWORKS and name not in catalog.framework_names():
+        where = "cluster.framework.base" if isinstance(framework, Mapping) else "cluster.framework"
+        raise SpecError(where, f"{shown(name)} has another name now.", _framework(framework))
+
+
+def _base(framework: object) -> object:
+    """The name that an entry is, or starts from."""
+    name = framework.get("base") if isinstance(framework, Mapping) else framework
+    return name if isinstance(name, str) else None
+
+
 def _framework(software: object) -> str:
-    if isinstance(software, str) and software in FRAMEWORKS:
-        return f"Write framework: {FRAMEWORKS[software]} instead of {shown(software)}."
-    return "planner catalog frameworks lists the names."
+    """What to write instead of a stack of 0.1; empty where nobody knows it."""
+    name = _base(software)
+    if name not in FRAMEWORKS:
+        return ""
+    entry = "framework.base" if isinstance(software, Mapping) else "framework"
+    return f"Write {entry}: {FRAMEWORKS[str(name)]} instead of {shown(name)}."
 
 
 def require_no_profile(device: object, where: str) -> None:
@@ -74,14 +98,26 @@ def require_no_profile(device: object, where: str) -> None:
         return
     profile = device["profile"]
     name = next(iter(profile), "") if isinstance(profile, Mapping) else ""
-    raise SpecError(f"{where}.profile{f'.{name}' if name else ''}", "has another place now.", _place(name, where))
+    if not name:
+        raise SpecError(f"{where}.profile", "has another place now.", _places(where))
+    entry, place = f"{where}.profile.{name}", _place(str(name), where)
+    if place is None:
+        nearest = did_you_mean(name, [*CONSTANTS, *BEHAVIOUR])
+        hint = nearest if nearest.startswith("Did") else _places(where)
+        raise SpecError(entry, "no such entry, neither before nor now.", hint)
+    raise SpecError(entry, "has another place now.", place)
 
 
-def _place(name: str, where: str) -> str:
+def _places(where: str) -> str:
+    return f"Constants are in {where}.calibration, what software does is in cluster.framework.behaviour."
+
+
+def _place(name: str, where: str) -> str | None:
+    """Where an entry of a profile is written today; None: there is no such entry."""
     if name in DECISIONS:
         return f"It is a decision: {DECISIONS[name]}."
     if name in OF_DEVICE:
         return f"Write {OF_DEVICE[name]}."
-    if name in {field.name for field in fields(Constants)}:
+    if name in CONSTANTS:
         return f"Write {where}.calibration.{name}."
-    return f"Constants are in {where}.calibration, what software does is in cluster.framework.behaviour."
+    return f"Write cluster.framework.behaviour.{name}." if name in BEHAVIOUR else None

@@ -456,7 +456,7 @@ def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
         raise SpecError(
             "strategy",
             f"the measured operator times of {cluster.device.name} do not cover its shapes.",
-            "Change tp, mbs or ep, or let cluster.device.profile.times be modified_roofline.",
+            "Change tp, mbs or ep, or let cluster.device.calibration.times be modified_roofline.",
         )
     raise SpecError("strategy", f"its step takes {estimated.step_seconds} s, beyond what can be reported.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any, cast
 
@@ -54,16 +54,63 @@ def framework_with(name: str, factors: Factors | None) -> Framework:
     """A release with other factors on constants: by the entry that they belong to; None: the catalog's."""
     own = framework_names()[name]
     whole: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     for part in chain("frameworks", own):
         said = entry("frameworks", part)
-        kept = {key: value for key, value in said.items() if key not in OWN}
+        sources = {**_inherited(sources, whole, said), **(said.get("sources") or {})}
+        kept = {key: value for key, value in said.items() if key not in (*OWN, "sources")}
         whole = {**merged(whole, kept), **{key: said[key] for key in REPLACED if key in said}}
     said = entry("frameworks", own)
     whole |= {key: said[key] for key in OWN if key in said and key != "extends"}
     kernels = said.get("kernels_of", own)
-    known = entry("frameworks", kernels).get("factors") or {}
-    whole |= {"name": name, "kernels_of": kernels, "factors": known if factors is None else factors.get(kernels, {})}
+    fitted = entry("frameworks", kernels)
+    known = (fitted.get("factors") or {}) if factors is None else factors.get(kernels, {})
+    sources |= {key: text for key, text in (fitted.get("sources") or {}).items() if _is_of("factors", key)}
+    whole |= {"name": name, "kernels_of": kernels, "factors": known, "sources": sources}
     return build(Framework, whole, f"catalog.frameworks.{name}")
+
+
+def _inherited(sources: Mapping[str, str], before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, str]:
+    """
+    Sources of an entry that hold for one that extends it: of what it leaves as it was.
+
+    One of a group is then of those of its entries that are left. What an entry says otherwise, or gives a source of its
+    own, is nobody else's.
+
+    >>> before = {"stages": "filled", "behaviour": {"batch_first": True, "scatters_hops": True}}
+    >>> sources = {"stages": "here", "behaviour": "there", "factors.hop_seconds": "a fit"}
+    >>> _inherited(sources, before, {"stages": "even", "behaviour": {"batch_first": False}})
+    {'behaviour.scatters_hops': 'there'}
+    """
+    known, changed, own = _leaves(before), _leaves(said), tuple(said.get("sources") or ())
+    kept = {
+        path
+        for path, value in known.items()
+        if not (path in changed and (changed[path] != value or any(_is_of(key, path) for key in own)))
+        and not any(path.startswith(f"{name}.") for name in REPLACED if name in said)
+    }
+    found: dict[str, str] = {}
+    for key, source in sources.items():
+        of_key = [path for path in known if _is_of(key, path)]
+        left = [path for path in of_key if path in kept]
+        found |= {key: source} if left == of_key and left else dict.fromkeys(left, source)
+    return found
+
+
+def _is_of(key: str, path: str) -> bool:
+    """Whether a source's key names an entry, or a group that it is in."""
+    return f"{path}.".startswith(f"{key}.")
+
+
+def _leaves(entry: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """What an entry says, by dotted path."""
+    found: dict[str, Any] = {}
+    for name, value in entry.items():
+        if isinstance(value, Mapping) and value:
+            found |= _leaves(value, f"{path}{name}.")
+        else:
+            found[f"{path}{name}"] = value
+    return found
 
 
 def framework_of(given: object, where: str, factors: Factors | None = None) -> Framework:
@@ -86,7 +133,10 @@ def framework_of(given: object, where: str, factors: Factors | None = None) -> F
     if base is None:
         return build(Framework, {"name": "inline", **changes}, where)
     plain = asdict(cast(Any, _named(base, f"{where}.base", factors)))
-    return build(Framework, merged({**plain, "name": f"{base}, changed"}, changes), where)
+    made = build(Framework, merged({**plain, "name": f"{base}, changed"}, changes), where)
+    own = dict.fromkeys(_leaves({key: value for key, value in changes.items() if key != "sources"}), "job file")
+    known = plain.pop("sources")
+    return replace(made, sources={**_inherited(known, plain, changes), **own, **(changes.get("sources") or {})})
 
 
 def _named(name: str, where: str, factors: Factors | None) -> Framework:

@@ -77,7 +77,7 @@ class Roofline:
     kernel_seconds
         Gap that every kernel adds.
     launch_seconds
-        What every kernel adds besides where the host launches it only when the last one has ended.
+        What every kernel outside CUDA graphs adds besides where the host launches it only when the last one has ended.
     cuda_graphs
         The decision, which may be an array: kernels that only move bytes lose the gap where a graph holds them.
     exposed_writes
@@ -119,7 +119,10 @@ class Roofline:
         return busy + BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
 
     def _gap_seconds(self, operator: Operator) -> Numbers:
-        return self._device_gap_seconds(operator) + self.launch_seconds
+        if not self.launch_seconds:
+            return self._device_gap_seconds(operator)
+        launched: Numbers = np.where(is_graphed(operator, self.cuda_graphs), 0.0, self.launch_seconds)[()]
+        return self._device_gap_seconds(operator) + launched
 
     def _device_gap_seconds(self, operator: Operator) -> Numbers:
         if operator.kind not in MEMORY_BOUND:
@@ -265,8 +268,8 @@ def _dtype_16bit(device: EquippedDevice, compute_dtype: Dtype) -> Dtype:
 def _matmul_rate(device: EquippedDevice, dtype: Dtype) -> float:
     peak, efficiencies = _peak(device, dtype), device.profile.matmul_efficiency
     if dtype not in efficiencies:
-        where = f"{device.name}.profile.matmul_efficiency"
-        raise SpecError(where, f"has no entry for {dtype}.", did_you_mean(dtype, efficiencies))
+        where = "cluster.device.calibration.matmul_efficiency"
+        raise SpecError(where, f"has no entry for {dtype} on {device.name}.", did_you_mean(dtype, efficiencies))
     return peak * efficiencies[dtype]
 
 

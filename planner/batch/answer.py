@@ -62,6 +62,8 @@ class Answer:
         Workers that it was given to.
     gap
         How much faster than the first plan another one may be at most, as a fraction.
+    framework, framework_is_assumed
+        What trains, and whether the job named none; None where the job could not be read.
     plans
         Key figures of each plan, best first, named as in the JSON report.
     report
@@ -75,6 +77,8 @@ class Answer:
     cpu_seconds: float = 0.0
     attempts: int = 1
     gap: float | None = None
+    framework: str | None = None
+    framework_is_assumed: bool | None = None
     plans: tuple[Mapping[str, Any], ...] = ()
     report: Mapping[str, Any] | None = None
 
@@ -142,6 +146,8 @@ def line_of(result: JobResult) -> str:
         "cpu_seconds": round(answer.cpu_seconds, 6),
         "attempts": answer.attempts,
         "gap": answer.gap,
+        "framework": answer.framework,
+        "framework_is_assumed": answer.framework_is_assumed,
         "plans": list(answer.plans),
         **({} if answer.report is None else {"report": answer.report}),
     }

@@ -17,7 +17,20 @@ Cell: TypeAlias = bool | int | float | str | None
 Row: TypeAlias = dict[str, Cell]
 Lines: TypeAlias = Callable[[], Iterable[Mapping[str, Any]]]
 
-OF_LINE = ("name", "source", "status", "exit_code", "message", "wall_seconds", "cpu_seconds", "attempts", "gap", "key")
+OF_FRAMEWORK = ("framework", "framework_is_assumed")
+OF_LINE = (
+    "name",
+    "source",
+    "status",
+    "exit_code",
+    "message",
+    "wall_seconds",
+    "cpu_seconds",
+    "attempts",
+    "gap",
+    *OF_FRAMEWORK,
+    "key",
+)
 
 ROWS_AT_ONCE = 10_000
 """Rows of one group of a Parquet file, all that is in memory at a time."""

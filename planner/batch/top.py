@@ -11,7 +11,7 @@ from io import StringIO
 from typing import Any
 
 from planner.batch.choices import METRICS
-from planner.batch.table import row_of
+from planner.batch.table import OF_FRAMEWORK, row_of
 
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "GPUs": lambda plan: f"{plan['num_devices']:,}",
@@ -97,7 +97,7 @@ def _json(ranked: list[Ranked]) -> str:
     entries = [
         {
             "rank": one.rank,
-            **{name: one.line.get(name) for name in ("name", "source", "overrides", "status", "key")},
+            **{name: one.line.get(name) for name in ("name", "source", "overrides", "status", *OF_FRAMEWORK, "key")},
             "plan": one.plan,
         }
         for one in ranked

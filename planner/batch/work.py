@@ -63,13 +63,16 @@ def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
     from planner.plan import plan
     from planner.problem import load
     from planner.report.document import document, finite
+    from planner.report.framework import framework_document
 
-    report = plan(load(job.document, name=job.name, folder=job.folder))
+    problem = load(job.document, name=job.name, folder=job.folder)
+    report, framework = plan(problem), framework_document(problem)
     return {
         "status": JobStatus(str(report.outcome.status)),
         "exit_code": report.exit_code,
         "message": None if report.plans else _cut(_why_none(report)),
         "gap": finite(report.outcome.gap),
+        **{name: framework[name] for name in ("framework", "framework_is_assumed")},
         "plans": tuple(finite(figures(number, each)) for number, each in enumerate(report.plans, start=1)),
         "report": document(report) if full else None,
     }

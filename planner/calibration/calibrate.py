@@ -1,4 +1,4 @@
-"""A user's own runs -> a device profile: fitted, judged on runs left out, with what to measure next."""
+"""A user's own runs -> a calibration of a device: fitted, judged on runs left out, with what to measure next."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Determined:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
     """
-    A profile fitted to runs.
+    A calibration fitted to runs.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class Calibration:
 
 def calibrate(runs: Path, known: References, *, name: str, base: str | None = None) -> Calibration:
     """
-    Fit the profile of a device to runs.
+    Fit the calibration of a device to runs.
 
     Parameters
     ----------
@@ -137,8 +137,8 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     name
         Of the new device.
     base
-        Device of the catalog whose profile is the prior; only rows of it are fitted, and of devices that nobody knows.
-        None: the rows' own.
+        Device of the catalog whose calibration is the prior; only rows of it are fitted, and of devices that nobody
+        knows. None: the rows' own.
 
     Raises
     ------
@@ -338,7 +338,7 @@ def _require_explained(residuals: Array) -> None:
     misfit = float(np.median(np.abs(residuals)))
     if misfit > MOST_MISFIT:
         raise Unfit(
-            f"The runs contradict the model: within the physical bounds no profile comes closer to them than "
+            f"The runs contradict the model: within the physical bounds no calibration comes closer to them than "
             f"{np.expm1(misfit):.0%} in the median. Nothing is fitted. Check units, layouts and what else ran."
         )
 

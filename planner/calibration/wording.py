@@ -15,14 +15,14 @@ def calibration_text(found: Calibration, path: str) -> str:
 
 
 def _lines(found: Calibration, path: str) -> Iterator[str]:
-    yield f"{found.num_runs} runs of {found.base} fitted; profile written to {path}"
+    yield f"{found.num_runs} runs of {found.base} fitted; calibration written to {path}"
     for row in found.refused:
         yield f"  refused: {row.id}: {row.reason}"
     for reason, count in Counter(row.reason for row in found.skipped).items():
         yield f"  {count} skipped: {reason}"
     yield ""
     yield f"Mean absolute error of the step time over {found.num_runs} runs"
-    yield f"  {found.error_before:>6.1%}  by the catalog's profile"
+    yield f"  {found.error_before:>6.1%}  by the catalog's calibration"
     yield f"  {found.error_left_out:>6.1%}  of runs left out of the fit ({found.num_groups} fits): expect this"
     yield f"  {found.error_fitted:>6.1%}  of the runs that it was fitted to: not what to expect"
     if not found.is_better:
@@ -62,8 +62,8 @@ def _advice(found: Calibration) -> Iterator[str]:
 
 _NO_BETTER = (
     "The fit is no better than the catalog on runs that it did not see. Either the catalog describes this device well",
-    "already: keep its profile. Or the runs are few, or slowed by what no constant describes (software, other jobs,",
-    "settings that the rows do not say), and the fit follows that: measure other jobs and layouts.",
+    "already: keep its calibration. Or the runs are few, or slowed by what no constant describes (software, other",
+    "jobs, settings that the rows do not say), and the fit follows that: measure other jobs and layouts.",
 )
 """What the verdict says first where the error of runs left out is not below the catalog's."""
 

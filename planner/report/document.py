@@ -12,7 +12,7 @@ from costmodel.strategy import Decision
 from costmodel.tables import microbatches
 from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
-from planner.report.framework import is_assumed, is_extrapolated, settings_document
+from planner.report.framework import framework_document, settings_document
 from planner.report.stages import layout_document
 
 if TYPE_CHECKING:
@@ -174,9 +174,7 @@ def _cluster(problem: Problem) -> Plain:
         "scale_up_size": cluster.scale_up_size,
         "memory_bytes": device.memory_bytes,
         "host_memory_bytes_per_device": device.host_memory_bytes,
-        "framework": cluster.framework.name if cluster.framework else None,
-        "framework_is_assumed": is_assumed(problem),
-        "framework_is_extrapolated": is_extrapolated(cluster),
+        **framework_document(problem),
         "settings": settings_document(cluster),
     }
 

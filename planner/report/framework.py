@@ -8,6 +8,9 @@ from typing import Any
 from costmodel.spec import Cluster
 from planner.problem import Problem
 
+ASSUMED = "assumed: the job names none (cluster.framework; planner catalog frameworks)"
+"""What a report says of a framework that the job does not name: where to write another, and what lists them."""
+
 
 def is_assumed(problem: Problem) -> bool:
     """Whether the job names no framework."""
@@ -27,12 +30,23 @@ def framework_text(problem: Problem) -> str:
         return "unknown"
     texts = [cluster.framework.name]
     if is_assumed(problem):
-        texts.append("assumed: the job names none (cluster.framework; planner catalog frameworks)")
+        texts.append(ASSUMED)
     if is_extrapolated(cluster):
         texts.append(
             f"extrapolated: no run of it on {cluster.device.architecture} is known, constants are the architecture's"
         )
     return "; ".join(texts)
+
+
+def framework_document(problem: Problem) -> dict[str, Any]:
+    """The framework by name, and what is assumed of it; the hint says what to write for another."""
+    cluster, assumed = problem.facts.cluster, is_assumed(problem)
+    return {
+        "framework": cluster.framework.name if cluster.framework else None,
+        "framework_is_assumed": assumed,
+        "framework_hint": ASSUMED if assumed else None,
+        "framework_is_extrapolated": is_extrapolated(cluster),
+    }
 
 
 def settings_document(cluster: Cluster) -> dict[str, Any]:

@@ -386,6 +386,8 @@ class ClusterRecord(TypedDict):
         Memory of one device, and its share of the host's.
     framework, framework_is_assumed, framework_is_extrapolated
         What trains; whether the job named none; whether no run of it on such devices is known.
+    framework_hint
+        What to write for another where the job named none; else null.
     settings
         What the framework is told, its recipes' defaults included.
     """
@@ -400,6 +402,7 @@ class ClusterRecord(TypedDict):
     host_memory_bytes_per_device: float
     framework: str | None
     framework_is_assumed: bool
+    framework_hint: str | None
     framework_is_extrapolated: bool
     settings: dict[str, bool | int | str]
 

@@ -34,8 +34,11 @@ OF_RUN = ("num_steps", "total_seconds", "num_failures", "ettr", "days", "gpu_hou
 ENDS = ("low", "high")
 """Of the interval of the step time."""
 
+OF_CLUSTER = ("framework", "framework_is_assumed")
+
 COLUMNS = (
     "job",
+    *OF_CLUSTER,
     "number",
     "slower_fraction",
     *(f"step_time_{end}_seconds" for end in ENDS),
@@ -80,6 +83,7 @@ def _row(whole: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
     parts = {part["name"]: part for part in plan["breakdown"]}
     return {
         "job": whole["job"]["name"],
+        **{name: _cell(whole["cluster"][name]) for name in OF_CLUSTER},
         "number": plan["number"],
         "slower_fraction": plan["slower_fraction"],
         **{f"step_time_{end}_seconds": plan["step_time_interval_seconds"][index] for index, end in enumerate(ENDS)},

@@ -20,6 +20,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.job import Job
+from planner.runs.contradictions import require_no_contradiction
 
 REQUIRED = ("id", "model", "cluster.device", "cluster.num_devices")
 """Columns without which there is nothing to predict."""
@@ -318,6 +319,7 @@ def _run(cells: Mapping[str, str]) -> Run:
         not_modelled=tuple(part.strip() for part in cells.get("not_modelled", "").split(";") if part.strip()),
     )
     _require_consistent(run, _positive_or_none(cells, "tokens_per_second_per_device"))
+    require_no_contradiction(run)
     return run
 
 

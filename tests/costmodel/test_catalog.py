@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterable
+from dataclasses import asdict, fields
 from importlib.resources import files
 
 import pytest
@@ -84,30 +85,65 @@ def stated(framework: dict) -> set[str]:
     return nested | {name for name in others if framework[name]}
 
 
+def covered(name: str, sources: Iterable[str]) -> bool:
+    """Whether an entry, or a group that it is in, has a source."""
+    return any(f"{name}.".startswith(f"{key}.") for key in sources)
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_every_entry_of_a_framework_has_a_source(name):
-    """Its own, or that of the entry which it extends; of one entry, or of all of their kind at once."""
-    known = {
-        key for one in extended(name, "frameworks") for key, source in (one.get("sources") or {}).items() if source
-    }
-    sections = {key.split(".")[0] for key in known if "." not in key}
-    whole = {".".join(key.split(".")[:2]) for key in known}
+    """Its own, or that of the entry from which it has what it says; of one entry, or of all of their kind at once."""
+    sources = catalog.framework(name).sources
+    said = stated(entry(name, "frameworks"))
 
-    without = {
-        key for key in stated(entry(name, "frameworks")) if key not in whole and key.split(".")[0] not in sections
-    }
-    assert not without
+    assert not {key for key in said if not covered(key, sources) and not any(covered(one, [key]) for one in sources)}
     assert entry(name, "frameworks")["description"]
+    assert all(sources.values())
+
+
+def leaves(said: object, path: str = "") -> dict[str, object]:
+    """What is said, by dotted name."""
+    if not isinstance(said, dict):
+        return {path: list(said) if isinstance(said, tuple) else said}
+    return {
+        key: value for name, one in said.items() for key, value in leaves(one, f"{path}.{name}".lstrip(".")).items()
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if "extends" in entry(name, "frameworks")])
+def test_what_an_entry_says_otherwise_has_a_source_of_its_own(name):
+    """That of the entry which it extends is of something else."""
+    own = entry(name, "frameworks")
+    before = leaves(asdict(catalog.framework(own["extends"])))
+    said = {key: own[key] for key in own if key not in ABOUT | FITTED | {"sources"}}
+    otherwise = {key for key, value in leaves(said).items() if key not in before or before[key] != value}
+
+    assert not {key for key in otherwise if not covered(key, own.get("sources") or ())}
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_sources_of_a_framework_name_what_there_is(name):
-    """Sources name entries, so a renamed entry must be renamed there too."""
+    """Sources name entries, so a renamed entry must be renamed there too; of factors those that it has."""
     known = catalog.framework(name)
-    for key in entry(name, "frameworks").get("sources") or {}:
+    for key in known.sources:
         value: object = known
-        for part in key.split("."):
+        *sections, last = key.split(".", 1) if key.startswith("factors.") else key.split(".")
+        for part in (*sections, last):
             value = value[part] if isinstance(value, dict) else getattr(value, part)
+
+
+def test_sources_are_not_inherited_beside_what_they_are_of():
+    """torchtitan deals stages otherwise than Megatron-Core and has not its factors; the rest keeps its source."""
+    core, other = catalog.framework("megatron-core-0.14"), catalog.framework("torchtitan-0.1")
+    kernels = catalog.framework("nemo-25.07")
+    factor = "factors.matmul_efficiency@blackwell"
+
+    assert other.sources["stages"] != core.sources["stages"]
+    assert other.sources["behaviour.causal_attention"] == core.sources["behaviour.causal_attention"]
+    assert "behaviour.retention" not in other.sources
+    assert other.sources["behaviour.retention.offload_keeps_inputs"] == core.sources["behaviour.retention"]
+    assert factor not in other.sources
+    assert kernels.sources[factor] == core.sources[factor]  # its kernels are those
 
 
 def test_releases_are_of_one_entry():

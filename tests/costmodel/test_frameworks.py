@@ -86,12 +86,21 @@ def test_a_factor_may_be_of_one_architecture():
 @pytest.mark.parametrize(
     ("factors", "sentence"),
     [
-        ({"atention_efficiency": 0.5}, "factors.atention_efficiency: is no constant .* mean 'attention_efficiency'"),
-        ({"fused_attention": 2.0}, "factors.fused_attention: is no constant of a calibration"),
-        ({"times": 2.0}, "factors.times: is nothing that a factor could multiply"),
-        ({"measured_rates": 2.0}, "factors.measured_rates: is nothing that a factor could multiply"),
-        ({"overlap_processors": 9.0}, "factors.overlap_processors: Input should be less than or equal to 1"),
-        ({"atention_efficiency@volta": 0.5}, "factors.atention_efficiency: is no constant of a calibration"),
+        (
+            {"atention_efficiency": 0.5},
+            "framework.factors.atention_efficiency: of test-framework is no constant .* mean 'attention_efficiency'",
+        ),
+        ({"fused_attention": 2.0}, "factors.fused_attention: of test-framework is no constant of a calibration"),
+        ({"times": 2.0}, "factors.times: of test-framework is nothing that a factor could multiply"),
+        ({"measured_rates": 2.0}, "factors.measured_rates: of test-framework is nothing that a factor could multiply"),
+        (
+            {"overlap_processors": 9.0},
+            "factors.overlap_processors: of test-framework makes it impossible: Input should be less than or equal",
+        ),
+        (
+            {"atention_efficiency@volta": 0.5},
+            "factors.atention_efficiency: of test-framework is no constant of a calibration",
+        ),
     ],
     ids=["unknown", "behaviour", "a name", "a table", "impossible", "unknown elsewhere"],
 )
@@ -345,7 +354,7 @@ def test_a_framework_may_start_from_another():
 
     assert changed.name == "torchtitan-0.1, changed"
     assert changed.behaviour == replace(known.behaviour, retention=replace(known.behaviour.retention, eager=True))
-    assert replace(changed, name=known.name, behaviour=known.behaviour) == known
+    assert replace(changed, name=known.name, behaviour=known.behaviour, sources=known.sources) == known
 
 
 @pytest.mark.parametrize("name", catalog.frameworks())

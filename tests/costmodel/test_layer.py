@@ -250,6 +250,16 @@ def test_a_host_that_waits_for_collectives_launches_nothing_meanwhile():
     assert waiting.host_backward - given.host_backward == pytest.approx(given.tp_backward)
 
 
+def test_a_blocking_host_waits_for_collectives_outside_of_a_graph_only():
+    """One launch of a second with each of two sums in the forward pass; a graph of all holds them too."""
+    given, blocking = (on_the_networks(DENSE, host_kernel_seconds=1.0, launches_block=on) for on in (False, True))
+    graphed = {"tp": 2, "cuda_graphs": CudaGraphs.FULL_ITERATION}
+
+    assert alone(blocking, tp=2).tp_forward - alone(given, tp=2).tp_forward == pytest.approx(2)
+    for name in ("forward", "backward", "tp_forward", "tp_backward"):
+        assert getattr(alone(blocking, **graphed), name) == pytest.approx(getattr(alone(given, **graphed), name))
+
+
 def test_pieces_of_ring_attention_are_launched_one_by_one():
     """Four pieces, twice as much backward, more than an all-to-all; a graph leaves the ring's own send."""
     given = on_the_networks(DENSE, host_kernel_seconds=1.0)
@@ -284,6 +294,46 @@ def test_graphs_of_experts_hold_the_router_and_what_comes_before_the_dispatch():
     assert launched == sorted(launched, reverse=True)
     assert launched[1] - launched[2] == pytest.approx(1)  # tokens sorted before they are sent
     assert launched[3] == pytest.approx(1)  # the residual
+
+
+@pytest.mark.parametrize("ep_overlap", [False, True])
+def test_layers_without_shared_experts_exchange_as_before(ep_overlap):
+    """Beside nothing there is nothing to slow the exchange down by 1.5; where there are some, they hide part of it."""
+    without = replace_shared(MOE, None)
+    slow = {"overlap_slowdown_communication": 1.5, "overlap_slowdown_compute": 1.1}
+    told = {"ep": 8, "ep_overlap": ep_overlap}
+
+    def exchanges(model: Any) -> tuple[Any, Any]:
+        apart, beside = (on_the_networks(model, shared_expert_overlap=on, **slow) for on in (False, True))
+        return parts_of(apart, **told).ep, parts_of(beside, **told).ep
+
+    apart, beside = exchanges(without)
+    assert apart[-1] > 0
+    assert beside == pytest.approx(apart)
+    assert exchanges(MOE)[0][0] == exchanges(MOE)[1][0] == 0  # the dense layers have no exchange
+
+
+def test_shared_experts_hide_the_exchange_of_their_own_layers_only():
+    """One layer of two kinds has a shared expert: its exchange is beside it, the other's is as long as alone."""
+    routed, shared = replace_shared(MOE, None).layers[-1], MOE.layers[-1]
+    both = replace(MOE, layers=(routed, shared))
+    slow = {"overlap_slowdown_communication": 1.5}
+    apart, beside = (alone(on_the_networks(both, shared_expert_overlap=on, **slow), ep=8) for on in (False, True))
+
+    assert beside.ep_forward[0] == apart.ep_forward[0]
+    assert beside.ep_forward[1] != apart.ep_forward[1]
+    assert beside.ep_backward[0] == apart.ep_backward[0]
+
+
+def replace_shared(model: Any, width: int | None) -> Any:
+    """The model with shared experts of that width in its layers with experts; None: without."""
+    layers = [
+        replace(layer, feed_forward=replace(layer.feed_forward, shared_ffn_hidden_size=width or 0))
+        if hasattr(layer.feed_forward, "num_experts")
+        else layer
+        for layer in model.layers
+    ]
+    return replace(model, layers=tuple(layers))
 
 
 @pytest.mark.parametrize(("sequence_parallel", "summed"), [(False, 1.0), (True, 0.5)])

@@ -269,7 +269,7 @@ def test_device_without_the_dtype_is_refused():
 
 def test_profile_without_the_dtype_is_refused():
     """A peak alone is not enough for the modified roofline."""
-    with pytest.raises(SpecError, match=r"profile\.matmul_efficiency: has no entry for fp8\."):
+    with pytest.raises(SpecError, match=r"calibration\.matmul_efficiency: has no entry for fp8 on"):
         a_source(compute="fp8", matmul_efficiency={"bf16": 0.5})
 
 
@@ -466,6 +466,20 @@ def test_a_host_that_waits_launches_every_kernel_late():
     for kind in ("matmul", "elementwise"):
         forward, backward = np.subtract(seconds(blocking, an_operator(kind)), seconds(plain, an_operator(kind)))
         assert (forward, backward) == pytest.approx((7e-6, 14e-6))
+
+
+@pytest.mark.parametrize(
+    ("graphs", "late"), [("full_iteration", (0, 0)), ("mlp", (0, 0)), ("attn", (7e-6, 14e-6)), ("none", (7e-6, 14e-6))]
+)
+def test_a_host_that_waits_launches_no_kernel_of_a_graph(graphs, late):
+    """What a CUDA graph holds does not wait for it: all, or the feed-forward's own; other graphs leave it as it is."""
+    plain, blocking = (
+        a_source(host_kernel_seconds=7e-6, launches_block=on, cuda_graphs=CudaGraphs.named(graphs))
+        for on in (False, True)
+    )
+    operator = an_operator("matmul", graph_module="mlp")
+
+    assert np.subtract(seconds(blocking, operator), seconds(plain, operator)) == pytest.approx(late, abs=1e-12)
 
 
 def test_attention_in_triton_is_slower_than_the_second_flash_attention():

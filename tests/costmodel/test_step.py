@@ -36,6 +36,7 @@ from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import (
     DENSE,
     FEATURE_OVERLAPS,
+    GRAPHS,
     MODELS,
     MOE,
     all_features,
@@ -431,6 +432,18 @@ def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, A
     assert len(features) == 9216
     assert seconds.shape == (12, 9216)
     assert (bound <= seconds.min(axis=1) * (1 + 1e-12)).all()
+
+
+@models
+def test_no_graphs_undercut_the_lower_bound_of_a_host_that_waits(model: Model):
+    """A graph of a whole iteration spares its collectives their launches, too: of 5 ms each, those of 12 degrees."""
+    given, degrees = the_facts(model, host_kernel_seconds=5e-3, launches_block=True), random_degrees(model, 12, seed=37)
+    features = dict.fromkeys(all_features()[0], 0)
+    graphs = np.array(GRAPHS)[:, None]
+
+    seconds = cost(given, degrees | features | {"cuda_graphs": graphs}).step_seconds
+
+    assert (lower_bound_seconds(given, degrees | features) <= seconds.min(axis=0) * (1 + 1e-12)).all()
 
 
 @models

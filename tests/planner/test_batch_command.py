@@ -57,13 +57,15 @@ def test_a_batch_from_begin_to_end(capsys):
     assert [each["step_time_seconds"] for each in line["plans"]] == [each.step_seconds for each in report.plans]
     assert [each["strategy"]["tp"] for each in line["plans"]] == [each.strategy.tp for each in report.plans]
     assert line["plans"][0]["strategy"]["layout"] is None
+    assert (line["framework"], line["framework_is_assumed"]) == (report.problem.facts.cluster.framework.name, True)
     assert "report" not in line
 
     before = Path("results.jsonl").read_bytes()
     assert cli.main([*command, "top=2", "--table", "table.csv"]) == 0
     assert "2 of 2 jobs done, 2 of them before" in capsys.readouterr().err
     assert Path("results.jsonl").read_bytes() == before
-    assert len(list(csv.DictReader(Path("table.csv").read_text().splitlines()))) == 4
+    rows = list(csv.DictReader(Path("table.csv").read_text().splitlines()))
+    assert [(row["framework"], row["framework_is_assumed"]) for row in rows] == [(line["framework"], "true")] * 4
 
     assert cli.main(["top", "results.jsonl", "--by", "tokens_per_second", "--top", "1", "--format", "json"]) == 0
     [best] = json.loads(capsys.readouterr().out)

@@ -303,13 +303,13 @@ def test_suggestions_that_differ_in_precision_say_so(tmp_path):
 
 
 def test_runs_that_no_device_explains_are_not_fitted(tmp_path, capsys):
-    """All of them ten times slower than the model could be with any profile: something else ran."""
+    """All of them ten times slower than the model could be with any calibration: something else ran."""
     runs = runs_of(tmp_path, 0.045)
 
     code = command(runs, tmp_path / "mine.yaml")
 
     assert code == 4
-    assert "within the physical bounds no profile" in capsys.readouterr().err
+    assert "within the physical bounds no calibration" in capsys.readouterr().err
 
 
 def test_an_unknown_device_starts_from_a_named_one(tmp_path, capsys):

@@ -8,6 +8,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.framework import Settings
 from planner.cluster import CATALOG, Fitted, cluster_of, device_of, device_path
+from planner.framework import require_sound
 from planner.job import ClusterSection
 from planner.problem import load
 from tests.planner.test_job import A_TIER, a_job, message_of
@@ -248,3 +249,110 @@ def test_constants_that_do_not_exist_are_refused():
     """A table of constants that names another field than there is."""
     with pytest.raises(SpecError, match="kernel_secnds: no such entry"):
         fitted_cluster(Fitted(constants={"hopper": {"kernel_secnds": 1.0}}))
+
+
+# --- what a job says itself --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "most", "what"),
+    [
+        ("communication_sms", 132, "processors of h100-80gb-sxm"),
+        ("offloaded_layers", 32, "layers of llama3-8b"),
+        ("optimizer_group", 64, "devices of cluster.num_devices"),
+    ],
+)
+def test_settings_count_what_there_is(setting, most, what):
+    """An H100 has 132 processors, Llama-3 8B 32 layers, the job 64 devices: all of them may be named, one more not."""
+    load(a_job(settings={setting: most}))
+
+    message = message_of(a_job(settings={setting: most + 1}))
+
+    assert message == f"settings.{setting}: is {most + 1}, more than the {most} {what}. Give at most {most}."
+
+
+def test_defaults_may_be_of_larger_clusters():
+    """InternEvo shares states among 8; so do 4 devices, all of them. Processors that nobody knows are not counted."""
+    a100 = a_job(cluster__device="a100-80gb-sxm", cluster__framework="internevo-0.2", cluster__num_devices=4)
+    unknown = {"base": "h100-80gb-sxm", "num_processors": None}
+
+    assert load(a100).facts.cluster.settings.optimizer_group == 8
+    load(a_job(cluster__device=unknown, settings={"communication_sms": 1000}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"since": "2026"}, "since: expected a month such as '2026-04', got '2026'."),
+        ({"since": "2026-13"}, "since: expected a month such as '2026-04', got '2026-13'."),
+        ({"kernels_of": "nemo-25.7"}, "kernels_of: 'nemo-25.7' is no framework. Did you mean 'nemo-25.07'?"),
+        ({"features": {"scedule": ["1f1b"]}}, "features.scedule: 'scedule' is no decision. Did you mean 'schedule'?"),
+        ({"features": {"schedule": ["1f2b"]}}, "features.schedule.0: '1f2b' is no value of schedule. Did you mean"),
+        ({"features": {"cuda_graphs": ["none", "attn"]}}, "features.cuda_graphs.1: 'attn' is no value of cuda_graphs."),
+        ({"features": {"tp_overlap": ["yes"]}}, "features.tp_overlap.0: 'yes' is no value of tp_overlap. Known: "),
+        ({"features": {"tp": ["many"]}}, "features.tp.0: expected a whole number, got 'many'."),
+        ({"strategy": {"shading": "none"}}, "strategy.shading: 'shading' is no decision. Did you mean 'sharding'?"),
+        ({"strategy": {"sharding": "all"}}, "strategy.sharding: expected one of none, optimizer, gradients, weights"),
+        ({"strategy_by_precision": {"fp9": {}}}, "strategy_by_precision.fp9: 'fp9' is no precision. Did you mean"),
+        (
+            {"strategy_by_precision": {"fp8": {"tp_overlap": "x"}}},
+            "strategy_by_precision.fp8.tp_overlap: expected true or false, got 'x'.",
+        ),
+        (
+            {"strategy_by_precision": {"fp8": {"overlap": True}}},
+            "strategy_by_precision.fp8.overlap: 'overlap' is no decision.",
+        ),
+        ({"settings_by_precision": {"bf61": {}}}, "settings_by_precision.bf61: 'bf61' is no precision. Did you mean"),
+        ({"precision": "bf61"}, "precision: 'bf61' is no precision. Did you mean 'bf16'?"),
+        ({"recompute_if_needed": "all"}, "recompute_if_needed: expected one of none, selective, full"),
+        ({"factors": {"foo": 2.0}}, "factors.foo: 'foo' is no constant of a calibration."),
+        (
+            {"factors": {"kernel_second": 2.0}},
+            "factors.kernel_second: 'kernel_second' is no constant of a calibration.",
+        ),
+        (
+            {"factors": {"kernel_seconds@hoper": 2.0}},
+            "factors.kernel_seconds@hoper: 'hoper' is no architecture. Did you mean 'hopper'?",
+        ),
+        (
+            {"factors": {"overlap_processors": 9.0}},
+            "factors.overlap_processors: of nemo-25.07, changed makes it imposs",
+        ),
+        ({"factors": {"times": 2.0}}, "factors.times: of nemo-25.07, changed is nothing that a factor could multiply."),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_an_inline_framework_says_what_there_is(changes, message):
+    """Whatever nothing would read is refused at its entry."""
+    found = message_of(a_job(cluster__framework={"base": "nemo-25.07", **changes}))
+
+    assert found.startswith(f"cluster.framework.{message}")
+
+
+def test_what_an_inline_framework_may_say():
+    """Values of every kind, a month or none."""
+    features = {"cuda_graphs": ["none", "modules"], "tp_overlap": ["false"], "recompute": ["modules"], "tp": ["1", "8"]}
+    changes = {"features": features, "since": "", "factors": {"kernel_seconds@volta": 2.0}, "precision": "fp8"}
+
+    assert cluster(framework={"base": "nemo-25.07", **changes}).framework.precision == "fp8"
+
+
+def test_what_an_inline_framework_says_has_the_job_as_its_source():
+    """The source of what it says otherwise is not its base's; those of the rest are."""
+    known = catalog.framework("nemo-25.07").sources
+    changes = {"stages": "even", "behaviour": {"retention": {"logit_bytes": 4.0}}}
+
+    sources = cluster(framework={"base": "nemo-25.07", **changes}).framework.sources
+
+    assert (sources["stages"], sources["behaviour.retention.logit_bytes"]) == ("job file", "job file")
+    assert sources["behaviour.retention.workspace_bytes"] == known["behaviour.retention"]
+    assert sources["behaviour.causal_attention"] == known["behaviour.causal_attention"]
+
+
+@pytest.mark.parametrize("name", catalog.frameworks())
+def test_the_catalogs_frameworks_say_what_there_is(name):
+    """What is asked of a job's own framework holds for every entry, and each of them says since when."""
+    framework = catalog.framework(name)
+
+    require_sound(framework, f"frameworks.{name}")
+    assert framework.since

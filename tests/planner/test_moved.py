@@ -30,7 +30,9 @@ sources:
     [
         ("nemo", "Write framework: megatron-bridge-26.04 instead of 'nemo'."),
         ("bigscience", "Write framework: megatron-deepspeed-2022 instead of 'bigscience'."),
+        ({"base": "nemo"}, "Write framework.base: megatron-bridge-26.04 instead of 'nemo'."),
         ("magic", "planner catalog frameworks lists the names."),
+        ({"base": 3}, "planner catalog frameworks lists the names."),
         (None, "planner catalog frameworks lists the names."),
     ],
 )
@@ -68,8 +70,9 @@ def test_every_stack_has_become_a_release(name):
         ("launches_block", "Write settings.launches: blocking."),
         ("expert_dispatch", "It is a decision: strategy.token_dispatcher or search.pin.token_dispatcher."),
         ("cuda_graphs", "It is a decision: strategy.cuda_graphs or search.pin.cuda_graphs."),
-        ("fused_attention", "what software does is in cluster.framework.behaviour."),
-        ("retention", "what software does is in cluster.framework.behaviour."),
+        ("fused_attention", "Write cluster.framework.behaviour.fused_attention."),
+        ("causal_attention", "Write cluster.framework.behaviour.causal_attention."),
+        ("retention", "Write cluster.framework.behaviour.retention."),
     ],
 )
 def test_entries_of_a_profile_have_other_places(field, hint):
@@ -78,6 +81,36 @@ def test_entries_of_a_profile_have_other_places(field, hint):
 
     assert message.startswith(f"cluster.device.profile.{field}: has another place now. ")
     assert message.endswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [("kernel_second", "Did you mean 'kernel_seconds'?"), ("foo", "what software does is in cluster.framework.beha")],
+)
+def test_what_no_profile_ever_had_has_no_other_place(field, hint):
+    """A misspelt entry is one, in the words of today where one is near."""
+    message = message_of(a_job(cluster__device={"base": "h100-80gb-sxm", "profile": {field: 1}}))
+
+    assert message.startswith(f"cluster.device.profile.{field}: no such entry")
+    assert hint in message
+
+
+@pytest.mark.parametrize("name", ["nemo", "torchtitan", "zero-bubble"])
+def test_stacks_of_old_are_told_their_release_under_the_new_key_too(name):
+    """Alone and as what an inline framework starts from."""
+    alone, inline = (message_of(a_job(cluster__framework=given)) for given in (name, {"base": name}))
+
+    assert alone == (
+        f"cluster.framework: '{name}' has another name now. Write framework: {FRAMEWORKS[name]} instead of '{name}'."
+    )
+    assert inline.startswith(f"cluster.framework.base: '{name}' has another name now. Write framework.base: ")
+
+
+def test_a_release_that_was_a_stack_keeps_its_name():
+    """Megatron-LM 0.14 is called so in both."""
+    job = a_job(cluster__device="a100-80gb-sxm", cluster__framework="megatron-lm-0.14")
+
+    assert load(job).facts.cluster.framework.name == "megatron-lm-0.14"
 
 
 @pytest.mark.parametrize("profile", [None, {}, []])

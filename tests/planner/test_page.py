@@ -22,6 +22,7 @@ from planner.front import front
 from planner.plan import estimate, plan, reliability_of
 from planner.problem import load
 from planner.report import render
+from planner.report.html.inputs import input_sections
 from planner.report.html.page import page_html
 from planner.report.html.study import study
 from planner.report.html.timeline import KINDS, MOST_PASSES, pieces, timeline_of
@@ -159,6 +160,20 @@ def test_names_are_escaped(report):
 def test_the_page_is_the_same_again(report, studied):
     """Nothing in it depends on when or in which order it was made."""
     assert page_html(studied) == page_html(replace(studied, report=replace(report)))
+
+
+def test_constants_and_behaviour_stand_with_their_sources(report):
+    """Constants as the calibration, behaviour as the framework's entry: both where a job would change them."""
+    cluster = report.problem.facts.cluster
+    (devices,) = (section for section in input_sections(report) if section.title.startswith("The devices"))
+    rows = {name: (value, source) for name, value, source in devices.rows}
+    fitted, known = cluster.device.calibration, cluster.framework
+
+    assert rows["calibration"][0] == fitted.name
+    assert rows["calibration.kernel_seconds"][1] == fitted.sources["kernel_seconds"]
+    assert rows["framework"][0] == known.name
+    assert rows["framework.behaviour.vocabulary_multiple"] == ("128", known.sources["behaviour.vocabulary_multiple"])
+    assert not any(name.startswith("profile") for name in rows)
 
 
 def test_plain_text_of_any_plan_is_there(report, page):

@@ -237,6 +237,24 @@ def test_csv_has_one_row_per_plan(every_report, kind, rows):
     assert {len(row) for row in read} == {len(read[0])}
 
 
+@pytest.mark.parametrize("kind", ["plans", "estimate"])
+def test_csv_names_the_framework(every_report, kind):
+    """Beside the job, as the JSON has it; flags as job files spell them."""
+    first = next(csv.DictReader(io.StringIO(render(every_report[kind], "csv"))))
+
+    assert (first["framework"], first["framework_is_assumed"]) == ("megatron-bridge-26.04", "true")
+
+
+def test_json_says_what_to_write_for_another_framework(report):
+    """The sentence of the table, where the job names none; nothing where it does."""
+    named = estimate(load(a_job(cluster__framework="nemo-25.07")), {"tp": 8})
+    assumed, given = (document(one)["cluster"] for one in (report, named))
+
+    assert assumed["framework_hint"] == "assumed: the job names none (cluster.framework; planner catalog frameworks)"
+    assert f"megatron-bridge-26.04; {assumed['framework_hint']}" in " ".join(render(report, "table").split())
+    assert (given["framework"], given["framework_is_assumed"], given["framework_hint"]) == ("nemo-25.07", False, None)
+
+
 def test_csv_holds_decisions_and_parts(report):
     """The same figures as the JSON."""
     rows = list(csv.DictReader(io.StringIO(render(report, "csv"))))

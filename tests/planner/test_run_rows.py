@@ -70,6 +70,72 @@ def test_a_wrong_row_is_refused_with_its_reason_and_the_rest_goes_on(tmp_path, c
     assert sentence in bad.reason
 
 
+FP8 = {"training.precision": "fp8"}
+GATHERED = {"settings.fp8_param_gather": "true"}
+SHARED = {"settings.optimizer_group": "8"}
+OFFLOADED = {"settings.offloaded_layers": "4"}
+GRAPHED = {"strategy.cuda_graphs": "attn"}
+IN_SEQUENCE = {"strategy.sequence_parallel": "true"}
+PROCESSORS = {"settings.communication_sms": "24"}
+
+CONTRADICTIONS = {
+    "8-bit weights of 16 bits": (
+        {**GATHERED, "training.precision": "bf16"},
+        "settings.fp8_param_gather: true contradicts training.precision = 'bf16': there are no 8-bit weights",
+        {**GATHERED, **FP8},
+    ),
+    "a group that shares nothing": (
+        {**SHARED, "strategy.sharding": "none"},
+        "settings.optimizer_group: 8 contradicts strategy.sharding = 'none'",
+        {**SHARED, "strategy.sharding": "optimizer"},
+    ),
+    "layers offloaded where none are": (
+        {**OFFLOADED, "strategy.activation_offload": "false"},
+        "settings.offloaded_layers: 4 contradicts strategy.activation_offload = false",
+        {**OFFLOADED, "strategy.activation_offload": "true"},
+    ),
+    "graphs of what is recomputed whole": (
+        {**GRAPHED, "strategy.recompute": "full"},
+        "strategy.cuda_graphs: 'attn' contradicts strategy.recompute = 'full'",
+        {**GRAPHED, "strategy.recompute": "none"},
+    ),
+    "a sequence over one rank": (
+        {**IN_SEQUENCE, "strategy.tp": "1"},
+        "strategy.sequence_parallel: true contradicts strategy.tp = 1",
+        {**IN_SEQUENCE, "strategy.tp": "2"},
+    ),
+    "processors of an all-to-all": (
+        {**PROCESSORS, "strategy.token_dispatcher": "alltoall"},
+        "settings.communication_sms: 24 contradicts strategy.token_dispatcher = 'alltoall'",
+        PROCESSORS,
+    ),
+    "more processors than there are": (
+        {"settings.communication_sms": "133"},
+        "settings.communication_sms: 133 contradicts cluster.device = 'h100-80gb-sxm': it has 132 processors.",
+        {"settings.communication_sms": "132"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("cells", "sentence", "in_order"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_rows_that_contradict_themselves_are_refused_alone(tmp_path, cells, sentence, in_order):
+    """Both columns are named; the same setting beside another value, and rows around it, are read."""
+    first, bad, last = rows_of(tmp_path, {"id": "first"}, {"id": "bad", **cells}, {"id": "last", **in_order})
+
+    assert isinstance(first, Run)
+    assert isinstance(last, Run)
+    assert isinstance(bad, NotRun)
+    assert bad.is_refused
+    assert bad.reason.startswith(sentence)
+
+
+def test_a_cell_that_a_row_leaves_open_contradicts_nothing(tmp_path):
+    """Its framework's default is what ran."""
+    cells = {**GATHERED, **SHARED, **OFFLOADED, **GRAPHED, **IN_SEQUENCE, **PROCESSORS, "training.precision": ""}
+
+    assert isinstance(rows_of(tmp_path, cells)[0], Run)
+
+
 SKIPPED = {
     "not usable": ({"usable": "0"}, "usable = 0"),
     "excluded": ({"quality": "excluded: slower than its repeats"}, "excluded: slower"),

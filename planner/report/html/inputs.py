@@ -14,7 +14,7 @@ from planner.report.wording import NOTHING, gib
 from planner.space import problem_rules
 
 if TYPE_CHECKING:
-    from costmodel.spec import Device, Model
+    from costmodel.spec import Cluster, EquippedDevice, Model
     from planner.plan import EstimateReport, PlanReport
     from planner.problem import Problem
 
@@ -27,7 +27,7 @@ def input_sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     problem = report.problem
     yield _job(report)
     yield _model(problem.facts.model)
-    yield _device(problem.facts.cluster.device)
+    yield _device(problem.facts.cluster)
     yield _rules(problem)
 
 
@@ -57,17 +57,49 @@ def _model(model: Model) -> Section:
     )
 
 
-def _device(device: Device) -> Section:
-    entries = {name: value for name, value in asdict(device).items() if name not in ("sources", "profile", "networks")}
+def _device(cluster: Cluster) -> Section:
+    device = cluster.device
+    entries = {name: value for name, value in asdict(device).items() if name not in APART}
     networks = {network["name"]: network for network in asdict(device)["networks"]}
-    whole = {**entries, "networks": networks, "profile": asdict(device)["profile"]}
-    rows = tuple(_sourced(whole, device.sources, "", 0))
+    rows = (
+        *_sourced({**entries, "networks": networks}, device.sources, "", 0),
+        *_calibration(device),
+        *_framework(cluster),
+    )
     return Section(
         title=f"The devices: {device.name}",
         header=HEADER,
         rows=rows,
         notes=("What a source says of a group of entries stands beside the group.",),
     )
+
+
+APART = ("sources", "profile", "calibration", "networks")
+"""Entries of a device with sections of their own."""
+
+
+def _calibration(device: EquippedDevice) -> Iterator[tuple[str, str, str]]:
+    """What its architecture achieves, before the framework's factors."""
+    known, path = device.calibration, "calibration."
+    yield "calibration", known.name, known.description or NOTHING
+    yield from _sourced(asdict(known.constants), _below(path, known.sources), path, 0)
+
+
+def _framework(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
+    """What the framework's code does as it is told, and its factors on constants."""
+    known, profile, path = cluster.framework, cluster.device.profile, "framework."
+    if known is None:
+        return
+    names = [one.name for one in fields(known.behaviour)]
+    told = {name: value for name, value in asdict(profile).items() if name in names}
+    sources = _below(path, known.sources)
+    yield "framework", known.name, known.description or NOTHING
+    yield from _sourced(told, sources, f"{path}behaviour.", 0)
+    yield from _sourced(known.factors, sources, f"{path}factors.", 0)
+
+
+def _below(path: str, sources: Mapping[str, str]) -> dict[str, str]:
+    return {f"{path}{name}": source for name, source in sources.items()}
 
 
 def _sourced(

@@ -1,0 +1,91 @@
+"""Cells of a measured run that cannot both be true: the row is refused with the names of both columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+
+if TYPE_CHECKING:
+    from planner.runs.table import Run
+
+Pair: TypeAlias = tuple[str, str, Callable[[Any, Any], bool], str]
+
+
+def require_no_contradiction(run: Run) -> None:
+    """
+    Refuse a row whose settings and decisions exclude each other.
+
+    A row that leaves one of both open says nothing that is wrong: its framework's default is what ran.
+
+    Raises
+    ------
+    SpecError
+        With both columns.
+    """
+    for column, other, excludes, why in (*PAIRS, *_processors(run)):
+        value, beside = run.get(column), run.get(other)
+        if value is not None and beside is not None and excludes(value, beside):
+            raise SpecError(column, f"{shown(value)} contradicts {other} = {shown(beside)}: {why}.")
+
+
+def _is_in_16_bits(precision: Any) -> bool:
+    name = precision.get("base") if isinstance(precision, Mapping) else precision
+    return name in ("bf16", "fp16")
+
+
+def _are_modules(graphs: Any) -> bool:
+    return graphs not in ("none", "full_iteration")
+
+
+PAIRS: tuple[Pair, ...] = (
+    (
+        "settings.fp8_param_gather",
+        "training.precision",
+        lambda gather, precision: gather == 1 and _is_in_16_bits(precision),
+        "there are no 8-bit weights to gather",
+    ),
+    (
+        "settings.optimizer_group",
+        "strategy.sharding",
+        lambda _, sharding: sharding == "none",
+        "no ranks share optimizer states",
+    ),
+    (
+        "settings.offloaded_layers",
+        "strategy.activation_offload",
+        lambda _, offload: offload == 0,
+        "no layer is offloaded",
+    ),
+    (
+        "strategy.cuda_graphs",
+        "strategy.recompute",
+        lambda graphs, recompute: _are_modules(graphs) and recompute == "full",
+        "layers that are recomputed whole are in no graph of modules",
+    ),
+    (
+        "strategy.sequence_parallel",
+        "strategy.tp",
+        lambda parallel, tp: parallel == 1 and tp == 1,
+        "there are no ranks to split a sequence over",
+    ),
+    (
+        "settings.communication_sms",
+        "strategy.token_dispatcher",
+        lambda _, dispatcher: dispatcher == "alltoall",
+        "only DeepEP and HybridEP have kernels that take processors of their own",
+    ),
+)
+"""Two columns, whether their values exclude each other, and why."""
+
+
+def _processors(run: Run) -> Iterator[Pair]:
+    """Processors against those of a device of the catalog."""
+    name = run.get("cluster.device")
+    most = catalog.device(name).num_processors if name in catalog.devices() else None
+    if most is not None:
+        why = f"it has {most} processors"
+        yield "settings.communication_sms", "cluster.device", lambda sms, _: isinstance(sms, int) and sms > most, why

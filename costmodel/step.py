@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.adapter import adapter_seconds
 from costmodel.axes import added, largest
 from costmodel.collectives import OF_RINGS, all_reduce, collective_seconds, ring_slowdowns
 from costmodel.compute import edge_seconds, layer_seconds, least_layer_seconds
-from costmodel.footprint import edge_footprint, has_embedding_copy, layer_footprint
-from costmodel.groups import Group, layer_group, pipeline_group
+from costmodel.footprint import edge_footprint, has_embedding_copy
+from costmodel.groups import Group, pipeline_group
 from costmodel.layer import (
     IDEAL,
     LAYER_OVERLAPS,
@@ -28,7 +29,6 @@ from costmodel.layer import (
     Decisions,
     LayerParts,
     either,
-    host_copy_seconds,
     in_front,
     layer_parts,
     over_kinds,
@@ -721,7 +721,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
     profile = facts.cluster.device.profile
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
     forward, backward = _window_seconds(facts, decisions, held)
-    busy_forward, busy_backward = _network_seconds(facts, decisions, held)
+    busy_forward, busy_backward = adapter_seconds(facts, decisions, held)
     pieces, once = alone.pieces, _window_fraction(decisions, held)
     idle = added(held.layers * parts.host[..., None, :]) / 2
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
@@ -758,48 +758,6 @@ def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[A
     if held.full_layers.any():
         backward = backward + added(held.full_layers * (seconds.again - again)[..., None, :])
     return np.asarray(forward), np.asarray(backward)
-
-
-def _network_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
-    """
-    What each rank's layers send over its network adapter while they compute: in the forward, in the backward pass.
-
-    Overlapped, a forward pass hides the expert-parallel exchange of another micro-batch's backward pass.
-    """
-    seconds, degrees = lookup(layer_seconds, facts, decisions), {name: over_kinds(decisions[name]) for name in LAYER}
-    leaves = {
-        name: over_kinds(decisions[f"{name}_overlap"]) * _leaves_domain(facts, layer_group(name, **degrees))
-        for name in ("ep", "cp")
-    }
-    forward = leaves["ep"] * seconds.ep_backward + leaves["cp"] * seconds.cp_forward
-    backward = leaves["ep"] * seconds.ep_forward + leaves["cp"] * seconds.cp_backward
-    down, up = _copies_at_the_adapter(facts, decisions)
-    return (
-        np.asarray(added(held.layers * forward[..., None, :]) + added(held.layers * down[..., None, :])),
-        np.asarray(added(held.layers * backward[..., None, :]) + added(held.layers * up[..., None, :])),
-    )
-
-
-def _leaves_domain(facts: Facts, group: Group) -> Array:
-    """Whether a group's ranks are in several scale-up domains."""
-    return np.asarray(group.ranks * group.stride > facts.cluster.scale_up_size)
-
-
-def _copies_at_the_adapter(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
-    """
-    Copies of a layer's offloaded activations through the port by which its network adapter is reached: (..., K).
-
-    A device on PCIe has one port, behind a switch with its adapter (NVIDIA DGX H100 user guide, figure of the system
-    topology): what comes from or goes to other nodes passes it like copies from and to the host.
-    """
-    device, offloads = facts.cluster.device, over_kinds(decisions["activation_offload"])
-    if device.host_link != "pcie" or not offloads.any():
-        return np.zeros(1), np.zeros(1)
-    footprint = lookup(layer_footprint, facts, decisions)
-    copies = host_copy_seconds(device, footprint, recompute=over_kinds(decisions["recompute"]))
-    dense, _ = data_groups(decisions)
-    share = offloads * device.profile.retention.offloaded_fraction * _leaves_domain(facts, dense)
-    return np.asarray(share * copies[0]), np.asarray(share * copies[1])
 
 
 def _window_fraction(decisions: Decisions, held: Stages) -> Array:
@@ -930,7 +888,3 @@ def _least_step(facts: Facts, decisions: Decisions, slowest: Array, every: Array
         + beside
         + facts.cluster.device.profile.step_seconds
     )
-
-
-LAYER = ("tp", "cp", "ep", "etp")
-"""Degrees of the groups within a layer."""

@@ -78,6 +78,13 @@ def a_measured_cluster() -> Cluster:
     return a_cluster(profile=replace(a_device().profile, times="measured", measured_rates=(measured,)))
 
 
+def on(framework: str) -> Cluster:
+    """The test devices under a release of the catalog."""
+    return replace(a_cluster(), framework=catalog.framework(framework))
+
+
+OF_2021 = on("megatron-lm-2021")
+
 CASES = (
     # 64 devices, 8 per node and NVLink domain
     Case(
@@ -151,12 +158,12 @@ CASES = (
         model=ONE_MTP,
     ),
     Case(
-        rule=frameworks.megatron_pipelines_run_1f1b,
+        rule=frameworks.pipelines_run_1f1b_or_what_the_release_has,
         allowed={"pp": 2, "vpp": 2},
         refused={"pp": 2, "schedule": Schedule.ZB_H1},
     ),
     Case(
-        rule=frameworks.megatron_keeps_the_vocabulary_whole,
+        rule=frameworks.vocabulary_is_whole_or_as_the_release_has_it,
         allowed={"pp": 2, "vocabulary": Vocabulary.REDISTRIBUTED},
         refused={"pp": 2, "vocabulary": Vocabulary.INTERLACED},
     ),
@@ -355,18 +362,56 @@ CASES = (
         refused={"token_dispatcher": TokenDispatcher.DEEPEP},
         model=SPARSE,
     ),
+    # Megatron-LM of 2021 trains dense models in pipelines, and shares, offloads and overlaps nothing
+    Case(rule=releases.release_has_context_parallelism, allowed={"tp": 2}, refused={"cp": 2}, cluster=OF_2021),
+    Case(rule=releases.release_has_expert_parallelism, allowed={}, refused={"ep": 2}, cluster=OF_2021),
+    Case(
+        rule=releases.release_has_sequence_parallelism,
+        allowed={"tp": 2},
+        refused={"tp": 2, "sequence_parallel": True},
+        cluster=OF_2021,
+    ),
+    Case(rule=releases.release_shards_as_much, allowed={}, refused={"sharding": Sharding.OPTIMIZER}, cluster=OF_2021),
+    Case(
+        rule=releases.release_recomputes_the_same,
+        allowed={"recompute": Recompute.FULL},
+        refused={"recompute": Recompute.of("core_attention")},
+        cluster=OF_2021,
+    ),
+    Case(rule=releases.release_offloads_activations, allowed={}, refused={"activation_offload": True}, cluster=OF_2021),
+    Case(
+        rule=releases.release_offloads_the_optimizer, allowed={}, refused={"optimizer_offload": True}, cluster=OF_2021
+    ),
     Case(
         rule=releases.release_has_the_token_dispatcher,
         allowed={"ep": 2},
         refused={"ep": 2, "token_dispatcher": TokenDispatcher.HYBRIDEP},
         model=SPARSE,
-        cluster=replace(a_cluster(), framework=catalog.framework("nemo-24.07")),
+        cluster=OF_2021,
     ),
     Case(
         rule=releases.release_captures_cuda_graphs,
         allowed={},
         refused={"cuda_graphs": CudaGraphs.FULL_ITERATION},
-        cluster=replace(a_cluster(), framework=catalog.framework("nemo-24.07")),
+        cluster=OF_2021,
+    ),
+    Case(rule=releases.release_overlaps_tp, allowed={"tp": 2}, refused={"tp": 2, "tp_overlap": True}, cluster=OF_2021),
+    Case(rule=releases.release_overlaps_ep, allowed={}, refused={"ep_overlap": True}, cluster=OF_2021),
+    Case(rule=releases.release_overlaps_pp, allowed={"pp": 2}, refused={"pp": 2, "pp_overlap": True}, cluster=OF_2021),
+    Case(rule=releases.release_overlaps_dp, allowed={"dp": 2}, refused={"dp": 2, "dp_overlap": True}, cluster=OF_2021),
+    # llm-foundry is FSDP alone, DeepSpeed's pipelines have one stage per rank
+    Case(
+        rule=releases.release_has_tensor_parallelism,
+        allowed={"dp": 2},
+        refused={"tp": 2},
+        cluster=on("llm-foundry-0.6"),
+    ),
+    Case(rule=releases.release_has_pipelines, allowed={"dp": 2}, refused={"pp": 2}, cluster=on("llm-foundry-0.6")),
+    Case(
+        rule=releases.release_has_virtual_stages,
+        allowed={"pp": 2},
+        refused={"pp": 2, "vpp": 2},
+        cluster=on("megatron-deepspeed-2022"),
     ),
     Case(
         rule=features.graphs_hold_what_the_model_has,
@@ -560,11 +605,51 @@ def test_modules_are_those_of_the_model():
     latent = a_stack(replace(EXPERT_LAYER, attention=LATENT))
     allowed = frameworks.recomputed_modules_have_names
 
-    assert allowed(latent, recompute=Recompute.SELECTIVE)
-    assert not allowed(latent, recompute=Recompute.of("mlp"))
-    assert allowed(SPARSE, recompute=Recompute.of("experts", "mlp"))
-    assert not allowed(DENSE, recompute=Recompute.of("expert_activation"))
-    assert not any(allowed(model, recompute=Recompute.of("every_other_matmul")) for model in (latent, SPARSE, DENSE))
+    assert allowed(latent, a_cluster(), recompute=Recompute.SELECTIVE)
+    assert not allowed(latent, a_cluster(), recompute=Recompute.of("mlp"))
+    assert allowed(SPARSE, a_cluster(), recompute=Recompute.of("experts", "mlp"))
+    assert not allowed(DENSE, a_cluster(), recompute=Recompute.of("expert_activation"))
+    assert not any(
+        allowed(model, a_cluster(), recompute=Recompute.of("every_other_matmul")) for model in (latent, SPARSE, DENSE)
+    )
+
+
+def test_modules_may_be_those_of_the_release():
+    """torchtitan recomputes every other matmul, for which Megatron-LM has no word."""
+    asked = {"recompute": Recompute.of("every_other_matmul")}
+
+    assert frameworks.recomputed_modules_have_names(DENSE, on("torchtitan-0.1"), **asked)
+    assert not frameworks.recomputed_modules_have_names(DENSE, on("megatron-bridge-26.04"), **asked)
+
+
+@pytest.mark.parametrize(
+    ("framework", "schedules"),
+    [
+        (
+            "zero-bubble-2023",
+            {Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_2P, Schedule.ZB_V, Schedule.V_HALF},
+        ),
+        ("torchtitan-0.1", {Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_V, Schedule.DUALPIPEV}),
+        ("megatron-bridge-26.04", {Schedule.ONE_F_ONE_B}),
+        ("mofa", {Schedule.ONE_F_ONE_B}),
+    ],
+)
+def test_schedules_are_those_of_the_release(framework, schedules):
+    """Zero-bubble schedules are the sail-sg fork's; a release that lists none has Megatron-LM's."""
+    allowed = frameworks.pipelines_run_1f1b_or_what_the_release_has
+
+    assert {one for one in Schedule if allowed(on(framework), schedule=one)} == schedules
+
+
+@pytest.mark.parametrize(
+    ("framework", "allowed"),
+    [("vocabulary-parallelism-2024", set(Vocabulary)), ("mofa", {Vocabulary.ENDS, Vocabulary.REDISTRIBUTED})],
+)
+def test_vocabularies_are_where_the_release_has_them(framework, allowed):
+    """The fork of Yeung et al. has slices on all ranks; a release that lists nothing has what Megatron-LM has."""
+    rule = frameworks.vocabulary_is_whole_or_as_the_release_has_it
+
+    assert {one for one in Vocabulary if rule(on(framework), vocabulary=one)} == allowed
 
 
 def test_layers_of_experts_alone_are_offloaded_in_pipelines():

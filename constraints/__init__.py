@@ -15,6 +15,7 @@ from constraints import (
     profiles,
     releases,
     schedules,
+    settings,
     topology,
 )
 from constraints.rule import Rule, family, sentence
@@ -118,6 +119,21 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.full_recompute_excludes_graphs_of_modules,
     frameworks.recomputed_experts_exclude_graphs_of_routers,
     frameworks.ep_overlap_excludes_graphs_of_dense_layers,
+    settings.overlapped_shared_experts_need_alltoall,
+    settings.overlapped_shared_experts_exclude_ep_overlap,
+    settings.overlapped_shared_experts_are_kept,
+    settings.delayed_weight_gradients_need_ep_overlap,
+    settings.muon_keeps_gradients_and_weights_whole,
+    settings.muon_shards_optimizer_states,
+    settings.muon_shares_among_all_replicas,
+    settings.muon_communication_waits,
+    settings.muon_stays_on_the_device,
+    settings.narrow_moments_need_a_sharded_optimizer,
+    settings.offloaded_moments_are_fp32,
+    settings.narrow_weights_need_a_sharded_optimizer,
+    settings.optimizer_groups_divide_the_replicas,
+    settings.optimizer_groups_divide_the_experts,
+    settings.counted_layers_are_offloaded_whole,
 )
 
 RULES: tuple[Rule, ...] = PHYSICS_RULES + FRAMEWORK_RULES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,16 +21,14 @@ from constraints import (
     memory,
     microbatches,
     profiles,
-    releases,
     schedules,
     sentence,
     topology,
 )
 from constraints.rule import Rule
 from constraints.verdict import violated
-from costmodel import catalog
 from costmodel.calibration import MeasuredRate
-from costmodel.spec import Cluster, Model, Workload
+from costmodel.spec import Cluster
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,
@@ -56,20 +54,9 @@ from tests.constraints.models import (
     TWO_MTP,
     a_stack,
 )
+from tests.constraints.release_cases import RELEASE_CASES, SETTING_CASES, Case, on
 
 NO_BYTES = {"device_bytes": 0.0, "host_bytes": 0.0, "memory_headroom_bytes": 0.0}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """What to change about a strategy of ones so that the rule holds, and so that it does not."""
-
-    rule: Rule
-    allowed: dict[str, Any]
-    refused: dict[str, Any]
-    model: Model = field(default=DENSE, repr=False)
-    cluster: Cluster = field(default_factory=a_cluster, repr=False)
-    workload: Workload = field(default_factory=a_workload, repr=False)
 
 
 def a_measured_cluster() -> Cluster:
@@ -78,14 +65,9 @@ def a_measured_cluster() -> Cluster:
     return a_cluster(profile=replace(a_device().profile, times="measured", measured_rates=(measured,)))
 
 
-def on(framework: str) -> Cluster:
-    """The test devices under a release of the catalog."""
-    return replace(a_cluster(), framework=catalog.framework(framework))
-
-
-OF_2021 = on("megatron-lm-2021")
-
 CASES = (
+    *RELEASE_CASES,
+    *SETTING_CASES,
     # 64 devices, 8 per node and NVLink domain
     Case(
         rule=topology.degrees_multiply_to_the_devices,
@@ -362,57 +344,6 @@ CASES = (
         refused={"token_dispatcher": TokenDispatcher.DEEPEP},
         model=SPARSE,
     ),
-    # Megatron-LM of 2021 trains dense models in pipelines, and shares, offloads and overlaps nothing
-    Case(rule=releases.release_has_context_parallelism, allowed={"tp": 2}, refused={"cp": 2}, cluster=OF_2021),
-    Case(rule=releases.release_has_expert_parallelism, allowed={}, refused={"ep": 2}, cluster=OF_2021),
-    Case(
-        rule=releases.release_has_sequence_parallelism,
-        allowed={"tp": 2},
-        refused={"tp": 2, "sequence_parallel": True},
-        cluster=OF_2021,
-    ),
-    Case(rule=releases.release_shards_as_much, allowed={}, refused={"sharding": Sharding.OPTIMIZER}, cluster=OF_2021),
-    Case(
-        rule=releases.release_recomputes_the_same,
-        allowed={"recompute": Recompute.FULL},
-        refused={"recompute": Recompute.of("core_attention")},
-        cluster=OF_2021,
-    ),
-    Case(rule=releases.release_offloads_activations, allowed={}, refused={"activation_offload": True}, cluster=OF_2021),
-    Case(
-        rule=releases.release_offloads_the_optimizer, allowed={}, refused={"optimizer_offload": True}, cluster=OF_2021
-    ),
-    Case(
-        rule=releases.release_has_the_token_dispatcher,
-        allowed={"ep": 2},
-        refused={"ep": 2, "token_dispatcher": TokenDispatcher.HYBRIDEP},
-        model=SPARSE,
-        cluster=OF_2021,
-    ),
-    Case(
-        rule=releases.release_captures_cuda_graphs,
-        allowed={},
-        refused={"cuda_graphs": CudaGraphs.FULL_ITERATION},
-        cluster=OF_2021,
-    ),
-    Case(rule=releases.release_overlaps_tp, allowed={"tp": 2}, refused={"tp": 2, "tp_overlap": True}, cluster=OF_2021),
-    Case(rule=releases.release_overlaps_ep, allowed={}, refused={"ep_overlap": True}, cluster=OF_2021),
-    Case(rule=releases.release_overlaps_pp, allowed={"pp": 2}, refused={"pp": 2, "pp_overlap": True}, cluster=OF_2021),
-    Case(rule=releases.release_overlaps_dp, allowed={"dp": 2}, refused={"dp": 2, "dp_overlap": True}, cluster=OF_2021),
-    # llm-foundry is FSDP alone, DeepSpeed's pipelines have one stage per rank
-    Case(
-        rule=releases.release_has_tensor_parallelism,
-        allowed={"dp": 2},
-        refused={"tp": 2},
-        cluster=on("llm-foundry-0.6"),
-    ),
-    Case(rule=releases.release_has_pipelines, allowed={"dp": 2}, refused={"pp": 2}, cluster=on("llm-foundry-0.6")),
-    Case(
-        rule=releases.release_has_virtual_stages,
-        allowed={"pp": 2},
-        refused={"pp": 2, "vpp": 2},
-        cluster=on("megatron-deepspeed-2022"),
-    ),
     Case(
         rule=features.graphs_hold_what_the_model_has,
         allowed={"cuda_graphs": CudaGraphs.of("attn", "mlp", "moe_router")},
@@ -506,8 +437,8 @@ def test_sentences_differ():
 
 def test_framework_rules_can_be_left_out():
     """Refusals of a framework live in one family; the rest is physics."""
-    assert {family(rule) for rule in FRAMEWORK_RULES} == {"frameworks", "releases"}
-    assert not {"frameworks", "releases"} & {family(rule) for rule in PHYSICS_RULES}
+    assert {family(rule) for rule in FRAMEWORK_RULES} == {"frameworks", "releases", "settings"}
+    assert not {"frameworks", "releases", "settings"} & {family(rule) for rule in PHYSICS_RULES}
     assert {family(rule) for rule in MEMORY_RULES} == {"memory"}
 
 

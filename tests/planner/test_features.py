@@ -113,3 +113,28 @@ def test_what_nobody_has_is_refused_without_a_hint():
         )
 
     assert "torchtitan" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "excluded"),
+    [
+        ({"shared_expert_overlap": True}, {"token_dispatcher", "ep_overlap"}),
+        ({"optimizer": "dist_muon"}, {"dp_overlap", "optimizer_offload"}),
+        ({"moments_dtype": "bf16"}, {"optimizer_offload"}),
+    ],
+)
+def test_plans_use_nothing_that_a_setting_excludes(settings, excluded):
+    """The search once proved optimal what the export to Megatron-LM then refused for the job's settings."""
+    space = build_space(load(a_job(model="moonlight-16b-a3b", cluster__num_devices=16, settings=settings)))
+
+    box = space.box(np.arange(space.num_rows))
+
+    assert not {name for name in excluded if box.features[name].any()}
+    assert box.degrees["ep"].max() > 1
+
+
+def test_an_estimate_says_what_a_setting_excludes():
+    """Delayed weight gradients hide expert-parallel communication, and nothing here overlaps it."""
+    problem = load(a_job(settings={"delay_wgrad": True}))
+
+    assert any("settings.delay_wgrad" in rule for rule in estimate(problem, {"tp": 2}).broken_rules)

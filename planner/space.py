@@ -120,14 +120,13 @@ def usual_recompute(model: Model, framework: Framework | None) -> tuple[Recomput
 
 
 def usual_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
-    """An all-to-all, and of the other two the one that the device is known for; both cost the same."""
-    device, framework = cluster.device, cluster.framework
-    order = [TokenDispatcher.DEEPEP, TokenDispatcher.HYBRIDEP]
-    if device.architecture == "blackwell" or cluster.scale_up_size > device.devices_per_node:
-        order = order[::-1]
-    has_kernels = device.architecture in ("ampere", "hopper", "blackwell")
-    known = [one for one in order if framework is None or not lacks(framework, "token_dispatcher", int(one))]
-    return (TokenDispatcher.ALLTOALL, *(known[:1] if has_kernels else []))
+    """An all-to-all, and on devices that the other two have kernels for those that the framework has."""
+    framework = cluster.framework
+    if cluster.device.architecture not in ("ampere", "hopper", "blackwell"):
+        return (TokenDispatcher.ALLTOALL,)
+    return tuple(
+        one for one in TokenDispatcher if framework is None or not lacks(framework, "token_dispatcher", int(one))
+    )
 
 
 def usual_graphs(model: Model) -> CudaGraphs:
@@ -174,8 +173,8 @@ def groups_are_as_many_as_ranks(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
     return answer
 
 
-def dispatchers_are_the_device_s_own(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
-    """Tokens go by alltoall or hybridep on Blackwell, else alltoall or deepep (search.allow.token_dispatcher adds)."""
+def dispatchers_are_the_framework_s_own(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """Tokens go by any dispatcher of the framework, alltoall before Ampere (search.allow.token_dispatcher adds)."""
     return is_one_of(token_dispatcher, usual_dispatchers(cluster))
 
 
@@ -198,7 +197,7 @@ SEARCH_BOUNDS: dict[str, Rule] = {
     "schedule": pipelines_run_1f1b,
     "vocabulary": vocabulary_is_at_the_ends,
     "group": groups_are_as_many_as_ranks,
-    "token_dispatcher": dispatchers_are_the_device_s_own,
+    "token_dispatcher": dispatchers_are_the_framework_s_own,
     "cuda_graphs": graphs_are_used_where_they_can_be,
 }
 """What the search leaves out by default, by the decision whose pin or allow lifts the bound."""

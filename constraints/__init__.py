@@ -15,6 +15,7 @@ from constraints import (
     profiles,
     releases,
     schedules,
+    settings,
     topology,
 )
 from constraints.rule import Rule, family, sentence
@@ -71,8 +72,8 @@ PHYSICS_RULES: tuple[Rule, ...] = (
 )
 
 FRAMEWORK_RULES: tuple[Rule, ...] = (
-    frameworks.megatron_pipelines_run_1f1b,
-    frameworks.megatron_keeps_the_vocabulary_whole,
+    frameworks.pipelines_run_1f1b_or_what_the_release_has,
+    frameworks.vocabulary_is_whole_or_as_the_release_has_it,
     frameworks.interleaved_groups_fit_the_step,
     frameworks.interleaving_needs_whole_groups_of_microbatches,
     frameworks.two_rank_interleaving_needs_pp_overlap,
@@ -93,8 +94,22 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.ep_overlap_excludes_recomputed_experts,
     frameworks.biased_experts_stay_whole,
     frameworks.offloading_in_pipelines_is_for_experts,
+    releases.release_has_tensor_parallelism,
+    releases.release_has_context_parallelism,
+    releases.release_has_pipelines,
+    releases.release_has_virtual_stages,
+    releases.release_has_expert_parallelism,
+    releases.release_has_sequence_parallelism,
+    releases.release_shards_as_much,
+    releases.release_recomputes_the_same,
+    releases.release_offloads_activations,
+    releases.release_offloads_the_optimizer,
     releases.release_has_the_token_dispatcher,
     releases.release_captures_cuda_graphs,
+    releases.release_overlaps_tp,
+    releases.release_overlaps_ep,
+    releases.release_overlaps_pp,
+    releases.release_overlaps_dp,
     frameworks.deepep_runs_within_nodes,
     frameworks.hybridep_runs_since_ampere,
     frameworks.preprocess_graphs_hold_the_router,
@@ -104,6 +119,21 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.full_recompute_excludes_graphs_of_modules,
     frameworks.recomputed_experts_exclude_graphs_of_routers,
     frameworks.ep_overlap_excludes_graphs_of_dense_layers,
+    settings.overlapped_shared_experts_need_alltoall,
+    settings.overlapped_shared_experts_exclude_ep_overlap,
+    settings.overlapped_shared_experts_are_kept,
+    settings.delayed_weight_gradients_need_ep_overlap,
+    settings.muon_keeps_gradients_and_weights_whole,
+    settings.muon_shards_optimizer_states,
+    settings.muon_shares_among_all_replicas,
+    settings.muon_communication_waits,
+    settings.muon_stays_on_the_device,
+    settings.narrow_moments_need_a_sharded_optimizer,
+    settings.offloaded_moments_are_fp32,
+    settings.narrow_weights_need_a_sharded_optimizer,
+    settings.optimizer_groups_divide_the_replicas,
+    settings.optimizer_groups_divide_the_experts,
+    settings.counted_layers_are_offloaded_whole,
 )
 
 RULES: tuple[Rule, ...] = PHYSICS_RULES + FRAMEWORK_RULES

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, every, implies
+from costmodel.features import has_values, lists
 from costmodel.recompute import recomputes
 from costmodel.spec import Attention, Cluster, Experts, LatentAttention, Layer, LinearAttention, Mlp, Model, Workload
 from costmodel.strategy import (
@@ -44,9 +45,9 @@ def recomputable_modules(model: Model) -> tuple[str, ...]:
     return tuple(name for name in MEGATRON_MODULES if has.get(name, True))
 
 
-def megatron_pipelines_run_1f1b(*, schedule: Ints) -> Holds:
+def pipelines_run_1f1b_or_what_the_release_has(cluster: Cluster, *, schedule: Ints) -> Holds:
     """
-    Pipelines run 1F1B, plain or interleaved.
+    Pipelines run 1F1B, plain or interleaved, or another schedule that the framework's release has (cluster.framework).
 
     References
     ----------
@@ -54,18 +55,22 @@ def megatron_pipelines_run_1f1b(*, schedule: Ints) -> Holds:
     (torchtitan) has GPipe, ZB-V and DualPipeV too; ZB-H1, ZB-H2, ZB-2p and V-Half are in the authors' fork of
     Megatron-LM only, DualPipe in DeepSeek's own code.
     """
+    if lists(cluster.framework, "schedule"):
+        return has_values(cluster.framework, "schedule", schedule)
     return np.equal(schedule, Schedule.ONE_F_ONE_B)
 
 
-def megatron_keeps_the_vocabulary_whole(*, vocabulary: Ints) -> Holds:
+def vocabulary_is_whole_or_as_the_release_has_it(cluster: Cluster, *, vocabulary: Ints) -> Holds:
     """
-    Embedding and head are on the first and the last pipeline rank, not in slices on all of them.
+    Embedding and head are on the first and the last pipeline rank, or where the framework's release has them.
 
     References
     ----------
     Megatron-LM, megatron/core/models/gpt/gpt_model.py, pre_process and post_process; its
     ``--decoder-last-pipeline-num-layers`` redistributes layers. Slices are in the fork of arXiv 2411.05288 only.
     """
+    if lists(cluster.framework, "vocabulary"):
+        return has_values(cluster.framework, "vocabulary", vocabulary)
     return np.less_equal(vocabulary, Vocabulary.REDISTRIBUTED)
 
 
@@ -243,16 +248,17 @@ def sharded_gradients_are_overlapped(*, sharding: Ints, dp_overlap: Flags) -> Ho
     return implies(sharding >= Sharding.GRADIENTS, dp_overlap)
 
 
-def recomputed_modules_have_names(model: Model, *, recompute: Ints) -> Holds:
+def recomputed_modules_have_names(model: Model, cluster: Cluster, *, recompute: Ints) -> Holds:
     """
-    What is recomputed is nothing, whole layers, or modules that Megatron-LM names and the model has.
+    What is recomputed is nothing, whole layers, or modules that Megatron-LM or the release names and the model has.
 
     References
     ----------
     Megatron-LM, megatron/core/transformer/transformer_config.py:1198; mla_up_proj needs latent attention (1218),
     moe_act grouped experts (1213).
     """
-    named = recomputable_modules(model)
+    own = cluster.framework.features.get("recompute", ()) if cluster.framework else ()
+    named = (*recomputable_modules(model), *(name for text in own for name in text.split("+")))
     nameless = (name for name in MODULES if name not in named)
     return every(np.logical_not(recomputes(name, recompute=recompute)) for name in nameless)
 

@@ -273,7 +273,8 @@ class Framework:
     behaviour
         What its code does.
     features
-        Values that it has of a decision; decisions that are not listed have all of them.
+        Values that it has of a decision; decisions that are not listed have all of them. ``modules`` are all sets of
+        modules, ``many`` all degrees above 1.
     settings
         Its recipes' settings.
     settings_by_precision

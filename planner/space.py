@@ -24,6 +24,7 @@ from constraints.listing import listing_rules
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
 from costmodel.axes import present
 from costmodel.features import lacks
+from costmodel.framework import Framework
 from costmodel.recompute import recomputes
 from costmodel.spec import Cluster, Experts, LatentAttention, Model
 from costmodel.strategy import (
@@ -79,27 +80,15 @@ def usual_features(facts: Facts) -> dict[str, tuple[int, ...]]:
     """
     Values of each feature that the job does not limit.
 
-    Of recomputation: nothing, everything, and the modules that are cheap to compute again for what they keep: attention
-    core and norms, the up-projections of latent attention, the activation of experts (Megatron-LM, ``README.md`` of
-    ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act layernorm``, and ``core_attn``, the
-    default of its selective recomputation). Of CUDA graphs: none, one of the whole iteration, and all
-    modules that may be captured beside every other feature.
+    Of CUDA graphs: none, one of the whole iteration, and all modules that may be captured beside every other feature.
     """
     model = facts.model
-    latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
-    cheap = (
-        "core_attention",
-        "norms",
-        *(["qkv"] if latent else []),
-        *(["expert_activation"] if model.has_experts else []),
-    )
     values: dict[str, tuple[int, ...]] = dict.fromkeys(FEATURES, (0, 1))
-    recompute = (Recompute.NONE, Recompute.of(*cheap), Recompute.FULL)
     graphs = (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION, usual_graphs(model))
     framework = facts.cluster.framework
     return values | {
         "sharding": tuple(Sharding),
-        "recompute": tuple(sorted(recompute)),
+        "recompute": usual_recompute(model, framework),
         "token_dispatcher": usual_dispatchers(facts.cluster) if model.has_experts else (TokenDispatcher.ALLTOALL,),
         "cuda_graphs": tuple(
             one for one in graphs if framework is None or not lacks(framework, "cuda_graphs", int(one))
@@ -107,15 +96,37 @@ def usual_features(facts: Facts) -> dict[str, tuple[int, ...]]:
     }
 
 
+def usual_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
+    """
+    Nothing, everything, and the modules that are cheap to compute again for what they keep.
+
+    Those are attention core and norms, the up-projections of latent attention, the activation of experts (Megatron-LM,
+    ``README.md`` of ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act layernorm``, and
+    ``core_attn``, the default of its selective recomputation). Of a release that recomputes certain sets of modules
+    alone, those sets instead.
+    """
+    latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
+    cheap = (
+        "core_attention",
+        "norms",
+        *(["qkv"] if latent else []),
+        *(["expert_activation"] if model.has_experts else []),
+    )
+    of_modules = {Recompute.of(*cheap)}
+    if framework is not None and lacks(framework, "recompute", int(*of_modules)):
+        members = {member.text for member in Recompute}
+        of_modules = {Recompute.named(text) for text in framework.features["recompute"] if text not in members}
+    return tuple(sorted((Recompute.NONE, *of_modules, Recompute.FULL)))
+
+
 def usual_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
-    """An all-to-all, and of the other two the one that the device is known for; both cost the same."""
-    device, framework = cluster.device, cluster.framework
-    order = [TokenDispatcher.DEEPEP, TokenDispatcher.HYBRIDEP]
-    if device.architecture == "blackwell" or cluster.scale_up_size > device.devices_per_node:
-        order = order[::-1]
-    has_kernels = device.architecture in ("ampere", "hopper", "blackwell")
-    known = [one for one in order if framework is None or not lacks(framework, "token_dispatcher", int(one))]
-    return (TokenDispatcher.ALLTOALL, *(known[:1] if has_kernels else []))
+    """An all-to-all, and on devices that the other two have kernels for those that the framework has."""
+    framework = cluster.framework
+    if cluster.device.architecture not in ("ampere", "hopper", "blackwell"):
+        return (TokenDispatcher.ALLTOALL,)
+    return tuple(
+        one for one in TokenDispatcher if framework is None or not lacks(framework, "token_dispatcher", int(one))
+    )
 
 
 def usual_graphs(model: Model) -> CudaGraphs:
@@ -135,9 +146,14 @@ def micro_batches_are_small(*, mbs: Ints) -> Holds:
     return mbs <= MAX_MICRO_BATCH_SIZE
 
 
-def sequence_is_split_where_it_can_be(*, tp: Ints, sequence_parallel: Flags) -> Holds:
-    """The search uses sequence parallelism exactly where tp is above 1 (search.pin.sequence_parallel changes that)."""
-    answer: Holds = np.equal(np.asarray(sequence_parallel), np.asarray(tp) > 1)
+def sequence_is_split_where_it_can_be(cluster: Cluster, *, tp: Ints, sequence_parallel: Flags) -> Holds:
+    """
+    The search uses sequence parallelism exactly where tp is above 1 (search.pin.sequence_parallel changes that).
+
+    Where the framework's release has none, it is never used.
+    """
+    has_it = cluster.framework is None or not lacks(cluster.framework, "sequence_parallel", 1)
+    answer: Holds = np.equal(np.asarray(sequence_parallel), (np.asarray(tp) > 1) & has_it)
     return answer
 
 
@@ -157,8 +173,8 @@ def groups_are_as_many_as_ranks(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
     return answer
 
 
-def dispatchers_are_the_device_s_own(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
-    """Tokens go by alltoall or hybridep on Blackwell, else alltoall or deepep (search.allow.token_dispatcher adds)."""
+def dispatchers_are_the_framework_s_own(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """Tokens go by any dispatcher of the framework, alltoall before Ampere (search.allow.token_dispatcher adds)."""
     return is_one_of(token_dispatcher, usual_dispatchers(cluster))
 
 
@@ -181,7 +197,7 @@ SEARCH_BOUNDS: dict[str, Rule] = {
     "schedule": pipelines_run_1f1b,
     "vocabulary": vocabulary_is_at_the_ends,
     "group": groups_are_as_many_as_ranks,
-    "token_dispatcher": dispatchers_are_the_device_s_own,
+    "token_dispatcher": dispatchers_are_the_framework_s_own,
     "cuda_graphs": graphs_are_used_where_they_can_be,
 }
 """What the search leaves out by default, by the decision whose pin or allow lifts the bound."""

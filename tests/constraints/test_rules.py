@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,16 +21,14 @@ from constraints import (
     memory,
     microbatches,
     profiles,
-    releases,
     schedules,
     sentence,
     topology,
 )
 from constraints.rule import Rule
 from constraints.verdict import violated
-from costmodel import catalog
 from costmodel.calibration import MeasuredRate
-from costmodel.spec import Cluster, Model, Workload
+from costmodel.spec import Cluster
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,
@@ -56,20 +54,9 @@ from tests.constraints.models import (
     TWO_MTP,
     a_stack,
 )
+from tests.constraints.release_cases import RELEASE_CASES, SETTING_CASES, Case, on
 
 NO_BYTES = {"device_bytes": 0.0, "host_bytes": 0.0, "memory_headroom_bytes": 0.0}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """What to change about a strategy of ones so that the rule holds, and so that it does not."""
-
-    rule: Rule
-    allowed: dict[str, Any]
-    refused: dict[str, Any]
-    model: Model = field(default=DENSE, repr=False)
-    cluster: Cluster = field(default_factory=a_cluster, repr=False)
-    workload: Workload = field(default_factory=a_workload, repr=False)
 
 
 def a_measured_cluster() -> Cluster:
@@ -79,6 +66,8 @@ def a_measured_cluster() -> Cluster:
 
 
 CASES = (
+    *RELEASE_CASES,
+    *SETTING_CASES,
     # 64 devices, 8 per node and NVLink domain
     Case(
         rule=topology.degrees_multiply_to_the_devices,
@@ -151,12 +140,12 @@ CASES = (
         model=ONE_MTP,
     ),
     Case(
-        rule=frameworks.megatron_pipelines_run_1f1b,
+        rule=frameworks.pipelines_run_1f1b_or_what_the_release_has,
         allowed={"pp": 2, "vpp": 2},
         refused={"pp": 2, "schedule": Schedule.ZB_H1},
     ),
     Case(
-        rule=frameworks.megatron_keeps_the_vocabulary_whole,
+        rule=frameworks.vocabulary_is_whole_or_as_the_release_has_it,
         allowed={"pp": 2, "vocabulary": Vocabulary.REDISTRIBUTED},
         refused={"pp": 2, "vocabulary": Vocabulary.INTERLACED},
     ),
@@ -356,19 +345,6 @@ CASES = (
         model=SPARSE,
     ),
     Case(
-        rule=releases.release_has_the_token_dispatcher,
-        allowed={"ep": 2},
-        refused={"ep": 2, "token_dispatcher": TokenDispatcher.HYBRIDEP},
-        model=SPARSE,
-        cluster=replace(a_cluster(), framework=catalog.framework("nemo-24.07")),
-    ),
-    Case(
-        rule=releases.release_captures_cuda_graphs,
-        allowed={},
-        refused={"cuda_graphs": CudaGraphs.FULL_ITERATION},
-        cluster=replace(a_cluster(), framework=catalog.framework("nemo-24.07")),
-    ),
-    Case(
         rule=features.graphs_hold_what_the_model_has,
         allowed={"cuda_graphs": CudaGraphs.of("attn", "mlp", "moe_router")},
         refused={"cuda_graphs": CudaGraphs.of("attn", "mamba")},
@@ -461,8 +437,8 @@ def test_sentences_differ():
 
 def test_framework_rules_can_be_left_out():
     """Refusals of a framework live in one family; the rest is physics."""
-    assert {family(rule) for rule in FRAMEWORK_RULES} == {"frameworks", "releases"}
-    assert not {"frameworks", "releases"} & {family(rule) for rule in PHYSICS_RULES}
+    assert {family(rule) for rule in FRAMEWORK_RULES} == {"frameworks", "releases", "settings"}
+    assert not {"frameworks", "releases", "settings"} & {family(rule) for rule in PHYSICS_RULES}
     assert {family(rule) for rule in MEMORY_RULES} == {"memory"}
 
 
@@ -560,11 +536,51 @@ def test_modules_are_those_of_the_model():
     latent = a_stack(replace(EXPERT_LAYER, attention=LATENT))
     allowed = frameworks.recomputed_modules_have_names
 
-    assert allowed(latent, recompute=Recompute.SELECTIVE)
-    assert not allowed(latent, recompute=Recompute.of("mlp"))
-    assert allowed(SPARSE, recompute=Recompute.of("experts", "mlp"))
-    assert not allowed(DENSE, recompute=Recompute.of("expert_activation"))
-    assert not any(allowed(model, recompute=Recompute.of("every_other_matmul")) for model in (latent, SPARSE, DENSE))
+    assert allowed(latent, a_cluster(), recompute=Recompute.SELECTIVE)
+    assert not allowed(latent, a_cluster(), recompute=Recompute.of("mlp"))
+    assert allowed(SPARSE, a_cluster(), recompute=Recompute.of("experts", "mlp"))
+    assert not allowed(DENSE, a_cluster(), recompute=Recompute.of("expert_activation"))
+    assert not any(
+        allowed(model, a_cluster(), recompute=Recompute.of("every_other_matmul")) for model in (latent, SPARSE, DENSE)
+    )
+
+
+def test_modules_may_be_those_of_the_release():
+    """torchtitan recomputes every other matmul, for which Megatron-LM has no word."""
+    asked = {"recompute": Recompute.of("every_other_matmul")}
+
+    assert frameworks.recomputed_modules_have_names(DENSE, on("torchtitan-0.1"), **asked)
+    assert not frameworks.recomputed_modules_have_names(DENSE, on("megatron-bridge-26.04"), **asked)
+
+
+@pytest.mark.parametrize(
+    ("framework", "schedules"),
+    [
+        (
+            "zero-bubble-2023",
+            {Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_2P, Schedule.ZB_V, Schedule.V_HALF},
+        ),
+        ("torchtitan-0.1", {Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_V, Schedule.DUALPIPEV}),
+        ("megatron-bridge-26.04", {Schedule.ONE_F_ONE_B}),
+        ("mofa", {Schedule.ONE_F_ONE_B}),
+    ],
+)
+def test_schedules_are_those_of_the_release(framework, schedules):
+    """Zero-bubble schedules are the sail-sg fork's; a release that lists none has Megatron-LM's."""
+    allowed = frameworks.pipelines_run_1f1b_or_what_the_release_has
+
+    assert {one for one in Schedule if allowed(on(framework), schedule=one)} == schedules
+
+
+@pytest.mark.parametrize(
+    ("framework", "allowed"),
+    [("vocabulary-parallelism-2024", set(Vocabulary)), ("mofa", {Vocabulary.ENDS, Vocabulary.REDISTRIBUTED})],
+)
+def test_vocabularies_are_where_the_release_has_them(framework, allowed):
+    """The fork of Yeung et al. has slices on all ranks; a release that lists nothing has what Megatron-LM has."""
+    rule = frameworks.vocabulary_is_whole_or_as_the_release_has_it
+
+    assert {one for one in Vocabulary if rule(on(framework), vocabulary=one)} == allowed
 
 
 def test_layers_of_experts_alone_are_offloaded_in_pipelines():

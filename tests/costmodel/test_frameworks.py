@@ -15,7 +15,7 @@ from costmodel.features import feature_of, has_values, lacks
 from costmodel.framework import Behaviour, Framework, Retention, Settings
 from costmodel.profiles import equipped, stored_precision, trained_model
 from costmodel.stage_dealing import dealt_stages
-from costmodel.strategy import ENUMS, CudaGraphs, Recompute, Schedule
+from costmodel.strategy import DEGREES, ENUMS, FLAGS, CudaGraphs, Recompute, Schedule
 from tests.builders import a_latent_model, a_model
 from tests.builders_cluster import GB, a_device
 
@@ -382,11 +382,16 @@ def test_scores_that_are_no_kernel_stay_in_memory(name):
 
 @pytest.mark.parametrize("name", catalog.frameworks())
 def test_features_are_values_of_decisions(name):
-    """Whatever an entry lists is a value that a strategy can have, or ``modules`` where values are sets of them."""
+    """Whatever an entry lists is a value that a strategy can have, ``modules`` any set of them, ``many`` above 1."""
     for decision, values in catalog.framework(name).features.items():
-        known = {member.text for member in ENUMS[decision]} | {"modules"}
-
-        assert set(values) <= known
+        assert values
+        if decision in DEGREES:
+            assert set(values) <= {"1", "many"}
+        elif decision in ENUMS:
+            assert all(value == "modules" or ENUMS[decision].named(value) is not None for value in values)
+        else:
+            assert decision in FLAGS
+            assert set(values) <= {"false", "true"}
 
 
 @pytest.mark.parametrize("name", ["torchtitan-0.1", "automodel-26.02", "llm-foundry-0.6", "internevo-0.2"])
@@ -419,6 +424,22 @@ def test_features_of_arrays():
     assert has_values(framework, "schedule", values).tolist() == [[True, False], [True, False]]
     assert has_values(None, "schedule", values).all()
     assert has_values(framework, "tp", [1, 2]).all()
+
+
+def test_degrees_above_one_are_one_feature():
+    """An entry says whether it has context parallelism, not to which degree."""
+    without, having = (a_framework(features={"cp": values}) for values in (("1",), ("1", "many")))
+
+    assert has_values(without, "cp", [1, 2, 8]).tolist() == [True, False, False]
+    assert has_values(having, "cp", [1, 2, 8]).all()
+
+
+def test_sets_of_modules_may_be_listed_one_by_one():
+    """Megatron-LM of 2022 recomputes the core of attention alone, not any set of modules."""
+    framework = a_framework(features={"recompute": ("none", "core_attention")})
+    values = [Recompute.NONE, Recompute.of("core_attention"), Recompute.of("core_attention", "norms")]
+
+    assert has_values(framework, "recompute", values).tolist() == [True, True, False]
 
 
 def test_who_has_a_feature():

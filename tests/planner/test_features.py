@@ -1,12 +1,15 @@
 """What a framework has: a job that asks it for something else is refused with those that have it."""
 
+import numpy as np
 import pytest
 
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Schedule, TokenDispatcher
 from planner.features import require_features
+from planner.plan import estimate
 from planner.problem import load
+from planner.space import build_space
 from tests.builders_cluster import a_cluster
 from tests.planner.test_job import a_job, message_of
 
@@ -58,6 +61,41 @@ def test_sets_of_modules_are_one_feature():
     assert "megatron-core-0.14" in message
 
 
+ONCE_CHOSEN = [
+    ("megatron-lm-2021", {"sequence_parallel", "sharding", "tp_overlap", "dp_overlap", "activation_offload"}),
+    ("megatron-deepspeed-2021", {"sequence_parallel", "tp_overlap", "activation_offload"}),
+]
+"""Releases, and what none of their plans may use."""
+
+
+@pytest.mark.parametrize(("name", "unknown"), ONCE_CHOSEN)
+def test_plans_use_nothing_that_the_release_never_had(name, unknown):
+    """The search once chose sequence parallelism, sharded weights and overlap for releases of 2021."""
+    space = build_space(load(with_release(name, cluster__num_devices=16)))
+
+    box = space.box(np.arange(space.num_rows))
+
+    assert not {key for key, values in (box.degrees | box.features).items() if key in unknown and values.any()}
+    assert box.degrees["tp"].max() > 1
+
+
+def test_a_release_runs_its_own_schedule():
+    """What the sail-sg fork is known for no rule forbids; Megatron-LM's rule once did."""
+    problem = load(with_release("zero-bubble-2023"))
+
+    report = estimate(problem, {"pp": 4, "schedule": "zb_h1"})
+
+    assert not any("1F1B" in rule for rule in report.broken_rules)
+
+
+def test_degrees_are_named_as_they_were_asked_for():
+    """Of 2021 there is no context parallelism of any degree; Megatron-Core has it."""
+    message = message_of(with_release("megatron-lm-2021", strategy={"cp": 4}))
+
+    assert message.startswith("strategy.cp: megatron-lm-2021 has no cp '4'. These have it: ")
+    assert "megatron-core-0.14" in message
+
+
 def test_without_a_framework_nothing_is_refused():
     """A cluster of which nobody says what runs on it."""
     require_features(a_cluster(), {"schedule": (Schedule.ZB_V,), "token_dispatcher": (TokenDispatcher.DEEPEP,)}, "x")
@@ -75,3 +113,28 @@ def test_what_nobody_has_is_refused_without_a_hint():
         )
 
     assert "torchtitan" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "excluded"),
+    [
+        ({"shared_expert_overlap": True}, {"token_dispatcher", "ep_overlap"}),
+        ({"optimizer": "dist_muon"}, {"dp_overlap", "optimizer_offload"}),
+        ({"moments_dtype": "bf16"}, {"optimizer_offload"}),
+    ],
+)
+def test_plans_use_nothing_that_a_setting_excludes(settings, excluded):
+    """The search once proved optimal what the export to Megatron-LM then refused for the job's settings."""
+    space = build_space(load(a_job(model="moonlight-16b-a3b", cluster__num_devices=16, settings=settings)))
+
+    box = space.box(np.arange(space.num_rows))
+
+    assert not {name for name in excluded if box.features[name].any()}
+    assert box.degrees["ep"].max() > 1
+
+
+def test_an_estimate_says_what_a_setting_excludes():
+    """Delayed weight gradients hide expert-parallel communication, and nothing here overlaps it."""
+    problem = load(a_job(settings={"delay_wgrad": True}))
+
+    assert any("settings.delay_wgrad" in rule for rule in estimate(problem, {"tp": 2}).broken_rules)

@@ -123,7 +123,7 @@ def test_a_pin_beyond_the_usual_values_is_tried():
         "pipelines_run_1f1b",
         "vocabulary_is_at_the_ends",
         "groups_are_as_many_as_ranks",
-        "dispatchers_are_the_device_s_own",
+        "dispatchers_are_the_framework_s_own",
         "graphs_are_used_where_they_can_be",
     ]
 
@@ -138,10 +138,14 @@ def test_the_search_names_what_it_leaves_out():
 
 @pytest.mark.parametrize(
     ("architecture", "domain", "dispatchers"),
-    [("hopper", 8, ["alltoall", "deepep"]), ("blackwell", 8, ["alltoall", "hybridep"]), (None, 8, ["alltoall"])],
+    [
+        ("hopper", 8, ["alltoall", "deepep", "hybridep"]),
+        ("blackwell", 8, ["alltoall", "deepep", "hybridep"]),
+        (None, 8, ["alltoall"]),
+    ],
 )
 def test_dispatchers_that_are_tried(architecture, domain, dispatchers):
-    """The one that the device is known for, beside an all-to-all; without experts there is nothing to dispatch."""
+    """All of them where they have kernels, as only HybridEP goes into one graph; dense models dispatch nothing."""
     device = a_timed_device(architecture=architecture, devices_per_node=domain)
     sparse, dense = (usual_features(a_problem(model, device=device).facts) for model in (a_moe_model(), a_model()))
 

@@ -1,0 +1,184 @@
+"""Cases of the rules about a framework's release and its settings, and what a case is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from constraints import releases, settings
+from constraints.rule import Rule
+from costmodel import catalog
+from costmodel.framework import Settings
+from costmodel.spec import Cluster, Model, Workload
+from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
+from tests.builders_cluster import a_cluster, a_device, a_workload
+from tests.constraints.models import DENSE, SPARSE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What to change about a strategy of ones so that the rule holds, and so that it does not."""
+
+    rule: Rule
+    allowed: dict[str, Any]
+    refused: dict[str, Any]
+    model: Model = field(default=DENSE, repr=False)
+    cluster: Cluster = field(default_factory=a_cluster, repr=False)
+    workload: Workload = field(default_factory=a_workload, repr=False)
+
+
+def on(framework: str) -> Cluster:
+    """The test devices under a release of the catalog."""
+    return replace(a_cluster(), framework=catalog.framework(framework))
+
+
+OF_2021 = on("megatron-lm-2021")
+
+MUON = replace(a_cluster(), settings=Settings(optimizer="dist_muon"))
+NARROW_MOMENTS = replace(a_cluster(), settings=Settings(moments_dtype="bf16"))
+BESIDE = a_cluster(profile=replace(a_device().profile, shared_expert_overlap=True))
+IN_EIGHTS = a_cluster(profile=replace(a_device().profile, sharding_ranks=8))
+
+RELEASE_CASES = (
+    # Megatron-LM of 2021 trains dense models in pipelines, and shares, offloads and overlaps nothing
+    Case(rule=releases.release_has_context_parallelism, allowed={"tp": 2}, refused={"cp": 2}, cluster=OF_2021),
+    Case(rule=releases.release_has_expert_parallelism, allowed={}, refused={"ep": 2}, cluster=OF_2021),
+    Case(
+        rule=releases.release_has_sequence_parallelism,
+        allowed={"tp": 2},
+        refused={"tp": 2, "sequence_parallel": True},
+        cluster=OF_2021,
+    ),
+    Case(rule=releases.release_shards_as_much, allowed={}, refused={"sharding": Sharding.OPTIMIZER}, cluster=OF_2021),
+    Case(
+        rule=releases.release_recomputes_the_same,
+        allowed={"recompute": Recompute.FULL},
+        refused={"recompute": Recompute.of("core_attention")},
+        cluster=OF_2021,
+    ),
+    Case(rule=releases.release_offloads_activations, allowed={}, refused={"activation_offload": True}, cluster=OF_2021),
+    Case(
+        rule=releases.release_offloads_the_optimizer, allowed={}, refused={"optimizer_offload": True}, cluster=OF_2021
+    ),
+    Case(
+        rule=releases.release_has_the_token_dispatcher,
+        allowed={"ep": 2},
+        refused={"ep": 2, "token_dispatcher": TokenDispatcher.HYBRIDEP},
+        model=SPARSE,
+        cluster=OF_2021,
+    ),
+    Case(
+        rule=releases.release_captures_cuda_graphs,
+        allowed={},
+        refused={"cuda_graphs": CudaGraphs.FULL_ITERATION},
+        cluster=OF_2021,
+    ),
+    Case(rule=releases.release_overlaps_tp, allowed={"tp": 2}, refused={"tp": 2, "tp_overlap": True}, cluster=OF_2021),
+    Case(rule=releases.release_overlaps_ep, allowed={}, refused={"ep_overlap": True}, cluster=OF_2021),
+    Case(rule=releases.release_overlaps_pp, allowed={"pp": 2}, refused={"pp": 2, "pp_overlap": True}, cluster=OF_2021),
+    Case(rule=releases.release_overlaps_dp, allowed={"dp": 2}, refused={"dp": 2, "dp_overlap": True}, cluster=OF_2021),
+    # llm-foundry is FSDP alone, DeepSpeed's pipelines have one stage per rank
+    Case(
+        rule=releases.release_has_tensor_parallelism,
+        allowed={"dp": 2},
+        refused={"tp": 2},
+        cluster=on("llm-foundry-0.6"),
+    ),
+    Case(rule=releases.release_has_pipelines, allowed={"dp": 2}, refused={"pp": 2}, cluster=on("llm-foundry-0.6")),
+    Case(
+        rule=releases.release_has_virtual_stages,
+        allowed={"pp": 2},
+        refused={"pp": 2, "vpp": 2},
+        cluster=on("megatron-deepspeed-2022"),
+    ),
+)
+
+SETTING_CASES = (
+    # EXPERT_LAYER has a shared expert
+    Case(
+        rule=settings.overlapped_shared_experts_need_alltoall,
+        allowed={"ep": 2},
+        refused={"ep": 2, "token_dispatcher": TokenDispatcher.DEEPEP},
+        model=SPARSE,
+        cluster=BESIDE,
+    ),
+    Case(
+        rule=settings.overlapped_shared_experts_exclude_ep_overlap,
+        allowed={"ep": 2},
+        refused={"ep": 2, "ep_overlap": True},
+        model=SPARSE,
+        cluster=BESIDE,
+    ),
+    Case(
+        rule=settings.overlapped_shared_experts_are_kept,
+        allowed={"recompute": Recompute.FULL},
+        refused={"recompute": Recompute.of("shared_experts")},
+        model=SPARSE,
+        cluster=BESIDE,
+    ),
+    Case(
+        rule=settings.delayed_weight_gradients_need_ep_overlap,
+        allowed={"ep": 2, "ep_overlap": True},
+        refused={"ep": 2},
+        model=SPARSE,
+        cluster=replace(a_cluster(), settings=Settings(delay_wgrad=True)),
+    ),
+    Case(
+        rule=settings.muon_keeps_gradients_and_weights_whole,
+        allowed={"dp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 2, "sharding": Sharding.GRADIENTS},
+        cluster=MUON,
+    ),
+    Case(rule=settings.muon_shards_optimizer_states, allowed={"tp": 2}, refused={"dp": 2}, cluster=MUON),
+    Case(
+        rule=settings.muon_shares_among_all_replicas,
+        allowed={"dp": 8, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 16, "sharding": Sharding.OPTIMIZER},
+        cluster=replace(IN_EIGHTS, settings=Settings(optimizer="dist_muon")),
+    ),
+    Case(
+        rule=settings.muon_communication_waits, allowed={"dp": 2}, refused={"dp": 2, "dp_overlap": True}, cluster=MUON
+    ),
+    Case(rule=settings.muon_stays_on_the_device, allowed={}, refused={"optimizer_offload": True}, cluster=MUON),
+    Case(
+        rule=settings.narrow_moments_need_a_sharded_optimizer,
+        allowed={"cp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"cp": 2},
+        cluster=NARROW_MOMENTS,
+    ),
+    Case(
+        rule=settings.offloaded_moments_are_fp32,
+        allowed={"optimizer_offload": False},
+        refused={"optimizer_offload": True},
+        cluster=NARROW_MOMENTS,
+    ),
+    Case(
+        rule=settings.narrow_weights_need_a_sharded_optimizer,
+        allowed={"dp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 2},
+        cluster=replace(a_cluster(), settings=Settings(fp8_param_gather=True)),
+        workload=a_workload(precision=replace(a_workload().precision, compute="fp8")),
+    ),
+    # groups of 8: 24 replicas are three of them, 12 are one and a half
+    Case(
+        rule=settings.optimizer_groups_divide_the_replicas,
+        allowed={"dp": 24, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 12, "sharding": Sharding.OPTIMIZER},
+        cluster=IN_EIGHTS,
+    ),
+    # 32 replicas are four groups of 8; of 32 or 4 replicas of experts, groups are of 8 or of 1, where 4 would share
+    Case(
+        rule=settings.optimizer_groups_divide_the_experts,
+        allowed={"dp": 32, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 32, "ep": 8, "sharding": Sharding.OPTIMIZER},
+        model=SPARSE,
+        cluster=IN_EIGHTS,
+    ),
+    # 2 of 8 layers
+    Case(
+        rule=settings.counted_layers_are_offloaded_whole,
+        allowed={"activation_offload": True},
+        refused={"activation_offload": True, "pp": 2},
+        cluster=replace(a_cluster(), settings=Settings(offloaded_layers=2)),
+    ),
+)

@@ -23,6 +23,8 @@ NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms
 READ_AS_SETTINGS = (
     "--accumulate-allreduce-grads-in-fp32",
     "--attention-backend",
+    "--cross-entropy-fusion-impl",
+    "--cross-entropy-loss-fusion",
     "--delay-wgrad-compute",
     "--fp8-param-gather",
     "--grad-reduce-in-bf16",
@@ -78,6 +80,7 @@ def read_settings(
         "shared_expert_overlap": "--moe-shared-expert-overlap" in arguments,
         "delay_wgrad": "--delay-wgrad-compute" in arguments,
         "optimizer": _optimizer(arguments, notes),
+        "loss": _loss(arguments, notes),
         **_communication_sms(arguments),
         **_offloaded_layers(arguments, num_layers),
         **_attention(arguments),
@@ -136,6 +139,16 @@ def _optimizer(arguments: Arguments, notes: list[str]) -> str:
         return given
     notes.append(f"--optimizer {given}: costed as Adam, with two moments.")
     return "adam"
+
+
+def _loss(arguments: Arguments, notes: list[str]) -> str:
+    """Without the switch, which of two fusions it would be means nothing; ``native`` is the one without a name."""
+    implementation = arguments.get("--cross-entropy-fusion-impl", "native")
+    if "--cross-entropy-loss-fusion" not in arguments:
+        return "unfused"
+    if implementation != "te":
+        notes.append("--cross-entropy-fusion-impl native: costed as the unfused loss, in FP32 as well.")
+    return "fused" if implementation == "te" else "unfused"
 
 
 def _communication_sms(arguments: Arguments) -> dict[str, int]:

@@ -505,6 +505,16 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
         )
     if entries.get("--moe-token-dispatcher-type") == "flex":
         yield "The flex dispatcher needs DeepEP or HybridEP; --moe-token-dispatcher-type alltoall does without."
+    if entries.get("--cross-entropy-fusion-impl") == "te":
+        yield (
+            "The loss is Transformer Engine's fused one, which newer releases of megatron-core refuse: plan with "
+            "settings.loss=unfused for those."
+        )
+    if "CUDA_LAUNCH_BLOCKING" in environment(plan):
+        yield (
+            "Launches that block are CUDA_LAUNCH_BLOCKING=1 in the environment, no argument: an import of the "
+            "arguments alone does not see it."
+        )
     if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION:
         yield "From megatron-core 0.19 on one graph is --cuda-graph-impl full_iteration, without --cuda-graph-scope."
     if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and plan.facts.model.has_experts:

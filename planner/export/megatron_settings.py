@@ -193,6 +193,12 @@ def _says_attention(plan: Plan) -> Entries:
     return {"--attention-backend": "unfused"} if told(plan).attention == "unfused" else {}
 
 
+def _says_loss(plan: Plan) -> Entries:
+    """Of two fusions the other one, ``native``, works in FP32 as the unfused loss does."""
+    fused: Entries = {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
+    return fused if told(plan).loss == "fused" else {}
+
+
 SETTINGS: Mapping[str, Say] = {
     "gradient_dtype": _says_gradient_dtype,
     "weight_dtype": told_only(
@@ -216,6 +222,7 @@ SETTINGS: Mapping[str, Say] = {
         "norms, rotations and gated activations are fused kernels of Transformer Engine; each has a switch of its own.",
     ),
     "attention": _says_attention,
+    "loss": _says_loss,
     "launches": unsaid,  # a variable of the environment
     "composition": told_only("composition", "step", NO_STEP),
 }

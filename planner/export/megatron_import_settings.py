@@ -29,6 +29,7 @@ READ_AS_SETTINGS = (
     "--fp8-param-gather",
     "--grad-reduce-in-bf16",
     "--main-grads-dtype",
+    "--megatron-fsdp-main-grads-dtype",
     "--moe-flex-dispatcher-num-sms",
     "--moe-shared-expert-overlap",
     "--num-distributed-optimizer-instances",
@@ -73,7 +74,7 @@ def read_settings(
     """
     notes: list[str] = []
     settings = {
-        "gradient_dtype": _gradient_dtype(arguments),
+        "gradient_dtype": _gradient_dtype(arguments, notes),
         "moments_dtype": _moments_dtype(arguments, notes),
         "fp8_param_gather": "--fp8-param-gather" in arguments,
         "mtp_layers": arguments.get("--mtp-num-layers", 0),
@@ -108,14 +109,19 @@ def read_group(arguments: Arguments, strategy: Strategy) -> int | str:
     return ranks // instances
 
 
-def _gradient_dtype(arguments: Arguments) -> str:
+def _gradient_dtype(arguments: Arguments, notes: list[str]) -> str:
     """
-    FP32 for BF16 weights unless told otherwise, the weights' dtype for FP16.
+    FP32 for BF16 weights unless told otherwise, the weights' dtype for FP16; Megatron-FSDP has an option of its own.
 
     References
     ----------
     Megatron-LM, megatron/training/arguments.py, validate_args: ``accumulate_allreduce_grads_in_fp32``.
     """
+    own = arguments.get("--megatron-fsdp-main-grads-dtype", "auto")
+    if own != "auto" and "--use-megatron-fsdp" in arguments:
+        return str(own)
+    if own != "auto":
+        notes.append("--megatron-fsdp-main-grads-dtype: without --use-megatron-fsdp it says nothing.")
     if "--accumulate-allreduce-grads-in-fp32" in arguments:
         return "fp32"
     if "--fp16" in arguments:
@@ -134,9 +140,12 @@ def _moments_dtype(arguments: Arguments, notes: list[str]) -> str:
 
 
 def _optimizer(arguments: Arguments, notes: list[str]) -> str:
+    """Muon beside the distributed optimizer deals whole matrices, as ``dist_muon`` does without."""
     given = str(arguments.get("--optimizer", "adam"))
     if given in ("adam", "dist_muon"):
         return given
+    if given == "muon" and "--use-distributed-optimizer" in arguments:
+        return "dist_muon"
     notes.append(f"--optimizer {given}: costed as Adam, with two moments.")
     return "adam"
 

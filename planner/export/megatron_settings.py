@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from costmodel.recompute import recomputes
+from costmodel.spec import Cluster
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher
 from planner.export.target import EVERY_SETTING, NO_STEP, Entries, Refusal, Say, told, told_only, unsaid
 from planner.plan import Plan
@@ -31,6 +32,11 @@ def num_offloaded_layers(plan: Plan) -> int:
     """Layers of ``--cpu-offloading-num-layers``: all but the last at most, which is needed at once."""
     num_layers = plan.facts.model.num_layers
     return min(told(plan).offloaded_layers or num_layers, num_layers - 1)
+
+
+def context_exchange(cluster: Cluster) -> str:
+    """Word of ``--cp-comm-type`` for what is costed: an all-to-all, which keeps its output twice, or a ring."""
+    return "a2a" if cluster.device.profile.retention.context_output else "p2p"
 
 
 def _replicas(plan: Plan) -> int:

@@ -220,6 +220,10 @@ class Settings:
         several.
     attention
         ``flash``: scores stay inside one kernel; ``unfused``: they pass through device memory.
+    loss
+        ``fused``: Transformer Engine's cross-entropy, which writes the gradient over 16-bit logits (Megatron-LM:
+        ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``); ``unfused``: any other, as the
+        framework's recipes have it, or Megatron-LM's own in FP32 where theirs is the fused one.
     launches
         ``blocking``: the host waits for each kernel (``CUDA_LAUNCH_BLOCKING=1``); ``asynchronous``.
     composition
@@ -239,6 +243,7 @@ class Settings:
     optimizer: Literal["adam", "dist_muon"] | None = None
     kernels: Literal["fused", "eager"] | None = None
     attention: Literal["flash", "unfused"] | None = None
+    loss: Literal["fused", "unfused"] | None = None
     launches: Literal["asynchronous", "blocking"] | None = None
     composition: Literal["step", "parts"] | None = None
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from pydantic import ValidationError
 
 from costmodel.calibration import Constants
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.framework import Behaviour, Framework, Settings
+from costmodel.framework import Behaviour, Framework, Retention, Settings
 from costmodel.spec import Device, EquippedDevice, Model, Network, Precision, Profile
 
 FACTORS = "cluster.framework.factors"
@@ -31,6 +31,24 @@ Bytes per parameter that ``fp8_param_gather`` gathers, by recipe.
 
 Those of MXFP8, whose two copies have scales along different axes, are gathered in 16 bits and cast then (Megatron-LM,
 ``reuse_grad_buf_for_mxfp8_param_ag``).
+"""
+
+Loss: TypeAlias = Literal["fused", "unfused"]
+
+LOSS_BYTES: dict[Loss, dict[str, float]] = {
+    "fused": {"loss_forward_bytes": 6.0, "loss_backward_bytes": 4.0},
+    "unfused": {"loss_forward_bytes": 38.0, "loss_backward_bytes": 14.0},
+}
+"""
+Bytes per logit that a loss reads and writes. Fused: Transformer Engine 2.11, ``triton/cross_entropy.py``, which reads
+logits twice and writes their gradient over them, then multiplies it in place. Unfused: Megatron-LM's own in FP32,
+``vocab_parallel_cross_entropy``, its passes counted in :mod:`costmodel.layers.embedding`.
+"""
+
+LOGIT_BYTES: dict[Loss, float] = {"fused": 2.0, "unfused": 6.0}
+"""
+What the same keep per logit: 16 bits, and Megatron-LM's FP32 copy beside them in which all happens in place since 2023
+(``megatron/core/tensor_parallel/cross_entropy.py``).
 """
 
 PARTS_LOSS_BYTES = {"loss_forward_bytes": 16.0, "loss_backward_bytes": 4.0}
@@ -145,6 +163,9 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     if settings.communication_sms is not None:
         changes["communication_sms"] = settings.communication_sms
     retention = behaviour.retention
+    if settings.loss not in (None, loss_of(retention)):
+        retention = replace(retention, logit_bytes=LOGIT_BYTES[settings.loss])
+        changes |= LOSS_BYTES[settings.loss]
     if settings.offloaded_layers is not None and model is not None:
         share = min(settings.offloaded_layers / model.num_layers, 1.0)
         retention = replace(retention, offloaded_fraction=share)
@@ -152,6 +173,11 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         retention = replace(retention, **PARTS_DROPOUT)
         changes |= {"waits_for_collectives": True, **PARTS_LOSS_BYTES}
     return replace(behaviour, retention=retention, **changes)
+
+
+def loss_of(retention: Retention) -> Loss:
+    """Which loss it is: one that keeps no more than 16-bit logits is the fused one."""
+    return "fused" if retention.logit_bytes <= LOGIT_BYTES["fused"] else "unfused"
 
 
 # --- bytes of the recipe, and the model that is trained ----------------------------------------------------

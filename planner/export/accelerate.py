@@ -246,6 +246,7 @@ SETTINGS: dict[str, Say] = {
     "optimizer": told_only("optimizer", "adam", "The optimizer is the training script's; the plan counts another one."),
     "kernels": unsaid,  # the model's own, of which a note tells
     "attention": unsaid,  # the same
+    "loss": unsaid,  # the same
     "launches": unsaid,  # a variable of the environment
     "composition": told_only("composition", "step", NO_STEP),
 }

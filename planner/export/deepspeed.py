@@ -291,6 +291,7 @@ SETTINGS: dict[str, Say] = {
     ),
     "kernels": unsaid,  # the model's own, of which a note tells
     "attention": unsaid,  # the same
+    "loss": unsaid,  # the same
     "launches": unsaid,  # a variable of the environment
     "composition": told_only("composition", "step", NO_STEP),
 }

@@ -48,6 +48,7 @@ def _exclusive(arguments: Arguments) -> Iterator[Complaint]:
         ("--swiglu", "--quick-geglu"),
         ("--fine-grained-activation-offloading", "--cpu-offloading-num-layers"),
         ("--moe-shared-expert-overlap", "--overlap-moe-expert-parallel-comm"),
+        ("--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32"),
     )
     for one, other in pairs:
         if one in arguments and other in arguments:
@@ -151,7 +152,12 @@ def _graphs(arguments: Arguments) -> Iterator[Complaint]:
 
 
 def _optimizers(arguments: Arguments) -> Iterator[Complaint]:
-    """Narrow moments are the precision-aware optimizer's, which is Adam (optimizer_config.py:375, muon.py:190)."""
+    """
+    Narrow moments are the precision-aware optimizer's, which is Adam (optimizer_config.py:375, muon.py:190).
+
+    Muon beside the distributed optimizer was ``dist_muon`` alone in megatron-core 0.16.1; later releases launch it as
+    ``--optimizer muon --use-distributed-optimizer`` (their functional tests ``..._dist_muon_param_layout``).
+    """
     aware = "--use-precision-aware-optimizer"
     for name in ("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype"):
         if arguments.get(name, "fp32") != "fp32" and aware not in arguments:
@@ -160,7 +166,8 @@ def _optimizers(arguments: Arguments) -> Iterator[Complaint]:
     if aware in arguments and optimizer != "adam":
         yield "--optimizer", f"is {optimizer}; {aware} is Adam's."
     if "muon" in optimizer:
-        for name in ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2", "--fp16"):
+        layered = ("--use-distributed-optimizer",) if optimizer == "dist_muon" else ()
+        for name in (*layered, "--use-megatron-fsdp", "--use-torch-fsdp2", "--fp16"):
             if name in arguments:
                 yield "--optimizer", f"is {optimizer}, which excludes {name}."
 

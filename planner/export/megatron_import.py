@@ -22,6 +22,7 @@ from planner.export.megatron_import_model import read_model
 from planner.export.megatron_import_settings import READ_AS_SETTINGS, read_group, read_settings, release_for
 from planner.export.megatron_lm import OFFLOADED, PRECISIONS
 from planner.export.megatron_options import WHERE, Arguments, options, read_arguments, split_words
+from planner.export.megatron_settings import context_exchange
 from planner.export.megatron_stages import read_stages, settled
 from planner.given import Given
 from planner.problem import load
@@ -107,20 +108,32 @@ def from_megatron_lm(arguments: str | Sequence[str], overrides: Sequence[str] = 
         apply_override(document, override)
     _require(document)
     own = document.pop("settings", None) or {}
-    document["cluster"] = {**_framework(document), **document["cluster"]}
+    framework = _framework(document)
+    document["cluster"] = {**framework, **document["cluster"]}
     document["settings"] = {**settings, **own}
     facts = load(document).facts
     strategy, notes = _strategy(found, facts)
     document["settings"] = {**settings, "optimizer_group": read_group(found, strategy), **own}
     document["strategy"] = {**_decisions(strategy), **(document.get("strategy") or {})}
     load(document)
-    return Imported(document=document, notes=(*assumed, *more, *notes, *_unread(found)))
+    said = (*_assumed(framework), *assumed, *more, *notes)
+    return Imported(document=document, notes=(*said, *_exchange(found, facts), *_unread(found)))
 
 
 def _framework(document: Mapping[str, Any]) -> dict[str, str]:
     """A plain release of Megatron-LM, where the job names no framework itself."""
+    if "framework" in document["cluster"]:
+        return {}
     name = release_for(document["cluster"]["device"])
     return {} if name is None else {"framework": name}
+
+
+def _assumed(framework: Mapping[str, str]) -> Iterator[str]:
+    for name in framework.values():
+        yield (
+            f"No argument says the release: {name} is assumed, the newest one for the device. Add "
+            "cluster.framework=NAME for another one of planner catalog frameworks."
+        )
 
 
 def _require(document: Mapping[str, Any]) -> None:
@@ -353,8 +366,14 @@ def _unread(arguments: Arguments) -> Iterator[str]:
         number = arguments["--recompute-num-layers"]
         if number > 1:
             yield f"--recompute-num-layers {number}: costed as if each layer were recomputed by itself."
-    if arguments.get("--cp-comm-type", ["p2p"]) != ["p2p"]:
-        yield "--cp-comm-type: costed as a ring (p2p)."
+
+
+def _exchange(arguments: Arguments, facts: Facts) -> Iterator[str]:
+    """How context-parallel ranks exchange tokens is the framework's, whatever the option says."""
+    given, costed = arguments.get("--cp-comm-type", ["p2p"]), context_exchange(facts.cluster)
+    if arguments.get("--context-parallel-size", 1) > 1 and {*given} != {costed}:
+        whose = "by default " if "--cp-comm-type" not in arguments else ""
+        yield f"--cp-comm-type is {whose}{' '.join(given)}: costed as {costed}, as cluster.framework has it."
 
 
 READ = (

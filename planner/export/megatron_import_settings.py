@@ -23,10 +23,13 @@ NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms
 READ_AS_SETTINGS = (
     "--accumulate-allreduce-grads-in-fp32",
     "--attention-backend",
+    "--cross-entropy-fusion-impl",
+    "--cross-entropy-loss-fusion",
     "--delay-wgrad-compute",
     "--fp8-param-gather",
     "--grad-reduce-in-bf16",
     "--main-grads-dtype",
+    "--megatron-fsdp-main-grads-dtype",
     "--moe-flex-dispatcher-num-sms",
     "--moe-shared-expert-overlap",
     "--num-distributed-optimizer-instances",
@@ -71,13 +74,14 @@ def read_settings(
     """
     notes: list[str] = []
     settings = {
-        "gradient_dtype": _gradient_dtype(arguments),
+        "gradient_dtype": _gradient_dtype(arguments, notes),
         "moments_dtype": _moments_dtype(arguments, notes),
         "fp8_param_gather": "--fp8-param-gather" in arguments,
         "mtp_layers": arguments.get("--mtp-num-layers", 0),
         "shared_expert_overlap": "--moe-shared-expert-overlap" in arguments,
         "delay_wgrad": "--delay-wgrad-compute" in arguments,
         "optimizer": _optimizer(arguments, notes),
+        "loss": _loss(arguments, notes),
         **_communication_sms(arguments),
         **_offloaded_layers(arguments, num_layers),
         **_attention(arguments),
@@ -105,14 +109,19 @@ def read_group(arguments: Arguments, strategy: Strategy) -> int | str:
     return ranks // instances
 
 
-def _gradient_dtype(arguments: Arguments) -> str:
+def _gradient_dtype(arguments: Arguments, notes: list[str]) -> str:
     """
-    FP32 for BF16 weights unless told otherwise, the weights' dtype for FP16.
+    FP32 for BF16 weights unless told otherwise, the weights' dtype for FP16; Megatron-FSDP has an option of its own.
 
     References
     ----------
     Megatron-LM, megatron/training/arguments.py, validate_args: ``accumulate_allreduce_grads_in_fp32``.
     """
+    own = arguments.get("--megatron-fsdp-main-grads-dtype", "auto")
+    if own != "auto" and "--use-megatron-fsdp" in arguments:
+        return str(own)
+    if own != "auto":
+        notes.append("--megatron-fsdp-main-grads-dtype: without --use-megatron-fsdp it says nothing.")
     if "--accumulate-allreduce-grads-in-fp32" in arguments:
         return "fp32"
     if "--fp16" in arguments:
@@ -131,11 +140,24 @@ def _moments_dtype(arguments: Arguments, notes: list[str]) -> str:
 
 
 def _optimizer(arguments: Arguments, notes: list[str]) -> str:
+    """Muon beside the distributed optimizer deals whole matrices, as ``dist_muon`` does without."""
     given = str(arguments.get("--optimizer", "adam"))
     if given in ("adam", "dist_muon"):
         return given
+    if given == "muon" and "--use-distributed-optimizer" in arguments:
+        return "dist_muon"
     notes.append(f"--optimizer {given}: costed as Adam, with two moments.")
     return "adam"
+
+
+def _loss(arguments: Arguments, notes: list[str]) -> str:
+    """Without the switch, which of two fusions it would be means nothing; ``native`` is the one without a name."""
+    implementation = arguments.get("--cross-entropy-fusion-impl", "native")
+    if "--cross-entropy-loss-fusion" not in arguments:
+        return "unfused"
+    if implementation != "te":
+        notes.append("--cross-entropy-fusion-impl native: costed as the unfused loss, in FP32 as well.")
+    return "fused" if implementation == "te" else "unfused"
 
 
 def _communication_sms(arguments: Arguments) -> dict[str, int]:

@@ -27,6 +27,7 @@ from planner.export.megatron_model import model_entries
 from planner.export.megatron_options import argument_lines
 from planner.export.megatron_settings import (
     SETTINGS,
+    context_exchange,
     num_offloaded_layers,
     offloads_whole_layers,
     shares_by_layers,
@@ -285,12 +286,28 @@ def _says_cuda_graphs(plan: Plan) -> Entries:
     return {"--cuda-graph-impl": "local", "--cuda-graph-scope": scope, **whole}
 
 
+def _says_cp(plan: Plan) -> Entries | Refusal:
+    """All-to-alls trade tokens for heads, of which each rank gets as many."""
+    strategy, kinds = plan.strategy, plan.facts.model.kinds
+    degree: Entries = {"--context-parallel-size": strategy.cp}
+    if strategy.cp == 1 or context_exchange(plan.cluster) == "p2p":
+        return degree
+    counts = {getattr(kind.attention, name, 0) for kind in kinds for name in ("num_heads", "num_kv_heads")}
+    if any(max(count // strategy.tp, 1) % strategy.cp for count in counts - {0}):
+        return Refusal(
+            "What is costed exchanges heads (cp_comm_type a2a), of which each tensor-parallel rank has a "
+            "multiple (Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A)."
+        )
+    return degree
+
+
 def _says_cp_overlap(plan: Plan) -> Entries | Refusal:
-    if plan.strategy.cp > 1 and not plan.strategy.cp_overlap:
+    exchange = context_exchange(plan.cluster)
+    if plan.strategy.cp > 1 and not plan.strategy.cp_overlap and exchange == "p2p":
         return Refusal(
             "the ring's sends always run behind the attention (transformer_config.py:737, cp_comm_type p2p)."
         )
-    return {"--cp-comm-type": ["p2p"]} if plan.strategy.cp > 1 else {}
+    return {"--cp-comm-type": [exchange]} if plan.strategy.cp > 1 else {}
 
 
 def _says_pp_overlap(plan: Plan) -> Entries | Refusal:
@@ -338,7 +355,7 @@ def _unlike(layout: StageLayout, strategy: Strategy) -> str | None:
 
 SAYS: Mapping[str, Say] = {
     "tp": _degree("tp", "--tensor-model-parallel-size"),
-    "cp": _degree("cp", "--context-parallel-size"),
+    "cp": _says_cp,
     "pp": _degree("pp", "--pipeline-model-parallel-size"),
     "dp": _says_dp,
     "ep": _expert_degree("ep", "--expert-model-parallel-size"),
@@ -503,8 +520,20 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
             "Overlapped expert-parallel communication wants 32 CUDA connections, tensor and context parallelism before "
             "Blackwell one: try both."
         )
+    if entries.get("--cp-comm-type") == ["a2a"] and plan.strategy.cp_overlap:
+        yield "All-to-alls of context parallelism wait for each other; the plan counts them behind the attention."
     if entries.get("--moe-token-dispatcher-type") == "flex":
         yield "The flex dispatcher needs DeepEP or HybridEP; --moe-token-dispatcher-type alltoall does without."
+    if entries.get("--cross-entropy-fusion-impl") == "te":
+        yield (
+            "The loss is Transformer Engine's fused one, which newer releases of megatron-core refuse: plan with "
+            "settings.loss=unfused for those."
+        )
+    if "CUDA_LAUNCH_BLOCKING" in environment(plan):
+        yield (
+            "Launches that block are CUDA_LAUNCH_BLOCKING=1 in the environment, no argument: an import of the "
+            "arguments alone does not see it."
+        )
     if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION:
         yield "From megatron-core 0.19 on one graph is --cuda-graph-impl full_iteration, without --cuda-graph-scope."
     if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and plan.facts.model.has_experts:

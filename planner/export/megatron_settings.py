@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from costmodel.recompute import recomputes
+from costmodel.spec import Cluster
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher
 from planner.export.target import EVERY_SETTING, NO_STEP, Entries, Refusal, Say, told, told_only, unsaid
 from planner.plan import Plan
@@ -31,6 +32,11 @@ def num_offloaded_layers(plan: Plan) -> int:
     """Layers of ``--cpu-offloading-num-layers``: all but the last at most, which is needed at once."""
     num_layers = plan.facts.model.num_layers
     return min(told(plan).offloaded_layers or num_layers, num_layers - 1)
+
+
+def context_exchange(cluster: Cluster) -> str:
+    """Word of ``--cp-comm-type`` for what is costed: an all-to-all, which keeps its output twice, or a ring."""
+    return "a2a" if cluster.device.profile.retention.context_output else "p2p"
 
 
 def _replicas(plan: Plan) -> int:
@@ -193,6 +199,12 @@ def _says_attention(plan: Plan) -> Entries:
     return {"--attention-backend": "unfused"} if told(plan).attention == "unfused" else {}
 
 
+def _says_loss(plan: Plan) -> Entries:
+    """Of two fusions the other one, ``native``, works in FP32 as the unfused loss does."""
+    fused: Entries = {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
+    return fused if told(plan).loss == "fused" else {}
+
+
 SETTINGS: Mapping[str, Say] = {
     "gradient_dtype": _says_gradient_dtype,
     "weight_dtype": told_only(
@@ -216,6 +228,7 @@ SETTINGS: Mapping[str, Say] = {
         "norms, rotations and gated activations are fused kernels of Transformer Engine; each has a switch of its own.",
     ),
     "attention": _says_attention,
+    "loss": _says_loss,
     "launches": unsaid,  # a variable of the environment
     "composition": told_only("composition", "step", NO_STEP),
 }

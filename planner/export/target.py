@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.framework import Settings
-from costmodel.profiles import NARROW_WEIGHTS, stored_precision
+from costmodel.profiles import NARROW_WEIGHTS, loss_of, stored_precision
 from costmodel.spec import Experts
 from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
 from planner.plan import Plan
@@ -183,6 +183,7 @@ def told(plan: Plan) -> Settings:
         optimizer="adam",
         kernels="fused" if profile.fused_kernels else "eager",
         attention="flash" if profile.fused_attention else "unfused",
+        loss=loss_of(profile.retention),
         launches="blocking" if profile.launches_block else "asynchronous",
         composition="step",
     )
@@ -246,6 +247,7 @@ def model_notes(plan: Plan, target: str) -> list[str]:
     counted = {
         "norms and activations of several kernels each": settings.kernels == "eager",
         "attention that is not one kernel": settings.attention == "unfused",
+        "Transformer Engine's fused loss on 16-bit logits": settings.loss == "fused",
         f"{settings.mtp_layers} layers of multi-token prediction": bool(settings.mtp_layers),
     }
     return [LEFT_TO_THE_MODEL.format(what=what, target=target) for what, is_so in counted.items() if is_so]

@@ -425,6 +425,9 @@ SETTINGS: dict[str, Say] = {
         "flash",
         "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385).",
     ),
+    "loss": told_only(
+        "loss", "unfused", "The loss is PyTorch's cross-entropy on FP32 logits (torchtitan/components/loss.py)."
+    ),
     "launches": unsaid,  # a variable of the environment
     "composition": told_only("composition", "step", NO_STEP),
 }

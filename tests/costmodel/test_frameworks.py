@@ -173,6 +173,40 @@ def test_offloaded_layers_are_a_share_of_the_model(layers, share):
     assert profile.retention.offloaded_fraction == share
 
 
+def loss_bytes(profile) -> tuple[float, float, float]:
+    """What the loss reads and writes per logit, forward and backward, and what it keeps."""
+    return profile.loss_forward_bytes, profile.loss_backward_bytes, profile.retention.logit_bytes
+
+
+@pytest.mark.parametrize(
+    ("recipe", "loss", "expected"),
+    [
+        ("megatron-lm-0.17", None, (6, 4, 2)),
+        ("megatron-lm-0.17", "fused", (6, 4, 2)),
+        ("megatron-lm-0.17", "unfused", (38, 14, 6)),
+        ("megatron-lm-2022", None, (38, 14, 10)),
+        ("megatron-lm-2022", "unfused", (38, 14, 10)),
+        ("megatron-lm-2022", "fused", (6, 4, 2)),
+        ("torchtitan-0.1", "unfused", (18, 26, 12)),
+    ],
+)
+def test_the_loss_is_the_recipes_or_another_one(recipe, loss, expected):
+    """
+    Transformer Engine's writes the gradient over 16-bit logits: two reads and a write of 2 bytes.
+
+    Megatron-LM's makes an FP32 copy beside them, 2 + 4: cast 2 + 4, maximum 4, difference, exponential and quotient
+    4 + 4 each, sum 4. A recipe that is not the fused one keeps its own, such as that of 2022 with one more FP32 tensor.
+    """
+    assert loss_bytes(profile_of(catalog.framework(recipe), Settings(loss=loss))) == expected
+
+
+def test_a_framework_with_another_loss_of_its_own_keeps_it():
+    """Told the same as it does anyway, nothing changes."""
+    own = a_framework(behaviour=Behaviour(loss_forward_bytes=8.0, retention=Retention(logit_bytes=2.0)))
+
+    assert loss_bytes(profile_of(own, Settings(loss="fused"))) == loss_bytes(profile_of(own)) == (8, 14, 2)
+
+
 def test_parts_are_timed_one_by_one():
     """No time of a step beside them, collectives that are waited for, the loss on 16-bit logits, dropout on."""
     profile = profile_of(a_framework(), Settings(composition="parts"))

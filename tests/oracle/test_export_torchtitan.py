@@ -40,7 +40,7 @@ PIPELINES = {
 }
 """What torchtitan does at all, with and without a pipeline; the rest it may still refuse."""
 
-SETTINGS = Settings(gradient_dtype="fp32", weight_dtype="fp32")
+SETTINGS = Settings(gradient_dtype="fp32", weight_dtype="fp32", loss="unfused")
 """What FSDP2 does of itself."""
 
 SCHEDULES = {
@@ -190,7 +190,7 @@ def test_torchtitans_own_models_take_the_recipes(degrees, name, folder):
     job = {
         "model": name,
         "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": {"name": "any"}},
-        "settings": {"gradient_dtype": "fp32", "weight_dtype": "fp32"},
+        "settings": {"gradient_dtype": "fp32", "weight_dtype": "fp32", "loss": "unfused"},
         "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11},
     }
     plan = estimate(load(job), given).plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -369,6 +370,18 @@ def test_the_readme_says_what_to_plan_for_a_target(target, job, forbid):
 
     assert plans
     assert [export(one, target).target.lower() for one in plans] == [target] * len(plans)
+
+
+def test_the_readmes_commands_from_plan_to_launch_work(tmp_path, monkeypatch):
+    """Each of them, one after the other, in a folder with nothing but the example jobs."""
+    (block,) = re.findall(r"## From plan to launch\n.*?```sh\n(.*?)```", README, flags=re.DOTALL)
+    (tmp_path / "benchmarks").symlink_to(JOBS.parent)
+    monkeypatch.chdir(tmp_path)
+
+    commands = [shlex.split(line)[1:] for line in block.splitlines() if line]
+
+    assert [cli.main(command) for command in commands] == [0] * len(commands)
+    assert {"job.sbatch", "megatron-args.txt"} <= {path.name for path in (tmp_path / "job").iterdir()}
 
 
 # --- the command -------------------------------------------------------------------------------------------

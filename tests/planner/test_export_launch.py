@@ -36,7 +36,7 @@ def a_plan(num_devices: int = 16, device: str = "h100-80gb-sxm") -> Plan:
 
 def a_sharded_plan() -> Plan:
     """One that torchtitan can express."""
-    job = {**JOB, "settings": {"gradient_dtype": "fp32", "weight_dtype": "fp32"}}
+    job = {**JOB, "settings": {"gradient_dtype": "fp32", "weight_dtype": "fp32", "loss": "unfused"}}
     return estimate(load(job), {"sharding": "weights", "dp_overlap": True}).plan
 
 

@@ -60,6 +60,7 @@ OTHERS = {
     "optimizer": ("dist_muon", SHARDED, {}),
     "kernels": ("eager", SHARDED, {}),
     "attention": ("unfused", SHARDED, {}),
+    "loss": ("fused", SHARDED, {}),
     "launches": ("blocking", SHARDED, {}),
     "composition": ("parts", SHARDED, {}),
 }
@@ -128,6 +129,7 @@ def test_what_a_target_does_of_itself_is_taken(target):
         "optimizer": "adam",
         "kernels": "fused",
         "attention": "flash",
+        "loss": "unfused",
         "launches": "asynchronous",
         "composition": "step",
     }
@@ -184,6 +186,7 @@ def test_a_precision_with_bytes_of_its_own_is_nobodys():
         ({"optimizer_group": 4}, SHARED, {}, {"--num-distributed-optimizer-instances 4"}),
         ({"optimizer": "dist_muon"}, {**SHARED, "dp_overlap": False}, {}, {"--optimizer dist_muon"}),
         ({"attention": "unfused"}, SHARED, {}, {"--attention-backend unfused"}),
+        ({"loss": "fused"}, SHARED, {}, {"--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"}),
     ],
 )
 def test_settings_are_options(settings, given, job, lines):
@@ -226,11 +229,63 @@ def test_muon_deals_whole_matrices():
     assert "--use-distributed-optimizer" not in lines
 
 
+def test_the_loss_of_a_recipe_is_written():
+    """Recipes of Megatron-Core have Transformer Engine's on 16-bit logits; Megatron-LM's own parser does not."""
+    recipe = {"cluster": {**JOB["cluster"], "framework": "megatron-core-0.14"}}
+    flags = {"--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"}
+
+    assert flags <= {*options(given=SHARED, **recipe)}
+    assert not flags & {*options({"loss": "unfused"}, SHARED, **recipe)}
+
+
+def test_a_launch_with_and_without_the_fused_loss_differs():
+    """By 4 bytes of memory and 42 bytes of traffic per logit."""
+    fused = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
+    without, with_it = (estimate(load(imported(f"--bf16 {more}").document), {}).plan for more in ("", fused))
+
+    assert with_it.step_seconds < without.step_seconds
+    assert with_it.headroom_bytes > without.headroom_bytes
+
+
+def test_a_fusion_that_costs_like_none_is_named():
+    """Megatron-LM's own fusion works in FP32."""
+    notes = imported("--bf16 --cross-entropy-loss-fusion").notes
+
+    assert "--cross-entropy-fusion-impl native: costed as the unfused loss, in FP32 as well." in notes
+
+
+ALL_TO_ALL = {"cluster": {**JOB["cluster"], "framework": "megatron-lm-0.14"}}
+CONTEXT = {**SHARED, "cp": 2, "dp": 8, "cp_overlap": True}
+
+
+def test_context_is_exchanged_as_costed():
+    """SimuMax's launches keep the attention's output twice, which is an all-to-all; others have a ring."""
+    assert "--cp-comm-type a2a" in options(given=CONTEXT, **ALL_TO_ALL)
+    assert "--cp-comm-type p2p" in options(given=CONTEXT)
+    (text,) = export(a_plan(given=CONTEXT, **ALL_TO_ALL), "megatron-bridge").files.values()
+    assert "model.cp_comm_type=a2a" in text.splitlines()
+
+
+def test_an_all_to_all_needs_heads_for_each_rank():
+    """Of Llama-3's 8 key-value heads 2 ranks get 4 each, 16 ranks none."""
+    wide = {**CONTEXT, "cp": 16, "dp": 1, "mbs": 1}
+
+    with pytest.raises(SpecError, match=r"cp = 16: What is costed exchanges heads"):
+        options(given=wide, **ALL_TO_ALL)
+
+
 def test_blocking_launches_are_a_variable():
     """For every target."""
     for target, usual in USUAL.items():
         made = export(a_plan({**usual, "launches": "blocking"}), target)
         assert made.environment["CUDA_LAUNCH_BLOCKING"] == "1"
+
+
+def test_the_arguments_say_that_they_lack_the_variable():
+    """Whoever imports them alone would lose it."""
+    notes = [export(a_plan({"launches": name}), "megatron-lm").notes for name in ("blocking", "asynchronous")]
+
+    assert [any("CUDA_LAUNCH_BLOCKING=1" in note for note in each) for each in notes] == [True, False]
 
 
 PLAIN = {"dp": 16, "mbs": 2, "sharding": "none", "dp_overlap": False}
@@ -375,6 +430,7 @@ def test_defaults_of_the_parser_are_written_out():
         "shared_expert_overlap": False,
         "delay_wgrad": False,
         "optimizer": "adam",
+        "loss": "unfused",
         "optimizer_group": "all",
     }
 
@@ -396,8 +452,22 @@ def test_defaults_of_the_parser_are_written_out():
         ("--bf16 --use-distributed-optimizer --num-distributed-optimizer-instances 2", {"optimizer_group": 8}),
         ("--bf16 --num-distributed-optimizer-instances 2", {"optimizer_group": "all"}),
         ("--bf16 --optimizer dist_muon", {"optimizer": "dist_muon"}),
+        ("--bf16 --optimizer muon --use-distributed-optimizer", {"optimizer": "dist_muon"}),
+        ("--bf16 --use-megatron-fsdp --megatron-fsdp-main-grads-dtype bf16", {"gradient_dtype": "bf16"}),
+        (
+            "--bf16 --use-megatron-fsdp --grad-reduce-in-bf16 --megatron-fsdp-main-grads-dtype fp32",
+            {"gradient_dtype": "fp32"},
+        ),
+        (
+            "--bf16 --use-megatron-fsdp --grad-reduce-in-bf16 --megatron-fsdp-main-grads-dtype auto",
+            {"gradient_dtype": "bf16"},
+        ),
+        ("--bf16 --megatron-fsdp-main-grads-dtype bf16", {"gradient_dtype": "fp32"}),
         ("--bf16 --attention-backend unfused", {"attention": "unfused"}),
         ("--bf16 --attention-backend fused", {"attention": "flash"}),
+        ("--bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"loss": "fused"}),
+        ("--bf16 --cross-entropy-loss-fusion", {"loss": "unfused"}),
+        ("--bf16 --cross-entropy-fusion-impl te", {"loss": "unfused"}),
         (f"--bf16 {SPREAD} flex --moe-deepep-num-sms 24", {"communication_sms": 24}),
         (f"--bf16 {SPREAD} alltoall --moe-shared-expert-overlap", {"shared_expert_overlap": True}),
     ],
@@ -413,6 +483,51 @@ def test_what_costs_like_something_else_is_said():
 
     assert "--optimizer lion: costed as Adam, with two moments." in imported("--bf16 --optimizer lion").notes
     assert "Moments are fp8 and fp16: costed as bf16." in imported(f"--bf16 {narrow}").notes
+
+
+def test_muon_beside_the_distributed_optimizer_shares_states():
+    """As functional tests of Megatron-LM launch it; alone it shares nothing."""
+    shared, alone = (
+        imported(f"--bf16 --optimizer muon {more}").document["strategy"] for more in ("--use-distributed-optimizer", "")
+    )
+
+    assert (shared["sharding"], alone["sharding"]) == ("optimizer", "none")
+
+
+def test_the_release_that_is_assumed_is_said():
+    """On top of the job; a release that the command names is not assumed."""
+    told_by, named = imported(), imported(overrides=[*HERE, "cluster.framework=megatron-lm-0.14"])
+
+    assert told_by.text.startswith("# No argument says the release: megatron-lm-0.17 is assumed")
+    assert "cluster.framework=NAME" in told_by.notes[0]
+    assert not any("is assumed" in note for note in named.notes)
+
+
+def test_an_option_of_megatron_fsdp_without_it_is_said():
+    """It would be read by nothing."""
+    notes = imported("--bf16 --megatron-fsdp-main-grads-dtype bf16").notes
+
+    assert "--megatron-fsdp-main-grads-dtype: without --use-megatron-fsdp it says nothing." in notes
+
+
+@pytest.mark.parametrize(
+    ("framework", "more", "notes"),
+    [
+        ("megatron-lm-0.14", "--cp-comm-type a2a", []),
+        ("megatron-lm-0.14", "", ["--cp-comm-type is by default p2p: costed as a2a, as cluster.framework has it."]),
+        ("megatron-lm-0.17", "", []),
+        (
+            "megatron-lm-0.17",
+            "--cp-comm-type a2a p2p",
+            ["--cp-comm-type is a2a p2p: costed as p2p, as cluster.framework has it."],
+        ),
+    ],
+)
+def test_another_exchange_than_the_one_costed_is_said(framework, more, notes):
+    """Context parallelism is a ring or an all-to-all, as the release is launched."""
+    found = imported(f"--bf16 --context-parallel-size 2 {more}", [*HERE, f"cluster.framework={framework}"]).notes
+
+    assert [note for note in found if "--cp-comm-type" in note] == notes
 
 
 def test_layers_that_are_offloaded_are_offloaded():
@@ -464,6 +579,11 @@ def test_the_newest_release_for_a_device(device, release):
         ("--bf16 --exp-avg-dtype bf16", "--exp-avg-dtype: is bf16, which needs --use-precision-aware-optimizer"),
         ("--bf16 --optimizer dist_muon --use-distributed-optimizer", "which excludes --use-distributed-optimizer"),
         ("--fp16 --optimizer dist_muon", "--optimizer: is dist_muon, which excludes --fp16"),
+        ("--bf16 --optimizer muon --use-megatron-fsdp", "--optimizer: is muon, which excludes --use-megatron-fsdp"),
+        (
+            "--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32",
+            "--grad-reduce-in-bf16: is given beside --accumulate-allreduce-grads-in-fp32; they exclude each other",
+        ),
         (
             f"--bf16 {SPREAD} flex --moe-shared-expert-intermediate-size 2048 --moe-shared-expert-overlap",
             "--moe-shared-expert-overlap: works with --moe-token-dispatcher-type alltoall only",

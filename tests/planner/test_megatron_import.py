@@ -333,13 +333,13 @@ def test_what_is_left_out_is_said():
     """Options without influence in one sentence, those with it by name."""
     notes = from_megatron_lm(
         f"{SMALL} {BATCH} --micro-batch-size 1 --lr 1e-4 --data-path a b --moe-expert-capacity-factor 1.5 "
-        "--cp-comm-type a2a --overlap-grad-reduce",
+        "--context-parallel-size 2 --cp-comm-type a2a --overlap-grad-reduce",
         HERE,
     ).notes
 
     assert "Without influence on a step's cost: --data-path, --lr." in notes
     assert "Not costed: --moe-expert-capacity-factor." in notes
-    assert any("--cp-comm-type" in note for note in notes)
+    assert "--cp-comm-type is a2a: costed as p2p, as cluster.framework has it." in notes
     assert any("Only gradients are overlapped" in note for note in notes)
 
 

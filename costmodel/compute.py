@@ -60,7 +60,7 @@ TENSOR_PARALLEL = ("tp", "etp")
 LAUNCHES_BEHIND = 3
 """Before an idle device has a long kernel again: behind a collective come a residual's addition, a norm, a linear."""
 
-RING_LAUNCHES, PIECE_LAUNCHES = 14, 8
+RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
 """
 Of ring attention in the forward pass, in launches of eager code: of the whole, and of each piece.
 

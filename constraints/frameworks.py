@@ -225,16 +225,17 @@ def optimizer_offload_needs_a_sharded_optimizer(
     return implies(optimizer_offload & (dp * cp > 1), sharding >= Sharding.OPTIMIZER)
 
 
-def context_parallel_rings_overlap(*, cp: Ints, cp_overlap: Flags) -> Holds:
+def context_parallel_rings_overlap(cluster: Cluster, *, cp: Ints, cp_overlap: Flags) -> Holds:
     """
-    Context-parallel ranks (cp above 1) send keys and values behind the attention.
+    Context-parallel ranks (cp above 1) that pass keys and values in a ring send them behind the attention.
 
     References
     ----------
     Megatron-LM, megatron/core/transformer/transformer_config.py:737: the ring's sends are asynchronous; there is no
-    option that makes them wait.
+    option that makes them wait. All-to-alls (``--cp-comm-type a2a``) stand before and behind the attention.
     """
-    return implies(cp > 1, cp_overlap)
+    exchanges_heads = cluster.device.profile.retention.context_output
+    return implies((cp > 1) & (not exchanges_heads), cp_overlap)
 
 
 def sharded_gradients_are_overlapped(*, sharding: Ints, dp_overlap: Flags) -> Holds:

@@ -108,11 +108,10 @@ def fitted(
         Into how many parts the groups are divided; processes that share the work.
     """
     chosen = chosen_constants(timed, frameworks=frameworks)
-    factors = prior_factors() if frameworks else {}
     predictor = Predictor(
         cases=timed,
         constants=chosen,
-        known=known.with_fitted(FittedConstants(factors=factors)),
+        known=known.with_fitted(FittedConstants(factors=prior_factors())),
         num_processes=num_processes,
     )
     priors, weights = priors_of(chosen), weigh(timed)

@@ -211,7 +211,7 @@ def test_experts_of_gpt_oss_clamp_in_front_of_their_activation():
 
 @pytest.mark.parametrize("name", ["expert_clamps", "expert_activation", "expert_bias"])
 def test_fused_experts_have_nothing_between_their_matmuls(name):
-    """One kernel multiplies, activates and adds: traffic and launches in between are gone in a whole graph, only there."""
+    """One kernel multiplies, activates and adds: traffic and launches in between are gone in a whole graph alone."""
     shape = a_shape(cuda_graphs=np.array([CudaGraphs.NONE, CudaGraphs.FULL_ITERATION]))
     apart, fused = (operator(GPT_OSS, replace(shape, fuses_experts_in_graphs=on), name) for on in (False, True))
 

@@ -54,7 +54,7 @@ CONTENTS: dict[str, Module] = {
             *(f"shared_{name}" for name in FEED_FORWARD_PROJECTIONS), "shared_activation", "shared_down", "shared_gate"
         ),
     ),
-    "expert_activation": Module(drops=_whole("expert_hidden"), repeats=_whole("expert_activation")),
+    "expert_activation": Module(drops=_whole("expert_hidden"), repeats=_whole("expert_clamps", "expert_activation")),
     "experts": Module(
         drops=_whole("router", "experts", "expert_activation"),
         repeats={

@@ -282,7 +282,7 @@ def _clamps(experts: Experts, shape: Shape, *, elements: Numbers) -> tuple[Opera
             all_counted=True,
             kernels=3,
             saved_elements=2 * elements,
-            saved_as="expert_activation",
+            saved_as="expert_hidden",
         ),
     )
 

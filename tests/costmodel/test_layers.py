@@ -205,7 +205,7 @@ def test_experts_of_gpt_oss_clamp_in_front_of_their_activation():
 
     assert clamps.bytes == 4 * 2 * 32 * 48
     assert clamps.backward_bytes == (5.5 + 2) * 2 * 32 * 48
-    assert (clamps.saved_bytes, clamps.saved_as) == (2 * 32 * 48, "expert_activation")
+    assert (clamps.saved_bytes, clamps.saved_as) == (2 * 32 * 48, "expert_hidden")
     assert not [one for one in layer_operators(LAYERS["experts"], a_shape()) if one.name == "expert_clamps"]
 
 

@@ -594,18 +594,3 @@ def test_layers_of_experts_alone_are_offloaded_in_pipelines():
     assert not frameworks.offloading_in_pipelines_is_for_experts(
         DENSE, **{**pipeline, "pp": 1, "recompute": Recompute.of("norms")}
     )
-
-
-def test_all_to_alls_of_context_parallelism_wait():
-    """Only a ring's sends are behind the attention in any case: all-to-alls stand before and after it."""
-    plain = a_cluster()
-    kept = replace(plain.device.profile.retention, context_output=True)
-    device = replace(plain.device, profile=replace(plain.device.profile, retention=kept))
-    waits = decisions_of({"cp": 2})
-
-    ring, all_to_all = (
-        tabulate(frameworks.context_parallel_rings_overlap, facts(DENSE, cluster=cluster), waits)
-        for cluster in (plain, replace(plain, device=device))
-    )
-
-    assert (bool(ring), bool(all_to_all)) == (False, True)

@@ -119,6 +119,7 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.full_recompute_excludes_graphs_of_modules,
     frameworks.recomputed_experts_exclude_graphs_of_routers,
     frameworks.ep_overlap_excludes_graphs_of_dense_layers,
+    frameworks.ep_overlap_in_one_graph_needs_fused_experts,
     settings.overlapped_shared_experts_need_alltoall,
     settings.overlapped_shared_experts_exclude_ep_overlap,
     settings.overlapped_shared_experts_are_kept,

@@ -426,10 +426,22 @@ def ep_overlap_excludes_graphs_of_dense_layers(*, ep_overlap: Flags, cuda_graphs
 
     References
     ----------
-    Megatron-LM, megatron/core/transformer/transformer_config.py:1898. It refuses one graph of the whole iteration too,
-    with which Megatron-Bridge's newer recipes run (performance summary, 26.06: DeepSeek-V3 on GB300).
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1898.
     """
     return implies(ep_overlap, np.logical_not(captures("mlp", cuda_graphs=cuda_graphs)))
+
+
+def ep_overlap_in_one_graph_needs_fused_experts(cluster: Cluster, *, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
+    """
+    Expert-parallel communication is overlapped in one graph of all only by releases that fuse experts in it.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1898 (of megatron-core 0.16.1) refuses both together;
+    recipes of Megatron-Bridge from 26.06 on run so (performance summary: DeepSeek-V3 on GB300).
+    """
+    is_whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
+    return implies(np.logical_and(ep_overlap, is_whole), cluster.device.profile.fuses_experts_in_graphs)
 
 
 def _only_experts(model: Model) -> bool:

@@ -272,18 +272,25 @@ def _says_cuda_graphs(plan: Plan) -> Entries:
     """
     Random states that graphs can replay are Transformer Engine's; one graph has no place to look for NaN.
 
+    What a graph holds and recomputes must draw no random numbers: dropout, which plans are costed without, is off then.
+
     References
     ----------
-    Megatron-LM, megatron/core/transformer/transformer_config.py:784; Megatron-Bridge 0.3.1, training/config.py:1455.
+    Megatron-LM, megatron/core/transformer/transformer_config.py:784,1802; Megatron-Bridge 0.3.1,
+    training/config.py:1455.
     """
     graphs = plan.strategy.cuda_graphs
     if graphs == CudaGraphs.NONE:
         return {}
-    scope = graphs.text.split("+")
+    scope: Entries = {"--cuda-graph-scope": graphs.text.split("+"), "--te-rng-tracker": True}
+    if plan.strategy.recompute not in (Recompute.NONE, Recompute.FULL):
+        scope |= dict.fromkeys(DROPOUTS, 0.0)
     if graphs != CudaGraphs.FULL_ITERATION:
-        return {"--cuda-graph-impl": "transformer_engine", "--cuda-graph-scope": scope, "--te-rng-tracker": True}
-    whole = {"--te-rng-tracker": True, "--no-check-for-nan-in-loss-and-grad": True}
-    return {"--cuda-graph-impl": "local", "--cuda-graph-scope": scope, **whole}
+        return {"--cuda-graph-impl": "transformer_engine", **scope}
+    return {"--cuda-graph-impl": "local", "--no-check-for-nan-in-loss-and-grad": True, **scope}
+
+
+DROPOUTS = ("--attention-dropout", "--hidden-dropout")
 
 
 def _says_cp(plan: Plan) -> Entries | Refusal:

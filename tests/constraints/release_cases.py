@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from constraints import releases, settings
+from constraints import frameworks, releases, settings
 from constraints.rule import Rule
 from costmodel import catalog
 from costmodel.framework import Settings
@@ -40,6 +40,11 @@ BESIDE = a_cluster(profile=replace(a_device().profile, shared_expert_overlap=Tru
 IN_EIGHTS = a_cluster(profile=replace(a_device().profile, sharding_ranks=8))
 
 RELEASE_CASES = (
+    Case(
+        rule=frameworks.ep_overlap_in_one_graph_needs_fused_experts,
+        allowed={"ep": 2, "ep_overlap": True},
+        refused={"ep": 2, "ep_overlap": True, "cuda_graphs": CudaGraphs.FULL_ITERATION},
+    ),
     # Megatron-LM of 2021 trains dense models in pipelines, and shares, offloads and overlaps nothing
     Case(rule=releases.release_has_context_parallelism, allowed={"tp": 2}, refused={"cp": 2}, cluster=OF_2021),
     Case(rule=releases.release_has_expert_parallelism, allowed={}, refused={"ep": 2}, cluster=OF_2021),

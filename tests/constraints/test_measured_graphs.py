@@ -31,6 +31,7 @@ RULES = (
     frameworks.full_recompute_excludes_graphs_of_modules,
     frameworks.recomputed_experts_exclude_graphs_of_routers,
     frameworks.ep_overlap_excludes_graphs_of_dense_layers,
+    frameworks.ep_overlap_in_one_graph_needs_fused_experts,
 )
 
 MODULES = {ours: name for name, ours in frameworks.MEGATRON_MODULES.items()}

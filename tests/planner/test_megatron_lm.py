@@ -253,7 +253,7 @@ def test_every_field_is_said_or_refused():
         ({"pp": 4, "schedule": Schedule.ZB_H1}, "Megatron-LM cannot express this plan:\n  - schedule = zb_h1: "),
         ({"pp": 4, "vocabulary": Vocabulary.VOCAB_1}, "vocabulary = vocab_1: vocab_1 has slices"),
         ({"recompute": Recompute.of("every_other_matmul")}, "recompute = every_other_matmul: every_other"),
-        ({"recompute": Recompute.SELECTIVE}, "modules that Megatron-LM names and the model has"),
+        ({"recompute": Recompute.SELECTIVE}, "modules that Megatron-LM or the release names and the model has"),
         ({"cp": 2, "cp_overlap": False}, "cp_overlap = false: the ring's sends always run"),
         ({"pp": 4, "pp_overlap": True}, "pp_overlap = true: megatron/training/arguments.py switches it off"),
         ({"sharding": Sharding.NONE, "dp_overlap": True}, "dp_overlap = true: --overlap-param-gather needs"),

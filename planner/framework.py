@@ -10,7 +10,7 @@ from typing import get_args
 from costmodel import catalog
 from costmodel.calibration import Constants
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.features import MODULES
+from costmodel.features import MANY, MODULES
 from costmodel.fields import Architecture
 from costmodel.framework import Framework
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF
@@ -61,16 +61,15 @@ def _require_decision(name: str, where: str) -> None:
 
 
 def _require_feature(name: str, value: str, where: str) -> None:
-    """A value as features spell it: a name, true or false, a whole number, or sets of modules whichever they are."""
-    if name in ENUMS:
-        sets = (MODULES,) if name in MODULES_OF else ()
-        known = (*(member.text for member in ENUMS[name]), *sets)
-    elif name in FLAGS:
-        known = ("true", "false")
+    """A value as features spell it: a name, true or false, a number or any above 1, a set of modules or whichever."""
+    if (value == MODULES and name in MODULES_OF) or (value == MANY and name not in (*ENUMS, *FLAGS)):
+        return
+    if name in FLAGS:
+        _require_one_of(value, ("true", "false"), where, f"no value of {name}")
+    elif name in ENUMS and name not in MODULES_OF:
+        _require_one_of(value, (member.text for member in ENUMS[name]), where, f"no value of {name}")
     else:
         decision_value(name, int(value) if value.isdecimal() else value, where)
-        return
-    _require_one_of(value, known, where, f"no value of {name}")
 
 
 # --- recipes -----------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_a_file_of_one_group(tmp_path):
 
 def test_a_row_that_was_changed_is_not_judged_by_what_was_predicted_for_another(tmp_path):
     """Its id is known, but not what it measured."""
-    changed = LINES[0].replace(",fp8_current,", ",bf16,")
+    changed = LINES[0].replace(",fp8_current,", ",mxfp8,")
 
     assert changed != LINES[0]
     assert report_of(tmp_path, [changed, *LINES[1:2]])["left_out"]["rows"] == 1

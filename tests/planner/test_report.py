@@ -242,7 +242,7 @@ def test_csv_names_the_framework(every_report, kind):
     """Beside the job, as the JSON has it; flags as job files spell them."""
     first = next(csv.DictReader(io.StringIO(render(every_report[kind], "csv"))))
 
-    assert (first["framework"], first["framework_is_assumed"]) == ("megatron-bridge-26.04", "true")
+    assert (first["framework"], first["framework_is_assumed"]) == ("megatron-bridge-26.06", "true")
 
 
 def test_json_says_what_to_write_for_another_framework(report):
@@ -251,7 +251,7 @@ def test_json_says_what_to_write_for_another_framework(report):
     assumed, given = (document(one)["cluster"] for one in (report, named))
 
     assert assumed["framework_hint"] == "assumed: the job names none (cluster.framework; planner catalog frameworks)"
-    assert f"megatron-bridge-26.04; {assumed['framework_hint']}" in " ".join(render(report, "table").split())
+    assert f"megatron-bridge-26.06; {assumed['framework_hint']}" in " ".join(render(report, "table").split())
     assert (given["framework"], given["framework_is_assumed"], given["framework_hint"]) == ("nemo-25.07", False, None)
 
 

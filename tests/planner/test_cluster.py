@@ -152,7 +152,7 @@ def test_a_job_without_framework_gets_the_devices():
     """Megatron-Bridge's recipes with their settings; their gradients take 2 bytes, not the recipe's 4."""
     facts = load(a_job()).facts
 
-    assert facts.cluster.framework == catalog.framework("megatron-bridge-26.04")
+    assert facts.cluster.framework == catalog.framework("megatron-bridge-26.06")
     assert facts.cluster.settings == facts.cluster.framework.settings
     assert facts.workload.precision.gradient_bytes == 2
     assert catalog.precision("bf16").gradient_bytes == 4
@@ -187,12 +187,12 @@ def test_precision_is_the_frameworks_unless_told():
 
 def test_a_framework_may_be_changed_by_the_job():
     """On top of a release: its kernels are what they are, its launches block."""
-    base = {"base": "megatron-bridge-26.04", "behaviour": {"launches_block": True}}
+    base = {"base": "megatron-bridge-26.06", "behaviour": {"launches_block": True}}
 
     changed = cluster(framework=base)
 
     assert changed.device.profile == replace(cluster().device.profile, launches_block=True)
-    assert changed.framework.name == "megatron-bridge-26.04, changed"
+    assert changed.framework.name == "megatron-bridge-26.06, changed"
 
 
 def test_layers_of_multi_token_prediction_are_a_setting():
@@ -288,9 +288,12 @@ def test_defaults_may_be_of_larger_clusters():
         ({"kernels_of": "nemo-25.7"}, "kernels_of: 'nemo-25.7' is no framework. Did you mean 'nemo-25.07'?"),
         ({"features": {"scedule": ["1f1b"]}}, "features.scedule: 'scedule' is no decision. Did you mean 'schedule'?"),
         ({"features": {"schedule": ["1f2b"]}}, "features.schedule.0: '1f2b' is no value of schedule. Did you mean"),
-        ({"features": {"cuda_graphs": ["none", "attn"]}}, "features.cuda_graphs.1: 'attn' is no value of cuda_graphs."),
+        (
+            {"features": {"cuda_graphs": ["none", "attm"]}},
+            "features.cuda_graphs.1: expected one of none, full_iteration, ",
+        ),
         ({"features": {"tp_overlap": ["yes"]}}, "features.tp_overlap.0: 'yes' is no value of tp_overlap. Known: "),
-        ({"features": {"tp": ["many"]}}, "features.tp.0: expected a whole number, got 'many'."),
+        ({"features": {"tp": ["lots"]}}, "features.tp.0: expected a whole number, got 'lots'."),
         ({"strategy": {"shading": "none"}}, "strategy.shading: 'shading' is no decision. Did you mean 'sharding'?"),
         ({"strategy": {"sharding": "all"}}, "strategy.sharding: expected one of none, optimizer, gradients, weights"),
         ({"strategy_by_precision": {"fp9": {}}}, "strategy_by_precision.fp9: 'fp9' is no precision. Did you mean"),

@@ -32,8 +32,8 @@ def adapter_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[A
     backward = leaves["ep"] * seconds.ep_forward + leaves["cp"] * seconds.cp_backward
     down, up = _copies_at_the_adapter(facts, decisions)
     return (
-        np.asarray(added(held.layers * forward[..., None, :]) + added(held.layers * down[..., None, :])),
-        np.asarray(added(held.layers * backward[..., None, :]) + added(held.layers * up[..., None, :])),
+        np.asarray(added(held.layers * (forward + down)[..., None, :])),
+        np.asarray(added(held.layers * (backward + up)[..., None, :])),
     )
 
 

@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shipped.values,
             shipped.widths,
             rows_of_each(timed),
-            assumed=_assumed(shipped, options.ship),
+            assumed=_assumed(shipped),
         )
         write_held_out(HELD_OUT, _held_out(timed, modes))
         (Path(__file__).parents[2] / "planner" / "calibration" / INTERVALS).write_text(
@@ -207,9 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _assumed(fitted: Fitted, mode: str) -> dict[Constant, float]:
+def _assumed(fitted: Fitted) -> dict[Constant, float]:
     """Constants of frameworks that were not fitted, and their values in the fit."""
-    factors = prior_factors() if mode == "shipped" else {}
+    factors = prior_factors()
     left = (one for one in constants(frameworks=True) if one.framework and one not in fitted.constants)
     return {one: factors.get(one.framework, {}).get(one.fields[0], 1.0) for one in left}
 

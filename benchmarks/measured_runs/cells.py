@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
+from planner.runs.table import positive_or_none
 
 MOST = 10**9
 """Of whatever a row counts."""
@@ -59,16 +59,7 @@ class Row:
 
     def number_or_none(self, column: str) -> float | None:
         """A finite number above 0."""
-        cell = self.text(column)
-        if not cell:
-            return None
-        try:
-            number = float(cell)
-        except ValueError:
-            raise SpecError(column, f"expected a number, got {shown(cell)}.") from None
-        if not math.isfinite(number) or number <= 0:
-            raise SpecError(column, f"must be a number above 0, got {shown(cell)}.")
-        return number
+        return positive_or_none({column: self.text(column)}, column)
 
     def count_or_none(self, column: str, least: int = 1) -> int | None:
         """A whole number, at least ``least``; pandas writes it with a decimal point."""

@@ -313,12 +313,12 @@ def _run(cells: Mapping[str, str]) -> Run:
         date=cells.get("date", "").strip(),
         kind=_choice(cells, "kind", ("", *KINDS)) or "pretrain",
         said=_said(cells),
-        step_seconds=_positive_or_none(cells, "step_seconds"),
-        peak_memory_gib=_positive_or_none(cells, "peak_memory_gib"),
+        step_seconds=positive_or_none(cells, "step_seconds"),
+        peak_memory_gib=positive_or_none(cells, "peak_memory_gib"),
         memory_kind=_choice(cells, "memory_kind", ("", *MEMORY_KINDS)),
         not_modelled=tuple(part.strip() for part in cells.get("not_modelled", "").split(";") if part.strip()),
     )
-    _require_consistent(run, _positive_or_none(cells, "tokens_per_second_per_device"))
+    _require_consistent(run, positive_or_none(cells, "tokens_per_second_per_device"))
     require_no_contradiction(run)
     return run
 
@@ -401,7 +401,8 @@ def _choice(cells: Mapping[str, str], column: str, choices: tuple[str, ...]) -> 
     return cell
 
 
-def _positive_or_none(cells: Mapping[str, str], column: str) -> float | None:
+def positive_or_none(cells: Mapping[str, str], column: str) -> float | None:
+    """A finite number above 0, or an empty cell; a :class:`SpecError` for anything else."""
     cell = cells.get(column, "").strip()
     if not cell:
         return None

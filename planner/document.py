@@ -88,7 +88,7 @@ def parse(text: str, source: str) -> Plain:
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        raise SpecError(source, _yaml_problem(error)) from None
+        raise _yaml_problem(error, source) from None
     except UnicodeEncodeError as error:
         raise SpecError(source, f"is not text in UTF-8 (character {error.start + 1}).") from None
 
@@ -188,12 +188,14 @@ def _scalar(loader: Any, node: yaml.Node) -> Plain:
     return value
 
 
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    """PyYAML's complaint in one sentence."""
+def _yaml_problem(error: yaml.YAMLError, source: str) -> SpecError:
+    """PyYAML's complaint in one sentence; from 6.0.4 on it counts levels itself, ahead of the events that it gives."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    if mark is not None and "nesting depth" in problem:
+        return SpecError(f"{source}, line {mark.line + 1}", TOO_DEEP)
     place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-    return f"is not YAML{place}: {problem}."
+    return SpecError(source, f"is not YAML{place}: {problem}.")
 
 
 # --- Python objects ----------------------------------------------------------------------------------------

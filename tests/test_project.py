@@ -31,7 +31,7 @@ FILES = sorted(
     path
     for path in ROOT.rglob("*")
     if path.is_file()
-    and path.suffix != ".png"
+    and path.suffix not in {".png", ".gz"}
     and not any(part in GENERATED or part.startswith(".venv") for part in path.relative_to(ROOT).parts)
     and not any(part.endswith(("_cache", ".egg-info")) for part in path.relative_to(ROOT).parts)
 )

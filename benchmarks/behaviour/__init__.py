@@ -1,0 +1,1 @@
+"""Whether a change of the code changed what users get."""

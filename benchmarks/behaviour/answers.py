@@ -1,0 +1,111 @@
+"""What a command line answers, and where two answers differ."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.behaviour.cases import JOB, Question
+from planner.cli import main as planner
+
+DIGITS = 9
+"""To which two figures are the same."""
+
+CLOCKED = frozenset({"build_seconds", "solve_seconds"})
+"""Entries that a clock measured."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """
+    What came back.
+
+    Parameters
+    ----------
+    code
+        Exit code.
+    output
+        JSON where that was asked for, else the lines of the output that are no comments.
+    place
+        What the complaint names: the message up to its first colon; empty if there is none.
+    """
+
+    code: int
+    output: Any
+    place: str
+
+
+def ask(question: Question) -> Answer:
+    """Run a command line in a folder of its own, in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path.cwd()
+        os.chdir(folder)
+        try:
+            Path(JOB).write_text(question.job, encoding="utf-8")
+            if question.before:
+                _run(question.before)
+            return _run(question.arguments)
+        finally:
+            os.chdir(home)
+
+
+def _run(arguments: tuple[str, ...]) -> Answer:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = planner(arguments)
+    wrong = code == 2
+    complaint = err.getvalue().removeprefix("planner: ").partition(": ")[0].strip() if wrong else ""
+    return Answer(code=code, output=_plain(out.getvalue()), place=complaint.splitlines()[0] if complaint else "")
+
+
+def _plain(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return [line for line in text.splitlines() if not line.lstrip().startswith(("#", '"""'))]
+
+
+# --- differences -----------------------------------------------------------------------------------------------
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Where two outputs differ: entries, figures to nine digits, and words; sentences may be said otherwise."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in (*before, *(name for name in after if name not in before)):
+            if name not in after:
+                yield f"{path}.{name}: is gone"
+            elif name not in before:
+                yield f"{path}.{name}: is new"
+            elif name not in CLOCKED:
+                yield from differences(before[name], after[name], f"{path}.{name}")
+    elif isinstance(before, list) and isinstance(after, list):
+        if len(before) != len(after):
+            yield f"{path}: {len(after)} entries instead of {len(before)}"
+        for number, (old, new) in enumerate(zip(before, after, strict=False)):
+            yield from differences(old, new, f"{path}.{number}")
+    elif not same(before, after):
+        yield f"{path}: {after!r} instead of {before!r}"
+
+
+def same(before: Any, after: Any) -> bool:
+    """
+    Whether two values are the same to a user.
+
+    >>> same(1.0, 1.0 + 1e-12), same(1.0, 1.001), same("bf16", "fp16"), same("A sentence.", "It is said otherwise.")
+    (True, False, False, True)
+    """
+    if isinstance(before, str) and isinstance(after, str):
+        return before == after or (" " in before and " " in after)
+    if isinstance(before, bool) or isinstance(after, bool) or before is None or after is None:
+        return before is after
+    if isinstance(before, int | float) and isinstance(after, int | float):
+        return math.isclose(before, after, rel_tol=10**-DIGITS, abs_tol=1e-12)
+    return bool(before == after)

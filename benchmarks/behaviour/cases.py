@@ -1,0 +1,338 @@
+"""
+What is asked of the planner: measured runs, variants of their strategies, plans, explanations, exports and bad input.
+
+A case is a command line with the files that it reads, so that a reference can be asked again by code that has changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from benchmarks.accuracy.jobs import job_entries
+from benchmarks.accuracy.tables import read_table
+from planner.runs.predictions import Case, cases
+
+SEED = 24
+NUM_RUNS = 150
+NUM_VARIANTS = 70
+NUM_PLANS = 80
+NUM_EXPORTS = 30
+NUM_EXPLANATIONS = 15
+
+JOB = "job.yaml"
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """
+    One command line.
+
+    Parameters
+    ----------
+    name
+        What it is about.
+    arguments
+        Of ``planner``; files by their names in the question's folder.
+    job
+        Text of ``job.yaml``.
+    before
+        Arguments of a command that writes ``plan.json`` first; none if empty.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    job: str
+    before: tuple[str, ...] = ()
+
+
+def questions() -> Iterator[Question]:
+    """All of them, the same ones each time."""
+    rows = [case for case in cases(*read_table()) if isinstance(case, Case)]
+    yield from runs(rows)
+    yield from variants(rows)
+    yield from plans()
+    yield from explanations()
+    yield from exports()
+    yield from bad_input()
+
+
+# --- estimates -------------------------------------------------------------------------------------------------
+
+
+def runs(rows: Sequence[Case]) -> Iterator[Question]:
+    """Measured runs: the first of every framework and device, the others evenly over the table."""
+    first: dict[tuple[str, str], Case] = {}
+    for case in rows:
+        first.setdefault((case.facts.cluster.framework.name, case.facts.cluster.device.name), case)
+    rest = [case for case in rows if case not in first.values()]
+    for case in (*first.values(), *_evenly(rest, NUM_RUNS - len(first))):
+        yield estimate_question(f"run {case.run.id}", job_entries(case))
+
+
+def variants(rows: Sequence[Case]) -> Iterator[Question]:
+    """Measured runs with one decision changed, most of them allowed, some not."""
+    chance = random.Random(SEED)
+    for case in _evenly(rows, NUM_VARIANTS):
+        entries = copy.deepcopy(job_entries(case))
+        name, value = chance.choice(CHANGES)
+        entries["strategy"][name] = value
+        yield estimate_question(f"variant {case.run.id} {name}={value}", entries)
+
+
+CHANGES: tuple[tuple[str, object], ...] = (
+    ("recompute", "full"),
+    ("recompute", "none"),
+    ("activation_offload", True),
+    ("optimizer_offload", True),
+    ("sharding", "none"),
+    ("sharding", "optimizer"),
+    ("sharding", "weights"),
+    ("tp_overlap", True),
+    ("ep_overlap", True),
+    ("dp_overlap", False),
+    ("cuda_graphs", "full_iteration"),
+    ("mbs", 2),
+)
+
+
+def estimate_question(name: str, entries: dict[str, Any]) -> Question:
+    """``planner estimate`` of a job file that holds its strategy."""
+    return Question(name=name, arguments=("estimate", JOB, "--format", "json"), job=text(entries))
+
+
+def _evenly(rows: Sequence[Case], count: int) -> Iterable[Case]:
+    return (rows[index * len(rows) // count] for index in range(count))
+
+
+# --- searches --------------------------------------------------------------------------------------------------
+
+MODELS = (
+    "llama3-8b",
+    "llama3-70b",
+    "llama3-405b",
+    "mixtral-8x7b",
+    "qwen3-30b-a3b",
+    "qwen3-235b-a22b",
+    "deepseek-v3",
+    "gpt-oss-120b",
+    "gemma-2-27b",
+    "nemotron-h-56b",
+    "nemotron-3-nano-30b-a3b",
+    "gpt3-175b",
+    "glm-4.5",
+)
+DEVICES = ("h100-80gb-sxm", "a100-80gb-sxm", "b200", "gb200", "v100-32gb-sxm", "h800", "gh200-96gb")
+SIZES = (8, 16, 64, 128, 256, 512)
+PRECISIONS = {"v100-32gb-sxm": ("fp16",), "a100-80gb-sxm": ("bf16",), "b200": ("bf16", "mxfp8"), "gb200": ("mxfp8",)}
+FRAMEWORKS = {"v100-32gb-sxm": ("", "megatron-lm-2021"), "h100-80gb-sxm": ("", "", "torchtitan-0.1", "nemo-25.07")}
+
+
+def a_job(chance: random.Random) -> dict[str, Any]:
+    """A job of the catalog; it need not fit."""
+    device = chance.choice(DEVICES)
+    size = chance.choice(SIZES)
+    cluster: dict[str, Any] = {"device": device, "num_devices": size}
+    framework = chance.choice(FRAMEWORKS.get(device, ("", "megatron-core-0.14")))
+    if framework:
+        cluster["framework"] = framework
+    return {
+        "model": chance.choice(MODELS),
+        "cluster": cluster,
+        "training": {
+            "tokens": 1e12,
+            "global_batch_size": size * chance.choice((1, 2, 4)),
+            "sequence_length": chance.choice((4096, 8192)),
+            "precision": chance.choice(PRECISIONS.get(device, ("bf16", "fp8"))),
+        },
+        "search": {"time_limit_seconds": 300, "framework_rules": True},
+        "top": chance.choice((1, 3)),
+    }
+
+
+def plans() -> Iterator[Question]:
+    """Searches of random jobs of the catalog."""
+    chance = random.Random(SEED)
+    for number in range(NUM_PLANS):
+        job = a_job(chance)
+        if number % 8 == 7:
+            job["search"]["stages"] = "free"
+        yield Question(name=_title("plan", job), arguments=("plan", JOB, "--format", "json"), job=text(job))
+
+
+def explanations() -> Iterator[Question]:
+    """Why a plan, why nothing fits, why not one decision."""
+    chance = random.Random(SEED + 1)
+    for number in range(NUM_EXPLANATIONS):
+        job = a_job(chance)
+        asked = ((), ("tp=8",), ("recompute=full",))[number % 3]
+        name = _title(" ".join(("explain", *asked)), job)
+        yield Question(name=name, arguments=("explain", JOB, *asked, "--format", "json"), job=text(job))
+
+
+ADVICE: dict[str, dict[str, Any]] = {
+    "megatron-lm": {},
+    "megatron-bridge": {},
+    "torchtitan": {
+        "search": {
+            "pin": {"activation_offload": False, "optimizer_offload": False, "vpp": 1, "token_dispatcher": "alltoall"}
+            | {"cuda_graphs": "none", "ep_overlap": False, "cp_overlap": False, "sharding": "weights", "cp": 1}
+            | {"tp_overlap": False, "dp_overlap": True, "recompute": "full", "pp": 1, "ep": 1},
+            "framework_rules": False,
+        },
+        "settings": {"weight_dtype": "fp32", "gradient_dtype": "fp32", "loss": "unfused"},
+    },
+    "deepspeed": {
+        "search": {
+            "pin": {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "activation_offload": False, "cuda_graphs": "none"}
+            | {"token_dispatcher": "alltoall", "recompute": "none"}
+        },
+        "settings": {"loss": "unfused"},
+    },
+    "accelerate": {
+        "search": {
+            "pin": {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "sharding": "weights", "activation_offload": False}
+            | {
+                "optimizer_offload": False,
+                "cuda_graphs": "none",
+                "token_dispatcher": "alltoall",
+                "recompute": "full",
+                "dp_overlap": True,
+            }
+        },
+        "settings": {"weight_dtype": "fp32", "gradient_dtype": "bf16"},
+    },
+}
+"""What lets a framework take the plans of a job, by target."""
+
+
+def exports() -> Iterator[Question]:
+    """Plans as the files of a framework, most of which it can express."""
+    chance = random.Random(SEED + 2)
+    for number in range(NUM_EXPORTS):
+        target = list(ADVICE)[number % len(ADVICE)]
+        job = {**a_job(chance), **ADVICE[target]}
+        job["model"] = chance.choice(("llama3-8b", "qwen3-32b", "llama3-70b", "mixtral-8x7b"))
+        job["cluster"] = {"device": "h100-80gb-sxm", "num_devices": chance.choice((64, 128))}
+        job["training"] = {**job["training"], "precision": "bf16", "global_batch_size": 256}
+        yield Question(
+            name=_title(f"export {target}", job),
+            arguments=("export", PLAN, "--target", target),
+            job=text(job),
+            before=("plan", JOB, "--format", "json", "-o", PLAN),
+        )
+
+
+def _title(verb: str, job: dict[str, Any]) -> str:
+    cluster, training = job["cluster"], job["training"]
+    words = (job["model"], cluster["num_devices"], cluster["device"], cluster.get("framework", ""))
+    rest = (training["precision"], f"gbs {training['global_batch_size']}", f"seq {training['sequence_length']}")
+    return " ".join(str(word) for word in (verb, *words, *rest) if word)
+
+
+# --- bad input -------------------------------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+    "training": {"tokens": 1e12, "global_batch_size": 64, "sequence_length": 4096, "precision": "bf16"},
+}
+
+BAD_ENTRIES: tuple[tuple[str, object], ...] = (
+    ("model", "llama3-8bb"),
+    ("model", 7),
+    ("model", {"hidden_size": "8k"}),
+    ("model", {"model_type": "mamba9"}),
+    ("cluster.device", "h1000"),
+    ("cluster.device", {"base": "h100-80gb-sxm", "memory": -1}),
+    ("cluster.num_devices", 0),
+    ("cluster.num_devices", -8),
+    ("cluster.num_devices", "eight"),
+    ("cluster.num_devices", 7.5),
+    ("cluster.framework", "megatron-lm-9"),
+    ("cluster.framework", {"extends": "nothing"}),
+    ("cluster.software", "megatron-core-0.14"),
+    ("cluster.nmu_devices", 8),
+    ("training.tokens", "15 trillion"),
+    ("training.tokens", -1),
+    ("training.global_batch_size", 0),
+    ("training.global_batch_size", [64]),
+    ("training.sequence_length", 10**9),
+    ("training.precision", "int3"),
+    ("training.precision", "mxfp8"),
+    ("training.gbs", 64),
+    ("settings.gradient_dtype", "int8"),
+    ("settings.optimizer", "lion9"),
+    ("settings.nothing", 1),
+    ("top", 0),
+    ("search.time_limit_seconds", -1),
+    ("search.pin", {"tp": 3}),
+    ("search.pin", {"tpp": 4}),
+    ("search.allow", {"tp": "many"}),
+    ("search.stages", "wild"),
+    ("search.objective", "beauty"),
+    ("reliability.mtbf", 0),
+    ("reliability", 3),
+    ("checkpoint", {"bandwidth": "fast"}),
+    ("strategy", {"tp": 0}),
+    ("strategy", {"tp": 1, "recompute": "sometimes"}),
+    ("strategy", "tp=8"),
+    ("nothing", {}),
+    ("cluster", None),
+    ("training", []),
+)
+
+BAD_TEXTS = (
+    "",
+    "null",
+    "- a\n- b\n",
+    "a: [1, 2",
+    "a: b: c",
+    "a: *b",
+    "a: {<<: {b: 1}}",
+    "a: !!timestamp 2026-01-01",
+    "a: " + "[" * 50,
+    "1: 2",
+    "model: a\nmodel: b\n",
+)
+
+BAD_ARGUMENTS = (
+    ("plan", "missing.yaml"),
+    ("plan", JOB, "--format", "xml"),
+    ("plan", JOB, "training.tokens"),
+    ("plan", JOB, "cluster.num_devices=x"),
+    ("estimate", JOB),
+    ("estimate", JOB, "tp=x"),
+    ("explain", JOB, "tp=99"),
+    ("export", JOB, "--target", "megatron-lm"),
+    ("export", JOB, "--target", "nothing"),
+    ("catalog", "nothing"),
+    ("nothing",),
+)
+
+
+def bad_input() -> Iterator[Question]:
+    """Jobs with one wrong entry, texts that are no jobs, and wrong arguments."""
+    for path, value in BAD_ENTRIES:
+        job = copy.deepcopy(GOOD)
+        section, _, name = path.partition(".")
+        if name:
+            job.setdefault(section, {})[name] = value
+        else:
+            job[section] = value
+        yield Question(name=f"bad {path}={value}", arguments=("plan", JOB, "--format", "json"), job=text(job))
+    for bad in BAD_TEXTS:
+        yield Question(name=f"bad text {bad[:30]!r}", arguments=("plan", JOB, "--format", "json"), job=bad)
+    for arguments in BAD_ARGUMENTS:
+        yield Question(name=f"bad arguments {' '.join(arguments)}", arguments=arguments, job=text(GOOD))
+
+
+def text(entries: dict[str, Any]) -> str:
+    """A job as the text of its file."""
+    return str(yaml.safe_dump(entries, sort_keys=False, allow_unicode=True))

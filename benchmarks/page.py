@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.jobs.problem import load
 from planner.plan import plan
-from planner.problem import load
 from planner.report import render
 
 FOLDER = Path(__file__).parent

@@ -5,7 +5,8 @@ What is allowed: one function per rule, and this table of contents.
 former, need the bytes that a strategy takes; all the others need the strategy alone.
 """
 
-from constraints import (
+from constraints.rule import Rule, family, sentence
+from constraints.rules import (
     divisibility,
     experts,
     features,
@@ -18,7 +19,6 @@ from constraints import (
     settings,
     topology,
 )
-from constraints.rule import Rule, family, sentence
 
 MEMORY_RULES: tuple[Rule, ...] = (memory.fits_in_device_memory, memory.fits_in_host_memory)
 

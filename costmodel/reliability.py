@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from costmodel.spec import Cluster, RecoveryLevel, Reliability, Workload
+from costmodel.facts.spec import Cluster, RecoveryLevel, Reliability, Workload
 
 DAY = 86_400.0
 

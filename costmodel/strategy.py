@@ -213,7 +213,7 @@ MODULES_OF: dict[str, tuple[str, ...]] = {"recompute": MODULES, "cuda_graphs": G
 
 class Schedule(Decision):
     """
-    In which order a pipeline rank works; ``costmodel.schedules`` has each one's idle time and chunks in flight.
+    In which order a pipeline rank works; ``costmodel.pipelines.schedules`` has the idle time and chunks in flight.
 
     The zero-bubble ones (ZB) split the backward pass in two and do the weights' gradients where a rank would wait. The
     V-shaped ones (``ZB_V``, ``V_HALF``, ``DUALPIPEV``) have two chunks per rank, the second in opposite order: the
@@ -274,7 +274,7 @@ class Vocabulary(Decision):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageLayout:
     """
-    What each stage of a pipeline holds and keeps, where stages differ from what :mod:`costmodel.stages` deals them.
+    What each stage of a pipeline holds and keeps, where stages differ from those of :mod:`costmodel.pipelines.stages`.
 
     Parameters
     ----------

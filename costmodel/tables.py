@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.spec import Cluster, Model, Workload
+from costmodel.facts.spec import Cluster, Model, Workload
 
 Result = TypeVar("Result")
 

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from costmodel.errors import PlanningError, SpecError
-    from planner.batch.answer import JobResult
+    from planner.batch.job_result import JobResult
     from planner.batch.run import plan_many
-    from planner.compare import Comparison, compare
-    from planner.elastic import PlansBySize, SizedPlan, plan_for_sizes
-    from planner.explain import Explanation, explain
-    from planner.export import export
-    from planner.export.accelerate import to_accelerate
-    from planner.export.deepspeed import to_deepspeed
-    from planner.export.launch import launched
-    from planner.export.megatron_bridge import to_megatron_bridge
-    from planner.export.megatron_import import Imported, from_megatron_lm
-    from planner.export.megatron_lm import to_megatron_lm
-    from planner.export.target import Export
-    from planner.export.torchtitan import to_torchtitan
+    from planner.explanation.compare import Comparison, compare
+    from planner.explanation.explain import Explanation, explain
+    from planner.frameworks import export
+    from planner.frameworks.accelerate import to_accelerate
+    from planner.frameworks.deepspeed import to_deepspeed
+    from planner.frameworks.launch import launched
+    from planner.frameworks.megatron.bridge import to_megatron_bridge
+    from planner.frameworks.megatron.lm import to_megatron_lm
+    from planner.frameworks.megatron.read import Imported, from_megatron_lm
+    from planner.frameworks.target import Export
+    from planner.frameworks.torchtitan import to_torchtitan
+    from planner.jobs.problem import Problem, load
     from planner.plan import EstimateReport, Plan, PlanReport, estimate, plan
-    from planner.problem import Problem, load
-    from planner.recorded import read_plan
     from planner.report import render
+    from planner.saved_plan import read_plan
+    from planner.studies.device_counts import PlansBySize, SizedPlan, plan_for_sizes
 
 __all__ = [
     "Comparison",
@@ -66,36 +66,36 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Comparison": "planner.compare",
+    "Comparison": "planner.explanation.compare",
     "EstimateReport": "planner.plan",
-    "Explanation": "planner.explain",
-    "Export": "planner.export.target",
-    "Imported": "planner.export.megatron_import",
-    "JobResult": "planner.batch.answer",
+    "Explanation": "planner.explanation.explain",
+    "Export": "planner.frameworks.target",
+    "Imported": "planner.frameworks.megatron.read",
+    "JobResult": "planner.batch.job_result",
     "Plan": "planner.plan",
     "PlanReport": "planner.plan",
     "PlanningError": "costmodel.errors",
-    "PlansBySize": "planner.elastic",
-    "Problem": "planner.problem",
-    "SizedPlan": "planner.elastic",
+    "PlansBySize": "planner.studies.device_counts",
+    "Problem": "planner.jobs.problem",
+    "SizedPlan": "planner.studies.device_counts",
     "SpecError": "costmodel.errors",
-    "compare": "planner.compare",
+    "compare": "planner.explanation.compare",
     "estimate": "planner.plan",
-    "explain": "planner.explain",
-    "export": "planner.export",
-    "from_megatron_lm": "planner.export.megatron_import",
-    "launched": "planner.export.launch",
-    "load": "planner.problem",
+    "explain": "planner.explanation.explain",
+    "export": "planner.frameworks",
+    "from_megatron_lm": "planner.frameworks.megatron.read",
+    "launched": "planner.frameworks.launch",
+    "load": "planner.jobs.problem",
     "plan": "planner.plan",
-    "plan_for_sizes": "planner.elastic",
+    "plan_for_sizes": "planner.studies.device_counts",
     "plan_many": "planner.batch.run",
-    "read_plan": "planner.recorded",
+    "read_plan": "planner.saved_plan",
     "render": "planner.report",
-    "to_accelerate": "planner.export.accelerate",
-    "to_deepspeed": "planner.export.deepspeed",
-    "to_megatron_bridge": "planner.export.megatron_bridge",
-    "to_megatron_lm": "planner.export.megatron_lm",
-    "to_torchtitan": "planner.export.torchtitan",
+    "to_accelerate": "planner.frameworks.accelerate",
+    "to_deepspeed": "planner.frameworks.deepspeed",
+    "to_megatron_bridge": "planner.frameworks.megatron.bridge",
+    "to_megatron_lm": "planner.frameworks.megatron.lm",
+    "to_torchtitan": "planner.frameworks.torchtitan",
 }
 """Where each public name is defined."""
 

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.flops import AttentionConvention, model_flops_per_token
-from costmodel.parameters import active_parameters, mtp_parameters, parameters
-from costmodel.spec import Layer, Model, Workload
+from costmodel.facts.spec import Layer, Model, Workload
+from costmodel.models.flops import AttentionConvention, model_flops_per_token
+from costmodel.models.parameters import active_parameters, mtp_parameters, parameters
 from costmodel.validation import build, shown
-from planner.model import read_model
-from planner.problem import GIB_BYTES
+from planner.jobs.model import read_model
+from planner.jobs.problem import GIB_BYTES
 
 Plain: TypeAlias = dict[str, Any]
 

@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING
 
 from constraints import Rule, sentence
 from constraints.verdict import violated
-from costmodel import estimate as detail
 from costmodel.errors import SpecError
-from costmodel.estimate import Estimate, RankEstimate
-from costmodel.fields import Dtype
-from costmodel.flops import AttentionConvention, model_flops_per_token, recomputed_flops_per_token
-from costmodel.layers import embedding_operators, head_operators, layer_operators, mtp_operators
+from costmodel.facts.fields import Dtype
+from costmodel.facts.spec import Cluster, Model, Reliability
+from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_operators
+from costmodel.models.flops import AttentionConvention, model_flops_per_token, recomputed_flops_per_token
+from costmodel.models.parameters import active_parameters, mtp_parameters, parameters, whole_shape
+from costmodel.models.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from costmodel.operators.source import operator_times
 from costmodel.operators.work import Operator
-from costmodel.parameters import active_parameters, mtp_parameters, parameters, whole_shape
-from costmodel.spec import Cluster, Model, Reliability
+from costmodel.step import estimate as detail
+from costmodel.step.estimate import Estimate, RankEstimate
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from costmodel.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
-from planner.calibration.intervals import Interval, noise_fraction, step_interval
-from planner.completion import completed
-from planner.features import require_features
-from planner.given import Given
-from planner.listing import Listed, listed
-from planner.problem import Problem, StageChoice
-from planner.schedule import CheckpointSchedule, schedule_checkpoints
-from planner.space import build_space, problem_rules
-from planner.values import checked
+from planner.checkpoints import CheckpointSchedule, schedule_checkpoints
+from planner.jobs.completion import completed
+from planner.jobs.framework_features import require_features
+from planner.jobs.problem import Problem, StageChoice
+from planner.jobs.strategy_file import Given
+from planner.jobs.values import checked
+from planner.search.listed import Listed, listed
+from planner.search.space import build_space, problem_rules
+from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
 
 if TYPE_CHECKING:
-    from planner.search import Outcome
+    from planner.search.branch_and_bound import Outcome
 
 EXIT_CODES = {"optimal": 0, "infeasible": 1, "feasible": 3, "unknown": 3}
 """What a command returns, by the status of the search."""
@@ -283,10 +283,10 @@ def plan(problem: Problem) -> PlanReport:
     SpecError
         If failures outrun progress, so that no training ends.
     """
-    from planner.search import search
+    from planner.infeasibility.conflict import search_or_explain
 
     uneven = problem.search.stages != StageChoice.EVEN
-    outcome = search(replace(problem, top=max(problem.top, PLAYED)) if uneven else problem)
+    outcome = search_or_explain(replace(problem, top=max(problem.top, PLAYED)) if uneven else problem)
     nearest = outcome.conflict.closest if outcome.conflict else None
     conventions = _conventions(problem.facts)
     even = outcome.even or (None,) * len(outcome.strategies)

@@ -17,10 +17,11 @@ from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
 
-from costmodel import calibration, catalog, framework, spec
-from costmodel.description import Description
+from costmodel import catalog
+from costmodel.facts import calibration, framework, spec
+from costmodel.models.description import Description
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
-from planner import job
+from planner.jobs import entries as job
 
 PATH = Path(__file__).with_name("job.schema.json")
 
@@ -30,7 +31,7 @@ LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exc
 
 
 ROLE = re.compile(r":\w+:`([^`]+)`")
-"""A cross-reference of the docstrings, such as :class:`costmodel.spec.Layer`; a schema shows its last name."""
+"""A cross-reference of the docstrings, such as :class:`costmodel.facts.spec.Layer`; a schema shows its last name."""
 
 
 HOMES = (job, spec, calibration, framework)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.description import model_from_description
-from costmodel.layers import Shape
-from costmodel.spec import Model
+from costmodel.facts.spec import Model
+from costmodel.lowering import Shape
+from costmodel.models.description import model_from_description
 
 
 def a_model(**changes: Any) -> Model:

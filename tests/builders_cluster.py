@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.calibration import Calibration, Constants
-from costmodel.spec import Cluster, EquippedDevice, Model, Network, Precision, Profile, Workload
+from costmodel.facts.calibration import Calibration, Constants
+from costmodel.facts.spec import Cluster, EquippedDevice, Model, Network, Precision, Profile, Workload
 from costmodel.strategy import (
     CudaGraphs,
     Recompute,

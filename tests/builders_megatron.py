@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, topology
-from constraints.features import graph_modules
-from constraints.frameworks import recomputable_modules
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints.rules import topology
+from constraints.rules.features import graph_modules
+from constraints.rules.frameworks import recomputable_modules
 from constraints.verdict import violated
-from costmodel.recompute import recomputes
-from costmodel.spec import Experts, Model
+from costmodel.facts.spec import Experts, Model
+from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import (
     CudaGraphs,
     Recompute,
@@ -25,9 +26,9 @@ from costmodel.strategy import (
     Vocabulary,
     usual_group,
 )
-from planner.export.megatron_stages import full_by_block, stage_layers
+from planner.frameworks.megatron.stages import full_by_block, stage_layers
+from planner.jobs.problem import Problem, load
 from planner.plan import Plan, evaluate
-from planner.problem import Problem, load
 
 MODELS = (
     "llama3-8b",

@@ -11,9 +11,9 @@ from constraints import MEMORY_RULES, PHYSICS_RULES
 from constraints.verdict import violated
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.framework import Settings
-from costmodel.profiles import stored_precision
-from costmodel.spec import Experts, Model
+from costmodel.facts.framework import Settings
+from costmodel.facts.profiles import stored_precision
+from costmodel.facts.spec import Experts, Model
 from costmodel.strategy import (
     FLAGS,
     V_SHAPED,
@@ -26,8 +26,8 @@ from costmodel.strategy import (
     TokenDispatcher,
     Vocabulary,
 )
-from planner.export import export
-from planner.export.target import Export
+from planner.frameworks import export
+from planner.frameworks.target import Export
 from planner.plan import Plan, evaluate
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_problem import a_problem

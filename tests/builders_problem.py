@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodel.spec import EquippedDevice, Model, Profile, Reliability
+from costmodel.facts.spec import EquippedDevice, Model, Profile, Reliability
 from costmodel.tables import Facts
-from planner.problem import Problem, SearchLimits
+from planner.jobs.problem import Problem, SearchLimits
 from tests.builders import a_model
 from tests.builders_cluster import GB, a_cluster, a_device, a_workload
 

@@ -32,12 +32,12 @@ from planner.calibration.cases import (
 )
 from planner.calibration.constants import Constant, constants, prior_factors
 from planner.calibration.fit import Fit, covariance, fit, priors_of
-from planner.calibration.intervals import TABLE as INTERVALS
 from planner.calibration.left_out import Weights, left_out_logarithms
-from planner.cluster import Fitted as FittedConstants
+from planner.jobs.cluster import Fitted as FittedConstants
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, cases, left_unsaid
 from planner.runs.table import NotRun, Run
+from planner.uncertainty.intervals import TABLE as INTERVALS
 
 HELD_OUT = Path(__file__).parent / "held_out.csv"
 FOLDS = 5

@@ -13,9 +13,9 @@ import yaml
 
 from benchmarks.accuracy.metrics import grouped, shared
 from planner.calibration.cases import group_of
-from planner.calibration.intervals import Error, Spread, kind_of, spreads
 from planner.runs.predictions import Case, Prediction
 from planner.runs.table import NotRun
+from planner.uncertainty.intervals import Error, Spread, kind_of, spreads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from costmodel.errors import PlanningError, SpecError
+from planner.jobs.problem import load
 from planner.plan import estimate
-from planner.problem import load
 from planner.report import render
 from planner.runs.jobs import strategy_entries
 from planner.runs.predictions import GIB, Case, Prediction

@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.accuracy.held_out import HeldOut, as_held_out, step_errors
 from benchmarks.accuracy.metrics import Errors, errors, grouped, memory_calls, ranking_summary, rankings
-from planner.calibration.intervals import coverage
 from planner.runs.predictions import Prediction
+from planner.uncertainty.intervals import coverage
 
 Choice = Callable[[Prediction], bool]
 

@@ -12,9 +12,9 @@ from benchmarks.accuracy.held_out import HeldOut, as_held_out, read_held_out
 from benchmarks.accuracy.metrics import Errors, grouped
 from benchmarks.accuracy.report import Report, report
 from benchmarks.accuracy.tables import read_table
-from planner.calibration.intervals import intervals
 from planner.runs.predictions import Prediction, predictions
 from planner.runs.table import NotRun
+from planner.uncertainty.intervals import intervals
 
 PAGE = Path(__file__).parent / "README.md"
 PLOTS = PAGE.parent / "plots"

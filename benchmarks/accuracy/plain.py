@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.accuracy.jobs import job_entries
-from constraints.memory import fits_in_device_memory
-from costmodel.estimate import estimate
-from planner.problem import Problem, load
+from constraints.rules.memory import fits_in_device_memory
+from costmodel.step.estimate import estimate
+from planner.jobs.problem import Problem, load
 from planner.runs.predictions import Case, Prediction
 
 OF_CLUSTER = ("device", "num_devices", "framework")

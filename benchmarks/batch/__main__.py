@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.solver.stages import NUM_JOBS, NUM_PROCESSES, Check, random_job
-from planner.batch.answer import LOST, JobResult
-from planner.batch.content import Contents
+from planner.batch.fingerprint import Contents
+from planner.batch.job_result import LOST, JobResult
 from planner.batch.jobs import as_job
 from planner.batch.results import ResultsFile
 from planner.batch.run import Tally, plan_many, run_batch
-from planner.problem import StageChoice
+from planner.jobs.problem import StageChoice
 
 MAX_SECONDS = 60.0
 MAX_OVERHEAD_FRACTION = 0.1

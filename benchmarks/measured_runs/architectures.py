@@ -7,9 +7,9 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from costmodel import catalog
-from costmodel.description import Description, model_from_description
 from costmodel.errors import SpecError
-from costmodel.spec import Model
+from costmodel.facts.spec import Model
+from costmodel.models.description import Description, model_from_description
 from costmodel.validation import shown
 
 CATALOG_NAMES = {

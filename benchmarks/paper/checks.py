@@ -13,13 +13,14 @@ from typing import Any
 
 from benchmarks.paper import rows
 from costmodel.axes import largest
-from costmodel.estimate import estimate
-from costmodel.flops import model_flops_per_token
-from costmodel.layer import layer_parts
-from costmodel.pipeline import bubble_seconds
-from costmodel.spec import Cluster, Reliability, Workload
-from costmodel.stages import stages
-from costmodel.step import (
+from costmodel.facts.spec import Cluster, Reliability, Workload
+from costmodel.models.flops import model_flops_per_token
+from costmodel.models.utilization import flops_per_second_per_device
+from costmodel.pipelines.interleaved import bubble_seconds
+from costmodel.pipelines.stages import stages
+from costmodel.step.estimate import estimate
+from costmodel.step.layer import layer_parts
+from costmodel.step.step import (
     all_ranks_seconds,
     dp_seconds,
     fill_seconds,
@@ -30,8 +31,7 @@ from costmodel.step import (
 )
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from costmodel.utilization import flops_per_second_per_device
-from planner.schedule import schedule_checkpoints, schedule_every
+from planner.checkpoints import schedule_checkpoints, schedule_every
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from costmodel import catalog
-from costmodel.layers import Shape, layer_operators
-from costmodel.spec import Cluster, EquippedDevice, Network, Workload
+from costmodel.facts.spec import Cluster, EquippedDevice, Network, Workload
+from costmodel.lowering import Shape, layer_operators
 from costmodel.strategy import (
     CudaGraphs,
     Recompute,

@@ -13,10 +13,10 @@ from typing import Any
 
 from benchmarks.paper import rows
 from benchmarks.paper.checks import Check, Comparison
-from costmodel.estimate import Estimate, estimate
+from costmodel.step.estimate import Estimate, estimate
 from costmodel.strategy import Strategy
-from planner.problem import Problem, load
-from planner.search import search
+from planner.jobs.problem import Problem, load
+from planner.search.branch_and_bound import search
 
 TOP = 4
 

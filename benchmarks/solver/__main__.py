@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from benchmarks.solver.stages import run_explanations, run_jobs, run_proofs, run_tight, run_top
 from constraints import MEMORY_RULES
-from costmodel.step import cost
+from costmodel.step.step import cost
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS
 from costmodel.tables import tabulate
 from planner import load
-from planner.problem import Problem
-from planner.search import search
-from planner.space import Space, build_space, spread
+from planner.jobs.problem import Problem
+from planner.search.branch_and_bound import search
+from planner.search.space import Space, build_space, spread
 
 DEVICE = "h100-80gb-sxm"
 SEQUENCE_LENGTHS = {"llama3-405b": 8192, "deepseek-v3": 4096}

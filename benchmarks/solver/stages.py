@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.estimate import estimate
-from costmodel.spec import Model
-from costmodel.step import cost
+from costmodel.facts.spec import Model
+from costmodel.step.estimate import estimate
+from costmodel.step.step import cost
 from planner import load
-from planner.explain import explain
-from planner.problem import Problem, StageChoice
-from planner.search import Outcome, search
-from planner.space import build_space
+from planner.explanation.explain import explain
+from planner.jobs.problem import Problem, StageChoice
+from planner.search.branch_and_bound import Outcome, search
+from planner.search.space import build_space
 
 MAX_SECONDS = {"llama3-405b": 3.0, "deepseek-v3": 10.0}
 NUM_DEVICES = (64, 2048, 8192, 65536)

@@ -23,8 +23,8 @@ from costmodel.catalog.software import (
     frameworks,
     with_feature,
 )
-from costmodel.profiles import equipped
-from costmodel.spec import EquippedDevice, Model, Precision
+from costmodel.facts.profiles import equipped
+from costmodel.facts.spec import EquippedDevice, Model, Precision
 from costmodel.validation import build
 
 __all__ = [
@@ -80,7 +80,7 @@ def model(name: str) -> Model:
     SpecError
         If the catalog has no such model.
     """
-    from costmodel.description import model_from_entry
+    from costmodel.models.description import model_from_entry
 
     require_known("model", name, models())
     return model_from_entry(entry("models", name), f"catalog.models.{name}", name)

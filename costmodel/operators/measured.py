@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration import MeasuredRate
+from costmodel.facts.calibration import MeasuredRate
+from costmodel.facts.spec import EquippedDevice, Profile
 from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator
-from costmodel.spec import EquippedDevice, Profile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from costmodel.fields import Dtype
+from costmodel.facts.fields import Dtype
+from costmodel.facts.spec import EquippedDevice
 from costmodel.operators.measured import MeasuredTimes
 from costmodel.operators.roofline import modified_roofline, theoretical_roofline
 from costmodel.operators.work import Numbers, Operator
-from costmodel.spec import EquippedDevice
 from costmodel.strategy import CudaGraphs
 
 

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.batch.choices import MAX_JOBS
-from planner.batch.content import Contents
+from planner.batch.fingerprint import Contents
 from planner.batch.sweep import Axis, read_axis
-from planner.document import Plain, mapping_from_python, parse, read_mapping, set_entry, split_assignment
+from planner.jobs.document import Plain, mapping_from_python, parse, read_mapping, set_entry, split_assignment
 
 NAME_COLUMN = "name"
 ENDINGS = (".yaml", ".yml")

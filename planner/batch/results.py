@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.batch.answer import FORMAT_VERSION, KIND, LOST, JobResult, line_of
+from planner.batch.job_result import FORMAT_VERSION, KIND, LOST, JobResult, line_of
 
 MAX_LINE_BYTES = 2**26
 """A whole report of a pipeline of thousands of ranks has a few megabytes."""

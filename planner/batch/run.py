@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
-from planner.batch.answer import LOST, Answer, JobResult, JobStatus, result_of
 from planner.batch.choices import BACKENDS, LOCAL
-from planner.batch.content import Contents
-from planner.batch.crew import Crew, Lanes, LocalCrew
+from planner.batch.executors.local import Crew, Lanes, LocalCrew
+from planner.batch.fingerprint import Contents
+from planner.batch.job_result import LOST, Answer, JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob, as_job
 from planner.batch.results import ResultsFile
 from planner.batch.work import plan_job
@@ -193,5 +193,5 @@ def run_batch(
 def _import_planner() -> None:
     """What a job needs, so that importing it is not charged to the first one."""
     import_module("planner.plan")
-    import_module("planner.search")
+    import_module("planner.search.branch_and_bound")
     import_module("planner.report.document")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.document import Plain, parse, split_assignment
+from planner.jobs.document import Plain, parse, split_assignment
 
 MAX_VALUES = 1_000_000
 """Values that one entry may be swept over."""

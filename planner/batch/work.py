@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import PlanningError
-from planner.batch.answer import MAX_MESSAGE, Answer, JobStatus
+from planner.batch.job_result import MAX_MESSAGE, Answer, JobStatus
 from planner.batch.jobs import BatchJob
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def plan_job(job: BatchJob, *, full: bool = False) -> Answer:
 
 
 def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
+    from planner.jobs.problem import load
     from planner.plan import plan
-    from planner.problem import load
     from planner.report.document import document, finite
     from planner.report.framework import framework_document
 

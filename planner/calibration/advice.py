@@ -9,9 +9,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.memory import fits_in_device_memory
+from constraints.rules.memory import fits_in_device_memory
 from costmodel.errors import PlanningError
-from costmodel.layouts import strategy_cost
+from costmodel.step.layouts import strategy_cost
 from planner.calibration.cases import Predictor
 from planner.calibration.constants import Constant
 from planner.runs.jobs import References

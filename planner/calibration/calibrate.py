@@ -13,14 +13,14 @@ import yaml
 from numpy.typing import NDArray
 
 from costmodel import catalog
-from costmodel.calibration import Calibration as DeviceCalibration
 from costmodel.errors import PlanningError, SpecError
+from costmodel.facts.calibration import Calibration as DeviceCalibration
 from planner.calibration.advice import Advice, advice
 from planner.calibration.cases import FAINTEST, Predictor, folds_of, group_of, measured_logarithms
 from planner.calibration.constants import Constant, constants, read, written_fields
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
-from planner.job import Reference
+from planner.jobs.entries import Reference
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, cases, left_unsaid
 from planner.runs.table import NotRun

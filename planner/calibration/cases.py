@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import catalog
-from costmodel.estimate import estimate
-from costmodel.layouts import strategy_seconds
+from costmodel.step.estimate import estimate
+from costmodel.step.layouts import strategy_seconds
 from planner.calibration.constants import Constant, with_values
 from planner.calibration.processes import over_processes
 from planner.runs.jobs import References

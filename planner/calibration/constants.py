@@ -14,11 +14,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 
 from costmodel import catalog
-from costmodel.calibration import Constants
 from costmodel.errors import SpecError
-from costmodel.fields import STRICT, Dtype, Positive
+from costmodel.facts.calibration import Constants
+from costmodel.facts.fields import STRICT, Dtype, Positive
 from costmodel.validation import build
-from planner.cluster import Fitted
+from planner.jobs.cluster import Fitted
 from planner.runs.jobs import References
 
 TABLE = "constants.yaml"
@@ -39,8 +39,8 @@ class Constant:
     name
         Field and whose it is, as reports print it.
     fields
-        Dotted constants of :class:`costmodel.calibration.Constants` that it is written to; of a framework: those that
-        it multiplies.
+        Dotted constants of :class:`costmodel.facts.calibration.Constants` that it is written to; of a framework: those
+        that it multiplies.
     calibration
         Entry of the catalog whose constant it is; empty for a framework's.
     framework
@@ -119,7 +119,7 @@ class FrameworkEntry:
     Parameters
     ----------
     field
-        Of :class:`costmodel.calibration.Constants`; ``field@architecture`` on that architecture only.
+        Of :class:`costmodel.facts.calibration.Constants`; ``field@architecture`` on that architecture only.
     of
         Frameworks whose factors others share or not.
     prior

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.compare import Comparison
-    from planner.explain import Explanation
+    from planner.explanation.compare import Comparison
+    from planner.explanation.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
@@ -19,8 +19,8 @@ def render(report: PlanReport | EstimateReport | Explanation | Comparison, forma
     Parameters
     ----------
     report
-        What :func:`planner.plan.plan`, :func:`planner.plan.estimate`, :func:`planner.explain.explain` or
-        :func:`planner.compare.compare` returned.
+        What :func:`planner.plan.plan`, :func:`planner.plan.estimate`, :func:`planner.explanation.explain.explain` or
+        :func:`planner.explanation.compare.compare` returned.
     format
         ``table`` for a console of 100 columns, ``markdown``, ``json``; of plans and estimates also ``csv`` with one row
         per plan, and ``html``, a page that searches further around the best plan in what the time limit leaves.

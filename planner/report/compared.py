@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import decision_text
-from planner.compare import Comparison
+from planner.explanation.compare import Comparison
 from planner.report.conflicts import conflict_sections, missing_notes
 from planner.report.reasons import SAME_SECONDS, broken_sections, differences_section
 from planner.report.section import Section

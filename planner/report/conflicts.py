@@ -12,9 +12,9 @@ from planner.report.wording import count, gib
 
 if TYPE_CHECKING:
     from constraints.conflict import Conflict, Size
-    from costmodel.estimate import Estimate, RankEstimate
+    from costmodel.step.estimate import Estimate, RankEstimate
     from costmodel.strategy import Strategy
-    from planner.problem import Problem
+    from planner.jobs.problem import Problem
 
 TELLING_PARTS = 3
 """Largest parts of the memory of a rank that a sentence names."""
@@ -104,7 +104,7 @@ def strategy_text(strategy: Strategy) -> str:
     """
     The decisions that are not 1, off, none or the usual, as a command line spells them.
 
-    >>> from planner.space import strategy_of
+    >>> from planner.search.space import strategy_of
     >>> from costmodel.strategy import DECISIONS
     >>> plain = {**dict.fromkeys(DECISIONS, 0), **dict.fromkeys(DEGREES, 1)}
     >>> strategy_text(strategy_of({**plain, "tp": 8, "recompute": 2}))

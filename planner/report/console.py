@@ -11,8 +11,8 @@ from planner.report.section import Section
 from planner.report.wording import is_numeric
 
 if TYPE_CHECKING:
-    from planner.compare import Comparison
-    from planner.explain import Explanation
+    from planner.explanation.compare import Comparison
+    from planner.explanation.explain import Explanation
     from planner.plan import EstimateReport, PlanReport
 
 WIDTH = 100

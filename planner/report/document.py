@@ -6,23 +6,23 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from costmodel.rank import seen_bytes
-from costmodel.spec import EquippedDevice
+from costmodel.facts.spec import EquippedDevice
+from costmodel.memory.rank import seen_bytes
 from costmodel.strategy import Decision
 from costmodel.tables import microbatches
-from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
 from planner.report.framework import framework_document, settings_document
 from planner.report.stages import layout_document
+from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
     from constraints.conflict import Conflict
-    from costmodel.estimate import Estimate
+    from costmodel.step.estimate import Estimate
     from costmodel.strategy import Strategy
     from costmodel.tables import Facts
+    from planner.jobs.problem import Problem
     from planner.plan import Conventions, Plan
-    from planner.problem import Problem
-    from planner.search import Outcome
+    from planner.search.branch_and_bound import Outcome
 
 Plain: TypeAlias = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import decision_text
 from costmodel.tables import microbatches
-from planner.compare import Comparison
-from planner.explain import Binding, Difference, Explanation
+from planner.explanation.compare import Comparison
+from planner.explanation.explain import Binding, Difference, Explanation
 from planner.report.document import (
     FORMAT_VERSION,
     Plain,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from costmodel.spec import Cluster
-from planner.problem import Problem
+from costmodel.facts.spec import Cluster
+from planner.jobs.problem import Problem
 
 ASSUMED = "assumed: the job names none (cluster.framework; planner catalog frameworks)"
 """What a report says of a framework that the job does not name: where to write another, and what lists them."""

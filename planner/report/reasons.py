@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import decision_text
-from planner.compare import Comparison
-from planner.explain import Binding, Difference, Explanation, Kind
-from planner.problem import StageChoice
+from planner.explanation.compare import Comparison
+from planner.explanation.explain import Binding, Difference, Explanation, Kind
+from planner.jobs.problem import StageChoice
 from planner.report.conflicts import conflict_sections, missing_notes, strategy_text
 from planner.report.section import Section
 from planner.report.sections import closest_sections, memory_section, sections, setting_section, strategies_section

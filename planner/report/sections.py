@@ -9,20 +9,20 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES, OVERLAPS, decision_text, usual_group
-from planner.calibration.intervals import COVERAGE
 from planner.plan import EstimateReport, PlanReport
 from planner.report.conflicts import conflict_sections, missing_notes
 from planner.report.framework import framework_text
 from planner.report.section import Section
 from planner.report.stages import stages_sections
 from planner.report.wording import NOTHING, amount, count, gib, mean_count, seconds, share, span
+from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
-    from costmodel.estimate import Estimate, RankEstimate
+    from costmodel.step.estimate import Estimate, RankEstimate
     from costmodel.strategy import Strategy
+    from planner.checkpoints import CheckpointSchedule
     from planner.plan import Plan
-    from planner.schedule import CheckpointSchedule
-    from planner.search import Effort
+    from planner.search.branch_and_bound import Effort
 
 MILLISECOND = 1e-3
 

@@ -7,7 +7,7 @@ import json
 from io import StringIO
 from typing import Any
 
-from costmodel.estimate import PARTS
+from costmodel.step.estimate import PARTS
 from costmodel.strategy import DECISIONS
 from planner.plan import EstimateReport, PlanReport
 from planner.report.document import document

@@ -12,16 +12,16 @@ import yaml
 
 from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError, did_you_mean
-from costmodel.layouts import strategy_cost
+from costmodel.step.layouts import strategy_cost
 from costmodel.strategy import DECISIONS, Recompute, Strategy, decision_text
 from costmodel.tables import Facts
-from planner.cluster import CATALOG, Fitted, device_path
-from planner.completion import completed
-from planner.features import require_features
-from planner.given import Given, read_given
-from planner.problem import Problem, load
+from planner.jobs.cluster import CATALOG, Fitted, device_path
+from planner.jobs.completion import completed
+from planner.jobs.framework_features import require_features
+from planner.jobs.problem import Problem, load
+from planner.jobs.strategy_file import Given, read_given
+from planner.jobs.values import decision_value
 from planner.runs.table import Run
-from planner.values import decision_value
 
 TOKENS = 1e12
 """Of a whole training; a step does not depend on it."""
@@ -121,7 +121,7 @@ def require_a_step(run: Run) -> None:
 
 def job_of(run: Run, known: References) -> dict[str, Any]:
     """
-    The job of a row, without its strategy: what :func:`planner.problem.load` takes.
+    The job of a row, without its strategy: what :func:`planner.jobs.problem.load` takes.
 
     Raises
     ------

@@ -8,19 +8,18 @@ from math import isfinite
 
 from pydantic import ValidationError
 
-from constraints.divisibility import heads_split_over_tp, sequence_splits_over_cp
-from constraints.experts import expert_degrees_need_experts, expert_groups_tile_a_stage, experts_split_over_ep
-from constraints.memory import fits_in_device_memory
-from constraints.microbatches import global_batch_splits_over_ranks
-from constraints.topology import virtual_stages_hold_something
+from constraints.rules.divisibility import heads_split_over_tp, sequence_splits_over_cp
+from constraints.rules.experts import expert_degrees_need_experts, expert_groups_tile_a_stage, experts_split_over_ep
+from constraints.rules.memory import fits_in_device_memory
+from constraints.rules.microbatches import global_batch_splits_over_ranks
+from constraints.rules.topology import virtual_stages_hold_something
 from costmodel.errors import SpecError
-from costmodel.estimate import estimate
-from costmodel.flops import model_flops_per_token
-from costmodel.rank import seen_bytes
+from costmodel.memory.rank import seen_bytes
+from costmodel.models.flops import model_flops_per_token
+from costmodel.step.estimate import estimate
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts, tabulate
-from planner.calibration.intervals import Interval, architecture_of, step_interval
-from planner.problem import Problem
+from planner.jobs.problem import Problem
 from planner.runs.jobs import (
     References,
     Unpredictable,
@@ -30,6 +29,7 @@ from planner.runs.jobs import (
     unsaid_peak_bytes,
 )
 from planner.runs.table import NotRun, Run
+from planner.uncertainty.intervals import Interval, architecture_of, step_interval
 
 GIB = 2**30
 

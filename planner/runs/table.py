@@ -19,7 +19,7 @@ import yaml
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
-from planner.job import Job
+from planner.jobs.entries import Job
 from planner.runs.contradictions import require_no_contradiction
 
 REQUIRED = ("id", "model", "cluster.device", "cluster.num_devices")

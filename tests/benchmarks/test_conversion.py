@@ -12,7 +12,7 @@ from benchmarks.measured_runs import convert, is_collected
 from benchmarks.measured_runs.__main__ import FOLDER, convert_files, main
 from benchmarks.measured_runs.columns import COLLECTED, EXPLICIT, JOB
 from benchmarks.measured_runs.writing import models_file, table
-from planner.given import read_given
+from planner.jobs.strategy_file import read_given
 
 ROW = {
     **dict.fromkeys(COLLECTED, ""),

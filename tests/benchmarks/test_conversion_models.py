@@ -9,8 +9,8 @@ from benchmarks.measured_runs import convert
 from benchmarks.measured_runs.__main__ import FOLDER
 from benchmarks.measured_runs.architectures import CATALOG_NAMES, architectures
 from costmodel import catalog
-from costmodel.description import model_from_description
-from costmodel.parameters import parameters
+from costmodel.models.description import model_from_description
+from costmodel.models.parameters import parameters
 from tests.benchmarks.test_conversion import ROW, explicit
 
 LLAMA = {

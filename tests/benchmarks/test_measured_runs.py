@@ -20,10 +20,10 @@ BEST_MATMUL_FLOPS = 271e12
 """The best published matmul of an A100 (ml-engineering)."""
 
 LOGIT_BYTES = 52
-"""What Megatron-LM's loss reads and writes per logit (``costmodel/layers/embedding.py``)."""
+"""What Megatron-LM's loss reads and writes per logit (``costmodel/lowering/embedding.py``)."""
 
 NARROW_LOGIT_BYTES = 20
-"""The same on 16-bit logits (``costmodel/profiles.py``)."""
+"""The same on 16-bit logits (``costmodel/facts/profiles.py``)."""
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from constraints import frameworks, releases, settings
 from constraints.rule import Rule
+from constraints.rules import frameworks, releases, settings
 from costmodel import catalog
-from costmodel.framework import Settings
-from costmodel.spec import Cluster, Model, Workload
+from costmodel.facts.framework import Settings
+from costmodel.facts.spec import Cluster, Model, Workload
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from tests.builders_cluster import a_cluster, a_device, a_workload
 from tests.constraints.models import DENSE, SPARSE

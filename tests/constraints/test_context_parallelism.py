@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from constraints import frameworks
+from constraints.rules import frameworks
 from costmodel.tables import tabulate
 from tests.builders_cluster import a_cluster, a_strategy, facts
 from tests.constraints.models import DENSE

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from constraints import features, frameworks
+from constraints.rules import features, frameworks
 from constraints.verdict import violated
 from costmodel import catalog
-from costmodel.spec import Cluster, Model
+from costmodel.facts.spec import Cluster, Model
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_strategy, facts

@@ -27,8 +27,8 @@ from constraints import (
 )
 from constraints.rule import Rule
 from constraints.verdict import violated
-from costmodel.calibration import MeasuredRate
-from costmodel.spec import Cluster
+from costmodel.facts.calibration import MeasuredRate
+from costmodel.facts.spec import Cluster
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.spec import Cluster, Model
+from costmodel.facts.spec import Cluster, Model
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,

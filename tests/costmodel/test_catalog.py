@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from costmodel import catalog
-from costmodel.calibration import Constants
 from costmodel.errors import SpecError
+from costmodel.facts.calibration import Constants
 from costmodel.operators.source import operator_times
 from planner.calibration.constants import constants, read
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 import costmodel
-from costmodel.description import model_from_entry
-from costmodel.huggingface import read_config
-from costmodel.parameters import active_parameters, parameters
-from costmodel.spec import Model
+from costmodel.facts.spec import Model
+from costmodel.models.description import model_from_entry
+from costmodel.models.huggingface import read_config
+from costmodel.models.parameters import active_parameters, parameters
 
 MODELS = sorted((Path(costmodel.__file__).parent / "catalog" / "models").glob("*.yaml"))
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from costmodel import catalog
-from costmodel.calibration import MeasuredCollective
-from costmodel.collectives import (
+from costmodel.facts.calibration import MeasuredCollective
+from costmodel.facts.spec import Cluster, Network, Profile
+from costmodel.lowering.shape import visited_fraction
+from costmodel.network.collectives import (
     COLLECTIVES,
     all_gather,
     all_reduce,
@@ -25,9 +27,7 @@ from costmodel.collectives import (
     ring_slowdowns,
     send,
 )
-from costmodel.layers.shape import visited_fraction
 from costmodel.operators.work import Communication
-from costmodel.spec import Cluster, Network, Profile
 from costmodel.strategy import TokenDispatcher
 from tests.builders_cluster import a_cluster
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from costmodel.description import model_from_description, model_from_entry
 from costmodel.errors import SpecError
-from costmodel.parameters import parameters
-from costmodel.spec import Attention, Experts, Mamba, Mlp
+from costmodel.facts.spec import Attention, Experts, Mamba, Mlp
+from costmodel.models.description import model_from_description, model_from_entry
+from costmodel.models.parameters import parameters
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64, "num_layers": 4, "num_heads": 8, "ffn_hidden_size": 256, "vocab_size": 1000,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from costmodel import catalog
-from costmodel.description import model_from_description
-from costmodel.flops import forward_attention_flops, forward_matmul_flops, model_flops_per_token
-from costmodel.huggingface import read_config
+from costmodel.models.description import model_from_description
+from costmodel.models.flops import forward_attention_flops, forward_matmul_flops, model_flops_per_token
+from costmodel.models.huggingface import read_config
 from tests.builders import a_model
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"

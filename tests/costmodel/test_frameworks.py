@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from costmodel import catalog
-from costmodel.calibration import Constants
 from costmodel.catalog.software import framework_of
 from costmodel.errors import SpecError
-from costmodel.features import feature_of, has_values, lacks
-from costmodel.framework import Behaviour, Framework, Retention, Settings
-from costmodel.profiles import equipped, stored_precision, trained_model
-from costmodel.stage_dealing import dealt_stages
+from costmodel.facts.calibration import Constants
+from costmodel.facts.features import feature_of, has_values, lacks
+from costmodel.facts.framework import Behaviour, Framework, Retention, Settings
+from costmodel.facts.profiles import equipped, stored_precision, trained_model
+from costmodel.pipelines.stage_dealing import dealt_stages
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, CudaGraphs, Recompute, Schedule
 from tests.builders import a_latent_model, a_model
 from tests.builders_cluster import GB, a_device

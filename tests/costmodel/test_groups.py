@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.groups import Group, dense_data_group, expert_data_group, layer_group, pipeline_group, sharding_group
+from costmodel.network.groups import (
+    Group,
+    dense_data_group,
+    expert_data_group,
+    layer_group,
+    pipeline_group,
+    sharding_group,
+)
 
 
 @pytest.mark.parametrize(("name", "ranks", "stride"), [("tp", 4, 1), ("cp", 2, 4), ("ep", 8, 2), ("etp", 2, 1)])

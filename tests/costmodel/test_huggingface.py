@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.huggingface import FAMILIES, model_from_config, read_config
-from costmodel.parameters import parameters
-from costmodel.spec import Attention, Experts, LatentAttention, LinearAttention, Mamba, Mlp
+from costmodel.facts.spec import Attention, Experts, LatentAttention, LinearAttention, Mamba, Mlp
+from costmodel.models.huggingface import FAMILIES, model_from_config, read_config
+from costmodel.models.parameters import parameters
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.compute import PIECE_LAUNCHES, RING_LAUNCHES, LayerSeconds, layer_seconds
-from costmodel.layer import LayerParts, host_exposed, layer_parts
-from costmodel.layers import layer_operators
+from costmodel.facts.spec import Network
+from costmodel.lowering import layer_operators
 from costmodel.operators.roofline import STREAMING_SECONDS
 from costmodel.operators.source import operator_times
-from costmodel.spec import Network
+from costmodel.step.compute import PIECE_LAUNCHES, RING_LAUNCHES, LayerSeconds, layer_seconds
+from costmodel.step.layer import LayerParts, host_exposed, layer_parts
 from costmodel.strategy import MODULES, CudaGraphs, Recompute
 from costmodel.tables import Facts, lookup
 from tests.builders import a_shape

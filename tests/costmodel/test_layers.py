@@ -8,8 +8,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from costmodel.framework import Retention
-from costmodel.layers import (
+from costmodel.facts.framework import Retention
+from costmodel.facts.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.lowering import (
     Shape,
     embedding_operators,
     head_operators,
@@ -17,9 +18,8 @@ from costmodel.layers import (
     layer_operators,
     mtp_operators,
 )
+from costmodel.lowering.recompute import per_module
 from costmodel.operators.work import Operator
-from costmodel.recompute import per_module
-from costmodel.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.strategy import MODULES, CudaGraphs
 from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.estimate import estimate
-from costmodel.layouts import balance_of, even_chunks, full_by_chunk, last_rank_chunks, layout_cost, least_memory
-from costmodel.stages import excess, layers_per_chunk
-from costmodel.step import cost
+from costmodel.pipelines.stages import excess, layers_per_chunk
+from costmodel.step.estimate import estimate
+from costmodel.step.layouts import balance_of, even_chunks, full_by_chunk, last_rank_chunks, layout_cost, least_memory
+from costmodel.step.step import cost
 from costmodel.strategy import Recompute, StageLayout, Strategy
 from tests.builders_cluster import a_strategy
 from tests.costmodel.strategies import DENSE, MOE, the_facts

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.footprint import layer_footprint
-from costmodel.framework import Retention
-from costmodel.memory import (
+from costmodel.facts.framework import Retention
+from costmodel.facts.spec import Precision
+from costmodel.lowering.recompute import over_modules
+from costmodel.memory.footprint import layer_footprint
+from costmodel.memory.parts import (
     activation_bytes,
     gathered_bytes,
     gradient_bytes,
@@ -17,8 +19,6 @@ from costmodel.memory import (
     weight_bytes,
     working_bytes,
 )
-from costmodel.recompute import over_modules
-from costmodel.spec import Precision
 from costmodel.strategy import Recompute, Sharding
 from tests.builders import a_model
 from tests.builders_cluster import a_cluster, a_workload

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from costmodel import catalog
-from costmodel.calibration import MeasuredRate
 from costmodel.errors import SpecError
+from costmodel.facts.calibration import MeasuredRate
+from costmodel.facts.spec import Profile
 from costmodel.operators.measured import measured
 from costmodel.operators.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
 from costmodel.operators.source import operator_times, slowest_of
 from costmodel.operators.work import Operator
-from costmodel.spec import Profile
 from costmodel.strategy import CudaGraphs
 from tests.builders_cluster import a_device
 

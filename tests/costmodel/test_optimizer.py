@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from costmodel import catalog
-from costmodel.calibration import DpBandwidth
-from costmodel.groups import Group
-from costmodel.optimizer import (
+from costmodel.facts.calibration import DpBandwidth
+from costmodel.facts.spec import Cluster, Network
+from costmodel.network.groups import Group
+from costmodel.step.optimizer import (
     broadcast_seconds,
     device_update_seconds,
     gather_seconds,
@@ -20,7 +21,6 @@ from costmodel.optimizer import (
     replicas_seconds_measured,
     state_shards,
 )
-from costmodel.spec import Cluster, Network
 from costmodel.strategy import Sharding
 from tests.builders_cluster import GB, a_cluster, a_device, a_workload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.overlap import (
+from costmodel.step.overlap import (
     exposed_beside_seconds,
     exposed_cp_seconds,
     exposed_dp_seconds,

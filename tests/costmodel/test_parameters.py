@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.huggingface import read_config
-from costmodel.parameters import (
+from costmodel.models.huggingface import read_config
+from costmodel.models.parameters import (
     active_parameters,
     embedding_parameters,
     head_parameters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.pipeline import (
+from costmodel.pipelines.interleaved import (
     bubble_seconds,
     busy_seconds,
     chunks_in_flight,

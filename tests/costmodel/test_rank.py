@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.footprint import layer_footprint
-from costmodel.framework import Retention
-from costmodel.rank import (
+from costmodel.facts.framework import Retention
+from costmodel.facts.spec import Model
+from costmodel.memory.footprint import layer_footprint
+from costmodel.memory.rank import (
     RankBytes,
     RankParameters,
     least_rank_bytes,
@@ -20,8 +21,7 @@ from costmodel.rank import (
     rank_host_bytes,
     rank_parameters,
 )
-from costmodel.spec import Model
-from costmodel.stages import every_stage
+from costmodel.pipelines.stages import every_stage
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts, lookup
 from tests.builders import a_model

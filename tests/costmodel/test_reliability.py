@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel import catalog, reliability
-from costmodel.spec import Cluster, RecoveryLevel, Reliability, Workload
+from costmodel.facts.spec import Cluster, RecoveryLevel, Reliability, Workload
 from tests.builders_cluster import GB, a_cluster, a_workload
 
 TABLE_5 = Path(__file__).parents[2] / "benchmarks" / "paper" / "table5.csv"

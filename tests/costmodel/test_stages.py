@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.flops import head_layers
-from costmodel.stages import every_stage, layers_per_chunk, redistributed_layers, stages
+from costmodel.models.flops import head_layers
+from costmodel.pipelines.stages import every_stage, layers_per_chunk, redistributed_layers, stages
 from costmodel.strategy import Schedule, Vocabulary
 from tests.builders import a_model, a_moe_model
 

@@ -11,12 +11,12 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from costmodel.compute import edge_seconds, layer_seconds
-from costmodel.estimate import estimate
-from costmodel.rank import rank_parameters
-from costmodel.spec import Model, Network
-from costmodel.stages import every_stage
-from costmodel.step import (
+from costmodel.facts.spec import Model, Network
+from costmodel.memory.rank import rank_parameters
+from costmodel.pipelines.stages import every_stage
+from costmodel.step.compute import edge_seconds, layer_seconds
+from costmodel.step.estimate import estimate
+from costmodel.step.step import (
     cost,
     data_parallel_seconds,
     different_ranks,

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from costmodel import tables
-from costmodel.compute import edge_seconds, layer_seconds
-from costmodel.footprint import edge_footprint, layer_footprint
-from costmodel.stages import stages
-from costmodel.step import hop_seconds
+from costmodel.memory.footprint import edge_footprint, layer_footprint
+from costmodel.pipelines.stages import stages
+from costmodel.step.compute import edge_seconds, layer_seconds
+from costmodel.step.step import hop_seconds
 from costmodel.tables import WORTH_A_TABLE, Record, lookup, microbatches, num_microbatches, signature, tabulate
 from tests.costmodel.strategies import MODELS, random_strategies, the_facts
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic.dataclasses import dataclass
 
 from costmodel.errors import SpecError
-from costmodel.spec import Model, Profile, Reliability
+from costmodel.facts.spec import Model, Profile, Reliability
 from costmodel.validation import build, shown
 
 

@@ -1,5 +1,5 @@
 """
-A naive discrete-event simulator of pipelines: the oracle of ``costmodel.simulator`` and ``costmodel.pipeline``.
+A naive discrete-event simulator of pipelines: the oracle of ``costmodel.pipelines``.
 
 It asks every rank again and again whether its next pass can start. It knows no formula, only the order in which each
 rank works and what a pass waits for. The order here is Megatron-LM's

@@ -301,7 +301,7 @@ class LatentAttention(nn.Module):
     sizes
         Its hidden size and heads.
     spec
-        The widths, as :class:`costmodel.spec.LatentAttention`.
+        The widths, as :class:`costmodel.facts.spec.LatentAttention`.
     """
 
     def __init__(self, sizes, spec):
@@ -335,7 +335,7 @@ class Experts(nn.Module):
     sizes
         Its hidden size.
     spec
-        As :class:`costmodel.spec.Experts`.
+        As :class:`costmodel.facts.spec.Experts`.
     """
 
     def __init__(self, sizes, spec):

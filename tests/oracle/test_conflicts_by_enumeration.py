@@ -21,11 +21,11 @@ from constraints import MEMORY_RULES, PHYSICS_RULES, sentence
 from constraints.conflict import Conflict
 from constraints.limits import limit_rules
 from constraints.rule import Rule
-from costmodel.rank import different_ranks, rank_bytes, rank_host_bytes
+from costmodel.memory.rank import different_ranks, rank_bytes, rank_host_bytes
 from costmodel.strategy import DECISIONS, FLAGS, Recompute, Sharding
 from costmodel.tables import tabulate
-from planner.problem import Problem
-from planner.search import search
+from planner.infeasibility.conflict import search_or_explain
+from planner.jobs.problem import Problem
 from tests.builders import a_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device
@@ -128,7 +128,7 @@ def the_case(index: int) -> tuple[Conflict, Grid]:
     if index:
         the_case(index - 1)
     seed = SEEDS.get(index - 1, -1) + 1
-    while (conflict := search(problem := a_random_problem(random.Random(seed))).conflict) is None:
+    while (conflict := search_or_explain(problem := a_random_problem(random.Random(seed))).conflict) is None:
         seed += 1
     SEEDS[index] = seed
     return conflict, Grid.of(problem)

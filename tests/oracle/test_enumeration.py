@@ -24,12 +24,12 @@ from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.limits import Bound
 from constraints.listing import Listing as CandidateList
 from constraints.rule import Rule
-from constraints.topology import degrees_multiply_to_the_devices
+from constraints.rules.topology import degrees_multiply_to_the_devices
 from constraints.verdict import violated
-from costmodel.step import Cost, cost
+from costmodel.step.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
-from planner.problem import Problem, SearchLimits
-from planner.search import GROUP_DECISIONS, Outcome, Status, search
+from planner.jobs.problem import Problem, SearchLimits
+from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status, search
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of
@@ -54,7 +54,7 @@ Listing = list[dict[str, Any]]
 @pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, NUM_PROBLEMS_PER_TEST))
 def test_the_search_finds_what_enumeration_finds(first_seed, monkeypatch):
     """Status and step times agree; so do the best of each group, or of all, when several strategies are wanted."""
-    monkeypatch.setattr("planner.search.FIRST_BATCH_ROWS", 2)
+    monkeypatch.setattr("planner.search.branch_and_bound.FIRST_BATCH_ROWS", 2)
     statuses = []
     for seed in range(first_seed, first_seed + NUM_PROBLEMS_PER_TEST):
         problem, listing, costs = a_tight_problem(random.Random(seed))

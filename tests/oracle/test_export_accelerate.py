@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from costmodel.framework import Settings
+from costmodel.facts.framework import Settings
 from costmodel.strategy import CudaGraphs, Recompute, Sharding
 from tests.builders_plan import random_exports
 

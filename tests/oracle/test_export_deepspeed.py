@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from costmodel.framework import Settings
+from costmodel.facts.framework import Settings
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner.plan import Plan
 from tests.builders_plan import random_exports

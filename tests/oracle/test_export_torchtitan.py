@@ -12,11 +12,11 @@ from types import ModuleType
 import pytest
 
 from costmodel import catalog
-from costmodel.framework import Settings
-from costmodel.parameters import parameters
+from costmodel.facts.framework import Settings
+from costmodel.models.parameters import parameters
 from costmodel.strategy import Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner import estimate, load
-from planner.export.torchtitan import FLAVORS, to_torchtitan
+from planner.frameworks.torchtitan import FLAVORS, to_torchtitan
 from planner.plan import Plan
 from tests.builders_plan import random_exports
 

@@ -21,11 +21,11 @@ import yaml
 import costmodel
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.flops import forward_attention_flops, forward_matmul_flops
-from costmodel.huggingface import FAMILIES, model_from_config, read_config
-from costmodel.layers import layer_operators
-from costmodel.parameters import parameters, whole_shape
-from costmodel.spec import Attention, Layer, Mamba, Model
+from costmodel.facts.spec import Attention, Layer, Mamba, Model
+from costmodel.lowering import layer_operators
+from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
+from costmodel.models.huggingface import FAMILIES, model_from_config, read_config
+from costmodel.models.parameters import parameters, whole_shape
 
 REASON = "the oracle needs torch and transformers: pip install -e .[oracle]"
 torch = pytest.importorskip("torch", reason=REASON)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from costmodel import catalog
-from costmodel.memory import gathered_bytes, gradient_bytes, weight_bytes
-from costmodel.spec import Precision
+from costmodel.facts.spec import Precision
+from costmodel.memory.parts import gathered_bytes, gradient_bytes, weight_bytes
 from costmodel.strategy import Sharding
 
 EAGER_LOSS = catalog.framework("torchtitan-0.1").behaviour.retention.logit_bytes

@@ -1,4 +1,4 @@
-"""Every formula of ``costmodel.pipeline`` against the schedule played through."""
+"""Every formula of ``costmodel.pipelines.interleaved`` against the schedule played through."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from costmodel.layouts import even_chunks, last_rank_chunks
-from costmodel.pipeline import (
+from costmodel.pipelines.interleaved import (
     bubble_seconds,
     busy_seconds,
     chunks_in_flight,
@@ -20,7 +19,8 @@ from costmodel.pipeline import (
     steady_seconds,
     warmup_seconds,
 )
-from costmodel.stages import layers_per_chunk
+from costmodel.pipelines.stages import layers_per_chunk
+from costmodel.step.layouts import even_chunks, last_rank_chunks
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, order, play, simulate
 
 NUM_LAYERS = (126, 61, 94, 80, 62)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.layers import layer_operators
-from costmodel.recompute import BEHIND_THE_LAST_KEPT
-from costmodel.spec import Attention, Layer, Mlp
+from costmodel.facts.spec import Attention, Layer, Mlp
+from costmodel.lowering import layer_operators
+from costmodel.lowering.recompute import BEHIND_THE_LAST_KEPT
 from tests.builders import a_shape
 
 reference = pytest.importorskip("tests.oracle.reference_layers", reason="the oracle needs torch")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel import spec
-from costmodel.framework import Retention
-from costmodel.layers import layer_operators
-from costmodel.layers.shape import Shape
-from costmodel.memory import kept_bytes
-from costmodel.recompute import per_module
+from costmodel.facts import spec
+from costmodel.facts.framework import Retention
+from costmodel.lowering import layer_operators
+from costmodel.lowering.recompute import per_module
+from costmodel.lowering.shape import Shape
+from costmodel.memory.parts import kept_bytes
 from costmodel.strategy import Recompute
 
 reference = pytest.importorskip("tests.oracle.reference_layers", reason="the oracle needs torch")

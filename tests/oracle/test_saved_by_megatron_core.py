@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from costmodel import spec
-from costmodel.framework import Retention
-from costmodel.layers import layer_operators
-from costmodel.layers.shape import Shape
+from costmodel.facts import spec
+from costmodel.facts.framework import Retention
+from costmodel.lowering import layer_operators
+from costmodel.lowering.shape import Shape
 
 REASON = "the oracle needs megatron-core: pip install -e .[oracle], then pip install --no-deps megatron-core==0.14.0"
 torch = pytest.importorskip("torch", reason=REASON)

@@ -1,4 +1,4 @@
-"""Every formula of ``costmodel.schedules`` against its order of passes, played through, and the published figures."""
+"""Every formula of ``costmodel.pipelines.schedules`` against its order of passes, simulated, and published figures."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from costmodel.orders import has_order
-from costmodel.schedules import Passes, chunks_alive, idle_seconds, parameter_copies
-from costmodel.simulator import Timeline, simulate
+from costmodel.pipelines.orders import has_order
+from costmodel.pipelines.schedules import Passes, chunks_alive, idle_seconds, parameter_copies
+from costmodel.pipelines.simulator import Timeline, simulate
 from costmodel.strategy import V_SHAPED, Schedule, Vocabulary
 
 EVERY = pytest.mark.parametrize("schedule", list(Schedule), ids=lambda one: one.text)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.orders import FORWARD as FORWARDS
-from costmodel.orders import NONE, has_order, order, stages_of_rank
-from costmodel.orders import WEIGHT as WEIGHTS
-from costmodel.simulator import STRIDES, _graph, alive_by_chunk, simulate, span_seconds
+from costmodel.pipelines.orders import FORWARD as FORWARDS
+from costmodel.pipelines.orders import NONE, has_order, order, stages_of_rank
+from costmodel.pipelines.orders import WEIGHT as WEIGHTS
+from costmodel.pipelines.simulator import STRIDES, _graph, alive_by_chunk, simulate, span_seconds
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule
 from tests.oracle import pipeline_simulator as naive
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, WEIGHT, Pass
@@ -139,7 +139,7 @@ def test_long_steps_are_what_playing_them_whole_gives(schedule, monkeypatch):
         pipeline |= {"num_microbatches": m}
         seconds = random_seconds(stages, random)
         whole = max(simulate(schedule, **seconds, **pipeline).spans)
-        monkeypatch.setattr("costmodel.simulator.MOST_PASSES", 2 * stages * m // 10)
+        monkeypatch.setattr("costmodel.pipelines.simulator.MOST_PASSES", 2 * stages * m // 10)
         errors.append(span_seconds(schedule, **seconds, **pipeline) / whole - 1)
 
     assert np.abs(np.sort(np.abs(errors))[:54]).max() < 1e-9
@@ -159,7 +159,7 @@ def test_long_steps_of_equal_stages_are_exact(schedule, monkeypatch):
         weight = random.uniform(0.5, 1)
         seconds = {FORWARD: [1.0] * stages, BACKWARD: [random.uniform(1, 1.5)] * stages, WEIGHT: [weight] * stages}
         whole = max(simulate(schedule, **seconds, **pipeline).spans)
-        monkeypatch.setattr("costmodel.simulator.MOST_PASSES", 2 * stages * m // 10)
+        monkeypatch.setattr("costmodel.pipelines.simulator.MOST_PASSES", 2 * stages * m // 10)
 
         assert span_seconds(schedule, **seconds, **pipeline) == pytest.approx(whole, rel=1e-9)
 
@@ -195,7 +195,7 @@ def test_a_rank_that_is_slowest_by_little_wins_in_the_end(monkeypatch):
 
     Plain 1F1B of four ranks R = 3, 3, 3 and 3.03 with m = 10,000: 9 + 10,000 * 3.03 through the last rank.
     """
-    monkeypatch.setattr("costmodel.simulator.MOST_PASSES", 2_000)
+    monkeypatch.setattr("costmodel.pipelines.simulator.MOST_PASSES", 2_000)
     seconds = {kind: [1.0, 1.0, 1.0, 1.01] for kind in KINDS}
 
     span = span_seconds(Schedule.ONE_F_ONE_B, **seconds, pp=4, vpp=1, num_microbatches=10_000)

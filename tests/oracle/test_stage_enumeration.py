@@ -20,15 +20,15 @@ from ortools.sat.python import cp_model
 
 from constraints.stages import Pipeline, StageOptions, encode_stages, objective
 from constraints.verdict import violated
-from costmodel.flops import head_layers
-from costmodel.layouts import RankCosts, constant_seconds, contents_of, joined_seconds, rank_costs, rank_decisions
-from costmodel.spec import Model
-from costmodel.stages import layers_per_chunk
+from costmodel.facts.spec import Model
+from costmodel.models.flops import head_layers
+from costmodel.pipelines.stages import layers_per_chunk
+from costmodel.step.layouts import RankCosts, constant_seconds, contents_of, joined_seconds, rank_costs, rank_decisions
 from costmodel.strategy import Recompute, StageLayout, Strategy
 from costmodel.tables import microbatches
-from planner.problem import Problem, StageChoice
-from planner.search import Status, search
-from planner.space import build_space, strategy_of
+from planner.jobs.problem import Problem, StageChoice
+from planner.search.branch_and_bound import Status, search
+from planner.search.space import build_space, strategy_of
 from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 
@@ -319,7 +319,7 @@ def a_random_problem(chooser: random.Random) -> Problem:
 
 def tight(problem: Problem, chooser: random.Random) -> Problem:
     """The problem on devices that hold a random share of what even strategies take."""
-    from costmodel.step import cost
+    from costmodel.step.step import cost
 
     space = build_space(problem)
     if not space.num_rows:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from planner.batch.answer import Answer, JobStatus
-from planner.batch.content import KEY_BYTES
-from planner.batch.crew import Lanes
+from planner.batch.executors.local import Lanes
+from planner.batch.fingerprint import KEY_BYTES
+from planner.batch.job_result import Answer, JobStatus
 from planner.batch.jobs import BatchJob
 from planner.batch.run import make_crew
 

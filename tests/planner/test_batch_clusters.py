@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.batch.answer import JobStatus
+from planner.batch.job_result import JobStatus
 from planner.batch.results import ResultsFile, read_results
 from planner.batch.run import Tally, finished, plan_many, run_batch
 from tests.planner import batch_work

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.batch.content import Contents
+from planner.batch.fingerprint import Contents
 from planner.batch.jobs import JobSet, as_job
 from planner.batch.sweep import read_axis
 
@@ -225,7 +225,7 @@ def test_files_that_a_job_names_are_part_of_it(entry, name, tmp_path, job):
 def test_another_version_of_the_planner_plans_anew(job, monkeypatch):
     """Its figures may differ."""
     before = keys([job])
-    monkeypatch.setattr("planner.batch.content.version", lambda _: "99.0")
+    monkeypatch.setattr("planner.batch.fingerprint.version", lambda _: "99.0")
 
     assert keys([job]) != before
 

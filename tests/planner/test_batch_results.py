@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.batch.answer import Answer, JobStatus, result_of
+from planner.batch.job_result import Answer, JobStatus, result_of
 from planner.batch.results import ResultsFile, read_results
 from planner.batch.table import require_writable, row_of, write_table
 from planner.batch.top import render_top, top

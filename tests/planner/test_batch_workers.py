@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.batch.answer import Answer, JobStatus
+from planner.batch.job_result import Answer, JobStatus
 from planner.batch.jobs import BatchJob
 from planner.batch.results import ResultsFile, read_results
 from planner.batch.run import Tally, finished, make_crew, plan_many, run_batch
@@ -117,7 +117,7 @@ def test_workers_keep_libraries_to_one_thread(monkeypatch):
 
 def lanes_that_say_their_threads():
     """Lanes whose answer is what a worker's environment says."""
-    from planner.batch.crew import Lanes
+    from planner.batch.executors.local import Lanes
 
     return Lanes(say_threads, prepare=int, timeout_seconds=None)
 

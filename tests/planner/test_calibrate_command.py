@@ -18,7 +18,7 @@ from planner.calibration.calibrate import Calibration, _configuration, calibrate
 from planner.calibration.cases import seconds_of
 from planner.calibration.wording import calibration_text
 from planner.cli import main
-from planner.cluster import Fitted
+from planner.jobs.cluster import Fitted
 from planner.runs.jobs import References, references
 from planner.runs.predictions import Case, cases
 from planner.runs.table import CONVERTER, read

@@ -26,7 +26,10 @@ from planner.calibration.constants import (
     written_fields,
 )
 from planner.calibration.fit import REACH, Priors, covariance, fit
-from planner.calibration.intervals import (
+from planner.calibration.processes import over_processes
+from planner.calibration.profile_text import with_numbers
+from planner.runs.jobs import References
+from planner.uncertainty.intervals import (
     COVERAGE,
     FEWEST_GROUPS,
     Error,
@@ -40,9 +43,6 @@ from planner.calibration.intervals import (
     step_interval,
     weighted_quantile,
 )
-from planner.calibration.processes import over_processes
-from planner.calibration.profile_text import with_numbers
-from planner.runs.jobs import References
 from tests.builders import a_model
 from tests.builders_cluster import a_cluster
 

@@ -6,11 +6,11 @@ import pytest
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.framework import Settings
-from planner.cluster import CATALOG, Fitted, cluster_of, device_of, device_path
-from planner.framework import require_sound
-from planner.job import ClusterSection
-from planner.problem import load
+from costmodel.facts.framework import Settings
+from planner.jobs.cluster import CATALOG, Fitted, cluster_of, device_of, device_path
+from planner.jobs.entries import ClusterSection
+from planner.jobs.framework import require_sound
+from planner.jobs.problem import load
 from tests.planner.test_job import A_TIER, a_job, message_of
 
 H100 = catalog.device("h100-80gb-sxm")

@@ -6,9 +6,9 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
-from planner.completion import completed
-from planner.given import Given, read_given
-from planner.problem import load
+from planner.jobs.completion import completed
+from planner.jobs.problem import load
+from planner.jobs.strategy_file import Given, read_given
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import a_cluster, facts
 from tests.planner.test_job import a_job

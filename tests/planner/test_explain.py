@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 
 import planner
-from constraints import memory
 from constraints.rule import sentence
+from constraints.rules import memory
 from costmodel.errors import SpecError
-from costmodel.step import cost
+from costmodel.step.step import cost
 from costmodel.strategy import DECISIONS
 from planner import cli
-from planner.clock import Clock
-from planner.explain import Kind, explain, released_problems
+from planner.explanation.explain import Kind, explain, released_problems
+from planner.infeasibility.conflict import search_or_explain
 from planner.plan import estimate
 from planner.report import render
-from planner.search import search
-from planner.space import problem_rules
+from planner.search.clock import Clock
+from planner.search.space import problem_rules
 from tests.builders import a_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of
@@ -52,7 +52,7 @@ def binding(explanation, kind, what=""):
 
 def seconds_of(problem):
     """The step time of the best plan, from its search."""
-    return search(problem).step_seconds[0]
+    return search_or_explain(problem).step_seconds[0]
 
 
 # --- what holds a plan back ------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_smaller_headroom_is_offered_where_it_is_enough():
     assert 0 < conflict.headroom_bytes < 0.4 * GB
     for change, fits in ((-1, True), (1, False)):
         limits = limits_of(pin=FEW_FEATURES, memory_headroom_bytes=conflict.headroom_bytes + change)
-        assert bool(search(replace(roomy, search=limits)).strategies) == fits
+        assert bool(search_or_explain(replace(roomy, search=limits)).strategies) == fits
 
 
 # --- why not this strategy -------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_entries_that_name_other_values_are_said_to():
 
 def complete(problem, **changes):
     """Every decision of the best strategy but for changes."""
-    return {**search(problem).strategies[0].decisions(), **changes}
+    return {**search_or_explain(problem).strategies[0].decisions(), **changes}
 
 
 def test_a_complete_strategy_is_costed_even_if_rules_forbid_it():
@@ -332,7 +332,7 @@ def test_json_has_every_line_of_the_difference():
 
 def test_the_verb_is_the_packages(tmp_path):
     """``from planner import explain, Explanation``."""
-    assert planner.explain is explain
+    assert planner.explanation.explain is explain
     assert isinstance(explain(a_problem()), planner.Explanation)
 
 

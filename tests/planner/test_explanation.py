@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from constraints import memory, topology
 from constraints.limits import Bound
 from constraints.rule import sentence
-from costmodel import step
+from constraints.rules import memory, topology
+from costmodel.step import step
 from costmodel.strategy import Sharding
-from planner.candidates import memory_alone
-from planner.explanation import explain
-from planner.search import Status, search
-from planner.space import build_space, sequence_is_split_where_it_can_be
-from planner.values import decision_value
+from planner.infeasibility.conflict import search_or_explain
+from planner.infeasibility.repairs import explain
+from planner.jobs.values import decision_value
+from planner.search.branch_and_bound import Status
+from planner.search.candidates import memory_alone
+from planner.search.space import build_space, sequence_is_split_where_it_can_be
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of
@@ -77,13 +78,13 @@ def test_what_is_released_makes_room(limits):
     """Without the named entries there is a strategy, without fewer there is none."""
     problem = a_problem(a_model(num_layers=4), **limits)
 
-    conflict = search(problem).conflict
+    conflict = search_or_explain(problem).conflict
 
     assert conflict.release
-    assert search(without(problem, conflict.release)).status == Status.OPTIMAL
+    assert search_or_explain(without(problem, conflict.release)).status == Status.OPTIMAL
     for one in conflict.release:
         others = [other for other in conflict.release if other != one]
-        assert search(without(problem, others)).status == Status.INFEASIBLE
+        assert search_or_explain(without(problem, others)).status == Status.INFEASIBLE
 
 
 @pytest.mark.parametrize("limits", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
@@ -92,16 +93,16 @@ def test_rules_that_are_said_to_exclude_each_other_do(limits):
     problem = a_problem(a_model(num_layers=4), **limits)
     every = {start for start, _ in entries(problem.search)}
 
-    for rules in search(problem).conflict.exclusive:
+    for rules in search_or_explain(problem).conflict.exclusive:
         named = {start for start in every if any(rule.startswith(start) for rule in rules)}
-        assert search(without(problem, every - named)).status == Status.INFEASIBLE
+        assert search_or_explain(without(problem, every - named)).status == Status.INFEASIBLE
         for one in named:
-            assert search(without(problem, every - named | {one})).status == Status.OPTIMAL
+            assert search_or_explain(without(problem, every - named | {one})).status == Status.OPTIMAL
 
 
 def test_a_conflict_names_the_rule_of_physics_behind_it():
     """The pin alone would not tell why."""
-    conflict = search(a_problem(pin={"tp": 16})).conflict
+    conflict = search_or_explain(a_problem(pin={"tp": 16})).conflict
 
     assert conflict.release == ("search.pin: tp is 16.",)
     (rules,) = conflict.exclusive
@@ -111,7 +112,7 @@ def test_a_conflict_names_the_rule_of_physics_behind_it():
 
 def test_degrees_that_do_not_multiply_are_said_to():
     """2 * 2 * 1 * 1 is not 8."""
-    conflict = search(a_problem(pin={"tp": 2, "cp": 2, "pp": 1, "dp": 1})).conflict
+    conflict = search_or_explain(a_problem(pin={"tp": 2, "cp": 2, "pp": 1, "dp": 1})).conflict
 
     assert sentence(topology.degrees_multiply_to_the_devices) in conflict.exclusive[0]
     assert len(conflict.exclusive[0]) == 5
@@ -122,11 +123,14 @@ def test_a_bound_of_the_search_is_named_where_it_matters():
     """63 tokens are not split over 2 ranks, which the search would do; without the bound they could stay whole."""
     problem = a_problem(pin={"tp": 2}, workload={"sequence_length": 63})
 
-    conflict = search(problem).conflict
+    conflict = search_or_explain(problem).conflict
 
     assert sentence(sequence_is_split_where_it_can_be) in conflict.exclusive[0]
     assert len(conflict.exclusive[0]) == 3
-    assert search(replace(problem, search=limits_of(pin={"tp": 2, "sequence_parallel": 0}))).status == Status.OPTIMAL
+    assert (
+        search_or_explain(replace(problem, search=limits_of(pin={"tp": 2, "sequence_parallel": 0}))).status
+        == Status.OPTIMAL
+    )
 
 
 def test_a_contradiction_without_any_limit_is_explained_by_physics():
@@ -135,7 +139,7 @@ def test_a_contradiction_without_any_limit_is_explained_by_physics():
         a_model(num_layers=2, num_heads=4), num_devices=11, workload={"global_batch_size": 8, "sequence_length": 64}
     )
 
-    conflict = search(problem).conflict
+    conflict = search_or_explain(problem).conflict
 
     (rules,) = conflict.exclusive
     assert sentence(topology.degrees_multiply_to_the_devices) in rules
@@ -148,44 +152,44 @@ def test_the_shortage_is_what_is_missing_to_the_byte(model):
     """With so much more memory there is a strategy, with a byte less there is none."""
     problem = a_problem(model, num_devices=2, device=a_timed_device(memory_bytes=0.3 * GB, host_memory_bytes=0.1 * GB))
 
-    conflict = search(problem).conflict
+    conflict = search_or_explain(problem).conflict
 
     assert NO_ROOM in conflict.exclusive[0]
     needed = problem.facts.cluster.device.memory_bytes + conflict.shortage_bytes
     assert needed == pytest.approx(float(step.cost(problem.facts, conflict.closest.decisions()).device_bytes))
     assert conflict.host_shortage_bytes == 0
-    assert search(with_memory(problem, needed + 1)).status == Status.OPTIMAL
-    assert search(with_memory(problem, needed - 1)).status == Status.INFEASIBLE
+    assert search_or_explain(with_memory(problem, needed + 1)).status == Status.OPTIMAL
+    assert search_or_explain(with_memory(problem, needed - 1)).status == Status.INFEASIBLE
 
 
 def test_pins_that_cost_too_much_memory_stand_beside_it():
     """Nothing sharded, nothing recomputed, one rank: releasing the pin helps, and so would memory."""
     problem = a_problem(a_model(**BIG), device=a_timed_device(memory_bytes=4 * GB), pin={"dp": 8, "sharding": 0})
 
-    conflict = search(problem).conflict
+    conflict = search_or_explain(problem).conflict
 
     assert any(NO_ROOM in rules and len(rules) > 1 for rules in conflict.exclusive)
     assert len(conflict.release) == 1
-    assert search(without(problem, conflict.release)).status == Status.OPTIMAL
-    assert search(with_memory(problem, 4 * GB + conflict.shortage_bytes + 1)).status == Status.OPTIMAL
+    assert search_or_explain(without(problem, conflict.release)).status == Status.OPTIMAL
+    assert search_or_explain(with_memory(problem, 4 * GB + conflict.shortage_bytes + 1)).status == Status.OPTIMAL
 
 
 def test_released_bounds_of_the_search_return():
     """63 tokens are not split over 2 ranks; whole on 2 ranks they are only where a pin says so, and none is left."""
     problem = a_problem(pin={"tp": 2, "sequence_parallel": 1}, workload={"sequence_length": 63})
 
-    conflict = search(problem).conflict
+    conflict = search_or_explain(problem).conflict
 
     assert conflict.releases == (("search.pin: sequence_parallel is true.", "search.pin: tp is 2."),)
-    assert search(without(problem, conflict.release)).status == Status.OPTIMAL
-    assert search(without(problem, conflict.release[:1])).status == Status.INFEASIBLE
+    assert search_or_explain(without(problem, conflict.release)).status == Status.OPTIMAL
+    assert search_or_explain(without(problem, conflict.release[:1])).status == Status.INFEASIBLE
 
 
 def test_recomputation_by_module_is_no_reason_to_release_it():
     """A value that the search does not try by itself is possible all the same where the job pins it."""
     pin = {"recompute": decision_value("recompute", "mlp", "recompute"), "tp": 3}
 
-    conflict = search(a_problem(pin=pin)).conflict
+    conflict = search_or_explain(a_problem(pin=pin)).conflict
 
     assert conflict.releases == (("search.pin: tp is 3.",),)
 
@@ -195,13 +199,13 @@ def test_the_host_memory_that_would_do_is_exact_to_the_byte():
     device = a_timed_device(memory_bytes=0.9 * GB, host_memory_bytes=0.001 * GB)
     problem = a_problem(a_model(**BIG), num_devices=8, device=device, workload={"global_batch_size": 8})
 
-    conflict = search(problem).conflict
+    conflict = search_or_explain(problem).conflict
 
     assert set(conflict.repairs) == {(NO_ROOM,), (sentence(memory.fits_in_host_memory),)}
     for change, fits in ((1, True), (-1, False)):
         changed = replace(device, host_memory_bytes=conflict.needed_host_bytes + change)
         facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=changed))
-        assert bool(search(replace(problem, facts=facts)).strategies) == fits
+        assert bool(search_or_explain(replace(problem, facts=facts)).strategies) == fits
 
 
 def test_without_time_a_conflict_says_so():
@@ -225,7 +229,7 @@ def test_lists_that_are_cut_say_so():
     sizes = [{"mbs": value} for value in (1, 2, 4, 8, 16)]
     problem = a_problem(model, num_devices=1, workload={"global_batch_size": 16}, forbid=sizes)
 
-    conflict = search(problem).conflict
+    conflict = search_or_explain(problem).conflict
 
     # One device: mbs is any divisor of 16, each forbidden by one entry; each entry released alone leaves a strategy.
     assert {entries for entries in conflict.releases} == {
@@ -233,8 +237,8 @@ def test_lists_that_are_cut_say_so():
     }
     assert conflict.left_out == ()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("planner.explanation.MAX_LISTED", 2)
-        cut = search(problem).conflict
+        patch.setattr("planner.infeasibility.repairs.MAX_LISTED", 2)
+        cut = search_or_explain(problem).conflict
     assert len(cut.releases) == 2
     assert cut.left_out == ("Of 5 smallest repairs, the smallest 2 are listed.",)
 

@@ -15,12 +15,12 @@ import yaml
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding
 from planner import cli, estimate, export, load, plan, render
-from planner.export import TARGETS
-from planner.export.accelerate import to_accelerate
-from planner.export.deepspeed import to_deepspeed
-from planner.export.launch import LAUNCHERS, PROGRAMS
-from planner.export.target import EVERY_FIELD, EVERY_SETTING, entries_of, only, told_only, unsaid
-from planner.export.torchtitan import to_torchtitan
+from planner.frameworks import TARGETS
+from planner.frameworks.accelerate import to_accelerate
+from planner.frameworks.deepspeed import to_deepspeed
+from planner.frameworks.launch import LAUNCHERS, PROGRAMS
+from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, entries_of, only, told_only, unsaid
+from planner.frameworks.torchtitan import to_torchtitan
 from planner.plan import Plan
 from planner.report.document import FORMAT_VERSION
 from tests.planner.test_job import JOBS

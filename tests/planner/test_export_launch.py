@@ -13,9 +13,9 @@ import yaml
 
 from costmodel.errors import SpecError
 from planner import estimate, load
-from planner.export.launch import LAUNCHERS, launched
-from planner.export.target import Export
-from planner.export.torchtitan import to_torchtitan
+from planner.frameworks.launch import LAUNCHERS, launched
+from planner.frameworks.target import Export
+from planner.frameworks.torchtitan import to_torchtitan
 from planner.plan import Plan
 
 JOB = {

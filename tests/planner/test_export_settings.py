@@ -8,12 +8,12 @@ from dataclasses import fields
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.framework import Settings
+from costmodel.facts.framework import Settings
 from planner import estimate, export, load
-from planner.export import TARGETS
-from planner.export.megatron_import import from_megatron_lm
-from planner.export.megatron_import_settings import release_for
-from planner.export.target import told
+from planner.frameworks import TARGETS
+from planner.frameworks.megatron.read import from_megatron_lm
+from planner.frameworks.megatron.read_settings import release_for
+from planner.frameworks.target import told
 from planner.plan import Plan
 
 JOB = {

@@ -6,10 +6,10 @@ import pytest
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Schedule, TokenDispatcher
-from planner.features import require_features
+from planner.jobs.framework_features import require_features
+from planner.jobs.problem import load
 from planner.plan import estimate
-from planner.problem import load
-from planner.space import build_space
+from planner.search.space import build_space
 from tests.builders_cluster import a_cluster
 from tests.planner.test_job import a_job, message_of
 

@@ -10,9 +10,9 @@ import pytest
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.parameters import parameters
+from costmodel.models.parameters import parameters
 from costmodel.strategy import Recompute, Sharding
-from planner.problem import load
+from planner.jobs.problem import load
 
 JOBS = Path(__file__).parents[2] / "benchmarks" / "jobs"
 

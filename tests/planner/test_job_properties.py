@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import PlanningError
-from planner.problem import Problem, load
+from planner.jobs.problem import Problem, load
 
 NETWORK = {"name": "nvlink", "num_peers": 8, "bandwidth": 4.5e11, "latency": 3e-6, "decay": 0.9, "reference_peers": 2}
 

@@ -8,12 +8,14 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
-from planner.listing import MAX_ROWS, listed, read_listing
+from planner.infeasibility.conflict import search_or_explain
+from planner.jobs.candidate_list import MAX_ROWS, read_listing
+from planner.jobs.problem import load
 from planner.plan import plan
-from planner.problem import load
 from planner.report import render
-from planner.search import Status, search
-from planner.space import build_space
+from planner.search.branch_and_bound import Status
+from planner.search.listed import listed
+from planner.search.space import build_space
 from tests.builders_problem import a_problem, limits_of
 from tests.planner.test_job import a_job
 
@@ -93,12 +95,12 @@ def test_only_listed_strategies_are_found(read):
     problem = a_problem()
     listing = read("tp,pp,recompute\n2,2,full\n4,1,full\n")
 
-    outcome = search(with_listing(problem, listing))
+    outcome = search_or_explain(with_listing(problem, listing))
 
     (strategy,) = outcome.strategies
     assert outcome.status == Status.OPTIMAL
     assert {"tp": strategy.tp, "pp": strategy.pp, "recompute": strategy.recompute} in listing.rows
-    alone = [search(replace(problem, search=limits_of(pin=row))).step_seconds for row in listing.rows]
+    alone = [search_or_explain(replace(problem, search=limits_of(pin=row))).step_seconds for row in listing.rows]
     assert outcome.step_seconds == min(alone)
 
 
@@ -106,7 +108,7 @@ def test_a_list_goes_beyond_what_the_search_tries(read):
     """A micro-batch of 32, recomputation by module."""
     problem = a_problem(workload={"global_batch_size": 64})
 
-    outcome = search(with_listing(problem, read("mbs,recompute\n32,mlp+norms\n")))
+    outcome = search_or_explain(with_listing(problem, read("mbs,recompute\n32,mlp+norms\n")))
 
     assert outcome.strategies[0].mbs == 32
     assert outcome.strategies[0].recompute == Recompute.of("mlp", "norms")

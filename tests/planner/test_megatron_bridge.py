@@ -16,7 +16,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner import estimate, load
-from planner.export.megatron_bridge import (
+from planner.frameworks.megatron.bridge import (
     KEYS,
     PRECISION,
     PRECISIONS,
@@ -25,9 +25,9 @@ from planner.export.megatron_bridge import (
     precision_of,
     to_megatron_bridge,
 )
-from planner.export.megatron_lm import PRECISIONS as MEGATRON_PRECISIONS
-from planner.export.megatron_options import options
-from planner.export.target import told
+from planner.frameworks.megatron.lm import PRECISIONS as MEGATRON_PRECISIONS
+from planner.frameworks.megatron.options import options
+from planner.frameworks.target import told
 from tests.builders_megatron import megatron_plans
 from tests.planner.test_megatron_lm import DEEPSEEK, JOB, a_plan
 

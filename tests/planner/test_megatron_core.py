@@ -11,9 +11,9 @@ import warnings
 
 import pytest
 
-from planner.export.megatron_bridge import option_value
-from planner.export.megatron_lm import to_megatron_lm
-from planner.export.megatron_options import options, read_arguments, split_words
+from planner.frameworks.megatron.bridge import option_value
+from planner.frameworks.megatron.lm import to_megatron_lm
+from planner.frameworks.megatron.options import options, read_arguments, split_words
 from tests.builders_megatron import megatron_plans
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")

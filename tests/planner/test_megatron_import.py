@@ -13,9 +13,9 @@ from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner import estimate, load
 from planner.cli import main
-from planner.export.megatron_import import KNOWN_WITHOUT_COST, READ, WITHOUT_COST, from_megatron_lm
-from planner.export.megatron_lm import megatron_entries
-from planner.export.megatron_options import options
+from planner.frameworks.megatron.lm import megatron_entries
+from planner.frameworks.megatron.options import options
+from planner.frameworks.megatron.read import KNOWN_WITHOUT_COST, READ, WITHOUT_COST, from_megatron_lm
 from tests.constraints.test_megatron_cases import the_file
 
 SMALL = (

@@ -9,13 +9,13 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
 from planner import estimate, load
-from planner.completion import completed
-from planner.export.megatron_import import from_megatron_lm
-from planner.export.megatron_lm import PRECISIONS, SAYS, to_megatron_lm
-from planner.export.megatron_options import options, read_arguments, split_words
-from planner.export.megatron_settings import SETTINGS
-from planner.export.megatron_stages import layout_text, read_layout
-from planner.export.target import EVERY_SETTING, told
+from planner.frameworks.megatron.lm import PRECISIONS, SAYS, to_megatron_lm
+from planner.frameworks.megatron.options import options, read_arguments, split_words
+from planner.frameworks.megatron.read import from_megatron_lm
+from planner.frameworks.megatron.settings import SETTINGS
+from planner.frameworks.megatron.stages import layout_text, read_layout
+from planner.frameworks.target import EVERY_SETTING, told
+from planner.jobs.completion import completed
 from planner.plan import evaluate
 from tests.builders_megatron import megatron_plans
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from costmodel import catalog
-from planner.model import Changes, read, read_model, with_changes
-from planner.problem import load
+from planner.jobs.model import Changes, read, read_model, with_changes
+from planner.jobs.problem import load
 from tests.planner.test_job import JOBS, a_job, message_of
 
 LLAMA = catalog.model("llama3-8b")

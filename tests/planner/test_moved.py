@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from costmodel import catalog
-from costmodel.spec import Device
+from costmodel.facts.spec import Device
 from costmodel.strategy import DECISIONS as OF_STRATEGY
-from planner.moved import DECISIONS, FRAMEWORKS, OF_DEVICE
-from planner.problem import load
+from planner.jobs.moved import DECISIONS, FRAMEWORKS, OF_DEVICE
+from planner.jobs.problem import load
 from tests.planner.test_job import a_job, message_of
 
 CALIBRATED = """

@@ -15,19 +15,19 @@ import pytest
 
 from benchmarks.page import BROWSERS, OPTIONS
 from costmodel.errors import SpecError
-from costmodel.estimate import played_step
-from planner.clock import Clock
-from planner.explain import explain
-from planner.front import front
+from costmodel.step.estimate import played_step
+from planner.checkpoints import schedules_around
+from planner.explanation.explain import explain
+from planner.jobs.problem import load
 from planner.plan import estimate, plan, reliability_of
-from planner.problem import load
 from planner.report import render
 from planner.report.html.inputs import input_sections
 from planner.report.html.page import page_html
 from planner.report.html.study import study
 from planner.report.html.timeline import KINDS, MOST_PASSES, pieces, timeline_of
 from planner.report.sections import results_section, search_section, strategies_section
-from planner.schedule import schedules_around
+from planner.search.clock import Clock
+from planner.studies.pareto import front
 from tests.planner.test_job import JOBS, a_job
 
 LARGEST_BYTES = 6e6

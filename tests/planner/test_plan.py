@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 import planner
 from costmodel.errors import SpecError
-from costmodel.flops import recomputed_flops_per_token
-from costmodel.spec import Experts
+from costmodel.facts.spec import Experts
+from costmodel.models.flops import recomputed_flops_per_token
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, Recompute, Sharding
-from planner.completion import completed
-from planner.given import Given
+from planner.checkpoints import schedule_checkpoints
+from planner.jobs.completion import completed
+from planner.jobs.problem import load
+from planner.jobs.strategy_file import Given
 from planner.plan import estimate, plan
-from planner.problem import load
 from planner.report import FORMATS, render
-from planner.schedule import schedule_checkpoints
-from planner.search import Status
+from planner.search.branch_and_bound import Status
 from tests.planner.test_job import JOBS, a_job
 
 SMALL = {"cluster__num_devices": 8, "training__global_batch_size": 128, "training__tokens": 1e11}

@@ -9,8 +9,8 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from planner import estimate, load, plan, render
-from planner.given import read_given
-from planner.recorded import read_plan
+from planner.jobs.strategy_file import read_given
+from planner.saved_plan import read_plan
 
 JOB = {
     "model": "llama3-8b",

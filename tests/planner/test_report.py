@@ -10,16 +10,16 @@ import jsonschema
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.estimate import PARTS
+from costmodel.step.estimate import PARTS
 from costmodel.strategy import DECISIONS, MODULES, Strategy
 from planner import cli
+from planner.jobs.problem import load
 from planner.plan import estimate, plan
-from planner.problem import load
 from planner.report import FORMATS, render
 from planner.report.console import WIDTH, console_text, table_lines
 from planner.report.document import document
 from planner.report.markdown import markdown_text
-from planner.search import Status
+from planner.search.branch_and_bound import Status
 from tests.planner.test_job import JOBS, a_job
 
 EXAMPLES = sorted(JOBS.glob("*.yaml"))

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.errors import SpecError
-from costmodel.spec import Reliability, Workload
-from planner.schedule import schedule_checkpoints, schedule_every
+from costmodel.facts.spec import Reliability, Workload
+from planner.checkpoints import schedule_checkpoints, schedule_every
 from tests.builders_cluster import a_cluster, a_workload
 
 

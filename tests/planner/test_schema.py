@@ -8,9 +8,9 @@ import pytest
 
 from costmodel.strategy import DECISIONS
 from planner import schema
-from planner.document import read_mapping
-from planner.job import Job
-from planner.problem import load
+from planner.jobs.document import read_mapping
+from planner.jobs.entries import Job
+from planner.jobs.problem import load
 from tests.planner.test_job import JOB, JOBS, a_job, message_of
 
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(schema.PATH.read_text(encoding="utf-8")))

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pytest
 
-from costmodel import step
+from costmodel.step import step
 from costmodel.strategy import OVERLAPS, Recompute
-from planner import search as module
-from planner.candidates import Formulas, not_dominated
-from planner.search import GROUP_DECISIONS, Status, search
-from planner.space import build_space
+from planner.infeasibility.conflict import search_or_explain
+from planner.search import branch_and_bound as module
+from planner.search.branch_and_bound import GROUP_DECISIONS, Status
+from planner.search.candidates import Formulas, not_dominated
+from planner.search.space import build_space
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device
@@ -63,14 +64,14 @@ def of_cost(cost):
 
 def searched(problem, cost):
     """A search with a made-up cost."""
-    return search(problem, of_cost(cost))
+    return search_or_explain(problem, of_cost(cost))
 
 
 def test_an_optimal_outcome_carries_its_proof():
     """The bound meets the value, the value is that of the strategy in floats."""
     problem = a_problem(a_moe_model(num_layers=4), num_devices=16)
 
-    outcome = search(problem)
+    outcome = search_or_explain(problem)
 
     (strategy,) = outcome.strategies
     assert outcome.status == Status.OPTIMAL
@@ -85,7 +86,7 @@ def test_the_bound_only_saves_work():
     """With a bound that knows nothing, the same strategy comes out of more rows."""
     problem = a_problem(a_model(num_layers=4, hidden_size=512, ffn_hidden_size=2048), num_devices=16)
 
-    with_bound, without = search(problem), search(problem, Formulas(lower_bound=nothing_is_known))
+    with_bound, without = search_or_explain(problem), search_or_explain(problem, Formulas(lower_bound=nothing_is_known))
 
     assert with_bound.strategies == without.strategies
     assert with_bound.effort.num_rows_tabulated < without.effort.num_rows_tabulated == without.effort.num_rows
@@ -98,8 +99,8 @@ def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
     device = a_timed_device(memory_bytes=memory_bytes)
     problem = replace(a_problem(a_moe_model(num_layers=8), num_devices=64, device=device, top=10), variants=variants)
 
-    with_modes = search(problem, Formulas(lower_bound=nothing_is_known))
-    without = search(
+    with_modes = search_or_explain(problem, Formulas(lower_bound=nothing_is_known))
+    without = search_or_explain(
         problem, Formulas(lower_bound=nothing_is_known, least_seconds=nothing_is_known, least_memory=nothing_is_needed)
     )
 
@@ -112,17 +113,17 @@ def test_several_strategies_differ_in_their_degrees():
     """One per group, best first, and the first is that of a search for one."""
     problem = a_problem(a_moe_model(num_layers=4), num_devices=16)
 
-    outcome = search(replace(problem, top=8))
+    outcome = search_or_explain(replace(problem, top=8))
 
     groups = {tuple(getattr(strategy, name) for name in GROUP_DECISIONS) for strategy in outcome.strategies}
     assert len(groups) == len(outcome.strategies) == 8
     assert list(outcome.step_seconds) == sorted(outcome.step_seconds)
-    assert outcome.strategies[0] == search(problem).strategies[0]
+    assert outcome.strategies[0] == search_or_explain(problem).strategies[0]
 
 
 def test_fewer_groups_than_wanted_are_all_listed():
     """Two devices and one sequence leave two groups."""
-    outcome = search(a_problem(a_model(), num_devices=2, workload={"global_batch_size": 1}, top=10))
+    outcome = search_or_explain(a_problem(a_model(), num_devices=2, workload={"global_batch_size": 1}, top=10))
 
     assert outcome.status == Status.OPTIMAL
     assert len(outcome.strategies) == 2
@@ -132,7 +133,7 @@ def test_all_variants_are_the_best_whatever_their_group():
     """The list of groups is a part of it as far as it reaches, and its first is the same."""
     problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=40)
 
-    groups, variants = search(problem), search(replace(problem, variants="all"))
+    groups, variants = search_or_explain(problem), search_or_explain(replace(problem, variants="all"))
 
     assert variants.status == Status.OPTIMAL
     assert len(set(variants.strategies)) == 40
@@ -179,7 +180,7 @@ def test_every_strategy_is_accounted_for():
     for variants in ("groups", "all"):
         problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=5)
 
-        effort = search(replace(problem, variants=variants)).effort
+        effort = search_or_explain(replace(problem, variants=variants)).effort
 
         pruned = effort.pruned
         assert effort.num_bounded + pruned.tabulated == effort.size
@@ -271,11 +272,11 @@ def test_memory_that_fits_exactly_survives_the_noise_of_floats():
 def test_headroom_is_left_free():
     """The best strategy of a tight device changes when headroom is asked for."""
     problem = a_problem(a_model(num_layers=4, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32000))
-    best = search(problem)
+    best = search_or_explain(problem)
     used = float(step.cost(problem.facts, best.strategies[0].decisions()).device_bytes)
     limits = replace(problem.search, memory_headroom_bytes=problem.facts.cluster.device.memory_bytes - used + 1)
 
-    cramped = search(replace(problem, search=limits))
+    cramped = search_or_explain(replace(problem, search=limits))
 
     assert cramped.status == Status.OPTIMAL
     assert cramped.step_seconds > best.step_seconds
@@ -304,11 +305,11 @@ def test_without_time_there_is_no_claim():
     """Nothing found and nothing proven, but the bound of the rows holds."""
     problem = a_problem(time_limit_seconds=1e-9)
 
-    outcome = search(problem)
+    outcome = search_or_explain(problem)
 
     assert outcome.status == Status.UNKNOWN
     assert outcome.strategies == ()
-    assert 0 < outcome.lower_bound_seconds <= search(a_problem()).step_seconds[0]
+    assert 0 < outcome.lower_bound_seconds <= search_or_explain(a_problem()).step_seconds[0]
     assert outcome.conflict is None
 
 
@@ -323,9 +324,9 @@ def test_time_that_runs_out_leaves_a_gap(monkeypatch):
         clock["now"] += 40.0
         return step.cost(facts, decisions)
 
-    outcome = search(problem, Formulas(cost=cost))
+    outcome = search_or_explain(problem, Formulas(cost=cost))
 
-    best = search(problem)
+    best = search_or_explain(problem)
     assert outcome.status == Status.FEASIBLE
     assert 0 < outcome.gap < 1
     assert outcome.lower_bound_seconds <= best.lower_bound_seconds
@@ -343,7 +344,7 @@ def test_a_search_that_finds_nothing_for_long_asks_for_the_roomiest_row(monkeypa
     def lower_bound(facts, decisions):
         return cost(facts, decisions).step_seconds
 
-    outcome = search(a_problem(a_model(num_layers=8)), replace(of_cost(cost), lower_bound=lower_bound))
+    outcome = search_or_explain(a_problem(a_model(num_layers=8)), replace(of_cost(cost), lower_bound=lower_bound))
 
     assert outcome.status == Status.OPTIMAL
     assert outcome.step_seconds == (9.0,)
@@ -354,7 +355,7 @@ def test_nothing_that_fits_is_proven_infeasible_early(monkeypatch):
     monkeypatch.setattr(module, "FRUITLESS_ROWS", 32)
     problem = a_problem(a_model(num_layers=8), device=a_timed_device(memory_bytes=1e6))
 
-    outcome = search(problem)
+    outcome = search_or_explain(problem)
 
     assert outcome.status == Status.INFEASIBLE
     assert outcome.effort.num_rows_tabulated < outcome.effort.num_rows
@@ -363,7 +364,7 @@ def test_nothing_that_fits_is_proven_infeasible_early(monkeypatch):
 
 def test_an_empty_space_is_infeasible():
     """Seven heads and a pin of tp = 2."""
-    outcome = search(a_problem(a_model(num_heads=7, num_kv_heads=7, head_dim=8), pin={"tp": 2}))
+    outcome = search_or_explain(a_problem(a_model(num_heads=7, num_kv_heads=7, head_dim=8), pin={"tp": 2}))
 
     assert outcome.status == Status.INFEASIBLE
     assert outcome.effort.num_rows == 0
@@ -372,10 +373,10 @@ def test_an_empty_space_is_infeasible():
 SCRIPT = """
 import json
 from dataclasses import asdict
-from planner.search import search
+from planner.infeasibility.conflict import search_or_explain
 from tests.builders import a_moe_model
 from tests.builders_problem import a_problem
-outcome = search(a_problem(a_moe_model(num_layers=4), num_devices=16, top=5))
+outcome = search_or_explain(a_problem(a_moe_model(num_layers=4), num_devices=16, top=5))
 print(json.dumps([[asdict(one) for one in outcome.strategies], outcome.step_seconds]))
 """
 
@@ -383,7 +384,7 @@ print(json.dumps([[asdict(one) for one in outcome.strategies], outcome.step_seco
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_the_same_problem_gives_the_same_bytes(hash_seed):
     """Whatever the order of Python's sets."""
-    here = search(a_problem(a_moe_model(num_layers=4), num_devices=16, top=5))
+    here = search_or_explain(a_problem(a_moe_model(num_layers=4), num_devices=16, top=5))
 
     there = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": hash_seed}
@@ -434,7 +435,7 @@ def test_a_bubble_that_every_strategy_exceeds_is_named():
     """The pin demands a pipeline; without the bound there is a strategy."""
     problem = a_problem(a_model(num_layers=4), pin={"pp": 4}, max_bubble_fraction=1e-6)
 
-    outcome = search(problem)
+    outcome = search_or_explain(problem)
 
     says = "search.max_bubble_fraction: the pipeline idles for at most 0.0001 % of the step."
     assert outcome.status == Status.INFEASIBLE
@@ -442,13 +443,13 @@ def test_a_bubble_that_every_strategy_exceeds_is_named():
     assert outcome.conflict.release == (says,)
     just = replace(problem.search, max_bubble_fraction=outcome.conflict.least_bubble_fraction * (1 + 1e-9))
     below = replace(problem.search, max_bubble_fraction=outcome.conflict.least_bubble_fraction * (1 - 1e-9))
-    assert search(replace(problem, search=just)).status == Status.OPTIMAL
-    assert search(replace(problem, search=below)).status == Status.INFEASIBLE
+    assert search_or_explain(replace(problem, search=just)).status == Status.OPTIMAL
+    assert search_or_explain(replace(problem, search=below)).status == Status.INFEASIBLE
 
 
 def test_what_else_excludes_everything_is_named_beside_a_bound_of_the_bubble():
     """Sixteen ranks have no place in a domain of eight, with the bound or without it."""
-    outcome = search(a_problem(pin={"tp": 16}, max_bubble_fraction=0.1))
+    outcome = search_or_explain(a_problem(pin={"tp": 16}, max_bubble_fraction=0.1))
 
     assert outcome.conflict.release == ("search.pin: tp is 16.",)
 
@@ -479,7 +480,7 @@ def test_a_time_limit_holds_within_a_fifth(clock, limit, variants):
     features = build_space(problem).allowed[0].size
     limits = replace(problem.search, time_limit_seconds=limit)
     asked = replace(problem, search=limits, variants=variants)
-    outcome = search(asked, of_cost(cost))
+    outcome = search_or_explain(asked, of_cost(cost))
 
     assert outcome.status == Status.FEASIBLE
     assert clock["seconds"] <= 1.2 * limit
@@ -494,7 +495,7 @@ def test_bounds_stop_with_the_time(clock, monkeypatch):
         clock["seconds"] += 1.0
         return step.lower_bound_seconds(facts, decisions)
 
-    outcome = search(problem, Formulas(lower_bound=lower_bound))
+    outcome = search_or_explain(problem, Formulas(lower_bound=lower_bound))
 
     assert outcome.effort.num_rows > 5 * 16
     assert clock["seconds"] == 3.0
@@ -510,7 +511,7 @@ def test_an_explanation_that_time_cuts_short_says_so(clock):
         clock["seconds"] += 60.0
         return step.cost(facts, decisions)
 
-    outcome = search(problem, Formulas(memory=memory))
+    outcome = search_or_explain(problem, Formulas(memory=memory))
 
     assert outcome.status == Status.INFEASIBLE
     assert outcome.conflict.is_cut
@@ -528,7 +529,7 @@ def test_groups_that_time_leaves_no_solve_for_stay_open(clock):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module._Search, "select_one", select_one)
-        outcome = search(problem)
+        outcome = search_or_explain(problem)
 
     assert outcome.effort.num_solves == 2
     assert outcome.status == Status.FEASIBLE
@@ -538,7 +539,10 @@ def test_fewer_devices_are_used_where_that_is_faster_or_all_that_fits():
     """Seven devices: four layers and four heads split over six of them at most, and six sequences feed them."""
     problem = a_problem(a_model(num_layers=4), num_devices=7, workload={"global_batch_size": 6})
 
-    all_of_them, up_to_seven = search(problem), search(replace(problem, search=replace(problem.search, max_devices=7)))
+    all_of_them, up_to_seven = (
+        search_or_explain(problem),
+        search_or_explain(replace(problem, search=replace(problem.search, max_devices=7))),
+    )
 
     assert all_of_them.status == Status.INFEASIBLE
     strategy = up_to_seven.strategies[0]
@@ -551,8 +555,8 @@ def test_too_few_devices_are_named_with_what_they_lack():
     model = a_model(num_layers=8, hidden_size=2048, ffn_hidden_size=8192, vocab_size=32000)
     problem = a_problem(model, device=a_timed_device(memory_bytes=4 * GB, host_memory_bytes=GB), max_devices=1)
 
-    outcome = search(problem)
+    outcome = search_or_explain(problem)
 
     assert outcome.status == Status.INFEASIBLE
     assert outcome.conflict.release == ("search.max_devices: tp * cp * pp * dp is at most 1.",)
-    assert search(replace(problem, search=replace(problem.search, max_devices=8))).status == Status.OPTIMAL
+    assert search_or_explain(replace(problem, search=replace(problem.search, max_devices=8))).status == Status.OPTIMAL

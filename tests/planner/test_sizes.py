@@ -9,13 +9,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from planner import sizes
-from planner.candidates import least_memory, memory_alone, mode_memory
-from planner.clock import Clock, OutOfTimeError
+from planner.explanation import cluster_sizes as sizes
+from planner.infeasibility.cluster_sizes import MOST_TIMES, smallest_cluster
+from planner.infeasibility.conflict import search_or_explain
 from planner.report.conflicts import conflict_sections, size_text
-from planner.search import Status, search
-from planner.sizes import MOST_TIMES, smallest_cluster
-from planner.space import build_space, problem_rules
+from planner.search.branch_and_bound import Status
+from planner.search.candidates import least_memory, memory_alone, mode_memory
+from planner.search.clock import Clock, OutOfTimeError
+from planner.search.space import build_space, problem_rules
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device
@@ -38,7 +39,7 @@ def smallest_of(problem):
 @pytest.fixture
 def alone(monkeypatch):
     """Searches that do not explain, which would look for the smallest cluster themselves."""
-    monkeypatch.setattr("planner.search.explain", lambda *_, **__: None)
+    monkeypatch.setattr("planner.search.branch_and_bound.explain", lambda *_, **__: None)
 
 
 def a_tight_problem(seed):
@@ -66,11 +67,11 @@ def test_no_smaller_cluster_fits(seed, alone):
 
     size = smallest_of(problem)
 
-    fits = (one for one in every if search(resized(problem, one)).status == Status.OPTIMAL)
+    fits = (one for one in every if search_or_explain(resized(problem, one)).status == Status.OPTIMAL)
     assert size.num_devices == next(fits, None)
     assert not size.is_cut
     fewer = [one for one in every if one < problem.facts.cluster.num_devices]
-    within = [one for one in fewer if search(resized(problem, one)).status == Status.OPTIMAL]
+    within = [one for one in fewer if search_or_explain(resized(problem, one)).status == Status.OPTIMAL]
     assert size.num_within == max(within, default=None)
 
 
@@ -91,12 +92,12 @@ def test_fewer_devices_than_there_are_may_fit():
     problem = a_problem(a_model(num_layers=6), num_devices=32, pin=pin, workload={"global_batch_size": 16})
 
     size = smallest_of(problem)
-    sections = conflict_sections(problem, search(problem).conflict)
+    sections = conflict_sections(problem, search_or_explain(problem).conflict)
 
     assert (size.num_devices, size.num_within) == (6, 24)
     advice = {name: text for section in sections for name, text in section.rows}["search.max_devices"]
     assert advice == "32: plans may then use fewer GPUs; the largest number that fits is 24"
-    assert search(replace(problem, search=replace(problem.search, max_devices=32))).status == Status.OPTIMAL
+    assert search_or_explain(replace(problem, search=replace(problem.search, max_devices=32))).status == Status.OPTIMAL
 
 
 def test_nothing_fits_on_any_cluster():

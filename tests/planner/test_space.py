@@ -9,7 +9,7 @@ import pytest
 
 from constraints.verdict import violated
 from costmodel.strategy import DECISIONS, FLAGS, CudaGraphs, Recompute, Sharding
-from planner.space import (
+from planner.search.space import (
     MAX_MICRO_BATCH_SIZE,
     ROW_DECISIONS,
     build_space,

@@ -11,8 +11,8 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner import load, plan, render
-from planner.problem import StageChoice
-from planner.search import Status, search
+from planner.jobs.problem import StageChoice
+from planner.search.branch_and_bound import Status, search
 from tests.builders import a_model
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from costmodel.estimate import PARTS
-from planner.calibration.intervals import COVERAGE
+from costmodel.step.estimate import PARTS
+from planner.checkpoints import CheckpointSchedule, schedules_around
 from planner.plan import PlanReport, reliability_of
 from planner.report.conflicts import strategy_text
 from planner.report.reasons import constraint_text
 from planner.report.wording import DAY_SECONDS, GIB_BYTES, count, gib, seconds, share, span
-from planner.schedule import CheckpointSchedule, schedules_around
+from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
-    from costmodel.estimate import Estimate
-    from planner.explain import Explanation
-    from planner.front import Front, Point
+    from costmodel.step.estimate import Estimate
+    from planner.explanation.explain import Explanation
     from planner.plan import EstimateReport, Plan
+    from planner.studies.pareto import Front, Point
 
 Chart: TypeAlias = dict[str, Any]
 

@@ -31,9 +31,9 @@ from planner.report.stages import stages_sections
 from planner.report.wording import gib, seconds
 
 if TYPE_CHECKING:
-    from planner.front import Front
     from planner.plan import Plan
     from planner.report.html.study import Study
+    from planner.studies.pareto import Front
 
 TILES = ("step, s", "tokens/s/GPU", "MFU", "peak GiB", "ETTR", "days")
 """Columns of the results that stand large at the top."""

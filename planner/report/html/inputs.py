@@ -11,12 +11,12 @@ from planner.describe import describe_architecture, layer_rows, leaves
 from planner.report.document import setting_document
 from planner.report.section import Section
 from planner.report.wording import NOTHING, gib
-from planner.space import problem_rules
+from planner.search.space import problem_rules
 
 if TYPE_CHECKING:
-    from costmodel.spec import Cluster, EquippedDevice, Model
+    from costmodel.facts.spec import Cluster, EquippedDevice, Model
+    from planner.jobs.problem import Problem
     from planner.plan import EstimateReport, PlanReport
-    from planner.problem import Problem
 
 HEADER = ("entry", "value", "source")
 MODEL_ENTRIES = ("hidden_size", "vocab_size", "num_layers", "tied_embeddings")

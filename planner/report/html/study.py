@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.clock import Clock
-from planner.explain import Explanation, explain_plan
-from planner.front import Front, front
+from planner.explanation.explain import Explanation, explain_plan
 from planner.plan import EstimateReport, PlanReport
+from planner.search.clock import Clock
+from planner.studies.pareto import Front, front
 
 SHARE = 0.5
 """Of the time that the search has left: for what holds the plan back; the front gets what that leaves."""

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.estimate import PARTS, Estimate, PlayedStep, played_step
-from costmodel.simulator import Pass
+from costmodel.pipelines.simulator import Pass
+from costmodel.step.estimate import PARTS, Estimate, PlayedStep, played_step
 from costmodel.tables import Facts
 
 MOST_PASSES = 400_000

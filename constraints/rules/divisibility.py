@@ -1,0 +1,87 @@
+"""What is split is split evenly: heads, widths, tokens."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import TypeVar
+
+from constraints.rule import Flags, Holds, Ints, every, implies
+from costmodel.facts.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model, Workload
+
+Kind = TypeVar("Kind", Mlp, Experts)
+
+
+def heads_split_over_tp(model: Model, *, tp: Ints) -> Holds:
+    """Each tensor-parallel rank owns equally many whole attention heads."""
+    return gcd(*(count for layer in model.kinds for count in _head_counts(layer))) % tp == 0
+
+
+def kv_heads_split_over_tp(model: Model, *, tp: Ints) -> Holds:
+    """Each tensor-parallel rank owns whole key-value heads, or equally many ranks share each one."""
+    counts = {kind.attention.num_kv_heads for kind in model.kinds if isinstance(kind.attention, Attention)}
+    return every((count % tp == 0) | (tp % count == 0) for count in counts)
+
+
+def state_groups_split_over_tp(model: Model, *, tp: Ints) -> Holds:
+    """
+    Each tensor-parallel rank owns equally many whole groups of state-space heads.
+
+    Heads are multiples of groups, so that they are split evenly too.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/ssm/mamba_mixer.py:258.
+    """
+    return gcd(*(mamba.num_groups for mamba in _state_spaces(model))) % tp == 0
+
+
+def state_heads_split_over_cp(model: Model, *, tp: Ints, cp: Ints) -> Holds:
+    """
+    Each context-parallel rank owns equally many whole state-space heads of its tensor-parallel rank.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/ssm/mamba_context_parallel.py:99: tokens are exchanged for heads.
+    """
+    return gcd(*(mamba.num_heads for mamba in _state_spaces(model))) % (tp * cp) == 0
+
+
+def dense_widths_split_over_tp(model: Model, *, tp: Ints) -> Holds:
+    """Each tensor-parallel rank owns an equal part of every dense feed-forward block."""
+    return gcd(*(mlp.ffn_hidden_size for mlp in _feed_forwards(model, Mlp))) % tp == 0
+
+
+def shared_expert_widths_split_over_tp(model: Model, *, tp: Ints) -> Holds:
+    """Each tensor-parallel rank owns an equal part of every shared expert."""
+    return gcd(*(experts.shared_ffn_hidden_size for experts in _feed_forwards(model, Experts))) % tp == 0
+
+
+def expert_widths_split_over_etp(model: Model, *, etp: Ints) -> Holds:
+    """Each expert-tensor-parallel rank owns an equal part of every routed expert that it serves."""
+    return gcd(*(experts.ffn_hidden_size for experts in _feed_forwards(model, Experts))) % etp == 0
+
+
+def sequence_splits_over_cp(workload: Workload, *, cp: Ints) -> Holds:
+    """Each context-parallel rank owns two equal pieces of the sequence, an early and a late one."""
+    return (cp == 1) | (workload.sequence_length % (2 * cp) == 0)
+
+
+def sequence_splits_over_tp(workload: Workload, *, tp: Ints, cp: Ints, sequence_parallel: Flags) -> Holds:
+    """With sequence parallelism, each tensor-parallel rank owns an equal piece of its context-parallel sequence."""
+    return implies(sequence_parallel, workload.sequence_length % (tp * cp) == 0)
+
+
+def _head_counts(layer: Layer) -> tuple[int, ...]:
+    if layer.attention is None or isinstance(layer.attention, Mamba):
+        return ()
+    if isinstance(layer.attention, LinearAttention):
+        return layer.attention.num_key_heads, layer.attention.num_value_heads
+    return (layer.attention.num_heads,)
+
+
+def _state_spaces(model: Model) -> list[Mamba]:
+    return [kind.attention for kind in model.kinds if isinstance(kind.attention, Mamba)]
+
+
+def _feed_forwards(model: Model, kind: type[Kind]) -> list[Kind]:
+    return [layer.feed_forward for layer in model.kinds if isinstance(layer.feed_forward, kind)]

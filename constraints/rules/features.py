@@ -1,0 +1,93 @@
+"""A feature is on only where it has something to do."""
+
+from __future__ import annotations
+
+from constraints.rule import Flags, Holds, Ints, every, implies
+from costmodel.facts.spec import Experts, Layer, Mamba, Mlp, Model
+from costmodel.strategy import GRAPH_MODULES, Recompute, Sharding, TokenDispatcher, captures
+
+
+def sequence_parallelism_needs_tp(*, tp: Ints, sequence_parallel: Flags) -> Holds:
+    """Only tensor-parallel ranks (tp above 1) use sequence parallelism."""
+    return implies(sequence_parallel, tp > 1)
+
+
+def tp_overlap_needs_tp(*, tp: Ints, tp_overlap: Flags) -> Holds:
+    """Only tensor-parallel ranks (tp above 1) have tensor-parallel communication to overlap."""
+    return implies(tp_overlap, tp > 1)
+
+
+def cp_overlap_needs_cp(*, cp: Ints, cp_overlap: Flags) -> Holds:
+    """Only context-parallel ranks (cp above 1) have context-parallel communication to overlap."""
+    return implies(cp_overlap, cp > 1)
+
+
+def ep_overlap_needs_ep(*, ep: Ints, ep_overlap: Flags) -> Holds:
+    """Only expert-parallel ranks (ep above 1) have expert-parallel communication to overlap."""
+    return implies(ep_overlap, ep > 1)
+
+
+def dispatchers_need_ep(*, ep: Ints, token_dispatcher: Ints) -> Holds:
+    """Only expert-parallel ranks (ep above 1) have tokens to dispatch otherwise than by an all-to-all."""
+    return implies(token_dispatcher != int(TokenDispatcher.ALLTOALL), ep > 1)
+
+
+def graphs_hold_what_the_model_has(model: Model, *, cuda_graphs: Ints) -> Holds:
+    """CUDA graphs hold only modules that the model has (attention, dense feed-forwards, experts, Mamba layers)."""
+    had = graph_modules(model)
+    return every(~captures(name, cuda_graphs=cuda_graphs) for name in GRAPH_MODULES if name not in had)
+
+
+def graph_modules(model: Model) -> tuple[str, ...]:
+    """Modules that CUDA graphs of a model may hold."""
+    modules = {name for layer in model.kinds for name in _modules_of(layer)}
+    return tuple(name for name in GRAPH_MODULES if name in modules)
+
+
+def _modules_of(layer: Layer) -> tuple[str, ...]:
+    mixer = () if layer.attention is None else ("mamba",) if isinstance(layer.attention, Mamba) else ("attn",)
+    dense = ("mlp",) if isinstance(layer.feed_forward, Mlp) else ()
+    routed = ("moe", "moe_router", "moe_preprocess") if isinstance(layer.feed_forward, Experts) else ()
+    return (*mixer, *dense, *routed)
+
+
+def pp_overlap_needs_pp(*, pp: Ints, pp_overlap: Flags) -> Holds:
+    """Only pipeline ranks (pp above 1) have pipeline communication to overlap."""
+    return implies(pp_overlap, pp > 1)
+
+
+def dp_overlap_needs_replicas(*, cp: Ints, dp: Ints, dp_overlap: Flags) -> Holds:
+    """Only replicas of the weights (dp times cp above 1) have data-parallel communication to overlap."""
+    return implies(dp_overlap, dp * cp > 1)
+
+
+def sharding_needs_replicas(*, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """Only replicas of the weights (dp times cp above 1) shard optimizer states, gradients or weights."""
+    return implies(sharding > Sharding.NONE, dp * cp > 1)
+
+
+def full_recompute_leaves_nothing_to_offload(*, recompute: Ints, activation_offload: Flags) -> Holds:
+    """
+    Activations are either recomputed in full or offloaded, not both.
+
+    References
+    ----------
+    MoFa, arXiv 2511.09837, equations (31) and (33): full recomputation and offloading leave the same bytes, the
+    inputs of the layers, and Table 5 uses one or the other.
+    """
+    return implies(activation_offload, recompute != Recompute.FULL)
+
+
+def gradient_sharding_excludes_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
+    """
+    Gradients and weights are sharded (ZeRO-2, ZeRO-3, FSDP) only without a pipeline (pp is 1).
+
+    They would be communicated again for every micro-batch of every stage. Frameworks refuse it too, and the step time
+    has no term for ranks whose pace such communication sets.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: --use-torch-fsdp2 is not supported with pipeline
+    parallelism. DeepSpeed, deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with pipelines.
+    """
+    return implies(sharding >= Sharding.GRADIENTS, pp == 1)

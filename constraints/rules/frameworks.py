@@ -1,0 +1,465 @@
+"""
+What today's frameworks refuse although the hardware could do it.
+
+Lines of ``megatron/core`` are those of the wheel megatron-core 0.16.1; what ``validate_args`` refuses was seen by
+running the real parser of Megatron-LM main d98e8a64 (2026-08-22, MCore 0.20.0).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from constraints.rule import Flags, Holds, Ints, every, implies
+from costmodel.facts.features import has_values, lists
+from costmodel.facts.spec import (
+    Attention,
+    Cluster,
+    Experts,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Mlp,
+    Model,
+    Workload,
+)
+from costmodel.lowering.recompute import recomputes
+from costmodel.strategy import (
+    MODULES,
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    TokenDispatcher,
+    Vocabulary,
+    captures,
+)
+
+MEGATRON_MODULES = {
+    "core_attention": "core_attn",
+    "qkv": "mla_up_proj",
+    "norms": "layernorm",
+    "mlp": "mlp",
+    "shared_experts": "shared_experts",
+    "expert_activation": "moe_act",
+    "experts": "moe",
+}
+"""Our modules in ``--recompute-modules`` (megatron/core/transformer/transformer_config.py:1198)."""
+
+
+def recomputable_modules(model: Model) -> tuple[str, ...]:
+    """Modules of a model that Megatron-LM can recompute alone."""
+    kinds = model.kinds
+    latent = any(isinstance(kind.attention, LatentAttention) for kind in kinds)
+    dense, routed = (any(isinstance(kind.feed_forward, block) for kind in kinds) for block in (Mlp, Experts))
+    has = {"qkv": latent, "mlp": dense, **dict.fromkeys(("shared_experts", "expert_activation", "experts"), routed)}
+    return tuple(name for name in MEGATRON_MODULES if has.get(name, True))
+
+
+def pipelines_run_1f1b_or_what_the_release_has(cluster: Cluster, *, schedule: Ints) -> Holds:
+    """
+    Pipelines run 1F1B, plain or interleaved, or another schedule that the framework's release has (cluster.framework).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/pipeline_parallel/schedules.py, get_forward_backward_func: no other one. PyTorch 2.13
+    (torchtitan) has GPipe, ZB-V and DualPipeV too; ZB-H1, ZB-H2, ZB-2p and V-Half are in the authors' fork of
+    Megatron-LM only, DualPipe in DeepSeek's own code.
+    """
+    if lists(cluster.framework, "schedule"):
+        return has_values(cluster.framework, "schedule", schedule)
+    return np.equal(schedule, Schedule.ONE_F_ONE_B)
+
+
+def vocabulary_is_whole_or_as_the_release_has_it(cluster: Cluster, *, vocabulary: Ints) -> Holds:
+    """
+    Embedding and head are on the first and the last pipeline rank, or where the framework's release has them.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/models/gpt/gpt_model.py, pre_process and post_process; its
+    ``--decoder-last-pipeline-num-layers`` redistributes layers. Slices are in the fork of arXiv 2411.05288 only.
+    """
+    if lists(cluster.framework, "vocabulary"):
+        return has_values(cluster.framework, "vocabulary", vocabulary)
+    return np.less_equal(vocabulary, Vocabulary.REDISTRIBUTED)
+
+
+def interleaved_groups_fit_the_step(*, num_microbatches: Ints, vpp: Ints, group: Ints) -> Holds:
+    """
+    With virtual stages (vpp above 1), a group holds at most all micro-batches.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/pipeline_parallel/schedules.py:981 (of megatron-core 0.14.0).
+    """
+    return implies(vpp > 1, group <= num_microbatches)
+
+
+def interleaving_needs_whole_groups_of_microbatches(
+    *, num_microbatches: Ints, pp: Ints, vpp: Ints, group: Ints
+) -> Holds:
+    """
+    With virtual stages (vpp above 1), the micro-batches are whole groups (of pp), or a rest of at least pp is left.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/pipeline_parallel/schedules.py:1007; megatron/core/model_parallel_config.py:448 sets
+    groups to pp.
+    """
+    rest = num_microbatches % group
+    return implies(vpp > 1, (rest == 0) | (rest >= pp))
+
+
+def two_rank_interleaving_needs_pp_overlap(*, pp: Ints, vpp: Ints, pp_overlap: Flags) -> Holds:
+    """
+    With virtual stages (vpp above 1) on only two pipeline ranks, pipeline communication is overlapped.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args.
+    """
+    return implies((vpp > 1) & (pp == 2), pp_overlap)
+
+
+def pp_overlap_needs_interleaving(*, vpp: Ints, pp_overlap: Flags) -> Holds:
+    """
+    Only the interleaved schedule (vpp above 1) overlaps pipeline communication.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: switches overlap_p2p_comm off without virtual stages.
+    """
+    return implies(pp_overlap, vpp > 1)
+
+
+def tp_overlap_needs_sequence_parallelism(*, sequence_parallel: Flags, tp_overlap: Flags) -> Holds:
+    """
+    Tensor-parallel communication is overlapped only together with sequence parallelism.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args.
+    """
+    return implies(tp_overlap, sequence_parallel)
+
+
+def experts_need_sequence_parallelism(model: Model, *, tp: Ints, sequence_parallel: Flags) -> Holds:
+    """
+    A model with experts on tensor-parallel ranks (tp above 1) uses sequence parallelism.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/moe/moe_layer.py:379.
+    """
+    return implies(model.has_experts & (tp > 1), sequence_parallel)
+
+
+def gated_delta_layers_exclude_cp(model: Model, *, cp: Ints) -> Holds:
+    """
+    A model with gated delta layers has no context parallelism (cp is 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:983.
+    """
+    attentions = [kind.attention for kind in model.kinds]
+    return implies(any(isinstance(a, LinearAttention) and a.variant == "gated_delta" for a in attentions), cp == 1)
+
+
+def ep_overlap_excludes_full_recompute(*, recompute: Ints, ep_overlap: Flags) -> Holds:
+    """
+    Expert-parallel communication is not overlapped while layers are recomputed in full.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1871.
+    """
+    return implies(ep_overlap, recompute != Recompute.FULL)
+
+
+def ep_overlap_in_a_pipeline_needs_interleaving(*, pp: Ints, vpp: Ints, ep_overlap: Flags) -> Holds:
+    """
+    In a pipeline (pp above 1), expert-parallel communication is overlapped only with virtual stages (vpp above 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1857.
+    """
+    return implies((pp > 1) & ep_overlap, vpp > 1)
+
+
+def ep_overlap_allows_one_mtp_layer(model: Model, *, ep_overlap: Flags) -> Holds:
+    """
+    Expert-parallel communication is overlapped in models with at most one multi-token-prediction layer.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1889.
+    """
+    return implies(ep_overlap, len(model.mtp_layers) <= 1)
+
+
+def ep_overlap_with_mtp_needs_a_pipeline(model: Model, *, pp: Ints, ep_overlap: Flags) -> Holds:
+    """
+    With multi-token prediction, expert-parallel communication is overlapped only in a pipeline (pp above 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1892 (of megatron-core 0.16.1).
+    """
+    return implies(ep_overlap, (not model.mtp_layers) | (pp > 1))
+
+
+def dp_overlap_needs_a_sharded_optimizer(*, sharding: Ints, dp_overlap: Flags) -> Holds:
+    """
+    Data-parallel communication is overlapped only with sharded optimizer states.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: --overlap-param-gather needs the distributed optimizer.
+    """
+    return implies(dp_overlap, sharding >= Sharding.OPTIMIZER)
+
+
+def optimizer_offload_needs_a_sharded_optimizer(
+    *, cp: Ints, dp: Ints, sharding: Ints, optimizer_offload: Flags
+) -> Holds:
+    """
+    Where weights have replicas (dp times cp above 1), the optimizer is offloaded only with sharded optimizer states.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py: --optimizer-cpu-offload needs --use-precision-aware-optimizer, which
+    needs the distributed optimizer (megatron/core/optimizer/optimizer_config.py:379).
+    """
+    return implies(optimizer_offload & (dp * cp > 1), sharding >= Sharding.OPTIMIZER)
+
+
+def context_parallel_rings_overlap(cluster: Cluster, *, cp: Ints, cp_overlap: Flags) -> Holds:
+    """
+    Context-parallel ranks (cp above 1) that pass keys and values in a ring send them behind the attention.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:737: the ring's sends are asynchronous; there is no
+    option that makes them wait. All-to-alls (``--cp-comm-type a2a``) stand before and behind the attention.
+    """
+    exchanges_heads = cluster.device.profile.retention.context_output
+    return implies((cp > 1) & (not exchanges_heads), cp_overlap)
+
+
+def sharded_gradients_are_overlapped(*, sharding: Ints, dp_overlap: Flags) -> Holds:
+    """
+    Where gradients or weights are sharded (FSDP), data-parallel communication is overlapped.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py:276 switches both overlaps on.
+    """
+    return implies(sharding >= Sharding.GRADIENTS, dp_overlap)
+
+
+def recomputed_modules_have_names(model: Model, cluster: Cluster, *, recompute: Ints) -> Holds:
+    """
+    What is recomputed is nothing, whole layers, or modules that Megatron-LM or the release names and the model has.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1198; mla_up_proj needs latent attention (1218),
+    moe_act grouped experts (1213).
+    """
+    own = cluster.framework.features.get("recompute", ()) if cluster.framework else ()
+    named = (*recomputable_modules(model), *(name for text in own for name in text.split("+")))
+    nameless = (name for name in MODULES if name not in named)
+    return every(np.logical_not(recomputes(name, recompute=recompute)) for name in nameless)
+
+
+def delayed_scaling_keeps_what_norms_put_out(workload: Workload, *, recompute: Ints) -> Holds:
+    """
+    With delayed FP8 scaling, neither norms nor the activation of experts are recomputed alone.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1242.
+    """
+    norms, activation, whole = (
+        recomputes(name, recompute=recompute) for name in ("norms", "expert_activation", "experts")
+    )
+    return implies(workload.precision.name == "fp8", np.logical_not(norms | (activation & ~whole)))
+
+
+def ep_overlap_excludes_recomputed_experts(*, recompute: Ints, ep_overlap: Flags) -> Holds:
+    """
+    Expert-parallel communication is not overlapped while experts are recomputed.
+
+    References
+    ----------
+    Megatron-LM main d98e8a64, megatron/core/transformer/transformer_config.py, overlap_moe_expert_parallel_comm: no
+    ``moe`` among the recomputed modules, whose dispatch would run again.
+    """
+    return implies(ep_overlap, np.logical_not(recomputes("experts", recompute=recompute)))
+
+
+def biased_experts_stay_whole(model: Model, *, etp: Ints) -> Holds:
+    """
+    Experts with biases are not split over tensor-parallel ranks (etp is 1).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1590.
+    """
+    has_bias = any(isinstance(kind.feed_forward, Experts) and kind.feed_forward.bias for kind in model.kinds)
+    return implies(has_bias, np.equal(etp, 1))
+
+
+def offloading_in_pipelines_is_for_experts(
+    model: Model, *, pp: Ints, recompute: Ints, activation_offload: Flags
+) -> Holds:
+    """
+    In a pipeline or beside recomputation, activations are offloaded only if all layers are attention and experts.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1144: offloading whole layers excludes pipelines, and
+    line 1149 recomputation. Offloading modules (line 1273) knows norms, attention and routed experts
+    (megatron/core/transformer/moe/experts.py:578), but neither dense feed-forwards nor shared experts.
+    """
+    return implies(activation_offload, _only_experts(model) | ((pp == 1) & (recompute == Recompute.NONE)))
+
+
+def deepep_runs_within_nodes(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """
+    DeepEP dispatches tokens on Ampere, Hopper and those Blackwell GPUs whose NVLink domain is one node.
+
+    References
+    ----------
+    Megatron-Bridge 0.3.1, megatron/bridge/training/flex_dispatcher_backend.py:77: compute capability 8 or 9, or B200
+    and B300; not GB200 and GB300, whose NVLink domains span nodes.
+    """
+    device = cluster.device
+    one_node = device.architecture == "blackwell" and cluster.scale_up_size <= device.devices_per_node
+    runs = device.architecture in ("ampere", "hopper") or one_node
+    return implies(np.equal(token_dispatcher, TokenDispatcher.DEEPEP), runs)
+
+
+def hybridep_runs_since_ampere(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """
+    HybridEP dispatches tokens on Ampere, Hopper and Blackwell GPUs.
+
+    References
+    ----------
+    Megatron-Bridge 0.3.1, megatron/bridge/training/flex_dispatcher_backend.py:81.
+    """
+    runs = cluster.device.architecture in ("ampere", "hopper", "blackwell")
+    return implies(np.equal(token_dispatcher, TokenDispatcher.HYBRIDEP), runs)
+
+
+def preprocess_graphs_hold_the_router(*, cuda_graphs: Ints) -> Holds:
+    """
+    CUDA graphs that hold what precedes the dispatch (moe_preprocess) hold the router too (moe_router).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1747.
+    """
+    return implies(captures("moe_preprocess", cuda_graphs=cuda_graphs), captures("moe_router", cuda_graphs=cuda_graphs))
+
+
+def graphs_of_modules_leave_routed_experts_out(*, cuda_graphs: Ints) -> Holds:
+    """
+    CUDA graphs of modules hold no whole mixture of experts (moe), as its sizes change where no token is dropped.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1764: only with a capacity factor and padding to it.
+    """
+    return np.logical_not(captures("moe", cuda_graphs=cuda_graphs))
+
+
+def graphs_of_iterations_with_experts_need_hybridep(
+    model: Model, *, token_dispatcher: Ints, cuda_graphs: Ints
+) -> Holds:
+    """
+    With experts, a whole iteration is one CUDA graph only with HybridEP, which need not tell the host any counts.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py:425: an all-to-all of unequal parts copies their
+    sizes to the host and waits; DeepEP returns a list of counts. HybridEP waits only where it has no bound of tokens
+    (981). All runs of Megatron-Bridge with experts and one graph are HybridEP's (performance summary, 26.06).
+    """
+    whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
+    return implies(model.has_experts & whole, np.equal(token_dispatcher, TokenDispatcher.HYBRIDEP))
+
+
+def graphs_exclude_offloaded_layers(
+    *, pp: Ints, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints
+) -> Holds:
+    """
+    Beside CUDA graphs no whole layers are offloaded, as they are without a pipeline and without recomputation.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1722; offloading single modules is not refused.
+    """
+    whole = np.equal(pp, 1) & np.equal(recompute, Recompute.NONE)
+    return implies(activation_offload & whole, np.equal(cuda_graphs, CudaGraphs.NONE))
+
+
+def full_recompute_excludes_graphs_of_modules(*, recompute: Ints, cuda_graphs: Ints) -> Holds:
+    """
+    While layers are recomputed in full, a CUDA graph holds the whole iteration or there is none.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1781.
+    """
+    return implies(np.equal(recompute, Recompute.FULL), np.less_equal(cuda_graphs, CudaGraphs.FULL_ITERATION))
+
+
+def recomputed_experts_exclude_graphs_of_routers(*, recompute: Ints, cuda_graphs: Ints) -> Holds:
+    """
+    While experts are recomputed, CUDA graphs of modules leave the router out.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1788.
+    """
+    return implies(
+        recomputes("experts", recompute=recompute), np.logical_not(captures("moe_router", cuda_graphs=cuda_graphs))
+    )
+
+
+def ep_overlap_excludes_graphs_of_dense_layers(*, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
+    """
+    While expert-parallel communication is overlapped, CUDA graphs of modules leave dense feed-forwards out.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1898.
+    """
+    return implies(ep_overlap, np.logical_not(captures("mlp", cuda_graphs=cuda_graphs)))
+
+
+def ep_overlap_in_one_graph_needs_fused_experts(cluster: Cluster, *, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
+    """
+    Expert-parallel communication is overlapped in one graph of all only by releases that fuse experts in it.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1898 (of megatron-core 0.16.1) refuses both together;
+    recipes of Megatron-Bridge from 26.06 on run so (performance summary: DeepSeek-V3 on GB300).
+    """
+    is_whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
+    return implies(np.logical_and(ep_overlap, is_whole), cluster.device.profile.fuses_experts_in_graphs)
+
+
+def _only_experts(model: Model) -> bool:
+    """Whether offloading modules covers every layer."""
+    return all(_is_attention_and_experts(kind) for kind in model.kinds)
+
+
+def _is_attention_and_experts(layer: Layer) -> bool:
+    feed_forward = layer.feed_forward
+    routed = isinstance(feed_forward, Experts) and not feed_forward.shared_ffn_hidden_size
+    return routed and isinstance(layer.attention, Attention | LatentAttention)

@@ -1,0 +1,223 @@
+"""
+What the settings that a framework is told (``settings`` of a job) leave of a strategy.
+
+Lines of ``megatron/core`` are those of the wheel megatron-core 0.16.1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from constraints.rule import Flags, Holds, Ints, implies
+from costmodel.facts.profiles import NARROW_WEIGHTS
+from costmodel.facts.spec import Cluster, Experts, Model, Workload
+from costmodel.lowering.recompute import recomputes
+from costmodel.strategy import Recompute, Sharding, TokenDispatcher
+
+
+def overlapped_shared_experts_need_alltoall(model: Model, cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """
+    Shared experts overlap with the dispatch of tokens only where that is alltoall (settings.shared_expert_overlap).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1090.
+    """
+    return implies(_overlaps_shared_experts(model, cluster), np.equal(token_dispatcher, TokenDispatcher.ALLTOALL))
+
+
+def overlapped_shared_experts_exclude_ep_overlap(model: Model, cluster: Cluster, *, ep_overlap: Flags) -> Holds:
+    """
+    Where shared experts overlap, other expert-parallel communication does not (settings.shared_expert_overlap).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1887.
+    """
+    return implies(_overlaps_shared_experts(model, cluster), np.logical_not(ep_overlap))
+
+
+def overlapped_shared_experts_are_kept(model: Model, cluster: Cluster, *, recompute: Ints) -> Holds:
+    """
+    Shared experts that overlap are not recomputed alone (settings.shared_expert_overlap).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1235.
+    """
+    alone = recomputes("shared_experts", recompute=recompute) & np.not_equal(recompute, Recompute.FULL)
+    return implies(_overlaps_shared_experts(model, cluster), np.logical_not(alone))
+
+
+def delayed_weight_gradients_need_ep_overlap(cluster: Cluster, *, ep_overlap: Flags) -> Holds:
+    """
+    Weight gradients are delayed only where expert-parallel communication is overlapped (settings.delay_wgrad).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1909.
+    """
+    return implies(bool(cluster.settings.delay_wgrad), ep_overlap)
+
+
+def muon_keeps_gradients_and_weights_whole(cluster: Cluster, *, sharding: Ints) -> Holds:
+    """
+    With dist_muon, optimizer states are sharded, but neither gradients nor weights (settings.optimizer).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/optimizer/layer_wise_optimizer.py:30.
+    """
+    return implies(_is_muon(cluster), np.less_equal(sharding, Sharding.OPTIMIZER))
+
+
+def muon_shards_optimizer_states(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """
+    With dist_muon, replicas of the weights (dp times cp above 1) always shard optimizer states (settings.optimizer).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/optimizer/layer_wise_optimizer.py:29.
+    """
+    return implies(_is_muon(cluster), _is_shared(cp, dp, sharding))
+
+
+def muon_shares_among_all_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """
+    With dist_muon, all replicas share optimizer states, not groups of them (settings.optimizer_group).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/optimizer/layer_wise_optimizer.py:30.
+    """
+    return implies(_is_muon(cluster), np.logical_not(_shares_in_groups(cluster, cp, dp, sharding)))
+
+
+def muon_communication_waits(cluster: Cluster, *, dp_overlap: Flags) -> Holds:
+    """
+    With dist_muon, data-parallel communication is not overlapped (settings.optimizer).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/optimizer/muon.py:193: it excludes the distributed optimizer, whose overlaps these are.
+    """
+    return implies(_is_muon(cluster), np.logical_not(dp_overlap))
+
+
+def muon_stays_on_the_device(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
+    """
+    With dist_muon, the optimizer is not offloaded (settings.optimizer).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/optimizer/muon.py:193: it excludes the distributed optimizer, which offloading needs.
+    """
+    return implies(_is_muon(cluster), np.logical_not(optimizer_offload))
+
+
+def narrow_moments_need_a_sharded_optimizer(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """
+    Where weights have replicas, moments of 16 bits need sharded optimizer states (settings.moments_dtype).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/optimizer/optimizer_config.py:381.
+    """
+    return implies(_has_narrow_moments(cluster), _is_shared(cp, dp, sharding))
+
+
+def offloaded_moments_are_fp32(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
+    """
+    Moments of an offloaded optimizer are in FP32 (settings.moments_dtype).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/optimizer/cpu_offloading has no option for others.
+    """
+    return implies(_has_narrow_moments(cluster), np.logical_not(optimizer_offload))
+
+
+def narrow_weights_need_a_sharded_optimizer(
+    cluster: Cluster, workload: Workload, *, cp: Ints, dp: Ints, sharding: Ints
+) -> Holds:
+    """
+    Where weights have replicas, those held in 8 bits only need sharded optimizer states (settings.fp8_param_gather).
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: --fp8-param-gather needs the distributed optimizer or
+    FSDP.
+    """
+    is_narrow = bool(cluster.settings.fp8_param_gather) and workload.precision.compute in NARROW_WEIGHTS
+    return implies(is_narrow, _is_shared(cp, dp, sharding))
+
+
+def optimizer_groups_divide_the_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """
+    Replicas of the weights (dp times cp) are whole groups that share optimizer states (settings.optimizer_group).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/parallel_state.py:833.
+    """
+    group = cluster.device.profile.sharding_ranks or 1
+    return implies(_shares_in_groups(cluster, cp, dp, sharding), dp * cp % group == 0)
+
+
+def optimizer_groups_divide_the_experts(
+    model: Model, cluster: Cluster, *, tp: Ints, cp: Ints, dp: Ints, ep: Ints, etp: Ints, sharding: Ints
+) -> Holds:
+    """
+    Replicas of experts are in as many groups as those of other weights, and as large ones (settings.optimizer_group).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/parallel_state.py:1264.
+    """
+    group = cluster.device.profile.sharding_ranks or 1
+    instances, replicas = np.maximum(dp * cp // group, 1), tp * cp * dp // (ep * etp)
+    even = (replicas % instances == 0) & (replicas // instances == np.minimum(replicas, group))
+    return implies(model.has_experts & _shares_in_groups(cluster, cp, dp, sharding), even)
+
+
+def counted_layers_are_offloaded_whole(
+    model: Model, cluster: Cluster, *, pp: Ints, recompute: Ints, activation_offload: Flags
+) -> Holds:
+    """
+    A number of layers is offloaded only without a pipeline and without recomputation (settings.offloaded_layers).
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:1144 and 1149; --offload-modules (1268) are those of
+    every layer.
+    """
+    is_counted = (cluster.settings.offloaded_layers or model.num_layers) < model.num_layers
+    whole = np.equal(pp, 1) & np.equal(recompute, Recompute.NONE)
+    return implies(np.logical_and(activation_offload, is_counted), whole)
+
+
+def _overlaps_shared_experts(model: Model, cluster: Cluster) -> bool:
+    blocks = [kind.feed_forward for kind in model.kinds]
+    has_some = any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
+    return has_some and cluster.device.profile.shared_expert_overlap
+
+
+def _is_muon(cluster: Cluster) -> bool:
+    return cluster.settings.optimizer == "dist_muon"
+
+
+def _has_narrow_moments(cluster: Cluster) -> bool:
+    return (cluster.settings.moments_dtype or "fp32") != "fp32"
+
+
+def _is_shared(cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """Whether optimizer states are sharded, or there is one replica alone, to which that is the same."""
+    return np.equal(dp * cp, 1) | np.greater_equal(sharding, Sharding.OPTIMIZER)
+
+
+def _shares_in_groups(cluster: Cluster, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """Whether fewer ranks share optimizer states than there are replicas."""
+    group = cluster.device.profile.sharding_ranks
+    if group is None:
+        return False
+    return np.greater(sharding, Sharding.NONE) & np.greater(dp * cp, group)

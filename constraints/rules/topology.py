@@ -1,0 +1,48 @@
+"""Groups of ranks fit the devices and their network; stages fit the model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from constraints.rule import Holds, Ints, implies
+from costmodel.facts.spec import Cluster, Model
+
+
+def degrees_multiply_to_the_devices(cluster: Cluster, *, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:
+    """The parallel degrees (tp, cp, pp, dp) multiply to the number of devices."""
+    return tp * cp * pp * dp == cluster.num_devices
+
+
+def tp_stays_inside_a_scale_up_domain(cluster: Cluster, *, tp: Ints) -> Holds:
+    """Each tensor-parallel group stays inside one scale-up (NVLink) domain."""
+    return tp <= cluster.scale_up_size
+
+
+def tp_groups_tile_the_nodes(cluster: Cluster, *, tp: Ints) -> Holds:
+    """Each node holds whole tensor-parallel groups, or each group holds whole nodes."""
+    node = min(cluster.device.devices_per_node, cluster.num_devices)
+    return (node % tp == 0) | (tp % node == 0)
+
+
+def virtual_stages_hold_something(model: Model, *, pp: Ints, vpp: Ints) -> Holds:
+    """Every virtual pipeline stage (pp times vpp of them) holds a layer, the embedding or the head."""
+    return pp * vpp <= model.num_layers + 2
+
+
+def virtual_stages_hold_equally_much(model: Model, *, pp: Ints, vpp: Ints) -> Holds:
+    """
+    Interleaved virtual stages (vpp above 1) hold equally many layers; embedding, head and MTP may replace one each.
+
+    Megatron-LM's interleaved schedule wants it unless a layout is written by hand
+    (``megatron/core/transformer/transformer_config.py``, ``account_for_*_in_pipeline_split``), and neither the step
+    time nor the memory of a rank follows from its sums where its chunks differ.
+    """
+    stages = pp * vpp
+    in_place = model.num_layers + 2 + len(model.mtp_layers)
+    even = np.logical_or(model.num_layers % stages == 0, in_place % stages == 0)
+    return implies(vpp > 1, even)
+
+
+def interleaving_needs_a_pipeline(*, pp: Ints, vpp: Ints) -> Holds:
+    """Only a pipeline of at least two ranks has more than one virtual stage per rank (vpp)."""
+    return implies(vpp > 1, pp > 1)

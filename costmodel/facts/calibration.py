@@ -1,0 +1,229 @@
+"""What an architecture achieves: few constants, each physical, fitted or measured, once for all of its devices."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from costmodel.facts.fields import STRICT, Count, Dtype, Fraction, NotNegative, Positive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class MeasuredRate:
+    """
+    Measured throughput of operators, MoFa's P in equation (1), known by shape.
+
+    Parameters
+    ----------
+    kinds
+        Operator kinds (or, with a colon, kind and name: ``matmul:head``) that the rate is for.
+    flops_per_second
+        Achieved rate, forward and backward alike.
+    rows, shards, groups
+        The shape that it was measured at; None matches every shape.
+    """
+
+    kinds: tuple[str, ...]
+    flops_per_second: Positive
+    rows: Count | None = None
+    shards: Count | None = None
+    groups: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class MeasuredCollective:
+    """
+    Measured time of a collective, known by its shape.
+
+    Parameters
+    ----------
+    group, kind
+        As in :class:`costmodel.operators.work.Communication`; ``pp`` sends are of kind ``send``.
+    seconds
+        Of one call.
+    ranks, nbytes
+        The shape that it was measured at; None matches every one.
+    """
+
+    group: str
+    kind: str
+    seconds: Positive
+    ranks: Count | None = None
+    nbytes: Positive | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class DpOverlap:
+    """
+    Measured closed form of overlapped data-parallel communication, instead of equation (24).
+
+    ``exposed = unhidden * full + max(0, slowdown * full - window * pp * stage_seconds)``, where ``full`` is the
+    communication alone and ``stage_seconds`` one micro-batch on one rank.
+    """
+
+    unhidden: NotNegative
+    slowdown: NotNegative
+    window: NotNegative
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class DpBandwidth:
+    """
+    Measured bandwidth of data-parallel communication in one placement of the replicas of experts on nodes.
+
+    Parameters
+    ----------
+    placement
+        ``inside_node``: all replicas of the attention share a node; ``more_replicas``: experts have more replicas than
+        expert-parallel ranks; ``fewer_replicas``: the others.
+    dense, expert
+        Bytes per second of the dense parameters' and of the experts' communication.
+    decay, reference_ranks
+        Factor per doubling of the replicas of the attention against ``reference_ranks``: gamma of equation (3).
+    """
+
+    placement: Literal["inside_node", "more_replicas", "fewer_replicas"]
+    dense: Positive
+    expert: Positive
+    decay: Annotated[Fraction, Field(gt=0)]
+    reference_ranks: Count
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Constants:
+    """
+    Fitted or measured constants; each has a prior, a range and a source (``planner/calibration/constants.yaml``).
+
+    Parameters
+    ----------
+    times
+        Who times operators: ``roofline``, ``modified_roofline`` or ``measured``.
+    matmul_efficiency
+        Achieved fraction of the dense peak of large matmuls, per dtype.
+    grouped_matmul_efficiency
+        The same for experts' grouped matmuls, relative to ``matmul_efficiency``.
+    grouped_narrow_efficiency
+        The same beside ``grouped_matmul_efficiency`` for recipes below 16 bits, which cast and pad group by group.
+    grouped_half_rows
+        Rows per expert at which a grouped matmul reaches half of that (m / (m + half)): its weights are read while
+        little is computed with them, and its last tile is partly empty.
+    attention_efficiency
+        Fraction of the 16-bit dense peak that attention kernels achieve at long sequences.
+    sustained_clock
+        Clock under load over the one that the device's power limit lets expect (``Device.power_clock``).
+    link_efficiency
+        Achieved fraction of the nominal bandwidth of a level of interconnect, by its name; 1 for others.
+    device_spread
+        By how much longer devices of this kind take for the same work, relative to the usual time: the mean of an
+        exponential tail. The devices of a pipeline stage wait for the slowest of them.
+    exposed_writes
+        Share of the time of writing a matmul's results that its multiplications do not hide: a tile is written after
+        it is multiplied. Grouped matmuls have ``grouped_half_rows`` instead.
+    attention_half_length
+        Sequence length at which attention reaches half of that (s / (s + half)).
+    memory_efficiency
+        Achieved fraction of the device memory's bandwidth.
+    elementwise_efficiency
+        The same for casts, norms of queries and keys, gates, routing and convolutions, over the fewest passes that they
+        need: frameworks make more (maxima for scales, transposed copies, fp32). None: as ``memory_efficiency``.
+    scan_efficiency
+        The same for the kernels of state-space scans, whose tiles are too small to fill the device. None: as
+        ``memory_efficiency``.
+    score_efficiency
+        The same for softmax, mask and dropout of scores where attention is not one kernel (a warp per row, random
+        numbers for each score). None: as ``memory_efficiency``.
+    kernel_seconds
+        Time between the ends of two kernels that no roofline sees: launch and tail. Kernels of CUDA graphs that only
+        move bytes have hardly any.
+    host_kernel_seconds
+        Time in which the host launches one of the counted kernels (and what eager code does around it): a pass cannot
+        be shorter than its launches.
+    microbatch_seconds
+        Time per micro-batch and pipeline rank that no operator explains: data loading, synchronisation.
+    step_seconds
+        Time per step that no operator explains: logging, gradient norm, timers.
+    hop_seconds
+        What each transfer between pipeline ranks takes beyond latency and bandwidth: the host waits for the device on
+        both sides and launches anew (Megatron-LM, ``p2p_communication.py``, synchronises after each batch of sends).
+    compute_scaling, communication_scaling
+        MoFa's alpha and beta, equations (17) and (18): gains of better kernels and collectives.
+    overlap_slowdown_compute, overlap_slowdown_communication
+        MoFa's k and c: how much slower each gets when both run at once.
+    overlap_processors
+        Share of the device's processors on which a collective runs, lost to computation while it runs.
+    tp_contention
+        Computation lost to tensor-parallel collectives that do not overlap, as a fraction of their time.
+    parameter_pass_bytes
+        Device memory traffic per parameter of a device in the passes that no sharding shortens (zeroing gradients,
+        copies).
+    head_fill_fraction
+        Share of the head's time that each pipeline rank adds once per step.
+    edge_fraction
+        Share of the parameters of embedding and head that the times of update and data-parallel communication count.
+    dp_bandwidths
+        Measured bandwidths of data-parallel communication; empty computes it over the networks.
+    dp_overlap
+        Measured form of equation (24); None computes it.
+    measured_rates, measured_collectives
+        Tables of ``measured``.
+    """
+
+    times: Literal["roofline", "modified_roofline", "measured"] = "modified_roofline"
+    matmul_efficiency: dict[Dtype, Annotated[Fraction, Field(gt=0)]] = field(default_factory=dict)
+    grouped_matmul_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
+    grouped_narrow_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
+    grouped_half_rows: NotNegative = 0.0
+    attention_efficiency: Annotated[Fraction, Field(gt=0)]
+    sustained_clock: Positive = 1.0
+    link_efficiency: dict[str, Annotated[Fraction, Field(gt=0)]] = field(default_factory=dict)
+    device_spread: Fraction = 0.0
+    exposed_writes: Fraction = 0.0
+    attention_half_length: NotNegative = 0.0
+    memory_efficiency: Annotated[Fraction, Field(gt=0)]
+    elementwise_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
+    scan_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
+    score_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
+    kernel_seconds: NotNegative = 0.0
+    host_kernel_seconds: NotNegative = 0.0
+    microbatch_seconds: NotNegative = 0.0
+    step_seconds: NotNegative = 0.0
+    hop_seconds: NotNegative = 0.0
+    compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
+    communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
+    overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
+    overlap_slowdown_communication: Annotated[float, Field(ge=1, le=10)] = 1.0
+    overlap_processors: Fraction = 0.0
+    tp_contention: NotNegative = 0.0
+    parameter_pass_bytes: NotNegative = 0.0
+    head_fill_fraction: NotNegative = 0.0
+    edge_fraction: Fraction = 1.0
+    dp_bandwidths: tuple[DpBandwidth, ...] = ()
+    dp_overlap: DpOverlap | None = None
+    measured_rates: tuple[MeasuredRate, ...] = ()
+    measured_collectives: tuple[MeasuredCollective, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Calibration:
+    """
+    One entry of the catalog: the constants of an architecture, or of some of its devices.
+
+    Parameters
+    ----------
+    name
+        As the catalog calls it.
+    description
+        Which devices it is of.
+    constants
+        Its own and those of the entry that it extends.
+    sources
+        Constant to where its number comes from.
+    """
+
+    name: str
+    description: str = ""
+    constants: Constants
+    sources: dict[str, str] = field(default_factory=dict)

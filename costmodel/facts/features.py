@@ -1,0 +1,57 @@
+"""Which values of decisions a framework has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.framework import Framework
+from costmodel.strategy import DECISIONS, DEGREES, ENUMS, decision_text
+
+MODULES = "modules"
+"""What a framework's entry says of decisions whose value is a set of modules, whichever they are."""
+
+MANY = "many"
+"""What a framework's entry says of degrees above 1, whatever they are."""
+
+
+def feature_of(name: str, value: int) -> str:
+    """
+    A value of a decision as entries of frameworks spell it.
+
+    >>> feature_of("schedule", 0), feature_of("recompute", 8), feature_of("tp_overlap", 1), feature_of("cp", 4)
+    ('1f1b', 'modules', 'true', 'many')
+    """
+    if name in DEGREES and value > 1:
+        return MANY
+    text = decision_text(name, value)
+    is_set = name in ENUMS and text not in {member.text for member in ENUMS[name]}
+    return MODULES if is_set else text
+
+
+def lacks(framework: Framework, name: str, value: int) -> bool:
+    """
+    Whether a framework does not have a value of a decision; what its entry does not list it has.
+
+    An entry lists sets of modules as ``modules``, all of them, or each by its own text.
+    """
+    having = framework.features.get(name)
+    if having is None or name not in DECISIONS:
+        return False
+    return feature_of(name, value) not in having and decision_text(name, value) not in having
+
+
+def lists(framework: Framework | None, name: str) -> bool:
+    """Whether a framework's entry says which values of a decision it has."""
+    return framework is not None and name in framework.features
+
+
+def has_values(framework: Framework | None, name: str, values: Any) -> NDArray[np.bool_]:
+    """Of an array of values of a decision, which a framework has."""
+    if framework is None or not lists(framework, name):
+        return np.ones(np.shape(values), dtype=bool)
+    unique, where = np.unique(np.asarray(values), return_inverse=True)
+    known = np.array([not lacks(framework, name, int(value)) for value in unique], dtype=bool)
+    return known[where].reshape(np.shape(values))

@@ -1,0 +1,327 @@
+"""What a release of a training framework does on a device: kernels, copies, what it saves, stores and sends."""
+
+from __future__ import annotations
+
+from dataclasses import field, fields, replace
+from typing import Literal, TypeAlias, get_args
+
+from pydantic.dataclasses import dataclass
+
+from costmodel.facts.fields import STRICT, Architecture, Count, CountOrZero, Flag, Fraction, NotNegative, Positive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Retention:
+    """
+    What the software keeps in device memory for the backward pass, where it differs from the fewest tensors.
+
+    Parameters
+    ----------
+    attention_score_bytes
+        Per score of an attention that is not one kernel; 0: flash attention.
+    dropout_mask_bytes
+        Per element that attention and feed-forward add to the residual stream; 0: no dropout.
+    logit_bytes
+        Alive per logit where the loss is computed: fp32 copies, softmax, gradients.
+    context_output
+        Whether context parallelism keeps the attention's output in two layouts (all-to-all instead of a ring).
+    expert_output
+        Whether the router's scores weight what experts put out, which is kept for it; else their inner activation.
+    weight_gradient_bytes
+        Per parameter of one weight of each shape: gradients that are held to be handed on, not to be read.
+    workspace_bytes
+        What matmul libraries take from the framework's allocator.
+    eager
+        Whether norms and gated activations are several kernels each, which keep what they hand on.
+    follows_the_backward_pass
+        Whether the peak is sought along the backward pass: first the loss, then the layer at work with its gradients.
+        Else the loss and the recomputed layer count both, and gradients of activations do not.
+    fragmentation
+        Memory that the allocator holds beyond what is allocated, as a share of that.
+    offloaded_fraction
+        Share of the layers whose activations wait in host memory where activations are offloaded.
+    offload_keeps_inputs
+        Whether the inputs of offloaded layers stay in device memory (MoFa, equation (33)).
+    """
+
+    attention_score_bytes: NotNegative = 0.0
+    dropout_mask_bytes: NotNegative = 0.0
+    logit_bytes: Positive = 4.0
+    context_output: bool = False
+    expert_output: bool = True
+    weight_gradient_bytes: NotNegative = 0.0
+    workspace_bytes: NotNegative = 0.0
+    eager: bool = False
+    follows_the_backward_pass: bool = False
+    fragmentation: NotNegative = 0.0
+    offloaded_fraction: Fraction = 1.0
+    offload_keeps_inputs: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Behaviour:
+    """
+    What the code of a framework does, where it changes times or memory.
+
+    Parameters
+    ----------
+    gradient_accumulation_fusion
+        Whether the matmul of a weight's gradient adds it to those of earlier micro-batches, in their precision
+        (Megatron-LM's argument of that name); else it writes 16 bits.
+    attention_kernels
+        ``native`` to the device; ``ampere``: written before warp-group instructions, which later devices run slower;
+        ``triton``: the same in Triton, of FlashAttention's first generation.
+    causal_attention
+        Whether the kernel skips the masked half of the scores.
+    fused_attention
+        Whether scores stay inside one kernel (FlashAttention); else they pass through device memory, all of them.
+    fused_kernels
+        Whether norms, rotations and gated activations are one kernel each, written so or compiled.
+    fused_projections
+        Whether queries, keys and values are one matmul, and a feed-forward's gate and what it multiplies another.
+    fuses_experts_in_graphs
+        Whether one CUDA graph of the whole iteration comes with fused experts where the recipe is MXFP8: the first
+        grouped matmul's kernel activates its result and casts it for the second one, in the backward pass the second
+        one's does the same with the gradient, and biases are added inside (Megatron-Bridge's recipes from 26.06 on).
+    batch_first
+        Whether sequences come before tokens in a tensor, so that sequence-parallel ranks gather and scatter slices of
+        each sequence: PyTorch's functional collectives copy the whole tensor into or out of the order of ranks
+        (``torch/distributed/_functional_collectives.py``: ``torch.cat(torch.chunk(...))``).
+    tp_overlaps_single_matmuls
+        Whether tensor-parallel communication overlaps only with the one matmul that it feeds or that feeds it
+        (PyTorch, ``_inductor/fx_passes/micro_pipeline_tp.py``).
+    loss_forward_bytes, loss_backward_bytes
+        What the loss's kernels read and write per logit.
+    recompute_stops_early
+        Whether full recomputation ends with the last tensor that the backward pass needs (PyTorch's non-reentrant
+        checkpoints since 2.1): a feed-forward's last matmul and what follows it are not repeated.
+    tp_sums_beside_weights
+        Whether the backward pass sums a column-parallel linear's input gradients over the tensor-parallel ranks while
+        it computes the weight's gradients, and gathers the input again while it computes the input's gradients, where
+        tensor-parallel communication does not overlap otherwise
+        (Megatron-LM since 2022, ``LinearWithGradAccumulationAndAsyncCommunication``).
+    waits_for_collectives
+        Whether the host waits for each collective of a layer, as a profiler does that times them one by one.
+    launches_block
+        Whether the host waits for each kernel before it launches the next one (``CUDA_LAUNCH_BLOCKING=1``).
+    pads_vocabulary
+        Whether a vocabulary that no tensor-parallel ranks share is padded to what Tensor Cores take (Megatron-LM,
+        ``make_vocab_size_divisible_by``); else its logits take longer.
+    vocabulary_multiple
+        What a tensor-parallel rank's share of the vocabulary is padded to multiples of (Megatron-LM: 128).
+    tp_overlap_splits
+        Pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
+    gradient_sync
+        How sharded optimizer states get their gradients (ZeRO-1): ``reduce_scatter``, each rank its shard; or
+        ``all_reduce``, each rank all of them.
+    weight_sync
+        How updated weights come back: ``all_gather``; or ``broadcast``, each owner sends its tensors to all others.
+    weight_sync_overlaps
+        Whether that runs behind the next forward pass where data-parallel communication overlaps.
+    sharding_copies
+        What a device copies where weights are shared (ZeRO-3): ``none``; ``flat``, gradients into one flat tensor per
+        layer (PyTorch's first FSDP, whose weights are views of it); ``tensors``, gathered weights out of the ranks'
+        order too (FSDP2: ``all_gather_copy_out``, ``reduce_scatter_copy_in``).
+    sharding_ranks
+        Data-parallel ranks that share states at most (ZeRO within a node); None: all.
+    scatters_hops
+        Whether tensor-parallel ranks without sequence parallelism send a share of a tensor each to the next pipeline
+        rank, where it is gathered again (Narayanan et al., arXiv:2104.04473, section 4.1).
+    rings_cross_sockets
+        Whether a ring of some of a host's devices leaves by the network adapter by which it came, through the host's
+        processors (NCCL before 2.12; since then it reaches the adapter over NVLink).
+    working_layers
+        Layers whose activations are in device memory while the others are offloaded or recomputed.
+    embedding_buffers
+        Extra 16-bit copies of the embedding that the framework keeps on its rank.
+    retention
+        What its software keeps in device memory.
+    shared_expert_overlap
+        Whether shared experts run beside the token dispatch.
+    communication_sms
+        Processors that kernels of a token dispatcher take; None: as many as other collectives.
+    optimizer_bytes_per_parameter
+        Device memory traffic of one parameter's update, the norm of its gradient and clipping included.
+    """
+
+    gradient_accumulation_fusion: bool = True
+    attention_kernels: Literal["native", "ampere", "triton"] = "native"
+    causal_attention: bool = True
+    fused_attention: bool = True
+    fused_kernels: bool = True
+    fused_projections: bool = True
+    fuses_experts_in_graphs: bool = False
+    batch_first: bool = False
+    tp_overlaps_single_matmuls: bool = False
+    loss_forward_bytes: NotNegative = 38.0
+    loss_backward_bytes: NotNegative = 14.0
+    recompute_stops_early: bool = False
+    tp_sums_beside_weights: bool = False
+    waits_for_collectives: bool = False
+    launches_block: bool = False
+    pads_vocabulary: bool = True
+    vocabulary_multiple: Count = 1
+    tp_overlap_splits: Count = 4
+    gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    weight_sync: Literal["all_gather", "broadcast"] = "all_gather"
+    weight_sync_overlaps: bool = True
+    sharding_copies: Literal["none", "flat", "tensors"] = "none"
+    sharding_ranks: Count | None = None
+    scatters_hops: bool = False
+    rings_cross_sockets: bool = False
+    working_layers: NotNegative = 1.0
+    embedding_buffers: NotNegative = 0.0
+    retention: Retention = field(default_factory=Retention)
+    optimizer_bytes_per_parameter: NotNegative = 30.0
+    shared_expert_overlap: bool = False
+    communication_sms: Count | None = None
+
+
+StoredDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "bf16+fp32"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Settings:
+    """
+    What a framework is told besides the strategy; None: as its recipes have it.
+
+    Parameters
+    ----------
+    gradient_dtype
+        Of the gradients as accumulated and reduced (Megatron-LM: ``fp32`` with
+        ``--accumulate-allreduce-grads-in-fp32``); ``bf16+fp32``: added up in FP32 beside the 16-bit ones (DeepSpeed's
+        ``BF16_Optimizer``).
+    weight_dtype
+        Of the weights that ranks hold: ``fp32`` where shards of them are cast before they are gathered (FSDP).
+    moments_dtype
+        Of Adam's two moments (Megatron-LM: ``--exp-avg-dtype``, ``--exp-avg-sq-dtype``).
+    fp8_param_gather
+        Whether 8-bit recipes hold and gather weights in 8 bits only (Megatron-LM: ``--fp8-param-gather``).
+    mtp_layers
+        Layers of multi-token prediction that are trained; None: as the model has.
+    shared_expert_overlap
+        Whether shared experts run beside the token dispatch (Megatron-LM: ``--moe-shared-expert-overlap``).
+    delay_wgrad
+        Whether weight gradients wait so that expert-parallel communication hides behind them (Megatron-LM:
+        ``--delay-wgrad-compute``). Measured: 0.4 % of a step (Qwen3-30B on 16 H100); the cost model takes it as done.
+    communication_sms
+        Processors (SMs) that the kernels of DeepEP or HybridEP take, at most those of the device; None: as many as
+        other collectives.
+    offloaded_layers
+        Layers of the model whose activations are offloaded where activations are (Megatron-LM:
+        ``--cpu-offloading-num-layers``); None: all.
+    optimizer_group
+        Data-parallel ranks that share optimizer states; ``all``: all of them.
+    optimizer
+        ``adam``, or Muon on whole matrices, ``dist_muon``. The cost model takes it as Adam, though Muon keeps one
+        moment of a matrix where Adam keeps two, and multiplies matrices in its update.
+    kernels
+        ``fused``: norms, rotations and gated activations are one kernel each, written so or compiled; ``eager``:
+        several.
+    attention
+        ``flash``: scores stay inside one kernel; ``unfused``: they pass through device memory.
+    loss
+        ``fused``: Transformer Engine's cross-entropy, which writes the gradient over 16-bit logits (Megatron-LM:
+        ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``); ``unfused``: any other, as the
+        framework's recipes have it, or Megatron-LM's own in FP32 where theirs is the fused one.
+    launches
+        ``blocking``: the host waits for each kernel (``CUDA_LAUNCH_BLOCKING=1``); ``asynchronous``.
+    composition
+        ``step``: a training step; ``parts``: a sum of layers that a profiler timed alone.
+    """
+
+    gradient_dtype: StoredDtype | None = None
+    weight_dtype: Literal["recipe", "fp32"] | None = None
+    moments_dtype: Literal["fp32", "bf16"] | None = None
+    fp8_param_gather: Flag | None = None
+    mtp_layers: CountOrZero | None = None
+    shared_expert_overlap: Flag | None = None
+    delay_wgrad: Flag | None = None
+    communication_sms: Count | None = None
+    offloaded_layers: Count | None = None
+    optimizer_group: Count | Literal["all"] | None = None
+    optimizer: Literal["adam", "dist_muon"] | None = None
+    kernels: Literal["fused", "eager"] | None = None
+    attention: Literal["flash", "unfused"] | None = None
+    loss: Literal["fused", "unfused"] | None = None
+    launches: Literal["asynchronous", "blocking"] | None = None
+    composition: Literal["step", "parts"] | None = None
+
+    def over(self, defaults: Settings) -> Settings:
+        """These settings, and the defaults where they say nothing."""
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        return replace(defaults, **{name: value for name, value in own.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Framework:
+    """
+    One release of a training framework.
+
+    Parameters
+    ----------
+    name
+        Stack and release, as the catalog calls it.
+    description
+        What it is, and what is particular about it.
+    releases
+        Names of other releases of which nothing else is known.
+    since
+        Month of its first run or of its release.
+    architectures
+        Devices that it runs on.
+    measured_on
+        Architectures on which runs of it, or of a release with the same kernels, were measured; on others its constants
+        are those of the architecture, which is an extrapolation.
+    is_default
+        Whether the newest of these is what a job without a framework gets.
+    behaviour
+        What its code does.
+    features
+        Values that it has of a decision; decisions that are not listed have all of them. ``modules`` are all sets of
+        modules, ``many`` all degrees above 1.
+    settings
+        Its recipes' settings.
+    settings_by_precision
+        The same by precision, where it matters.
+    precision
+        The recipe of runs that do not say theirs.
+    strategy
+        Decisions that its recipes make unless told otherwise.
+    strategy_by_precision
+        The same by precision, where it matters.
+    stages
+        How it deals layers to pipeline stages that do not divide them: ``even``, as the planner; ``filled``, one stage
+        after the other (Megatron-Bridge); ``modules``, embedding and head counted as modules (DeepSpeed).
+    whole_experts
+        Whether experts are not split over tensor-parallel ranks unless told otherwise.
+    recompute_if_needed
+        What its recipes recompute where nothing is said and nothing recomputed would not fit.
+    kernels_of
+        The entry whose fitted factors hold for it, too; None: its own.
+    factors
+        Factors on constants of the device's calibration, by name; ``name@architecture`` on that architecture only.
+    sources
+        Entry to where it comes from.
+    """
+
+    name: str
+    description: str = ""
+    releases: tuple[str, ...] = ()
+    since: str = ""
+    architectures: tuple[Architecture, ...] = get_args(Architecture)
+    measured_on: tuple[Architecture, ...] = ()
+    is_default: bool = False
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    features: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    settings_by_precision: dict[str, Settings] = field(default_factory=dict)
+    precision: str = "bf16"
+    strategy: dict[str, bool | int | str] = field(default_factory=dict)
+    strategy_by_precision: dict[str, dict[str, bool | int | str]] = field(default_factory=dict)
+    stages: Literal["even", "filled", "modules"] = "even"
+    whole_experts: bool = False
+    recompute_if_needed: str | None = None
+    kernels_of: str | None = None
+    factors: dict[str, Positive] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)

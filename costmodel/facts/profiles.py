@@ -1,0 +1,224 @@
+"""A device's calibration and a framework's behaviour joined: the profile that formulas read, and the recipe's bytes."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, Literal, TypeAlias
+
+from pydantic import ValidationError
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.calibration import Constants
+from costmodel.facts.framework import Behaviour, Framework, Retention, Settings
+from costmodel.facts.spec import Device, EquippedDevice, Model, Network, Precision, Profile
+
+FACTORS = "cluster.framework.factors"
+"""The entry of a job that a framework's factors come from."""
+
+CAPPED = 1.0
+"""A factor never lifts a fraction of a peak above the peak."""
+
+DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "bf16+fp32": 6.0}
+
+NUM_MOMENTS = 2
+
+NARROW_WEIGHTS = ("fp8", "mxfp8")
+"""Dtypes of recipes whose weights can be held and gathered in 8 bits."""
+
+NARROW_GATHERS = {"fp8": 1.0, "fp8_current": 1.0}
+"""
+Bytes per parameter that ``fp8_param_gather`` gathers, by recipe.
+
+Those of MXFP8, whose two copies have scales along different axes, are gathered in 16 bits and cast then (Megatron-LM,
+``reuse_grad_buf_for_mxfp8_param_ag``).
+"""
+
+Loss: TypeAlias = Literal["fused", "unfused"]
+
+LOSS_BYTES: dict[Loss, dict[str, float]] = {
+    "fused": {"loss_forward_bytes": 6.0, "loss_backward_bytes": 4.0},
+    "unfused": {"loss_forward_bytes": 38.0, "loss_backward_bytes": 14.0},
+}
+"""
+Bytes per logit that a loss reads and writes. Fused: Transformer Engine 2.11, ``triton/cross_entropy.py``, which reads
+logits twice and writes their gradient over them, then multiplies it in place. Unfused: Megatron-LM's own in FP32,
+``vocab_parallel_cross_entropy``, its passes counted in :mod:`costmodel.lowering.embedding`.
+"""
+
+LOGIT_BYTES: dict[Loss, float] = {"fused": 2.0, "unfused": 6.0}
+"""
+What the same keep per logit: 16 bits, and Megatron-LM's FP32 copy beside them in which all happens in place since 2023
+(``megatron/core/tensor_parallel/cross_entropy.py``).
+"""
+
+PARTS_LOSS_BYTES = {"loss_forward_bytes": 16.0, "loss_backward_bytes": 4.0}
+"""
+Bytes per logit of Megatron-LM's loss on 16-bit logits (``fp16_lm_cross_entropy``, ``vocab_parallel_cross_entropy``):
+maximum 2, difference, exponential and quotient in place 4 each, sum 2; backward a product in place. Sums of parts leave
+no time for FP32 (``benchmarks/measured_runs/README.md``).
+"""
+
+PARTS_DROPOUT: dict[str, Any] = {"attention_score_bytes": 5.0, "dropout_mask_bytes": 1.0}
+"""Parts that are timed alone have dropout, Megatron-LM's default (Korthikanti et al., arXiv:2205.05198, eq. 1)."""
+
+
+def equipped(
+    device: Device, framework: Framework, settings: Settings | None = None, model: Model | None = None
+) -> EquippedDevice:
+    """
+    A device as a framework with its settings uses it.
+
+    Parameters
+    ----------
+    device
+        The accelerator, bandwidths of its networks nominal.
+    framework
+        What its code does, and factors on the constants of the device's calibration.
+    settings
+        What the framework is told, defaults included; None: its recipes' own.
+    model
+        What is trained, where a setting counts its layers.
+
+    Raises
+    ------
+    SpecError
+        If a factor names no constant, or makes it impossible.
+    """
+    settings = framework.settings if settings is None else settings
+    constants = _constants(device, framework)
+    profile = Profile(**_plain(constants), **_plain(_behaviour(framework.behaviour, settings, model)))
+    if settings.composition == "parts":
+        profile = replace(profile, step_seconds=0.0)
+    known = {one.name: getattr(device, one.name) for one in fields(Device)}
+    networks = tuple(_achieved(network, constants) for network in device.networks)
+    return EquippedDevice(**{**known, "networks": networks}, profile=profile)
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    return {one.name: getattr(record, one.name) for one in fields(record)}
+
+
+def _achieved(network: Network, constants: Constants) -> Network:
+    efficiency = constants.link_efficiency.get(network.name, 1.0)
+    return network if efficiency == 1 else replace(network, bandwidth=network.bandwidth * efficiency)
+
+
+# --- constants ---------------------------------------------------------------------------------------------
+
+
+def _constants(device: Device, framework: Framework) -> Constants:
+    """The calibration's, at the clock of the device's power limit, times the framework's factors."""
+    constants = device.calibration.constants
+    if device.power_clock != 1:
+        constants = replace(constants, sustained_clock=constants.sustained_clock * device.power_clock)
+    for key, factor in framework.factors.items():
+        name, _, architecture = key.partition("@")
+        before = getattr(constants, _constant(framework, name))
+        if architecture in ("", device.architecture):
+            constants = _changed(constants, name, _scaled(before, factor, framework, name), framework)
+    return constants
+
+
+def _changed(constants: Constants, name: str, value: Any, framework: Framework) -> Constants:
+    try:
+        return replace(constants, **{name: value})
+    except ValidationError as error:
+        problem = f"of {framework.name} makes it impossible: {error.errors()[0]['msg']}."
+        raise SpecError(f"{FACTORS}.{name}", problem) from None
+
+
+def _constant(framework: Framework, name: str) -> str:
+    known = [field.name for field in fields(Constants)]
+    if name not in known:
+        problem = f"of {framework.name} is no constant of a calibration."
+        raise SpecError(f"{FACTORS}.{name}", problem, did_you_mean(name, known))
+    return name
+
+
+def _scaled(value: Any, factor: float, framework: Framework, name: str) -> Any:
+    """A number that is no count, or every number of a mapping, times the factor; fractions stay fractions."""
+    if isinstance(value, dict):
+        return {key: min(part * factor, CAPPED) for key, part in value.items()}
+    if not isinstance(value, float):
+        raise SpecError(f"{FACTORS}.{name}", f"of {framework.name} is nothing that a factor could multiply.")
+    return min(value * factor, CAPPED) if name.endswith("_efficiency") else value * factor
+
+
+# --- behaviour ---------------------------------------------------------------------------------------------
+
+
+def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) -> Behaviour:
+    """What the code does with its settings."""
+    changes: dict[str, Any] = {}
+    if settings.kernels is not None:
+        changes["fused_kernels"] = settings.kernels == "fused"
+    if settings.attention is not None:
+        changes["fused_attention"] = settings.attention == "flash"
+    if settings.launches is not None:
+        changes["launches_block"] = settings.launches == "blocking"
+    if settings.optimizer_group is not None:
+        changes["sharding_ranks"] = None if settings.optimizer_group == "all" else settings.optimizer_group
+    if settings.shared_expert_overlap is not None:
+        changes["shared_expert_overlap"] = settings.shared_expert_overlap
+    if settings.communication_sms is not None:
+        changes["communication_sms"] = settings.communication_sms
+    retention = behaviour.retention
+    if settings.loss not in (None, loss_of(retention)):
+        retention = replace(retention, logit_bytes=LOGIT_BYTES[settings.loss])
+        changes |= LOSS_BYTES[settings.loss]
+    if settings.offloaded_layers is not None and model is not None:
+        share = min(settings.offloaded_layers / model.num_layers, 1.0)
+        retention = replace(retention, offloaded_fraction=share)
+    if settings.composition == "parts":
+        retention = replace(retention, **PARTS_DROPOUT)
+        changes |= {"waits_for_collectives": True, **PARTS_LOSS_BYTES}
+    return replace(behaviour, retention=retention, **changes)
+
+
+def loss_of(retention: Retention) -> Loss:
+    """Which loss it is: one that keeps no more than 16-bit logits is the fused one."""
+    return "fused" if retention.logit_bytes <= LOGIT_BYTES["fused"] else "unfused"
+
+
+# --- bytes of the recipe, and the model that is trained ----------------------------------------------------
+
+
+def stored_precision(precision: Precision, settings: Settings) -> Precision:
+    """
+    A recipe with the bytes that a framework with its settings stores and sends.
+
+    References
+    ----------
+    Megatron-LM: ``grad_reduce_in_fp32``, ``fp8_param_gather``, ``exp_avg_dtype``; FSDP: shards in FP32, cast when they
+    are gathered (PyTorch, ``MixedPrecisionPolicy``).
+    """
+    if settings.fp8_param_gather and precision.compute in NARROW_WEIGHTS:
+        precision = _narrow_weights(precision)
+    if settings.weight_dtype == "fp32":
+        moments = NUM_MOMENTS * DTYPE_BYTES["fp32"]
+        precision = replace(precision, weight_bytes=DTYPE_BYTES["fp32"], copy_bytes=0.0, optimizer_bytes=moments)
+    if settings.gradient_dtype is not None:
+        precision = replace(precision, gradient_bytes=DTYPE_BYTES[settings.gradient_dtype])
+    if settings.moments_dtype is not None:
+        before = precision.optimizer_bytes - NUM_MOMENTS * DTYPE_BYTES["fp32"]
+        narrower = before + NUM_MOMENTS * DTYPE_BYTES[settings.moments_dtype]
+        precision = replace(precision, optimizer_bytes=narrower)
+    return precision
+
+
+def _narrow_weights(precision: Precision) -> Precision:
+    """With ``fp8_param_gather``: the copy by rows, or the one by rows and columns, is the weight."""
+    return replace(
+        precision,
+        weight_bytes=precision.copy_bytes - precision.transposed_bytes,
+        copy_bytes=precision.transposed_bytes,
+        parameter_gather_bytes=NARROW_GATHERS.get(precision.name, precision.parameter_gather_bytes),
+    )
+
+
+def trained_model(model: Model, settings: Settings) -> Model:
+    """A model with as many layers of multi-token prediction as are trained."""
+    if settings.mtp_layers is None or settings.mtp_layers == len(model.mtp_layers):
+        return model
+    kind = model.mtp_layers[-1:] or model.layers[-1:]
+    return replace(model, mtp_layers=kind * settings.mtp_layers)

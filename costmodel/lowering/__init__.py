@@ -1,0 +1,31 @@
+"""Layers as lists of operators: one file per kind, one registry, one source of every layer's numbers."""
+
+from costmodel.lowering.embedding import (
+    embedding_communications,
+    embedding_operators,
+    head_communications,
+    head_operators,
+)
+from costmodel.lowering.layer import (
+    layer_communications,
+    layer_operators,
+    mtp_communications,
+    mtp_edge_communications,
+    mtp_edge_operators,
+    mtp_operators,
+)
+from costmodel.lowering.shape import Shape
+
+__all__ = [
+    "Shape",
+    "embedding_communications",
+    "embedding_operators",
+    "head_communications",
+    "head_operators",
+    "layer_communications",
+    "layer_operators",
+    "mtp_communications",
+    "mtp_edge_communications",
+    "mtp_edge_operators",
+    "mtp_operators",
+]

@@ -1,0 +1,139 @@
+"""Softmax attention with query, key and value heads: MHA, GQA, MQA."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.facts.spec import Attention
+from costmodel.lowering.kernels import (
+    context_output,
+    core_attention,
+    elementwise,
+    output_projection,
+    ring,
+    shared_input,
+    tensor_parallel_collectives,
+)
+from costmodel.lowering.shape import Shape
+from costmodel.operators.work import Communication, Numbers, Operator
+
+
+def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, ...]:
+    """
+    Projections, rotary position, core attention and output projection: Table 2 of MoFa, generalised.
+
+    Query heads may be narrower or wider together than the hidden size; more tensor-parallel ranks than KV heads
+    replicate those.
+    """
+    queries, keys = _query_width(attention, shape), _key_width(attention, shape)
+    return (
+        *_qkv(attention, shape, queries=queries, keys=keys),
+        *_query_key_norm(attention, shape, queries=queries, keys=keys),
+        *_rotary(attention, shape, elements=shape.tokens * (queries + keys)),
+        *core_attention(
+            shape,
+            heads=attention.num_heads / shape.tp,
+            kv_heads=kv_heads_per_device(attention, shape),
+            qk_head_dim=attention.head_dim,
+            v_head_dim=attention.head_dim,
+            window=attention.window,
+            sinks=attention.num_heads / shape.tp if attention.sinks else 0.0,
+        ),
+        *_output_gate(attention, shape, elements=shape.tokens * queries),
+        *context_output(shape, width=queries),
+        output_projection(shape, inputs=queries, bias=attention.output_bias),
+    )
+
+
+def attention_communications(attention: Attention, shape: Shape) -> tuple[Communication, ...]:
+    """Tensor-parallel collectives of the block, and the ring of keys and values."""
+    return (*tensor_parallel_collectives(shape), ring(shape, width=2 * _key_width(attention, shape)))
+
+
+def kv_heads_per_device(attention: Attention, shape: Shape) -> Numbers:
+    """Key-value heads of one device; every device owns at least one, replicated where tp exceeds them."""
+    return np.maximum(attention.num_kv_heads / shape.tp, 1.0)
+
+
+def _query_width(attention: Attention, shape: Shape) -> Numbers:
+    return attention.num_heads * attention.head_dim / shape.tp
+
+
+def _key_width(attention: Attention, shape: Shape) -> Numbers:
+    return kv_heads_per_device(attention, shape) * attention.head_dim
+
+
+def _qkv(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers) -> tuple[Operator, ...]:
+    """Projections of one input: one matmul, or three."""
+    asked = queries * (2 if attention.output_gate else 1)
+    if shape.fused_projections:
+        widths = {"qkv": asked + 2 * keys}
+    else:
+        widths = {"query_projection": asked, "key_projection": keys, "value_projection": keys}
+    return shared_input(
+        shape,
+        widths,
+        has_bias=attention.qkv_bias,
+        saved_elements=shape.tokens * shape.hidden_size / shape.sequence_shards,
+        saved_as="attention_input",
+    )
+
+
+def _query_key_norm(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers) -> tuple[Operator, ...]:
+    """Norm of queries and keys, which keeps both as they were before."""
+    if attention.qk_norm == "none":
+        return ()
+    elements = shape.tokens * (queries + keys)
+    return (
+        elementwise(
+            "qk_norm",
+            shape,
+            elements=elements,
+            forward_passes=2,
+            backward_passes=3,
+            kernels=2,
+            saved_elements=elements,
+            saved_as="qkv",
+            parameters=2 * attention.head_dim if attention.qk_norm == "per_head" else queries + keys,
+        ),
+    )
+
+
+EAGER_ROTARY_PASSES = 10
+"""A cast to fp32 (6 bytes), the product with complex numbers (8), a cast back (6), in passes of 2 bytes."""
+
+EAGER_ROTARY_KERNELS = 3
+
+
+def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
+    if not attention.rotary:
+        return ()
+    passes, kernels = (2, 1) if shape.fused_kernels else (EAGER_ROTARY_PASSES, EAGER_ROTARY_KERNELS)
+    return (
+        elementwise(
+            "rotary",
+            shape,
+            elements=elements,
+            forward_passes=passes,
+            backward_passes=passes,
+            all_counted=True,
+            kernels=2 * kernels,
+        ),
+    )
+
+
+def _output_gate(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
+    """Sigmoid gate on the attention's output, which keeps the gate and the output before it."""
+    if not attention.output_gate:
+        return ()
+    return (
+        elementwise(
+            "output_gate",
+            shape,
+            elements=elements,
+            forward_passes=3,
+            backward_passes=5,
+            saved_elements=2 * elements,
+            saved_as="core_attention",
+        ),
+    )

@@ -1,0 +1,172 @@
+"""The two ends of a model: embedding in, head and loss out, both split over tensor-parallel ranks by vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.facts.spec import Model
+from costmodel.lowering.kernels import elementwise, logits_fraction, matmul, norms, tensor_parallel_collectives
+from costmodel.lowering.shape import Shape
+from costmodel.operators.work import Communication, Numbers, Operator
+
+
+def rank_vocabulary(model: Model, shape: Shape) -> Numbers:
+    r"""
+    Entries of the vocabulary on one tensor-parallel rank, padded to what each rank takes whole.
+
+    .. math:: \lceil V / (m t) \rceil m
+
+    References
+    ----------
+    Megatron-LM, ``_vocab_size_with_padding``: multiples of ``--make-vocab-size-divisible-by`` times tp.
+    """
+    share = model.vocab_size / np.asarray(shape.tp)
+    padded = np.ceil(share / shape.vocabulary_multiple) * shape.vocabulary_multiple
+    if shape.vocabulary_multiple == 1:
+        return share[()]
+    return np.where(shape.pads_vocabulary | (np.asarray(shape.tp) > 1), padded, share)[()]
+
+
+def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
+    """
+    Look-up of token and learned positions; nothing is kept but the token ids, not counted.
+
+    The forward pass reads and writes a row per token, the backward pass reads the gradient and adds it to the
+    weight's.
+    """
+    lookups = 2 if model.learned_positions else 1
+    parameters = (rank_vocabulary(model, shape) + model.learned_positions) * shape.hidden_size
+    return (
+        elementwise(
+            "embedding",
+            shape,
+            elements=shape.tokens * shape.hidden_size * lookups,
+            forward_passes=2,
+            backward_passes=3,
+            kernels=lookups,
+            saved_as="embedding",
+            parameters=parameters,
+        ),
+    )
+
+
+def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
+    """
+    Final norm, logits, loss.
+
+    A tied head owns no parameters here; a pipeline whose last stage is not its first keeps a copy there.
+    """
+    outputs = rank_vocabulary(model, shape)
+    weight = 0 if model.tied_embeddings else shape.hidden_size * outputs
+    logits = matmul(
+        "head",
+        shape,
+        rows=shape.tokens,
+        inputs=shape.hidden_size,
+        outputs=outputs,
+        saved_elements=shape.tokens * shape.hidden_size / shape.sequence_shards,
+        saved_as="head",
+        narrow=False,
+    )
+    return (
+        norms("final_norm", shape, count=1, norm=model.final_norm),
+        replace(
+            logits,
+            flops_fraction=logits_fraction(shape, model.vocab_size),
+            parameters=weight + (outputs if model.head_bias else 0),
+        ),
+        _loss(model, shape),
+    )
+
+
+def embedding_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
+    """The sum of the ranks' rows of the vocabulary: scattered or reduced forward, gathered backward."""
+    nbytes = shape.activation_bytes * shape.tokens * shape.hidden_size
+    split = shape.sequence_parallel
+    return (
+        Communication(group="tp", kind="reduce_scatter", nbytes=nbytes * split, forward=1, backward=0),
+        Communication(group="tp", kind="all_gather", nbytes=nbytes * split, forward=0, backward=1),
+        Communication(group="tp", kind="all_reduce", nbytes=nbytes * (1 - split), forward=1, backward=0),
+    )
+
+
+def head_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
+    """The hidden state gathered forward, its gradient summed backward; the loss's scalars per token not counted."""
+    nbytes = shape.activation_bytes * shape.tokens * shape.hidden_size
+    split = shape.sequence_parallel
+    return (
+        Communication(group="tp", kind="all_gather", nbytes=nbytes * split, forward=1, backward=0),
+        Communication(group="tp", kind="reduce_scatter", nbytes=nbytes * split, forward=0, backward=1),
+        Communication(group="tp", kind="all_reduce", nbytes=nbytes * (1 - split), forward=0, backward=1),
+    )
+
+
+def next_token_operators(model: Model, shape: Shape, block: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """
+    One layer of multi-token prediction (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+
+    Embedding and head again, both with the model's own weights, around two norms, the projection of the two of them
+    joined from 2 h to h, a whole block, and a final norm.
+
+    Parameters
+    ----------
+    model, shape
+        The model; the micro-batch.
+    block
+        The operators of the layer.
+    """
+    embedding = (replace(operator, parameters=0.0) for operator in embedding_operators(model, shape))
+    final_norm, logits, loss = head_operators(model, shape)
+    projection = matmul(
+        "mtp_projection",
+        shape,
+        rows=shape.tokens,
+        inputs=2 * shape.hidden_size,
+        outputs=shape.hidden_size / shape.tp,
+        saved_elements=shape.tokens * 2 * shape.hidden_size / shape.sequence_shards,
+        saved_as="embedding",
+    )
+    return (
+        *embedding,
+        norms("mtp_norms", shape, count=2, norm=model.final_norm),
+        projection,
+        *block,
+        final_norm,
+        replace(logits, parameters=0.0),
+        loss,
+    )
+
+
+def next_token_communications(
+    model: Model, shape: Shape, block: tuple[Communication, ...]
+) -> tuple[Communication, ...]:
+    """Collectives of one layer of multi-token prediction, in the order of its operators."""
+    return (
+        *embedding_communications(model, shape),
+        *tensor_parallel_collectives(shape, entry_width=2 * shape.hidden_size, exit_width=shape.hidden_size),
+        *block,
+        *head_communications(model, shape),
+    )
+
+
+def _loss(model: Model, shape: Shape) -> Operator:
+    """
+    Cross-entropy over a vocabulary-parallel rank's logits; kept, read and written as the software's loss does.
+
+    Megatron-LM's own, ``vocab_parallel_cross_entropy``, works in fp32: a cast (6 bytes), the maximum (4), subtraction,
+    exponential and division in place (8 each), the sum (4); backward a product in place (8) and a cast (6).
+    """
+    logits = shape.tokens * rank_vocabulary(model, shape)
+    return Operator(
+        name="loss",
+        kind="copy",
+        bytes=logits * shape.loss_bytes[0],
+        backward_bytes=logits * shape.loss_bytes[1],
+        kernels=4,
+        saved_bytes=logits * shape.retention.logit_bytes,
+        saved_as="head",
+        rows=shape.tokens,
+        shards=shape.tp,
+    )

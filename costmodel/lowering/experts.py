@@ -1,0 +1,340 @@
+"""The mixture-of-experts feed-forward block: router, routed experts, shared expert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.facts.spec import Experts
+from costmodel.lowering.kernels import elementwise, matmul, tensor_parallel_collectives
+from costmodel.lowering.mlp import activation, feed_forward_operators
+from costmodel.lowering.shape import Shape, visited_fraction
+from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.strategy import sends_tokens_once
+
+
+def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """
+    Router, dispatch, the local experts, combine, shared expert; balanced routing.
+
+    Tensor-parallel ranks dispatch their own part of the tokens each (sequence parallelism, which Megatron-LM demands
+    here), so a (token, expert) pair is computed once: N k etp / tp tokens with 1 / etp of the width per device, and
+    the work of all devices together depends neither on ``ep`` nor on ``etp``.
+
+    CUDA graphs hold the router with the shared expert, what precedes the dispatch, or, where tokens are dropped and
+    padded, all of it.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/transformer/moe/moe_layer.py`` (core 0.16.1): ``route`` (247), ``preprocess`` (258),
+    ``dispatch`` (278), ``shared_experts_compute`` (288), ``routed_experts_compute`` (318), ``postprocess`` (343).
+    """
+    latent_down, latent_up = _latent(experts, shape)
+    return (
+        *_graphed("moe_router", _router(experts, shape)),
+        *_graphed("moe_preprocess", latent_down),
+        *_graphed("moe", latent_up),
+        *_graphed("moe_preprocess", [_permute("dispatch", shape, elements=_sorted_before(experts, shape))]),
+        *_graphed("moe", [_permute("sort", shape, elements=_sorted_behind(experts, shape))]),
+        *_graphed("moe", _routed(experts, shape)),
+        *_graphed("moe", [_combine(experts, shape)]),
+        *_graphed("moe_router", _shared(experts, shape)),
+    )
+
+
+def _graphed(module: str, operators: Iterable[Operator]) -> tuple[Operator, ...]:
+    """Operators with the module of CUDA graphs that holds them."""
+    return tuple(replace(operator, graph_module=module) for operator in operators)
+
+
+def experts_communications(experts: Experts, shape: Shape) -> tuple[Communication, ...]:
+    """Two all-to-alls per pass over ``ep``, gather and scatter over ``etp``, and the shared expert's collectives."""
+    token_bytes = shape.activation_bytes * sent_width(experts, shape)
+    sent = token_bytes * sent_tokens(experts, shape)
+    gathered = token_bytes * received_tokens(experts, shape)
+    return (
+        Communication(
+            group="ep",
+            kind="all_to_all",
+            nbytes=sent,
+            forward=2,
+            backward=2,
+            num_experts=experts.num_experts,
+            top_k=experts.top_k,
+        ),
+        Communication(group="etp", kind="all_gather", nbytes=gathered, forward=1, backward=1),
+        Communication(group="etp", kind="reduce_scatter", nbytes=gathered, forward=1, backward=1),
+        *(tensor_parallel_collectives(shape) if experts.shared_ffn_hidden_size else ()),
+    )
+
+
+def sent_tokens(experts: Experts, shape: Shape) -> Numbers:
+    """(Token, expert) pairs that one device dispatches, N k / tp."""
+    return shape.tokens * experts.top_k / shape.tp
+
+
+def received_tokens(experts: Experts, shape: Shape) -> Numbers:
+    """Tokens that the local experts of one device work on: N' = N k etp / tp, each with 1 / etp of the width."""
+    return sent_tokens(experts, shape) * shape.etp
+
+
+def sent_width(experts: Experts, shape: Shape) -> int:
+    """Elements per token that routed experts read and write."""
+    return experts.latent_size or shape.hidden_size
+
+
+def _latent(experts: Experts, shape: Shape) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+    """
+    Projections of this rank's tokens to the width of the routed experts, and back, with replicated weights.
+
+    The input is kept by the router. Megatron-LM, megatron/core/transformer/moe/moe_layer.py, ``fc1_latent_proj`` and
+    ``fc2_latent_proj`` (``parallel_mode="duplicated"``).
+    """
+    if experts.latent_size is None:
+        return (), ()
+    rows = shape.tokens / shape.sequence_shards
+    narrow, wide = experts.latent_size, shape.hidden_size
+    up = matmul(
+        "latent_up", shape, rows=rows, inputs=narrow, outputs=wide, saved_elements=rows * narrow, saved_as="experts"
+    )
+    return (matmul("latent_down", shape, rows=rows, inputs=wide, outputs=narrow),), (up,)
+
+
+def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """Logits of all experts for this rank's tokens, with replicated weights; then the choice of the best."""
+    rows = shape.tokens / shape.sequence_shards
+    logits = rows * experts.num_experts
+    return (
+        matmul(
+            "router",
+            shape,
+            rows=rows,
+            inputs=shape.hidden_size,
+            outputs=experts.num_experts,
+            bias=experts.num_experts if experts.router_bias else 0,
+            saved_elements=rows * shape.hidden_size,
+            saved_as="norm_output",
+            narrow=False,
+        ),
+        elementwise(
+            "top_k",
+            shape,
+            elements=logits,
+            forward_passes=2,
+            backward_passes=2,
+            saved_elements=logits,
+            saved_as="router",
+        ),
+    )
+
+
+def _sorted_before(experts: Experts, shape: Shape) -> Numbers:
+    """
+    Elements read and written to sort tokens by destination device.
+
+    Where a token is sent once, nothing is sorted before: its copies for the local experts are made where it arrives.
+    """
+    moved = shape.tokens / shape.sequence_shards + sent_tokens(experts, shape)
+    once = sends_tokens_once(token_dispatcher=shape.token_dispatcher)
+    elements: Numbers = np.where(once, 0.0, moved * sent_width(experts, shape))[()]
+    return elements
+
+
+def _sorted_behind(experts: Experts, shape: Shape) -> Numbers:
+    """Elements read and written to sort tokens by local expert where they arrive."""
+    received = received_tokens(experts, shape)
+    visited = visited_fraction(shape.ep, num_experts=experts.num_experts, top_k=experts.top_k)
+    once = sends_tokens_once(token_dispatcher=shape.token_dispatcher)
+    elements: Numbers = np.where(once, received + received * visited, 2 * received)[()] * sent_width(experts, shape)
+    return elements
+
+
+def _combine(experts: Experts, shape: Shape) -> Operator:
+    """The way back: both sorts; the weighting by the router's score keeps the experts' outputs."""
+    elements = _sorted_before(experts, shape) + _sorted_behind(experts, shape)
+    saved = _weighted(experts, shape)
+    return _permute("combine", shape, elements=elements, kernels=2, saved_elements=saved)
+
+
+def _permute(
+    name: str, shape: Shape, *, elements: Numbers, kernels: int = 1, saved_elements: Numbers = 0.0
+) -> Operator:
+    """Copies of tokens in another order."""
+    copied = elementwise(
+        name,
+        shape,
+        elements=elements,
+        forward_passes=1,
+        backward_passes=1,
+        kernels=kernels,
+        saved_elements=saved_elements,
+        saved_as="experts",
+    )
+    return replace(copied, kind="copy", is_routed=True)
+
+
+def _weighted(experts: Experts, shape: Shape) -> Numbers:
+    """
+    Outputs of the experts that the router's scores weight; none where they weight the inner activation.
+
+    References
+    ----------
+    Megatron-LM 0.14, ``megatron/core/fusions/fused_bias_swiglu.py``, ``WeightedSwiGLUFunction``.
+    """
+    return sent_tokens(experts, shape) * shape.hidden_size * shape.retention.expert_output
+
+
+def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """
+    Grouped matmuls over the local experts, and the activation between them.
+
+    Fused, the first one's kernel does the activation and casts for the second one, and backward the other way round.
+    """
+    rows = received_tokens(experts, shape)
+    outside = sent_width(experts, shape)
+    groups = experts.num_experts / shape.ep
+    width = experts.ffn_hidden_size / shape.etp
+    fan = 2 if experts.gated else 1
+    apart = np.where(shape.fused_experts, 0.0, 1.0)[()]
+    up = matmul(
+        "expert_up",
+        shape,
+        rows=rows,
+        inputs=outside,
+        outputs=fan * width,
+        bias=fan * width if experts.bias else 0,
+        saved_elements=rows * outside,
+        saved_as="experts",
+        groups=groups,
+        expert=True,
+    )
+    between = activation(
+        "expert_activation",
+        shape,
+        elements=rows * width,
+        gated=experts.gated,
+        squared_relu=experts.squared_relu,
+        saved_as="expert_activation",
+    )
+    down = matmul(
+        "expert_down",
+        shape,
+        rows=rows,
+        inputs=width,
+        outputs=outside,
+        bias=outside if experts.bias else 0,
+        saved_elements=rows * width,
+        saved_as="expert_hidden",
+        groups=groups,
+        expert=True,
+    )
+    return (
+        replace(up, backward_cast_bytes=apart * up.backward_cast_bytes),
+        *(_where_apart(one, apart) for one in (*_clamps(experts, shape, elements=rows * width), between)),
+        replace(down, cast_bytes=apart * down.cast_bytes),
+        *(_where_apart(one, apart) for one in _output_bias(experts, shape, elements=rows * outside, groups=groups)),
+    )
+
+
+def _where_apart(operator: Operator, apart: Numbers) -> Operator:
+    """An operator between grouped matmuls: 1 where it is kernels of its own, 0 where it is fused into theirs."""
+    return replace(
+        operator,
+        bytes=apart * operator.bytes,
+        backward_bytes=apart * operator.backward_bytes,
+        kernels=apart * operator.kernels,
+        more_launches=apart * operator.more_launches,
+        is_routed=True,
+    )
+
+
+CLAMP_PASSES = (4, 7.5)
+"""
+Passes over gate and other half in front of gpt-oss's activation, which clamps both and joins them again.
+
+A clamp reads and writes, as does the concatenation. Backward the joined gradient is taken apart by views; each clamp
+compares its input with its bounds and selects: 4 passes of the gate (a bound: 3 bytes, a selection: 5), 7 of the other
+half (two bounds, their conjunction: 9 bytes, a selection: 5), 5.5 in the mean; both gradients are joined, 2.
+"""
+
+
+def _clamps(experts: Experts, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
+    """
+    The clamps in front of the activation of gated experts with biases, gpt-oss's: eager kernels whatever is fused.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/fusions/fused_bias_geglu.py`` (core 0.16.1), ``weighted_bias_quick_geglu_impl``: before
+    the fused function, which keeps their result as its input, beside the clamps' own.
+    """
+    if not (experts.bias and experts.gated):
+        return ()
+    forward, backward = CLAMP_PASSES
+    return (
+        elementwise(
+            "expert_clamps",
+            shape,
+            elements=2 * elements,
+            forward_passes=forward,
+            backward_passes=backward,
+            all_counted=True,
+            kernels=3,
+            saved_elements=2 * elements,
+            saved_as="expert_hidden",
+        ),
+    )
+
+
+def _output_bias(experts: Experts, shape: Shape, *, elements: Numbers, groups: Numbers) -> tuple[Operator, ...]:
+    """
+    The bias of the down-projections times the router's score of each token, which no kernel fuses.
+
+    A loop over the local experts in 32 bits: a product and a sum for each (4 and 10 bytes per element), one
+    concatenation and a cast (8 and 6); on the way back the two casts, the gradients of the bias and of the scores,
+    each a product and a sum over it, and the concatenation of the parts (12, 12, 12 and 4).
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/transformer/moe/experts.py`` (core 0.16.1), ``TEGroupedMLP._apply_bias``.
+    """
+    if not experts.bias:
+        return ()
+    added = elementwise("expert_bias", shape, elements=elements, forward_passes=28 / 2, backward_passes=40 / 2)
+    return (replace(added, kind="copy", more_launches=2 * groups + 1),)
+
+
+def _shared(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """The experts that every token visits, dense and split over tp; their input is kept by the router."""
+    if not experts.shared_ffn_hidden_size:
+        return ()
+    dense = feed_forward_operators(
+        shape,
+        ffn_hidden_size=experts.shared_ffn_hidden_size,
+        gated=experts.gated,
+        bias=experts.bias,
+        squared_relu=experts.squared_relu,
+        saved_input=0.0,
+        prefix="shared_",
+    )
+    return (*dense, *_shared_gate(experts, shape))
+
+
+def _shared_gate(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
+    """A scalar per token that scales the shared expert's output, which is kept for its gradient."""
+    if not experts.shared_gate:
+        return ()
+    rows = shape.tokens / shape.sequence_shards
+    kept = rows * shape.hidden_size
+    return (
+        matmul(
+            "shared_gate",
+            shape,
+            rows=rows,
+            inputs=shape.hidden_size,
+            outputs=1,
+            saved_elements=kept,
+            saved_as="shared_mlp",
+        ),
+    )

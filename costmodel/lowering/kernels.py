@@ -1,0 +1,537 @@
+"""The kernels that layers are made of: matmuls, attention cores, element-wise passes, and their collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.lowering.shape import Shape
+from costmodel.operators.work import Communication, Numbers, Operator
+
+CAUSAL_BACKWARD = 2.5
+"""Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
+
+FULL_BACKWARD = 2.0
+"""The same by the convention of MoFa's Table 2 (arXiv 2511.09837), which recomputes no scores."""
+
+
+KEPT_NARROW = frozenset({"attention_input", "norm_output", "latent", "mlp", "shared_mlp", "experts", "expert_hidden"})
+"""Inputs of linears that nothing else keeps: an 8-bit recipe keeps only their 8-bit copy. Router, head and embedding
+stay in 16 bits."""
+
+KEPT_TWICE = frozenset({"output_projection"})
+"""The attention's output, which the attention core keeps in 16 bits and an 8-bit linear as its copy besides."""
+
+
+NARROW_BYTES = 1.0
+"""Per element that a matmul of an 8-bit recipe reads. (Grouped ones have a law of few rows instead.)"""
+
+
+def matmul(
+    name: str,
+    shape: Shape,
+    *,
+    rows: Numbers,
+    inputs: Numbers,
+    outputs: Numbers,
+    bias: Numbers = 0,
+    saved_elements: Numbers = 0.0,
+    saved_as: str = "",
+    groups: Numbers = 1,
+    expert: bool = False,
+    narrow: bool = True,
+    casts_input: bool = True,
+    gathered: str = "",
+) -> Operator:
+    """
+    Linear projections of one device: 2 m n k FLOPs forward, twice that backward.
+
+    Parameters
+    ----------
+    name, shape
+        What it computes; the micro-batch.
+    rows, inputs, outputs
+        m, k and n of the device's matmul; each of the ``groups`` has a weight of ``inputs * outputs``.
+    bias
+        Further parameters of each group.
+    saved_elements, saved_as
+        Elements kept for the backward pass, and their module.
+    groups
+        Local experts, among which the rows are divided.
+    expert
+        Whether the weights belong to routed experts.
+    narrow
+        Whether an 8-bit recipe covers this matmul.
+    casts_input
+        Whether its input is cast for it; another matmul's cast may serve it.
+    gathered
+        Which of ``input`` and ``gradient`` sequence-parallel ranks gather.
+    """
+    weight = groups * inputs * outputs
+    flops = 2 * rows * inputs * outputs
+    read = shape.activation_bytes if expert or not (narrow and shape.cast_bytes) else NARROW_BYTES
+    nbytes = read * (rows * inputs + weight) + shape.activation_bytes * rows * outputs
+    return Operator(
+        name=name,
+        kind="grouped_matmul" if expert else "matmul",
+        flops=flops,
+        backward_flops=2 * flops,
+        bytes=nbytes,
+        backward_bytes=2 * nbytes,
+        cast_bytes=_cast_bytes(shape, gathered=gathered == "input") * rows * inputs if casts_input else 0.0,
+        backward_cast_bytes=_cast_bytes(shape, gathered=gathered == "gradient") * rows * outputs,
+        written_bytes=shape.activation_bytes * rows * outputs,
+        backward_written_bytes=shape.activation_bytes * rows * inputs + shape.gradient_traffic_bytes * weight,
+        saved_bytes=_kept_element_bytes(shape, saved_as, narrow) * saved_elements,
+        saved_as=saved_as,
+        parameters=weight + groups * bias,
+        expert=expert,
+        more_launches=LOOPED_LAUNCH * (groups - 1) if expert else 0,
+        is_routed=expert,
+        rows=rows if expert else shape.tokens,
+        shards=shape.etp if expert else shape.tp,
+        groups=groups,
+    )
+
+
+def row_parallel(name: str, shape: Shape, *, inputs: Numbers, bias: bool, saved_as: str) -> Operator:
+    """
+    The linear of a block's end, from ``inputs`` of one device to the hidden size, which tensor-parallel ranks sum.
+
+    Sequence-parallel ranks gather its gradient; it keeps its input.
+    """
+    return matmul(
+        name,
+        shape,
+        gathered="gradient",
+        rows=shape.tokens,
+        inputs=inputs,
+        outputs=shape.hidden_size,
+        bias=shape.hidden_size if bias else 0,
+        saved_elements=shape.tokens * inputs,
+        saved_as=saved_as,
+    )
+
+
+def output_projection(shape: Shape, *, inputs: Numbers, bias: bool = False) -> Operator:
+    """The linear behind any kind of attention."""
+    return row_parallel("output_projection", shape, inputs=inputs, bias=bias, saved_as="output_projection")
+
+
+def _cast_bytes(shape: Shape, *, gathered: bool) -> Numbers:
+    """Read and written per element of a whole tensor; who gathers narrow shards casts a share and transposes all."""
+    if not (gathered and shape.casts_shards):
+        return shape.cast_bytes
+    shared = (shape.cast_bytes - NARROW_BYTES) / shape.sequence_shards + 2 * NARROW_BYTES
+    return np.where(np.asarray(shape.sequence_shards) > 1, shared, shape.cast_bytes)[()]
+
+
+def _kept_element_bytes(shape: Shape, saved_as: str, narrow: bool) -> float:
+    narrow = narrow and shape.linear_input_bytes < shape.activation_bytes
+    if narrow and saved_as in KEPT_NARROW:
+        return shape.linear_input_bytes
+    return shape.activation_bytes + (shape.linear_input_bytes if narrow and saved_as in KEPT_TWICE else 0.0)
+
+
+LOOPED_LAUNCH = 0.2
+"""Of a launch from eager code: a library's loop launches a matmul in 10 us, PyTorch in 50 (Transformer Engine,
+``general_grouped_gemm``; the constant ``host_kernel_seconds`` of the devices)."""
+
+
+def shared_input(
+    shape: Shape, widths: Mapping[str, Numbers], *, has_bias: bool, saved_elements: Numbers, saved_as: str
+) -> tuple[Operator, ...]:
+    """
+    Column-parallel linears of one input of the hidden size, and the sum of its gradients if they are several.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    widths
+        Each one's name, and its outputs on this device.
+    has_bias
+        Whether they have biases.
+    saved_elements, saved_as
+        As in :func:`matmul`, of the input, which is kept once. It is cast once too, which counts with the second
+        linear: the one that torchtitan computes again.
+    """
+    linears = tuple(
+        matmul(
+            name,
+            shape,
+            rows=shape.tokens,
+            inputs=shape.hidden_size,
+            outputs=width,
+            bias=width if has_bias else 0,
+            saved_elements=0.0 if index else saved_elements,
+            saved_as=saved_as,
+            casts_input=index == min(1, len(widths) - 1),
+            gathered="input",
+        )
+        for index, (name, width) in enumerate(widths.items())
+    )
+    if len(linears) == 1:
+        return linears
+    return (*linears, input_gradients(f"{saved_as}_gradients", shape, count=len(linears)))
+
+
+def input_gradients(name: str, shape: Shape, *, count: int) -> Operator:
+    """
+    The sum of what ``count`` matmuls of one input hand back; it is part of the kernel of the norm before, but for TP.
+
+    Compiled, the norm's backward pass reads ``count`` tensors instead of one. Tensor-parallel ranks sum all of them
+    into one (in the order of ranks) before they scatter it.
+    """
+    passes: Numbers = count - 1 + np.where(np.asarray(shape.tp) > 1, 2.0, 0.0)[()]
+    nbytes = shape.activation_bytes * shape.tokens * shape.hidden_size * passes
+    return Operator(name=name, kind="copy", kernels=0, backward_bytes=nbytes, rows=shape.tokens, shards=shape.tp)
+
+
+def elementwise(
+    name: str,
+    shape: Shape,
+    *,
+    elements: Numbers,
+    forward_passes: float,
+    backward_passes: float,
+    all_counted: bool = False,
+    kernels: int = 1,
+    saved_elements: Numbers = 0.0,
+    saved_as: str = "",
+    parameters: Numbers = 0.0,
+    flops: Numbers = 0.0,
+) -> Operator:
+    """
+    Passes over device memory.
+
+    Parameters
+    ----------
+    name, shape
+        What it computes; the micro-batch.
+    elements
+        Elements of the tensor that it works on.
+    forward_passes, backward_passes
+        How often those elements are read or written.
+    all_counted
+        Whether these passes are all that software makes, so that they run at the memory's rate.
+    kernels, parameters, flops, saved_as
+        As in :class:`Operator`; the backward pass takes twice the FLOPs.
+    saved_elements
+        Elements kept for the backward pass.
+    """
+    return Operator(
+        name=name,
+        kind="copy" if all_counted else "elementwise",
+        flops=flops,
+        backward_flops=2 * flops,
+        bytes=shape.activation_bytes * elements * forward_passes,
+        backward_bytes=shape.activation_bytes * elements * backward_passes,
+        kernels=kernels,
+        saved_bytes=shape.activation_bytes * saved_elements,
+        saved_as=saved_as,
+        parameters=parameters,
+        rows=shape.tokens,
+        shards=shape.tp,
+    )
+
+
+def core_attention(
+    shape: Shape,
+    *,
+    heads: Numbers,
+    kv_heads: Numbers,
+    qk_head_dim: int,
+    v_head_dim: int,
+    window: int | None = None,
+    sinks: Numbers = 0.0,
+) -> tuple[Operator, ...]:
+    """
+    Scores and weighted values; keeps Q, K and V.
+
+    Context parallelism splits the queries and passes all keys by in a ring: c pieces, and c - 1 merges of their
+    results. Of Table 2's softmax row nothing is kept; in truth flash attention keeps 4 more bytes per query and head
+    (the log of the sum of exponentials). Where scores are not fused, :func:`_softmax` works on them in between.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    heads, kv_heads
+        Query heads and key-value heads of this device.
+    qk_head_dim, v_head_dim
+        Widths of a head.
+    window
+        Sliding window in tokens; None: the whole sequence.
+    sinks
+        Learned sink logits of this device.
+    """
+    flops = 2 * shape.tokens * mean_keys(shape, window) * heads * (qk_head_dim + v_head_dim)
+    queries_and_outputs = shape.tokens * heads * (qk_head_dim + v_head_dim)
+    keys_and_values = shape.tokens * kv_heads * (qk_head_dim + v_head_dim)
+    nbytes = shape.activation_bytes * (queries_and_outputs + keys_and_values * shape.cp)
+    fused = Operator(
+        name="core_attention",
+        kind="attention",
+        flops=flops,
+        backward_flops=flops * (CAUSAL_BACKWARD if shape.causal else FULL_BACKWARD),
+        head_dim=(qk_head_dim + v_head_dim) / 2,
+        bytes=nbytes,
+        backward_bytes=2 * nbytes,
+        kernels=2 * shape.cp - 1,
+        saved_bytes=shape.activation_bytes * (shape.tokens * heads * qk_head_dim + keys_and_values),
+        saved_as="qkv",
+        parameters=sinks,
+        rows=shape.tokens,
+        shards=shape.tp,
+        length=readable_keys(shape, window),
+    )
+    if shape.fused_attention:
+        return (fused,)
+    scores, width = shape.tokens * shape.sequence_length * heads, (qk_head_dim + v_head_dim) / 2
+    score_bytes = shape.activation_bytes * scores
+    unfused = replace(
+        fused,
+        kind="batched_matmul",
+        bytes=nbytes + 2 * score_bytes,
+        backward_bytes=2 * nbytes + 4 * score_bytes,
+        kernels=2,
+        flops_fraction=_aligned(qk_head_dim, v_head_dim, otherwise=UNALIGNED_FRACTION) * width / (width + HALF_WIDTH),
+        head_dim=0.0,
+    )
+    return (unfused, _softmax(shape, heads=heads, scores=scores))
+
+
+def _softmax(shape: Shape, *, heads: Numbers, scores: Numbers) -> Operator:
+    """
+    Scale, mask, softmax and dropout of scores in device memory; keeps what the software does for the backward pass.
+
+    With dropout and 16 bits these are 5 a s^2 b / t bytes: softmax's output, dropout's mask and output.
+    Megatron-LM's fused kernel reads and writes 16 bits, dropout a byte of mask too. It asks for a multiple of 4 heads
+    and sequences (``megatron/fused_kernels``, ``fused_softmax.py``, ``is_kernel_available``); else PyTorch works in
+    fp32, kernel by kernel: cast, scale, mask, softmax, cast back.
+
+    References
+    ----------
+    Korthikanti et al., arXiv:2205.05198, section 4.1: 5 b a s^2 bytes kept per layer.
+    """
+    has_kernel = (np.asarray(shape.mbs * heads) % SOFTMAX_HEADS == 0) & (shape.sequence_length % SOFTMAX_HEADS == 0)
+    dropout = DROPOUT_BYTES * (shape.retention.dropout_mask_bytes > 0)
+    forward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[0], EAGER_SOFTMAX_BYTES[0]) + dropout
+    backward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[1], EAGER_SOFTMAX_BYTES[1]) + dropout
+    return Operator(
+        name="softmax",
+        kind="scores",
+        bytes=scores * forward,
+        backward_bytes=scores * backward,
+        kernels=np.where(has_kernel, 1, EAGER_SOFTMAX_KERNELS) + 1,
+        saved_bytes=shape.retention.attention_score_bytes * scores,
+        saved_as="core_attention",
+        rows=shape.tokens,
+        shards=shape.tp,
+    )
+
+
+HALF_WIDTH = 64
+"""
+Width of a head at which batched matmuls reach half of the rate of large ones.
+
+Filling and draining a tile of the result take as long as two steps of 32 of its inner loop, of which a head has few.
+"""
+
+SOFTMAX_HEADS = 4
+
+DROPOUT_BYTES = 5
+"""Per score: 2 read, 2 written, 1 of mask; in the backward pass too."""
+
+FUSED_SOFTMAX_BYTES = (4, 6)
+"""Per score and pass: 2 read, 2 written; backward two tensors of 2 read, one written."""
+
+EAGER_SOFTMAX_KERNELS = 5
+EAGER_SOFTMAX_BYTES = (6 + 8 + 9 + 8 + 6, 6 + 12 + 9 + 8 + 6)
+"""Cast to fp32, scale, mask (a byte more), softmax, cast back; each reads and writes, softmax's backward reads two."""
+
+UNALIGNED_FRACTION = 19.5 / 312
+"""
+FP32 rate over the FP16 rate of Tensor Cores (NVIDIA A100 datasheet): matmuls add up in FP32, which without Tensor Cores
+means to multiply in it too.
+"""
+
+
+def _aligned(*sizes: int, otherwise: float) -> float:
+    """
+    Share of the matmul rate that these sizes leave: Tensor Cores want 16 bytes, 8 elements, side by side.
+
+    References
+    ----------
+    NVIDIA, Matrix Multiplication Background User's Guide, section "Tensor Core Requirements".
+    """
+    return 1.0 if all(size % 8 == 0 for size in sizes) else otherwise
+
+
+UNALIGNED_LOGITS_FRACTION = 78 / 250
+"""
+FP16 rate without Tensor Cores (NVIDIA A100 whitepaper, Table 1) over the rate that matmuls reach with them.
+
+With 50,257 columns the head's matmuls in vTrain's profiles run at 77 to 93 TFLOP/s, with 50,432 over two ranks at 250.
+"""
+
+
+def logits_fraction(shape: Shape, vocab_size: int) -> Numbers:
+    """Share of the matmul rate that a vocabulary leaves on one rank where nobody pads it; several always pad it."""
+    if shape.pads_vocabulary:
+        return 1.0
+    return np.where(np.asarray(shape.tp) == 1, _aligned(vocab_size, otherwise=UNALIGNED_LOGITS_FRACTION), 1.0)[()]
+
+
+def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
+    """
+    The attention's output as context-parallel all-to-alls leave it by heads, kept beside the one by tokens.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    width
+        Elements per token of this device.
+
+    References
+    ----------
+    Transformer Engine 2.11, ``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``: saves q, k, v and ``out_part``.
+    """
+    if not shape.retention.context_output:
+        return ()
+    nbytes = np.asarray(shape.activation_bytes * shape.tokens * width * (np.asarray(shape.cp) > 1), dtype=np.float64)
+    return (Operator(name="context_output", kind="copy", kernels=0, saved_bytes=nbytes, saved_as="core_attention"),)
+
+
+def readable_keys(shape: Shape, window: int | None = None) -> int:
+    """Keys before the causal mask: the whole sequence, or the window."""
+    return shape.sequence_length if window is None else min(window, shape.sequence_length)
+
+
+def mean_keys(shape: Shape, window: int | None = None) -> float:
+    """
+    Keys that a query is multiplied with, averaged over the sequence.
+
+    Without a mask all s of them, in a window of w tokens at most w. A kernel that skips what the causal mask hides
+    multiplies w - w^2 / (2 s), which is s / 2 without a window.
+
+    >>> mean_keys(Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True))
+    2048.0
+    """
+    keys = readable_keys(shape, window)
+    return keys * (1 - keys / (2 * shape.sequence_length)) if shape.causal else keys
+
+
+EAGER_NORM_PASSES = (18, 25)
+"""
+Forward and backward passes of 2 bytes of an RMS norm kernel by kernel: cast to fp32 (6 bytes), square (8), mean (4),
+product (8), cast (6), weight (4); backward twice the products, both reductions and the casts.
+"""
+
+EAGER_NORM_KERNELS = 6
+
+EAGER_NORM_BYTES = 4
+"""Beyond its 16-bit input: 4 of an fp32 copy instead of 2, and 2 of the normalised input before the weight."""
+
+
+def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
+    """
+    Norms over the hidden size; each keeps its input.
+
+    One kernel each, which runs at the memory's rate: what sequence parallelism among 8 ranks saves of a layer's forward
+    pass in Megatron's model of 22 billion, 0.5 ms, is seven eighths of the passes of norms and residuals at 0.97 of the
+    datasheet's bandwidth (Korthikanti et al., arXiv:2205.05198, Table 4). In several kernels a norm keeps an fp32 copy
+    of its input instead, and what it multiplies with its weight.
+
+    Parameters
+    ----------
+    name, shape
+        What they normalise; the micro-batch.
+    count
+        How many norms.
+    norm
+        ``rms``, ``layer`` or ``none``, as in :class:`costmodel.facts.spec.Layer`; layer norms are one kernel.
+    """
+    weights = {"rms": 1, "layer": 2, "none": 0}[norm]
+    elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
+    kept = elements * (1 + EAGER_NORM_BYTES / shape.activation_bytes if shape.retention.eager else 1)
+    is_one_kernel = shape.fused_kernels or norm == "layer"
+    forward_passes, backward_passes = (2, 3) if is_one_kernel else EAGER_NORM_PASSES
+    return elementwise(
+        name,
+        shape,
+        elements=elements,
+        forward_passes=forward_passes,
+        backward_passes=backward_passes,
+        all_counted=True,
+        kernels=count if is_one_kernel else EAGER_NORM_KERNELS * count,
+        saved_elements=kept,
+        saved_as="norm",
+        parameters=count * weights * shape.hidden_size,
+    )
+
+
+def tensor_parallel_collectives(
+    shape: Shape, *, entry_width: int | None = None, exit_width: int | None = None
+) -> tuple[Communication, ...]:
+    """
+    What one block split over tensor-parallel ranks exchanges where tokens enter it and where they leave it.
+
+    With sequence parallelism the forward pass gathers the input and scatters the sum of the outputs, the backward
+    pass the other way round; without it the outputs are summed in the forward, the input's gradients in the backward
+    pass. The kind that a strategy does not use has zero bytes. 8-bit recipes gather what their matmuls read; sums stay
+    in 16 bits. That Megatron-LM gathers the input once more in the backward pass is counted where it hides
+    (``costmodel.step.compute``).
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    entry_width, exit_width
+        Elements per token that enter and leave; None: the hidden size. Tensors of another width enter in 16 bits.
+    """
+    wide = shape.activation_bytes
+    entering, leaving = (_token_bytes(shape, width, wide) for width in (entry_width, exit_width))
+    inputs = _token_bytes(shape, entry_width, shape.gathered_input_bytes if entry_width is None else wide)
+    gradients = _token_bytes(shape, exit_width, shape.gathered_gradient_bytes)
+    split, whole = shape.sequence_parallel, 1 - shape.sequence_parallel
+    gathers = (
+        Communication(group="tp", kind="all_gather", nbytes=inputs * split, forward=1, backward=0),
+        Communication(group="tp", kind="all_gather", nbytes=gradients * split, forward=0, backward=1),
+    )
+    if entry_width == exit_width:
+        return (
+            *gathers,
+            Communication(group="tp", kind="reduce_scatter", nbytes=entering * split, forward=1, backward=1),
+            Communication(group="tp", kind="all_reduce", nbytes=entering * whole, forward=1, backward=1),
+        )
+    return (
+        *gathers,
+        Communication(group="tp", kind="reduce_scatter", nbytes=leaving * split, forward=1, backward=0),
+        Communication(group="tp", kind="reduce_scatter", nbytes=entering * split, forward=0, backward=1),
+        Communication(group="tp", kind="all_reduce", nbytes=leaving * whole, forward=1, backward=0),
+        Communication(group="tp", kind="all_reduce", nbytes=entering * whole, forward=0, backward=1),
+    )
+
+
+def ring(shape: Shape, *, width: Numbers) -> Communication:
+    """
+    Keys and values (or a state) of this rank on their way past all other context-parallel ranks.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    width
+        Elements per token that travel; the backward pass sends the gradients too.
+    """
+    nbytes = shape.activation_bytes * shape.tokens * width * (shape.cp - 1)
+    return Communication(group="cp", kind="ring", nbytes=nbytes, forward=1, backward=2)
+
+
+def _token_bytes(shape: Shape, width: int | None, element_bytes: float) -> Numbers:
+    return element_bytes * shape.tokens * (shape.hidden_size if width is None else width)

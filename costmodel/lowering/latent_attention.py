@@ -1,0 +1,137 @@
+"""Multi-head latent attention: queries, keys and values unfolded from low-rank latents (DeepSeek-V2, 2405.04434)."""
+
+from __future__ import annotations
+
+from costmodel.facts.spec import LatentAttention
+from costmodel.lowering.kernels import (
+    context_output,
+    core_attention,
+    elementwise,
+    matmul,
+    output_projection,
+    ring,
+    tensor_parallel_collectives,
+)
+from costmodel.lowering.shape import Shape
+from costmodel.operators.work import Communication, Numbers, Operator
+
+
+def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tuple[Operator, ...]:
+    """
+    Down-projections, up-projections, core attention on the unfolded heads, output projection.
+
+    As in Megatron-LM the down-projections are replicated over tensor-parallel ranks and work on this rank's part of
+    the sequence; the up-projections are split by heads. Parameters per layer without norms:
+    h r + r a (d_nope + d_rope) + h (r_kv + d_rope) + r_kv a (d_nope + d_v) + a d_v h.
+    """
+    heads = attention.num_heads / shape.tp
+    return (
+        *_query_projections(attention, shape),
+        *_key_value_projections(attention, shape),
+        elementwise(
+            "rotary",
+            shape,
+            all_counted=True,
+            elements=shape.tokens * (heads + 1) * attention.qk_rope_head_dim,
+            forward_passes=2,
+            backward_passes=2,
+            kernels=2,
+        ),
+        *core_attention(
+            shape,
+            heads=heads,
+            kv_heads=heads,
+            qk_head_dim=_qk_head_dim(attention),
+            v_head_dim=attention.v_head_dim,
+        ),
+        *context_output(shape, width=heads * attention.v_head_dim),
+        output_projection(shape, inputs=heads * attention.v_head_dim, bias=attention.bias),
+    )
+
+
+def latent_attention_communications(attention: LatentAttention, shape: Shape) -> tuple[Communication, ...]:
+    """
+    Tensor-parallel collectives of the block, and the ring of unfolded keys and values.
+
+    Only the latents are gathered where tokens enter: they are narrower than the hidden state.
+    """
+    queries = attention.q_lora_rank or shape.hidden_size
+    heads = attention.num_heads / shape.tp
+    return (
+        *tensor_parallel_collectives(
+            shape,
+            entry_width=queries + attention.kv_lora_rank + attention.qk_rope_head_dim,
+            exit_width=shape.hidden_size,
+        ),
+        ring(shape, width=heads * (_qk_head_dim(attention) + attention.v_head_dim)),
+    )
+
+
+def _qk_head_dim(attention: LatentAttention) -> int:
+    return attention.qk_nope_head_dim + attention.qk_rope_head_dim
+
+
+def _query_projections(attention: LatentAttention, shape: Shape) -> tuple[Operator, ...]:
+    """Query: down to its latent, norm, up to the heads; straight to the heads without a rank."""
+    outputs = attention.num_heads * _qk_head_dim(attention) / shape.tp
+    if attention.q_lora_rank is None:
+        return (matmul("q_up", shape, rows=shape.tokens, inputs=shape.hidden_size, outputs=outputs),)
+    rank = attention.q_lora_rank
+    return (
+        _down("q_down", attention, shape, width=rank),
+        _latent_norm("q_norm", shape, rank=rank),
+        _up("q_up", shape, rank=rank, outputs=outputs),
+    )
+
+
+def _key_value_projections(attention: LatentAttention, shape: Shape) -> tuple[Operator, ...]:
+    """Keys and values: down to one latent and a shared rotary key, norm, up to the heads; keeps the block's input."""
+    rank = attention.kv_lora_rank
+    outputs = attention.num_heads * (attention.qk_nope_head_dim + attention.v_head_dim) / shape.tp
+    saved = shape.tokens * shape.hidden_size / shape.sequence_shards
+    return (
+        _down("kv_down", attention, shape, width=rank + attention.qk_rope_head_dim, saved_elements=saved),
+        _latent_norm("kv_norm", shape, rank=rank),
+        _up("kv_up", shape, rank=rank, outputs=outputs),
+    )
+
+
+def _down(
+    name: str, attention: LatentAttention, shape: Shape, *, width: int, saved_elements: Numbers = 0.0
+) -> Operator:
+    return matmul(
+        name,
+        shape,
+        rows=shape.tokens / shape.sequence_shards,
+        inputs=shape.hidden_size,
+        outputs=width,
+        bias=width if attention.bias else 0,
+        saved_elements=saved_elements,
+        saved_as="norm_output",
+    )
+
+
+def _latent_norm(name: str, shape: Shape, *, rank: int) -> Operator:
+    elements = shape.tokens * rank / shape.sequence_shards
+    return elementwise(
+        name,
+        shape,
+        elements=elements,
+        forward_passes=2,
+        backward_passes=3,
+        saved_elements=elements,
+        saved_as="norm",
+        parameters=rank,
+    )
+
+
+def _up(name: str, shape: Shape, *, rank: int, outputs: Numbers) -> Operator:
+    return matmul(
+        name,
+        shape,
+        rows=shape.tokens,
+        inputs=rank,
+        outputs=outputs,
+        saved_elements=shape.tokens * rank / shape.sequence_shards,
+        saved_as="latent",
+    )

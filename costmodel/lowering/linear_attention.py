@@ -1,0 +1,136 @@
+"""Attention at a cost linear in the sequence: a running state instead of a score for each pair of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodel.facts.spec import LinearAttention
+from costmodel.lowering.kernels import elementwise, matmul, output_projection, ring, tensor_parallel_collectives
+from costmodel.lowering.shape import Shape
+from costmodel.operators.work import Communication, Numbers, Operator
+
+LIGHTNING_CHUNK = 256
+"""Tokens per block of lightning attention: ``block_size`` of MiniMax-Text-01's config.json."""
+
+DELTA_CHUNK = 64
+"""Tokens per chunk of the gated delta rule (Yang et al., arXiv 2412.06464; flash-linear-attention's kernels)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Widths:
+    """Elements per token on one device: what is projected, convolved, and comes out."""
+
+    queries_keys_values: Numbers
+    gate: Numbers
+    scalars: Numbers
+    output: Numbers
+
+
+def linear_attention_operators(attention: LinearAttention, shape: Shape) -> tuple[Operator, ...]:
+    """
+    Projections, short convolution, the recurrence in chunks, gated norm, output projection.
+
+    Saved are the input, queries, keys and values (twice with a convolution or activation before the core: before
+    and after it), the core's output, the gate, and the input of the output projection.
+    """
+    widths = _widths(attention, shape)
+    return (
+        *_projections(attention, shape, widths),
+        _convolution(attention, shape, widths),
+        _core(attention, shape, widths),
+        _gated_norm(attention, shape, widths),
+        output_projection(shape, inputs=widths.output),
+    )
+
+
+def linear_attention_communications(attention: LinearAttention, shape: Shape) -> tuple[Communication, ...]:
+    """Tensor-parallel collectives of the block, and the state that context-parallel ranks hand on."""
+    state = attention.num_value_heads * attention.key_head_dim * attention.value_head_dim / shape.tp
+    return (*tensor_parallel_collectives(shape), ring(shape, width=state * shape.mbs / shape.tokens))
+
+
+def _widths(attention: LinearAttention, shape: Shape) -> _Widths:
+    keys = attention.num_key_heads * attention.key_head_dim / shape.tp
+    values = attention.num_value_heads * attention.value_head_dim / shape.tp
+    scalars = 2 * attention.num_value_heads / shape.tp if attention.variant == "gated_delta" else 0.0
+    return _Widths(queries_keys_values=2 * keys + values, gate=values, scalars=scalars, output=values)
+
+
+def _projections(attention: LinearAttention, shape: Shape, widths: _Widths) -> tuple[Operator, ...]:
+    """Queries, keys, values and gate; for the delta rule also decay and step, two scalars per head."""
+    wide = matmul(
+        "qkv",
+        shape,
+        rows=shape.tokens,
+        inputs=shape.hidden_size,
+        outputs=widths.queries_keys_values + widths.gate,
+        saved_elements=shape.tokens * shape.hidden_size / shape.sequence_shards,
+        saved_as="attention_input",
+    )
+    if attention.variant == "lightning":
+        return (wide,)
+    return (
+        wide,
+        matmul(
+            "decay", shape, rows=shape.tokens, inputs=shape.hidden_size, outputs=widths.scalars, bias=widths.scalars
+        ),
+    )
+
+
+def _convolution(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator:
+    """Short depthwise convolution (if any) and activation, one pass over queries, keys and values."""
+    elements = shape.tokens * widths.queries_keys_values
+    return elementwise(
+        "convolution",
+        shape,
+        elements=elements,
+        forward_passes=2,
+        backward_passes=3,
+        saved_elements=elements,
+        saved_as="qkv",
+        parameters=attention.conv_kernel * widths.queries_keys_values,
+        flops=2 * attention.conv_kernel * elements,
+    )
+
+
+def _core(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator:
+    """
+    The recurrence in chunks: scores inside a chunk, a state between chunks.
+
+    Per token and head, with chunk C and widths d_k, d_v: lightning 2 (C d_k + C d_v + 2 d_k d_v);
+    gated delta rule 2 (2 C d_k + C d_v + 3 d_k d_v) and a triangular solve of C (d_k + d_v).
+    """
+    key, value = attention.key_head_dim, attention.value_head_dim
+    if attention.variant == "lightning":
+        per_token = 2 * (LIGHTNING_CHUNK * (key + value) + 2 * key * value)
+    else:
+        per_token = 2 * (DELTA_CHUNK * (2 * key + value) + 3 * key * value) + DELTA_CHUNK * (key + value)
+    flops = shape.tokens * per_token * attention.num_value_heads / shape.tp
+    nbytes = shape.activation_bytes * shape.tokens * (widths.queries_keys_values + widths.output)
+    return Operator(
+        name="core_attention",
+        kind="attention",
+        flops=flops,
+        backward_flops=2 * flops,
+        bytes=nbytes,
+        backward_bytes=2 * nbytes,
+        saved_bytes=shape.activation_bytes * shape.tokens * widths.queries_keys_values,
+        saved_as="qkv",
+        rows=shape.tokens,
+        shards=shape.tp,
+    )
+
+
+def _gated_norm(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator:
+    """Norm of the core's output times a gate; the delta rule's norm weight is one head wide."""
+    elements = shape.tokens * widths.output
+    return elementwise(
+        "output_gate",
+        shape,
+        elements=elements,
+        forward_passes=3,
+        backward_passes=5,
+        saved_elements=2 * elements,
+        saved_as="core_attention",
+        parameters=widths.output if attention.variant == "lightning" else attention.value_head_dim,
+    )

@@ -1,0 +1,117 @@
+"""The dense feed-forward block."""
+
+from __future__ import annotations
+
+from costmodel.facts.spec import Mlp
+from costmodel.lowering.kernels import elementwise, row_parallel, shared_input, tensor_parallel_collectives
+from costmodel.lowering.shape import Shape
+from costmodel.operators.work import Communication, Numbers, Operator
+
+
+def mlp_operators(mlp: Mlp, shape: Shape) -> tuple[Operator, ...]:
+    """Linear, activation, linear: the last three rows of MoFa's Table 2 before the head."""
+    return feed_forward_operators(
+        shape,
+        ffn_hidden_size=mlp.ffn_hidden_size,
+        gated=mlp.gated,
+        bias=mlp.bias,
+        squared_relu=mlp.squared_relu,
+        saved_input=shape.tokens * shape.hidden_size / shape.sequence_shards,
+    )
+
+
+def mlp_communications(mlp: Mlp, shape: Shape) -> tuple[Communication, ...]:
+    """Tensor-parallel collectives of the block, whatever its width."""
+    return tensor_parallel_collectives(shape)
+
+
+def feed_forward_operators(
+    shape: Shape,
+    *,
+    ffn_hidden_size: int,
+    gated: bool,
+    bias: bool,
+    squared_relu: bool,
+    saved_input: Numbers,
+    prefix: str = "",
+) -> tuple[Operator, ...]:
+    """
+    A dense feed-forward split by columns, then rows, over the tensor-parallel ranks.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    ffn_hidden_size, gated, bias, squared_relu
+        As in :class:`costmodel.facts.spec.Mlp`.
+    saved_input
+        Elements of the input kept here; 0 if another operator keeps that tensor.
+    prefix
+        In front of the operators' names.
+    """
+    width = ffn_hidden_size / shape.tp
+    if gated and not shape.fused_projections:
+        widths = {f"{prefix}gate_projection": width, f"{prefix}up_projection": width}
+    else:
+        widths = {f"{prefix}up": width * (2 if gated else 1)}
+    return (
+        *shared_input(shape, widths, has_bias=bias, saved_elements=saved_input, saved_as=f"{prefix}mlp"),
+        activation(
+            f"{prefix}activation",
+            shape,
+            elements=shape.tokens * width,
+            gated=gated,
+            squared_relu=squared_relu,
+            saved_as=f"{prefix}activation",
+        ),
+        row_parallel(f"{prefix}down", shape, inputs=width, bias=bias, saved_as=f"{prefix}mlp"),
+    )
+
+
+SQUARED_RELU_PASSES = (4, 9)
+"""
+Forward and backward passes of ReLU and the square behind it, ``torch.pow(F.relu(x), 2)`` (Megatron-LM,
+``megatron/training/activations.py``): each reads and writes; backward the scaled base (3), its product with the
+gradient (3), ReLU's mask (3).
+"""
+
+
+EAGER_GATE_PASSES = (5, 9)
+"""SiLU (2) and the product (3); backward two products and SiLU's gradient (3 each)."""
+
+
+def activation(
+    name: str, shape: Shape, *, elements: Numbers, gated: bool, squared_relu: bool, saved_as: str
+) -> Operator:
+    """
+    The non-linearity, which keeps its input: two halves if gated, and of single kernels the gate's activation too.
+
+    Fused with its gate or its bias it is one kernel; ReLU and the square behind it are several.
+
+    Parameters
+    ----------
+    name, shape, saved_as
+        As in :class:`Operator`; the micro-batch.
+    elements
+        Elements of its output.
+    gated
+        Whether a gate doubles the input.
+    squared_relu
+        As in :class:`costmodel.facts.spec.Mlp`.
+    """
+    halves = 2 if gated else 1
+    forward_passes, backward_passes = halves + 1, 2 * halves + 1
+    if squared_relu:
+        forward_passes, backward_passes = SQUARED_RELU_PASSES
+    elif gated and not shape.fused_kernels:
+        forward_passes, backward_passes = EAGER_GATE_PASSES
+    return elementwise(
+        name,
+        shape,
+        elements=elements,
+        forward_passes=forward_passes,
+        backward_passes=backward_passes,
+        all_counted=not squared_relu,
+        saved_elements=(halves + 1 if gated and shape.retention.eager else halves) * elements,
+        saved_as=saved_as,
+    )

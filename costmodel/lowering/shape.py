@@ -1,0 +1,141 @@
+"""The shape of one micro-batch on one device: what decides how big a layer's operators are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.framework import Retention
+from costmodel.operators.work import Numbers
+from costmodel.strategy import CudaGraphs, TokenDispatcher
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """
+    Facts and decisions that size the operators of a layer; every number may be an array over strategies.
+
+    Parameters
+    ----------
+    hidden_size, sequence_length
+        Width of the residual stream; tokens of one whole sequence.
+    activation_bytes
+        Per element.
+    linear_input_bytes
+        Per element of a linear's input as it is kept for the backward pass.
+    cast_bytes
+        Read and written per element that a recipe of less than 16 bits casts.
+    gathered_input_bytes, gathered_gradient_bytes
+        Per element that sequence-parallel ranks gather, as in :class:`costmodel.facts.spec.Precision`.
+    gradient_traffic_bytes
+        Read and written per element of a weight's gradient by the matmul that computes it.
+    fused_attention, fused_kernels
+        Whether scores stay inside one kernel; whether norms, rotations and gated activations are one each.
+    fused_projections
+        Whether matmuls of the same input are one.
+    fuses_experts_in_graphs
+        Whether experts are fused where one graph holds the whole iteration.
+    casts_shards
+        Whether sequence-parallel ranks cast their shards before they gather them.
+    pads_vocabulary
+        Whether one rank's vocabulary is padded to what Tensor Cores take.
+    vocabulary_multiple
+        What a tensor-parallel rank's share of the vocabulary is padded to multiples of.
+    retention
+        What the software keeps for the backward pass.
+    loss_bytes
+        What the loss's kernels read and write per logit, forward and backward.
+    causal
+        Whether attention kernels skip the masked half of the scores.
+    mbs
+        Sequences per micro-batch.
+    tp, cp, ep, etp
+        Degrees that split a layer.
+    sequence_parallel
+        0 or 1: norms and residuals are split over the tensor-parallel ranks.
+    token_dispatcher, cuda_graphs
+        How tokens get to their experts; what is launched at once.
+    """
+
+    hidden_size: int
+    sequence_length: int
+    activation_bytes: float
+    causal: bool
+    linear_input_bytes: float = 2.0
+    cast_bytes: float = 0.0
+    gathered_input_bytes: float = 2.0
+    gathered_gradient_bytes: float = 2.0
+    gradient_traffic_bytes: float = 2.0
+    fused_attention: bool = True
+    fused_kernels: bool = True
+    fused_projections: bool = True
+    fuses_experts_in_graphs: bool = False
+    casts_shards: bool = False
+    pads_vocabulary: bool = True
+    vocabulary_multiple: int = 1
+    retention: Retention = field(default_factory=Retention)
+    loss_bytes: tuple[float, float] = (0.0, 0.0)
+    mbs: Numbers = 1
+    tp: Numbers = 1
+    cp: Numbers = 1
+    ep: Numbers = 1
+    etp: Numbers = 1
+    sequence_parallel: Numbers = 0
+    token_dispatcher: Numbers = TokenDispatcher.ALLTOALL
+    cuda_graphs: Numbers = CudaGraphs.NONE
+
+    @property
+    def tokens(self) -> Numbers:
+        """Tokens of one micro-batch on one context-parallel rank, N = b s / c."""
+        return self.mbs * self.sequence_length / self.cp
+
+    @property
+    def sequence_shards(self) -> Numbers:
+        """Ways in which norms and residuals are split over tensor-parallel ranks: t with sequence parallelism."""
+        return 1 + self.sequence_parallel * (self.tp - 1)
+
+    @property
+    def fused_experts(self) -> NDArray[np.bool_]:
+        """Whether kernels of grouped matmuls activate and cast what goes from one to the next."""
+        if not self.fuses_experts_in_graphs:
+            return np.asarray(False)
+        return np.asarray(np.asarray(self.cuda_graphs) == int(CudaGraphs.FULL_ITERATION))
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The broadcast shape of the decisions."""
+        sizes = (self.mbs, self.tp, self.cp, self.ep, self.etp, self.sequence_parallel)
+        return np.broadcast(*sizes, self.token_dispatcher, self.cuda_graphs).shape
+
+    @property
+    def zeros(self) -> NDArray[np.float64]:
+        """Zeros in the broadcast shape of the decisions: what every quantity of this shape is added to."""
+        return np.zeros(self.axes)
+
+    def stack(self, values: Collection[Numbers]) -> NDArray[np.float64]:
+        """One value per kind of layer on a last axis behind those of the decisions."""
+        stacked = np.empty((*self.axes, len(values)))
+        for index, value in enumerate(values):
+            stacked[..., index] = value
+        return stacked
+
+
+def visited_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Numbers:
+    r"""
+    Different places that a token visits, over the experts that it visits: 1 where no two of them share a place.
+
+    .. math:: v(G) = \frac{G}{k} \left[1 - \prod_{i=0}^{k-1} \left(1 - \frac{E/G}{E - i}\right)\right]
+
+    The product is the chance that none of k different ones among E experts is at one of G places with E / G each
+    (balanced routing).
+
+    >>> float(visited_fraction(2, num_experts=4, top_k=2))  # 2 of 4 share a place in 1 of 3 draws: (1 + 2 * 2) / 3 / 2
+    0.8333333333333333
+    """
+    missed: Numbers = 1.0
+    for chosen in range(top_k):
+        missed = missed * np.maximum(1 - num_experts / places / (num_experts - chosen), 0.0)
+    return places / top_k * (1 - missed)

@@ -1,0 +1,190 @@
+"""Bytes and parameters of a layer and of the pipeline's edges on one device, per micro-batch: terms of (4), (5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.spec import Cluster, Model, Workload
+from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_edge_operators
+from costmodel.lowering.recompute import per_module
+from costmodel.lowering.shape import Shape
+from costmodel.operators.work import Numbers, Operator
+from costmodel.step.compute import layer_shape
+from costmodel.tables import Record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerFootprint(Record):
+    """
+    What one layer of each kind keeps on one device; kinds on the last axis, shape (..., K).
+
+    Parameters
+    ----------
+    dense_parameters, expert_parameters
+        Parameters.
+    saved_bytes
+        Activations of one micro-batch between forward and backward.
+    module_bytes
+        The share of them that recomputing each module drops, modules on one more axis.
+    input_bytes
+        The layer's input.
+    gradient_bytes
+        Gradients of activations alive at once in its backward pass.
+    """
+
+    dense_parameters: NDArray[np.float64]
+    expert_parameters: NDArray[np.float64]
+    saved_bytes: NDArray[np.float64]
+    module_bytes: NDArray[np.float64]
+    input_bytes: NDArray[np.float64]
+    gradient_bytes: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeFootprint(Record):
+    """
+    What embedding (first rank), head and MTP (last rank) keep on one device, shape (...).
+
+    Parameters
+    ----------
+    embedding_parameters, head_parameters, mtp_parameters
+        Parameters; those of MTP around its transformer layers, which count as layers of the last rank.
+    layer_shapes_parameters, head_shape_parameters
+        One weight of each shape in the layers; the head's weight.
+    gradient_bytes
+        The embedding's gradient as the backward pass makes it.
+    last_saved_bytes
+        Activations of one micro-batch of head, loss and MTP.
+    """
+
+    embedding_parameters: NDArray[np.float64]
+    head_parameters: NDArray[np.float64]
+    mtp_parameters: NDArray[np.float64]
+    layer_shapes_parameters: NDArray[np.float64]
+    head_shape_parameters: NDArray[np.float64]
+    gradient_bytes: NDArray[np.float64]
+    last_saved_bytes: NDArray[np.float64]
+
+
+def layer_footprint(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+) -> LayerFootprint:
+    """Parameters and saved activations of each kind of layer: S_w of (4), A of (5), A_attn of (29), A_in of (31)."""
+    shape = layer_shape(
+        model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
+    )
+    layers = [layer_operators(layer, shape) for layer in model.kinds]
+    layer_input = shape.activation_bytes * shape.tokens * shape.hidden_size / shape.sequence_shards
+    return LayerFootprint(
+        dense_parameters=shape.stack([_parameters(layer, expert=False) for layer in layers]),
+        expert_parameters=shape.stack([_parameters(layer, expert=True) for layer in layers]),
+        saved_bytes=shape.stack([_saved(layer) for layer in layers]),
+        module_bytes=np.stack([shape.stack(_dropped(layer)) for layer in layers], axis=-2),
+        input_bytes=shape.stack([layer_input for _ in layers]),
+        gradient_bytes=shape.stack([_gradients(layer, shape) for layer in layers]),
+    )
+
+
+def has_embedding_copy(model: Model) -> bool:
+    """
+    Whether a pipeline's last rank holds the embedding, too: a head is tied to it, or MTP reads it.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/models/gpt/gpt_model.py``: ``pre_process or mtp_process``.
+    """
+    return model.tied_embeddings or bool(model.mtp_layers)
+
+
+def edge_footprint(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    pp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+) -> EdgeFootprint:
+    """
+    Parameters and saved activations of embedding, head and MTP.
+
+    As soon as there is a pipeline, its last rank may have a copy of the embedding: :func:`has_embedding_copy`.
+    """
+    shape = layer_shape(
+        model, cluster, workload, tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, sequence_parallel=sequence_parallel
+    )
+    embedding, head, mtp = (
+        embedding_operators(model, shape),
+        head_operators(model, shape),
+        mtp_edge_operators(model, shape),
+    )
+    zero = shape.zeros + np.zeros(np.shape(pp))
+    embedding_parameters = zero + _parameters(embedding, expert=False)
+    copy = embedding_parameters * (np.asarray(pp) > 1) * has_embedding_copy(model)
+    return EdgeFootprint(
+        embedding_parameters=embedding_parameters,
+        head_parameters=zero + _parameters(head, expert=False) + copy,
+        mtp_parameters=zero + _parameters(mtp, expert=False),
+        layer_shapes_parameters=zero + _one_of_each_shape(layer_operators(layer, shape) for layer in model.kinds),
+        head_shape_parameters=zero + _one_of_each_shape([head]),
+        gradient_bytes=embedding_parameters * shape.activation_bytes,
+        last_saved_bytes=zero + _saved(head) + _saved(mtp),
+    )
+
+
+def _one_of_each_shape(layers: Iterable[Iterable[Operator]]) -> Numbers:
+    """Weights of matmuls, those of one name once: the largest of all kinds of layers, one expert of many."""
+    largest: dict[str, Numbers] = {}
+    for operator in (operator for layer in layers for operator in layer if "matmul" in operator.kind):
+        weight = operator.parameters / operator.groups
+        largest[operator.name] = np.maximum(largest.get(operator.name, 0.0), weight)
+    return sum(largest.values(), start=0.0)
+
+
+def _parameters(operators: Iterable[Operator], *, expert: bool) -> Numbers:
+    return sum((operator.parameters for operator in operators if operator.expert == expert), start=0.0)
+
+
+def _gradients(operators: Iterable[Operator], shape: Shape) -> Numbers:
+    """
+    The widest pair of gradients, of an operator's output and of its input.
+
+    That is at the activation, whose gradients are as large as its traffic without what it kept; or at the scores of an
+    attention in several kernels.
+    """
+    gradients = 2 * shape.activation_bytes / max(shape.retention.attention_score_bytes, shape.activation_bytes)
+    largest: Numbers = 0.0
+    for operator in operators:
+        if operator.name in ACTIVATIONS:
+            largest = np.maximum(largest, operator.bytes)
+        if operator.name == "softmax":
+            largest = np.maximum(largest, operator.saved_bytes * gradients)
+    return largest
+
+
+ACTIVATIONS = ("activation", "expert_activation")
+
+
+def _dropped(operators: tuple[Operator, ...]) -> list[Numbers]:
+    return per_module(operators, (operator.saved_bytes for operator in operators), dropped=True)
+
+
+def _saved(operators: Iterable[Operator]) -> Numbers:
+    return sum((operator.saved_bytes for operator in operators), start=0.0)

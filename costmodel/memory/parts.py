@@ -1,0 +1,164 @@
+"""
+Bytes on one device of a pipeline rank: MoFa (4)-(6), (25), (27), (29), (31), (33).
+
+Every quantity is for one pipeline rank; the planner takes the fullest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.framework import Retention
+from costmodel.facts.spec import Precision
+from costmodel.lowering.recompute import over_modules
+from costmodel.operators.work import Numbers
+from costmodel.step.optimizer import state_shards
+from costmodel.strategy import Recompute, Sharding
+
+
+def weight_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
+    r"""
+    Weights and their narrower copies, :math:`D_w P`, sharded from ZeRO-3 on.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (4); Rajbhandari et al., arXiv:1910.02054.
+    """
+    shards = state_shards(group_ranks, sharding=sharding, level=Sharding.WEIGHTS)
+    return (precision.weight_bytes + precision.copy_bytes) * parameters / shards
+
+
+def gradient_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
+    r"""
+    Accumulated gradients, :math:`D_g P`, sharded from ZeRO-2 on.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (4); Rajbhandari et al., arXiv:1910.02054.
+    """
+    shards = state_shards(group_ranks, sharding=sharding, level=Sharding.GRADIENTS)
+    return precision.gradient_bytes * parameters / shards
+
+
+def optimizer_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
+    r"""
+    Optimizer states wherever they live, :math:`4 D_o P / d`, sharded from ZeRO-1 on.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (4) and (25).
+    """
+    shards = state_shards(group_ranks, sharding=sharding, level=Sharding.OPTIMIZER)
+    return precision.optimizer_bytes * parameters / shards
+
+
+def activation_bytes(
+    retention: Retention,
+    kept_bytes: Numbers,
+    input_bytes: Numbers,
+    *,
+    microbatches_in_flight: Numbers,
+    activation_offload: Numbers,
+) -> Numbers:
+    r"""
+    Activations of a rank's layers that stay in device memory until their backward pass.
+
+    .. math::
+
+        M = n \cdot \begin{cases} A & \text{(5)} \\ A - A_{attn} & \text{selective, (29)} \\
+        A_{in} & \text{full, (31)} \end{cases} \qquad M_{offload} = \min(n, 1) \cdot A_{in} \quad (33)
+
+    Parameters
+    ----------
+    retention
+        Which part of the layers is offloaded.
+    kept_bytes, input_bytes
+        Of all layers of the rank, one micro-batch: :func:`kept_bytes`, A_in.
+    microbatches_in_flight
+        Micro-batches alive on the rank, n (chunks in flight / chunks per rank).
+    activation_offload
+        Decision.
+    """
+    resident = np.minimum(microbatches_in_flight, 1.0) * input_bytes * retention.offload_keeps_inputs
+    here, there = microbatches_in_flight * kept_bytes, retention.offloaded_fraction
+    return np.where(np.asarray(activation_offload) > 0, there * resident + (1 - there) * here, here)
+
+
+def kept_bytes(
+    saved_bytes: Numbers, module_bytes: NDArray[np.float64], input_bytes: Numbers, *, recompute: Numbers
+) -> Numbers:
+    """
+    Activations of one micro-batch that are kept, on the device or the host: (5), (29) or (31).
+
+    Parameters
+    ----------
+    saved_bytes, input_bytes
+        All that the backward pass reads, A; the layer's input, A_in.
+    module_bytes
+        What recomputation drops of it, modules on the last axis.
+    recompute
+        Decision.
+    """
+    recompute = np.asarray(recompute)
+    dropped = over_modules(module_bytes, recompute=recompute)
+    return np.where(recompute == int(Recompute.FULL), input_bytes, saved_bytes - dropped)
+
+
+def working_bytes(
+    retention: Retention,
+    saved_bytes: Numbers,
+    module_bytes: NDArray[np.float64],
+    *,
+    recompute: Numbers,
+    activation_offload: Numbers,
+) -> Numbers:
+    """
+    Activations of the layer at work that are not among the resident ones, per working layer of the profile.
+
+    A whole layer under full recomputation, else its recomputed modules; with offloading two layers are in transit or
+    at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)). Where some layers stay on the
+    device, they are the last ones: when all of them are kept, nothing is in transit any more.
+
+    Parameters
+    ----------
+    retention
+        Which part of the layers is offloaded.
+    saved_bytes, module_bytes
+        Of one layer, as in :func:`kept_bytes`.
+    recompute, activation_offload
+        Decisions.
+    """
+    recompute = np.asarray(recompute)
+    dropped = over_modules(module_bytes, recompute=recompute)
+    recomputed = np.where(recompute == int(Recompute.FULL), saved_bytes, dropped)
+    in_transit = 2 * np.asarray(saved_bytes) if retention.offloaded_fraction == 1 else recomputed
+    return np.where(np.asarray(activation_offload) > 0, in_transit, recomputed)
+
+
+def offloaded_bytes(
+    retention: Retention, kept_bytes: Numbers, *, microbatches_in_flight: Numbers, activation_offload: Numbers
+) -> Numbers:
+    """
+    Activations of a rank's layers that wait in host memory.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, the capacity limit of (33)-(35).
+    """
+    waiting = retention.offloaded_fraction * np.asarray(microbatches_in_flight) * kept_bytes
+    return np.where(np.asarray(activation_offload) > 0, waiting, 0.0)
+
+
+def gathered_bytes(precision: Precision, *, largest_layer_parameters: Numbers, sharding: Numbers) -> Numbers:
+    """
+    Whole tensors of the layers at work, while the states are sharded.
+
+    Under ZeRO-3 the weights of the layer at work and of the next one (prefetch), from ZeRO-2 on the gradients of the
+    layer at work and of the last one, which is being scattered, in the bytes of a gathered parameter. PyTorch's own
+    tracker of FSDP2 sees as much (``tests/oracle/test_memory_peaks.py``).
+    """
+    sharding = np.asarray(sharding)
+    layer = precision.parameter_gather_bytes * largest_layer_parameters
+    weights = np.where(sharding >= int(Sharding.WEIGHTS), 2 * layer, 0.0)
+    return weights + np.where(sharding >= int(Sharding.GRADIENTS), 2 * layer, 0.0)

@@ -1,0 +1,382 @@
+"""What each different rank of a pipeline holds: parameters and bytes, on a trailing axis of ranks, shape (..., U)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.axes import added, largest
+from costmodel.facts.spec import EquippedDevice, Precision, Profile
+from costmodel.memory.footprint import EdgeFootprint, LayerFootprint, edge_footprint, layer_footprint
+from costmodel.memory.parts import (
+    activation_bytes,
+    gathered_bytes,
+    gradient_bytes,
+    kept_bytes,
+    offloaded_bytes,
+    optimizer_bytes,
+    weight_bytes,
+    working_bytes,
+)
+from costmodel.network.groups import Group, dense_data_group, expert_data_group, sharding_group
+from costmodel.operators.work import Numbers
+from costmodel.pipelines.schedules import chunks_alive, parameter_copies
+from costmodel.pipelines.stages import Stages, stages
+from costmodel.step.layer import Array, Decisions, over_kinds
+from costmodel.tables import Facts, lookup, microbatches, recalled
+
+StateBytes: TypeAlias = Callable[..., Numbers]
+"""Bytes of weights, gradients or optimizer states: one signature in ``memory``."""
+
+BUFFER_BYTES = 2.0
+"""Bytes per parameter of a buffered embedding: 16 bits (MoFa, Table 6's memory column)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankParameters:
+    """
+    Parameters on one device of each rank, shape (..., U).
+
+    Parameters
+    ----------
+    layers
+        Dense parameters of the layers.
+    edges
+        Those of embedding, head and MTP.
+    experts
+        Those of routed experts.
+    """
+
+    layers: Array
+    edges: Array
+    experts: Array
+
+    @property
+    def dense(self) -> Array:
+        """All that are not in routed experts."""
+        return self.layers + self.edges
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankBytes:
+    """
+    Peak memory of one device of each rank by what it holds, shape (..., U).
+
+    Parameters
+    ----------
+    weights, gradients, optimizer
+        Model states.
+    activations
+        Of all micro-batches in flight.
+    logits
+        Saved by head, loss and MTP.
+    working
+        Of the layer at work: its activations while the others are recomputed or offloaded, its gradients.
+    gathered
+        Whole weights of the layers at work under sharded weights.
+    buffers
+        Copies of the embedding, gradients to hand on, and workspaces that the framework keeps.
+    runtime
+        Driver and communication library.
+    fragmentation
+        What the allocator holds beyond what is allocated, as a share of that.
+    """
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    activations: Array
+    logits: Array
+    working: Array
+    gathered: Array
+    buffers: Array
+    runtime: Array
+    fragmentation: float
+
+    @property
+    def total(self) -> Array:
+        """The peak: equation (6). What depends on the same decisions is added first: tables are large."""
+        return np.asarray(self.runtime + (1 + self.fragmentation) * self._allocated)
+
+    def by_part(self) -> dict[str, Array]:
+        """The same by what it holds; fragments are a part of the runtime."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "fragmentation"}
+        return {**parts, "runtime": self.runtime + self.fragmentation * self._allocated}
+
+    @property
+    def _allocated(self) -> Array:
+        states = self.weights + self.gradients + self.optimizer + self.gathered
+        return states + (self.activations + self.logits + self.working + self.buffers)
+
+
+def different_ranks(facts: Facts, decisions: Decisions) -> Stages:
+    """What the different ranks of each strategy's pipeline hold."""
+    return lookup(stages, facts, decisions)
+
+
+def data_groups(decisions: Decisions) -> tuple[Group, Group]:
+    """The groups that share dense and expert parameters, with an axis for the ranks."""
+    dense = dense_data_group(
+        tp=over_kinds(decisions["tp"]), cp=over_kinds(decisions["cp"]), dp=over_kinds(decisions["dp"])
+    )
+    expert = expert_data_group(
+        tp=over_kinds(decisions["tp"]),
+        cp=over_kinds(decisions["cp"]),
+        dp=over_kinds(decisions["dp"]),
+        ep=over_kinds(decisions["ep"]),
+        etp=over_kinds(decisions["etp"]),
+    )
+    return dense, expert
+
+
+def sharing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
+    """The groups that share states of dense and expert parameters, with an axis for the ranks."""
+    dense, expert = data_groups(decisions)
+    most = facts.cluster.device.profile.sharding_ranks
+    return sharding_group(dense, sharding_ranks=most), sharding_group(expert, sharding_ranks=most)
+
+
+def whole_stages(decisions: Decisions, held: Stages) -> Stages:
+    """All that the ranks hold, both stages where they have one for each direction (DualPipe)."""
+    copies = over_kinds(parameter_copies(schedule=decisions["schedule"]))
+    if (copies == 1).all():
+        return held
+    return replace(
+        held,
+        layers=held.layers * copies[..., None],
+        mtp_layers=held.mtp_layers * copies[..., None],
+        first=held.first * copies,
+        last=held.last * copies,
+    )
+
+
+def rank_parameters(facts: Facts, decisions: Decisions, held: Stages) -> RankParameters:
+    """Parameters on one device of each rank, every copy counted: the sum of S_w in (4)."""
+    layer, edge = lookup(layer_footprint, facts, decisions), lookup(edge_footprint, facts, decisions)
+    given = (layer, edge, held, decisions["schedule"])
+    return recalled(facts, rank_parameters, given, lambda: _rank_parameters(layer, edge, whole_stages(decisions, held)))
+
+
+def _rank_parameters(layer: LayerFootprint, edge: EdgeFootprint, held: Stages) -> RankParameters:
+    last = over_kinds(edge.head_parameters) + over_kinds(edge.mtp_parameters)
+    return RankParameters(
+        layers=_over_layers(held.layers, layer.dense_parameters),
+        edges=held.first * over_kinds(edge.embedding_parameters) + held.last * last,
+        experts=_over_layers(held.layers, layer.expert_parameters),
+    )
+
+
+def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
+    """
+    Peak device memory of each rank.
+
+    .. math:: M_{peak} = M_{static} + M_{act} + M_{const}
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (4)-(6), (25), (27), (29), (31), (33).
+    """
+    device = facts.cluster.device
+    profile, precision = device.profile, facts.workload.precision.on(device.architecture)
+    layer = lookup(layer_footprint, facts, decisions)
+    edge = lookup(edge_footprint, facts, decisions)
+    parameters = rank_parameters(facts, decisions, held)
+    whole = whole_stages(decisions, held)
+    recompute, offload = over_kinds(decisions["recompute"]), over_kinds(decisions["activation_offload"])
+    sharding, in_flight = over_kinds(decisions["sharding"]), microbatches_in_flight(facts, decisions, held)
+    states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
+    kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
+    alive = partial(activation_bytes, profile.retention, activation_offload=offload)
+    at_once = working_bytes(
+        profile.retention, layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload
+    )
+    working = largest((held.layers > 0) * np.asarray(at_once)[..., None, :])
+    if held.full_layers.any():
+        in_full = (held.full_layers > 0) * layer.saved_bytes[..., None, :]
+        working = np.maximum(working, largest(in_full))
+    largest_layer = np.maximum(
+        _largest(layer.dense_parameters + layer.expert_parameters),
+        np.maximum(whole.first * over_kinds(edge.embedding_parameters), whole.last * over_kinds(edge.head_parameters)),
+    )
+    ones, logits = np.ones_like(held.rank), whole.last * over_kinds(edge.last_saved_bytes)
+    at_work = ones * profile.working_layers * working
+    if profile.retention.follows_the_backward_pass:
+        microbatch = _kept_of_rank(held, held.layers, np.asarray(kept), layer.input_bytes)
+        at_work = _beside_the_waiting(at_work, logits, layer, edge, whole, microbatch)
+    return RankBytes(
+        weights=states(weight_bytes),
+        gradients=states(gradient_bytes),
+        optimizer=np.where(over_kinds(decisions["optimizer_offload"]), 0.0, states(optimizer_bytes)),
+        activations=_over_alive_layers(alive, held, in_flight, np.asarray(kept), layer.input_bytes),
+        logits=logits,
+        working=at_work,
+        gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
+        buffers=_buffer_bytes(profile, edge, whole),
+        runtime=ones * device.runtime_bytes,
+        fragmentation=profile.retention.fragmentation,
+    )
+
+
+def least_rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    A lower bound of each rank's peak over all shardings up to the given one.
+
+    States are sharded as far as the decisions say, and no tensor is whole for the layer at work, which less sharding
+    saves; fragments are a share of what is allocated, so that theirs is gone, too.
+    """
+    peak, share = rank_bytes(facts, decisions, held), facts.cluster.device.profile.retention.fragmentation
+    return np.asarray(peak.total - (1 + share) * peak.gathered)
+
+
+def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    Host memory that one device of each rank needs: offloaded activations and optimizer states.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (27), (33)-(35) and the limit M_CPU in (42).
+    """
+    layer = lookup(layer_footprint, facts, decisions)
+    parameters = rank_parameters(facts, decisions, held)
+    precision, sharding = facts.workload.precision, over_kinds(decisions["sharding"])
+    states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
+    offloaded = partial(
+        offloaded_bytes,
+        facts.cluster.device.profile.retention,
+        activation_offload=over_kinds(decisions["activation_offload"]),
+    )
+    recompute, in_flight = over_kinds(decisions["recompute"]), microbatches_in_flight(facts, decisions, held)
+    kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
+    activations = _over_alive_layers(
+        lambda waiting, _, **alive: offloaded(waiting, **alive), held, in_flight, np.asarray(kept), layer.input_bytes
+    )
+    return np.asarray(np.where(over_kinds(decisions["optimizer_offload"]), states, 0.0) + activations)
+
+
+def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    Micro-batches whose activations a rank holds at the peak, in units of all its layers.
+
+    Overlapped expert parallelism runs a forward chunk beside a backward chunk, layer by layer: one chunk fills as the
+    other one empties, so that one more layer is alive (Megatron-LM, ``megatron/core/models/common/
+    model_chunk_schedule_plan.py``, ``TransformerLayerSchedulePlan.run``; warm-up has the one chunk more in which the
+    steady phase begins, ``get_pp_rank_microbatches``).
+    """
+    names = ("pp", "vpp", "dp", "mbs", "schedule", "vocabulary", "group", "ep_overlap")
+    given = (held, *(decisions[name] for name in names))
+    return recalled(facts, microbatches_in_flight, given, lambda: _in_flight(facts, decisions, held))
+
+
+def _in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    vpp, m = over_kinds(decisions["vpp"]), over_kinds(microbatches(facts, decisions))
+    chunks = held.excess * chunks_alive(
+        pp=over_kinds(decisions["pp"]),
+        vpp=vpp,
+        num_microbatches=m,
+        rank=held.rank,
+        schedule=over_kinds(decisions["schedule"]),
+        vocabulary=over_kinds(decisions["vocabulary"]),
+        group=over_kinds(decisions["group"]),
+    )
+    overlapped = over_kinds(decisions["ep_overlap"]) / np.maximum(held.largest_chunk, 1)
+    return np.asarray(np.minimum(chunks + overlapped, m * vpp) / vpp)
+
+
+def _state_bytes(
+    precision: Precision,
+    parameters: RankParameters,
+    dense: Group,
+    expert: Group,
+    state: StateBytes,
+    *,
+    sharding: NDArray[np.int64],
+) -> Array:
+    """One state of all parameters of a rank, each sharded over its own group."""
+    return np.asarray(
+        state(precision, parameters=parameters.dense, group_ranks=dense.ranks, sharding=sharding)
+        + state(precision, parameters=parameters.experts, group_ranks=expert.ranks, sharding=sharding)
+    )
+
+
+def _over_alive_layers(
+    nbytes: Callable[..., Numbers], held: Stages, in_flight: Array, kept: Array, layer_input: Array
+) -> Array:
+    """Activations of a rank's layers in all micro-batches in flight; of MTP, in the last chunk, one at most."""
+    once = np.minimum(in_flight, 1.0)
+    others = held.layers - held.mtp_layers
+    return np.asarray(
+        nbytes(
+            _kept_of_rank(held, others, kept, layer_input),
+            _over_layers(others, layer_input),
+            microbatches_in_flight=in_flight,
+        )
+        + nbytes(
+            _over_layers(held.mtp_layers, kept),
+            _over_layers(held.mtp_layers, layer_input),
+            microbatches_in_flight=once,
+        )
+    )
+
+
+def _kept_of_rank(held: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:
+    """What a rank's layers keep of one micro-batch; layers that are recomputed in full keep their input alone."""
+    whole = _over_layers(layers, kept)
+    return whole + _over_layers(held.full_layers, layer_input - kept) if held.full_layers.any() else whole
+
+
+def _beside_the_waiting(
+    recomputed: Array, logits: Array, layer: LayerFootprint, edge: EdgeFootprint, held: Stages, microbatch: Array
+) -> Array:
+    """
+    What the backward pass needs beside the activations that wait and beyond the logits, where it needs most.
+
+    In the first layers the recomputed activations with their gradients, when the logits are gone; in the end the whole
+    gradient of the embedding, when the layers of its micro-batch are done too.
+    """
+    in_layers = recomputed + _largest(layer.gradient_bytes) - logits
+    in_embedding = held.first * over_kinds(edge.gradient_bytes) - microbatch - logits
+    return np.asarray(np.maximum(np.maximum(in_layers, in_embedding), 0.0))
+
+
+def _buffer_bytes(profile: Profile, edge: EdgeFootprint, held: Stages) -> Array:
+    """Copies of the embedding, gradients to hand on, workspaces."""
+    embedding = held.first * profile.embedding_buffers * BUFFER_BYTES * over_kinds(edge.embedding_parameters)
+    shapes = over_kinds(edge.layer_shapes_parameters) + held.last * over_kinds(edge.head_shape_parameters)
+    retention = profile.retention
+    return np.asarray(embedding + retention.weight_gradient_bytes * shapes + retention.workspace_bytes)
+
+
+def _over_layers(layers: Array, per_kind: Array) -> Array:
+    """The sum over layers of a quantity per kind of layer, shape (..., U)."""
+    return np.asarray(added(layers * per_kind[..., None, :]))
+
+
+def _largest(per_kind: Array) -> Array:
+    """The largest over the kinds of layers, with an axis for the ranks."""
+    return np.asarray(per_kind.max(axis=-1, keepdims=True))
+
+
+WITHOUT_DRIVER = ("reserved",)
+"""Memory kinds that see the framework's allocator alone."""
+
+WITHOUT_RUNTIME = ("allocated", "unspecified")
+"""Memory kinds that do not see what driver, communication library and allocator take."""
+
+
+def seen_bytes(device: EquippedDevice, device_bytes: float, memory_kind: str) -> float:
+    """
+    A peak as a kind of measurement sees it: ``allocated`` tensors, what the allocator ``reserved``, or all of it.
+
+    >>> from costmodel import catalog
+    >>> h100 = catalog.equipped_device("h100-80gb-sxm")
+    >>> seen_bytes(h100, 6e10, "reserved") - 6e10
+    -5000000000.0
+    """
+    if memory_kind in WITHOUT_RUNTIME:
+        return (device_bytes - device.runtime_bytes) / (1 + device.profile.retention.fragmentation)
+    return device_bytes - device.runtime_bytes if memory_kind in WITHOUT_DRIVER else device_bytes

@@ -1,0 +1,1 @@
+"""Models: from their files, and what they count in parameters and FLOPs."""

@@ -1,0 +1,177 @@
+"""A ``config.json`` as it stands in its file: a mapping that names what is missing, ill-typed or contradictory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.validation import shown
+
+MAX_FILE_BYTES = 4 * 2**20
+"""Far above any config.json; a longer file is something else."""
+
+MAX_COUNT = 10**7
+"""Above every width, vocabulary and number of heads that a config has had so far."""
+
+MAX_LAYERS = 4096
+"""As :class:`costmodel.facts.spec.Model` allows."""
+
+
+class Switch(NamedTuple):
+    """A flag: the key that sets it (empty: none does) and its value without the key."""
+
+    key: str
+    default: bool
+
+
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "num_layers": ("num_hidden_layers", "n_layer"),
+    "hidden_size": ("hidden_size", "n_embd"),
+    "vocab_size": ("vocab_size",),
+    "ffn_hidden_size": ("intermediate_size", "n_inner"),
+    "num_heads": ("num_attention_heads", "n_head"),
+    "num_kv_heads": ("num_key_value_heads",),
+    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts"),
+    "top_k": ("num_experts_per_tok", "experts_per_token"),
+    "num_shared": ("n_shared_experts", "num_shared_experts"),
+    "shared_ffn_hidden_size": (
+        "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size",
+    ),
+    "mtp_layers": ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers"),
+}  # fmt: skip
+"""Spellings of one concept; two of them in one file must agree."""
+
+
+# --- the file ------------------------------------------------------------------------------------------------
+
+
+def read_mapping(file: Path) -> Mapping[str, Any]:
+    """
+    The object in a file of JSON.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read, or is not one JSON object without doubled keys.
+    """
+    return _parse(_read(file), str(file))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        if file.is_dir():
+            raise SpecError(str(file), "is a folder.", f"Write '{file / 'config.json'}'.")
+        if not file.exists():
+            raise SpecError(str(file), "no such file.")
+        if not file.is_file():
+            raise SpecError(str(file), "is not a regular file.")
+        if (size := file.stat().st_size) > MAX_FILE_BYTES:
+            raise SpecError(str(file), f"has {size} bytes, a config.json at most {MAX_FILE_BYTES}.")
+        return file.read_bytes()
+    except (OSError, ValueError) as error:
+        raise SpecError(repr(str(file))[:200], f"cannot be read: {error}.") from None
+
+
+def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
+    if not raw.strip():
+        raise SpecError(where, "is empty.")
+    try:
+        value = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except UnicodeDecodeError:
+        raise SpecError(where, "is not text in UTF-8.") from None
+    except json.JSONDecodeError as error:
+        raise SpecError(where, f"is not JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
+    except RecursionError:
+        raise SpecError(where, "is nested too deep for a config.json.") from None
+    except ValueError as error:
+        raise SpecError(where, f"is not a config.json: {error}.") from None
+    if not isinstance(value, dict):
+        raise SpecError(where, f"expected an object, got {shown(value)}.")
+    return value
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in names if names.count(key) > 1)
+        raise ValueError(f"the key {shown(twice)} appears twice")
+    return entries
+
+
+# --- a mapping that names what it does not understand ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration and its dotted path."""
+
+    mapping: Mapping[str, Any]
+    where: str
+
+    def error(self, key: str, problem: str, hint: str = "") -> SpecError:
+        """What is wrong with the entry of a key."""
+        return SpecError(f"{self.where}.{key}", problem, hint)
+
+    def integer(self, key: str, *, at_least: int = 0, at_most: int = MAX_COUNT, default: int | None = None) -> int:
+        """An integer between limits; absent or null: the default, or refused without one."""
+        value = self.mapping.get(key)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            raise self.error(key, "expected int, got null." if key in self.mapping else "is required but missing.")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(key, f"expected int, got {shown(value)}.")
+        if not at_least <= value <= at_most:
+            raise self.error(key, f"must be at least {at_least} and at most {at_most}, got {shown(value)}.")
+        return value
+
+    def count(self, concept: str, *, default: int | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
+        """The integer of a concept under whichever of its spellings is there; all that are there must agree."""
+        keys = self.spelled(concept)
+        value, *others = (self.integer(key, at_least=at_least, at_most=at_most, default=default) for key in keys)
+        for key, other in zip(keys[1:], others, strict=True):
+            if other != value:
+                raise self.error(key, f"is {other}, but '{keys[0]}' is {value}, and they mean the same.")
+        return value
+
+    def spelled(self, concept: str) -> list[str]:
+        """Spellings of a concept that hold a value; else the first spelling of the concept that is there."""
+        present = [key for key in SPELLINGS[concept] if key in self.mapping]
+        return [key for key in present if self.mapping[key] is not None] or (present or [SPELLINGS[concept][0]])[:1]
+
+    def flag(self, switch: Switch) -> bool:
+        """Whether a switch is on."""
+        value = self.mapping.get(switch.key) if switch.key else None
+        if value is None:
+            return switch.default
+        if not isinstance(value, bool):
+            raise self.error(switch.key, f"expected true or false, got {shown(value)}.")
+        return value
+
+    def items(self, key: str) -> list[Any] | None:
+        """A list; None where it is absent."""
+        value = self.mapping.get(key)
+        if value is not None and not isinstance(value, list | tuple):
+            raise self.error(key, f"expected a list, got {shown(value)}.")
+        return None if value is None else list(value)
+
+    def words(self, key: str, allowed: tuple[str, ...], *, length: int) -> tuple[str, ...] | None:
+        """A list of one word per layer."""
+        words = self.items(key)
+        if words is None:
+            return None
+        for index, word in enumerate(words):
+            if word not in allowed:
+                raise self.error(f"{key}.{index}", f"unknown kind {shown(word)}.", did_you_mean(word, allowed))
+        if len(words) != length:
+            raise self.error(key, f"has {len(words)} entries, the model {length} layers.")
+        return tuple(words)

@@ -1,0 +1,144 @@
+"""Floating-point operations that a model needs, whatever the strategy: the numerator of MFU."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from costmodel.facts.spec import Model
+from costmodel.lowering import Shape, head_operators, layer_operators, mtp_operators
+from costmodel.lowering.recompute import CONTENTS, recomputes
+from costmodel.models.parameters import whole_shape
+from costmodel.operators.work import BETWEEN_TOKENS, MEMORY_BOUND, Operator
+from costmodel.strategy import Recompute
+
+AttentionConvention: TypeAlias = Literal["full", "causal"]
+"""Whether the scores that the causal mask hides are counted (MoFa, Megatron-LM) or not."""
+
+
+def forward_matmul_flops(model: Model, *, tokens: int) -> int:
+    """
+    Matmuls of the forward pass over ``tokens`` tokens, head and multi-token prediction included, without scores.
+
+    .. math:: F = 2 P_{matmul} N
+
+    Parameters
+    ----------
+    model
+        The model; drop its ``mtp_layers`` to leave them out.
+    tokens
+        N, of any number of sequences.
+    """
+    return _forward_flops(model, whole_shape(model, sequence_length=tokens), kinds=("matmul", "grouped_matmul"))
+
+
+def forward_attention_flops(model: Model, *, sequence_length: int, attention: AttentionConvention) -> int:
+    """
+    Attention scores and weighted values of the forward pass over one sequence, and state-space scans.
+
+    Parameters
+    ----------
+    model
+        The model.
+    sequence_length
+        Tokens of the sequence.
+    attention
+        ``full``: every pair of tokens; ``causal``: half of them. A sliding window counts in both.
+    """
+    shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
+    return _forward_flops(model, shape, kinds=BETWEEN_TOKENS)
+
+
+def model_flops_per_token(model: Model, sequence_length: int, attention: AttentionConvention) -> float:
+    """
+    FLOPs of forward and backward pass per token: three times the forward pass; recompute is not counted.
+
+    .. math:: F = 6 P_{matmul} + 12 L h s
+
+    The second term is that of full attention; causal attention needs half of it. Equation (15) of MoFa
+    (arXiv 2511.09837) is this with ``full``, times the tokens of a step.
+
+    Parameters
+    ----------
+    model
+        The model; its layers of multi-token prediction count if it has them.
+    sequence_length
+        Tokens of a sequence.
+    attention
+        The convention, as in :func:`forward_attention_flops`.
+    """
+    matmuls = forward_matmul_flops(model, tokens=sequence_length)
+    scores = forward_attention_flops(model, sequence_length=sequence_length, attention=attention)
+    return 3 * (matmuls + scores) / sequence_length
+
+
+def recomputed_flops_per_token(
+    model: Model, sequence_length: int, attention: AttentionConvention, *, recompute: Recompute
+) -> float:
+    """
+    FLOPs per token that the backward pass computes again, the difference between HFU and MFU.
+
+    Full recomputation repeats the forward pass of all layers, other values that of their modules (selective: the
+    projections to Q, K and V and the attention core). The head is never recomputed.
+
+    Parameters
+    ----------
+    model, sequence_length, attention
+        As in :func:`model_flops_per_token`.
+    recompute
+        What is computed again.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (30) and (32).
+    """
+    if recompute == Recompute.NONE:
+        return 0.0
+    shape = whole_shape(model, sequence_length=sequence_length, causal=attention == "causal")
+    by_kind = {
+        layer: sum(
+            float(operator.flops) * (1.0 if recompute == Recompute.FULL else _repeated_share(operator, recompute))
+            for operator in layer_operators(layer, shape)
+            if operator.kind not in MEMORY_BOUND
+        )
+        for layer in model.kinds
+    }
+    return sum(by_kind[layer] for layer in (*model.layers, *model.mtp_layers)) / sequence_length
+
+
+def _repeated_share(operator: Operator, recompute: Recompute) -> float:
+    return sum(
+        module.repeats.get(operator.name, 0.0)
+        for name, module in CONTENTS.items()
+        if recomputes(name, recompute=recompute)
+    )
+
+
+def head_layers(model: Model) -> float:
+    r"""
+    Matmul FLOPs of the head over those of the average layer, without scores.
+
+    .. math:: V / 12 h
+
+    for GPT's layers (Narayanan et al., arXiv:2104.04473, appendix).
+    """
+    without_mtp = replace(model, mtp_layers=())
+    layers = forward_matmul_flops(without_mtp, tokens=1) - _head_flops(model)
+    return _head_flops(model) * model.num_layers / layers
+
+
+def _head_flops(model: Model) -> int:
+    return _total(o for o in head_operators(model, whole_shape(model)) if o.kind == "matmul")
+
+
+def _forward_flops(model: Model, shape: Shape, *, kinds: Container[str]) -> int:
+    def of_kinds(operators: Iterable[Operator]) -> int:
+        return _total(operator for operator in operators if operator.kind in kinds)
+
+    layers = sum(count * of_kinds(layer_operators(layer, shape)) for layer, count in model.layer_counts.items())
+    return layers + of_kinds(head_operators(model, shape)) + of_kinds(mtp_operators(model, shape))
+
+
+def _total(operators: Iterable[Operator]) -> int:
+    return sum(round(float(operator.flops)) for operator in operators)

@@ -1,0 +1,81 @@
+"""Parameters of a model: sums over its operators at degree 1, exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from costmodel.facts.spec import Experts, Layer, Model
+from costmodel.lowering import Shape, embedding_operators, head_operators, layer_operators, mtp_operators
+from costmodel.operators.work import Operator
+
+
+def parameters(model: Model) -> int:
+    """Trainable parameters without multi-token prediction; a router's score bias is a buffer and not counted."""
+    return embedding_parameters(model) + layers_parameters(model) + head_parameters(model)
+
+
+def active_parameters(model: Model) -> int:
+    """
+    Parameters that one token meets: all but the routed experts that it does not visit; embeddings included.
+
+    .. math:: P_{active} = P - P_{routed} (1 - k / n)
+    """
+    return parameters(model) - sum(count * idle_parameters(model, layer) for layer, count in model.layer_counts.items())
+
+
+def mtp_parameters(model: Model) -> int:
+    """Parameters of the layers of multi-token prediction; embedding and head are shared with the model."""
+    return _total(mtp_operators(model, whole_shape(model)))
+
+
+def embedding_parameters(model: Model) -> int:
+    """Parameters in front of the first layer."""
+    return _total(embedding_operators(model, whole_shape(model)))
+
+
+def head_parameters(model: Model) -> int:
+    """Parameters behind the last layer: final norm, and the head unless it is tied."""
+    return _total(head_operators(model, whole_shape(model)))
+
+
+def layer_parameters(model: Model, layer: Layer) -> int:
+    """Parameters of one layer of the model."""
+    return _total(layer_operators(layer, whole_shape(model)))
+
+
+def layers_parameters(model: Model) -> int:
+    """Parameters of all layers between embedding and head."""
+    return sum(count * layer_parameters(model, layer) for layer, count in model.layer_counts.items())
+
+
+def routed_parameters(model: Model, layer: Layer) -> int:
+    """Parameters of the routed experts of one layer."""
+    return _total(operator for operator in layer_operators(layer, whole_shape(model)) if operator.expert)
+
+
+def idle_parameters(model: Model, layer: Layer) -> int:
+    """Parameters of the routed experts of one layer that a token does not visit."""
+    if not isinstance(layer.feed_forward, Experts):
+        return 0
+    num_experts = layer.feed_forward.num_experts
+    return routed_parameters(model, layer) // num_experts * (num_experts - layer.feed_forward.top_k)
+
+
+def whole_shape(model: Model, *, sequence_length: int = 1, causal: bool = False) -> Shape:
+    """
+    One sequence on one device: every degree is 1.
+
+    Parameters
+    ----------
+    model
+        The model.
+    sequence_length
+        Tokens of the sequence; parameters do not depend on it.
+    causal
+        Whether kernels skip the masked half of the scores.
+    """
+    return Shape(hidden_size=model.hidden_size, sequence_length=sequence_length, activation_bytes=2.0, causal=causal)
+
+
+def _total(operators: Iterable[Operator]) -> int:
+    return sum(round(float(operator.parameters)) for operator in operators)

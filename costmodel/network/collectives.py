@@ -1,0 +1,424 @@
+"""
+Collectives: what ranks send each other takes, over a hierarchy of networks (NVLink domain, node, rail, spine).
+
+All have one signature. The ranks of a group are ``stride`` devices apart in the device order (tensor, context, data and
+expert, pipeline), so that ``stride`` decides how many of them share an inner network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.spec import Cluster, Network
+from costmodel.lowering.shape import visited_fraction
+from costmodel.operators.work import Communication, Numbers
+from costmodel.strategy import TokenDispatcher, sends_tokens_once
+
+
+def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    r"""
+    Seconds until every rank has the whole of a tensor of which each had one shard, equation (2).
+
+    Rings through all ranks, as NCCL builds them: every rank receives what it lacks over the scale-up network, and as
+    many rings run in parallel as the group has members in one scale-up domain, each with its own link to the next.
+
+    .. math:: T = Q \frac{n-1}{n} \max\left(\frac{1}{B_1}, \frac{1}{g_1 B_2}, \frac{1}{g_1 B_3} \ldots\right)
+              + \sum_k (g_k / g_{k-1} - 1) \lambda_k
+
+    over the levels k that the group crosses; :math:`g_k` are its members within one network of level k,
+    :math:`g_0 = 1`. Groups are assumed to be placed so that they fill networks.
+
+    Parameters
+    ----------
+    cluster
+        Devices and networks.
+    nbytes
+        Bytes of the whole tensor, Q.
+    ranks
+        Ranks of the group, n; 1 communicates nothing.
+    stride
+        Devices from one rank of the group to the next.
+    """
+    return _around_rings(cluster, lambda level: level.latency, nbytes=nbytes, ranks=ranks, stride=stride)
+
+
+def _around_rings(
+    cluster: Cluster, latency_of: Callable[[_Level], float], *, nbytes: Numbers, ranks: Numbers, stride: Numbers
+) -> Numbers:
+    """The formula of :func:`all_gather`, with a latency of its own in each step on a level of networks."""
+    per_byte: Numbers = 0.0
+    latency: Numbers = 0.0
+    device = cluster.device
+    sockets = device.socket_bandwidth if device.profile.rings_cross_sockets else None
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        per_byte = np.maximum(per_byte, level.is_crossed / (level.links * level.bandwidth))
+        if sockets is not None:
+            crossing = _socket_seconds_per_byte(level, sockets, devices_per_node=device.devices_per_node)
+            per_byte = np.maximum(per_byte, crossing)
+        latency = latency + (level.outer / level.inner - 1) * latency_of(level)
+    return nbytes * (ranks - 1) / ranks * per_byte + latency
+
+
+def _socket_seconds_per_byte(level: _Level, bandwidth: float, *, devices_per_node: int) -> Numbers:
+    r"""
+    Of a ring between hosts that has some of a host's devices: all such rings of the host share what joins its sockets.
+
+    .. math:: T = Q \frac{d}{g_1 B_s}
+
+    with d devices per host, d / g_1 rings. A ring of all devices has two neighbours of each adapter, one of a single
+    device has its own.
+
+    References
+    ----------
+    NCCL 2.11, ``src/graph/search.cc`` (rings keep their adapter, ``NCCL_CROSS_NIC``) and ``topo.h`` (``AMD_BW``,
+    ``SKL_QPI_BW``); release notes of 2.12: PXN, adapters are reached over NVLink.
+    """
+    members = np.asarray(level.members)
+    is_part = (members > 1) & (members < devices_per_node) & level.is_crossed
+    return np.where(is_part, devices_per_node / (members * bandwidth), 0.0)
+
+
+def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    """Seconds until every rank has one shard of the sum: :func:`all_gather` backwards, the same traffic."""
+    return _around_rings(cluster, lambda level: level.scatter_latency, nbytes=nbytes, ranks=ranks, stride=stride)
+
+
+def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    """Seconds until every rank has the sum: what :func:`reduce_scatter`, then :func:`all_gather` send."""
+    return 2 * _around_rings(cluster, lambda level: level.sum_latency, nbytes=nbytes, ranks=ranks, stride=stride)
+
+
+def broadcast(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    r"""
+    Seconds until all have what one rank had, in a chain through all ranks.
+
+    .. math:: T = Q \max_k \frac{1}{g_{k-1}' B_k} + \sum_k \left(\frac{n}{g_{k-1}} - \frac{n}{g_k}\right) \lambda_k
+
+    Chunks follow each other, so that the bytes pass once; but the last rank waits for the first chunk to come by all
+    others. Links work in parallel as in :func:`all_gather`.
+
+    References
+    ----------
+    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69 (2009): pipelined broadcast in a chain.
+    """
+    transfer: Numbers = 0.0
+    latency: Numbers = 0.0
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        traffic = np.where(level.is_crossed, nbytes, 0.0)[()]
+        transfer = np.maximum(transfer, traffic / (level.links * level.bandwidth))
+        latency = latency + (ranks / level.inner - ranks / level.outer) * level.latency
+    return transfer + latency
+
+
+def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    r"""
+    Seconds until every rank has sent each other rank its part of ``nbytes``.
+
+    .. math:: T = \max\left(\frac{Q (g_1 - 1) / n}{B_1}, \max_{k > 1} \frac{Q (n - g_{k-1}) / n}{B_k}\right)
+        + \sum_k \lambda_k
+
+    Members within a scale-up domain have a link each to what is outside, or share fewer. A rank's own part, Q / n,
+    crosses no link: MoFa counts it (its printed times do not depend on (n - 1) / n), the physical time does not.
+    Measured collectives of a profile give the paper's.
+    """
+    return _exchange(cluster, lambda level: nbytes, ranks=ranks, stride=stride)
+
+
+def dispatch(
+    cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers, num_experts: int, top_k: int
+) -> Numbers:
+    r"""
+    Seconds of an :func:`all_to_all` in which a token goes once to each place that it visits, not once per expert.
+
+    .. math:: T = \max\left(\frac{q_1}{B_1}, \max_{k > 1} \sum_{j \ge k} \frac{q_j}{B_k}\right) + \sum_k \lambda_k,
+        \qquad q_k = Q\, v(n / g_{k-1}) (g_k - g_{k-1}) / n
+
+    A network of level k passes one copy to each network inside it (device, scale-up domain) that has one of the
+    token's experts, where it is forwarded. The sum of the experts' outputs comes back the same way.
+
+    Parameters
+    ----------
+    cluster, nbytes, ranks, stride
+        As in :func:`all_to_all`: bytes of all (token, expert) pairs.
+    num_experts, top_k
+        Each token visits how many of how many experts.
+
+    References
+    ----------
+    DeepSeek-V3, arXiv:2412.19437, section 3.2.2: over InfiniBand to each node once, then over NVLink.
+    """
+
+    def visiting(level: _Level) -> Numbers:
+        return nbytes * visited_fraction(ranks / level.inner, num_experts=num_experts, top_k=top_k)
+
+    return _exchange(cluster, visiting, ranks=ranks, stride=stride)
+
+
+def _exchange(cluster: Cluster, nbytes_of: Callable[[_Level], Numbers], *, ranks: Numbers, stride: Numbers) -> Numbers:
+    """
+    Seconds until every rank has sent each other rank its part of what a level of networks carries.
+
+    What leaves a scale-up domain takes its adapters, however far it goes: they carry all that outer levels do.
+    """
+    transfer: Numbers = 0.0
+    latency: Numbers = 0.0
+    beyond: Numbers = 0.0
+    innermost, *outer = _levels(cluster, ranks=ranks, stride=stride)
+    for level in (*reversed(outer), innermost):
+        traffic = nbytes_of(level) * (level.outer - level.inner) / ranks
+        beyond = beyond + traffic
+        sent = traffic if level is innermost else beyond
+        transfer = np.maximum(transfer, sent * level.members_per_link / level.bandwidth)
+        latency = latency + np.where(level.is_crossed, level.latency, 0.0)[()]
+    return transfer + latency
+
+
+def send(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    r"""
+    Seconds of the average send of ``nbytes`` from one rank of a chain to the next: few of them leave a node.
+
+    .. math:: T = \frac{1}{n - 1} \sum_k (n / g_{k-1} - n / g_k) (Q / B_k + \lambda_k)
+
+    with the members :math:`g_k` of the group within one network of level k, as in :func:`all_gather`. A micro-batch
+    passes all of them, and ranks that wait for each other in turn share the slow ones.
+    """
+    seconds: Numbers = 0.0
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        sends = ranks / level.inner - ranks / level.outer
+        seconds = seconds + sends * (nbytes / (level.send_speedup * level.pair_bandwidth) + level.latency)
+    return seconds / np.maximum(ranks - 1, 1)
+
+
+def ring(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
+    """
+    Seconds of n - 1 sends to the next rank, one after the other, that take ``nbytes`` from every rank together.
+
+    All ranks send at the same time, and wait for the slowest send, the one between networks.
+    """
+    steps = ranks - 1
+    each = nbytes / np.maximum(steps, 1)
+    slowest: Numbers = 0.0
+    for level in _levels(cluster, ranks=ranks, stride=stride):
+        slowest = np.maximum(slowest, level.is_crossed * (each / level.pair_bandwidth + level.latency))
+    return steps * slowest
+
+
+COLLECTIVES = {
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_reduce": all_reduce,
+    "broadcast": broadcast,
+    "all_to_all": all_to_all,
+    "send": send,
+    "ring": ring,
+}
+
+
+def collective_seconds(
+    cluster: Cluster, group: str, kind: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers
+) -> Numbers:
+    """
+    Seconds of one collective: measured where the profile knows its shape, else computed; none without bytes.
+
+    Parameters
+    ----------
+    cluster
+        Devices and networks; its profile holds the measured collectives.
+    group
+        Whose ranks take part: ``tp``, ``cp``, ``ep``, ``etp``, ``dp``, ``pp``.
+    kind
+        One of ``COLLECTIVES``.
+    nbytes, ranks, stride
+        As in :func:`all_gather`.
+    """
+    profile = cluster.device.profile
+    seconds = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+    for entry in reversed(profile.measured_collectives):
+        if (entry.group, entry.kind) == (group, kind):
+            known = (np.asarray(ranks) > 1) & _is_or_any(entry.ranks, ranks) & _is_or_any(entry.nbytes, nbytes)
+            seconds = np.where(known, entry.seconds / profile.communication_scaling, seconds)[()]
+    return np.where(np.asarray(nbytes) > 0, seconds, 0.0)[()]
+
+
+def communication_seconds(
+    cluster: Cluster,
+    communication: Communication,
+    *,
+    ranks: Numbers,
+    stride: Numbers,
+    token_dispatcher: Numbers = TokenDispatcher.ALLTOALL,
+) -> Numbers:
+    """
+    Seconds of one of the collectives of a layer's communication, for one micro-batch.
+
+    Parameters
+    ----------
+    cluster
+        Devices and networks.
+    communication
+        What a layer communicates; ``forward`` and ``backward`` say how often.
+    ranks, stride
+        Of the group ``communication.group``.
+    token_dispatcher
+        Decision; of an exchange with experts.
+    """
+    group, kind, nbytes = communication.group, communication.kind, communication.nbytes
+    once = np.asarray(sends_tokens_once(token_dispatcher=token_dispatcher) & (communication.top_k > 0))
+    pairs: Numbers = np.nan
+    if not once.all():
+        pairs = collective_seconds(cluster, group, kind, nbytes=nbytes, ranks=ranks, stride=stride)
+    if not once.any():
+        return pairs
+    case = {"num_experts": communication.num_experts, "top_k": communication.top_k}
+    tokens = dispatch(cluster, nbytes=nbytes, ranks=ranks, stride=stride, **case)
+    seconds: Numbers = np.where(once, tokens, pairs)[()]
+    return seconds
+
+
+FILLING_MEMBERS = 8
+"""Devices of a domain, each with an adapter, whose rings to others have as many channels as those within it."""
+
+
+OF_RINGS = ("slowdown_communication", "processors_taken")
+"""What of the profile's ``slowdowns`` depends on a group."""
+
+
+def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict[str, Any]:
+    r"""
+    The slow-downs of a group's communication beside computation, as :mod:`costmodel.step.overlap` takes them.
+
+    Within a scale-up domain they are the profile's. Between domains a channel, a ring on a processor of its own, copies
+    several times as fast as an adapter sends: slowed down, it still keeps up, so that c = 1. A library opens two
+    channels per adapter, so many as a group has members in a domain: the processors that it takes shrink to
+
+    .. math:: \varphi' = \varphi \min(1, n / 8)
+
+    Parameters
+    ----------
+    cluster
+        Devices and networks.
+    ranks, stride
+        As in :func:`all_gather`; two ranks of different domains send alike.
+
+    References
+    ----------
+    NCCL, ``src/graph/search.cc`` (``ncclTopoCompute``: a channel per adapter, of the speed that all reach) and
+    ``connect.cc`` (each of them twice), recalled.
+    """
+    profile = cluster.device.profile
+    members = np.minimum(np.maximum(cluster.scale_up_size // np.asarray(stride), 1), ranks)
+    leaves = np.asarray(ranks) > members
+    share = np.where(leaves, np.minimum(members / FILLING_MEMBERS, 1.0), 1.0)
+    slowdown = np.where(leaves, 1.0, profile.overlap_slowdown_communication)
+    own = (slowdown, profile.overlap_processors * share)
+    return profile.slowdowns | dict(zip(OF_RINGS, own, strict=True))
+
+
+def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:
+    return np.asarray(known is None or np.isclose(seen, known))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Level:
+    """
+    One network as a group uses it.
+
+    Parameters
+    ----------
+    inner, outer
+        Members of the group within one network of the level inside this one, and within this one.
+    members, links
+        Members within one scale-up domain, and the links that work in parallel for them.
+    bandwidth, latency
+        Of one link.
+    scatter_latency, sum_latency
+        Of one step of a reduce-scatter, of an all-reduce.
+    pair_bandwidth
+        From one member to a single other one.
+    send_speedup
+        Over that where nothing is received meanwhile.
+    """
+
+    inner: Numbers
+    outer: Numbers
+    members: Numbers
+    links: Numbers
+    bandwidth: Numbers
+    latency: float
+    scatter_latency: float
+    sum_latency: float
+    pair_bandwidth: Numbers
+    send_speedup: float
+
+    @property
+    def members_per_link(self) -> Numbers:
+        return self.members / self.links
+
+    @property
+    def is_crossed(self) -> NDArray[np.bool_]:
+        return np.asarray(self.outer) > np.asarray(self.inner)
+
+
+def _levels(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> Iterator[_Level]:
+    """The networks of the cluster, from the innermost; the outermost reaches every rank."""
+    networks = cluster.device.networks
+    inner: Numbers = 1
+    members: Numbers = 1
+    for network in networks:
+        is_outermost = network is networks[-1]
+        outer = ranks if is_outermost else np.minimum(np.maximum(network.num_peers // np.asarray(stride), inner), ranks)
+        links = members if network.parallel_links is None else np.minimum(members, network.parallel_links)
+        bandwidth = _bandwidth(cluster, network, ranks=ranks)
+        yield _Level(
+            inner=inner,
+            outer=outer,
+            members=members,
+            links=links,
+            bandwidth=bandwidth * _joined_share(network, outer / inner),
+            latency=network.latency,
+            scatter_latency=_own(network.reduce_scatter_latency, network.latency),
+            sum_latency=_own(network.all_reduce_latency, network.latency),
+            pair_bandwidth=bandwidth * _joined_share(network, 2),
+            send_speedup=2.0 if network.is_half_duplex else 1.0,
+        )
+        inner = outer
+        members = outer if network is networks[0] else members
+
+
+def _own(latency: float | None, usual: float) -> float:
+    return usual if latency is None else latency
+
+
+def _joined_share(network: Network, members: Numbers) -> Numbers:
+    r"""
+    Share of a device's links that lead to the other members of a group: of a mesh of N devices (n - 1) / (N - 1).
+
+    References
+    ----------
+    All-reduces on Perlmutter, where four A100 have 4 of their 12 links to each other: 66 GB/s between two of them, 199
+    between four (GitHub Littlesnakess/GPUModeling25, 268 MB).
+    """
+    if not network.is_mesh or network.num_peers == 1:
+        return 1.0
+    others = np.maximum(np.asarray(members) - 1, 1)
+    share: Numbers = np.minimum(others / (network.num_peers - 1), 1.0)
+    return share
+
+
+def _bandwidth(cluster: Cluster, network: Network, *, ranks: Numbers) -> Numbers:
+    r"""
+    Bytes per second between this many ranks, equations (3) and (18).
+
+    .. math:: B' = \beta B \gamma^{\max(0, \log_2(n / n_{reference}))}
+    """
+    alone = cluster.device.profile.communication_scaling * network.bandwidth
+    if network.decay == 1:
+        return alone
+    doublings = np.log2(np.maximum(ranks / network.reference_peers, 1))
+    bandwidth: Numbers = alone * network.decay**doublings
+    return bandwidth

@@ -1,0 +1,213 @@
+"""
+The interleaved one-forward-one-backward pipeline: MoFa (9)-(12), and the same for unequal ranks.
+
+F and B are the forward and backward seconds of one chunk, p pipeline ranks, v chunks per rank, m micro-batches.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.operators.work import Numbers
+
+
+def warmup_seconds(forward_seconds: Numbers, hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers) -> Numbers:
+    r"""
+    Warm-up: the first micro-batch runs through all chunks.
+
+    .. math:: T_{warmup} = p v F + (p v - 1) T_{pp}
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (9).
+    """
+    return pp * vpp * forward_seconds + (pp * vpp - 1) * hop_seconds
+
+
+def steady_seconds(
+    forward_seconds: Numbers,
+    backward_seconds: Numbers,
+    hop_seconds: Numbers,
+    *,
+    pp: Numbers,
+    vpp: Numbers,
+    num_microbatches: Numbers,
+) -> Numbers:
+    r"""
+    Steady phase: one forward and one backward chunk in each slot, and what a hop in each direction leaves exposed.
+
+    .. math:: T_{steady} = (m v - p v + p - 1)(F + B + 2 T_{pp})
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (10).
+    """
+    slots = steady_slots(pp=pp, vpp=vpp, num_microbatches=num_microbatches)
+    return slots * (forward_seconds + backward_seconds + 2 * hop_seconds)
+
+
+def cooldown_seconds(backward_seconds: Numbers, hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers) -> Numbers:
+    r"""
+    Cool-down: the last micro-batch runs back through all chunks.
+
+    .. math:: T_{cooldown} = p v B + (p v - 1) T_{pp}
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (11).
+    """
+    return pp * vpp * backward_seconds + (pp * vpp - 1) * hop_seconds
+
+
+def steady_slots(*, pp: Numbers, vpp: Numbers, num_microbatches: Numbers) -> Numbers:
+    r"""
+    Slots of the steady phase, idle ones included.
+
+    .. math:: n = m v - p v + p - 1
+
+    >>> steady_slots(pp=4, vpp=2, num_microbatches=8)
+    11
+    """
+    return num_microbatches * vpp - pp * vpp + pp - 1
+
+
+def busy_seconds(slowest_rank_seconds: Numbers, *, num_microbatches: Numbers) -> Numbers:
+    r"""
+    Time in which the slowest rank works.
+
+    .. math:: T_{busy} = m \max_i R_i
+    """
+    return num_microbatches * slowest_rank_seconds
+
+
+def bubble_seconds(slowest_rank_seconds: Numbers, all_ranks_seconds: Numbers, *, vpp: Numbers) -> Numbers:
+    r"""
+    Time in which the slowest rank waits for the others while the pipeline fills and drains.
+
+    .. math:: T_{bubble} = \left(\sum_i R_i - \max_i R_i\right) / v
+
+    With equal ranks R = v (F + B) this is (p - 1)(F + B), and busy + bubble = (m v + p - 1)(F + B): equation (12)
+    without hops. With unequal ranks the slowest sets the pace of every slot, the sum fills and drains once.
+
+    Parameters
+    ----------
+    slowest_rank_seconds
+        One micro-batch, forward and backward, on the slowest rank: max R.
+    all_ranks_seconds
+        The same summed over the ranks: the whole model once.
+    vpp
+        Chunks per rank.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (12); Narayanan et al., arXiv:2104.04473, section 2.2.
+    """
+    return np.maximum(all_ranks_seconds - slowest_rank_seconds, 0.0) / vpp
+
+
+def chunks_waiting_seconds(
+    rank_seconds: Numbers, last_chunk_seconds: Numbers, average_seconds: Numbers, *, vpp: Numbers, group: Numbers
+) -> Numbers:
+    r"""
+    Time in which an interleaved rank waits for the others in each micro-batch because its chunks are unlike.
+
+    .. math:: W = \max\left(0,\; \max((v - 1) t - (R - C), 0) + \max(t - C, 0) - t / g\right), \qquad t = \bar{R} / v
+
+    Ranks work in step: while a group of g micro-batches passes through a chunk, none gets ahead of its neighbours by
+    more than a slot, a forward and a backward chunk. What a long chunk needs beyond the others' is lost in the short
+    ones, but for that slot in each group. Unlike is above all the last chunk, with the head; the others are taken as
+    equal.
+
+    Parameters
+    ----------
+    rank_seconds, last_chunk_seconds
+        One micro-batch on the rank, and in its last chunk: R, C.
+    average_seconds
+        One on an average rank.
+    vpp, group
+        Chunks per rank, micro-batches that pass through a chunk before the next one begins.
+
+    References
+    ----------
+    Derived: in the order of Megatron-LM's interleaved schedule (:mod:`costmodel.pipelines.orders`) a circle through two
+    neighbours, forward to the next rank and backward from it, is a slot longer than what is done in it. ``tests`` play
+    such pipelines through.
+
+    >>> float(chunks_waiting_seconds(7.8, 2.8, 8.0, vpp=4, group=8))  # chunks of 1, 2, 2 and 2.8
+    0.75
+    """
+    usual = np.asarray(average_seconds) / vpp
+    in_front = np.maximum((vpp - 1) * usual - (rank_seconds - last_chunk_seconds), 0.0)
+    behind = np.maximum(usual - last_chunk_seconds, 0.0)
+    return np.maximum(in_front + behind - usual / group, 0.0)
+
+
+def in_step_seconds(
+    slowest_rank_seconds: Numbers, pace_seconds: Numbers, *, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    What the step takes longer because ranks of unequal chunks wait for each other.
+
+    .. math:: \Delta T = (m - 1/v) (P - \max_i R_i)
+
+    so that with the work and the bubble :math:`T = (m - 1/v) P + \sum_i R_i / v`: P sets the pace instead of max R.
+
+    Parameters
+    ----------
+    slowest_rank_seconds
+        One micro-batch on the slowest rank: max R.
+    pace_seconds
+        The most that one takes on a rank with its waiting (:func:`chunks_waiting_seconds`): P.
+    vpp, num_microbatches
+        Chunks per rank, micro-batches.
+    """
+    return (num_microbatches - 1 / np.asarray(vpp)) * (pace_seconds - slowest_rank_seconds)
+
+
+def hop_exposed_seconds(
+    hop_seconds: Numbers, steady_hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    Exposed stage-to-stage transfers of the whole step.
+
+    .. math:: T = 2 (p v - 1) T_{pp} + 2 (m v - p v + p - 1) T_{pp}^{steady}
+
+    Parameters
+    ----------
+    hop_seconds
+        One transfer, T_pp: warm-up and cool-down pay it in full.
+    steady_hop_seconds
+        What of it the steady phase does not hide: T_pp without overlap, else by (23).
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (9)-(11), the terms in T_pp.
+    """
+    steady = np.maximum(steady_slots(pp=pp, vpp=vpp, num_microbatches=num_microbatches), 0)
+    return 2 * (pp * vpp - 1) * hop_seconds + 2 * steady * steady_hop_seconds
+
+
+def chunks_in_flight(
+    *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, rank: Numbers, group: Numbers | None = None
+) -> Numbers:
+    r"""
+    Chunk activations alive at the peak on pipeline rank r.
+
+    .. math:: n(r) = \min(2 (p - r - 1) + (v - 1) g + 1,\; m v) \quad (v > 1), \qquad \min(p - r,\; m) \quad (v = 1)
+
+    for groups of g micro-batches; p of them, where none are given, make :math:`v p + p - 2 r - 1`.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (5); Narayanan et al., arXiv:2104.04473, sections 2.2.1 and 2.2.2; for groups
+    Megatron-LM, megatron/core/pipeline_parallel/schedules.py:734 (of megatron-core 0.14.0).
+
+    >>> int(chunks_in_flight(pp=4, vpp=1, num_microbatches=8, rank=0))
+    4
+    >>> int(chunks_in_flight(pp=4, vpp=2, num_microbatches=8, rank=0))
+    11
+    """
+    interleaved = np.asarray(vpp) > 1
+    in_group, later = np.asarray(pp if group is None else group), np.asarray(pp) - rank - 1
+    alive = np.where(interleaved, 2 * later + (np.asarray(vpp) - 1) * in_group + 1, later + 1)
+    return np.minimum(alive, num_microbatches * np.asarray(vpp))

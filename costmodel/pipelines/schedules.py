@@ -1,0 +1,372 @@
+"""
+Pipeline schedules: how long a rank waits, and how many chunks it keeps, in each order of passes.
+
+F, B and W are the seconds of a rank's forward pass, input gradients and weights' gradients of one micro-batch, p the
+ranks, v the chunks of each, m the micro-batches. Idle time is that of one rank from its first pass to its last one:
+ranks of a zero-bubble schedule begin and end one after the other, and so does their optimizer (Qi et al.,
+arXiv:2401.10241, section 4). Every formula is exact for equal stages where W is at most F and F at most B; unequal ones
+are what :mod:`costmodel.pipelines.simulator` plays through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+
+from costmodel.axes import present
+from costmodel.operators.work import Numbers
+from costmodel.pipelines.interleaved import bubble_seconds, chunks_in_flight
+from costmodel.strategy import BIDIRECTIONAL, Schedule, Vocabulary, is_one_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passes:
+    """
+    Seconds of one micro-batch, of one rank or of several together.
+
+    Parameters
+    ----------
+    forward
+        Forward pass, F.
+    backward
+        The backward pass but for the weights' gradients, B; recomputation and what else is not forward included.
+    weight
+        Weights' gradients, W.
+    """
+
+    forward: Numbers
+    backward: Numbers
+    weight: Numbers
+
+    @property
+    def total(self) -> Numbers:
+        """All of them, R."""
+        return self.forward + self.backward + self.weight
+
+    def __sub__(self, other: Passes) -> Passes:
+        """The passes of the other ranks."""
+        return Passes(
+            forward=self.forward - other.forward,
+            backward=self.backward - other.backward,
+            weight=self.weight - other.weight,
+        )
+
+
+Idle: TypeAlias = Callable[..., Numbers]
+"""Idle seconds of one schedule, ``(slowest, others, *, pp, vpp, num_microbatches)``: the slowest rank, the others."""
+
+
+def one_f_one_b_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    1F1B, plain or interleaved, and GPipe.
+
+    .. math:: T = (p - 1)(F + B + W) / v
+
+    References
+    ----------
+    :func:`costmodel.pipelines.interleaved.bubble_seconds`; Huang et al., arXiv:1811.06965, for GPipe.
+    """
+    return bubble_seconds(slowest.total, slowest.total + others.total, vpp=vpp)
+
+
+def zb_h1_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    Zero bubble in the memory of 1F1B: rank r delays weights' gradients by r micro-batches.
+
+    .. math:: T = (p - 1)(F + B - W)
+
+    References
+    ----------
+    Qi et al., arXiv:2401.10241, section 3, ZB-H1. Their automatic ZB-1p has the same idle time (Table 5).
+    """
+    return np.maximum(others.forward + others.backward - (pp - 1) * slowest.weight, 0.0)
+
+
+def zb_h2_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    Zero bubble in twice the memory: further forward passes fill the warm-up, rank r delays 2 r weights' gradients.
+
+    .. math:: T = (p - 1) \max(F + B - 2 W, B - F, 0)
+
+    References
+    ----------
+    Qi et al., arXiv:2401.10241, section 3, ZB-H2: the first of the three terms, of which the second is the part that
+    forward passes leave of the warm-up.
+    """
+    return _filled(slowest, others, pp=pp, delayed=2)
+
+
+def zb_2p_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    Zero bubble in twice the memory, scheduled automatically: as ZB-H2 with 3 r delayed weights' gradients.
+
+    .. math:: T = (p - 1) \max(F + B - 3 W, B - F, 0)
+
+    What waits for its weight's gradient takes less memory than what waits for its backward pass, so that more of it
+    fits into the same limit.
+
+    References
+    ----------
+    Qi et al., arXiv:2401.10241, section 3.1 and Table 5, ZB-2p: idle for 0.3 to 0.7 % of a step.
+    """
+    return _filled(slowest, others, pp=pp, delayed=3)
+
+
+def _filled(slowest: Passes, others: Passes, *, pp: Numbers, delayed: int) -> Numbers:
+    drain = others.forward + others.backward - delayed * (pp - 1) * slowest.weight
+    warmup = others.backward - (pp - 1) * slowest.forward
+    return np.maximum(np.maximum(drain, warmup), 0.0)
+
+
+def zb_v_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    Zero bubble in the memory of 1F1B, two chunks in a V.
+
+    .. math:: T = (p - 1)(\max(F, B) - W)
+
+    Exact where F is at most B.
+
+    References
+    ----------
+    Qi et al., arXiv:2405.15362, V-ZB: none where F = B = W; the order is that of PyTorch 2.13,
+    ``torch.distributed.pipelining.schedules.ScheduleZBVZeroBubble``.
+    """
+    return np.maximum(np.maximum(others.forward, others.backward) - (pp - 1) * slowest.weight, 0.0)
+
+
+def v_half_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    Half the memory of 1F1B, two chunks in a V.
+
+    .. math:: T = \max\left[T_{equal} - m (R_s - \bar R),\; \frac{p - 2}{2} \bar F\right]
+
+    with the mean of the other ranks :math:`\bar R, \bar F` and :func:`v_half_equal_idle_seconds`. Equal ranks idle
+    somewhat more than half as long as in 1F1B. A first rank that is slower than the others, as it holds both ends of
+    the model, waits for its first micro-batch to come back only: the passes of p further ones shorten the way of
+    2 (p - 1) chunks.
+
+    References
+    ----------
+    Qi et al., arXiv:2405.15362, V-Half: the building block whose passes are 2, 1, 2 and 1 slots behind those of the
+    rank before, played through.
+    """
+    num_others = np.maximum(np.asarray(pp) - 1, 1)
+    mean = Passes(
+        forward=others.forward / num_others, backward=others.backward / num_others, weight=others.weight / num_others
+    )
+    equal = v_half_equal_idle_seconds(mean, pp=pp)
+    slower = equal - num_microbatches * (slowest.total - mean.total)
+    return np.maximum(slower, (pp - 2) / 2 * mean.forward) * (np.asarray(pp) > 1)
+
+
+def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
+    r"""
+    V-Half on equal ranks: the longest of two ways through the order.
+
+    .. math::
+        T = \frac{1}{2} \max \begin{cases}
+        (p + 2) F + (3 p - 6) B - (p - 3) W \\
+        (7 p / 4 - 1) F + (2 p - 2) B - (p / 2 - 1) W & \text{4 divides p} \\
+        (7 p / 4 - 5 / 2) F + 2 p B - p W / 2 & \text{else}
+        \end{cases}
+
+    and (3 F + 2 B - W) / 2 for p = 2. F = B = W and 4 divides p: (13 p - 8) / 8 F.
+
+    Equal lags of 2, 1, 2 and 1 slots have a third way, F + 4 B of a chunk per micro-batch, that is longer than a rank's
+    passes where 2 B > F + 2 W. It is not counted: authors who order passes by their times can choose other lags. With
+    3, 1, 3 and 1 on 8 ranks no micro-batch waits, for 2 chunks more in flight. The best building blocks found take, for
+    passes of 1, 1.4 and 0.7, 6 % less (p = 8) to 2 % more (16) than this; for p = 24 none was found below 12 % more.
+
+    Parameters
+    ----------
+    rank
+        F, B and W of a rank's two chunks.
+    pp
+        Decision; p is even.
+
+    References
+    ----------
+    Qi et al., arXiv:2405.15362; read off the longest ways that :mod:`costmodel.pipelines.simulator` finds, exact where
+    W is at most F, F at most B and 2 B at most F + 2 W.
+    """
+    p = np.asarray(pp)
+    forward, backward, weight = rank.forward, rank.backward, rank.weight
+    fours = np.where(p % 4 == 0, 1, 0)
+    longest = np.maximum(
+        (p + 2) * forward + (3 * p - 6) * backward - (p - 3) * weight,
+        (7 * p / 4 - 5 / 2 + 3 / 2 * fours) * forward + (2 * p - 2 * fours) * backward - (p / 2 - fours) * weight,
+    )
+    return np.asarray(np.where(p == 2, 3 * forward + 2 * backward - weight, longest) / 2)
+
+
+def dualpipe_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    DualPipe: micro-batches from both ends meet in the middle.
+
+    .. math:: T = \max\left[(p / 2 - 1)(2 F + B),\; (p / 2 - 1)(F + 2 B) - F\right] - (p / 2 - 1) W
+
+    DeepSeek's :math:`(p / 2 - 1)(F\&B + B + W - 3 W)` (their B is the whole backward pass) is the same where F = B and
+    F&B takes as long as both; where B is longer, theirs is too much, by F at most. F, B and W are of a micro-batch in
+    either direction.
+
+    References
+    ----------
+    DeepSeek-AI, arXiv:2412.19437, section 3.2.1 and Table 2; github.com/deepseek-ai/DualPipe.
+    """
+    return _meeting(slowest, others, pp=pp, depth=np.asarray(pp) / 2, chunks=1)
+
+
+def dualpipev_idle_seconds(
+    slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    DualPipe cut in half: the other direction's micro-batches are the own ones on their way back through a V.
+
+    .. math:: T = \max\left[(p - 1)(2 F + B),\; (p - 1)(F + 2 B) - F\right] / 2 - (p - 1) W / 2
+
+    with F and B of a rank, which has two chunks. DeepSeek counts stages: their p is twice our number of ranks.
+
+    References
+    ----------
+    github.com/deepseek-ai/DualPipe, ``dualpipev.py``; Qi et al., "DualPipe could be better without the Dual", 2025.
+    """
+    return _meeting(slowest, others, pp=pp, depth=np.asarray(pp), chunks=2)
+
+
+def _meeting(slowest: Passes, others: Passes, *, pp: Numbers, depth: Numbers, chunks: int) -> Numbers:
+    num_others = np.maximum(np.asarray(pp) - 1, 1) * chunks
+    forward, backward = others.forward / num_others, others.backward / num_others
+    by_forward = (depth - 1) * (2 * forward + backward)
+    by_backward = (depth - 1) * (forward + 2 * backward) - forward
+    longer = np.maximum(by_forward, by_backward) - (depth - 1) * slowest.weight / chunks
+    return np.asarray(np.maximum(longer, 0.0))
+
+
+WHOLE_BACKWARD = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
+"""Schedules for which only the sums of a rank's passes count."""
+
+IDLE: dict[Schedule, Idle] = {
+    Schedule.ONE_F_ONE_B: one_f_one_b_idle_seconds,
+    Schedule.GPIPE: one_f_one_b_idle_seconds,
+    Schedule.ZB_H1: zb_h1_idle_seconds,
+    Schedule.ZB_H2: zb_h2_idle_seconds,
+    Schedule.ZB_2P: zb_2p_idle_seconds,
+    Schedule.ZB_V: zb_v_idle_seconds,
+    Schedule.V_HALF: v_half_idle_seconds,
+    Schedule.DUALPIPE: dualpipe_idle_seconds,
+    Schedule.DUALPIPEV: dualpipev_idle_seconds,
+}
+"""The idle time of each schedule."""
+
+
+def idle_seconds(
+    slowest: Passes, every: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, schedule: Numbers
+) -> Numbers:
+    """
+    Time in which the slowest rank waits while the pipeline fills and drains, by the schedule's own formula.
+
+    Parameters
+    ----------
+    slowest, every
+        The slowest rank; all ranks together.
+    pp, vpp, num_microbatches, schedule
+        Decisions.
+    """
+    others, degrees = every - slowest, {"pp": pp, "vpp": vpp, "num_microbatches": num_microbatches}
+    formulas = {one: partial(formula, slowest, others, **degrees) for one, formula in IDLE.items()}
+    return _of_each(schedule, formulas)
+
+
+def chunks_alive(
+    *,
+    pp: Numbers,
+    vpp: Numbers,
+    num_microbatches: Numbers,
+    rank: Numbers,
+    schedule: Numbers,
+    vocabulary: Numbers,
+    group: Numbers | None = None,
+) -> Numbers:
+    r"""
+    Chunk activations alive at the peak on pipeline rank r.
+
+    1F1B as in :func:`costmodel.pipelines.interleaved.chunks_in_flight`; all m micro-batches in GPipe; equally many on
+    all ranks in the others: p micro-batches in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3) / 2 in V-Half,
+    p + 1 in DualPipe, whose ranks hold a stage for each direction, p + 1/2 in DualPipeV. They live until their weights'
+    gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches, see
+    :func:`vocabulary_delay`.
+
+    References
+    ----------
+    Qi et al., arXiv:2401.10241, section 3, and arXiv:2405.15362, Table 1; DeepSeek-AI, arXiv:2412.19437, Table 2.
+    """
+    m, chunks = num_microbatches, np.asarray(vpp) * np.ones_like(rank)
+    plain = chunks_in_flight(pp=pp, vpp=vpp, num_microbatches=m, rank=rank, group=group)
+    alive = _of_each(
+        schedule,
+        {
+            Schedule.ONE_F_ONE_B: lambda: plain,
+            Schedule.GPIPE: lambda: m * chunks,
+            Schedule.ZB_H1: lambda: pp * chunks,
+            Schedule.ZB_H2: lambda: (2 * np.asarray(pp) - 1) * chunks,
+            Schedule.ZB_2P: lambda: 2 * np.asarray(pp) * chunks,
+            Schedule.ZB_V: lambda: pp * chunks,
+            Schedule.V_HALF: lambda: np.asarray(pp) + 1 + chunks,
+            Schedule.DUALPIPE: lambda: np.asarray(pp) + chunks,
+            Schedule.DUALPIPEV: lambda: np.asarray(pp) * chunks + 1,
+        },
+    )
+    interlaced = np.asarray(vocabulary) == Vocabulary.INTERLACED
+    longer = np.where(interlaced, 1.5 * alive, alive + vocabulary_delay(vocabulary=vocabulary) * vpp)
+    return np.minimum(longer, m * np.asarray(vpp))
+
+
+def parameter_copies(*, schedule: Numbers) -> Numbers:
+    """
+    Ranks that hold each stage, with its parameters, gradients and optimizer states: two where both directions meet.
+
+    References
+    ----------
+    DeepSeek-AI, arXiv:2412.19437, Table 2.
+    """
+    return np.where(is_one_of(schedule, BIDIRECTIONAL), 2, 1)
+
+
+def vocabulary_delay(*, vocabulary: Numbers) -> Numbers:
+    """
+    Micro-batches by which a vocabulary in slices delays each backward pass: one for each barrier between its passes.
+
+    References
+    ----------
+    Yeung et al., arXiv:2411.05288, section 5: Vocab-1 has two barriers and keeps p + 2 micro-batches, Vocab-2 one and
+    p + 1; an interlaced pipeline keeps 1.5 p and waits for none.
+    """
+    one, two = np.asarray(vocabulary) == Vocabulary.VOCAB_2, np.asarray(vocabulary) == Vocabulary.VOCAB_1
+    return np.asarray(one + 2.0 * two)
+
+
+def _of_each(schedule: Numbers, values: Mapping[Schedule, Callable[[], Numbers]]) -> Numbers:
+    """The value of each one's schedule; only those that occur are computed."""
+    occurring = [Schedule(one) for one in present(schedule)]
+    if len(occurring) == 1:
+        return values[occurring[0]]()
+    chosen = np.select([np.asarray(schedule) == one for one in occurring], [values[one]() for one in occurring])
+    return np.asarray(chosen, dtype=np.float64)

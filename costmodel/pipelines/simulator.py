@@ -1,0 +1,505 @@
+"""
+A pipeline played through: when each pass of each micro-batch starts and ends, for ranks and chunks of any lengths.
+
+It knows no formula, only the order in which each rank works (:mod:`costmodel.pipelines.orders`) and what a pass waits
+for: a forward pass for that of the virtual stage before, a backward pass for that of the one behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.pipelines.orders import BACKWARD, FORWARD, NONE, WEIGHT, Blocks, order, stages_of_rank
+from costmodel.strategy import BIDIRECTIONAL, Schedule, usual_group
+
+Seconds: TypeAlias = Sequence[float] | NDArray[np.float64]
+"""Of each virtual stage, in model order."""
+
+MOST_PASSES = 200_000
+"""Passes that :func:`span_seconds` plays at once; a matter of time only, about a tenth of a second."""
+
+SAME_SLOPE = 1e-9
+"""Relative difference of two slopes that are equal but for rounding."""
+
+STRIDES = 4
+"""Strides of micro-batches, of at least a pipeline's ranks each, after which most pipelines repeat themselves."""
+
+WORTH_A_TRY = 1.5
+"""Times as many micro-batches from which on it is tried whether they repeat themselves; a matter of time only."""
+
+KEPT_GRAPHS = 16
+"""Graphs of what waits for what that are kept: a pipeline is played with several lengths of its stages."""
+
+
+class Pass(NamedTuple):
+    """
+    One pass of one virtual stage for one micro-batch.
+
+    Parameters
+    ----------
+    kind
+        ``forward``, ``backward`` (input gradients) or ``weight``.
+    rank, stage, microbatch
+        Where it runs, what it runs.
+    start, end
+        Seconds; of passes at the same time, or of both halves of a backward pass, those of all of them.
+    """
+
+    kind: str
+    rank: int
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """
+    What happened.
+
+    Parameters
+    ----------
+    seconds
+        From the first pass of all to the end of the last one.
+    spans
+        The same of each rank's own passes.
+    peak_chunks
+        Most chunk activations alive at once, per rank: from the forward to the end of the backward pass, of its second
+        half where it has two.
+    passes
+        Every pass, rank by rank in its order; empty unless they were asked for.
+    """
+
+    seconds: float
+    spans: tuple[float, ...]
+    peak_chunks: tuple[int, ...]
+    passes: tuple[Pass, ...] = ()
+
+
+def simulate(
+    schedule: Schedule,
+    *,
+    forward: Seconds,
+    backward: Seconds,
+    weight: Seconds,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    group: int | None = None,
+    hop_seconds: float = 0.0,
+    hop_blocks: bool = False,
+    overlapped_fraction: float = 1.0,
+    keep_passes: bool = False,
+) -> Timeline:
+    """
+    One step of a pipeline.
+
+    Parameters
+    ----------
+    schedule
+        In which order the ranks work.
+    forward, backward, weight
+        Seconds of each virtual stage in model order, pp * vpp of them: forward pass; the backward pass but for the
+        weights' gradients; those. Schedules that do the whole backward pass at once add the two.
+    pp, vpp, num_microbatches, group
+        As in :func:`costmodel.pipelines.orders.order`; ``has_order`` there says which there are.
+    hop_seconds
+        From one virtual stage to the next on another rank, either direction.
+    hop_blocks
+        Whether the sender does nothing else meanwhile; else transfers run beside computation.
+    overlapped_fraction
+        How long a forward and a backward pass at the same time take (DualPipe's F&B), of the two one after the other.
+    keep_passes
+        Whether the passes are wanted.
+    """
+    graph = _graph(schedule, pp, vpp, num_microbatches, group or int(usual_group(pp=pp, vpp=vpp)))
+    seconds = graph.block_seconds(forward, backward, weight, overlapped_fraction)
+    ends = graph.ends(seconds, hop_seconds, hop_blocks)
+    return Timeline(
+        seconds=float(ends.max()),
+        spans=tuple(graph.spans(ends, seconds).tolist()),
+        peak_chunks=tuple(int(_alive(blocks).max()) for blocks in graph.of_each_rank),
+        passes=_passes(graph, ends - seconds, ends) if keep_passes else (),
+    )
+
+
+def _passes(graph: _Graph, starts: NDArray[np.float64], ends: NDArray[np.float64]) -> tuple[Pass, ...]:
+    return tuple(
+        Pass(kind, rank, one // graph.num_microbatches, one % graph.num_microbatches, start, end)
+        for block, rank, start, end in zip(
+            graph.blocks.tolist(), graph.rank.tolist(), starts.tolist(), ends.tolist(), strict=True
+        )
+        for kind, one in zip(("forward", "backward", "weight"), block, strict=True)
+        if one != NONE
+    )
+
+
+# --- how long it takes -------------------------------------------------------------------------------------
+
+
+def span_seconds(
+    schedule: Schedule,
+    *,
+    forward: Seconds,
+    backward: Seconds,
+    weight: Seconds,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    group: int | None = None,
+) -> float:
+    r"""
+    The longest time of a rank from its first pass to its last one.
+
+    Long steps are not played whole. A pipeline is a max-plus linear system: where all passes of a stride of
+    micro-batches end equally long after those of the stride before, so do all that follow (1F1B; exact). Else a
+    pipeline is played whole up to :data:`MOST_PASSES` passes. Beyond, each further group of micro-batches takes equally
+    long once it is full, the mean of its slowest cycle,
+
+    .. math:: T(m) = T(m_3) + (m - m_3) \frac{T(m_3) - T(m_1)}{m_3 - m_1}
+
+    with m, :math:`m_1, m_2, m_3` equal modulo the group. Two equal slopes of every rank between them show that it is
+    full; else twice as many are played. A rank that is slowest by so little that others still determine the slope is
+    counted by the way through all of its own passes; a cycle through several ranks of which the same is true is not
+    (too little by up to 0.3 % for one in fifty pipelines of random stages).
+
+    Parameters
+    ----------
+    schedule, forward, backward, weight, pp, vpp, num_microbatches, group
+        As in :func:`simulate`.
+    """
+    size = group or int(usual_group(pp=pp, vpp=vpp))
+    pipeline = _Pipeline(
+        schedule=schedule, forward=forward, backward=backward, weight=weight, pp=pp, vpp=vpp, group=size
+    )
+    per_microbatch = 2 * len(forward)
+    period = 2 * size if schedule in BIDIRECTIONAL else size
+    stride, fewest = period * -(-pp // period), 3 * max(pp, period)
+    if (repeating := pipeline.repeating_span(num_microbatches, stride)) is not None:
+        return repeating
+    if per_microbatch * num_microbatches <= MOST_PASSES:
+        return pipeline.span(num_microbatches)
+    while True:
+        first = fewest + (num_microbatches - fewest) % period
+        last = first + 2 * stride
+        if last >= num_microbatches:
+            return pipeline.span(num_microbatches)
+        spans = [pipeline.spans(count) for count in (first, first + stride, last)]
+        early, late = ((spans[i + 1] - spans[i]) / stride for i in (0, 1))
+        if (np.abs(late - early) <= SAME_SLOPE * late).all() or 2 * last * per_microbatch > MOST_PASSES:
+            return pipeline.extrapolated(num_microbatches, played=last, spans=spans[-1], slopes=late)
+        stride, fewest = 2 * stride, 2 * fewest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pipeline:
+    """Everything but the number of micro-batches."""
+
+    schedule: Schedule
+    forward: Seconds
+    backward: Seconds
+    weight: Seconds
+    pp: int
+    vpp: int
+    group: int
+
+    def spans(self, num_microbatches: int, *, late: int | None = None, delay: float = 0.0) -> NDArray[np.float64]:
+        """Of every rank; the last block of one of them may be late."""
+        graph, seconds = self.blocks(num_microbatches)
+        if late is not None:
+            seconds[graph.stops[late] - 1] += delay
+        return graph.spans(graph.ends(seconds), seconds)
+
+    def blocks(self, num_microbatches: int) -> tuple[_Graph, NDArray[np.float64]]:
+        """All of them, and how long each takes."""
+        graph = _graph(self.schedule, self.pp, self.vpp, num_microbatches, self.group)
+        return graph, graph.block_seconds(self.forward, self.backward, self.weight, 1.0)
+
+    def span(self, num_microbatches: int) -> float:
+        return float(self.spans(num_microbatches).max())
+
+    def repeating_span(self, num_microbatches: int, stride: int) -> float | None:
+        """The span of many micro-batches by a few that repeat themselves; None where they do not, or are not fewer."""
+        few = STRIDES * stride + num_microbatches % stride
+        if self.schedule != Schedule.ONE_F_ONE_B or WORTH_A_TRY * few > num_microbatches:
+            return None
+        graph, seconds = self.blocks(few)
+        ends = graph.ends(seconds)
+        period = graph.period_seconds(ends, stride, size=2 * self.vpp * stride)
+        further = (num_microbatches - few) // stride
+        return None if period is None else float(graph.spans(ends, seconds).max()) + further * period
+
+    def rank_seconds(self, rank: int) -> float:
+        """One micro-batch on a rank, the mean of both directions where there are two."""
+        stages = list(stages_of_rank(self.schedule, rank, pp=self.pp, vpp=self.vpp))
+        every = (np.asarray(self.forward) + self.backward + self.weight)[stages]
+        return float(every.mean() if self.schedule in BIDIRECTIONAL else every.sum())
+
+    def extrapolated(
+        self, num_microbatches: int, *, played: int, spans: NDArray[np.float64], slopes: NDArray[np.float64]
+    ) -> float:
+        """By the slopes, and by the way through each rank that needs longer for a micro-batch than they say."""
+        rest = num_microbatches - played
+        paces = {rank: self.rank_seconds(rank) for rank in range(self.pp)}
+        slower = {rank: pace for rank, pace in paces.items() if pace > float(slopes.max()) * (1 + SAME_SLOPE)}
+        ways = [self.way_through(rank, pace, played) + rest * pace for rank, pace in slower.items()]
+        return max([float((spans + rest * slopes).max()), *ways])
+
+    def way_through(self, rank: int, pace: float, num_microbatches: int) -> float:
+        """The longest span if one rank never waited: what leads to its first block, all of its own, what follows."""
+        own = self.spans(num_microbatches)
+        delay = 2 * float(own.sum())
+        return (
+            float(self.spans(num_microbatches, late=rank, delay=delay).max())
+            - delay
+            - (float(own[rank]) - num_microbatches * pace)
+        )
+
+
+# --- what is alive -----------------------------------------------------------------------------------------
+
+
+def alive_by_chunk(
+    schedule: Schedule, *, rank: int, pp: int, vpp: int, num_microbatches: int, group: int | None = None
+) -> NDArray[np.int64]:
+    """
+    How many activations of each of its chunks a rank holds at once, wherever no other moment has more of all of them.
+
+    An activation is alive from its forward pass to the end of the backward pass, of its second half where it has two.
+    What a rank with unequal chunks needs memory for is the largest of these rows times its chunks' bytes.
+
+    Parameters
+    ----------
+    schedule, rank, pp, vpp, num_microbatches, group
+        As in :func:`costmodel.pipelines.orders.order`.
+
+    Returns
+    -------
+    array
+        Shape (n, vpp); (n, 2) where a rank holds a stage for each direction (DualPipe), the one nearer the first rank
+        of its direction being of the rank's own number.
+    """
+    size = group or int(usual_group(pp=pp, vpp=vpp))
+    period = 2 * size if schedule in BIDIRECTIONAL else size
+    enough = 6 * max(pp, period)
+    if schedule != Schedule.GPIPE and num_microbatches > enough:
+        num_microbatches = enough + (num_microbatches - enough) % period
+    return _alive_by_chunk(schedule, rank, pp, vpp, num_microbatches, size)
+
+
+@lru_cache(maxsize=4096)
+def _alive_by_chunk(
+    schedule: Schedule, rank: int, pp: int, vpp: int, num_microbatches: int, group: int
+) -> NDArray[np.int64]:
+    blocks = order(schedule, rank, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group)
+    stages = stages_of_rank(schedule, rank, pp=pp, vpp=vpp)
+    alive = np.stack([_alive(blocks, of=blocks // num_microbatches == stage) for stage in stages], axis=1)
+    moments = np.unique(alive, axis=0)
+    beaten = [(moments >= row).all(axis=1).sum() > 1 for row in moments]
+    most: NDArray[np.int64] = moments[~np.array(beaten)]
+    most.setflags(write=False)
+    return most
+
+
+def _alive(blocks: Blocks, *, of: NDArray[np.bool_] | bool = True) -> NDArray[np.int64]:
+    """Activations alive after each forward and each weights' gradients of some blocks' passes."""
+    passes = (blocks != NONE) & of
+    changes = np.stack([passes[:, FORWARD] * 1, passes[:, WEIGHT] * -1], axis=1)
+    alive: NDArray[np.int64] = changes.ravel().cumsum()
+    return alive
+
+
+# --- the graph ---------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=KEPT_GRAPHS)
+def _graph(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int) -> _Graph:
+    of_each_rank = tuple(
+        order(schedule, rank, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group) for rank in range(pp)
+    )
+    sizes = [len(blocks) for blocks in of_each_rank]
+    blocks, stops = np.concatenate(of_each_rank), np.cumsum(sizes)
+    num_blocks, num_passes = len(blocks), pp * vpp * num_microbatches
+    place = np.full((2, num_passes), num_blocks)
+    for kind in (FORWARD, BACKWARD):
+        has = np.flatnonzero(blocks[:, kind] != NONE)
+        place[kind, blocks[has, kind]] = has
+    previous = np.arange(num_blocks) - 1
+    previous[stops - sizes] = num_blocks
+    forward, backward = blocks[:, FORWARD], blocks[:, BACKWARD]
+    before = np.where(
+        forward >= num_microbatches, place[FORWARD, (forward - num_microbatches) % num_passes], num_blocks
+    )
+    waits = (backward != NONE) & (backward < num_passes - num_microbatches)
+    behind = np.where(waits, place[BACKWARD, (backward + num_microbatches) % num_passes], num_blocks)
+    return _Graph(
+        blocks=blocks,
+        rank=np.repeat(np.arange(pp), sizes),
+        stops=stops,
+        num_microbatches=num_microbatches,
+        previous=previous,
+        before=before,
+        behind=behind,
+        sequence=_sequence((stops - sizes).tolist(), stops.tolist(), before.tolist(), behind.tolist()),
+    )
+
+
+def _sequence(firsts: list[int], stops: list[int], before: list[int], behind: list[int]) -> NDArray[np.int64]:
+    """Blocks in an order in which none waits for a later one; each is visited once, and once more where it waited."""
+    num_blocks = stops[-1]
+    done = bytearray(num_blocks + 1)
+    done[num_blocks] = True
+    position, ready, sequence = firsts, list(range(len(stops))), []
+    waiting: dict[int, list[int]] = {}
+    while ready:
+        rank = ready.pop()
+        one, stop = position[rank], stops[rank]
+        while one < stop:
+            needed = before[one] if not done[before[one]] else behind[one]
+            if not done[needed]:
+                waiting.setdefault(needed, []).append(rank)
+                break
+            done[one] = True
+            sequence.append(one)
+            if one in waiting:
+                ready += waiting.pop(one)
+            one += 1
+        position[rank] = one
+    assert len(sequence) == num_blocks, "The schedule deadlocks."
+    return np.array(sequence)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Graph:
+    """
+    Blocks of all ranks and what each waits for; the number of blocks stands for nothing.
+
+    Parameters
+    ----------
+    blocks, rank
+        All of them, rank by rank; of which rank each is.
+    stops
+        Where the blocks of each rank end.
+    num_microbatches
+        What divides a pass into its virtual stage and its micro-batch.
+    previous, before, behind
+        The block before on the same rank; those with the forward pass of the virtual stage before and with the
+        backward pass of the one behind.
+    sequence
+        Blocks in an order in which none waits for a later one.
+    """
+
+    blocks: Blocks
+    rank: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    num_microbatches: int
+    previous: NDArray[np.int64]
+    before: NDArray[np.int64]
+    behind: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+
+    @property
+    def firsts(self) -> NDArray[np.int64]:
+        """Where the blocks of each rank begin."""
+        return np.concatenate([[0], self.stops[:-1]])
+
+    @property
+    def of_each_rank(self) -> list[Blocks]:
+        """The blocks of each rank."""
+        return np.split(self.blocks, self.stops[:-1])
+
+    def block_seconds(
+        self, forward: Seconds, backward: Seconds, weight: Seconds, overlapped_fraction: float
+    ) -> NDArray[np.float64]:
+        """How long each block takes."""
+        stages = self.blocks // self.num_microbatches
+        kinds = [np.append(kind, 0.0)[stages[:, column]] for column, kind in enumerate((forward, backward, weight))]
+        together = (self.blocks[:, FORWARD] != NONE) & (self.blocks[:, BACKWARD] != NONE)
+        return np.asarray(np.where(together, overlapped_fraction, 1.0) * sum(kinds))
+
+    def ends(self, seconds: NDArray[np.float64], hop: float = 0.0, blocks: bool = False) -> NDArray[np.float64]:
+        """When each block ends: as soon as its rank and all that it waits for allow."""
+        num_blocks = len(self.blocks)
+        renumbered = np.empty(num_blocks + 1, dtype=np.int64)
+        renumbered[self.sequence], renumbered[num_blocks] = np.arange(num_blocks), num_blocks
+        waits = [renumbered[each[self.sequence]].tolist() for each in (self.previous, self.before, self.behind)]
+        if hop:
+            return self._ends_with_hops(seconds, waits, hop, blocks)
+        ends = [0.0] * (num_blocks + 1)
+        rows = zip(*waits, seconds[self.sequence].tolist(), strict=True)
+        for one, (previous, before, behind, duration) in enumerate(rows):
+            start, other = ends[previous], ends[before]
+            if other > start:
+                start = other
+            other = ends[behind]
+            ends[one] = (other if other > start else start) + duration
+        return np.array(ends)[renumbered[:num_blocks]]
+
+    def _ends_with_hops(
+        self, seconds: NDArray[np.float64], waits: list[list[int]], hop: float, blocks: bool
+    ) -> NDArray[np.float64]:
+        """The same with transfers between ranks."""
+        rank = np.append(self.rank, NONE)
+        crossed = [hop * ((rank[each] != self.rank) & (rank[each] != NONE)) for each in (self.before, self.behind)]
+        sends = np.zeros(len(rank))
+        for each in (self.before, self.behind):
+            sends[each[rank[each] != self.rank]] = blocks * hop
+        sends[-1] = 0.0
+        ends, position = [0.0] * len(rank), np.empty(len(self.blocks), dtype=np.int64)
+        position[self.sequence] = np.arange(len(self.blocks))
+        columns = (seconds, sends[self.previous], *crossed)
+        rows = zip(*waits, *(column[self.sequence].tolist() for column in columns), strict=True)
+        for one, (previous, before, behind, duration, busy, to_forward, to_backward) in enumerate(rows):
+            start = max(ends[previous] + busy, ends[before] + to_forward, ends[behind] + to_backward)
+            ends[one] = start + duration
+        return np.array(ends)[position]
+
+    def period_seconds(self, ends: NDArray[np.float64], stride: int, *, size: int) -> float | None:
+        """
+        By how much all blocks of a stride of micro-batches end later than those of the stride before.
+
+        None unless it is the same for all, both are the same blocks but for their micro-batches, and no block of the
+        second or behind it waits for one in front of the stride before its own: then further strides, put between the
+        second and what follows, take as long.
+
+        Parameters
+        ----------
+        ends
+            When each block ends; every rank must have as many.
+        stride, size
+            Micro-batches, and the blocks of a rank that they are.
+        """
+        num_ranks, num_blocks = len(self.stops), len(self.blocks)
+        rows, of_rank = ends.reshape(num_ranks, -1), self.blocks.reshape(num_ranks, -1, self.blocks.shape[1])
+        now = rows[0, rows.shape[1] // 2 - size]  # what has ended by any moment waits for nothing that has not
+        first = (rows <= now).sum(axis=1, keepdims=True)
+        if first.max() + 2 * size > rows.shape[1]:
+            return None
+        one, other = first + np.arange(size), first + np.arange(size, 2 * size)
+        shifts = np.take_along_axis(rows, other, axis=1) - np.take_along_axis(rows, one, axis=1)
+        early, late = (np.take_along_axis(of_rank, which[..., None], axis=1) for which in (one, other))
+        period = float(shifts[0, 0])
+        if (
+            np.abs(shifts - period).max() > SAME_SLOPE * period
+            or (np.where(early == NONE, NONE, early + stride) != late).any()
+        ):
+            return None
+        part = np.clip((np.arange(rows.shape[1]) - first) // size, -1, 2).ravel()  # the two strides are 0 and 1
+        for waits in (self.previous, self.before, self.behind):
+            known = np.flatnonzero(waits < num_blocks)
+            behind = part[known] - part[waits[known]]
+            if not ((behind >= 0) & (behind <= 1)).all():
+                return None
+        return period
+
+    def spans(self, ends: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """From the start of each rank's first block to the end of its last one."""
+        first, last = self.firsts, self.stops - 1
+        return np.asarray(ends[last] - (ends[first] - seconds[first]))

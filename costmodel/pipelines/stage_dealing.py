@@ -1,0 +1,63 @@
+"""How frameworks deal layers to the stages of a pipeline, where they do it otherwise than the planner."""
+
+from __future__ import annotations
+
+from costmodel.facts.framework import Framework
+from costmodel.pipelines.stages import EDGE_SLOTS
+
+
+def dealt_stages(framework: Framework, num_layers: int, num_stages: int) -> tuple[int, ...] | None:
+    """Layers of each stage as a framework deals them; None: as :func:`costmodel.pipelines.stages.layers_per_chunk`."""
+    deal = {"filled": filled_stages, "modules": module_stages}.get(framework.stages)
+    return deal(num_layers, num_stages) if deal else None
+
+
+def filled_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
+    """
+    Layers of each stage in Megatron-Bridge's recipes, where Megatron-LM cannot deal them evenly.
+
+    It can with and without embedding and head as a layer each; recipes of other models (DeepSeek-V3, Kimi-K2: 61
+    layers) print a layout that fills one stage after the other.
+
+    References
+    ----------
+    Megatron-Bridge, ``recipes/deepseek/deepseek_v3.py``, ``set_deepseek_v3_pipeline_model_parallel_layout``.
+
+    >>> filled_stages(61, 8), filled_stages(126, 16)
+    ((8, 8, 8, 8, 8, 8, 8, 5), None)
+    """
+    if num_layers % num_stages == 0 or (num_layers + EDGE_SLOTS) % num_stages == 0:
+        return None
+    full = -(-num_layers // num_stages)
+    rest = num_layers - full * (num_stages - 1)
+    return (*(full,) * (num_stages - 1), rest) if rest >= 0 else None
+
+
+MODULES_AT_ENDS = (1, 3)
+"""
+As how many layers GPT-NeoX's list of modules counts what is in front of its layers and what is behind them.
+
+Of 44, 40 and 32 layers the first, the middle and the last of four stages have 11/12/9, 10/11/8 and 8/9/6 (the tables of
+arXiv 2509.22832's predictor).
+"""
+
+
+def module_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
+    """
+    Layers of each stage where DeepSpeed deals modules evenly, later stages getting the remainder.
+
+    None for stages too short for their end.
+
+    References
+    ----------
+    DeepSpeed, ``runtime/utils.py``, ``partition_uniform``.
+
+    >>> module_stages(44, 4), module_stages(7, 8)
+    ((11, 12, 12, 9), None)
+    """
+    front, behind = MODULES_AT_ENDS
+    base, remainder = divmod(num_layers + front + behind, num_stages)
+    sizes = [base] * (num_stages - remainder) + [base + 1] * remainder
+    sizes[0] -= front
+    sizes[-1] -= behind
+    return tuple(sizes) if min(sizes) >= 0 else None

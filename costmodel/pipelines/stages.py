@@ -1,0 +1,379 @@
+"""
+Which layers live where: the layouts of layers over virtual stages, and what each pipeline rank holds.
+
+Every formula that differs between ranks works on the few *different* ranks of a pipeline, not on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.spec import Layer, Model
+from costmodel.models.flops import head_layers
+from costmodel.pipelines.simulator import alive_by_chunk
+from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary
+from costmodel.tables import Record
+
+Choice: TypeAlias = NDArray[np.int64] | int
+
+EDGE_SLOTS = 2
+"""Slots of embedding and head where layers do not divide evenly (Megatron-LM: ``account_for_*_in_pipeline_split``)."""
+
+
+def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -> tuple[int, ...]:
+    """
+    Layers of each virtual stage in model order, those of multi-token prediction not counted.
+
+    Where the layers divide evenly, every virtual stage gets as many. Otherwise embedding, head and each layer of
+    multi-token prediction count as one slot, slots are dealt evenly, and virtual stages in front get the remainder.
+
+    Parameters
+    ----------
+    num_layers
+        Layers of the model, at least ``num_chunks - 2``.
+    num_chunks
+        Virtual stages, pp * vpp.
+    mtp_layers
+        Layers of multi-token prediction, on the last virtual stage.
+
+    >>> layers_per_chunk(80, num_chunks=8)
+    (10, 10, 10, 10, 10, 10, 10, 10)
+    >>> layers_per_chunk(126, num_chunks=16)[:2], layers_per_chunk(126, num_chunks=16)[-1]
+    ((7, 8), 7)
+    >>> layers_per_chunk(61, num_chunks=32, mtp_layers=1)[:2], layers_per_chunk(61, num_chunks=32, mtp_layers=1)[-2:]
+    ((1, 2), (2, 0))
+    """
+    if num_layers % num_chunks == 0:
+        return (num_layers // num_chunks,) * num_chunks
+    if num_chunks == 1:
+        return (num_layers,)
+    base, remainder = divmod(num_layers + EDGE_SLOTS + mtp_layers, num_chunks)
+    sizes = [base + 1] * remainder + [base] * (num_chunks - remainder)
+    sizes[0] -= 1
+    sizes[-1] -= 1 + mtp_layers
+    missing = max(-sizes[-1], 0)
+    sizes[-1] += missing
+    sizes[-2] -= missing
+    return tuple(max(size, 0) for size in sizes)
+
+
+def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float) -> tuple[int, ...]:
+    """
+    Layers of each stage when the last one has as many less as makes the longest stage shortest.
+
+    Of equally long layouts the one that moves fewest layers; the others divide theirs evenly, later ranks get the
+    remainder (the first one, with embedding and most micro-batches in flight, is the fullest).
+
+    Parameters
+    ----------
+    num_layers, num_stages
+        Layers of the model; stages, one per rank.
+    head_layers
+        Layers that take as long as the head.
+
+    References
+    ----------
+    Yeung et al., arXiv:2411.05288, section 6.1, "Redis".
+
+    >>> redistributed_layers(32, num_stages=16, head_layers=2.4)
+    (2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 0)
+    >>> redistributed_layers(48, num_stages=16, head_layers=0.6)[-2:]
+    (3, 3)
+    """
+    if num_stages == 1:
+        return (num_layers,)
+    even = -(-num_layers // num_stages)
+    longest = {last: max(-(-(num_layers - last) // (num_stages - 1)), last + head_layers) for last in range(even + 1)}
+    last = min(longest, key=lambda own: (longest[own], -own))
+    base, remainder = divmod(num_layers - last, num_stages - 1)
+    return (*(base,) * (num_stages - 1 - remainder), *(base + 1,) * remainder, last)
+
+
+GROUPS_IN_FLIGHT = 3
+"""Groups of micro-batches after which no other moment of interleaved 1F1B has more alive."""
+
+
+@cache
+def excess(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
+    """
+    Activations alive at the peak of interleaved 1F1B over those of as many chunks of average size, at least 1.
+
+    Early chunks have more micro-batches in flight than late ones: a rank whose late chunks are shorter holds more.
+
+    Parameters
+    ----------
+    sizes
+        Layers of the rank's chunks.
+    rank, pp
+        Which rank of how many.
+
+    >>> excess((2, 2), rank=0, pp=4), excess((1, 2), rank=0, pp=4), round(excess((2, 1), rank=0, pp=4), 3)
+    (1.0, 1.0, 1.152)
+    """
+    if list(sizes) == sorted(sizes):
+        return 1.0
+    vpp = len(sizes)
+    alive = alive_by_chunk(Schedule.ONE_F_ONE_B, rank=rank, pp=pp, vpp=vpp, num_microbatches=GROUPS_IN_FLIGHT * pp)
+    average = sum(sizes) / len(sizes) * alive.sum(axis=1).max()
+    return max(1.0, float((alive @ np.array(sizes)).max() / average))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stages(Record):
+    """
+    The different pipeline ranks of a strategy, on trailing axes: U ranks, K kinds of layers.
+
+    A rank with a stage for each direction (DualPipe) works on half of the micro-batches with either: what it holds here
+    is the mean of both, what a micro-batch meets; :func:`costmodel.memory.rank.whole_stages` has both.
+
+    Parameters
+    ----------
+    rank
+        Pipeline rank, first of its equals (it holds the most micro-batches), shape (..., U).
+    layers
+        Layers of each kind on that rank, those of multi-token prediction on the last one included; shape (..., U, K).
+    mtp_layers
+        Those of multi-token prediction among them.
+    first, last
+        Share of the embedding, of the head that the rank holds, mostly 0 or 1; shape (..., U).
+    full_layers
+        Those that are recomputed in full whatever the strategy's decision says; shape (..., U, K).
+    largest_chunk
+        Layers of the rank's largest virtual stage, shape (..., U).
+    last_chunk
+        Layers of its last one, those of multi-token prediction not counted, shape (..., U).
+    excess
+        Activations alive at the peak over those of as many chunks of average size, at least 1; shape (..., U).
+    all_layers
+        Layers of each kind over all ranks, shape (..., K).
+    """
+
+    rank: NDArray[np.float64]
+    layers: NDArray[np.float64]
+    mtp_layers: NDArray[np.float64]
+    first: NDArray[np.float64]
+    last: NDArray[np.float64]
+    full_layers: NDArray[np.float64]
+    largest_chunk: NDArray[np.float64]
+    last_chunk: NDArray[np.float64]
+    excess: NDArray[np.float64]
+    all_layers: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layout:
+    """The decisions that say where layers live, one value each."""
+
+    pp: int
+    vpp: int
+    schedule: int
+    vocabulary: int
+
+    @property
+    def chunks(self) -> NDArray[np.int64]:
+        """Virtual stages of each rank, shape (pp, vpp); (pp, 2) for DualPipe. V-shapes turn round with every chunk."""
+        if self.schedule in BIDIRECTIONAL:
+            return np.stack([np.arange(self.pp), np.arange(self.pp)[::-1]], axis=1)
+        stages = np.arange(self.pp * self.vpp).reshape(self.vpp, self.pp)
+        if self.schedule in V_SHAPED:
+            stages[1::2] = stages[1::2, ::-1]
+        return stages.T
+
+    def layers_per_chunk(self, num_layers: int, order: _Order) -> tuple[int, ...]:
+        """Layers of each virtual stage."""
+        if self.vocabulary == Vocabulary.REDISTRIBUTED:
+            return redistributed_layers(num_layers, num_stages=self.pp * self.vpp, head_layers=order.head_layers)
+        if self.vocabulary > Vocabulary.REDISTRIBUTED:
+            base, remainder = divmod(num_layers, self.pp * self.vpp)
+            return (base + 1,) * remainder + (base,) * (self.pp * self.vpp - remainder)
+        return layers_per_chunk(num_layers, num_chunks=self.pp * self.vpp, mtp_layers=int(order.mtp.sum()))
+
+    def excess(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The excess of each rank's chunks, shape (pp,); 1 in orders other than 1F1B."""
+        if self.vpp == 1 or self.schedule != Schedule.ONE_F_ONE_B:
+            return np.ones(self.pp)
+        ranks = enumerate(map(tuple, sizes.tolist()))
+        return np.array([excess(own, rank=rank, pp=self.pp) for rank, own in ranks])
+
+    def layers_of_each_kind(self, order: _Order) -> NDArray[np.int64]:
+        """Layers of each kind of each virtual stage, shape (pp * vpp, K)."""
+        num_layers = len(order.before) - 1
+        ends = np.minimum(np.cumsum(self.layers_per_chunk(num_layers, order)), num_layers)
+        return np.asarray(order.before[ends] - order.before[np.concatenate([[0], ends[:-1]])])
+
+    def share(self, stage: int) -> NDArray[np.float64]:
+        """What each rank holds of the embedding (stage 0) or the head (stage -1), shape (pp,)."""
+        if self.vocabulary > Vocabulary.REDISTRIBUTED:
+            return np.full(self.pp, 1 / self.pp)
+        holds = self.chunks == stage % (self.pp * self.vpp)
+        return np.asarray(holds.mean(axis=1) if self.schedule in BIDIRECTIONAL else holds.any(axis=1), dtype=np.float64)
+
+
+class _Same:
+    """A model as a key, equal to itself alone: comparing all layers would take longer than the table saves."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.model is other.model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Order:
+    """How many layers of each kind are in front of each layer, (num_layers + 1, K); those of MTP; the ends."""
+
+    before: NDArray[np.int64]
+    mtp: NDArray[np.int64]
+    head_layers: float
+
+
+@lru_cache(maxsize=64)
+def _order(model: _Same) -> _Order:
+    kinds = model.model.kinds
+    return _Order(
+        before=_layers_before(model.model.layers, kinds),
+        mtp=_layers_before(model.model.mtp_layers, kinds)[-1],
+        head_layers=head_layers(model.model),
+    )
+
+
+def layers_between(model: Model, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Layers of each kind from some positions in the model to others, one row each: (S, K)."""
+    before = _order(_Same(model)).before
+    return np.asarray(before[ends] - before[starts], dtype=np.float64)
+
+
+def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """All layers, those of multi-token prediction included, and these alone; shape (K,) each."""
+    order = _order(_Same(model))
+    mtp = order.mtp.astype(np.float64)
+    return order.before[-1] + mtp, mtp
+
+
+@lru_cache(maxsize=8192)
+def _ranks(
+    model: _Same, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
+) -> NDArray[np.float64]:
+    """Selected ranks of one pipeline, rows of (rank, first, last, largest and last chunk, excess, layers per kind)."""
+    order = _order(model)
+    mtp_layers = order.mtp
+    per_chunk = layout.layers_of_each_kind(order)
+    per_rank = per_chunk[layout.chunks].sum(axis=1) / (2 if layout.schedule in BIDIRECTIONAL else 1)
+    first, last = layout.share(0), layout.share(-1)
+    per_rank = per_rank + np.outer(last, mtp_layers)
+    chunks = per_chunk.sum(axis=1)[layout.chunks]
+    columns = [first, last, chunks.max(axis=1), chunks[:, -1], layout.excess(chunks), per_rank]
+    held = [tuple(row) for row in np.column_stack(columns).tolist()]
+    return np.array([(rank, *held[rank]) for rank in select(held)], dtype=np.float64)
+
+
+def _layers_before(layers: tuple[Layer, ...], kinds: tuple[Layer, ...]) -> NDArray[np.int64]:
+    """Layers of each kind in front of layer i, shape (num_layers + 1, K)."""
+    index = {layer: position for position, layer in enumerate(kinds)}
+    one_hot = np.zeros((len(layers) + 1, len(kinds)), dtype=np.int64)
+    for position, layer in enumerate(layers):
+        one_hot[position + 1, index[layer]] = 1
+    return one_hot.cumsum(axis=0)
+
+
+def stages(
+    model: Model,
+    *,
+    pp: Choice,
+    vpp: Choice,
+    schedule: Choice = Schedule.ONE_F_ONE_B,
+    vocabulary: Choice = Vocabulary.ENDS,
+) -> Stages:
+    """
+    What the different pipeline ranks hold.
+
+    Parameters
+    ----------
+    model
+        Its layers.
+    pp, vpp, schedule, vocabulary
+        Decisions, scalars or arrays of one shape.
+    """
+    return _stages(model, (pp, vpp, schedule, vocabulary), select=_different)
+
+
+def virtual_stage_layers(
+    model: Model,
+    *,
+    pp: int,
+    vpp: int,
+    schedule: int = Schedule.ONE_F_ONE_B,
+    vocabulary: int = Vocabulary.ENDS,
+) -> NDArray[np.float64]:
+    """Layers of each kind of each virtual stage of one strategy in model order, MTP on the last: (pp * vpp, K)."""
+    order = _order(_Same(model))
+    layout = _Layout(pp=pp, vpp=vpp, schedule=schedule, vocabulary=vocabulary)
+    layers = layout.layers_of_each_kind(order)
+    layers[-1] += order.mtp
+    return layers.astype(np.float64)
+
+
+def every_stage(
+    model: Model,
+    *,
+    pp: int,
+    vpp: int,
+    schedule: int = Schedule.ONE_F_ONE_B,
+    vocabulary: int = Vocabulary.ENDS,
+) -> Stages:
+    """What every pipeline rank of one strategy holds, equal ones included: U = pp."""
+    return _stages(model, (pp, vpp, schedule, vocabulary), select=_every)
+
+
+def _every(held: list[tuple[float, ...]]) -> list[int]:
+    return list(range(len(held)))
+
+
+def _different(held: list[tuple[float, ...]]) -> list[int]:
+    """The first rank of each kind."""
+    first: dict[tuple[float, ...], int] = {}
+    for rank, content in enumerate(held):
+        first.setdefault(content, rank)
+    return list(first.values())
+
+
+def _stages(
+    model: Model,
+    decisions: tuple[Choice, ...],
+    *,
+    select: Callable[[list[tuple[float, ...]]], list[int]],
+) -> Stages:
+    pp, vpp, schedule, vocabulary = np.broadcast_arrays(*map(np.asarray, decisions))
+    same = _Same(model)
+    every, mtp = layers_of_each_kind(model)
+    layouts = [
+        _Layout(pp=int(p), vpp=int(v), schedule=int(s), vocabulary=int(o))
+        for p, v, s, o in zip(pp.flat, vpp.flat, schedule.flat, vocabulary.flat, strict=True)
+    ]
+    tables = [_ranks(same, layout, select) for layout in layouts]
+    most = max(len(rows) for rows in tables)
+    padded = np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows in tables])
+    padded = padded.reshape(*pp.shape, *padded.shape[1:])
+    last, layers = padded[..., 2], padded[..., 6:]
+    return Stages(
+        rank=padded[..., 0],
+        first=padded[..., 1],
+        last=last,
+        layers=layers,
+        mtp_layers=last[..., None] * mtp,
+        full_layers=np.zeros_like(layers),
+        largest_chunk=padded[..., 3],
+        last_chunk=padded[..., 4],
+        excess=padded[..., 5],
+        all_layers=np.broadcast_to(every, (*pp.shape, len(every))),
+    )

@@ -1,0 +1,1 @@
+"""Composition: layer, rank, overlap, optimizer, step, estimate."""

@@ -1,0 +1,59 @@
+"""What passes a device's network adapter beside data-parallel traffic: other groups' and copies to the host."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.axes import added
+from costmodel.memory.footprint import layer_footprint
+from costmodel.memory.rank import data_groups
+from costmodel.network.groups import Group, layer_group
+from costmodel.pipelines.stages import Stages
+from costmodel.step.compute import layer_seconds
+from costmodel.step.layer import Array, Decisions, host_copy_seconds, over_kinds
+from costmodel.tables import Facts, lookup
+
+LAYER = ("tp", "cp", "ep", "etp")
+"""Degrees of the groups within a layer."""
+
+
+def adapter_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
+    """
+    What each rank's layers send over its network adapter while they compute: forward and backward, shape (..., U).
+
+    Overlapped, a forward pass hides the expert-parallel exchange of another micro-batch's backward pass.
+    """
+    seconds, degrees = lookup(layer_seconds, facts, decisions), {name: over_kinds(decisions[name]) for name in LAYER}
+    leaves = {
+        name: over_kinds(decisions[f"{name}_overlap"]) * _leaves_domain(facts, layer_group(name, **degrees))
+        for name in ("ep", "cp")
+    }
+    forward = leaves["ep"] * seconds.ep_backward + leaves["cp"] * seconds.cp_forward
+    backward = leaves["ep"] * seconds.ep_forward + leaves["cp"] * seconds.cp_backward
+    down, up = _copies_at_the_adapter(facts, decisions)
+    return (
+        np.asarray(added(held.layers * (forward + down)[..., None, :])),
+        np.asarray(added(held.layers * (backward + up)[..., None, :])),
+    )
+
+
+def _leaves_domain(facts: Facts, group: Group) -> Array:
+    """Whether a group's ranks are in several scale-up domains."""
+    return np.asarray(group.ranks * group.stride > facts.cluster.scale_up_size)
+
+
+def _copies_at_the_adapter(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
+    """
+    Copies of a layer's offloaded activations through the port by which its network adapter is reached: (..., K).
+
+    A device on PCIe has one port, behind a switch with its adapter (NVIDIA DGX H100 user guide, figure of the system
+    topology): what comes from or goes to other nodes passes it like copies from and to the host.
+    """
+    device, offloads = facts.cluster.device, over_kinds(decisions["activation_offload"])
+    if device.host_link != "pcie" or not offloads.any():
+        return np.zeros(1), np.zeros(1)
+    footprint = lookup(layer_footprint, facts, decisions)
+    copies = host_copy_seconds(device, footprint, recompute=over_kinds(decisions["recompute"]))
+    dense, _ = data_groups(decisions)
+    share = offloads * device.profile.retention.offloaded_fraction * _leaves_domain(facts, dense)
+    return np.asarray(share * copies[0]), np.asarray(share * copies[1])

@@ -1,0 +1,729 @@
+"""
+Seconds of one layer and of the pipeline's edges for one micro-batch, each part alone: MoFa (1), (2), (7), (8), (30).
+
+What of a layer's communication would be exposed beside its computation stands beside it, since it depends on the same
+decisions; whether they run at the same time is decided later (``layer``, ``step``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.spec import Cluster, EquippedDevice, Layer, Model, Profile, Workload
+from costmodel.lowering import (
+    embedding_communications,
+    embedding_operators,
+    head_communications,
+    head_operators,
+    layer_communications,
+    layer_operators,
+    mtp_edge_communications,
+    mtp_edge_operators,
+)
+from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, per_module, unread
+from costmodel.lowering.shape import Shape
+from costmodel.network.collectives import communication_seconds, ring_slowdowns
+from costmodel.network.groups import Group, layer_group
+from costmodel.operators.roofline import BACKWARD_KERNELS, STREAMING_SECONDS
+from costmodel.operators.source import OperatorTimes, operator_times
+from costmodel.operators.work import Communication, Numbers, Operator, is_graphed
+from costmodel.step.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
+from costmodel.strategy import CudaGraphs, TokenDispatcher, Vocabulary, captures
+from costmodel.tables import Record
+
+CORE_OPERATORS = frozenset({"core_attention", "softmax"})
+"""The attention core: scores, softmax, weighted values."""
+
+COLUMN_PARALLEL = (
+    frozenset({*PROJECTIONS, "q_up", "kv_up", "in_projection"}),
+    frozenset({*FEED_FORWARD_PROJECTIONS, "shared_up"}),
+)
+"""Linears whose input gradients tensor-parallel ranks sum, of a layer's first and of its second block."""
+
+ANY_COLUMN = COLUMN_PARALLEL[0] | COLUMN_PARALLEL[1]
+
+ROW_PARALLEL = frozenset({"output_projection", "down", "shared_down"})
+"""Linears whose results tensor-parallel ranks sum."""
+
+FUSED_RECIPE = "mxfp8"
+"""The recipe whose grouped matmuls have kernels that activate and cast their results."""
+
+TENSOR_PARALLEL = ("tp", "etp")
+"""Groups whose ranks split matmuls."""
+
+LAUNCHES_BEHIND = 3
+"""Before an idle device has a long kernel again: behind a collective come a residual's addition, a norm, a linear."""
+
+RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
+"""
+Of ring attention in the forward pass, in launches of eager code: of the whole, and of each piece.
+
+Of a piece: copies of the halves that it attends to, its kernels, a send and a receive in a group, streams that wait for
+each other, corrections of the sums of exponentials and of the output. Of the whole: the choice of a kernel for the
+shapes, buffers, casts of queries, keys, values and of the output (Transformer Engine, ``DotProductAttention``,
+``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece). What both are for two pieces is chosen on
+NVIDIA's runs (benchmarks/LEDGER.md): 8-bit layers of Llama-3 70B with 4,096 tokens per rank, whose kernels are the
+shortest beside a ring, are late on H100 and GB200, those of twice the work are not. No run tells four pieces from two.
+"""
+
+SUMS = ("all_reduce", "reduce_scatter")
+"""Collectives of theirs that do so in the backward pass: a block has one of each, and uses one of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerCommunication(Record):
+    """
+    Seconds of one layer's communication for one micro-batch, per kind of layer on the last axis: shape (..., K).
+
+    Parameters
+    ----------
+    tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
+        Of each in either pass.
+    """
+
+    tp_forward: NDArray[np.float64]
+    tp_backward: NDArray[np.float64]
+    cp_forward: NDArray[np.float64]
+    cp_backward: NDArray[np.float64]
+    ep_forward: NDArray[np.float64]
+    ep_backward: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerSeconds(LayerCommunication):
+    """
+    Seconds of one layer and micro-batch on one device, its communication alone: shape (..., K).
+
+    Parameters
+    ----------
+    forward, backward
+        Computation.
+    weight
+        The weights' gradients in ``backward``: what a zero-bubble schedule does apart.
+    again
+        What of ``forward`` full recomputation repeats.
+    tp_shown
+        ``tp_backward`` without what the weights' gradients hide, with what shows of gathering inputs once more.
+    module_forward
+        What of ``forward`` each module computes again, on one more axis in the order of ``MODULES``.
+    overlapped
+        What of the communication is exposed where it overlaps.
+    least_communication
+        Each communication by the faster of its two ways.
+    host_forward, host_backward
+        Time in which the host launches all of it.
+    module_host
+        Of what each module computes again, on one more axis.
+    """
+
+    forward: NDArray[np.float64]
+    backward: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    again: NDArray[np.float64]
+    tp_shown: NDArray[np.float64]
+    module_forward: NDArray[np.float64]
+    overlapped: LayerCommunication
+    least_communication: NDArray[np.float64]
+    host_forward: NDArray[np.float64]
+    host_backward: NDArray[np.float64]
+    module_host: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeSeconds(Record):
+    """
+    One micro-batch, forward and backward, on the first rank (embedding) and the last one (head, MTP) beyond its layers.
+
+    Parameters
+    ----------
+    embedding, head, mtp
+        Computation; that of MTP around its transformer layers, which count as layers of the last rank.
+    embedding_communication, head_communication, mtp_communication
+        Collectives, which nothing hides.
+    first_forward, last_forward
+        Forward pass in all that the first and in all that the last rank adds.
+    last_weight
+        Weights' gradients in what the last rank adds.
+    """
+
+    embedding: NDArray[np.float64]
+    head: NDArray[np.float64]
+    mtp: NDArray[np.float64]
+    embedding_communication: NDArray[np.float64]
+    head_communication: NDArray[np.float64]
+    mtp_communication: NDArray[np.float64]
+    first_forward: NDArray[np.float64]
+    last_forward: NDArray[np.float64]
+    last_weight: NDArray[np.float64]
+
+    @property
+    def first(self) -> NDArray[np.float64]:
+        """All that the first rank adds."""
+        return self.embedding + self.embedding_communication
+
+    @property
+    def last(self) -> NDArray[np.float64]:
+        """All that the last rank adds."""
+        return self.head + self.mtp + self.head_communication + self.mtp_communication
+
+
+def layer_shape(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    token_dispatcher: Numbers = TokenDispatcher.ALLTOALL,
+    cuda_graphs: Numbers = CudaGraphs.NONE,
+) -> Shape:
+    """Facts and decisions that size a layer's operators, in one record."""
+    profile, precision = cluster.device.profile, workload.precision.on(cluster.device.architecture)
+    fused = profile.gradient_accumulation_fusion
+    return Shape(
+        hidden_size=model.hidden_size,
+        sequence_length=workload.sequence_length,
+        activation_bytes=precision.activation_bytes,
+        linear_input_bytes=precision.linear_input_bytes or precision.activation_bytes,
+        cast_bytes=precision.cast_bytes,
+        gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
+        gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
+        gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,
+        causal=profile.causal_attention and profile.fused_attention,
+        fused_attention=profile.fused_attention,
+        fused_kernels=profile.fused_kernels,
+        fused_projections=profile.fused_projections,
+        fuses_experts_in_graphs=profile.fuses_experts_in_graphs and workload.precision.name == FUSED_RECIPE,
+        casts_shards=precision.casts_shards,
+        pads_vocabulary=profile.pads_vocabulary,
+        vocabulary_multiple=profile.vocabulary_multiple,
+        retention=profile.retention,
+        loss_bytes=(profile.loss_forward_bytes, profile.loss_backward_bytes),
+        mbs=mbs,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        sequence_parallel=sequence_parallel,
+        token_dispatcher=token_dispatcher,
+        cuda_graphs=cuda_graphs,
+    )
+
+
+def layer_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    dp: Numbers,
+    token_dispatcher: Numbers,
+    cuda_graphs: Numbers,
+) -> LayerSeconds:
+    r"""
+    Every part of a layer's time, alone.
+
+    .. math:: T_{comp} = \sum_i S_i / P_i, \qquad T_{comm} = \sum_j S_j / B_j
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (1), (2), and the terms of (7), (8), (30).
+    """
+    shape = layer_shape(
+        model,
+        cluster,
+        workload,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        mbs=mbs,
+        sequence_parallel=sequence_parallel,
+        token_dispatcher=token_dispatcher,
+        cuda_graphs=cuda_graphs,
+    )
+    times = operator_times(
+        cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp, cuda_graphs=cuda_graphs
+    )
+    layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
+    parts = {name: shape.stack([layer.parts[name] for layer in layers]) for name in layers[0].parts}
+    beside = {name: shape.stack([layer.beside[name] for layer in layers]) for name in layers[0].beside}
+    overlapped = _overlapped(parts, beside, cluster, shape)
+    if cluster.device.profile.shared_expert_overlap:
+        parts |= _beside_shared_experts(parts, beside, cluster, shape)
+    return LayerSeconds(
+        module_forward=np.stack([shape.stack(layer.module_forward) for layer in layers], axis=-2),
+        module_host=np.stack([shape.stack(layer.module_host) for layer in layers], axis=-2),
+        overlapped=overlapped,
+        least_communication=_least_communication(parts, overlapped),
+        **parts,
+    )
+
+
+def _least_communication(
+    parts: Mapping[str, NDArray[np.float64]], overlapped: LayerCommunication
+) -> NDArray[np.float64]:
+    """What remains of every group's communication, overlapped or not, whichever is shorter."""
+    shown = {"tp": "tp_shown", "cp": "cp_backward", "ep": "ep_backward"}
+    faster = [
+        np.minimum(
+            parts[f"{name}_forward"] + parts[backward],
+            getattr(overlapped, f"{name}_forward") + getattr(overlapped, f"{name}_backward"),
+        )
+        for name, backward in shown.items()
+    ]
+    return np.asarray(sum(faster))
+
+
+def least_layer_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    dp: Numbers,
+) -> NDArray[np.float64]:
+    r"""
+    What no dispatcher, no CUDA graphs and no overlaps undercut; nothing is recomputed, no host is late: shape (..., K).
+
+    .. math:: T \ge T_{comp} + T_{exp}' - 2 (k - 1) (T_{comp}' - T_{comp})
+
+    with the computation in one graph, the longer one of single kernels (primed), and what that leaves of communication:
+    whatever is in between hides less. A graph of all does not wait for the launches of collectives: what it leaves
+    itself counts where that is less. Slowed down by k, it loses less beside communication; of all groups together at
+    most two passes run beside each kernel.
+    """
+    given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
+    axes = (1,) * max(np.ndim(value) for value in given.values())
+    dispatchers = DIFFERENT_DISPATCHERS if model.has_experts else DIFFERENT_DISPATCHERS[:1]
+    seconds = layer_seconds(
+        model,
+        cluster,
+        workload,
+        **given,
+        token_dispatcher=np.array(dispatchers).reshape(-1, 1, *axes),
+        cuda_graphs=np.array([CudaGraphs.FULL_ITERATION, CudaGraphs.NONE]).reshape(-1, *axes),
+    )
+    graphed, eager = np.moveaxis(seconds.forward + seconds.backward, 1, 0)
+    slack = 2 * (cluster.device.profile.overlap_slowdown_compute - 1) * (eager - graphed)
+    in_graph, single = np.moveaxis(seconds.least_communication, 1, 0)
+    least = graphed + np.minimum(in_graph, np.maximum(single - slack, 0.0))
+    return np.asarray(least.min(axis=0))
+
+
+DIFFERENT_DISPATCHERS = (TokenDispatcher.ALLTOALL, TokenDispatcher.HYBRIDEP)
+"""One of each sort: what sends a token once to each device costs alike."""
+
+
+def _overlapped(
+    parts: Mapping[str, NDArray[np.float64]],
+    beside: Mapping[str, NDArray[np.float64]],
+    cluster: Cluster,
+    shape: Shape,
+) -> LayerCommunication:
+    """What computation does not hide of the communication beside it: (20), (21), and (22) beside the opposite pass."""
+    profile, cp = cluster.device.profile, np.asarray(shape.cp)[..., None]
+    of_rings, of_experts = (_slowdowns(name, cluster, shape) for name in ("cp", "ep"))
+    exposed: dict[str, Numbers] = {}
+    for own, opposite in (("forward", "backward"), ("backward", "forward")):
+        core, pipelined = beside[f"core_{own}"], beside[f"pipelined_{own}"]
+        matmuls = parts[own] - core
+        tp = exposed_tp_seconds(pipelined, matmuls, splits=profile.tp_overlap_splits, **profile.slowdowns)
+        exposed[f"tp_{own}"] = beside[f"shown_{own}"] + tp
+        exposed[f"cp_{own}"] = exposed_cp_seconds(parts[f"cp_{own}"], core, cp=cp, **of_rings)
+        exposed[f"ep_{own}"] = exposed_beside_seconds(parts[f"ep_{own}"], parts[opposite], **of_experts)
+    return LayerCommunication(**{name: np.asarray(seconds) for name, seconds in exposed.items()})
+
+
+def _beside_shared_experts(
+    parts: Mapping[str, NDArray[np.float64]],
+    beside: Mapping[str, NDArray[np.float64]],
+    cluster: Cluster,
+    shape: Shape,
+) -> dict[str, NDArray[np.float64]]:
+    """
+    What shared experts leave of the exchange that they run beside; all of it in layers without them.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/transformer/moe/shared_experts.py`` (``moe_shared_expert_overlap``): a stream of their
+    own, from before the dispatch until behind the combination; not together with ``ep_overlap``.
+    """
+    slowdowns = _slowdowns("ep", cluster, shape)
+    exposed: dict[str, NDArray[np.float64]] = {}
+    for own in ("forward", "backward"):
+        exchange, shared = parts[f"ep_{own}"], beside[f"shared_{own}"]
+        exposed[f"ep_{own}"] = np.where(shared > 0, exposed_beside_seconds(exchange, shared, **slowdowns), exchange)
+    return exposed
+
+
+def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
+    """Those of a group's communication, with an axis for the kinds of layers; dispatchers may say what they take."""
+    group, device = _group(name, shape), cluster.device
+    ranks, stride = (np.asarray(size)[..., None] for size in (group.ranks, group.stride))
+    slowdowns = ring_slowdowns(cluster, ranks=ranks, stride=stride)
+    if name == "ep" and device.profile.communication_sms is not None and device.num_processors is not None:
+        own = min(device.profile.communication_sms / device.num_processors, 1.0)
+        is_own = np.asarray(shape.token_dispatcher)[..., None] != TokenDispatcher.ALLTOALL
+        slowdowns["processors_taken"] = np.where(is_own, own, slowdowns["processors_taken"])
+    return slowdowns
+
+
+def edge_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    dp: Numbers,
+    pp: Numbers,
+    vocabulary: Numbers,
+    cuda_graphs: Numbers,
+) -> EdgeSeconds:
+    """
+    The embedding, the head with its loss, and the multi-token prediction, shape (...).
+
+    Only graphs of a whole iteration hold them. Of a vocabulary in slices those of all ranks together, see
+    :func:`_in_slices`.
+    """
+    shape = layer_shape(
+        model,
+        cluster,
+        workload,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        mbs=mbs,
+        sequence_parallel=sequence_parallel,
+        cuda_graphs=cuda_graphs,
+    )
+    times = operator_times(
+        cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp, cuda_graphs=cuda_graphs
+    )
+
+    slices = np.where(np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED, pp, 1)
+    ends = {
+        "embedding": (
+            _in_slices(embedding_operators(model, shape), slices, rows=slices),
+            embedding_communications(model, shape),
+        ),
+        "head": (_in_slices(head_operators(model, shape), slices), head_communications(model, shape)),
+        "mtp": (mtp_edge_operators(model, shape), mtp_edge_communications(model, shape)),
+    }
+    parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}
+    last = (parts["head"], parts["mtp"])
+    zeros = shape.zeros
+    return EdgeSeconds(
+        **{name: zeros + end.compute for name, end in parts.items()},
+        **{f"{name}_communication": zeros + end.communication for name, end in parts.items()},
+        first_forward=zeros + parts["embedding"].forward,
+        last_forward=zeros + sum((end.forward for end in last), start=0.0),
+        last_weight=zeros + sum((end.weight for end in last), start=0.0),
+    )
+
+
+def _in_slices(operators: tuple[Operator, ...], slices: Numbers, *, rows: Numbers = 1) -> tuple[Operator, ...]:
+    """
+    What all slices of a vocabulary do together: each its share of the logits, but every kernel.
+
+    Of the embedding every slice moves all tokens' ``rows``, zeros for those of others, so that their sum has all of
+    them (Megatron-LM, ``VocabParallelEmbedding``; Yeung et al., arXiv:2411.05288, Table 3, recalled: input layers scale
+    worst by far).
+    """
+    return tuple(
+        replace(one, kernels=one.kernels * slices, bytes=one.bytes * rows, backward_bytes=one.backward_bytes * rows)
+        for one in operators
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _End:
+    compute: Numbers
+    communication: Numbers
+    forward: Numbers
+    weight: Numbers
+
+
+def _one_end(
+    cluster: Cluster,
+    operators: tuple[Operator, ...],
+    communications: tuple[Communication, ...],
+    shape: Shape,
+    times: OperatorTimes,
+) -> _End:
+    forward = sum((times.forward_seconds(operator) for operator in operators), start=0.0)
+    backward = [times.backward_seconds(operator) for operator in operators]
+    calls = [
+        (one, _one_call(cluster, one, shape) + _copy_seconds(one, shape, cluster.device)) for one in communications
+    ]
+    return _End(
+        compute=forward + sum(backward, start=0.0),
+        communication=sum(((one.forward + one.backward) * call for one, call in calls), start=0.0),
+        forward=forward + sum((one.forward * call for one, call in calls), start=0.0),
+        weight=_weight(operators, backward),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OneLayer:
+    """
+    One kind of layer.
+
+    Parameters
+    ----------
+    parts
+        Fields of :class:`LayerSeconds`.
+    beside
+        Of tensor-parallel communication that overlaps: what matmuls may hide (``pipelined``), what shows in any case;
+        the attention core, which rings overlap with; shared experts, which the token dispatch may.
+    module_forward, module_host
+        As in :class:`LayerSeconds`, by module.
+    """
+
+    parts: dict[str, Numbers]
+    beside: dict[str, Numbers]
+    module_forward: list[Numbers]
+    module_host: list[Numbers]
+
+
+def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes) -> _OneLayer:
+    operators = layer_operators(layer, shape)
+    forward = [times.forward_seconds(operator) for operator in operators]
+    backward = [times.backward_seconds(operator) for operator in operators]
+    core = [operator.name in CORE_OPERATORS for operator in operators]
+    parts: dict[str, Numbers] = {
+        "forward": sum(forward, start=0.0),
+        "backward": sum(backward, start=0.0),
+        "weight": _weight(operators, backward),
+    }
+    communications = layer_communications(layer, shape)
+    profile = cluster.device.profile
+    calls = [(one, _one_call(cluster, one, shape)) for one in communications]
+    launches = [_launches(operator, shape) for operator in operators]
+    parts |= _host(launches, calls, shape, profile)
+    alone, beside = _tensor_parallel(operators, calls, shape, cluster.device)
+    parts |= alone
+    beside["core_forward"], beside["core_backward"] = (
+        sum(compress(seconds, core), start=0.0) for seconds in (forward, backward)
+    )
+    shared = [operator.name.startswith("shared_") for operator in operators]
+    beside["shared_forward"], beside["shared_backward"] = (
+        sum(compress(seconds, shared), start=0.0) for seconds in (forward, backward)
+    )
+    for name in ("cp", "ep"):
+        seconds = [(one, call) for one, call in calls if one.group == name]
+        parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
+        parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
+    if profile.waits_for_collectives:
+        for name in ("forward", "backward"):
+            parts[name] = parts[name] + LAUNCHES_BEHIND * profile.host_kernel_seconds
+    parts["again"] = parts["forward"] - (unread(operators, forward) if profile.recompute_stops_early else 0.0)
+    gradients = _beside_gradients(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
+    parts["tp_shown"] = parts["tp_backward"] + gradients
+    again = per_module(operators, launches, dropped=False)
+    return _OneLayer(
+        parts=parts,
+        beside=beside,
+        module_forward=per_module(operators, forward, dropped=False),
+        module_host=[profile.host_kernel_seconds * number for number in again],
+    )
+
+
+def _copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> Numbers:
+    """What it takes to bring a whole tensor, sequence by sequence, into or out of the order of ranks."""
+    if not device.profile.batch_first or communication.kind not in ("all_gather", "reduce_scatter"):
+        return 0.0
+    seconds = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
+    return np.asarray(seconds * _is_called(communication, shape) * (np.asarray(shape.mbs) > 1))
+
+
+def _tensor_parallel(
+    operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: EquippedDevice
+) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
+    """
+    Tensor-parallel communication of both passes alone, and ``beside`` of :class:`_OneLayer`.
+
+    The kernel that sums input gradients of several linears writes them in the order of ranks.
+    """
+    ours = [(one, call, _copy_seconds(one, shape, device)) for one, call in calls if one.group in TENSOR_PARALLEL]
+    sorted_kinds = {"reduce_scatter"} if not shape.fused_projections else set()
+    backward = [(one, call + (0.0 if one.kind in sorted_kinds else copy)) for one, call, copy in ours]
+    passes: dict[str, Numbers] = {
+        "forward": sum((one.forward * (call + copy) for one, call, copy in ours), start=0.0),
+        "backward": sum((one.backward * call for one, call in backward), start=0.0),
+    }
+    alone = {f"tp_{name}": seconds for name, seconds in passes.items()}
+    if device.profile.tp_overlaps_single_matmuls:
+        return alone, _beside_single_matmuls(operators, ours, shape, device)
+    pipelined = {f"pipelined_{name}": seconds for name, seconds in passes.items()}
+    return alone, pipelined | {"shown_forward": 0.0, "shown_backward": 0.0}
+
+
+def _beside_single_matmuls(
+    operators: Iterable[Operator],
+    ours: Iterable[tuple[Communication, Numbers, Numbers]],
+    shape: Shape,
+    device: EquippedDevice,
+) -> dict[str, Numbers]:
+    """
+    What pieces of a single matmul hide of what feeds it or what it feeds, and what shows beside: seconds of each pass.
+
+    Gathered inputs and gradients feed matmuls unless they are cast in between; what is scattered is one matmul's result
+    in the forward pass, in the backward pass the sum of several. Nothing is copied: pieces arrive in their places. Each
+    rank adds up the pieces that all send it, and launches each matmul once per rank.
+
+    References
+    ----------
+    PyTorch, ``torch/_inductor/fx_passes/micro_pipeline_tp.py`` (``_find_producer_matmul``: a ``mm``, or a reshaped
+    one); ``torch/distributed/_symmetric_memory/__init__.py`` (``_pipelined_produce_and_all2all``).
+    """
+    feeds = shape.casts_shards or not shape.cast_bytes
+    gathers = [(one, call, copy) for one, call, copy in ours if one.kind == "all_gather"]
+    scatters = [(one, call) for one, call, _ in ours if one.kind == "reduce_scatter"]
+    sums = [(one, call) for one, call, _ in ours if one.kind not in ("all_gather", "reduce_scatter")]
+    piece = (np.asarray(shape.tp) - 1) * device.profile.kernel_seconds
+    column, row = (sum(one.kernels for one in operators if one.name in names) for names in (ANY_COLUMN, ROW_PARALLEL))
+    shown = [(one, call + copy) for one, call, copy in gathers if not feeds] + sums
+    rate = device.achieved_memory_bandwidth
+    added = [(one, np.asarray(one.nbytes / rate * _is_called(one, shape))) for one, _ in scatters]
+    hidden = [(one, call) for one, call, _ in gathers if feeds]
+    return {
+        "pipelined_forward": sum((one.forward * call for one, call in hidden + scatters), start=0.0),
+        "pipelined_backward": sum((one.backward * call for one, call in hidden), start=0.0),
+        "shown_forward": sum((one.forward * t for one, t in shown + added), start=piece * (column * feeds + row)),
+        "shown_backward": sum((one.backward * t for one, t in shown + scatters), start=piece * row * feeds),
+    }
+
+
+def _beside_gradients(
+    operators: Iterable[Operator],
+    backward: Iterable[Numbers],
+    calls: Iterable[tuple[Communication, Numbers]],
+    profile: Profile,
+) -> Numbers:
+    """
+    What shows of the communication beside the gradients of column-parallel linears, less what it takes alone: seconds.
+
+    In each block the weight's gradient hides the sum of the input's gradient. The input's gradient hides that the
+    input, of which each rank kept its share of the sequence, is gathered once more.
+
+    References
+    ----------
+    Korthikanti et al., arXiv:2205.05198, section 4.2.2; Megatron-LM, ``megatron/core/tensor_parallel/layers.py``,
+    ``LinearWithGradAccumulationAndAsyncCommunication``.
+    """
+    timed = list(zip(operators, backward, strict=True))
+    blocks = ([seconds for one, seconds in timed if one.name in names] for names in COLUMN_PARALLEL)
+    windows = [sum(block, start=0.0) / 2 for block in blocks if block]
+    ours = [(one, call) for one, call in calls if one.group == "tp"]
+    of_kinds = ([one.backward * call for one, call in ours if one.kind == kind and one.backward] for kind in SUMS)
+    sums = [sum(of_block, start=0.0) for of_block in zip(*of_kinds, strict=True)]
+    gathers = [one.forward * call for one, call in ours if one.kind == "all_gather" and one.forward]
+    difference: Numbers = 0.0
+    for window, summing, gather in zip(windows, sums, gathers, strict=False):
+        shown = (exposed_beside_seconds(each, window, **profile.slowdowns) for each in (summing, gather))
+        difference = difference + sum(shown, start=0.0) - summing
+    return difference
+
+
+def _host(
+    launches: Iterable[Numbers], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, profile: Profile
+) -> dict[str, Numbers]:
+    """
+    Launches of both passes, from those of each operator in the forward one; a collective as one kernel.
+
+    The host runs ahead of the device until its queue is full, so that what counts is the sum over both passes. One
+    that waits for collectives launches nothing meanwhile: they add to its time as to the device's.
+    """
+    forward = np.asarray(profile.host_kernel_seconds * sum(launches, start=np.float64(0.0)))
+    backward = np.asarray(BACKWARD_KERNELS * forward)
+    for one, call in calls:
+        waited = call - _gap_seconds(one, profile, shape) if profile.waits_for_collectives else 0.0
+        own = 1 + _ring_launches(one, shape)
+        seconds = (profile.host_kernel_seconds * own + waited) * _is_called(one, shape)
+        forward = np.asarray(forward + one.forward * seconds)
+        backward = np.asarray(backward + one.backward * seconds)
+    launches_any = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
+    return {"host_forward": forward * launches_any, "host_backward": backward * launches_any}
+
+
+def _launches(operator: Operator, shape: Shape) -> Numbers:
+    """Kernels of an operator's forward pass that the host launches one by one."""
+    launches: Numbers = np.where(
+        is_graphed(operator, shape.cuda_graphs), 0.0, operator.kernels + operator.more_launches
+    )[()]
+    return launches
+
+
+def _ring_launches(communication: Communication, shape: Shape) -> Numbers:
+    """What a ring's pieces of attention launch: twice as much backward; nothing where a graph or an all-to-all is."""
+    if communication.kind != "ring" or shape.retention.context_output:
+        return 0.0
+    graphs = np.asarray(shape.cuda_graphs)
+    is_eager = ~captures("attn", cuda_graphs=graphs) & (graphs != int(CudaGraphs.FULL_ITERATION))
+    return np.asarray((RING_LAUNCHES + PIECE_LAUNCHES * np.asarray(shape.cp)) * is_eager)
+
+
+def _group(name: str, shape: Shape) -> Group:
+    return layer_group(name, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
+
+
+def _is_called(communication: Communication, shape: Shape) -> NDArray[np.bool_]:
+    """Whether there is anything to send, and anybody to send it to."""
+    return (np.asarray(communication.nbytes) > 0) & (np.asarray(_group(communication.group, shape).ranks) > 1)
+
+
+def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
+    """Seconds of a collective with the gap beside it."""
+    group = _group(communication.group, shape)
+    dispatcher = shape.token_dispatcher
+    seconds = communication_seconds(
+        cluster, communication, ranks=group.ranks, stride=group.stride, token_dispatcher=dispatcher
+    )
+    gap = _gap_seconds(communication, cluster.device.profile, shape)
+    return np.asarray((seconds + gap) * _is_called(communication, shape))
+
+
+def _gap_seconds(communication: Communication, profile: Profile, shape: Shape) -> Numbers:
+    """
+    A tensor-parallel collective is a kernel in front of others; a host that waits for it launches around it.
+
+    Only graphs of a whole iteration hold collectives, which no host launches then.
+    """
+    is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
+    launches = LAUNCHES_BEHIND * profile.waits_for_collectives + profile.launches_block * is_launched
+    gap = profile.kernel_seconds if communication.group in TENSOR_PARALLEL else 0.0
+    seconds: Numbers = gap + launches * profile.host_kernel_seconds
+    return seconds
+
+
+def _weight(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbers:
+    """Gradients of weights: half of a matmul's backward pass; attention cores and element-wise operators have none."""
+    matmuls = (operator.kind in ("matmul", "grouped_matmul") for operator in operators)
+    return sum(compress(backward, matmuls), start=0.0) / 2

@@ -1,0 +1,366 @@
+"""One strategy, estimated: its step with the breakdown, and what every pipeline rank holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from costmodel.memory.rank import rank_bytes, rank_host_bytes, whole_stages
+from costmodel.pipelines.schedules import Passes
+from costmodel.pipelines.simulator import Timeline, simulate
+from costmodel.pipelines.stages import Stages, every_stage
+from costmodel.step.compute import edge_seconds, layer_seconds
+from costmodel.step.layer import Array, Decisions, LayerParts, layer_parts
+from costmodel.step.layouts import (
+    IN_FULL,
+    PER_RANK,
+    average_rank,
+    contents_of,
+    layout_passes,
+    rank_decisions,
+    strategy_seconds,
+)
+from costmodel.step.step import (
+    dp_seconds,
+    ep_edge_seconds,
+    fill_seconds,
+    played_order,
+    played_waiting_seconds,
+    pp_seconds,
+    rank_seconds,
+    sent_seconds,
+    slices_seconds,
+    stage_passes,
+    update_seconds,
+    waiting_seconds,
+)
+from costmodel.strategy import Strategy
+from costmodel.tables import Facts, lookup, microbatches
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """
+    One line of a step's breakdown.
+
+    Parameters
+    ----------
+    name
+        ``compute``, ``recompute``, ``tp``, ``cp``, ``ep``, ``offload``, ``host``, ``pp``, ``bubble``, ``dp``,
+        ``optimizer``.
+    exposed_seconds
+        Its share of the step; the parts add up to the step.
+    hidden_seconds
+        What runs behind computation.
+    """
+
+    name: str
+    exposed_seconds: float
+    hidden_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankEstimate:
+    """
+    One pipeline rank.
+
+    Parameters
+    ----------
+    rank
+        Its number.
+    num_layers
+        Layers it holds, those of multi-token prediction included.
+    microbatch_seconds
+        One micro-batch, forward and backward.
+    bytes_by_part
+        Peak device memory by what it holds, as :meth:`costmodel.memory.rank.RankBytes.by_part` names it.
+    host_bytes
+        Host memory that one of its devices needs.
+    """
+
+    rank: int
+    num_layers: int
+    microbatch_seconds: float
+    bytes_by_part: dict[str, float]
+    host_bytes: float
+
+    @property
+    def device_bytes(self) -> float:
+        """Peak device memory."""
+        return sum(self.bytes_by_part.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """
+    What one strategy costs, in detail.
+
+    Parameters
+    ----------
+    strategy
+        The decisions.
+    num_microbatches
+        Micro-batches per pipeline and step.
+    step_seconds
+        One optimizer step, its pipeline played through stage by stage.
+    closed_form_seconds
+        The same by the formulas of :func:`costmodel.step.step.step_seconds`, which a search compares strategies by;
+        they differ where stages do (:func:`costmodel.step.step.played_waiting_seconds` says how much).
+    breakdown
+        Where the step goes, on the rank that is slowest.
+    ranks
+        Every pipeline rank.
+    """
+
+    strategy: Strategy
+    num_microbatches: int
+    step_seconds: float
+    closed_form_seconds: float
+    breakdown: tuple[Part, ...]
+    ranks: tuple[RankEstimate, ...]
+
+    @property
+    def device_bytes(self) -> float:
+        """Peak memory of the fullest rank."""
+        return max(rank.device_bytes for rank in self.ranks)
+
+    @property
+    def host_bytes(self) -> float:
+        """Host memory of the fullest rank, per device."""
+        return max(rank.host_bytes for rank in self.ranks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlayedStep:
+    """
+    The pipeline of a step as :attr:`Estimate.step_seconds` has it, pass by pass, and what the step has beside it.
+
+    Parameters
+    ----------
+    timeline
+        Every pass of every rank.
+    passes
+        The passes of every virtual stage in model order, shape (pp * vpp,): what was played.
+    beside_seconds
+        By lines of the breakdown what no pass contains: transfers between ranks and the edges of expert-parallel
+        communication, which are spread over the step; its ending.
+    """
+
+    timeline: Timeline
+    passes: Passes
+    beside_seconds: dict[str, float]
+
+    @property
+    def step_seconds(self) -> float:
+        """One optimizer step: the pipeline, as long as a rank is at it, and what is beside it."""
+        return max(self.timeline.spans) + sum(self.beside_seconds.values())
+
+
+def played_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> PlayedStep | None:
+    """
+    Play the pipeline of one strategy and keep its passes.
+
+    Parameters
+    ----------
+    facts, strategy
+        As in :func:`estimate`.
+    most_passes
+        Passes, forward and backward, beyond which none are played.
+
+    Returns
+    -------
+    PlayedStep or None
+        None where the step is known by its closed form alone, or where there are too many passes.
+    """
+    decisions = strategy.decisions()
+    order = played_order(facts, decisions)
+    if order is None or 2 * order["pp"] * order["vpp"] * order["num_microbatches"] > most_passes:
+        return None
+    passes = layout_passes(facts, strategy) if strategy.layout else stage_passes(facts, decisions)
+    ranks, whole = _ranks_of(facts, strategy), average_rank(facts, decisions)
+    return PlayedStep(
+        timeline=simulate(
+            forward=np.asarray(passes.forward),
+            backward=np.asarray(passes.backward),
+            weight=np.asarray(passes.weight),
+            keep_passes=True,
+            **order,
+        ),
+        passes=passes,
+        beside_seconds={
+            "ep": float(ep_edge_seconds(whole, layer_parts(facts, decisions))),
+            "host": facts.cluster.device.profile.step_seconds,
+            "pp": _transfer_seconds(facts, decisions, whole),
+            "bubble": float(fill_seconds(facts, decisions)),
+            **_ending(facts, ranks.decisions, ranks.held),
+        },
+    )
+
+
+def estimate(facts: Facts, strategy: Strategy) -> Estimate:
+    """Estimate one strategy, also one that a rule forbids."""
+    ranks = _ranks_of(facts, strategy)
+    breakdown = _breakdown(facts, strategy, ranks)
+    return Estimate(
+        strategy=strategy,
+        num_microbatches=int(microbatches(facts, strategy.decisions())),
+        step_seconds=sum(part.exposed_seconds for part in breakdown),
+        closed_form_seconds=strategy_seconds(facts, strategy),
+        breakdown=breakdown,
+        ranks=_estimates(facts, strategy, ranks),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ranks:
+    """
+    Every rank of one strategy.
+
+    With a layout each is a strategy of one rank, on the first axis of ``held`` and of its own decisions; else they are
+    on the axis of the ranks.
+    """
+
+    held: Stages
+    decisions: Decisions
+    parts: LayerParts
+    full: LayerParts
+    seconds: Array
+
+    @property
+    def slowest(self) -> int:
+        """The rank whose pace the others keep."""
+        return int(self.seconds.argmax())
+
+    def each(self, values: Any) -> Array:
+        """A quantity of every rank, shape (pp,)."""
+        return np.broadcast_to(values, self.held.rank.shape).ravel()
+
+    def busy_seconds(self, part: str) -> float:
+        """A part of a layer's time, summed over the layers of the slowest rank."""
+        layers, in_full = (
+            values.reshape(-1, values.shape[-1])[self.slowest] for values in (self.held.layers, self.held.full_layers)
+        )
+        of_mode, of_full = (np.atleast_2d(getattr(one, part)) for one in (self.parts, self.full))
+        own = self.slowest if len(of_mode) > 1 else 0
+        return float(((layers - in_full) * of_mode[own] + in_full * of_full[0]).sum())
+
+
+def _ranks_of(facts: Facts, strategy: Strategy) -> _Ranks:
+    if strategy.layout:
+        held = contents_of(strategy, facts.model).stages(facts, pp=strategy.pp)
+        decisions = rank_decisions(strategy)
+    else:
+        where = {name: getattr(strategy, name) for name in ("pp", "vpp", "schedule", "vocabulary")}
+        held, decisions = every_stage(facts.model, **where), strategy.decisions()
+    parts = layer_parts(facts, decisions)
+    full = layer_parts(facts, strategy.decisions() | dict(zip(PER_RANK, IN_FULL, strict=True)))
+    seconds = rank_seconds(facts, decisions, held, parts.total, full.total)
+    return _Ranks(held=held, decisions=decisions, parts=parts, full=full, seconds=seconds.ravel())
+
+
+def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, ...]:
+    """The terms of :func:`costmodel.step.step.step_seconds`, one by one, for the rank whose pace the others keep."""
+    decisions, m = strategy.decisions(), int(microbatches(facts, strategy.decisions()))
+    alone, edge, profile = (
+        lookup(layer_seconds, facts, decisions),
+        _edge_parts(facts, ranks),
+        facts.cluster.device.profile,
+    )
+    slowest, layers = ranks.slowest, ranks.held.layers.reshape(strategy.pp, -1)[ranks.slowest]
+
+    def communication_alone(per_layer: Array) -> float:
+        return m * float((layers * per_layer).sum())
+
+    busy = {
+        name: m * ranks.busy_seconds(name) for name in ("compute", "recompute", "tp", "cp", "ep", "offload", "host")
+    }
+    whole = average_rank(facts, decisions)
+    sent = m * float(ranks.each(sent_seconds(facts, decisions, ranks.held))[slowest])
+    edges = float(ep_edge_seconds(whole, layer_parts(facts, decisions)))
+    exposed = busy | {
+        "compute": busy["compute"] + m * float(edge.compute[slowest]),
+        "tp": busy["tp"] + m * float(edge.communication[slowest]),
+        "ep": busy["ep"] + edges,
+        "host": busy["host"] + m * profile.microbatch_seconds + profile.step_seconds,
+        "bubble": _waiting_seconds(facts, strategy, ranks),
+        "pp": sent + _transfer_seconds(facts, decisions, whole),
+        **_ending(facts, ranks.decisions, ranks.held),
+    }
+    communication = {
+        "tp": communication_alone(alone.tp_forward + alone.tp_backward) + m * float(edge.communication[slowest]),
+        "cp": communication_alone(alone.cp_forward + alone.cp_backward),
+        "ep": communication_alone(alone.ep_forward + alone.ep_backward),
+        "pp": sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole),
+        "dp": _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.held)["dp"],
+    }
+    return tuple(
+        Part(
+            name=name,
+            exposed_seconds=exposed[name],
+            hidden_seconds=max(0.0, communication.get(name, 0.0) - exposed[name]),
+        )
+        for name in PARTS
+    )
+
+
+PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bubble", "dp", "optimizer")
+"""The lines of a breakdown, in the order of a step."""
+
+
+def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
+    """Idle time of the slowest rank, played through."""
+    decisions = strategy.decisions()
+    if strategy.layout:
+        passes, closed_form = layout_passes(facts, strategy), 0.0
+    else:
+        passes = stage_passes(facts, decisions)
+        closed_form = float(waiting_seconds(facts, decisions, ranks.held, ranks.parts, ranks.seconds))
+    return played_waiting_seconds(facts, decisions, passes, float(ranks.seconds.max()), closed_form=closed_form)
+
+
+def _transfer_seconds(facts: Facts, decisions: Decisions, whole: Stages) -> float:
+    slices = microbatches(facts, decisions) * lookup(slices_seconds, facts, decisions)
+    return float(pp_seconds(facts, decisions, whole) + slices)
+
+
+def _ending(facts: Facts, decisions: Decisions, held: Stages) -> dict[str, float]:
+    """Data-parallel communication and update of the rank that finishes last."""
+    shape = held.rank.shape
+    dp, update = (np.broadcast_to(part(facts, decisions, held), shape).ravel() for part in (dp_seconds, update_seconds))
+    last = int((dp + update).argmax())
+    return {"dp": float(dp[last]), "optimizer": float(update[last])}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _EdgeParts:
+    compute: Array
+    communication: Array
+
+
+def _edge_parts(facts: Facts, ranks: _Ranks) -> _EdgeParts:
+    """What embedding, head and MTP add to each rank."""
+    edge = lookup(edge_seconds, facts, {**ranks.decisions})
+    first, last = ranks.held.first.ravel(), ranks.held.last.ravel()
+    return _EdgeParts(
+        compute=first * edge.embedding + last * (edge.head + edge.mtp),
+        communication=first * edge.embedding_communication + last * (edge.head_communication + edge.mtp_communication),
+    )
+
+
+def _estimates(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[RankEstimate, ...]:
+    device = rank_bytes(facts, ranks.decisions, ranks.held)
+    host = ranks.each(rank_host_bytes(facts, ranks.decisions, ranks.held))
+    whole = whole_stages(ranks.decisions, ranks.held).layers.reshape(strategy.pp, -1)
+    by_part = {name: ranks.each(values) for name, values in device.by_part().items()}
+    return tuple(
+        RankEstimate(
+            rank=rank,
+            num_layers=round(whole[rank].sum()),
+            microbatch_seconds=float(ranks.seconds[rank]),
+            bytes_by_part={name: float(values[rank]) for name, values in by_part.items()},
+            host_bytes=float(host[rank]),
+        )
+        for rank in range(strategy.pp)
+    )

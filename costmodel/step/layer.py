@@ -1,0 +1,294 @@
+"""
+One layer with its features: what of computation, communication and transfers the pipeline has to wait for.
+
+Decisions may be scalars or arrays that broadcast against each other; kinds of layers are on the last axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.spec import EquippedDevice
+from costmodel.lowering.recompute import over_modules, recomputes
+from costmodel.memory.footprint import LayerFootprint, layer_footprint
+from costmodel.memory.parts import kept_bytes
+from costmodel.step.compute import LayerCommunication, LayerSeconds, layer_seconds
+from costmodel.step.overlap import exposed_beside_seconds
+from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher
+from costmodel.tables import Facts, lookup
+
+Decisions: TypeAlias = Mapping[str, Any]
+Array: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerParts:
+    """
+    Where the time of one layer and micro-batch goes, forward and backward, per kind of layer: shape (..., K).
+
+    Parameters
+    ----------
+    compute, recompute
+        Computation, and what recomputation adds (its communication included).
+    tp, cp, ep, offload
+        Exposed communication and transfers in the steady phase.
+    host
+        Waiting for the host to launch kernels.
+    ep_edges
+        What warm-up and cool-down expose of expert parallelism beyond ``ep``.
+    forward
+        The forward pass in ``total``, without offloading.
+    weight
+        The weights' gradients in ``compute``.
+    """
+
+    compute: Array
+    recompute: Array
+    tp: Array
+    cp: Array
+    ep: Array
+    offload: Array
+    host: Array
+    ep_edges: Array
+    forward: Array
+    weight: Array
+
+    @property
+    def total(self) -> Array:
+        """Seconds of one layer in the steady phase: (7) + (8) with their overlaps."""
+        return self.compute + self.recompute + self.tp + self.cp + self.ep + self.offload + self.host
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exposed(LayerCommunication):
+    """
+    Communication of one layer of each kind that its computation does not hide, shape (..., K).
+
+    Parameters
+    ----------
+    contention
+        What computation loses beside tensor-parallel collectives that do not overlap, as a fraction of their time.
+    """
+
+    contention: Array
+
+
+def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
+    """
+    One layer's time by where it goes, with the overlaps, recomputation and offloading that the decisions say.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (7), (8) with (20)-(22), (30), (32), (34), (35).
+    """
+    device, recompute = facts.cluster.device, over_kinds(decisions["recompute"])
+    seconds = lookup(layer_seconds, facts, decisions)
+    exposed = exposed_seconds(facts, decisions, seconds)
+    forward = seconds.forward + exposed.contention * seconds.tp_forward + exposed.tp_forward + exposed.cp_forward
+    modules = modules_forward(seconds, exposed.tp_forward, exposed.cp_forward, recompute=recompute)
+    again = recompute_seconds(_whole_again(device, seconds, exposed), modules, recompute=recompute)
+    forward_seconds = seconds.forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
+    backward_seconds = seconds.backward + exposed.tp_backward + exposed.cp_backward + exposed.ep_backward
+    offload = _offload_exposed(
+        device,
+        lookup(layer_footprint, facts, decisions),
+        forward_seconds=forward_seconds,
+        backward_seconds=backward_seconds,
+        recompute=recompute,
+    )
+    host = host_exposed(
+        seconds,
+        forward_seconds=forward_seconds,
+        backward_seconds=backward_seconds + again,
+        recompute=recompute,
+    )
+    offloads, fraction = over_kinds(decisions["activation_offload"]), device.profile.retention.offloaded_fraction
+    ep = exposed.ep_forward + exposed.ep_backward
+    return LayerParts(
+        compute=_compute(seconds, exposed),
+        recompute=again,
+        tp=exposed.tp_forward + exposed.tp_backward,
+        cp=exposed.cp_forward + exposed.cp_backward,
+        ep=ep,
+        offload=np.where(offloads, fraction * offload, 0.0),
+        host=host,
+        ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep, 0.0),
+        forward=forward + exposed.ep_forward,
+        weight=seconds.weight,
+    )
+
+
+def _whole_again(device: EquippedDevice, seconds: LayerSeconds, exposed: Exposed) -> Array:
+    """What full recomputation repeats: the forward pass with its exposed communication, or most of it."""
+    gathers = 1 - LAST_COLLECTIVE if device.profile.recompute_stops_early else 1
+    inside = exposed.contention * seconds.tp_forward + gathers * exposed.tp_forward + exposed.cp_forward
+    return np.asarray(seconds.again + inside + seconds.ep_forward)
+
+
+IDEAL: Decisions = {
+    "recompute": Recompute.NONE,
+    "activation_offload": False,
+    "token_dispatcher": TokenDispatcher.ALLTOALL,
+    "cuda_graphs": CudaGraphs.FULL_ITERATION,
+}
+"""
+Features with which bounds are computed: of the edges of a pipeline, which have no experts, the fastest ones.
+
+Layers have a bound of their own, :func:`costmodel.step.compute.least_layer_seconds`.
+"""
+
+LONGEST: Decisions = {"token_dispatcher": TokenDispatcher.ALLTOALL, "cuda_graphs": CudaGraphs.NONE}
+"""Features with the longest forward pass, which hides most: all kernels launched alone, tokens sorted on both sides."""
+
+
+def _compute(seconds: LayerSeconds, exposed: Exposed) -> Array:
+    """Computation, and what it loses to collectives beside it."""
+    return seconds.forward + seconds.backward + exposed.contention * (seconds.tp_forward + seconds.tp_backward)
+
+
+def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> Exposed:
+    """
+    What the overlaps of some decisions leave of a layer's communication.
+
+    Overlapped, each pass hides the all-to-alls of another micro-batch's opposite pass: what is left of the backward
+    pass's all-to-alls counts in the forward pass, and the other way round.
+    """
+    profile = facts.cluster.device.profile
+    tp_overlap, cp_overlap, ep_overlap = (over_kinds(decisions[name]) for name in LAYER_OVERLAPS)
+    overlapped = seconds.overlapped
+    return Exposed(
+        tp_forward=np.where(tp_overlap, overlapped.tp_forward, seconds.tp_forward),
+        tp_backward=np.where(tp_overlap, overlapped.tp_backward, seconds.tp_shown),
+        cp_forward=np.where(cp_overlap, overlapped.cp_forward, seconds.cp_forward),
+        cp_backward=np.where(cp_overlap, overlapped.cp_backward, seconds.cp_backward),
+        ep_forward=np.where(ep_overlap, overlapped.ep_backward, seconds.ep_forward),
+        ep_backward=np.where(ep_overlap, overlapped.ep_forward, seconds.ep_backward),
+        contention=np.where(tp_overlap, 0.0, profile.tp_contention),
+    )
+
+
+LAST_COLLECTIVE = 1 / 4
+"""Of a layer's tensor-parallel forward communication with sequence parallelism: the scatter behind the feed-forward."""
+
+LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
+
+
+def either(decisions: Decisions) -> NDArray[np.bool_]:
+    """False and true on an axis in front of those of the decisions."""
+    return in_front([False, True], decisions)
+
+
+def in_front(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
+    """Values on an axis in front of those of the decisions."""
+    return np.array(values).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
+
+
+def over_kinds(decision: Any) -> NDArray[Any]:
+    """A decision with an axis for the kinds of layers (or for the ranks) behind its own."""
+    return np.asarray(decision)[..., None]
+
+
+def modules_forward(seconds: LayerSeconds, tp_forward: Array, cp_forward: Array, *, recompute: NDArray[Any]) -> Array:
+    """
+    Forward pass of the modules that a decision recomputes, with the exposed communication inside them.
+
+    The context-parallel ring belongs to the attention core, the all-to-alls to the experts, and of the tensor-parallel
+    collectives, which attention and feed-forward need alike, half to a dense feed-forward. torchtitan keeps what is
+    reduced and scattered, and gathers again (``apply_ac``, ``_op_sac_save_list``).
+    """
+    inside = (
+        ("core_attention", cp_forward),
+        ("experts", seconds.ep_forward),
+        ("mlp", tp_forward / 2),
+        ("every_other_matmul", tp_forward / 2),
+    )
+    communication = [np.where(recomputes(name, recompute=recompute), time, 0.0) for name, time in inside]
+    return np.asarray(over_modules(seconds.module_forward, recompute=recompute) + sum(communication))
+
+
+def recompute_seconds(forward_seconds: Array, modules_seconds: Array, *, recompute: NDArray[Any]) -> Array:
+    r"""
+    What recomputation adds to the backward pass.
+
+    .. math:: T_{BWD} \mathrel{+}= T_Q + T_K + T_V + T_{attn} \;\text{(selective)}, \qquad T_{FWD} \;\text{(full)}
+
+    Parameters
+    ----------
+    forward_seconds
+        The whole forward pass, its exposed communication included.
+    modules_seconds
+        The recomputed modules alone: for (30) projections of queries, keys and values and the attention core.
+    recompute
+        Decision.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (30) and (32).
+    """
+    return np.where(recompute == int(Recompute.FULL), forward_seconds, modules_seconds)
+
+
+def host_exposed(
+    seconds: LayerSeconds, *, forward_seconds: Array, backward_seconds: Array, recompute: NDArray[Any]
+) -> Array:
+    r"""
+    What launching a layer's kernels takes longer than running them: a device never overtakes its host.
+
+    .. math:: T = \max(0, H_f + H_b - T_f - T_b)
+
+    A host that is ahead after one pass is so in the next one, of this micro-batch or another: its queue has room for
+    1,024 launches, those of some ten layers, and nothing in between waits for the device.
+
+    Parameters
+    ----------
+    seconds
+        The layer, its launches in it.
+    forward_seconds, backward_seconds
+        Both passes as the device runs them, recomputation in the second one.
+    recompute
+        Decision; full recomputation launches the forward pass again, that of modules theirs.
+    """
+    modules = over_modules(seconds.module_host, recompute=recompute)
+    again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, modules)
+    launching = seconds.host_forward + seconds.host_backward + again
+    return np.asarray(np.maximum(launching - forward_seconds - backward_seconds, 0.0))
+
+
+COPY_ENGINES = {"slowdown_communication": 1.0, "processors_taken": 0.0}
+"""What collectives suffer beside computation, and take from it, as far as copies to and from the host do."""
+
+
+def _offload_exposed(
+    device: EquippedDevice,
+    footprint: LayerFootprint,
+    *,
+    forward_seconds: Array,
+    backward_seconds: Array,
+    recompute: NDArray[Any],
+) -> Array:
+    r"""
+    What copies to and from the host add, one layer behind the other; copy engines take no processors, and share none.
+
+    .. math:: T_{FWD,off} = \max(k T_{FWD}, A / B_{D2H}), \qquad T_{BWD,off} = \max(k' T_{BWD}, A / B_{H2D})
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (34) and (35), there with a slow-down c of the copies.
+    """
+    slowdowns = device.profile.slowdowns | COPY_ENGINES
+    down, up = host_copy_seconds(device, footprint, recompute=recompute)
+    exposed = exposed_beside_seconds(down, forward_seconds, **slowdowns)
+    return np.asarray(exposed + exposed_beside_seconds(up, backward_seconds, **slowdowns))
+
+
+def host_copy_seconds(
+    device: EquippedDevice, footprint: LayerFootprint, *, recompute: NDArray[Any]
+) -> tuple[Array, Array]:
+    """Copies of a layer's activations to the host in the forward pass and back in the backward pass, alone."""
+    kept = kept_bytes(footprint.saved_bytes, footprint.module_bytes, footprint.input_bytes, recompute=recompute)
+    return np.asarray(kept / device.device_to_host_bandwidth), np.asarray(kept / device.host_to_device_bandwidth)

@@ -1,0 +1,499 @@
+"""
+Stages that differ: what single pipeline ranks cost, and a step of ranks that hold, recompute and offload unlike.
+
+A rank is costed by the same formulas as a strategy, as a strategy of one rank: its content on the axis of the ranks,
+its decisions on an axis of their own. Ranks are then joined by the closed form of the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.spec import Model
+from costmodel.memory.footprint import layer_footprint
+from costmodel.memory.parts import kept_bytes
+from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
+from costmodel.models.flops import head_layers
+from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, in_step_seconds
+from costmodel.pipelines.schedules import Passes
+from costmodel.pipelines.stages import Stages, excess, layers_between, layers_of_each_kind
+from costmodel.step.compute import least_layer_seconds
+from costmodel.step.layer import IDEAL, Array, Decisions, layer_parts
+from costmodel.step.step import (
+    Cost,
+    cost,
+    dp_seconds,
+    ep_edge_seconds,
+    fill_seconds,
+    ideal_seconds,
+    pace_seconds,
+    passes_of,
+    pp_seconds,
+    rank_seconds,
+    step_seconds,
+    update_seconds,
+)
+from costmodel.strategy import Recompute, StageLayout, Strategy
+from costmodel.tables import Facts, lookup, microbatches
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """
+    What pipeline ranks hold, one of A ranks (or of the possible contents of ranks) per entry.
+
+    Parameters
+    ----------
+    rank
+        Pipeline rank, shape (A,).
+    layers, mtp_layers, full_layers
+        Layers of each kind, those of multi-token prediction included; these alone; those recomputed in full; (A, K).
+    largest_chunk, last_chunk, excess
+        As in :class:`costmodel.pipelines.stages.Stages`, shape (A,).
+    """
+
+    rank: Ints
+    layers: Array
+    mtp_layers: Array
+    full_layers: Array
+    largest_chunk: Array
+    last_chunk: Array
+    excess: Array
+
+    def take(self, which: Ints) -> Contents:
+        """Some of them."""
+        return Contents(**{field.name: getattr(self, field.name)[which] for field in fields(Contents)})
+
+    def stages(self, facts: Facts, *, pp: int) -> Stages:
+        """The same as strategies of one rank: U = 1."""
+        every, _ = layers_of_each_kind(facts.model)
+        return Stages(
+            rank=self.rank[:, None].astype(np.float64),
+            layers=self.layers[:, None, :],
+            mtp_layers=self.mtp_layers[:, None, :],
+            first=(self.rank == 0)[:, None].astype(np.float64),
+            last=(self.rank == pp - 1)[:, None].astype(np.float64),
+            full_layers=self.full_layers[:, None, :],
+            largest_chunk=self.largest_chunk[:, None],
+            last_chunk=self.last_chunk[:, None],
+            excess=self.excess[:, None],
+            all_layers=np.broadcast_to(every, self.layers.shape),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankCosts:
+    """
+    What ranks cost, each alone: shape (..., A).
+
+    Parameters
+    ----------
+    seconds
+        One micro-batch, forward and backward.
+    pace_seconds
+        The same with what the rank waits meanwhile: :func:`costmodel.step.step.pace_seconds`.
+    ending_seconds
+        Exposed data-parallel communication and the update of the parameters.
+    device_bytes, host_bytes
+        Peak memory of one of its devices, and of its share of the host.
+    """
+
+    seconds: Array
+    pace_seconds: Array
+    ending_seconds: Array
+    device_bytes: Array
+    host_bytes: Array
+
+
+# --- contents ----------------------------------------------------------------------------------------------
+
+
+def even_chunks(num_layers: int, *, vpp: int) -> tuple[int, ...]:
+    """
+    Layers of a rank's chunks: as even as they come; later chunks, which have fewer micro-batches in flight, get more.
+
+    >>> even_chunks(7, vpp=3)
+    (2, 2, 3)
+    """
+    base, remainder = divmod(num_layers, vpp)
+    return (base,) * (vpp - remainder) + (base + 1,) * remainder
+
+
+def beside_layers(model: Model) -> float:
+    """Layers of as much work as what the last chunk has beside its own: head and multi-token prediction."""
+    num_mtp = len(model.mtp_layers)
+    return head_layers(model) * (1 + num_mtp) + num_mtp
+
+
+BESIDE_THE_HEAD = range(-1, 3)
+"""
+Layers of the last chunk that are tried, beyond those with which the last rank's chunks are equal by their FLOPs.
+
+Time tells differently: layers of experts wait for all-to-alls, those in 8 bits are faster than the head.
+"""
+
+
+def last_rank_chunks(num_layers: int, *, vpp: int, beside_layers: float) -> tuple[tuple[int, ...], ...]:
+    """
+    Layers of the last rank's chunks, in some ways: its last one has the head beside its own.
+
+    >>> last_rank_chunks(7, vpp=3, beside_layers=1.3)
+    ((3, 4, 0), (3, 3, 1), (2, 3, 2), (2, 2, 3))
+    """
+    if vpp == 1:
+        return ((num_layers,),)
+    equal = round((num_layers + beside_layers) / vpp - beside_layers)
+    most = -(-num_layers // vpp)
+    tried = sorted({min(max(equal + more, 0), most) for more in BESIDE_THE_HEAD})
+    return tuple((*even_chunks(num_layers - last, vpp=vpp - 1), last) for last in tried)
+
+
+def full_by_chunk(num_full: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """
+    How many layers of each chunk are recomputed in full: equally many, the first chunks one more.
+
+    Early chunks have more micro-batches in flight, so that this keeps no more than the average chunk would.
+
+    >>> full_by_chunk(5, (2, 2, 2)), full_by_chunk(5, (1, 2, 3))
+    ((2, 2, 1), (1, 2, 2))
+    """
+    taken = _in_turn(sizes)[:num_full]
+    return tuple(taken.count(chunk) for chunk in range(len(sizes)))
+
+
+@lru_cache(maxsize=4096)
+def _in_turn(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The chunk of each layer where one of every chunk is taken in turn."""
+    return tuple(
+        chunk for _, chunk in sorted((turn, chunk) for chunk, size in enumerate(sizes) for turn in range(size))
+    )
+
+
+def contents_of(strategy: Strategy, model: Model) -> Contents:
+    """What the ranks of a strategy with a layout hold: A = pp."""
+    layers, full = (each.reshape(strategy.vpp, strategy.pp, -1).sum(axis=0) for each in _of_each_stage(strategy, model))
+    sizes = np.array(_layout(strategy).layers).reshape(strategy.vpp, strategy.pp).T
+    mtp = np.zeros_like(layers)
+    mtp[-1] = layers_of_each_kind(model)[1]
+    return Contents(
+        rank=np.arange(strategy.pp),
+        layers=layers + mtp,
+        mtp_layers=mtp,
+        full_layers=full,
+        largest_chunk=sizes.max(axis=1).astype(np.float64),
+        last_chunk=sizes[:, -1].astype(np.float64),
+        excess=np.array([excess(tuple(own), rank=rank, pp=strategy.pp) for rank, own in enumerate(sizes.tolist())]),
+    )
+
+
+def _of_each_stage(strategy: Strategy, model: Model) -> tuple[Array, Array]:
+    """Layers of each kind of every virtual stage, and those of them that are recomputed in full: (pp * vpp, K)."""
+    layout, pp = _layout(strategy), strategy.pp
+    sizes = np.array(layout.layers)
+    ends = sizes.cumsum()
+    in_full = [full_by_chunk(layout.full_layers[rank], layout.layers[rank::pp]) for rank in range(pp)]
+    starts = ends - sizes
+    return layers_between(model, starts, ends), layers_between(model, starts, starts + np.array(in_full).T.ravel())
+
+
+def _layout(strategy: Strategy) -> StageLayout:
+    assert strategy.layout is not None
+    return strategy.layout
+
+
+# --- costs -------------------------------------------------------------------------------------------------
+
+
+def rank_costs(facts: Facts, decisions: Decisions, contents: Contents) -> RankCosts:
+    """
+    What ranks cost alone.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    decisions
+        Of the pipeline; ``recompute`` and ``activation_offload`` may be arrays of shape (A,), others of shape (..., 1).
+    contents
+        What they hold.
+    """
+    device, host = contents_bytes(facts, decisions, contents)
+    seconds, pace = contents_seconds(facts, decisions, contents)
+    return RankCosts(
+        seconds=seconds,
+        pace_seconds=pace,
+        ending_seconds=contents_ending_seconds(facts, decisions, contents),
+        device_bytes=device,
+        host_bytes=host,
+    )
+
+
+def contents_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> tuple[Array, Array]:
+    """One micro-batch on each rank, without and with what it waits meanwhile; parameters as in :func:`rank_costs`."""
+    held = contents.stages(facts, pp=int(decisions["pp"]))
+    modes, of_mode = _modes(decisions)
+    layer = layer_parts(facts, modes).total[..., of_mode, :]
+    full = layer_parts(facts, {**modes, "recompute": Recompute.FULL}).total if held.full_layers.any() else None
+    seconds = rank_seconds(facts, decisions, held, layer, None if full is None else full[..., of_mode, :])
+    if int(decisions["vpp"]) == 1:
+        return seconds[..., 0], seconds[..., 0]
+    average = rank_seconds(facts, decisions, average_rank(facts, decisions), layer)[..., 0]
+    return seconds[..., 0], pace_seconds(facts, decisions, held, layer, seconds, average)[..., 0]
+
+
+def _modes(decisions: Decisions) -> tuple[dict[str, Any], Any]:
+    """The decisions with each pair of recomputation and offload once, and where each rank's pair is."""
+    pairs = np.stack([np.asarray(decisions[name], dtype=np.int64) for name in PER_RANK])
+    if pairs.ndim == 1:
+        return dict(decisions), ...
+    different, index = np.unique(pairs, axis=1, return_inverse=True)
+    return {**decisions, **dict(zip(PER_RANK, different, strict=True))}, index.ravel()
+
+
+PER_RANK = ("recompute", "activation_offload")
+"""Decisions that single ranks may have."""
+
+
+def contents_ending_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
+    """What follows the last micro-batch on each rank; parameters as in :func:`rank_costs`."""
+    held = contents.stages(facts, pp=int(decisions["pp"]))
+    return (dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held))[..., 0]
+
+
+def contents_update_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
+    """The update of each rank's parameters alone; parameters as in :func:`rank_costs`."""
+    return update_seconds(facts, decisions, contents.stages(facts, pp=int(decisions["pp"])))[..., 0]
+
+
+def contents_bytes(facts: Facts, decisions: Decisions, contents: Contents) -> tuple[Array, Array]:
+    """Device and host memory of each rank; parameters as in :func:`rank_costs`."""
+    held = contents.stages(facts, pp=int(decisions["pp"]))
+    return rank_bytes(facts, decisions, held).total[..., 0], rank_host_bytes(facts, decisions, held)[..., 0]
+
+
+def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """What a step adds to its ranks' work whatever they hold: transfers between them, edges, the host."""
+    held = average_rank(facts, decisions)
+    parts = layer_parts(facts, decisions)
+    return np.asarray(
+        fill_seconds(facts, decisions)
+        + ep_edge_seconds(held, parts)
+        + pp_seconds(facts, decisions, held)
+        + facts.cluster.device.profile.step_seconds
+    )
+
+
+def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tuple[float, float]:
+    r"""
+    The step of some ranks without what is constant, and what of it the slowest waits: all of them fill and drain.
+
+    .. math:: T = (m - 1/v) \max_i P_i + \sum_i R_i / v + \max_i E_i
+
+    References
+    ----------
+    :func:`costmodel.pipelines.interleaved.busy_seconds`, :func:`costmodel.pipelines.interleaved.bubble_seconds`,
+    :func:`costmodel.pipelines.interleaved.in_step_seconds`.
+    """
+    slowest, pace = ranks.seconds.max(), ranks.pace_seconds.max()
+    waiting = bubble_seconds(slowest, ranks.seconds.sum(), vpp=vpp)
+    waiting = waiting + in_step_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches)
+    busy = busy_seconds(slowest, num_microbatches=num_microbatches)
+    return float(busy + waiting + ranks.ending_seconds.max()), float(waiting)
+
+
+def layout_cost(facts: Facts, strategy: Strategy) -> Cost:
+    """A strategy with a layout, by the closed form of 1F1B; scalars."""
+    m = int(microbatches(facts, strategy.decisions()))
+    ranks = rank_costs(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
+    joined, waiting = joined_seconds(ranks, vpp=strategy.vpp, num_microbatches=m)
+    return Cost(
+        bubble_seconds=np.asarray(waiting + fill_seconds(facts, strategy.decisions())),
+        step_seconds=joined + constant_seconds(facts, strategy.decisions()),
+        device_bytes=np.asarray(ranks.device_bytes.max()),
+        host_bytes=np.asarray(ranks.host_bytes.max()),
+    )
+
+
+def strategy_cost(facts: Facts, strategy: Strategy) -> Cost:
+    """One strategy, with a layout or without, by the closed form of its schedule; scalars."""
+    return layout_cost(facts, strategy) if strategy.layout else cost(facts, strategy.decisions())
+
+
+def strategy_seconds(facts: Facts, strategy: Strategy) -> float:
+    """Its step time alone: of :func:`strategy_cost`."""
+    if strategy.layout:
+        return float(layout_cost(facts, strategy).step_seconds)
+    decisions = strategy.decisions()
+    return float(step_seconds(facts, decisions, different_ranks(facts, decisions)))
+
+
+def rank_decisions(strategy: Strategy) -> dict[str, Any]:
+    """The decisions of a strategy with a layout, those of single ranks in arrays."""
+    layout = _layout(strategy)
+    own = {
+        "recompute": np.array(layout.recompute, dtype=np.int64),
+        "activation_offload": np.array(layout.activation_offload, dtype=bool),
+    }
+    return strategy.decisions() | own
+
+
+def layout_passes(facts: Facts, strategy: Strategy) -> Passes:
+    """The passes of every virtual stage of a strategy with a layout, shape (pp * vpp,)."""
+    decisions = strategy.decisions()
+    plain, of_ranks = layer_parts(facts, decisions), layer_parts(facts, rank_decisions(strategy)).total
+    full_layer = layer_parts(facts, decisions | dict(zip(PER_RANK, IN_FULL, strict=True))).total
+    layers, full = _of_each_stage(strategy, facts.model)
+    layers[-1] += layers_of_each_kind(facts.model)[1]
+    total = ((layers - full) * np.tile(of_ranks, (strategy.vpp, 1))).sum(axis=-1) + full @ full_layer
+    return passes_of(facts, decisions, layers @ plain.forward, layers @ plain.weight, total)
+
+
+IN_FULL = (Recompute.FULL, False)
+
+
+# --- the average rank --------------------------------------------------------------------------------------
+
+
+def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
+    """A rank that holds its share of everything: no layout has a slowest rank that is faster."""
+    pp = np.asarray(decisions["pp"])
+    share = (1.0 / pp)[..., None]
+    every, mtp = layers_of_each_kind(facts.model)
+    layers = share[..., None] * every
+    chunk = share * facts.model.num_layers / np.asarray(decisions["vpp"])[..., None]
+    return Stages(
+        rank=np.zeros_like(share),
+        layers=layers,
+        mtp_layers=share[..., None] * mtp,
+        first=share,
+        last=share,
+        full_layers=np.zeros_like(layers),
+        largest_chunk=chunk,
+        last_chunk=chunk,
+        excess=np.ones_like(share),
+        all_layers=np.broadcast_to(every, (*pp.shape, len(every))),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Balance:
+    """
+    What no layout undercuts, where ranks share the model evenly and data-parallel communication is hidden.
+
+    Parameters
+    ----------
+    seconds
+        One optimizer step.
+    constant_seconds
+        Its part that does not follow from what the ranks hold.
+    mean_seconds, layer_seconds
+        One micro-batch on the average rank, and in the fastest kind of layer.
+    """
+
+    seconds: Array
+    constant_seconds: Array
+    mean_seconds: Array
+    layer_seconds: Array
+
+
+def balance_of(facts: Facts, decisions: Decisions, extra_seconds: Array | float = 0.0) -> Balance:
+    """
+    The balance of the strategies that the decisions span.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    decisions
+        Every decision, as in :func:`costmodel.step.step.cost`.
+    extra_seconds
+        What the average rank needs beyond them at least for one micro-batch.
+    """
+    parts, average = layer_parts(facts, decisions), average_rank(facts, decisions)
+    mean, slowest = _mean_and_slowest(facts, decisions, average, parts.total)
+    mean = mean + extra_seconds
+    slowest = np.maximum(slowest, mean)
+    constant = constant_seconds(facts, decisions)
+    step = (
+        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
+        + bubble_seconds(slowest, np.asarray(decisions["pp"]) * mean, vpp=decisions["vpp"])
+        + update_seconds(facts, decisions, average)[..., 0]
+        + constant
+    )
+    return Balance(
+        seconds=np.asarray(step),
+        constant_seconds=constant,
+        mean_seconds=mean,
+        layer_seconds=parts.total.min(axis=-1),
+    )
+
+
+def balanced_bound_seconds(facts: Facts, degrees: Decisions) -> Array:
+    """The same whatever the features: :func:`costmodel.step.step.lower_bound_seconds` of ranks that share evenly."""
+    ideal = {**degrees, **IDEAL}
+    average, layer = average_rank(facts, ideal), lookup(least_layer_seconds, facts, ideal)
+    mean, slowest = _mean_and_slowest(facts, ideal, average, layer)
+    return ideal_seconds(facts, ideal, average, slowest, np.asarray(ideal["pp"]) * mean)
+
+
+def _mean_and_slowest(facts: Facts, decisions: Decisions, average: Stages, layer: Array) -> tuple[Array, Array]:
+    """The mean of the ranks, and what the slowest takes at least: the mean, and its part of layers that are whole."""
+    mean = rank_seconds(facts, decisions, average, layer)[..., 0]
+    fewest = np.ceil(facts.model.num_layers / np.asarray(decisions["pp"]))
+    return mean, np.maximum(mean, fewest * layer.min(axis=-1))
+
+
+def squeeze_seconds(facts: Facts, decisions: Decisions, modes: Sequence[tuple[int, bool]], room_bytes: float) -> Array:
+    r"""
+    What the average rank spends at least for one micro-batch to fit into memory.
+
+    .. math:: \Delta R = \frac{M - M_{max}}{n} \min_s \frac{\Delta t_s}{\Delta A_s}
+
+    with the memory M and the micro-batches in flight n of the last rank, which has fewest, and for every way s to keep
+    less what a layer's time grows by and its activations shrink by.
+
+    Parameters
+    ----------
+    facts, decisions
+        As in :func:`balance_of`; nothing is recomputed or offloaded.
+    modes
+        Pairs of recomputation and offload that a rank may have.
+    room_bytes
+        Memory of a device without the headroom.
+    """
+    last = _as_the_last(average_rank(facts, decisions), decisions)
+    lacking = np.maximum(rank_bytes(facts, decisions, last).total[..., 0] - room_bytes, 0.0)
+    alive = microbatches_in_flight(facts, decisions, last)[..., 0]
+    alive = alive * (1 + facts.cluster.device.profile.retention.fragmentation)
+    layer, plain = lookup(layer_footprint, facts, decisions), layer_parts(facts, decisions).total
+    price: Array = np.full(np.shape(lacking), np.inf)
+    for recompute, offload in modes:
+        if not recompute and not offload:
+            continue
+        own = {**decisions, "recompute": np.int64(recompute), "activation_offload": np.bool_(offload)}
+        kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=np.array([recompute]))
+        saved = np.asarray(layer.saved_bytes - (0.0 if offload else kept))
+        longer = layer_parts(facts, own).total - plain
+        ratio = np.where(saved > 0, longer / np.where(saved > 0, saved, 1.0), np.inf).min(axis=-1)
+        price = np.minimum(price, ratio)
+    return np.where(lacking > 0, lacking / alive * np.where(np.isfinite(price), price, 0.0), 0.0)
+
+
+def _as_the_last(average: Stages, decisions: Decisions) -> Stages:
+    """The average rank with as little in flight as the last one."""
+    last = np.broadcast_to(np.asarray(decisions["pp"]) - 1.0, average.rank.shape[:-1])
+    return replace(average, rank=last[..., None])
+
+
+def least_memory(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
+    """Device and host bytes that no layout's fullest rank undercuts: its share, as little in flight as the last."""
+    last = _as_the_last(average_rank(facts, decisions), decisions)
+    return rank_bytes(facts, decisions, last).total[..., 0], rank_host_bytes(facts, decisions, last)[..., 0]

@@ -1,0 +1,154 @@
+"""
+The end of a step: data-parallel communication and parameter updates, MoFa (13), (24)-(28).
+
+"Parameters" here are those of one pipeline rank's device, dense and expert apart, since different groups share them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.facts.spec import Cluster, EquippedDevice, Workload
+from costmodel.network.collectives import collective_seconds
+from costmodel.network.groups import Group
+from costmodel.operators.work import Numbers
+from costmodel.strategy import Sharding
+
+
+def reduce_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Numbers:
+    r"""
+    One reduce-scatter of the gradients of a rank over its data-parallel group.
+
+    .. math:: T_{RS} = S_{grad} / B_{RS}
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (13).
+    """
+    return collective_seconds(cluster, "dp", "reduce_scatter", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+
+
+def gather_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Numbers:
+    r"""
+    One all-gather of the parameters of a rank over its data-parallel group.
+
+    .. math:: T_{AG} = S_{para} / B_{AG}
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (13).
+    """
+    return collective_seconds(cluster, "dp", "all_gather", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+
+
+def broadcast_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group, num_tensors: Numbers) -> Numbers:
+    r"""
+    All parameters of a rank from their owners to the data-parallel group, one broadcast per owner.
+
+    .. math:: T = M\, T_{broadcast}(S_{para} / M), \qquad M = \min(d, \text{tensors})
+
+    Tensors are not cut, so that no more ranks own something than there are tensors.
+
+    References
+    ----------
+    InternEvo, ``internlm/solver/optimizer/hybrid_zero_optim.py``, ``_broadcast_params``.
+    """
+    owners = np.maximum(np.minimum(group.ranks, num_tensors), 1)
+    part = nbytes / owners
+    return owners * collective_seconds(cluster, "dp", "broadcast", nbytes=part, ranks=group.ranks, stride=group.stride)
+
+
+def replicas_seconds_measured(
+    cluster: Cluster, *, dense_bytes: Numbers, expert_bytes: Numbers, dense: Group, expert: Group
+) -> Numbers:
+    r"""
+    One reduce-scatter or all-gather of all parameters by the profile's measured bandwidths, instead of the networks'.
+
+    .. math:: T = \left[Q_{dense} / B_{dense} + Q_{expert} (d - 1) / (d B_{expert})\right] / \gamma^{\log_2(e d / n_0)}
+
+    Parameters
+    ----------
+    cluster
+        Nodes, and the profile with its ``dp_bandwidths``.
+    dense_bytes, expert_bytes
+        What a rank holds of both.
+    dense, expert
+        Their groups: e d and d replicas.
+
+    References
+    ----------
+    The data-parallel column of MoFa's Table 8 follows it to 0.02 s.
+    """
+    profile, node = cluster.device.profile, cluster.device.devices_per_node
+    replicas = np.asarray(expert.ranks)
+    parts = np.asarray(dense.ranks) / replicas
+    inside = np.asarray(dense.ranks) <= node
+    where = {
+        "inside_node": inside,
+        "more_replicas": ~inside & (replicas > parts),
+        "fewer_replicas": ~inside & (replicas <= parts),
+    }
+    seconds: Numbers = np.nan
+    for law in profile.dp_bandwidths:
+        scale = law.decay ** np.log2(np.asarray(dense.ranks) / law.reference_ranks)
+        time = (dense_bytes / law.dense + expert_bytes * (replicas - 1) / replicas / law.expert) / scale
+        seconds = np.where(where[law.placement], time, seconds)
+    return np.where(np.asarray(dense.ranks) > 1, seconds, 0.0)
+
+
+def state_shards(group_ranks: Numbers, *, sharding: Numbers, level: Sharding) -> Numbers:
+    """
+    Ways in which a state is split: over its data-parallel group from ``level`` of sharding on, else not at all.
+
+    >>> float(state_shards(64, sharding=1, level=Sharding.OPTIMIZER))
+    64.0
+    """
+    shards = np.where(np.asarray(sharding) >= int(level), group_ranks, 1.0)
+    return np.asarray(shards, dtype=np.float64)
+
+
+def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) -> Numbers:
+    r"""
+    The optimizer's update on the device: bound by its memory, on the rank's shard of the states.
+
+    .. math:: T_{upd,dist} = T_{upd} / d
+
+    Parameters
+    ----------
+    device
+        The accelerator.
+    local_parameters
+        Parameters whose states this device holds.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (26).
+    """
+    return local_parameters * device.profile.optimizer_bytes_per_parameter / device.achieved_memory_bandwidth
+
+
+def host_update_seconds(device: EquippedDevice, workload: Workload, *, local_parameters: Numbers) -> Numbers:
+    r"""
+    The optimizer's update on the host: gradients down, update, weights up.
+
+    .. math:: T_{cpu} = D_g P / B_{D2H} + P / P_{cpu} + D_w P / B_{H2D}
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (28). The transfers carry 16-bit gradients and weights.
+    """
+    per_parameter = (
+        min(workload.precision.gradient_bytes, HOST_TRANSFER_BYTES) / device.device_to_host_bandwidth
+        + 1 / device.cpu_parameters_per_second
+        + min(workload.precision.weight_bytes, HOST_TRANSFER_BYTES) / device.host_to_device_bandwidth
+    )
+    return local_parameters * per_parameter
+
+
+HOST_TRANSFER_BYTES = 2.0
+"""Gradients and weights cross to the host in 16 bits (MoFa, Table 6: 1.25e-10 s per parameter at 32 GB/s)."""
+
+
+def parameter_pass_seconds(device: EquippedDevice, *, parameters: Numbers) -> Numbers:
+    """Passes over all parameters of a rank that no sharding shortens: zeroing, copies (MoFa prints a floor)."""
+    return parameters * device.profile.parameter_pass_bytes / device.achieved_memory_bandwidth

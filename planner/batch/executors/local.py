@@ -1,0 +1,126 @@
+"""Who does the jobs: lanes on this machine, or on the machines of a cluster."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from costmodel.errors import SpecError
+from planner.batch.executors.worker import ClosedError, Lane, Work
+from planner.batch.job_result import Answer
+from planner.batch.jobs import BatchJob
+
+MAX_PROCESSES = 1024
+
+
+class Crew(Protocol):
+    """
+    Somebody who does jobs, each in a worker process of its own that may be stopped.
+
+    Parameters
+    ----------
+    capacity
+        Jobs to hand over at once, so that nobody waits; more would only cost memory.
+    """
+
+    capacity: int
+
+    def submit(self, job: BatchJob) -> Future[Answer]:
+        """Hand a job over; a future that fails means that the crew itself is lost."""
+
+    def close(self) -> None:
+        """Stop everybody, whatever they do."""
+
+
+class Lanes:
+    """
+    Lanes for several threads: each takes an idle one, and gives it back.
+
+    Parameters
+    ----------
+    work
+        What to do with a job.
+    prepare
+        What a worker does before its first job.
+    timeout_seconds
+        What a job may take.
+    """
+
+    def __init__(self, work: Work, *, prepare: Callable[[], object], timeout_seconds: float | None) -> None:
+        self._work, self._prepare, self._timeout_seconds = work, prepare, timeout_seconds
+        self._idle: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+        self._all: list[Lane] = []
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def run(self, job: BatchJob) -> Answer:
+        """The answer to a job, from a worker process."""
+        lane = self._take()
+        try:
+            return lane.run(job, self._timeout_seconds)
+        finally:
+            self._idle.put(lane)
+
+    def close(self) -> None:
+        """Stop all workers, those that begin just now included."""
+        with self._lock:
+            self._is_closed = True
+            for lane in self._all:
+                lane.close()
+
+    def _take(self) -> Lane:
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            with self._lock:
+                if self._is_closed:
+                    raise ClosedError from None
+                self._all.append(Lane(self._work, prepare=self._prepare))
+                return self._all[-1]
+
+
+class LocalCrew:
+    """
+    Processes on this machine.
+
+    Parameters
+    ----------
+    lanes
+        Their workers.
+    processes
+        How many; as many as this process may use cores by default.
+    """
+
+    def __init__(self, lanes: Lanes, *, processes: int | None = None) -> None:
+        num_threads = checked_processes(processes) or num_cores()
+        self._lanes = lanes
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="planner-lane")
+        self.capacity = 2 * num_threads
+
+    def submit(self, job: BatchJob) -> Future[Answer]:
+        """Hand a job to the next thread that is free."""
+        return self._threads.submit(self._lanes.run, job)
+
+    def close(self) -> None:
+        """Stop all workers; jobs that wait are given up."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._lanes.close()
+        self._threads.shutdown(wait=True)
+
+
+def checked_processes(processes: int | None) -> int | None:
+    """The number of processes, if it is one."""
+    if processes is not None and not 1 <= processes <= MAX_PROCESSES:
+        raise SpecError("processes", f"must be from 1 to {MAX_PROCESSES}, got {processes}.")
+    return processes
+
+
+def num_cores() -> int:
+    """Cores that this process may use, which a batch system may have limited."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1

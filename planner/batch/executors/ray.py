@@ -1,0 +1,126 @@
+"""The crew of an existing Ray cluster: one actor per core, each with a lane."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from costmodel.errors import SpecError
+from planner.batch.executors.local import checked_processes
+from planner.batch.job_result import MAX_MESSAGE, Answer, JobStatus
+from planner.batch.jobs import BatchJob
+
+CONNECT_SECONDS = 5
+"""How long a head node may take to accept a connection."""
+
+RUNNING = "auto"
+"""The cluster that this machine belongs to."""
+
+
+class RayCrew:
+    """
+    Actors on a Ray cluster, which Ray starts again when they or their machines die.
+
+    Parameters
+    ----------
+    make_lanes
+        Makes the lanes of one actor; sent there.
+    scheduler
+        Address of the head node, such as ``ray://10.0.0.1:10001``; the cluster of this machine by default.
+    processes
+        Jobs at once; as many as the cluster has free cores by default.
+
+    Raises
+    ------
+    SpecError
+        If Ray is not installed or nobody answers.
+    """
+
+    def __init__(self, make_lanes: Any, *, scheduler: str | None, processes: int | None = None) -> None:
+        self._ray, self._is_ours = _connected(scheduler or RUNNING)
+        free = int(self._ray.available_resources().get("CPU", 1))
+        self.capacity = checked_processes(processes) or max(1, free)
+        actor = self._ray.remote(_Actor).options(num_cpus=1, max_restarts=-1, max_task_retries=1)
+        self._actors = [actor.remote(make_lanes) for _ in range(self.capacity)]
+        self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for each in self._actors:
+            self._idle.put(each)
+
+    def submit(self, job: BatchJob) -> Future[Answer]:
+        """Hand a job to an actor that has none."""
+        answer: Future[Answer] = Future()
+        actor = self._idle.get()
+        task: Future[Answer] = actor.run.remote(job).future()
+        task.add_done_callback(lambda done: self._pass_on(done, actor, answer))
+        return answer
+
+    def close(self) -> None:
+        """Stop the actors; the cluster goes on."""
+        for actor in self._actors:
+            with suppress(Exception):  # the cluster may be gone already
+                self._ray.kill(actor)
+        if self._is_ours:
+            self._ray.shutdown()
+
+    def _pass_on(self, task: Future[Answer], actor: Any, answer: Future[Answer]) -> None:
+        """An actor that died twice is the job's end; anything else is the end of the batch."""
+        from ray.exceptions import RayActorError
+
+        self._idle.put(actor)
+        error = task.exception()
+        if error is None:
+            answer.set_result(task.result())
+        elif isinstance(error, RayActorError):
+            message = f"Its worker died: {str(error).splitlines()[0]}"
+            answer.set_result(Answer(status=JobStatus.WORKER_DIED, message=message[:MAX_MESSAGE]))
+        else:
+            problem = f"the cluster gave a job up: {(str(error).splitlines() or [type(error).__name__])[0]}"
+            answer.set_exception(SpecError("scheduler", problem))
+
+
+class _Actor:
+    """The lane of one actor; ends with it."""
+
+    def __init__(self, make_lanes: Any) -> None:
+        self._lanes = make_lanes()
+
+    def run(self, job: BatchJob) -> Answer:
+        """The answer to a job."""
+        answer: Answer = self._lanes.run(job)
+        return answer
+
+
+def _connected(address: str) -> tuple[Any, bool]:
+    """Ray, and whether the connection is ours to close."""
+    try:
+        import ray
+    except ImportError:
+        raise SpecError("backend", "Ray is not installed.", "pip install 'pretraining-planner[ray]'") from None
+    if ray.is_initialized():
+        return ray, False
+    _require_listener(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SpecError("scheduler", f"{address} is no Ray cluster that answers: {said}") from None
+    return ray, True
+
+
+def _require_listener(address: str) -> None:
+    """Ask whether anybody listens: Ray itself would try for half a minute."""
+    if address == RUNNING:
+        return
+    place = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        host, port = place.hostname, place.port
+        if not host or not port:
+            raise SpecError("scheduler", f"expected an address such as ray://10.0.0.1:10001, got '{address}'.")
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise SpecError("scheduler", f"{address} does not answer: {error}.") from None

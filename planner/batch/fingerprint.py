@@ -1,0 +1,79 @@
+"""What tells jobs apart: a hash of what a job says, the files that it names included."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from costmodel.errors import SpecError
+from planner.jobs.cluster import device_path
+from planner.jobs.document import Plain
+from planner.jobs.model import config_path
+
+DISTRIBUTION = "pretraining-planner"
+KEY_BYTES = 16
+
+
+class Contents:
+    """Hashes of jobs; remembers those of files that did not change."""
+
+    def __init__(self) -> None:
+        self._version = _version()
+        self._files: dict[tuple[str, int, int], str] = {}
+
+    def key(self, name: str, document: Mapping[str, Plain], folder: Path, mistake: str | None = None) -> str:
+        """
+        The hash of a job: its name, what it says, the files that it names, and the version of this package.
+
+        Parameters
+        ----------
+        name
+            What the job is called.
+        document
+            What it says, overrides included.
+        folder
+            What paths in it are relative to; of no matter by itself.
+        mistake
+            Why it could not be read.
+        """
+        files = [self._file(path) for path in _named_files(document, folder)]
+        said = json.dumps([self._version, name, document, files, mistake], sort_keys=True)
+        return hashlib.sha256(said.encode()).hexdigest()[: 2 * KEY_BYTES]
+
+    def _file(self, path: Path) -> str:
+        try:
+            stat = path.stat()
+            seen = (str(path), stat.st_mtime_ns, stat.st_size)
+            if seen not in self._files:
+                self._files[seen] = hashlib.sha256(path.read_bytes()).hexdigest()
+            return self._files[seen]
+        except (OSError, ValueError):
+            return "cannot be read"
+
+
+def _version() -> str:
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _named_files(document: Mapping[str, Plain], folder: Path) -> Iterator[Path]:
+    """The files that :func:`planner.load` would read; what is wrong with their names it will say."""
+    model, cluster, search = (document.get(name) for name in ("model", "cluster", "search"))
+    try:
+        path = config_path(model, folder) if isinstance(model, str) else None
+    except SpecError:
+        path = None
+    if path is not None:
+        yield path
+    device = cluster.get("device") if isinstance(cluster, dict) else None
+    if isinstance(device, str) and (path := device_path(device, folder)) is not None:
+        yield path
+    candidates = search.get("candidates") if isinstance(search, dict) else None
+    if isinstance(candidates, str):
+        yield folder / os.path.expanduser(candidates)

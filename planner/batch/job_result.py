@@ -1,0 +1,163 @@
+"""What became of one job: the figures of its plans, or why there are none; as a record and as a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from planner.batch.jobs import BatchJob
+from planner.jobs.document import Plain
+
+KIND = "batch_result"
+FORMAT_VERSION = 1
+"""Grows when an entry changes its name, unit or meaning; new entries do not count."""
+
+
+MAX_MESSAGE = 2000
+"""Characters of a message; some quote what they complain of."""
+
+
+class JobStatus(StrEnum):
+    """
+    How a job ended.
+
+    The first four are those of the search; ``wrong_input``: the job says something wrong; ``failed``: the planner
+    itself is at fault; ``timed_out``: it took longer than a job may; ``worker_died``: its worker did, twice.
+    """
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+    WRONG_INPUT = "wrong_input"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    WORKER_DIED = "worker_died"
+
+
+LOST = frozenset({JobStatus.FAILED, JobStatus.TIMED_OUT, JobStatus.WORKER_DIED})
+"""Ends that another attempt may change."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """
+    What a worker gives back.
+
+    Parameters
+    ----------
+    status
+        How the job ended.
+    exit_code
+        What ``planner plan`` returns for the job; None where it was not brought to an end.
+    message
+        Why there is no plan; None where there is one.
+    wall_seconds, cpu_seconds
+        What the job took in its worker.
+    attempts
+        Workers that it was given to.
+    gap
+        How much faster than the first plan another one may be at most, as a fraction.
+    framework, framework_is_assumed
+        What trains, and whether the job named none; None where the job could not be read.
+    plans
+        Key figures of each plan, best first, named as in the JSON report.
+    report
+        The whole JSON report, where it was asked for.
+    """
+
+    status: JobStatus
+    exit_code: int | None = None
+    message: str | None = None
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    attempts: int = 1
+    gap: float | None = None
+    framework: str | None = None
+    framework_is_assumed: bool | None = None
+    plans: tuple[Mapping[str, Any], ...] = ()
+    report: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobResult:
+    """
+    One job and what became of it.
+
+    Parameters
+    ----------
+    key
+        Hash of what the job says.
+    name
+        What the job is called: its file, its row, what was swept.
+    source
+        Where it was read.
+    overrides
+        Entries that differ from its source, by dotted key.
+    answer
+        What became of it.
+    """
+
+    key: str
+    name: str
+    source: str
+    overrides: Mapping[str, Plain] = field(default_factory=dict)
+    answer: Answer
+
+    @property
+    def status(self) -> JobStatus:
+        """How the job ended."""
+        return self.answer.status
+
+    @property
+    def plans(self) -> tuple[Mapping[str, Any], ...]:
+        """Key figures of each plan, best first."""
+        return self.answer.plans
+
+    @property
+    def message(self) -> str | None:
+        """Why there is no plan."""
+        return self.answer.message
+
+
+def result_of(job: BatchJob, answer: Answer) -> JobResult:
+    """The job together with its answer."""
+    return JobResult(key=job.key, name=job.name, source=job.source, overrides=job.overrides, answer=answer)
+
+
+def line_of(result: JobResult) -> str:
+    """One line of strict JSON, its end included."""
+    answer = result.answer
+    whole = {
+        "kind": KIND,
+        "format_version": FORMAT_VERSION,
+        "key": result.key,
+        "name": result.name,
+        "source": result.source,
+        "overrides": _finite(dict(result.overrides)),
+        "status": str(answer.status),
+        "exit_code": answer.exit_code,
+        "message": answer.message,
+        "wall_seconds": round(answer.wall_seconds, 6),
+        "cpu_seconds": round(answer.cpu_seconds, 6),
+        "attempts": answer.attempts,
+        "gap": answer.gap,
+        "framework": answer.framework,
+        "framework_is_assumed": answer.framework_is_assumed,
+        "plans": list(answer.plans),
+        **({} if answer.report is None else {"report": answer.report}),
+    }
+    return json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """The same with text for numbers that JSON has not: a job may say ``.inf``, and is then refused for it."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,153 @@
+"""``planner batch`` and ``planner top``: parse, call, print. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costmodel.errors import SpecError
+from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS, METRICS, TOP_FORMATS
+
+if TYPE_CHECKING:
+    from planner.batch.jobs import JobSet
+    from planner.batch.progress import Progress
+    from planner.batch.results import ResultsFile
+    from planner.batch.run import Tally
+
+EXIT_INTERRUPTED = 130
+
+BATCH_EXIT_CODES = """exit codes:
+  0  every job has a plan
+  1  some jobs have none: nothing fits, wrong input, too slow, or their worker died; their lines say which
+  2  wrong input: nothing was planned, or results could not be written
+  130  interrupted; the same command goes on with the rest
+"""
+
+
+def add_batch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Say what ``planner batch`` takes."""
+    parser = commands.add_parser(
+        "batch",
+        help="plan many jobs, one result line each",
+        description="Plans many jobs in worker processes and appends one line of JSON per job as it finishes. The same "
+        "command goes on where it was stopped: jobs whose line is there are not planned again.",
+        epilog=BATCH_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("sources", metavar="SOURCE", nargs="+", help="job files, and folders that hold job files")
+    parser.add_argument(
+        "--overrides", metavar="CSV", help="one variant per row: columns are dotted keys, beside an optional 'name'"
+    )
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="results file (JSON lines)")
+    parser.add_argument("--table", metavar="FILE", type=Path, help="all results as .parquet or .csv in the end, too")
+    parser.add_argument("--full", action="store_true", help="each line also holds the whole JSON report")
+    parser.add_argument(
+        "--processes", metavar="N", type=int, help="jobs at once (default: cores, or what a cluster has)"
+    )
+    parser.add_argument("--timeout", metavar="S", type=float, help="seconds after which a job's worker is stopped")
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="plan jobs again that timed out, failed or lost their worker"
+    )
+    parser.add_argument(
+        "--max-jobs", metavar="N", type=int, default=MAX_JOBS, help=f"refuse more jobs (default: {MAX_JOBS})"
+    )
+    parser.add_argument("--backend", choices=BACKENDS, default=LOCAL, help="who runs the workers (default: local)")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of an existing Dask or Ray cluster")
+    parser.set_defaults(run=_run_batch, assignments=[])
+
+
+def add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Say what ``planner top`` takes."""
+    parser = commands.add_parser(
+        "top",
+        help="rank the jobs of a batch",
+        description="Ranks the jobs of results files, each by its best plan.",
+    )
+    parser.add_argument("results", metavar="RESULTS.jsonl", nargs="+", type=Path, help="what planner batch wrote")
+    parser.add_argument(
+        "--by", choices=tuple(METRICS), default="step_time", help="what to rank by (default: step_time)"
+    )
+    parser.add_argument("--top", metavar="K", type=int, default=10, help="how many jobs (default: 10)")
+    parser.add_argument("--format", choices=TOP_FORMATS, default="table", help="output format (default: table)")
+    return parser
+
+
+def _run_batch(arguments: argparse.Namespace) -> int:
+    from planner.batch.jobs import JobSet
+    from planner.batch.progress import Progress, reasons_text, summary_text
+    from planner.batch.results import ResultsFile, read_results
+    from planner.batch.run import Tally
+    from planner.batch.table import require_writable, write_table
+
+    sources, assignments = _told_apart([*arguments.sources, *arguments.assignments])
+    jobs = JobSet(sources, rows=arguments.overrides, assignments=assignments, max_jobs=arguments.max_jobs)
+    inputs = [*jobs.files, *([jobs.rows.path] if jobs.rows else [])]
+    _require_other(arguments.out, inputs)
+    if arguments.table:
+        _require_other(arguments.table, [*inputs, arguments.out])
+        require_writable(arguments.table)
+    progress = Progress(sys.stderr)
+    tally = Tally(num_jobs=len(jobs))
+    with ResultsFile(arguments.out, retry_lost=arguments.retry_failed, tell=progress.say) as results:
+        try:
+            _run(arguments, jobs, results, tally, progress)
+        except KeyboardInterrupt:
+            progress.say(f"interrupted: {summary_text(tally)}. The same command goes on with the rest.")
+            return EXIT_INTERRUPTED
+    if arguments.table:
+        write_table(lambda: read_results(arguments.out), arguments.table)
+    progress.say(f"{arguments.out}: {summary_text(tally)}.")
+    if tally.num_without_plan:
+        progress.say(reasons_text(tally, str(arguments.out)))
+    return 1 if tally.num_without_plan else 0
+
+
+def _run(arguments: argparse.Namespace, jobs: JobSet, results: ResultsFile, tally: Tally, progress: Progress) -> None:
+    from contextlib import closing
+    from functools import partial
+
+    from planner.batch.run import plan_many, run_batch
+
+    plan = partial(
+        plan_many,
+        processes=arguments.processes,
+        backend=arguments.backend,
+        scheduler=arguments.scheduler,
+        timeout_seconds=arguments.timeout,
+        full=arguments.full,
+    )
+    with closing(run_batch(jobs, results, tally=tally, plan=plan)) as steps:
+        for _ in steps:
+            progress.show(tally)
+
+
+def _told_apart(words: list[str]) -> tuple[list[str], list[str]]:
+    """Sources, and what has the form ``key=value`` and is no file."""
+    from planner.jobs.model import exists
+
+    sources = [word for word in words if "=" not in word or exists(Path(word))]
+    return sources, [word for word in words if word not in sources]
+
+
+def _require_other(path: Path, inputs: list[Path]) -> None:
+    if path.resolve() in {each.resolve() for each in inputs}:
+        raise SpecError(str(path), "is what this command reads or writes already; it is not overwritten.")
+
+
+def ranking(arguments: argparse.Namespace) -> str:
+    """The text that ``planner top`` prints."""
+    from itertools import chain
+
+    from planner.batch.results import read_results
+    from planner.batch.top import render_top, top
+
+    if arguments.top < 1:
+        raise SpecError("top", f"must be at least 1, got {arguments.top}.")
+
+    def tell(sentence: str) -> None:
+        print(f"planner: {sentence}", file=sys.stderr)
+
+    lines = chain.from_iterable(read_results(path, tell=tell) for path in arguments.results)
+    return render_top(top(lines, by=arguments.by, count=arguments.top), arguments.format)

@@ -1,0 +1,477 @@
+"""Why this plan: what holds it back, why nothing fits, and why not another strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from constraints.conflict import Conflict
+from constraints.encoding import TICK_SECONDS
+from constraints.limits import limit_rules
+from constraints.rule import sentence
+from costmodel.step import estimate as detail
+from costmodel.step import step
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
+from planner.jobs.problem import Problem, SearchLimits, StageChoice
+from planner.jobs.values import checked
+from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, plan
+from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
+from planner.search.candidates import OWN, Ints, Tabulator, capacity
+from planner.search.clock import Clock
+from planner.search.space import SEARCH_BOUNDS, Space, build_space, divisors, problem_rules, strategy_of
+
+ENDLESS_BYTES = 1e18
+"""Memory that no strategy fills."""
+
+TABULATED_ROWS = 2048
+"""Rows whose features are tabulated at once; a matter of memory only."""
+
+MOST_MICRO_BATCHES = 10_000
+"""Sizes of a micro-batch that are tried where the search's bound is lifted."""
+
+EXIT_UNFINISHED = 3
+
+
+# --- records -----------------------------------------------------------------------------------------------
+
+
+class Kind(StrEnum):
+    """What a constraint comes from."""
+
+    ENTRY = "entry"
+    MEMORY = "memory"
+    HOST_MEMORY = "host_memory"
+    HEADROOM = "headroom"
+    FRAMEWORKS = "framework_rules"
+    SEARCH_BOUND = "search_bound"
+
+
+SUPERSETS = (Kind.FRAMEWORKS, Kind.SEARCH_BOUND)
+"""Without these a space only grows; one of the same size is the same space."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Binding:
+    """
+    One constraint, and what would be fastest without it alone.
+
+    Parameters
+    ----------
+    kind
+        What it comes from.
+    what
+        The constraint in words; a rule's own sentence where it is one rule.
+    strategy
+        The fastest strategy without it; None where time ran out before one was found.
+    step_seconds
+        Its step time.
+    saved_seconds
+        How much shorter that is than the best plan's; 0 where the constraint does not bind.
+    is_proven
+        Whether nothing is faster without it; else time ran out.
+    next_strategy
+        Of memory: the strategy that is faster than the best plan and needs least more of it.
+    next_seconds, missing_bytes
+        Its step time, and the memory that it lacks.
+    """
+
+    kind: Kind
+    what: str
+    strategy: Strategy | None
+    step_seconds: float
+    saved_seconds: float
+    is_proven: bool
+    next_strategy: Strategy | None = None
+    next_seconds: float | None = None
+    missing_bytes: float | None = None
+
+    @property
+    def saved_fraction(self) -> float:
+        """Share of the step that is saved, by the closed form."""
+        return self.saved_seconds / (self.step_seconds + self.saved_seconds)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """
+    One line of two breakdowns.
+
+    Parameters
+    ----------
+    name
+        The part of a step.
+    best_seconds, given_seconds
+        What it takes exposed in the best plan, and in the strategy that was asked about.
+    """
+
+    name: str
+    best_seconds: float
+    given_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """How much longer it takes in the strategy that was asked about."""
+        return self.given_seconds - self.best_seconds
+
+
+def differences(best: Plan, given: Plan) -> tuple[Difference, ...]:
+    """Where a strategy loses or wins time against the best plan, what matters most first."""
+    pairs = zip(best.estimate.breakdown, given.estimate.breakdown, strict=True)
+    lines = [
+        Difference(name=ours.name, best_seconds=ours.exposed_seconds, given_seconds=theirs.exposed_seconds)
+        for ours, theirs in pairs
+    ]
+    return tuple(sorted(lines, key=lambda line: -abs(line.seconds)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """
+    The answer to "why this plan", or to "why not this strategy".
+
+    Parameters
+    ----------
+    report
+        The job's own answer: its best plan, or why nothing fits.
+    bindings
+        The constraints that were relaxed one at a time, those that cost most first.
+    idle
+        Constraints without which nothing is faster, in words.
+    asked
+        The decisions that were asked about.
+    opposed
+        Entries of the job that name other values for them, in words; the rest of the answer is without these.
+    given
+        The strategy that was asked about, or the best one that has the decisions; None where the rules allow none.
+    broken_rules
+        What forbids a complete strategy, in the rules' own sentences.
+    question
+        The search among the strategies that have the decisions; None for a complete strategy.
+    left_out
+        What this does not cover for want of time, one sentence each.
+    """
+
+    report: PlanReport
+    bindings: tuple[Binding, ...] = ()
+    idle: tuple[str, ...] = ()
+    asked: Mapping[str, int]
+    opposed: tuple[str, ...] = ()
+    given: Plan | None = None
+    broken_rules: tuple[str, ...] = ()
+    question: PlanReport | None = None
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def problem(self) -> Problem:
+        """What was asked."""
+        return self.report.problem
+
+    @property
+    def best(self) -> Plan | None:
+        """The job's best plan."""
+        return self.report.plans[0] if self.report.plans else None
+
+    @property
+    def compared_seconds(self) -> float:
+        """The step that relaxed constraints are compared with: of even stages, by the closed form; nan of none."""
+        first = self.bindings[0] if self.bindings else None
+        return first.step_seconds + first.saved_seconds if first else math.nan
+
+    @property
+    def conflict(self) -> Conflict | None:
+        """Why no strategy has the decisions, or why none fits at all."""
+        asked = self.question.outcome.conflict if self.question else None
+        return _named_as_asked(asked, self.asked) if asked else self.report.outcome.conflict
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """Where the given strategy loses or wins time against the best plan, what matters most first."""
+        return differences(self.best, self.given) if self.best and self.given else ()
+
+    @property
+    def exit_code(self) -> int:
+        """0: explained; 3: the time limit came before the proof."""
+        statuses = [report.outcome.status for report in (self.report, self.question) if report]
+        unfinished = any(EXIT_CODES[status] == EXIT_UNFINISHED for status in statuses)
+        conflict = self.conflict
+        return EXIT_UNFINISHED if unfinished or self.left_out or (conflict and conflict.is_cut) else 0
+
+
+# --- verb --------------------------------------------------------------------------------------------------
+
+
+def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> Explanation:
+    """
+    Why this plan, why nothing fits, or why not another strategy.
+
+    Parameters
+    ----------
+    problem
+        The job; its time limit holds for the whole explanation.
+    decisions
+        A strategy or a part of one, values by name as :func:`planner.plan.estimate` takes them: why is it not the
+        plan? Without any: what holds the plan back.
+
+    Raises
+    ------
+    SpecError
+        If a name or a value is wrong, or if a complete strategy is so far from the job that it has no cost.
+    """
+    clock = Clock(seconds=problem.search.time_limit_seconds)
+    asked = checked(decisions or {})
+    report = plan(replace(problem, top=1))
+    if not asked:
+        return explain_plan(report, clock)
+    question, opposed = _question(problem, asked)
+    if set(DECISIONS) - {"dp"} <= {*asked, *question.search.pin}:
+        return _of_strategy(report, asked, opposed, estimate(question, asked))
+    found = plan(_within(question, clock))
+    return Explanation(
+        report=report,
+        asked=asked,
+        opposed=opposed,
+        given=found.plans[0] if found.plans else None,
+        question=found,
+    )
+
+
+def _of_strategy(
+    report: PlanReport, asked: Mapping[str, int], opposed: tuple[str, ...], given: EstimateReport
+) -> Explanation:
+    own = {_pin_sentence(name, value) for name, value in asked.items()}
+    return Explanation(
+        report=report,
+        asked=asked,
+        opposed=opposed,
+        given=given.plan,
+        broken_rules=tuple(rule for rule in given.broken_rules if rule not in own),
+    )
+
+
+def _within(problem: Problem, clock: Clock) -> Problem:
+    """The problem with one plan to report and what is left of the time."""
+    limit = max(clock.seconds_left, 1e-3)
+    return replace(problem, top=1, search=replace(problem.search, time_limit_seconds=limit))
+
+
+# --- what holds a plan back --------------------------------------------------------------------------------
+
+
+def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
+    """What holds the best plan of a report back: each constraint relaxed alone, with even stages."""
+    if not report.plans:
+        return Explanation(report=report, asked={})
+    problem, outcome = _with_even_stages(report, clock)
+    seconds = outcome.step_seconds[0]
+    found: list[Binding] = []
+    late: list[str] = []
+    without_more: list[str] = []
+    for kind, what, relaxed in _relaxations(problem):
+        if clock.is_over:
+            late.append(what)
+            continue
+        if kind in SUPERSETS and build_space(relaxed).size == outcome.effort.size:
+            without_more.append(what)
+            continue
+        binding = _binding(kind, what, search(_within(relaxed, clock)), seconds)
+        if kind is Kind.MEMORY and binding.saved_seconds:
+            binding = _with_next(binding, problem, seconds, clock)
+        found.append(binding)
+    return Explanation(
+        report=report,
+        asked={},
+        bindings=tuple(sorted((one for one in found if one.saved_seconds), key=lambda one: -one.saved_seconds)),
+        idle=(*(one.what for one in found if one.is_proven and not one.saved_seconds), *without_more),
+        left_out=(
+            *(f"Time ran out before this was relaxed: {what}" for what in late),
+            *(f"Time ran out before the proof without this: {one.what}" for one in found if not one.is_proven),
+        ),
+    )
+
+
+def _with_even_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcome]:
+    """The job without uneven stages and what is best then; the job itself where nothing fits or time is short."""
+    problem = report.problem
+    if problem.search.stages == StageChoice.EVEN:
+        return problem, report.outcome
+    even = replace(problem, top=1, search=replace(problem.search, stages=StageChoice.EVEN))
+    outcome = search(_within(even, clock))
+    return (even, outcome) if outcome.strategies else (problem, report.outcome)
+
+
+def _binding(kind: Kind, what: str, outcome: Outcome, seconds: float) -> Binding:
+    fastest = outcome.step_seconds[0] if outcome.strategies else np.inf
+    saved = seconds - fastest
+    return Binding(
+        kind=kind,
+        what=what,
+        strategy=outcome.strategies[0] if outcome.strategies else None,
+        step_seconds=fastest,
+        saved_seconds=saved if saved > ROUNDING_BOUND_SECONDS else 0.0,
+        is_proven=EXIT_CODES[outcome.status] != EXIT_UNFINISHED,
+    )
+
+
+def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
+    """Each constraint that a user can change, and the problem without it."""
+    limits, rules = problem.search, problem_rules(problem)
+    yield Kind.MEMORY, "device memory", _on_device(problem, memory_bytes=ENDLESS_BYTES)
+    yield Kind.HOST_MEMORY, "host memory", _on_device(problem, host_memory_bytes=ENDLESS_BYTES)
+    if limits.memory_headroom_bytes:
+        without_headroom = replace(limits, memory_headroom_bytes=0.0)
+        yield Kind.HEADROOM, "search.memory_headroom_gib", replace(problem, search=without_headroom)
+    for what, released in released_problems(problem).items():
+        yield Kind.ENTRY, what, released
+    if limits.framework_rules:
+        freed = replace(limits, framework_rules=False)
+        yield Kind.FRAMEWORKS, "search.framework_rules", replace(problem, search=freed)
+    for name, bound in SEARCH_BOUNDS.items():
+        if bound in rules.bounds:
+            allow = {**limits.allow, name: _every_value(problem, name)}
+            yield Kind.SEARCH_BOUND, sentence(bound), replace(problem, search=replace(limits, allow=allow))
+
+
+def _on_device(problem: Problem, **changes: Any) -> Problem:
+    device = replace(problem.facts.cluster.device, **changes)
+    cluster = replace(problem.facts.cluster, device=device)
+    return replace(problem, facts=replace(problem.facts, cluster=cluster))
+
+
+def _every_value(problem: Problem, name: str) -> tuple[int, ...]:
+    """All values of a decision that the search bounds by itself."""
+    if name in FLAGS:
+        return (0, 1)
+    return (
+        tuple(ENUMS[name]) if name in ENUMS else divisors(problem.facts.workload.global_batch_size)[:MOST_MICRO_BATCHES]
+    )
+
+
+def released_problems(problem: Problem) -> dict[str, Problem]:
+    """
+    The problem without each one of its own limits, by the sentences of the rules that go with it.
+
+    Of an entry that is there twice neither goes alone.
+    """
+    own = _sentences(problem)
+    fewer = (replace(problem, search=limits) for limits in _one_entry_fewer(problem.search))
+    gone = ((own - _sentences(released), released) for released in fewer)
+    return {" ".join(sorted(rules)): released for rules, released in gone if rules}
+
+
+def _sentences(problem: Problem) -> set[str]:
+    """All rules of a problem, whatever they need."""
+    rules = problem_rules(problem)
+    return {sentence(rule) for one in fields(rules) for rule in getattr(rules, one.name)}
+
+
+def _one_entry_fewer(limits: SearchLimits) -> Iterator[SearchLimits]:
+    """The job's limits with one entry left out, whatever its kind."""
+    for one in fields(limits):
+        value = getattr(limits, one.name)
+        if isinstance(value, Mapping):
+            for name in value:
+                yield _changed(limits, one.name, {key: kept for key, kept in value.items() if key != name})
+        elif isinstance(value, tuple):
+            for index in range(len(value)):
+                yield _changed(limits, one.name, (*value[:index], *value[index + 1 :]))
+        elif one.default is not MISSING and value != one.default:
+            yield _changed(limits, one.name, one.default)
+
+
+def _changed(limits: SearchLimits, name: str, value: Any) -> SearchLimits:
+    return replace(limits, **{name: value})
+
+
+# --- the next faster strategy ------------------------------------------------------------------------------
+
+
+def _with_next(binding: Binding, problem: Problem, seconds: float, clock: Clock) -> Binding:
+    """The strategy that is faster than some seconds and lacks least memory."""
+    found = _next_faster(problem, seconds - ROUNDING_BOUND_SECONDS, clock)
+    if found is None:
+        return binding
+    estimated = detail.estimate(problem.facts, found)
+    room = problem.facts.cluster.device.memory_bytes - problem.search.memory_headroom_bytes
+    return replace(
+        binding,
+        next_strategy=found,
+        next_seconds=estimated.closed_form_seconds,
+        missing_bytes=estimated.device_bytes - room,
+    )
+
+
+def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | None:
+    """Of all strategies that take less time and fit on the host, the one that takes least device memory."""
+    space = build_space(problem)
+    tabulator = Tabulator(
+        space=space,
+        capacity=capacity(problem),
+        headroom_bytes=problem.search.memory_headroom_bytes,
+        formulas=OWN,
+    )
+    best: tuple[int, int] | None = None
+    values: dict[str, int] = {}
+    for rows in _faster_rows(problem, space, seconds):
+        if clock.is_over:
+            return None
+        cuts = np.full(len(rows), int(seconds / TICK_SECONDS), dtype=np.int64)
+        candidates, *_ = tabulator.fastest(space.box(rows), cuts, np.zeros(len(rows), dtype=np.int64))
+        fitting = np.flatnonzero(candidates.host_mebibytes <= tabulator.capacity.host_mebibytes)
+        for index in fitting.tolist():
+            key = int(candidates.device_mebibytes[index]), int(candidates.ticks[index])
+            if best is None or key < best:
+                best, values = key, {name: int(candidates.decisions[name][index]) for name in DECISIONS}
+    return strategy_of(values) if best else None
+
+
+def _faster_rows(problem: Problem, space: Space, seconds: float) -> Iterator[Ints]:
+    """Rows that a lower bound of their step time does not exclude, some at a time."""
+    for start in range(0, space.num_rows, TABULATED_ROWS):
+        rows = np.arange(start, min(start + TABULATED_ROWS, space.num_rows))
+        bounds = np.broadcast_to(step.lower_bound_seconds(problem.facts, space.degrees(rows)), rows.shape)
+        if (bounds <= seconds).any():
+            yield rows[bounds <= seconds]
+
+
+# --- why not this strategy ---------------------------------------------------------------------------------
+
+
+def _question(problem: Problem, asked: Mapping[str, int]) -> tuple[Problem, tuple[str, ...]]:
+    """The job with some decisions pinned, and those of its entries that name other values, which are left out."""
+    limits = problem.search
+    pins = {name: value for name, value in limits.pin.items() if asked.get(name, value) != value}
+    allows = {name: values for name, values in limits.allow.items() if name in asked and asked[name] not in values}
+    opposed = limit_rules(pin=pins, allow=allows, forbid=())
+    question = replace(
+        limits,
+        pin={**limits.pin, **asked},
+        allow={name: values for name, values in limits.allow.items() if name not in allows},
+    )
+    return replace(problem, search=question), tuple(sentence(rule) for rule in opposed)
+
+
+def _pin_sentence(name: str, value: int) -> str:
+    (rule,) = limit_rules(pin={name: value}, allow={}, forbid=())
+    return sentence(rule)
+
+
+def _named_as_asked(conflict: Conflict, asked: Mapping[str, int]) -> Conflict:
+    """The conflict with the decisions that were asked about called so."""
+    pins = {_pin_sentence(name, value): name for name, value in asked.items()}
+    texts = {pin: f"asked: {pin.removeprefix('search.pin: ')}" for pin in pins}
+
+    def renamed(rules: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(texts.get(rule, rule) for rule in rules)
+
+    return replace(
+        conflict,
+        exclusive=tuple(renamed(rules) for rules in conflict.exclusive),
+        repairs=tuple(renamed(rules) for rules in conflict.repairs),
+        release=renamed(conflict.release),
+        releases=tuple(renamed(rules) for rules in conflict.releases),
+    )

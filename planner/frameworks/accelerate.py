@@ -1,0 +1,274 @@
+"""
+Hugging Face Accelerate with FSDP2: the YAML of ``accelerate launch --config_file``.
+
+Keys and lines are those of Accelerate 1.15.0.
+"""
+
+from __future__ import annotations
+
+import yaml
+
+from costmodel.errors import SpecError
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from planner.frameworks.target import (
+    NO_STEP,
+    Entries,
+    Export,
+    Refusal,
+    Say,
+    checkpoints,
+    entries_of,
+    has_own_bytes,
+    hybrid_sharding,
+    model_notes,
+    nested,
+    num_microbatches,
+    num_sharing_groups,
+    only,
+    subject,
+    told,
+    told_only,
+    unsaid,
+    variables,
+)
+from planner.plan import Plan
+
+TARGET = "Accelerate"
+FILE = "accelerate.yaml"
+PRECISIONS = ("bf16", "fp16")
+ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+"""Read by ``Accelerator``, whatever it is called with (accelerate/accelerator.py:547)."""
+
+NO_PIPELINE = "FSDP2 has no pipeline (accelerate/parallelism_config.py has dp, tp, cp and sp)."
+NO_EXPERTS = "There is no expert parallelism (accelerate/parallelism_config.py has dp, tp, cp and sp)."
+
+
+def to_accelerate(plan: Plan) -> Export:
+    """
+    A plan as the configuration of Accelerate, with FSDP2.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+
+    Raises
+    ------
+    SpecError
+        If Accelerate cannot express it.
+    """
+    common = _common(plan)
+    entries = entries_of(plan, TARGET, SAYS, SETTINGS)
+    accumulation = entries.pop(ACCUMULATION)
+    text = yaml.safe_dump(nested(common | entries), sort_keys=False)
+    header = (
+        f"# {subject(plan)}; keys of Accelerate 1.15.0.\n"
+        f"# Sequences per GPU and micro-batch, for the training script: {plan.strategy.mbs}.\n"
+        f"# Micro-batches per step, for the environment: {ACCUMULATION}={accumulation}.\n"
+    )
+    return Export(
+        target=TARGET,
+        files={FILE: header + text},
+        environment={ACCUMULATION: str(accumulation), **variables(plan)},
+        notes=_notes(plan),
+    )
+
+
+def _common(plan: Plan) -> Entries:
+    name = plan.facts.workload.precision.name
+    if name not in PRECISIONS or has_own_bytes(plan):
+        raise SpecError(
+            "training.precision",
+            f"{TARGET} needs a policy of the script or another library for {name}"
+            f"{' with bytes of its own' if name in PRECISIONS else ''} (fp8_config), which this export does not write.",
+            f"Plan with {' or '.join(PRECISIONS)}.",
+        )
+    devices = plan.strategy.num_devices
+    machines = -(-devices // plan.cluster.device.devices_per_node)
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP",
+        "mixed_precision": name,
+        "num_machines": machines,
+        "num_processes": devices,
+        **({"rdzv_backend": "c10d"} if machines > 1 else {}),
+        "fsdp_config.fsdp_version": 2,
+        "fsdp_config.fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_config.fsdp_state_dict_type": "SHARDED_STATE_DICT",
+    }
+
+
+# --- decisions ---------------------------------------------------------------------------------------------
+
+
+def _tp(plan: Plan) -> Entries:
+    return {"parallelism_config.parallelism_config_tp_size": plan.strategy.tp}
+
+
+def _cp(plan: Plan) -> Entries:
+    return {"parallelism_config.parallelism_config_cp_size": plan.strategy.cp}
+
+
+def _dp(plan: Plan) -> Entries:
+    copies = num_sharing_groups(plan) or 1
+    return {
+        "parallelism_config.parallelism_config_dp_replicate_size": copies,
+        "parallelism_config.parallelism_config_dp_shard_size": plan.strategy.dp // copies,
+    }
+
+
+def _etp(plan: Plan) -> Entries | Refusal:
+    if plan.facts.model.has_experts and plan.strategy.tp > 1:
+        return Refusal(
+            "How experts are split is the tensor-parallel plan of the model in transformers, not a key of the YAML."
+        )
+    return {}
+
+
+def _mbs(plan: Plan) -> Entries | Refusal:
+    total = num_microbatches(plan)
+    if total is None:
+        return Refusal("The global batch is no multiple of dp * mbs, whole micro-batches are accumulated.")
+    return {ACCUMULATION: total}
+
+
+def _sequence_parallel(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.tp > 1 and plan.strategy.sequence_parallel:
+        return Refusal(
+            "Tensor parallelism is the plan of the model in transformers, whose norms and residuals are whole; its sp "
+            "is another one (accelerate/parallelism_config.py, sp_backend deepspeed)."
+        )
+    return {}
+
+
+def _sharding(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.sharding < Sharding.GRADIENTS:
+        return Refusal(
+            "FSDP2 shards gradients and optimizer states, with or without the weights, over two ranks at least "
+            "(accelerate/parallelism_config.py:383)."
+        )
+    return {"fsdp_config.fsdp_reshard_after_forward": plan.strategy.sharding == Sharding.WEIGHTS}
+
+
+def _recompute(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.recompute not in (Recompute.NONE, Recompute.FULL):
+        return Refusal("Whole layers are recomputed or none (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac).")
+    return {"fsdp_config.fsdp_activation_checkpointing": plan.strategy.recompute == Recompute.FULL}
+
+
+def _optimizer_offload(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.optimizer_offload:
+        return Refusal("Its fsdp_offload_params moves weights and gradients to the host too.")
+    return {"fsdp_config.fsdp_offload_params": False}
+
+
+def _cp_overlap(plan: Plan) -> Entries:
+    """The ring sends the next keys and values while attention computes; a gather comes before it."""
+    if plan.strategy.cp == 1:
+        return {}
+    way = "alltoall" if plan.strategy.cp_overlap else "allgather"
+    return {"parallelism_config.parallelism_config_cp_comm_strategy": way}
+
+
+def _dp_overlap(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.dp_overlap:
+        return {}
+    return Refusal("FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).")
+
+
+def _gradient_dtype(plan: Plan) -> Entries | Refusal:
+    if told(plan).gradient_dtype == plan.facts.workload.precision.name:
+        return {}
+    return Refusal(
+        f"Gradients are reduced in {plan.facts.workload.precision.name}, as mixed_precision says; another dtype is an "
+        "argument of the training script's plugin (set_mixed_precision, accelerate/utils/dataclasses.py:2137)."
+    )
+
+
+SAYS: dict[str, Say] = {
+    "tp": _tp,
+    "cp": _cp,
+    "pp": only("pp", 1, NO_PIPELINE),
+    "dp": _dp,
+    "ep": only("ep", 1, NO_EXPERTS),
+    "etp": _etp,
+    "vpp": only("vpp", 1, NO_PIPELINE),
+    "group": only("group", 1, NO_PIPELINE),
+    "mbs": _mbs,
+    "sequence_parallel": _sequence_parallel,
+    "schedule": only("schedule", Schedule.ONE_F_ONE_B, NO_PIPELINE),
+    "vocabulary": only("vocabulary", Vocabulary.ENDS, NO_PIPELINE),
+    "sharding": _sharding,
+    "recompute": _recompute,
+    "activation_offload": only(
+        "activation_offload",
+        False,
+        "Only the inputs of recomputed layers go to the host (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac).",
+    ),
+    "optimizer_offload": _optimizer_offload,
+    "token_dispatcher": only("token_dispatcher", TokenDispatcher.ALLTOALL, NO_EXPERTS),
+    "cuda_graphs": only(
+        "cuda_graphs",
+        CudaGraphs.NONE,
+        "The YAML has no key for them; those of torch.compile are the compiler's choice.",
+    ),
+    "tp_overlap": only(
+        "tp_overlap",
+        False,
+        "Asynchronous tensor parallelism is ignored (accelerate/utils/dataclasses.py:2331).",
+    ),
+    "cp_overlap": _cp_overlap,
+    "ep_overlap": only("ep_overlap", False, NO_EXPERTS),
+    "pp_overlap": only("pp_overlap", False, NO_PIPELINE),
+    "dp_overlap": _dp_overlap,
+    "layout": only("layout", None, NO_PIPELINE),
+}
+"""What Accelerate says for each field of a strategy."""
+
+SETTINGS: dict[str, Say] = {
+    "gradient_dtype": _gradient_dtype,
+    "weight_dtype": told_only(
+        "weight_dtype",
+        "fp32",
+        "Ranks hold shards of FP32 weights, which are cast before they are gathered "
+        "(accelerate/utils/fsdp_utils.py:814).",
+    ),
+    "moments_dtype": told_only(
+        "moments_dtype", "fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."
+    ),
+    "fp8_param_gather": told_only("fp8_param_gather", False, "FP8 is another library's, not written here."),
+    "mtp_layers": unsaid,  # the model's own, of which a note tells
+    "shared_expert_overlap": told_only("shared_expert_overlap", False, NO_EXPERTS),
+    "delay_wgrad": told_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
+    "communication_sms": told_only("communication_sms", None, NO_EXPERTS),
+    "offloaded_layers": told_only("offloaded_layers", None, "Activations stay in device memory."),
+    "optimizer_group": hybrid_sharding,
+    "optimizer": told_only("optimizer", "adam", "The optimizer is the training script's; the plan counts another one."),
+    "kernels": unsaid,  # the model's own, of which a note tells
+    "attention": unsaid,  # the same
+    "loss": unsaid,  # the same
+    "launches": unsaid,  # a variable of the environment
+    "composition": told_only("composition", "step", NO_STEP),
+}
+"""What Accelerate says for each setting."""
+
+
+def _notes(plan: Plan) -> tuple[str, ...]:
+    strategy, total = plan.strategy, num_microbatches(plan) or 1
+    notes = [
+        f"The training script must take sequences of {plan.facts.workload.sequence_length} tokens, per GPU and "
+        f"micro-batch {strategy.mbs} of them; the YAML has no key for it.",
+        f"{checkpoints(plan)} The YAML has no key for it.",
+        "Gradients are reduced in 16 bits, as the plan counts them; FSDP2 then keeps their shards in FP32.",
+        *model_notes(plan, TARGET),
+    ]
+    if total > 1:
+        notes.append(
+            "Gradients stay whole while they accumulate (accelerate/accelerator.py:1166) unless the script passes "
+            f"GradientAccumulationPlugin(num_steps={total}, sync_each_batch=True), which the plan's memory needs."
+        )
+    if strategy.sharding == Sharding.GRADIENTS and total > 1:
+        notes.append("FSDP2 gathers the weights again for each micro-batch; the estimate gathers them once per step.")
+    if strategy.tp > 1:
+        notes.append("Tensor parallelism is that of transformers: load the model with its tensor-parallel plan.")
+    return tuple(notes)

@@ -1,0 +1,320 @@
+"""
+DeepSpeed: its configuration as JSON.
+
+Keys and lines are those of DeepSpeed 0.19.8.
+"""
+
+from __future__ import annotations
+
+import json
+
+from costmodel.errors import SpecError
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from planner.frameworks.target import (
+    NO_STEP,
+    Entries,
+    Export,
+    Refusal,
+    Say,
+    checkpoints,
+    entries_of,
+    has_own_bytes,
+    model_notes,
+    nested,
+    num_microbatches,
+    only,
+    told,
+    told_only,
+    unsaid,
+    variables,
+)
+from planner.plan import Plan
+
+TARGET = "DeepSpeed"
+FILE = "deepspeed.json"
+PRECISIONS = ("bf16", "fp16")
+
+PIPELINES_ARE_CODE = (
+    "A pipeline is a PipelineModule of the training script, not a key of the JSON (deepspeed/runtime/pipe/module.py)."
+)
+KEEPS_FP32 = (
+    "Stage 0 in bf16 keeps neither FP32 master weights nor FP32 gradients, which the plan counts "
+    "(_do_optimizer_sanity_check, deepspeed/runtime/engine.py:2294)."
+)
+
+
+def to_deepspeed(plan: Plan) -> Export:
+    """
+    A plan as the JSON that ``deepspeed.initialize`` takes.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+
+    Raises
+    ------
+    SpecError
+        If DeepSpeed's JSON cannot express it.
+    """
+    entries = _precision(plan) | entries_of(plan, TARGET, SAYS, SETTINGS)
+    text = json.dumps(nested(entries), indent=2)
+    return Export(target=TARGET, files={FILE: f"{text}\n"}, environment=variables(plan), notes=_notes(plan))
+
+
+def _precision(plan: Plan) -> Entries:
+    name = plan.facts.workload.precision.name
+    if name not in PRECISIONS or has_own_bytes(plan):
+        raise SpecError(
+            "training.precision",
+            f"{TARGET} has no key for {name}{' with bytes of its own' if name in PRECISIONS else ''} "
+            "(deepspeed/runtime/precision_config.py).",
+            f"Plan with {' or '.join(PRECISIONS)}.",
+        )
+    return {f"{name}.enabled": True}
+
+
+# --- decisions ---------------------------------------------------------------------------------------------
+
+
+def _stage(plan: Plan) -> int:
+    """One replica has nothing to shard, and in stage 1 the FP32 master weights that stage 0 lacks in bf16."""
+    alone = plan.strategy.dp == 1 and plan.strategy.sharding == Sharding.NONE
+    return int(Sharding.OPTIMIZER if alone else plan.strategy.sharding)
+
+
+def _tp(plan: Plan) -> Entries:
+    return {"tensor_parallel.autotp_size": plan.strategy.tp} if plan.strategy.tp > 1 else {}
+
+
+def _ep(plan: Plan) -> Entries:
+    ep = plan.strategy.ep
+    return {"expert_parallel.enabled": True, "expert_parallel.autoep_size": ep} if ep > 1 else {}
+
+
+def _etp(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    split = strategy.tp if strategy.ep == 1 else 1
+    if not plan.facts.model.has_experts or strategy.etp == split:
+        return {}
+    return Refusal(
+        "Experts that are spread are not split (deepspeed/module_inject/auto_ep_folding.py, validate_folding_global); "
+        "others are split like the rest (deepspeed/module_inject/autotp_config.py:433)."
+    )
+
+
+def _dp(plan: Plan) -> Entries:
+    """Replicas are the GPUs over those of tensor parallelism; the three batch sizes agree with no other number."""
+    return {"train_batch_size": plan.facts.workload.global_batch_size}
+
+
+def _mbs(plan: Plan) -> Entries | Refusal:
+    total = num_microbatches(plan)
+    if total is None:
+        return Refusal("The global batch is no multiple of dp * mbs (_batch_assertion, deepspeed/runtime/config.py).")
+    return {"train_micro_batch_size_per_gpu": plan.strategy.mbs, "gradient_accumulation_steps": total}
+
+
+def _sequence_parallel(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.tp > 1 and plan.strategy.sequence_parallel:
+        return Refusal(
+            "AutoTP reduces whole activations; norms and residuals are not split (deepspeed/module_inject/layers.py)."
+        )
+    return {}
+
+
+def _sharding(plan: Plan) -> Entries | Refusal:
+    stage = _stage(plan)
+    if stage == Sharding.NONE and plan.facts.workload.precision.name == "bf16":
+        return Refusal(KEEPS_FP32)
+    return {"zero_optimization.stage": stage}
+
+
+def _recompute(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.recompute == Recompute.NONE:
+        return {}
+    if plan.strategy.recompute != Recompute.FULL:
+        return Refusal(
+            "The JSON knows checkpoints of whole layers only (deepspeed/runtime/activation_checkpointing/config.py)."
+        )
+    return {
+        "activation_checkpointing.number_checkpoints": plan.facts.model.num_layers,
+        "activation_checkpointing.partition_activations": False,
+        "activation_checkpointing.cpu_checkpointing": False,
+    }
+
+
+def _optimizer_offload(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    if not strategy.optimizer_offload:
+        return {}
+    if strategy.tp > 1 and strategy.ep > 1:
+        return Refusal(
+            "Spread experts with tensor parallelism exclude it (deepspeed/module_inject/auto_ep_folding.py)."
+        )
+    if _stage(plan) == Sharding.NONE:
+        return Refusal("It needs ZeRO, stage 1 at least (deepspeed/runtime/zero/config.py, offload_optimizer).")
+    return {
+        "zero_optimization.offload_optimizer.device": "cpu",
+        "zero_optimization.offload_optimizer.pin_memory": True,
+    }
+
+
+def _tp_overlap(plan: Plan) -> Entries:
+    return {"tensor_parallel.tp_overlap_comm": plan.strategy.tp_overlap} if plan.strategy.tp > 1 else {}
+
+
+def _dp_overlap(plan: Plan) -> Entries | Refusal:
+    strategy, stage = plan.strategy, _stage(plan)
+    if not strategy.dp_overlap:
+        ahead = {"zero_optimization.stage3_prefetch_bucket_size": 0} if stage == Sharding.WEIGHTS else {}
+        return {"zero_optimization.overlap_comm": False, **ahead}
+    if stage == Sharding.NONE:
+        return Refusal("Without ZeRO gradients are reduced after the backward pass (deepspeed/runtime/engine.py).")
+    if _has_bf16_optimizer(plan):
+        return Refusal(
+            "Stage 1 in bf16 with FP32 gradients is BF16_Optimizer, which reduces after the backward pass "
+            "(deepspeed/runtime/engine.py:2305,2611)."
+        )
+    return {"zero_optimization.overlap_comm": True}
+
+
+# --- settings ----------------------------------------------------------------------------------------------
+
+
+def _has_bf16_optimizer(plan: Plan) -> bool:
+    """What DeepSpeed takes for stage 1 in bf16 with FP32 gradients (deepspeed/runtime/engine.py:2305)."""
+    is_bf16 = plan.facts.workload.precision.name == "bf16"
+    in_fp32 = told(plan).gradient_dtype in ("fp32", "bf16+fp32")
+    return is_bf16 and in_fp32 and _stage(plan) == Sharding.OPTIMIZER and not plan.strategy.optimizer_offload
+
+
+def _gradient_dtype(plan: Plan) -> Entries | Refusal:
+    """BF16_Optimizer reduces its FP32 gradients; it keeps 16-bit ones beside them unless they are added at once."""
+    given, half = told(plan).gradient_dtype, plan.facts.workload.precision.name
+    if given not in ("fp32", "bf16+fp32", half):
+        return Refusal(f"Gradients are {half}, as the weights are, or FP32 (deepspeed/runtime/engine.py:1799).")
+    if _has_bf16_optimizer(plan):
+        at_once = {"bf16.immediate_grad_update": True} if given == "fp32" else {}
+        return {"data_types.grad_accum_dtype": "fp32", **at_once}
+    if given == "bf16+fp32":
+        return Refusal(
+            "Both are BF16_Optimizer's: stage 1 in bf16, optimizer states not offloaded "
+            "(deepspeed/runtime/engine.py:2305)."
+        )
+    if given == "fp32" and _stage(plan) == Sharding.NONE:
+        return Refusal("Without ZeRO gradients accumulate in the weights' dtype (deepspeed/runtime/engine.py:2323).")
+    reduced = {"communication_data_type": "fp32"} if given == "fp32" else {}
+    return {} if _stage(plan) == Sharding.NONE else {"data_types.grad_accum_dtype": given, **reduced}
+
+
+SAYS: dict[str, Say] = {
+    "tp": _tp,
+    "cp": only(
+        "cp",
+        1,
+        "Context parallelism is set up by the training script (Ulysses, deepspeed/runtime/sequence_parallel), and is "
+        "another one: it splits heads.",
+    ),
+    "pp": only("pp", 1, PIPELINES_ARE_CODE),
+    "dp": _dp,
+    "ep": _ep,
+    "etp": _etp,
+    "vpp": only("vpp", 1, PIPELINES_ARE_CODE),
+    "group": only("group", 1, PIPELINES_ARE_CODE),
+    "mbs": _mbs,
+    "sequence_parallel": _sequence_parallel,
+    "schedule": only("schedule", Schedule.ONE_F_ONE_B, PIPELINES_ARE_CODE),
+    "vocabulary": only("vocabulary", Vocabulary.ENDS, PIPELINES_ARE_CODE),
+    "sharding": _sharding,
+    "recompute": _recompute,
+    "activation_offload": only(
+        "activation_offload",
+        False,
+        "Only the inputs of recomputed layers go to the host (cpu_checkpointing, "
+        "deepspeed/runtime/activation_checkpointing/config.py).",
+    ),
+    "optimizer_offload": _optimizer_offload,
+    "token_dispatcher": only(
+        "token_dispatcher",
+        TokenDispatcher.ALLTOALL,
+        "Tokens go by an all-to-all (deepspeed/module_inject/auto_ep_config.py has no key for another way).",
+    ),
+    "cuda_graphs": only(
+        "cuda_graphs",
+        CudaGraphs.NONE,
+        "Training has none (enable_cuda_graph is inference's, deepspeed/inference/config.py).",
+    ),
+    "tp_overlap": _tp_overlap,
+    "cp_overlap": only("cp_overlap", False, "There is no context parallelism in the JSON."),
+    "ep_overlap": only(
+        "ep_overlap",
+        False,
+        "Tokens are sent and awaited (deepspeed/module_inject/auto_ep_config.py has no key for another order).",
+    ),
+    "pp_overlap": only("pp_overlap", False, PIPELINES_ARE_CODE),
+    "dp_overlap": _dp_overlap,
+    "layout": only("layout", None, PIPELINES_ARE_CODE),
+}
+"""What DeepSpeed says for each field of a strategy."""
+
+SETTINGS: dict[str, Say] = {
+    "gradient_dtype": _gradient_dtype,
+    "weight_dtype": told_only(
+        "weight_dtype",
+        "recipe",
+        "Ranks hold 16-bit weights beside the FP32 ones of the optimizer (deepspeed/runtime/zero/stage_1_and_2.py).",
+    ),
+    "moments_dtype": told_only(
+        "moments_dtype",
+        "fp32",
+        "bf16_optimizer_states needs master weights in 16 bits too (deepspeed/runtime/config.py:714).",
+    ),
+    "fp8_param_gather": told_only("fp8_param_gather", False, "There is no FP8 (runtime/precision_config.py)."),
+    "mtp_layers": unsaid,  # the model's own, of which a note tells
+    "shared_expert_overlap": told_only(
+        "shared_expert_overlap",
+        False,
+        "Shared experts run after the dispatch (deepspeed/module_inject/auto_ep_config.py has no key for it).",
+    ),
+    "delay_wgrad": told_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
+    "communication_sms": told_only("communication_sms", None, "Tokens go by an all-to-all of NCCL."),
+    "offloaded_layers": told_only("offloaded_layers", None, "Activations stay in device memory."),
+    "optimizer_group": told_only(
+        "optimizer_group",
+        "all",
+        "Groups share weights beside what all ranks share (zero_hpz_partition_size, mics_shard_size, "
+        "deepspeed/runtime/zero/config.py), never optimizer states alone.",
+    ),
+    "optimizer": told_only(
+        "optimizer", "adam", "Its Muon is another one, in the training script (deepspeed/runtime/zero/muon)."
+    ),
+    "kernels": unsaid,  # the model's own, of which a note tells
+    "attention": unsaid,  # the same
+    "loss": unsaid,  # the same
+    "launches": unsaid,  # a variable of the environment
+    "composition": told_only("composition", "step", NO_STEP),
+}
+"""What DeepSpeed says for each setting."""
+
+
+def _notes(plan: Plan) -> tuple[str, ...]:
+    strategy = plan.strategy
+    notes = [
+        f"Keys of DeepSpeed 0.19.8 for {strategy.tp * strategy.dp} processes; the optimizer, its schedule and gradient "
+        "clipping are the training script's.",
+        f"{checkpoints(plan)} The JSON has no key for it.",
+        *model_notes(plan, TARGET),
+    ]
+    if strategy.recompute == Recompute.FULL:
+        notes.append(
+            "Recomputation: the model must call deepspeed.checkpointing.checkpoint on each of its layers, or switch on "
+            "its own gradient checkpointing; the JSON alone does not."
+        )
+    if strategy.optimizer_offload:
+        notes.append("The optimizer must be deepspeed.ops.adam.DeepSpeedCPUAdam.")
+    if strategy.ep > 1:
+        notes.append("Expert parallelism is AutoEP's, for models of transformers that it has a preset for.")
+    if strategy.sharding == Sharding.NONE and strategy.dp == 1:
+        notes.append("One replica: ZeRO stage 1 shards nothing and keeps FP32 master weights, as the plan counts.")
+    return tuple(notes)

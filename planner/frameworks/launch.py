@@ -1,0 +1,335 @@
+"""
+What starts an exported plan on its nodes: a script for torchrun, a batch script for Slurm, a TrainJob for Kubernetes.
+
+What is left to be filled in by hand is marked ``TODO``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import yaml
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.validation import shown
+from planner.frameworks.target import Export, subject
+from planner.plan import Plan
+
+PORT = 29500
+"""Where the first node listens: torchrun's own default."""
+
+RESOURCE = "nvidia.com/gpu"
+"""What the device plugin of Kubernetes calls a GPU."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """
+    What every process of a target runs.
+
+    Parameters
+    ----------
+    words
+        Its words; ``{file}`` is the main file of the export, ``{module}`` that without its suffix, ``{mbs}`` the
+        sequences per micro-batch.
+    launcher
+        What starts the processes of a node: ``torchrun`` or ``accelerate``.
+    has_options
+        Whether the main file holds options, quoted for a shell, that come behind the words.
+    todo
+        What of it is the user's own.
+    """
+
+    words: tuple[str, ...]
+    launcher: str = "torchrun"
+    has_options: bool = False
+    todo: str = ""
+
+
+PROGRAMS = {
+    "megatron-lm": Program(
+        words=("pretrain_gpt.py",),
+        has_options=True,
+        todo="pretrain_gpt.py is in a checkout of Megatron-LM; add data, tokenizer and learning rate to its options",
+    ),
+    "megatron-bridge": Program(
+        words=("train.py",),
+        has_options=True,
+        todo="train.py is your own script, whose recipe of Megatron-Bridge takes overrides",
+    ),
+    "torchtitan": Program(words=("-m", "torchtitan.train", "--module", "{module}", "--config", "recipe")),
+    "deepspeed": Program(
+        words=("train.py", "--deepspeed", "--deepspeed_config", "{file}"),
+        todo="train.py is your own script, with deepspeed.add_config_arguments",
+    ),
+    "accelerate": Program(
+        words=("train.py", "--per_device_train_batch_size", "{mbs}"),
+        launcher="accelerate",
+        todo="train.py is your own script, with the batch size as an argument",
+    ),
+}
+"""By target, as the command line spells it."""
+
+
+Lines: TypeAlias = list[str]
+
+
+def launched(plan: Plan, export: Export, launcher: str) -> Export:
+    """
+    An export with what starts it.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    export
+        What a target made of it.
+    launcher
+        A name of ``LAUNCHERS``.
+
+    Returns
+    -------
+    Export
+        The same with the launch file as the last one, and a note for each thing to fill in.
+
+    Raises
+    ------
+    SpecError
+        If there is no such launcher, or if the plan's devices do not fill its nodes equally.
+    """
+    if launcher not in LAUNCHERS:
+        raise SpecError("launch", f"{shown(launcher)} is unknown.", did_you_mean(launcher, LAUNCHERS))
+    name, write = LAUNCHERS[launcher]
+    text = write(Start.of(plan, export))
+    todo = [program_of(export).todo, *(line.partition("TODO: ")[2] for line in text.splitlines())]
+    notes = tuple(f"TODO: {what}." for what in dict.fromkeys(todo) if what)
+    return replace(export, files={**export.files, name: text}, notes=(*export.notes, *notes))
+
+
+def program_of(export: Export) -> Program:
+    """What every process of an export runs."""
+    return PROGRAMS[export.target.lower()]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """
+    What a launch file is made of.
+
+    Parameters
+    ----------
+    plan, export
+        What is started.
+    program
+        What every process runs.
+    num_nodes, devices_per_node
+        Nodes, and the processes on each.
+    """
+
+    plan: Plan
+    export: Export
+    program: Program
+    num_nodes: int
+    devices_per_node: int
+
+    @classmethod
+    def of(cls, plan: Plan, export: Export) -> Start:
+        """
+        The start of a plan.
+
+        Raises
+        ------
+        SpecError
+            If the plan's devices do not fill its nodes equally.
+        """
+        devices, each = plan.strategy.num_devices, plan.cluster.device.devices_per_node
+        if devices > each and devices % each:
+            raise SpecError("launch", f"{devices} devices do not fill nodes of {each} equally, as launchers need.")
+        return cls(
+            plan=plan,
+            export=export,
+            program=program_of(export),
+            num_nodes=max(1, devices // each),
+            devices_per_node=min(devices, each),
+        )
+
+    @property
+    def title(self) -> str:
+        """What is started, in a line."""
+        return f"{subject(self.plan)}; {self.export.target}"
+
+    @property
+    def name(self) -> str:
+        """The model's name as one that Slurm and Kubernetes take."""
+        words = re.sub(r"[^a-z0-9]+", "-", self.plan.facts.model.name.lower()).strip("-")
+        return (words or "pretraining")[:50].strip("-")
+
+    @property
+    def main_file(self) -> str:
+        """The file that the target makes of the plan."""
+        return next(iter(self.export.files))
+
+    def command(self, rendezvous: Mapping[str, Lines], before: str = "") -> Lines:
+        """
+        The lines that start the processes of a node.
+
+        Parameters
+        ----------
+        rendezvous
+            Words with which nodes find each other, by the program's launcher.
+        before
+            What stands before the command.
+        """
+        file = self.main_file
+        values = {"file": file, "module": file.partition(".")[0], "mbs": str(self.plan.strategy.mbs)}
+        words = " ".join(shlex.quote(word.format(**values)) for word in self.program.words)
+        start = {"torchrun": "torchrun", "accelerate": f"accelerate launch --config_file {shlex.quote(file)}"}
+        options = ['"${options[@]}"'] if self.program.has_options else []
+        read = [f'eval "options=($(cat {shlex.quote(file)}))"'] if self.program.has_options else []
+        parts = [f"{before}{start[self.program.launcher]}", *rendezvous[self.program.launcher], words, *options]
+        return [*read, " \\\n    ".join(parts)]
+
+    @property
+    def exports(self) -> Lines:
+        """The environment, as a shell sets it."""
+        return [f"export {name}={shlex.quote(value)}" for name, value in self.export.environment.items()]
+
+    def meeting(self, job: str) -> dict[str, Lines]:
+        """
+        How the nodes of a cluster without its own way find each other: at a port of ``HEAD_NODE``.
+
+        Parameters
+        ----------
+        job
+            What tells one job from another.
+        """
+        if self.num_nodes == 1:
+            return {"torchrun": ["--standalone", f"--nproc-per-node={self.devices_per_node}"], "accelerate": []}
+        return {
+            "torchrun": [
+                f"--nnodes={self.num_nodes} --nproc-per-node={self.devices_per_node}",
+                f'--rdzv-backend=c10d --rdzv-endpoint="$HEAD_NODE:{PORT}" --rdzv-id="{job}"',
+            ],
+            "accelerate": [f'--main_process_ip="$HEAD_NODE" --main_process_port={PORT}'],
+        }
+
+
+# --- the three ---------------------------------------------------------------------------------------------
+
+
+def _torchrun(start: Start) -> str:
+    several = start.num_nodes > 1
+    where = f"each of the {start.num_nodes} nodes" if several else "the node"
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {start.title}.",
+        f"# Run it on {where}, in the folder of the files that it names.",
+        "set -euo pipefail",
+        *([': "${HEAD_NODE:?the host name of one of the nodes, the same on all of them}"'] if several else []),
+        "",
+        *start.exports,
+        *start.command(start.meeting("${JOB_ID:-1}")),
+    ]
+    return _joined(lines)
+
+
+def _slurm(start: Start) -> str:
+    directives = [
+        f"--job-name={start.name}",
+        f"--nodes={start.num_nodes}",
+        "--ntasks-per-node=1",
+        f"--gpus-per-node={start.devices_per_node}",
+        "--exclusive",
+        "--mem=0",
+        *_segment(start),
+    ]
+    lines = [
+        "#!/usr/bin/env bash",
+        *(f"#SBATCH {one}" for one in directives),
+        "# TODO: add --partition, --account and --time as your site wants them",
+        f"# {start.title}.",
+        "# Submit it in the folder of the files that it names; ranks follow the order of the host names.",
+        "set -euo pipefail",
+        "",
+        # Not head, which leaves before all is written: with pipefail that ends the job.
+        'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
+        *start.exports,
+        # One task per node, which must not be bound to one core.
+        *start.command(start.meeting("$SLURM_JOB_ID"), before="srun --kill-on-bad-exit=1 --cpu-bind=none "),
+    ]
+    return _joined(lines)
+
+
+def _segment(start: Start) -> Lines:
+    """Nodes that the scheduler keeps in one scale-up domain, where a domain has several nodes."""
+    domain = start.plan.cluster.scale_up_size // start.plan.cluster.device.devices_per_node
+    size = max((n for n in range(1, domain + 1) if start.num_nodes % n == 0), default=1)
+    return [f"--segment={size}"] if size > 1 else []
+
+
+def _kubernetes(start: Start) -> str:
+    """Kubeflow tells torchrun where the nodes meet (PET_*); the files of the export travel inside the script."""
+    meeting: dict[str, Lines] = {
+        "torchrun": [],
+        "accelerate": [
+            '--machine_rank="$PET_NODE_RANK"',
+            '--main_process_ip="$PET_MASTER_ADDR" --main_process_port="$PET_MASTER_PORT"',
+        ],
+    }
+    files = [
+        f"cat >{shlex.quote(name)} <<'END_OF_FILE'\n{text.rstrip()}\nEND_OF_FILE"
+        for name, text in start.export.files.items()
+    ]
+    environment = [{"name": name, "value": value} for name, value in start.export.environment.items()]
+    script = _joined(["set -euo pipefail", *files, *start.command(meeting)])
+    job = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": start.name},
+        "spec": {
+            "runtimeRef": {"name": "torch-distributed"},
+            "trainer": {
+                "image": "TODO",
+                "numNodes": start.num_nodes,
+                "numProcPerNode": start.devices_per_node,
+                "command": ["bash", "-c"],
+                "args": [_Block(script)],
+                **({"env": environment} if environment else {}),
+                "resourcesPerNode": {"limits": {RESOURCE: start.devices_per_node}},
+            },
+        },
+    }
+    return (
+        f"# {start.title}.\n"
+        "# TODO: spec.trainer.image: an image with the program and its packages\n"
+        f"{yaml.dump(job, Dumper=_Dumper, sort_keys=False, width=1000)}"
+    )
+
+
+class _Block(str):
+    """Text that is written line by line."""
+
+    __slots__ = ()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Plain YAML with blocks."""
+
+
+_Dumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
+
+
+def _joined(lines: Lines) -> str:
+    return "\n".join(lines) + "\n"
+
+
+LAUNCHERS: dict[str, tuple[str, Callable[[Start], str]]] = {
+    "torchrun": ("launch.sh", _torchrun),
+    "slurm": ("job.sbatch", _slurm),
+    "kubernetes": ("trainjob.yaml", _kubernetes),
+}
+"""Name of the file, and what writes it."""

@@ -1,0 +1,551 @@
+"""Plans as arguments of Megatron-LM, with the environment variables and the timeouts that go with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, family, sentence
+from constraints.rules import topology
+from constraints.rules.frameworks import MEGATRON_MODULES
+from constraints.verdict import violated
+from costmodel.errors import SpecError
+from costmodel.lowering.recompute import recomputes
+from costmodel.strategy import (
+    DECISIONS,
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    StageLayout,
+    Strategy,
+    TokenDispatcher,
+    Vocabulary,
+    usual_group,
+)
+from planner.frameworks.megatron.model import model_entries
+from planner.frameworks.megatron.options import argument_lines
+from planner.frameworks.megatron.settings import (
+    SETTINGS,
+    context_exchange,
+    num_offloaded_layers,
+    offloads_whole_layers,
+    shares_by_layers,
+)
+from planner.frameworks.megatron.stages import block_of, stage_entries
+from planner.frameworks.target import Entries, Export, Refusal, Say, entries_of, has_own_bytes, variables
+from planner.plan import Plan
+
+TARGET = "Megatron-LM"
+ARGUMENTS_FILE = "megatron-args.txt"
+LAUNCHER_FILE = "ft-launcher-args.txt"
+
+PRECISIONS: dict[str, Entries] = {
+    "bf16": {"--bf16": True},
+    "fp16": {"--fp16": True},
+    "fp8": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "delayed"},
+    "fp8_current": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"},
+    "fp8_blockwise": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "blockwise"},
+    "mxfp8": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
+    "nvfp4": {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"},
+}
+"""Options by the name of a recipe in the catalog; what is stored and sent in other bits is a setting."""
+
+OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
+"""Every module that can be offloaded (megatron/core/transformer/transformer_config.py:1273, megatron-core 0.16.1)."""
+
+
+# --- export ------------------------------------------------------------------------------------------------
+
+
+def to_megatron_lm(plan: Plan) -> Export:
+    """
+    A plan as arguments of ``pretrain_gpt.py``, a line each, quoted for a shell.
+
+    Raises
+    ------
+    SpecError
+        If Megatron-LM cannot do it, with all reasons.
+    """
+    entries = megatron_entries(plan, TARGET)
+    return Export(
+        target=TARGET,
+        files={
+            ARGUMENTS_FILE: "\n".join(argument_lines(entries)) + "\n",
+            LAUNCHER_FILE: "\n".join(argument_lines(timeout_entries(plan))) + "\n",
+        },
+        environment=environment(plan),
+        notes=tuple(_notes(plan, entries)),
+    )
+
+
+def megatron_entries(plan: Plan, target: str, settings: Mapping[str, Say] = SETTINGS) -> Entries:
+    """
+    Values by option: the strategy, the settings, the model, the training and its checkpoints.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    target
+        How messages call what cannot do it.
+    settings
+        What is said for each setting.
+
+    Raises
+    ------
+    SpecError
+        If Megatron-LM cannot do it.
+    """
+    precision = _precision(plan, target)
+    entries = entries_of(plan, target, SAYS, settings)
+    _require_allowed(plan, target)
+    model = model_entries(plan.facts.model, plan.facts.workload.sequence_length)
+    return {**entries, **model, **_training(plan), **precision}
+
+
+def _require_allowed(plan: Plan, target: str) -> None:
+    """Refuse what a rule forbids, except where it is about this cluster's devices or about what is costed."""
+    rules = [rule for rule in (*FRAMEWORK_RULES, *PHYSICS_RULES) if not _is_our_own(rule)]
+    broken = violated(plan.facts, plan.strategy.decisions(), rules=rules)
+    if broken:
+        sentences = " ".join(dict.fromkeys(map(sentence, broken)))
+        raise SpecError("strategy", f"{target} cannot run this plan, which breaks: {sentences}")
+
+
+def _is_our_own(rule: Callable[..., Any]) -> bool:
+    """Megatron-LM knows neither memory nor networks, and takes any layers on its stages."""
+    if family(rule) == "topology":
+        return rule is not topology.degrees_multiply_to_the_devices
+    return rule in MEMORY_RULES or family(rule) == "profiles"
+
+
+# --- the strategy ------------------------------------------------------------------------------------------
+
+
+def _degree(name: str, option: str) -> Say:
+    def say(plan: Plan) -> Entries:
+        return {option: getattr(plan.strategy, name)}
+
+    return say
+
+
+def _switch(name: str, *options: str) -> Say:
+    def say(plan: Plan) -> Entries:
+        return dict.fromkeys(options, True) if getattr(plan.strategy, name) else {}
+
+    return say
+
+
+def _expert_degree(name: str, option: str) -> Say:
+    """Without the option, expert-tensor parallelism is as wide as tensor parallelism."""
+
+    def say(plan: Plan) -> Entries:
+        return {option: getattr(plan.strategy, name)} if plan.facts.model.has_experts else {}
+
+    return say
+
+
+def _says_dp(plan: Plan) -> Entries:
+    """It follows from the number of processes and the other degrees."""
+    return {}
+
+
+def _says_stages(plan: Plan) -> Entries:
+    return stage_entries(plan.strategy, plan.facts.model)
+
+
+def _says_group(plan: Plan) -> Entries:
+    strategy = plan.strategy
+    if strategy.group == usual_group(pp=strategy.pp, vpp=strategy.vpp):
+        return {}
+    return {"--microbatch-group-size-per-virtual-pipeline-stage": strategy.group}
+
+
+def _says_schedule(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.schedule == Schedule.ONE_F_ONE_B:
+        return {}
+    return Refusal(
+        f"{plan.strategy.schedule.text} is not in megatron/core/pipeline_parallel/schedules.py, which runs 1f1b."
+    )
+
+
+def _says_vocabulary(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.vocabulary <= Vocabulary.REDISTRIBUTED:
+        return _says_stages(plan)
+    return Refusal(
+        f"{plan.strategy.vocabulary.text} has slices of the vocabulary on all ranks; embedding and head are on the "
+        "first and the last one (megatron/core/models/gpt/gpt_model.py)."
+    )
+
+
+FSDP: Entries = {
+    "--use-distributed-optimizer": True,
+    "--use-megatron-fsdp": True,
+    "--init-model-with-meta-device": True,
+    "--no-gradient-accumulation-fusion": True,
+    "--ckpt-format": "fsdp_dtensor",
+}
+"""What Megatron-FSDP wants beside its strategy (Megatron-LM, docs on Megatron-FSDP; megatron/training/arguments.py)."""
+
+SHARDINGS: dict[Sharding, Entries] = {
+    Sharding.NONE: {},
+    Sharding.OPTIMIZER: {"--use-distributed-optimizer": True},
+    Sharding.GRADIENTS: {**FSDP, "--data-parallel-sharding-strategy": "optim_grads"},
+    Sharding.WEIGHTS: {**FSDP, "--data-parallel-sharding-strategy": "optim_grads_params"},
+}
+
+
+def _says_sharding(plan: Plan) -> Entries:
+    return {} if shares_by_layers(plan) else SHARDINGS[plan.strategy.sharding]
+
+
+def _says_recompute(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    block = block_of(strategy.layout, strategy.pp) if strategy.layout else None
+    if strategy.recompute == Recompute.FULL:
+        return _fully("uniform", 1)
+    if block:
+        return _fully("block", block) if strategy.recompute == Recompute.NONE else Refusal(_BLOCK_AND_MODULES)
+    nameless = recomputes("every_other_matmul", recompute=strategy.recompute)
+    if nameless:
+        return Refusal("every_other_matmul is torchtitan's; --recompute-modules has no word for it.")
+    modules = recompute_modules(strategy.recompute)
+    return {"--recompute-granularity": "selective", "--recompute-modules": modules} if modules else {}
+
+
+_BLOCK_AND_MODULES = (
+    "some layers in full and modules of the others at once: --recompute-granularity is full or selective."
+)
+
+
+def _fully(method: str, num_layers: int) -> Entries:
+    return {
+        "--recompute-granularity": "full",
+        "--recompute-method": method,
+        "--recompute-num-layers": num_layers,
+    }
+
+
+def recompute_modules(recompute: Recompute) -> list[str]:
+    """
+    Megatron-LM's names of modules; those inside another one that is recomputed whole are not named beside it.
+
+    >>> recompute_modules(Recompute.of("norms", "experts"))
+    ['layernorm', 'moe']
+    """
+    chosen = [name for name in MEGATRON_MODULES if recomputes(name, recompute=recompute)]
+    inside = ("shared_experts", "expert_activation") if "experts" in chosen else ()
+    return [MEGATRON_MODULES[name] for name in chosen if name not in inside]
+
+
+def _says_activation_offload(plan: Plan) -> Entries:
+    """Whole layers where Megatron-LM can, else all modules."""
+    strategy = plan.strategy
+    if not strategy.activation_offload:
+        return {}
+    if offloads_whole_layers(plan):
+        return {"--cpu-offloading-num-layers": num_offloaded_layers(plan)}
+    moe = recomputes("experts", recompute=strategy.recompute)
+    kept = ("expert_fc1", "moe_act") if moe else ()
+    modules = [name for name in OFFLOADED if name not in kept]
+    return {"--fine-grained-activation-offloading": True, "--offload-modules": modules}
+
+
+def _says_optimizer_offload(plan: Plan) -> Entries:
+    """The distributed optimizer is what the precision-aware one needs, also where it has nothing to share."""
+    options = ("--use-distributed-optimizer", "--use-precision-aware-optimizer", "--optimizer-cpu-offload")
+    return dict.fromkeys(options, True) if plan.strategy.optimizer_offload else {}
+
+
+def _says_token_dispatcher(plan: Plan) -> Entries:
+    """Without the option, tokens are gathered on all ranks."""
+    dispatcher = plan.strategy.token_dispatcher
+    if not plan.facts.model.has_experts:
+        return {}
+    if dispatcher == TokenDispatcher.ALLTOALL:
+        return {"--moe-token-dispatcher-type": "alltoall"}
+    return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": dispatcher.text}
+
+
+def _says_cuda_graphs(plan: Plan) -> Entries:
+    """
+    Random states that graphs can replay are Transformer Engine's; one graph has no place to look for NaN.
+
+    What a graph holds and recomputes must draw no random numbers: dropout, which plans are costed without, is off then.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_config.py:784,1802; Megatron-Bridge 0.3.1,
+    training/config.py:1455.
+    """
+    graphs = plan.strategy.cuda_graphs
+    if graphs == CudaGraphs.NONE:
+        return {}
+    scope: Entries = {"--cuda-graph-scope": graphs.text.split("+"), "--te-rng-tracker": True}
+    if plan.strategy.recompute not in (Recompute.NONE, Recompute.FULL):
+        scope |= dict.fromkeys(DROPOUTS, 0.0)
+    if graphs != CudaGraphs.FULL_ITERATION:
+        return {"--cuda-graph-impl": "transformer_engine", **scope}
+    return {"--cuda-graph-impl": "local", "--no-check-for-nan-in-loss-and-grad": True, **scope}
+
+
+DROPOUTS = ("--attention-dropout", "--hidden-dropout")
+
+
+def _says_cp(plan: Plan) -> Entries | Refusal:
+    """All-to-alls trade tokens for heads, of which each rank gets as many."""
+    strategy, kinds = plan.strategy, plan.facts.model.kinds
+    degree: Entries = {"--context-parallel-size": strategy.cp}
+    if strategy.cp == 1 or context_exchange(plan.cluster) == "p2p":
+        return degree
+    counts = {getattr(kind.attention, name, 0) for kind in kinds for name in ("num_heads", "num_kv_heads")}
+    if any(max(count // strategy.tp, 1) % strategy.cp for count in counts - {0}):
+        return Refusal(
+            "What is costed exchanges heads (cp_comm_type a2a), of which each tensor-parallel rank has a "
+            "multiple (Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A)."
+        )
+    return degree
+
+
+def _says_cp_overlap(plan: Plan) -> Entries | Refusal:
+    exchange = context_exchange(plan.cluster)
+    if plan.strategy.cp > 1 and not plan.strategy.cp_overlap and exchange == "p2p":
+        return Refusal(
+            "the ring's sends always run behind the attention (transformer_config.py:737, cp_comm_type p2p)."
+        )
+    return {"--cp-comm-type": [exchange]} if plan.strategy.cp > 1 else {}
+
+
+def _says_pp_overlap(plan: Plan) -> Entries | Refusal:
+    """On by itself with virtual stages, off without."""
+    strategy = plan.strategy
+    if strategy.pp_overlap and strategy.vpp == 1:
+        return Refusal("megatron/training/arguments.py switches it off without virtual stages (vpp above 1).")
+    return {"--no-overlap-p2p-communication": True} if strategy.vpp > 1 and not strategy.pp_overlap else {}
+
+
+def _says_dp_overlap(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    if strategy.dp_overlap and strategy.sharding == Sharding.NONE:
+        return Refusal("--overlap-param-gather needs the distributed optimizer (sharding: optimizer).")
+    if not strategy.dp_overlap and strategy.sharding >= Sharding.GRADIENTS:
+        return Refusal("Megatron-FSDP always overlaps (megatron_fsdp.py:276).")
+    return {"--overlap-grad-reduce": True, "--overlap-param-gather": True} if strategy.dp_overlap else {}
+
+
+def _says_layout(plan: Plan) -> Entries | Refusal:
+    strategy, layout = plan.strategy, plan.strategy.layout
+    if layout is None:
+        return {}
+    unlike = _unlike(layout, strategy)
+    if unlike:
+        return Refusal(f"{unlike} differs between pipeline ranks; Megatron-LM has one option for all of them.")
+    if any(layout.full_layers) and (strategy.ep_overlap or strategy.activation_offload):
+        beside = "ep_overlap" if strategy.ep_overlap else "activation_offload"
+        return Refusal(f"full_layers beside {beside}, which excludes full recomputation (transformer_config.py:1871).")
+    if any(layout.full_layers) and strategy.cuda_graphs > CudaGraphs.FULL_ITERATION:
+        return Refusal("full_layers beside CUDA graphs of modules, which exclude it (transformer_config.py:1781).")
+    return _says_stages(plan)
+
+
+def _unlike(layout: StageLayout, strategy: Strategy) -> str | None:
+    """What a layout says of single ranks that no option says."""
+    if set(layout.recompute) != {strategy.recompute}:
+        return "recompute"
+    if set(layout.activation_offload) != {strategy.activation_offload}:
+        return "activation_offload"
+    is_full = strategy.recompute == Recompute.FULL
+    told = is_full or not any(layout.full_layers) or block_of(layout, strategy.pp) is not None
+    return None if told else "full_layers"
+
+
+SAYS: Mapping[str, Say] = {
+    "tp": _degree("tp", "--tensor-model-parallel-size"),
+    "cp": _says_cp,
+    "pp": _degree("pp", "--pipeline-model-parallel-size"),
+    "dp": _says_dp,
+    "ep": _expert_degree("ep", "--expert-model-parallel-size"),
+    "etp": _expert_degree("etp", "--expert-tensor-parallel-size"),
+    "vpp": _says_stages,
+    "group": _says_group,
+    "mbs": _degree("mbs", "--micro-batch-size"),
+    "sequence_parallel": _switch("sequence_parallel", "--sequence-parallel"),
+    "schedule": _says_schedule,
+    "vocabulary": _says_vocabulary,
+    "sharding": _says_sharding,
+    "recompute": _says_recompute,
+    "activation_offload": _says_activation_offload,
+    "optimizer_offload": _says_optimizer_offload,
+    "token_dispatcher": _says_token_dispatcher,
+    "cuda_graphs": _says_cuda_graphs,
+    "tp_overlap": _switch("tp_overlap", "--tp-comm-overlap"),
+    "cp_overlap": _says_cp_overlap,
+    "ep_overlap": _switch("ep_overlap", "--overlap-moe-expert-parallel-comm"),
+    "pp_overlap": _says_pp_overlap,
+    "dp_overlap": _says_dp_overlap,
+    "layout": _says_layout,
+}
+"""What each field of a strategy is in Megatron-LM."""
+
+assert {*SAYS} == {*DECISIONS, "layout"}
+
+
+# --- the job -----------------------------------------------------------------------------------------------
+
+
+def _training(plan: Plan) -> Entries:
+    workload, schedule = plan.facts.workload, plan.schedule
+    return {
+        "--seq-length": workload.sequence_length,
+        "--global-batch-size": workload.global_batch_size,
+        "--train-iters": schedule.num_steps,
+        "--save-interval": schedule.interval_steps,
+        **({"--async-save": True} if plan.write_seconds else {}),
+    }
+
+
+def _precision(plan: Plan, target: str) -> Entries:
+    name = plan.facts.workload.precision.name
+    if name not in PRECISIONS or has_own_bytes(plan):
+        raise SpecError(
+            "training.precision",
+            f"{target} has no options for '{name}'{' with bytes of its own' if name in PRECISIONS else ''}.",
+            f"It has them for: {', '.join(PRECISIONS)}.",
+        )
+    return PRECISIONS[name]
+
+
+# --- beside the arguments ----------------------------------------------------------------------------------
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """
+    Variables that every process needs.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: CUDA_DEVICE_MAX_CONNECTIONS is 1 with tensor or context
+    parallelism before Blackwell, but neither with FSDP nor with overlapped expert-parallel communication, which get
+    more; Transformer Engine from 2.10 on offloads in Megatron-LM's way with NVTE_CPU_OFFLOAD_V1 only.
+    """
+    strategy, needed = plan.strategy, variables(plan)
+    is_early = plan.cluster.device.architecture != "blackwell"
+    if strategy.sharding >= Sharding.GRADIENTS:
+        needed["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
+    elif strategy.ep_overlap:
+        needed["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+    elif is_early and strategy.tp * strategy.cp > 1:
+        needed["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    if strategy.activation_offload:
+        needed["NVTE_CPU_OFFLOAD_V1"] = "1"
+    return needed
+
+
+SAFETY = 5
+"""Timeout over what was observed: nvidia-resiliency-ext's own ``safety_factor``."""
+
+SETUP_SECONDS, BETWEEN_SECONDS, LEAST_SECONDS = 600, 300, 60
+"""Timeouts that no prediction says (the example of megatron/training/ft_integration.py), and the shortest one."""
+
+
+def timeout_entries(plan: Plan) -> Entries:
+    """
+    Timeouts of ``ft_launcher`` after which a rank counts as hung, from the predicted step and checkpoint.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/ft_integration.py: ``--ft-param-rank_section_timeouts``.
+    """
+    step = _timeout(plan.interval.high_seconds)
+    checkpoint = _timeout(max(plan.checkpoint_seconds, plan.write_seconds))
+    sections = {"setup": SETUP_SECONDS, "step": step, "checkpointing": checkpoint}
+    return {
+        "--ft-param-rank_section_timeouts": ",".join(f"{name}:{seconds}" for name, seconds in sections.items()),
+        "--ft-param-rank_out_of_section_timeout": max(BETWEEN_SECONDS, step),
+    }
+
+
+def _timeout(seconds: float) -> int:
+    return max(LEAST_SECONDS, math.ceil(SAFETY * seconds))
+
+
+def _notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
+    devices = plan.cluster.num_devices
+    yield f"For {devices} processes, from which data parallelism (dp {plan.strategy.dp}) follows."
+    yield (
+        "Yours to add: data paths and tokenizer, learning rate and schedule, initialisation, dropout (Megatron-LM's is "
+        "0.1 unless told otherwise), --save and --load"
+        + (
+            "."
+            if "--position-embedding-type" not in entries or _has_learned(entries)
+            else ", --rotary-base and scaling."
+        )
+    )
+    yield from _model_notes(plan, entries)
+    if "--save-interval" in entries:
+        yield (
+            f"Launched with ft_launcher, {LAUNCHER_FILE} has its timeouts, {SAFETY} times the predicted step and "
+            "checkpoint; add --enable-ft-package then."
+        )
+    yield from _feature_notes(plan, entries)
+
+
+def _has_learned(entries: Mapping[str, Any]) -> bool:
+    return bool(entries["--position-embedding-type"] == "learned_absolute")
+
+
+def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
+    if not {"--swiglu", "--squared-relu", "--quick-geglu"} & entries.keys():
+        yield "The activation is not known here: Megatron-LM's is GELU."
+    if "--activation-func-clamp-value" in entries:
+        limit = entries["--activation-func-clamp-value"]
+        yield f"The activation is gpt-oss's, clamped at {limit:g}; another swiglu_limit of config.json is yours to add."
+    if "--num-experts" in entries:
+        yield (
+            "Costed with balanced routing; how it is balanced is yours: --moe-router-load-balancing-type, "
+            "--moe-aux-loss-coeff, --moe-router-score-function and groups."
+        )
+    if not plan.headroom_bytes > 0:
+        yield "The plan does not fit into the memory of its devices."
+
+
+def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
+    if "--cpu-offloading-num-layers" in entries:
+        yield "Layers are offloaded whole, never the last, whose backward pass comes first."
+    if "--fine-grained-activation-offloading" in entries:
+        yield "Offloaded are the inputs of all modules that can be; what the router keeps stays on the device."
+    if "--tp-comm-overlap" in entries:
+        yield "--tp-comm-overlap uses Transformer Engine's user buffers; --tp-comm-overlap-cfg changes their defaults."
+    if "--use-megatron-fsdp" in entries and plan.strategy.tp * plan.strategy.cp > 1:
+        yield (
+            "Megatron-FSDP wants more than one CUDA connection, tensor and context parallelism before Blackwell one: "
+            "the former is set."
+        )
+    if plan.strategy.ep_overlap and plan.strategy.tp * plan.strategy.cp > 1:
+        yield (
+            "Overlapped expert-parallel communication wants 32 CUDA connections, tensor and context parallelism before "
+            "Blackwell one: try both."
+        )
+    if entries.get("--cp-comm-type") == ["a2a"] and plan.strategy.cp_overlap:
+        yield "All-to-alls of context parallelism wait for each other; the plan counts them behind the attention."
+    if entries.get("--moe-token-dispatcher-type") == "flex":
+        yield "The flex dispatcher needs DeepEP or HybridEP; --moe-token-dispatcher-type alltoall does without."
+    if entries.get("--cross-entropy-fusion-impl") == "te":
+        yield (
+            "The loss is Transformer Engine's fused one, which newer releases of megatron-core refuse: plan with "
+            "settings.loss=unfused for those."
+        )
+    if "CUDA_LAUNCH_BLOCKING" in environment(plan):
+        yield (
+            "Launches that block are CUDA_LAUNCH_BLOCKING=1 in the environment, no argument: an import of the "
+            "arguments alone does not see it."
+        )
+    if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION:
+        yield "From megatron-core 0.19 on one graph is --cuda-graph-impl full_iteration, without --cuda-graph-scope."
+    if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and plan.facts.model.has_experts:
+        yield (
+            "One graph with experts needs room for tokens that the host need not count: drop and pad "
+            "(--moe-expert-capacity-factor, --moe-pad-expert-input-to-capacity) or what newer versions have for it."
+        )

@@ -1,0 +1,222 @@
+"""What Megatron-LM must know of a model: its architecture as options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.facts.spec import Attention, Experts, LatentAttention, Layer, Mlp, Model
+
+NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
+
+
+def model_entries(model: Model, sequence_length: int) -> dict[str, Any]:
+    """
+    A model's options.
+
+    Raises
+    ------
+    SpecError
+        If Megatron-LM's GPT model cannot be it: what is not said would be trained otherwise.
+    """
+    for layer in model.kinds:
+        _require_gpt(layer)
+    _require_alike(model)
+    attention = model.layers[0].attention
+    assert isinstance(attention, Attention | LatentAttention)
+    return {
+        "--num-layers": model.num_layers,
+        "--hidden-size": model.hidden_size,
+        **_feed_forward(model),
+        **(_latent(attention) if isinstance(attention, LatentAttention) else _softmax(model)),
+        **_positions(model, sequence_length),
+        "--normalization": NORMS[model.final_norm],
+        **_biases(model),
+        "--vocab-size": model.vocab_size,
+        **({} if model.tied_embeddings else {"--untie-embeddings-and-output-weights": True}),
+        **_experts(model),
+        **({"--mtp-num-layers": len(model.mtp_layers)} if model.mtp_layers else {}),
+    }
+
+
+def frequency_text(flags: Sequence[bool]) -> str:
+    """
+    Which layers have something, as Megatron-LM writes it.
+
+    >>> frequency_text([False, False, False, True, True]), frequency_text([True, False, True, False])
+    ('([0]*3+[1]*2)', '([1,0]*2)')
+    """
+    pair = list(flags[:2])
+    if len(flags) % 2 == 0 and len(set(pair)) == 2 and pair * (len(flags) // 2) == list(flags):
+        return f"([{int(pair[0])},{int(pair[1])}]*{len(flags) // 2})"
+    runs = (f"[{int(value)}]*{len(list(run))}" for value, run in groupby(flags))
+    return f"({'+'.join(runs)})"
+
+
+# --- what cannot be said -----------------------------------------------------------------------------------
+
+
+def _require_gpt(layer: Layer) -> None:
+    attention = layer.attention
+    if not isinstance(attention, Attention | LatentAttention) or layer.feed_forward is None:
+        blocks = " and ".join(type(block).__name__ for block in layer.blocks)
+        raise SpecError(
+            "model.layers",
+            f"a layer is {blocks}; only GPT models are exported, whose layers are an attention and a feed-forward.",
+        )
+    if layer.parallel_blocks or layer.num_norms != 2:
+        what = "blocks side by side" if layer.parallel_blocks else f"{layer.num_norms} norms"
+        raise SpecError(
+            "model.layers", f"a layer has {what}; Megatron-LM's GPT layer is two blocks, a norm before each."
+        )
+    if layer.norm not in NORMS:
+        raise SpecError("model.norm", f"is {layer.norm}; Megatron-LM has {' and '.join(NORMS.values())}.")
+    if isinstance(attention, Attention) and attention.qk_norm == "full":
+        raise SpecError("model.qk_norm", "is over all heads; Megatron-LM's --qk-layernorm is per head.")
+    if isinstance(attention, LatentAttention) and attention.bias:
+        raise SpecError("model.bias", "latent attention has biases, which Megatron-LM's has not.")
+
+
+def _require_alike(model: Model) -> None:
+    """Layers differ at most in having experts and in their window."""
+    if model.head_bias:
+        raise SpecError("model.head_bias", "is true; Megatron-LM's head has no bias.")
+    differing = {
+        "attention": {_without_window(kind.attention) for kind in model.kinds},
+        "norm": {*(kind.norm for kind in model.kinds), model.final_norm},
+        "ffn_hidden_size": {kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, Mlp)},
+        "expert_ffn_hidden_size": {kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, Experts)},
+    }
+    for name, values in differing.items():
+        if len(values) > 1:
+            raise SpecError(f"model.{name}", f"{len(values)} kinds of layers differ in it; one option says it for all.")
+    if any(layer != model.layers[-1] for layer in model.mtp_layers):
+        raise SpecError("model.mtp_layers", "differ from the last layer, of which Megatron-LM makes them.")
+
+
+def _without_window(attention: Any) -> Any:
+    return replace(attention, window=None) if isinstance(attention, Attention) else attention
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+
+def _softmax(model: Model) -> dict[str, Any]:
+    attentions = [layer.attention for layer in model.layers if isinstance(layer.attention, Attention)]
+    one, windows = attentions[0], [attention.window for attention in attentions]
+    grouped = {"--group-query-attention": True, "--num-query-groups": one.num_kv_heads}
+    return {
+        "--num-attention-heads": one.num_heads,
+        **(grouped if one.num_kv_heads != one.num_heads else {}),
+        "--kv-channels": one.head_dim,
+        **({"--qk-layernorm": True} if one.qk_norm == "per_head" else {}),
+        **({"--attention-output-gate": True} if one.output_gate else {}),
+        **({"--softmax-type": "learnable"} if one.sinks else {}),
+        **_windows(windows),
+    }
+
+
+def _windows(windows: Sequence[int | None]) -> dict[str, Any]:
+    """A window as tokens to the left and right; 1 marks a layer that has it."""
+    sizes = {window for window in windows if window is not None}
+    if not sizes:
+        return {}
+    if len(sizes) > 1:
+        raise SpecError("model.window", f"is {sorted(sizes)} in different layers; one option says it for all.")
+    flags = [window is not None for window in windows]
+    some = {} if all(flags) else {"--window-attn-skip-freq": frequency_text(flags)}
+    return {"--window-size": f"{sizes.pop()},0", **some}
+
+
+def _latent(attention: LatentAttention) -> dict[str, Any]:
+    """Norms of the latents are part of latent attention; Megatron-LM has them only with ``--qk-layernorm``."""
+    return {
+        "--num-attention-heads": attention.num_heads,
+        "--multi-latent-attention": True,
+        **({} if attention.q_lora_rank is None else {"--q-lora-rank": attention.q_lora_rank}),
+        "--kv-lora-rank": attention.kv_lora_rank,
+        "--qk-head-dim": attention.qk_nope_head_dim,
+        "--qk-pos-emb-head-dim": attention.qk_rope_head_dim,
+        "--v-head-dim": attention.v_head_dim,
+        "--qk-layernorm": True,
+    }
+
+
+def _positions(model: Model, sequence_length: int) -> dict[str, Any]:
+    """Learned positions are exact; of rotary ones neither base nor scaling is known here."""
+    attention = model.layers[0].attention
+    rotary = isinstance(attention, LatentAttention) or (isinstance(attention, Attention) and attention.rotary)
+    if 0 < model.learned_positions < sequence_length:
+        problem = f"is {model.learned_positions}, fewer than the {sequence_length} tokens of a sequence."
+        raise SpecError("model.learned_positions", problem)
+    kind = "learned_absolute" if model.learned_positions else "rope" if rotary else "none"
+    return {
+        "--position-embedding-type": kind,
+        "--max-position-embeddings": model.learned_positions or sequence_length,
+    }
+
+
+# --- feed-forward ------------------------------------------------------------------------------------------
+
+
+def _feed_forwards(model: Model) -> Iterable[Mlp | Experts]:
+    return (kind.feed_forward for kind in model.kinds if kind.feed_forward is not None)
+
+
+def _feed_forward(model: Model) -> dict[str, Any]:
+    """Megatron-LM has one width of dense layers; where there are none it says that of an expert."""
+    blocks = list(_feed_forwards(model))
+    if len({(block.gated, block.squared_relu) for block in blocks}) > 1:
+        raise SpecError("model.gated", "feed-forwards differ in gate or non-linearity; one option says it for all.")
+    widths = [block.ffn_hidden_size for block in blocks if isinstance(block, Mlp)]
+    return {
+        "--ffn-hidden-size": (widths or [block.ffn_hidden_size for block in blocks])[0],
+        **(CLAMPED if model.family == "gpt_oss" else {"--swiglu": True} if blocks[0].gated else {}),
+        **({"--squared-relu": True} if blocks[0].squared_relu else {}),
+    }
+
+
+CLAMPED: dict[str, Any] = {
+    "--quick-geglu": True,
+    "--glu-linear-offset": 1.0,
+    "--activation-func-clamp-value": 7.0,
+}
+"""
+The activation of gpt-oss, g sigmoid(1.702 g) (u + 1) of gate and other half, both clamped at ``swiglu_limit``, which is
+7 in its config.json (transformers, GptOssExperts; megatron/core/transformer/mlp.py:217 and
+megatron/core/fusions/fused_bias_geglu.py:185, megatron-core 0.16.1).
+"""
+
+
+def _biases(model: Model) -> dict[str, Any]:
+    """One option for all linears, router included; another one for queries, keys and values."""
+    linears = {block.bias for block in _feed_forwards(model)}
+    linears |= {block.router_bias for block in _feed_forwards(model) if isinstance(block, Experts)}
+    attentions = [kind.attention for kind in model.kinds if isinstance(kind.attention, Attention)]
+    linears |= {attention.output_bias for attention in attentions}
+    qkv = any(attention.qkv_bias for attention in attentions)
+    if len(linears) > 1 or (True in linears and attentions and not qkv):
+        raise SpecError("model.bias", "some linears have a bias, others none; Megatron-LM gives it to all or none.")
+    without = {} if True in linears else {"--disable-bias-linear": True}
+    return {**without, **({"--add-qkv-bias": True} if qkv and without else {})}
+
+
+def _experts(model: Model) -> dict[str, Any]:
+    blocks = [block for block in _feed_forwards(model) if isinstance(block, Experts)]
+    if not blocks:
+        return {}
+    one, routed = blocks[0], [isinstance(layer.feed_forward, Experts) for layer in model.layers]
+    shared = {"--moe-shared-expert-intermediate-size": one.shared_ffn_hidden_size}
+    return {
+        "--num-experts": one.num_experts,
+        "--moe-router-topk": one.top_k,
+        "--moe-ffn-hidden-size": one.ffn_hidden_size,
+        "--moe-grouped-gemm": True,
+        **({} if all(routed) else {"--moe-layer-freq": frequency_text(routed)}),
+        **(shared if one.shared_ffn_hidden_size else {}),
+        **({"--moe-shared-expert-gate": True} if one.shared_gate else {}),
+        **({} if one.latent_size is None else {"--moe-latent-size": one.latent_size}),
+    }

@@ -1,0 +1,189 @@
+"""The options of Megatron-LM: which there are, what they take, and how arguments are written and read."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.validation import shown
+
+TABLE = Path(__file__).parent / "options.csv"
+"""The options of Megatron-LM main d98e8a64 (2026-08-22), as its own parser lists them."""
+
+WHERE = "arguments"
+
+Arguments: TypeAlias = dict[str, Any]
+"""Values by the first spelling of their option; True where it takes none, a list where it takes several."""
+
+NUMBERS: dict[str, Callable[[str], int | float]] = {"int": int, "float": float}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """
+    One option.
+
+    Parameters
+    ----------
+    name
+        Its first spelling.
+    type
+        ``int``, ``float``, or anything else for text.
+    choices
+        The values that it may have; empty: any.
+    nargs
+        ``0``: a switch; empty: one value; ``+`` and ``*``: several; a number: so many.
+    group
+        The heading under which ``--help`` has it.
+    """
+
+    name: str
+    type: str
+    choices: tuple[str, ...]
+    nargs: str
+    group: str
+
+    def value(self, words: Sequence[str]) -> Any:
+        """
+        What the words behind it mean.
+
+        Raises
+        ------
+        SpecError
+            If there are too many or too few, or if one is of the wrong kind.
+        """
+        least, most = {"0": (0, 0), "": (1, 1), "+": (1, None), "*": (0, None)}.get(self.nargs) or (
+            int(self.nargs),
+        ) * 2
+        if len(words) < least or (most is not None and len(words) > most):
+            takes = {"0": "no value", "": "one value", "+": "one value or more"}.get(self.nargs, f"{self.nargs} values")
+            raise SpecError(f"{WHERE}.{self.name}", f"takes {takes}, got {shown(' '.join(words))}.")
+        values = [self._one(word) for word in words]
+        return True if self.nargs == "0" else values if self.nargs else values[0]
+
+    def _one(self, word: str) -> Any:
+        read = NUMBERS.get(self.type, str)
+        try:
+            value = read(word)
+        except ValueError:
+            raise SpecError(f"{WHERE}.{self.name}", f"expected {self.type}, got {shown(word)}.") from None
+        if self.choices and word not in self.choices:
+            problem = f"expected one of {', '.join(self.choices)}, got {shown(word)}."
+            raise SpecError(f"{WHERE}.{self.name}", problem)
+        return value
+
+
+@cache
+def options() -> Mapping[str, Option]:
+    """Every option by each of its spellings."""
+    with TABLE.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return {
+        spelling: Option(
+            row["flags"].split()[0], row["type"], tuple(row["choices"].split()), row["nargs"], row["group"]
+        )
+        for row in rows
+        for spelling in row["flags"].split()
+    }
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def argument_lines(entries: Mapping[str, Any]) -> Iterator[str]:
+    """
+    One line for each option, quoted for a shell.
+
+    >>> list(argument_lines({"--bf16": True, "--recompute-modules": ["mlp", "moe"], "--moe-layer-freq": "([0]+[1])"}))
+    ['--bf16', '--recompute-modules mlp moe', "--moe-layer-freq '([0]+[1])'"]
+    """
+    for name, value in entries.items():
+        values = [] if value is True else value if isinstance(value, (list, tuple)) else [value]
+        yield shlex.join([name, *map(str, values)])
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def split_words(text: str) -> tuple[list[str], dict[str, str]]:
+    r"""
+    The words of a command line or a shell script, and the variables that it sets.
+
+    >>> split_words("export A=1\nARGS=(--bf16 \\\n  --seq-length 4096) # more")
+    (['--bf16', '--seq-length', '4096'], {'A': '1'})
+
+    Raises
+    ------
+    SpecError
+        If it uses variables, whose values are not known, or if a quotation mark is left open.
+    """
+    joined = re.sub(r"\\\r?\n", " ", text)
+    try:
+        words = shlex.split(joined, comments=True)
+    except ValueError as error:
+        raise SpecError(WHERE, f"cannot be split into words: {error}.") from None
+    variables = [word for word in words if "$" in word or "`" in word]
+    if variables:
+        raise SpecError(
+            WHERE, f"hold the shell variable {shown(variables[0])}, whose value is not known.", "Write its value."
+        )
+    arrays = [re.sub(r"^\w+\+?=\(|\)$", "", word) if _opens_or_closes(word) else word for word in words]
+    programs = [index for index, word in enumerate(arrays) if word.endswith(".py")]
+    own = arrays[programs[-1] + 1 :] if programs else arrays
+    settings = [word.split("=", 1) for word in arrays if re.match(r"^[A-Za-z_]\w*=", word)]
+    first = next((index for index, word in enumerate(own) if word.startswith("--")), len(own))
+    strangers = [word for word in own[:first] if word not in ("", "export") and not re.match(r"^[A-Za-z_]\w*=", word)]
+    if strangers:
+        raise SpecError(WHERE, f"begin with {shown(strangers[0])}, expected an option such as --num-layers.")
+    return [word for word in own[first:] if word], {name: value for name, value in settings}
+
+
+def _opens_or_closes(word: str) -> bool:
+    """Whether a word is at an end of a shell array, not one of Megatron's own patterns in parentheses."""
+    return bool(re.match(r"^\w+\+?=\(", word)) or word.count(")") > word.count("(")
+
+
+def read_arguments(words: Iterable[str]) -> Arguments:
+    """
+    Values by option, ``--option value`` and ``--option=value`` alike.
+
+    >>> read_arguments(["--tensor-model-parallel-size=2", "--recompute-modules", "mlp", "moe", "--bf16"])
+    {'--tensor-model-parallel-size': 2, '--recompute-modules': ['mlp', 'moe'], '--bf16': True}
+
+    Raises
+    ------
+    SpecError
+        If an option is unknown, has the wrong kind of value, or is there twice with two values.
+    """
+    known = options()
+    found: Arguments = {}
+    for name, values in _by_option(words):
+        if name not in known:
+            raise SpecError(f"{WHERE}.{name[:80]}", "is no option of Megatron-LM.", did_you_mean(name, known))
+        option = known[name]
+        value = option.value(values)
+        if found.get(option.name, value) != value:
+            raise SpecError(f"{WHERE}.{name}", f"is given twice: {shown(found[option.name])} and {shown(value)}.")
+        found[option.name] = value
+    return found
+
+
+def _by_option(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    name, values = "", []
+    for word in words:
+        if not word.startswith("--"):
+            values.append(word)
+            continue
+        if name:
+            yield name, values
+        name, equals, value = word.partition("=")
+        values = [value] if equals else []
+    if name:
+        yield name, values

@@ -1,0 +1,517 @@
+"""Arguments of Megatron-LM back to a job: what somebody already runs, to be estimated and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from constraints.rules.features import graph_modules
+from constraints.rules.frameworks import MEGATRON_MODULES
+from costmodel.errors import SpecError
+from costmodel.facts.spec import Model
+from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher, decision_text
+from costmodel.tables import Facts
+from costmodel.validation import shown
+from planner.frameworks.megatron.checks import refuse_contradictions
+from planner.frameworks.megatron.lm import OFFLOADED, PRECISIONS
+from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
+from planner.frameworks.megatron.read_model import read_model
+from planner.frameworks.megatron.read_settings import READ_AS_SETTINGS, read_group, read_settings, release_for
+from planner.frameworks.megatron.settings import context_exchange
+from planner.frameworks.megatron.stages import read_stages, settled
+from planner.jobs.completion import completed
+from planner.jobs.document import apply_override
+from planner.jobs.problem import load
+from planner.jobs.strategy_file import Given
+
+CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
+"""Entries that no argument says, with what they look like."""
+
+WITHOUT_COST = (
+    "autoresume",
+    "biencoder",
+    "checkpointing",
+    "data and dataloader",
+    "In-process restart",
+    "inference",
+    "learning rate and weight decay",
+    "logging",
+    "Logits Distillation",
+    "one logger",
+    "opentelemetry",
+    "profiling",
+    "regularization",
+    "RNG and initialization",
+    "rl",
+    "straggler",
+    "tokenizer",
+    "validation",
+    "vision",
+    "workload inspector",
+)
+"""Groups of options that do not change what a step costs; those that are read all the same are in ``READ``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Imported:
+    """
+    A job that was read from arguments.
+
+    Parameters
+    ----------
+    document
+        The job as plain data, its strategy included: what :func:`planner.load` takes.
+    notes
+        What was left out or assumed, a sentence each.
+    """
+
+    document: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The job as a YAML file, with the notes on top."""
+        body: str = yaml.safe_dump(
+            dict(self.document), sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
+        )
+        return "".join(f"# {note}\n" for note in self.notes) + body
+
+
+def from_megatron_lm(arguments: str | Sequence[str], overrides: Sequence[str] = ()) -> Imported:
+    """
+    Read arguments of ``pretrain_gpt.py``.
+
+    Parameters
+    ----------
+    arguments
+        Text of a command line or shell script, or its words.
+    overrides
+        Entries of the job as ``key=value``; ``cluster.device`` and ``cluster.num_devices`` are required.
+
+    Raises
+    ------
+    SpecError
+        If an option is unknown, missing, or contradicts another one or the model, or if an entry of the job is wrong.
+    """
+    words, variables = split_words(arguments) if isinstance(arguments, str) else (list(arguments), {})
+    if not words:
+        raise SpecError(WHERE, "hold no option such as --num-layers.")
+    found = read_arguments(words)
+    refuse_contradictions(found, variables)
+    entry, assumed = read_model(found)
+    document: dict[str, Any] = {"model": entry, "cluster": {}, "training": _training(found)}
+    settings, more = read_settings(found, variables, found["--num-layers"])
+    for override in overrides:
+        apply_override(document, override)
+    _require(document)
+    own = document.pop("settings", None) or {}
+    framework = _framework(document)
+    document["cluster"] = {**framework, **document["cluster"]}
+    document["settings"] = {**settings, **own}
+    facts = load(document).facts
+    strategy, notes = _strategy(found, facts)
+    document["settings"] = {**settings, "optimizer_group": read_group(found, strategy), **own}
+    document["strategy"] = {**_decisions(strategy), **(document.get("strategy") or {})}
+    load(document)
+    said = (*_assumed(framework), *assumed, *more, *notes)
+    return Imported(document=document, notes=(*said, *_exchange(found, facts), *_unread(found)))
+
+
+def _framework(document: Mapping[str, Any]) -> dict[str, str]:
+    """A plain release of Megatron-LM, where the job names no framework itself."""
+    if "framework" in document["cluster"]:
+        return {}
+    name = release_for(document["cluster"]["device"])
+    return {} if name is None else {"framework": name}
+
+
+def _assumed(framework: Mapping[str, str]) -> Iterator[str]:
+    for name in framework.values():
+        yield (
+            f"No argument says the release: {name} is assumed, the newest one for the device. Add "
+            "cluster.framework=NAME for another one of planner catalog frameworks."
+        )
+
+
+def _require(document: Mapping[str, Any]) -> None:
+    """Name what the arguments do not say."""
+    for name in ("cluster", "training"):
+        if not isinstance(document[name], Mapping):
+            raise SpecError(name, f"expected a mapping, got {shown(document[name])}.")
+    cluster, training = document["cluster"], document["training"]
+    for name, example in CLUSTER.items():
+        if name not in cluster:
+            raise SpecError(f"cluster.{name}", "is no argument of Megatron-LM.", f"Add cluster.{name}={example}.")
+    missing = {"sequence_length": "--seq-length", "global_batch_size": "--global-batch-size"}
+    for name, option in missing.items():
+        if name not in training:
+            raise SpecError(f"{WHERE}.{option}", "is required but missing.", f"Or add training.{name}=...")
+    if "tokens" not in training:
+        hint = "Or say how long the training is: training.tokens=1e12."
+        raise SpecError(f"{WHERE}.--train-iters", "is required but missing, and so is --train-samples.", hint)
+
+
+# --- training ----------------------------------------------------------------------------------------------
+
+
+def _training(arguments: Arguments) -> dict[str, Any]:
+    length = arguments.get("--seq-length", arguments.get("--encoder-seq-length"))
+    batch = arguments.get("--global-batch-size")
+    iterations, samples = arguments.get("--train-iters"), arguments.get("--train-samples")
+    sequences = samples if samples is not None else iterations * batch if iterations and batch else None
+    return {
+        **({"global_batch_size": batch} if batch else {}),
+        **({"sequence_length": length} if length else {}),
+        **({"tokens": sequences * length} if sequences and length else {}),
+        "precision": _precision(arguments),
+    }
+
+
+def _precision(arguments: Arguments) -> str:
+    narrow = {name: arguments.get(name) for name in ("--fp8-format", "--fp4-format")}
+    formats = [name for name, value in narrow.items() if value]
+    half = "--fp16" if "--fp16" in arguments else "--bf16"
+    if half not in arguments:
+        raise SpecError(f"{WHERE}.--bf16", "is required, or --fp16: training in FP32 is not costed.")
+    if not formats:
+        return half.removeprefix("--")
+    recipe = formats[0].replace("format", "recipe")
+    wanted = arguments.get(recipe, {"--fp8-recipe": "delayed", "--fp4-recipe": "nvfp4"}[recipe])
+    names = [name for name, entries in PRECISIONS.items() if entries.get(recipe) == wanted]
+    if not names:
+        raise SpecError(f"{WHERE}.{recipe}", f"is {shown(wanted)}, which is no precision of the catalog.")
+    return names[0]
+
+
+# --- the strategy ------------------------------------------------------------------------------------------
+
+
+def _strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, ...]]:
+    degrees = {
+        name: arguments.get(option, 1)
+        for name, option in {
+            "tp": "--tensor-model-parallel-size",
+            "cp": "--context-parallel-size",
+            "pp": "--pipeline-model-parallel-size",
+            "mbs": "--micro-batch-size",
+        }.items()
+    }
+    if "--micro-batch-size" not in arguments:
+        raise SpecError(f"{WHERE}.--micro-batch-size", "is required but missing.")
+    for name, value in degrees.items():
+        if value < 1:
+            raise SpecError(f"strategy.{name}", f"is {value}, must be at least 1.")
+    ranks, devices = degrees["tp"] * degrees["cp"] * degrees["pp"], facts.cluster.num_devices
+    if devices % ranks:
+        raise SpecError("cluster.num_devices", f"is {devices}, no multiple of tp * cp * pp = {ranks}.")
+    degrees["dp"] = devices // ranks
+    degrees["vpp"], layers = read_stages(arguments, facts.model, degrees["pp"])
+    notes: list[str] = []
+    decisions = {
+        **degrees,
+        **_expert_degrees(arguments, facts.model, degrees["tp"]),
+        **_group(arguments, degrees),
+        "sequence_parallel": int("--sequence-parallel" in arguments and degrees["tp"] > 1),
+        "sharding": _sharding(arguments, replicas=degrees["dp"] * degrees["cp"]),
+        "recompute": _recompute(arguments),
+        **_offload(arguments, facts.model, notes),
+        "token_dispatcher": _dispatcher(arguments, notes),
+        "cuda_graphs": _graphs(arguments, facts.model),
+        **_overlaps(arguments, degrees, notes),
+    }
+    strategy = completed(facts, Given(decisions=decisions), deals=False)
+    return settled(strategy, facts.model, arguments, layers), tuple(notes)
+
+
+def _expert_degrees(arguments: Arguments, model: Model, tp: int) -> dict[str, int]:
+    """Without its option, expert-tensor parallelism is as wide as tensor parallelism."""
+    if not model.has_experts:
+        return {"ep": arguments.get("--expert-model-parallel-size", 1)}
+    return {
+        "ep": arguments.get("--expert-model-parallel-size", 1),
+        "etp": arguments.get("--expert-tensor-parallel-size", tp),
+    }
+
+
+def _group(arguments: Arguments, degrees: Mapping[str, int]) -> dict[str, int]:
+    group = arguments.get("--microbatch-group-size-per-virtual-pipeline-stage")
+    return {"group": group} if group and degrees["vpp"] > 1 else {}
+
+
+def _sharding(arguments: Arguments, *, replicas: int) -> Sharding:
+    """Of one replica nothing is shared, whatever the options say."""
+    by_strategy = {
+        "no_shard": Sharding.NONE,
+        "optim": Sharding.OPTIMIZER,
+        "optim_grads": Sharding.GRADIENTS,
+        "optim_grads_params": Sharding.WEIGHTS,
+    }
+    if replicas == 1:
+        return Sharding.NONE
+    if "--use-torch-fsdp2" in arguments:
+        return Sharding.WEIGHTS
+    if arguments.get("--optimizer") == "dist_muon":
+        return Sharding.OPTIMIZER
+    if "--use-megatron-fsdp" in arguments:
+        return by_strategy[arguments.get("--data-parallel-sharding-strategy", "optim_grads_params")]
+    return Sharding.OPTIMIZER if "--use-distributed-optimizer" in arguments else Sharding.NONE
+
+
+def _recompute(arguments: Arguments) -> Recompute:
+    granularity = arguments.get("--recompute-granularity")
+    if granularity == "full":
+        return Recompute.NONE if arguments["--recompute-method"] == "block" else Recompute.FULL
+    if granularity is None and "--recompute-activations" not in arguments:
+        return Recompute.NONE
+    ours = {name: module for module, name in MEGATRON_MODULES.items()}
+    chosen = Recompute.of(*(ours[name] for name in arguments.get("--recompute-modules", ["core_attn"])))
+    paper = Recompute.of("core_attention", "qkv")
+    return Recompute.SELECTIVE if chosen == paper else chosen
+
+
+def _offload(arguments: Arguments, model: Model, notes: list[str]) -> dict[str, int]:
+    layers = arguments.get("--cpu-offloading-num-layers", 0)
+    modules = set(arguments.get("--offload-modules", ()))
+    recomputed = arguments.get("--recompute-modules", ())
+    all_modules = {name for name in OFFLOADED if "moe" not in recomputed or name not in ("expert_fc1", "moe_act")}
+    if modules and not modules >= all_modules:
+        what = f"the modules {', '.join(sorted(modules))}"
+        notes.append(f"Only activations of {what} are offloaded: costed as if none were.")
+    return {
+        "activation_offload": int(layers > 0 or modules >= all_modules),
+        "optimizer_offload": int("--optimizer-cpu-offload" in arguments),
+    }
+
+
+def _dispatcher(arguments: Arguments, notes: list[str]) -> TokenDispatcher:
+    """Without expert-parallel ranks nothing is dispatched; without the option all ranks gather all tokens."""
+    kind = arguments.get("--moe-token-dispatcher-type", "allgather")
+    if arguments.get("--expert-model-parallel-size", 1) == 1:
+        return TokenDispatcher.ALLTOALL
+    if kind == "allgather":
+        notes.append("--moe-token-dispatcher-type allgather (Megatron-LM's default): costed as alltoall.")
+    if kind != "flex":
+        return TokenDispatcher.ALLTOALL
+    backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
+    if backend == "ncclep":
+        notes.append("--moe-flex-dispatcher-backend ncclep: costed as hybridep, which sends a token once as well.")
+    return TokenDispatcher.DEEPEP if backend == "deepep" else TokenDispatcher.HYBRIDEP
+
+
+def _graphs(arguments: Arguments, model: Model) -> CudaGraphs:
+    """Layers without named modules are captured whole; the local implementation has router and preprocessing in one."""
+    given = {"--enable-cuda-graph": "local", "--external-cuda-graph": "transformer_engine"}
+    older = [impl for option, impl in given.items() if option in arguments]
+    impl = arguments.get("--cuda-graph-impl", *older or ["none"])
+    named: list[str] = arguments.get("--cuda-graph-modules") or arguments.get("--cuda-graph-scope") or []
+    scope = {*named} - {"full"}
+    if impl == "none":
+        return CudaGraphs.NONE
+    if impl == "full_iteration" or "full_iteration" in scope:
+        return CudaGraphs.FULL_ITERATION
+    routing = {"moe_router", "moe_preprocess"}
+    if impl == "local" and scope & routing:
+        scope |= routing
+    return CudaGraphs.of(*(scope or set(graph_modules(model)) - routing))
+
+
+def _overlaps(arguments: Arguments, degrees: Mapping[str, int], notes: list[str]) -> dict[str, int]:
+    replicas = degrees["dp"] * degrees["cp"]
+    halves = [name in arguments for name in ("--overlap-grad-reduce", "--overlap-param-gather")]
+    is_fsdp = _sharding(arguments, replicas=replicas) >= Sharding.GRADIENTS
+    if any(halves) and not all(halves) and replicas > 1 and not is_fsdp:
+        notes.append("Only gradients are overlapped, not parameters: costed as if neither were.")
+    return {
+        "tp_overlap": int("--tp-comm-overlap" in arguments),
+        "cp_overlap": int(degrees["cp"] > 1),
+        "ep_overlap": int("--overlap-moe-expert-parallel-comm" in arguments),
+        "pp_overlap": int(degrees["vpp"] > 1 and "--no-overlap-p2p-communication" not in arguments),
+        "dp_overlap": int(replicas > 1 and (all(halves) or is_fsdp)),
+    }
+
+
+def _decisions(strategy: Strategy) -> dict[str, Any]:
+    """A strategy as a job file writes it."""
+    texts = {name: _plain(name, int(value)) for name, value in strategy.decisions().items()}
+    layout = strategy.layout
+    if layout is None:
+        return texts
+    full = {"full_layers": list(layout.full_layers)} if any(layout.full_layers) else {}
+    return {**texts, "layout": {"layers": list(layout.layers), **full}}
+
+
+def _plain(name: str, value: int) -> str | int | bool:
+    text = decision_text(name, value)
+    return int(text) if text.isdigit() else {"true": True, "false": False}.get(text, text)
+
+
+# --- what is left out --------------------------------------------------------------------------------------
+
+
+def _unread(arguments: Arguments) -> Iterator[str]:
+    """Options that are not costed: those that could matter by name, the others in one sentence."""
+    known = options()
+    others = [name for name in arguments if name not in READ and name not in KNOWN_WITHOUT_COST]
+    harmless = [name for name in others if known[name].group in WITHOUT_COST]
+    mattering = [name for name in others if name not in harmless]
+    if mattering:
+        yield f"Not costed: {', '.join(mattering)}."
+    ignored = [*harmless, *(name for name in arguments if name in KNOWN_WITHOUT_COST)]
+    if ignored:
+        yield f"Without influence on a step's cost: {', '.join(sorted(ignored))}."
+    if "--recompute-num-layers" in arguments and arguments.get("--recompute-method") == "uniform":
+        number = arguments["--recompute-num-layers"]
+        if number > 1:
+            yield f"--recompute-num-layers {number}: costed as if each layer were recomputed by itself."
+
+
+def _exchange(arguments: Arguments, facts: Facts) -> Iterator[str]:
+    """How context-parallel ranks exchange tokens is the framework's, whatever the option says."""
+    given, costed = arguments.get("--cp-comm-type", ["p2p"]), context_exchange(facts.cluster)
+    if arguments.get("--context-parallel-size", 1) > 1 and {*given} != {costed}:
+        whose = "by default " if "--cp-comm-type" not in arguments else ""
+        yield f"--cp-comm-type is {whose}{' '.join(given)}: costed as {costed}, as cluster.framework has it."
+
+
+READ = (
+    *READ_AS_SETTINGS,
+    "--account-for-embedding-in-pipeline-split",
+    "--account-for-loss-in-pipeline-split",
+    "--add-qkv-bias",
+    "--attention-output-gate",
+    "--bf16",
+    "--context-parallel-size",
+    "--cp-comm-type",
+    "--cpu-offloading-num-layers",
+    "--cuda-graph-impl",
+    "--cuda-graph-modules",
+    "--cuda-graph-scope",
+    "--data-parallel-sharding-strategy",
+    "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers",
+    "--disable-bias-linear",
+    "--enable-cuda-graph",
+    "--encoder-seq-length",
+    "--expert-model-parallel-size",
+    "--expert-tensor-parallel-size",
+    "--external-cuda-graph",
+    "--ffn-hidden-size",
+    "--fine-grained-activation-offloading",
+    "--fp16",
+    "--fp4-format",
+    "--fp4-recipe",
+    "--fp8-format",
+    "--fp8-recipe",
+    "--global-batch-size",
+    "--group-query-attention",
+    "--hidden-size",
+    "--kv-channels",
+    "--kv-lora-rank",
+    "--max-position-embeddings",
+    "--micro-batch-size",
+    "--microbatch-group-size-per-virtual-pipeline-stage",
+    "--moe-ffn-hidden-size",
+    "--moe-flex-dispatcher-backend",
+    "--moe-grouped-gemm",
+    "--moe-latent-size",
+    "--moe-layer-freq",
+    "--moe-router-topk",
+    "--moe-shared-expert-gate",
+    "--moe-shared-expert-intermediate-size",
+    "--moe-token-dispatcher-type",
+    "--mtp-num-layers",
+    "--multi-latent-attention",
+    "--no-gradient-accumulation-fusion",
+    "--no-overlap-p2p-communication",
+    "--normalization",
+    "--num-attention-heads",
+    "--num-experts",
+    "--num-layers",
+    "--num-layers-per-virtual-pipeline-stage",
+    "--num-query-groups",
+    "--num-virtual-stages-per-pipeline-rank",
+    "--offload-modules",
+    "--optimizer-cpu-offload",
+    "--overlap-grad-reduce",
+    "--overlap-moe-expert-parallel-comm",
+    "--overlap-param-gather",
+    "--padded-vocab-size",
+    "--pipeline-model-parallel-layout",
+    "--pipeline-model-parallel-size",
+    "--position-embedding-type",
+    "--q-lora-rank",
+    "--qk-head-dim",
+    "--qk-layernorm",
+    "--qk-pos-emb-head-dim",
+    "--quick-geglu",
+    "--recompute-activations",
+    "--recompute-granularity",
+    "--recompute-method",
+    "--recompute-modules",
+    "--recompute-num-layers",
+    "--seq-length",
+    "--sequence-parallel",
+    "--softmax-type",
+    "--squared-relu",
+    "--swiglu",
+    "--tensor-model-parallel-size",
+    "--tp-comm-overlap",
+    "--train-iters",
+    "--train-samples",
+    "--untie-embeddings-and-output-weights",
+    "--use-distributed-optimizer",
+    "--use-megatron-fsdp",
+    "--use-precision-aware-optimizer",
+    "--use-rotary-position-embeddings",
+    "--use-torch-fsdp2",
+    "--v-head-dim",
+    "--vocab-size",
+    "--window-attn-skip-freq",
+    "--window-size",
+)
+"""Options that an import reads."""
+
+KNOWN_WITHOUT_COST = (
+    "--activation-func-clamp-value",
+    "--attention-dropout",
+    "--attention-softmax-in-fp32",
+    "--distributed-backend",
+    "--distributed-timeout-minutes",
+    "--exit-duration-in-mins",
+    "--exit-interval",
+    "--exit-signal-handler",
+    "--glu-linear-offset",
+    "--hidden-dropout",
+    "--init-method-std",
+    "--init-model-with-meta-device",
+    "--initial-loss-scale",
+    "--loss-scale",
+    "--loss-scale-window",
+    "--make-vocab-size-divisible-by",
+    "--manual-gc",
+    "--manual-gc-interval",
+    "--moe-aux-loss-coeff",
+    "--moe-router-bias-update-rate",
+    "--moe-router-dtype",
+    "--moe-router-enable-expert-bias",
+    "--moe-router-group-topk",
+    "--moe-router-load-balancing-type",
+    "--moe-router-num-groups",
+    "--moe-router-pre-softmax",
+    "--moe-router-score-function",
+    "--moe-router-topk-scaling-factor",
+    "--moe-z-loss-coeff",
+    "--mtp-loss-scaling-factor",
+    "--no-check-for-nan-in-loss-and-grad",
+    "--norm-epsilon",
+    "--rotary-base",
+    "--rotary-percent",
+    "--rotary-scaling-factor",
+    "--transformer-impl",
+    "--use-flash-attn",
+    "--use-mcore-models",
+)
+"""Options of the other groups that do not change what a step costs, or by less than the noise of predictions."""

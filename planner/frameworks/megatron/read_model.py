@@ -1,0 +1,259 @@
+"""The model that arguments of Megatron-LM describe: one of the catalog, or a description for the job file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.facts.spec import Attention, Layer, Model
+from costmodel.models.description import model_from_description
+from costmodel.validation import shown
+from planner.frameworks.megatron.options import WHERE
+
+REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads")
+
+REFUSED = {
+    "--hybrid-layer-pattern": "describes a hybrid model",
+    "--hybrid-override-pattern": "describes a hybrid model",
+    "--is-hybrid-model": "describes a hybrid model",
+    "--heterogeneous-layers-config-path": "describes layers of different sizes",
+    "--heterogeneous-layers-config-encoded-json": "describes layers of different sizes",
+    "--experimental-attention-variant": "describes another attention",
+    "--enable-mhc-connections": "describes other residual connections",
+    "--mtp-use-repeated-layer": "describes layers that share weights",
+}
+"""Options of models that an import does not read; such a model can be written into a job file by hand."""
+
+MOST_LAYERS = 4096
+"""Layers that a model may have, as in :mod:`costmodel.models.description`."""
+
+
+def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tuple[str, ...]]:
+    """
+    The entry ``model`` of a job, and what was assumed of it.
+
+    Raises
+    ------
+    SpecError
+        If an option is missing, or if the model is one that a job file cannot describe and the catalog does not have.
+    """
+    for name, what in REFUSED.items():
+        if name in arguments:
+            raise SpecError(f"{WHERE}.{name}", f"{what}, which is not imported.", "Write the job file by hand.")
+    for name in REQUIRED:
+        if name not in arguments:
+            raise SpecError(f"{WHERE}.{name}", "is required but missing.")
+    entry = {**_sizes(arguments), **_attention(arguments), **_experts(arguments)}
+    vocabulary = arguments.get("--padded-vocab-size", arguments.get("--vocab-size"))
+    model = _with_details(model_from_description({**entry, "vocab_size": vocabulary or 1}, "model"), arguments)
+    known = [catalog.model(name) for name in catalog.models()]
+    twins = [one for one in known if _core(one, vocabulary) == _core(model, vocabulary)]
+    if twins:
+        sizes = {twin.vocab_size for twin in twins}
+        if vocabulary is None and len(sizes) > 1:
+            raise SpecError(f"{WHERE}.--vocab-size", f"is required: {_names(twins)} differ in nothing else.")
+        note = () if vocabulary else (f"The vocabulary is that of {twins[0].name}, {twins[0].vocab_size:,} entries.",)
+        return twins[0].name, note
+    if vocabulary is None:
+        raise SpecError(f"{WHERE}.--vocab-size", "is required but missing: no model of the catalog is like this one.")
+    described = {**entry, "vocab_size": vocabulary}
+    if _core(model_from_description(described, "model"), vocabulary) != _core(model, vocabulary):
+        raise SpecError(
+            "model",
+            "is not in the catalog, and descriptions have no words for its windows, sinks, gates or experts.",
+            "Name its config.json in the job file.",
+        )
+    return described, ()
+
+
+def _names(models: list[Model]) -> str:
+    return " and ".join(one.name for one in models)
+
+
+def _core(model: Model, vocabulary: int | None) -> Model:
+    """A model without its name, what settings say of it, and, where that is not told, its vocabulary."""
+    size = model.vocab_size if vocabulary else 1
+    return replace(model, name="", source="", family="", vocab_size=size, mtp_layers=())
+
+
+# --- what every model says ---------------------------------------------------------------------------------
+
+
+def _sizes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    hidden, gated = arguments["--hidden-size"], "--swiglu" in arguments or "--quick-geglu" in arguments
+    has_bias = "--disable-bias-linear" not in arguments
+    rotary = _positions(arguments) in ("rope", "yarn", "mrope")
+    learned = arguments.get("--max-position-embeddings", arguments.get("--seq-length", 0))
+    return {
+        "hidden_size": hidden,
+        "num_layers": arguments["--num-layers"],
+        "ffn_hidden_size": arguments.get("--ffn-hidden-size", _usual_width(hidden, gated=gated)),
+        "gated": gated,
+        "squared_relu": "--squared-relu" in arguments,
+        "mlp_bias": has_bias,
+        "output_bias": has_bias,
+        "qkv_bias": has_bias or "--add-qkv-bias" in arguments,
+        "rotary": rotary,
+        "learned_positions": learned if _positions(arguments) == "learned_absolute" else 0,
+        "tied_embeddings": "--untie-embeddings-and-output-weights" not in arguments,
+        "norm": "rms" if arguments.get("--normalization") == "RMSNorm" else "layer",
+        "mtp_layers": arguments.get("--mtp-num-layers", 0),
+    }
+
+
+def _positions(arguments: Mapping[str, Any]) -> str:
+    if "--use-rotary-position-embeddings" in arguments:
+        return "rope"
+    return str(arguments.get("--position-embedding-type", "learned_absolute"))
+
+
+def _usual_width(hidden_size: int, *, gated: bool) -> int:
+    """
+    Four times the hidden size; of gated ones two thirds of that, in steps of 64.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args.
+    """
+    return int(4 * hidden_size * 2 / 3 / 64) * 64 if gated else 4 * hidden_size
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+
+def _attention(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    heads = {"num_heads": arguments["--num-attention-heads"]}
+    grouped = "--group-query-attention" in arguments
+    if "--multi-latent-attention" in arguments:
+        if grouped:
+            problem = "is given beside --multi-latent-attention, which has no query groups."
+            raise SpecError(f"{WHERE}.--group-query-attention", problem)
+        if "--disable-bias-linear" not in arguments:
+            problem = "is required beside --multi-latent-attention: its biases are not described here."
+            raise SpecError(f"{WHERE}.--disable-bias-linear", problem)
+        return {
+            **heads,
+            "q_lora_rank": arguments.get("--q-lora-rank"),
+            "kv_lora_rank": arguments.get("--kv-lora-rank", 32),
+            "qk_nope_head_dim": arguments.get("--qk-head-dim", 128),
+            "qk_rope_head_dim": arguments.get("--qk-pos-emb-head-dim", 64),
+            "v_head_dim": arguments.get("--v-head-dim", 128),
+        }
+    return {
+        **heads,
+        **({"num_kv_heads": arguments.get("--num-query-groups", 1)} if grouped else {}),
+        **({"head_dim": arguments["--kv-channels"]} if "--kv-channels" in arguments else {}),
+        **({"qk_norm": "per_head"} if "--qk-layernorm" in arguments else {}),
+    }
+
+
+def _with_details(model: Model, arguments: Mapping[str, Any]) -> Model:
+    """The model with what no description says: windows, sinks and gates of some layers, experts in any of them."""
+    windows = _flags(arguments, "--window-attn-skip-freq", model.num_layers) or (True,) * model.num_layers
+    layers = tuple(
+        _detailed(layer, arguments, has_window=has_window)
+        for layer, has_window in zip(_routed(model, arguments), windows, strict=True)
+    )
+    return replace(model, layers=layers, mtp_layers=(layers[-1],) * len(model.mtp_layers))
+
+
+def _detailed(layer: Layer, arguments: Mapping[str, Any], *, has_window: bool) -> Layer:
+    attention = layer.attention
+    if not isinstance(attention, Attention):
+        return layer
+    text = arguments.get("--window-size") if has_window else None
+    details = replace(
+        attention,
+        window=None if text is None else _window(text),
+        sinks=arguments.get("--softmax-type") == "learnable",
+        output_gate="--attention-output-gate" in arguments,
+    )
+    return replace(layer, attention=details)
+
+
+def _window(text: str) -> int:
+    found = re.fullmatch(r"\(?\s*(\d{1,9})\s*,\s*0\s*\)?", text)
+    if not found or int(found.group(1)) < 1:
+        raise SpecError(f"{WHERE}.--window-size", f"expected tokens before and after such as 128,0, got {shown(text)}.")
+    return int(found.group(1))
+
+
+# --- experts -----------------------------------------------------------------------------------------------
+
+
+def _experts(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    if "--num-experts" not in arguments:
+        return {}
+    has_bias = "--disable-bias-linear" not in arguments
+    flags = _flags(arguments, "--moe-layer-freq", arguments["--num-layers"])
+    return {
+        "num_experts": arguments["--num-experts"],
+        "top_k": arguments.get("--moe-router-topk", 2),
+        "expert_ffn_hidden_size": arguments.get("--moe-ffn-hidden-size") or _sizes(arguments)["ffn_hidden_size"],
+        "shared_ffn_hidden_size": arguments.get("--moe-shared-expert-intermediate-size", 0),
+        "shared_gate": "--moe-shared-expert-gate" in arguments,
+        "router_bias": has_bias,
+        **({"expert_latent_size": arguments["--moe-latent-size"]} if "--moe-latent-size" in arguments else {}),
+        **(_pattern(flags) if flags else {}),
+    }
+
+
+def _pattern(flags: tuple[bool, ...]) -> dict[str, int]:
+    """Dense layers in front, and every how many of the others have experts, where that is what they are."""
+    for interval in range(1, len(flags) + 1):
+        for first in range(len(flags)):
+            dealt = tuple(index >= first and (index - first + 1) % interval == 0 for index in range(len(flags)))
+            if dealt == flags:
+                return {"first_dense_layers": first, "moe_layer_interval": interval}
+    return {}
+
+
+def _routed(model: Model, arguments: Mapping[str, Any]) -> tuple[Layer, ...]:
+    """The layers with experts where the arguments have them, also where no description says that."""
+    flags = _flags(arguments, "--moe-layer-freq", model.num_layers) if "--num-experts" in arguments else None
+    if flags is None or _pattern(flags):
+        return model.layers
+    plain = {**_sizes(arguments), **_attention(arguments), "vocab_size": model.vocab_size, "mtp_layers": 0}
+    dense = model_from_description(plain, "model").layers[0]
+    return tuple(model.layers[0] if flag else dense for flag in flags)
+
+
+def _flags(arguments: Mapping[str, Any], name: str, num_layers: int) -> tuple[bool, ...] | None:
+    """
+    Which layers an option is about: every n-th, or a list such as ``([0]*3+[1]*58)``.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/models/gpt/gpt_layer_specs.py and megatron/core/transformer/utils.py:452.
+    """
+    text = arguments.get(name)
+    if text is None:
+        return None
+    plain = re.sub(r"\s", "", str(text))
+    if plain.isdigit() and int(plain):
+        every = int(plain)
+        if name == "--moe-layer-freq":
+            return tuple(index % every == 0 for index in range(num_layers))
+        return tuple((index + 1) % every != 0 for index in range(num_layers))
+    flags = _unrolled(plain, f"{WHERE}.{name}")
+    if len(flags) != num_layers:
+        raise SpecError(f"{WHERE}.{name}", f"is of {len(flags)} layers, the model has {num_layers}: {shown(text)}.")
+    return flags
+
+
+def _unrolled(text: str, where: str) -> tuple[bool, ...]:
+    """A sum of lists of 0 and 1, each times a number; inside parentheses or not."""
+    inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
+    flags: list[bool] = []
+    for part in inner.split("+"):
+        found = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", part)
+        if not found:
+            raise SpecError(where, f"expected a number or a list such as ([0]*3+[1]*58), got {shown(text)}.")
+        flags += [flag == "1" for flag in found.group(1).split(",")] * int(found.group(2) or 1)
+        if len(flags) > MOST_LAYERS:
+            raise SpecError(where, f"is of more than {MOST_LAYERS} layers: {shown(text)}.")
+    return tuple(flags)

@@ -1,0 +1,182 @@
+"""Arguments of Megatron-LM as settings of the framework, and the release that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.strategy import Sharding, Strategy
+from planner.frameworks.megatron.options import WHERE, Arguments
+from planner.jobs.cluster import device_of, device_path
+from planner.jobs.document import read_mapping
+
+RELEASES = "megatron-lm-"
+"""How plain releases of Megatron-LM are called: their defaults are those of its parser, not of a recipe."""
+
+MOMENTS = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
+
+NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms"}
+
+READ_AS_SETTINGS = (
+    "--accumulate-allreduce-grads-in-fp32",
+    "--attention-backend",
+    "--cross-entropy-fusion-impl",
+    "--cross-entropy-loss-fusion",
+    "--delay-wgrad-compute",
+    "--fp8-param-gather",
+    "--grad-reduce-in-bf16",
+    "--main-grads-dtype",
+    "--megatron-fsdp-main-grads-dtype",
+    "--moe-flex-dispatcher-num-sms",
+    "--moe-shared-expert-overlap",
+    "--num-distributed-optimizer-instances",
+    "--optimizer",
+    "--reuse-grad-buf-for-mxfp8-param-ag",
+    *MOMENTS,
+    *NUM_SMS.values(),
+)
+"""Options that are read here and nowhere else."""
+
+
+def release_for(device: object) -> str | None:
+    """The newest plain release of Megatron-LM for a job's device; None: there is none, or the device has its own."""
+    if not isinstance(device, (str, Mapping)):
+        return None
+    path = device_path(device, Path())
+    known = device_of(dict(device) if isinstance(device, Mapping) else device if path is None else read_mapping(path))
+    if known.framework is not None:
+        return None
+    fitting = [
+        name
+        for name in catalog.frameworks()
+        if name.startswith(RELEASES) and known.architecture in (None, *catalog.framework(name).architectures)
+    ]
+    return max(fitting, key=lambda name: catalog.framework(name).since, default=None)
+
+
+def read_settings(
+    arguments: Arguments, variables: Mapping[str, str], num_layers: int
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """
+    What a job says of settings, and what was assumed of them; groups of ranks are those of :func:`read_group`.
+
+    Parameters
+    ----------
+    arguments
+        Values by option.
+    variables
+        The environment.
+    num_layers
+        Layers of the model, all but one of which may be offloaded.
+    """
+    notes: list[str] = []
+    settings = {
+        "gradient_dtype": _gradient_dtype(arguments, notes),
+        "moments_dtype": _moments_dtype(arguments, notes),
+        "fp8_param_gather": "--fp8-param-gather" in arguments,
+        "mtp_layers": arguments.get("--mtp-num-layers", 0),
+        "shared_expert_overlap": "--moe-shared-expert-overlap" in arguments,
+        "delay_wgrad": "--delay-wgrad-compute" in arguments,
+        "optimizer": _optimizer(arguments, notes),
+        "loss": _loss(arguments, notes),
+        **_communication_sms(arguments),
+        **_offloaded_layers(arguments, num_layers),
+        **_attention(arguments),
+        **({"launches": "blocking"} if variables.get("CUDA_LAUNCH_BLOCKING") == "1" else {}),
+    }
+    return settings, tuple(notes)
+
+
+def read_group(arguments: Arguments, strategy: Strategy) -> int | str:
+    """
+    Data-parallel ranks of one of the optimizer's instances; ``all`` where there is one, or nothing is shared.
+
+    Raises
+    ------
+    SpecError
+        If the ranks are no multiple of the instances (megatron/core/parallel_state.py:833, megatron-core 0.16.1).
+    """
+    name = "--num-distributed-optimizer-instances"
+    instances: int = arguments.get(name, 1)
+    ranks = strategy.dp * strategy.cp
+    if strategy.sharding == Sharding.NONE or instances == 1:
+        return "all"
+    if ranks % instances:
+        raise SpecError(f"{WHERE}.{name}", f"is {instances}; {ranks} replicas are no multiple of it.")
+    return ranks // instances
+
+
+def _gradient_dtype(arguments: Arguments, notes: list[str]) -> str:
+    """
+    FP32 for BF16 weights unless told otherwise, the weights' dtype for FP16; Megatron-FSDP has an option of its own.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: ``accumulate_allreduce_grads_in_fp32``.
+    """
+    own = arguments.get("--megatron-fsdp-main-grads-dtype", "auto")
+    if own != "auto" and "--use-megatron-fsdp" in arguments:
+        return str(own)
+    if own != "auto":
+        notes.append("--megatron-fsdp-main-grads-dtype: without --use-megatron-fsdp it says nothing.")
+    if "--accumulate-allreduce-grads-in-fp32" in arguments:
+        return "fp32"
+    if "--fp16" in arguments:
+        return "fp16"
+    narrow = "--grad-reduce-in-bf16" in arguments or arguments.get("--main-grads-dtype") == "bf16"
+    return "bf16" if narrow else "fp32"
+
+
+def _moments_dtype(arguments: Arguments, notes: list[str]) -> str:
+    given = [arguments.get(name, "fp32") for name in MOMENTS]
+    if given in (["fp32"] * 2, ["bf16"] * 2):
+        return str(given[0])
+    costed = "fp32" if "fp32" in given else "bf16"
+    notes.append(f"Moments are {' and '.join(given)}: costed as {costed}.")
+    return costed
+
+
+def _optimizer(arguments: Arguments, notes: list[str]) -> str:
+    """Muon beside the distributed optimizer deals whole matrices, as ``dist_muon`` does without."""
+    given = str(arguments.get("--optimizer", "adam"))
+    if given in ("adam", "dist_muon"):
+        return given
+    if given == "muon" and "--use-distributed-optimizer" in arguments:
+        return "dist_muon"
+    notes.append(f"--optimizer {given}: costed as Adam, with two moments.")
+    return "adam"
+
+
+def _loss(arguments: Arguments, notes: list[str]) -> str:
+    """Without the switch, which of two fusions it would be means nothing; ``native`` is the one without a name."""
+    implementation = arguments.get("--cross-entropy-fusion-impl", "native")
+    if "--cross-entropy-loss-fusion" not in arguments:
+        return "unfused"
+    if implementation != "te":
+        notes.append("--cross-entropy-fusion-impl native: costed as the unfused loss, in FP32 as well.")
+    return "fused" if implementation == "te" else "unfused"
+
+
+def _communication_sms(arguments: Arguments) -> dict[str, int]:
+    """Of the kernels that are used; without an option a release's own number, which is not known here."""
+    if arguments.get("--moe-token-dispatcher-type") != "flex":
+        return {}
+    backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
+    of_any = arguments.get("--moe-flex-dispatcher-num-sms")
+    number = arguments.get(NUM_SMS.get(backend, ""), of_any)
+    return {} if number is None else {"communication_sms": number}
+
+
+def _offloaded_layers(arguments: Arguments, num_layers: int) -> dict[str, int]:
+    """All but the last are as many as there can be, which a job calls all."""
+    layers = arguments.get("--cpu-offloading-num-layers", 0)
+    return {"offloaded_layers": layers} if 0 < layers < num_layers - 1 else {}
+
+
+def _attention(arguments: Arguments) -> dict[str, str]:
+    backend = arguments.get("--attention-backend")
+    unfused = backend in ("unfused", "local")
+    return {} if backend is None else {"attention": "unfused" if unfused else "flash"}

@@ -1,0 +1,237 @@
+"""What a framework is told besides the strategy, as options of Megatron-LM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from costmodel.facts.spec import Cluster
+from costmodel.lowering.recompute import recomputes
+from costmodel.strategy import Recompute, Sharding, TokenDispatcher
+from planner.frameworks.target import EVERY_SETTING, NO_STEP, Entries, Refusal, Say, told, told_only, unsaid
+from planner.plan import Plan
+
+DISTRIBUTED: Entries = {"--use-distributed-optimizer": True}
+
+NUM_SMS = {
+    TokenDispatcher.DEEPEP: "--moe-deepep-num-sms",
+    TokenDispatcher.HYBRIDEP: "--moe-hybridep-num-sms",
+}
+
+
+def shares_by_layers(plan: Plan) -> bool:
+    """Whether whole matrices are dealt to the ranks that share optimizer states, not slices of a flat buffer."""
+    return told(plan).optimizer == "dist_muon"
+
+
+def offloads_whole_layers(plan: Plan) -> bool:
+    """Whether Megatron-LM can offload activations by layers: without a pipeline and without recomputation."""
+    return plan.strategy.pp == 1 and plan.strategy.recompute == Recompute.NONE
+
+
+def num_offloaded_layers(plan: Plan) -> int:
+    """Layers of ``--cpu-offloading-num-layers``: all but the last at most, which is needed at once."""
+    num_layers = plan.facts.model.num_layers
+    return min(told(plan).offloaded_layers or num_layers, num_layers - 1)
+
+
+def context_exchange(cluster: Cluster) -> str:
+    """Word of ``--cp-comm-type`` for what is costed: an all-to-all, which keeps its output twice, or a ring."""
+    return "a2a" if cluster.device.profile.retention.context_output else "p2p"
+
+
+def _replicas(plan: Plan) -> int:
+    return plan.strategy.dp * plan.strategy.cp
+
+
+def _with_shared_optimizer(plan: Plan, entries: Entries, source: str) -> Entries | Refusal:
+    """Options that need the distributed optimizer, which one replica has for nothing."""
+    if plan.strategy.sharding > Sharding.NONE:
+        return entries
+    if _replicas(plan) == 1:
+        return {**DISTRIBUTED, **entries}
+    return Refusal(f"it needs the distributed optimizer (sharding: optimizer) or Megatron-FSDP ({source}).")
+
+
+# --- numbers -----------------------------------------------------------------------------------------------
+
+
+def _says_gradient_dtype(plan: Plan) -> Entries | Refusal:
+    """In FP32 by default where weights are BF16, in 16 bits where they are FP16 (arguments.py, validate_args)."""
+    given, is_fp16 = told(plan).gradient_dtype, plan.facts.workload.precision.compute == "fp16"
+    known: dict[str, Entries] = {
+        "fp32": {"--accumulate-allreduce-grads-in-fp32": True} if is_fp16 else {},
+        "fp16" if is_fp16 else "bf16": {} if is_fp16 else {"--grad-reduce-in-bf16": True},
+    }
+    assert given is not None
+    if given in known:
+        return known[given]
+    return Refusal(
+        "gradients have one buffer, of the weights' dtype or of FP32 (grad_reduce_in_fp32, "
+        "megatron/core/distributed/distributed_data_parallel_config.py:11)."
+    )
+
+
+def _says_moments_dtype(plan: Plan) -> Entries | Refusal:
+    moments = told(plan).moments_dtype
+    if moments == "fp32":
+        return {}
+    if plan.strategy.optimizer_offload:
+        return Refusal(
+            "moments in host memory are FP32 (megatron/core/optimizer/cpu_offloading has no option for them)."
+        )
+    options = {"--use-precision-aware-optimizer": True, "--exp-avg-dtype": moments, "--exp-avg-sq-dtype": moments}
+    return _with_shared_optimizer(plan, options, "megatron/core/optimizer/optimizer_config.py:381")
+
+
+def _says_fp8_param_gather(plan: Plan) -> Entries | Refusal:
+    """Only MXFP8's copies are gathered through the gradients' buffer, which Megatron-FSDP has not."""
+    if not told(plan).fp8_param_gather:
+        return {}
+    reuses = plan.facts.workload.precision.name == "mxfp8" and plan.strategy.sharding < Sharding.GRADIENTS
+    options: Entries = {"--fp8-param-gather": True, **({"--reuse-grad-buf-for-mxfp8-param-ag": True} if reuses else {})}
+    return _with_shared_optimizer(plan, options, "megatron/training/arguments.py, validate_args")
+
+
+# --- the optimizer -----------------------------------------------------------------------------------------
+
+
+def _says_optimizer(plan: Plan) -> Entries | Refusal:
+    """
+    Muon on whole matrices keeps everything about the distributed optimizer off.
+
+    References
+    ----------
+    megatron-core 0.16.1, optimizer/layer_wise_optimizer.py:25, optimizer/muon.py:190.
+    """
+    settings, strategy = told(plan), plan.strategy
+    if settings.optimizer == "adam":
+        return {}
+    if strategy.sharding > Sharding.OPTIMIZER:
+        return Refusal(
+            "it shares optimizer states only, not gradients (megatron/core/optimizer/layer_wise_optimizer.py:30)."
+        )
+    if strategy.sharding == Sharding.NONE and _replicas(plan) > 1:
+        return Refusal("it shares optimizer states (sharding: optimizer), always (layer_wise_optimizer.py:29).")
+    if plan.facts.workload.precision.compute == "fp16":
+        return Refusal("muon with fp16 is not supported (megatron/core/optimizer/muon.py:196).")
+    beside = {
+        "dp_overlap": strategy.dp_overlap,
+        "optimizer_offload": strategy.optimizer_offload,
+        "settings.moments_dtype": settings.moments_dtype != "fp32",
+        "settings.fp8_param_gather": bool(settings.fp8_param_gather),
+        "settings.optimizer_group": settings.optimizer_group != "all",
+    }
+    excluded = [name for name, is_on in beside.items() if is_on]
+    if excluded:
+        return Refusal(
+            f"it excludes {', '.join(excluded)}, which are the distributed optimizer's "
+            "(megatron/core/optimizer/muon.py:193, layer_wise_optimizer.py:30)."
+        )
+    return {"--optimizer": "dist_muon"}
+
+
+def _says_optimizer_group(plan: Plan) -> Entries | Refusal:
+    """Megatron-LM counts the groups, of dense weights and of experts alike."""
+    group, strategy, ranks = told(plan).optimizer_group, plan.strategy, _replicas(plan)
+    if not isinstance(group, int):
+        return {}
+    if ranks % group:
+        return Refusal(f"it divides the {ranks} replicas (megatron/core/parallel_state.py:833).")
+    instances = ranks // group
+    if plan.facts.model.has_experts:
+        experts = strategy.tp * ranks // (strategy.ep * strategy.etp)
+        if experts % instances or experts // instances != min(experts, group):
+            return Refusal(
+                f"experts have {experts} replicas, which are divided over as many instances, {instances}, and so not "
+                f"shared by {min(experts, group)} (megatron/core/parallel_state.py:1264)."
+            )
+    return {"--num-distributed-optimizer-instances": instances}
+
+
+# --- layers ------------------------------------------------------------------------------------------------
+
+
+def _says_shared_expert_overlap(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    if not told(plan).shared_expert_overlap:
+        return {}
+    if strategy.token_dispatcher != TokenDispatcher.ALLTOALL:
+        return Refusal("it works with the alltoall dispatcher only (transformer_config.py:1090).")
+    if strategy.ep_overlap:
+        return Refusal("ep_overlap excludes it (transformer_config.py:1887).")
+    if recomputes("shared_experts", recompute=strategy.recompute) and strategy.recompute != Recompute.FULL:
+        return Refusal("recomputed shared experts exclude it (transformer_config.py:1235).")
+    return {"--moe-shared-expert-overlap": True}
+
+
+def _says_delay_wgrad(plan: Plan) -> Entries | Refusal:
+    if not told(plan).delay_wgrad:
+        return {}
+    if not plan.strategy.ep_overlap:
+        return Refusal("it needs ep_overlap (transformer_config.py:1909).")
+    return {"--delay-wgrad-compute": True}
+
+
+def _says_communication_sms(plan: Plan) -> Entries:
+    """DeepEP and HybridEP have an option each, without which they take what their release does."""
+    number = told(plan).communication_sms
+    return {} if number is None else {NUM_SMS[plan.strategy.token_dispatcher]: number}
+
+
+def _says_offloaded_layers(plan: Plan) -> Entries | Refusal:
+    """The number itself is said with the decision to offload."""
+    if told(plan).offloaded_layers is None or offloads_whole_layers(plan):
+        return {}
+    return Refusal(
+        "only whole layers are counted, without pipeline and recomputation; --offload-modules are those of every layer "
+        "(transformer_config.py:1144,1149,1268)."
+    )
+
+
+def _says_mtp_layers(plan: Plan) -> Entries | Refusal:
+    """The model says their number."""
+    if told(plan).mtp_layers and plan.facts.model.learned_positions:
+        return Refusal("with learned positions there is none (megatron/training/arguments.py, validate_args).")
+    return {}
+
+
+def _says_attention(plan: Plan) -> Entries:
+    return {"--attention-backend": "unfused"} if told(plan).attention == "unfused" else {}
+
+
+def _says_loss(plan: Plan) -> Entries:
+    """Of two fusions the other one, ``native``, works in FP32 as the unfused loss does."""
+    fused: Entries = {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
+    return fused if told(plan).loss == "fused" else {}
+
+
+SETTINGS: Mapping[str, Say] = {
+    "gradient_dtype": _says_gradient_dtype,
+    "weight_dtype": told_only(
+        "weight_dtype",
+        "recipe",
+        "ranks hold weights in the recipe's bits; those in FP32 are the optimizer's "
+        "(megatron/core/optimizer/distrib_optimizer.py).",
+    ),
+    "moments_dtype": _says_moments_dtype,
+    "fp8_param_gather": _says_fp8_param_gather,
+    "mtp_layers": _says_mtp_layers,
+    "shared_expert_overlap": _says_shared_expert_overlap,
+    "delay_wgrad": _says_delay_wgrad,
+    "communication_sms": _says_communication_sms,
+    "offloaded_layers": _says_offloaded_layers,
+    "optimizer_group": _says_optimizer_group,
+    "optimizer": _says_optimizer,
+    "kernels": told_only(
+        "kernels",
+        "fused",
+        "norms, rotations and gated activations are fused kernels of Transformer Engine; each has a switch of its own.",
+    ),
+    "attention": _says_attention,
+    "loss": _says_loss,
+    "launches": unsaid,  # a variable of the environment
+    "composition": told_only("composition", "step", NO_STEP),
+}
+"""What each setting is in Megatron-LM."""
+
+assert {*SETTINGS} == EVERY_SETTING

@@ -1,0 +1,245 @@
+"""Which layers live on which pipeline stage, in Megatron-LM's words and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.facts.spec import Model
+from costmodel.models.flops import head_layers
+from costmodel.pipelines.stages import layers_per_chunk, redistributed_layers
+from costmodel.strategy import StageLayout, Strategy, Vocabulary
+from costmodel.validation import shown
+from planner.frameworks.megatron.options import WHERE
+
+LAYOUT = "--pipeline-model-parallel-layout"
+LAST = "--decoder-last-pipeline-num-layers"
+FIRST = "--decoder-first-pipeline-num-layers"
+CHUNKS = "--num-virtual-stages-per-pipeline-rank"
+CHUNK_LAYERS = "--num-layers-per-virtual-pipeline-stage"
+COUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+
+MOST_STAGES = 4096
+"""Stages that a layout may have; a model has no more layers."""
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def stage_entries(strategy: Strategy, model: Model) -> dict[str, Any]:
+    """
+    Options that put the layers of a strategy on its stages.
+
+    Megatron-LM divides layers evenly by itself, with multi-token prediction on the last stage; any other deal is
+    written out.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_block.py, get_num_layers_to_build (of megatron-core 0.16.1).
+    """
+    layers, last = stage_layers(strategy, model), redistributed_last(strategy, model)
+    if len(layers) == 1:
+        return {}
+    if last is not None:
+        return {LAST: last}
+    if len(set(layers)) == 1 and strategy.vocabulary == Vocabulary.ENDS:
+        return {CHUNKS: strategy.vpp} if strategy.vpp > 1 else {}
+    return {LAYOUT: layout_text(layers, mtp_layers=len(model.mtp_layers))}
+
+
+def stage_layers(strategy: Strategy, model: Model) -> tuple[int, ...]:
+    """Layers of each virtual stage in model order, those of multi-token prediction not counted."""
+    if strategy.layout is not None:
+        return strategy.layout.layers
+    if strategy.vocabulary == Vocabulary.REDISTRIBUTED:
+        return redistributed_layers(model.num_layers, num_stages=strategy.pp, head_layers=head_layers(model))
+    return layers_per_chunk(model.num_layers, num_chunks=strategy.pp * strategy.vpp, mtp_layers=len(model.mtp_layers))
+
+
+def redistributed_last(strategy: Strategy, model: Model) -> int | None:
+    """The last stage's layers where that number alone says how redistributed ones are dealt."""
+    layers = stage_layers(strategy, model)
+    is_told = strategy.vocabulary == Vocabulary.REDISTRIBUTED and strategy.layout is None and strategy.pp > 1
+    return layers[-1] if is_told and layers[-1] and len(set(layers[:-1])) == 1 else None
+
+
+def layout_text(layers: Sequence[int], *, mtp_layers: int) -> str:
+    """
+    Stages as ``--pipeline-model-parallel-layout`` writes them: E embedding, t layer, m multi-token prediction, L loss.
+
+    >>> layout_text([7, 8, 8, 8, 7], mtp_layers=0), layout_text([1, 2, 0, 0], mtp_layers=1)
+    ('Et*7|(t*8|)*3t*7L', 'Et|t*2|(|)*1mL')
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/pipeline_parallel_layer_layout.py, parse_str_to_list.
+    """
+    first, *inner, last = (_times("t", count) for count in layers)
+    runs = [(text, len(list(group))) for text, group in groupby(inner)]
+    middle = "".join(f"({text}|)*{count}" if count > 1 or not text else f"{text}|" for text, count in runs)
+    return f"E{first}|{middle}{last}{_times('m', mtp_layers)}L"
+
+
+def _times(letter: str, count: int) -> str:
+    return letter * count if count < 2 else f"{letter}*{count}"
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def read_stages(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, tuple[int, ...]]:
+    """
+    Chunks per pipeline rank, and the layers of each virtual stage in model order.
+
+    Raises
+    ------
+    SpecError
+        If options contradict each other or the model, as Megatron-LM's own checks say.
+    """
+    spellings = [name for name in (CHUNKS, CHUNK_LAYERS, LAYOUT) if name in arguments]
+    if len(spellings) > 1:
+        raise SpecError(f"{WHERE}.{spellings[1]}", f"is given beside {spellings[0]}; one of them says the stages.")
+    uneven = [name for name in (FIRST, LAST) if name in arguments]
+    counted = [name for name in COUNTED if name in arguments]
+    if LAYOUT in arguments:
+        if uneven or counted:
+            raise SpecError(f"{WHERE}.{LAYOUT}", f"is given beside {(*uneven, *counted)[0]}; it says all stages.")
+        layers = read_layout(arguments[LAYOUT], model)
+        if len(layers) % pp:
+            raise SpecError(f"{WHERE}.{LAYOUT}", f"has {len(layers)} stages, no multiple of {pp} pipeline ranks.")
+        return len(layers) // pp, layers
+    if uneven:
+        return _uneven(arguments, model, pp)
+    return _even(arguments, model, pp)
+
+
+def _even(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, tuple[int, ...]]:
+    ends = [int(name in arguments) for name in COUNTED]
+    slots = model.num_layers + sum(ends)
+    if slots % pp:
+        raise SpecError(f"{WHERE}.--num-layers", f"{slots} layers do not divide over {pp} pipeline ranks.")
+    of_rank = slots // pp
+    by_layers = arguments.get(CHUNK_LAYERS, of_rank)
+    if by_layers < 1 or of_rank % by_layers:
+        raise SpecError(f"{WHERE}.{CHUNK_LAYERS}", f"is {by_layers}; a pipeline rank has {of_rank} layers.")
+    vpp = arguments.get(CHUNKS, of_rank // by_layers)
+    if vpp < 1 or of_rank % vpp:
+        raise SpecError(f"{WHERE}.{CHUNKS}", f"is {vpp}; a pipeline rank has {of_rank} layers.")
+    layers = [of_rank // vpp] * (pp * vpp)
+    layers[0] -= ends[0]
+    layers[-1] -= ends[1]
+    return vpp, tuple(layers)
+
+
+def _uneven(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, tuple[int, ...]]:
+    """Ranks with layers of their own in front and at the end; each rank's chunks are equal."""
+    if CHUNK_LAYERS in arguments:
+        raise SpecError(f"{WHERE}.{CHUNK_LAYERS}", "is given beside an uneven first or last stage.", f"Use {CHUNKS}.")
+    if any(name in arguments for name in COUNTED):
+        raise SpecError(f"{WHERE}.{COUNTED[0]}", "embedding and loss are counted beside an uneven first or last stage.")
+    vpp, first, last = arguments.get(CHUNKS, 1), arguments.get(FIRST), arguments.get(LAST)
+    given = [count for count in (first, last) if count is not None]
+    middle, ranks = model.num_layers - sum(given), pp - len(given)
+    of_middle = middle // max(ranks, 1)
+    ranks_layers = [
+        *([first] if first is not None else []),
+        *[of_middle] * ranks,
+        *([last] if last is not None else []),
+    ]
+    if ranks < 0 or sum(ranks_layers) != model.num_layers or min(ranks_layers) < 1:
+        problem = f"leaves {middle} layers, which do not divide over the other {ranks} pipeline ranks."
+        raise SpecError(f"{WHERE}.{FIRST if first is not None else LAST}", problem)
+    if any(count % vpp for count in ranks_layers):
+        raise SpecError(f"{WHERE}.{CHUNKS}", f"is {vpp}, which does not divide {ranks_layers} layers.")
+    return vpp, tuple(count // vpp for count in ranks_layers) * vpp
+
+
+def read_layout(text: str, model: Model) -> tuple[int, ...]:
+    """
+    Layers of each stage of a layout.
+
+    Raises
+    ------
+    SpecError
+        If it breaks a rule of the grammar or is not one of the model.
+    """
+    stages = _unrolled(text).split("|")
+    flat = "".join(stages)
+    counts = {letter: flat.count(letter) for letter in "Etm"}
+    wanted = {"E": 1, "t": model.num_layers, "m": len(model.mtp_layers)}
+    unlike = [letter for letter, count in wanted.items() if counts[letter] != count]
+    where = f"{WHERE}.{LAYOUT}"
+    if unlike:
+        letter = unlike[0]
+        raise SpecError(where, f"has {counts[letter]} times '{letter}', the model {wanted[letter]}: {shown(text)}.")
+    if not flat.startswith("E") or not flat.endswith("L") or flat.count("L") != 1:
+        raise SpecError(where, f"begins with one E and ends with one L, got {shown(text)}.")
+    if "m" in flat and not re.fullmatch(r"E?t*m+L", stages[-1]):
+        problem = "has multi-token prediction elsewhere than beside the loss, where alone it is costed"
+        raise SpecError(where, f"{problem}: {shown(text)}.")
+    return tuple(stage.count("t") for stage in stages)
+
+
+def _unrolled(text: str) -> str:
+    """Multiplications written out: those of parentheses, then those of letters."""
+    plain = text.replace(",", "").replace(" ", "")
+    for pattern in (r"\(([^)]+)\)\*(\d{1,4})", r"(.)\*(\d{1,4})"):
+        plain = re.sub(pattern, lambda found: found.group(1) * int(found.group(2)), plain)
+        if len(plain) > 4 * MOST_STAGES:
+            raise SpecError(f"{WHERE}.{LAYOUT}", f"has more than {MOST_STAGES} stages or layers: {shown(text)}.")
+    if not re.fullmatch(r"[EtmL|]+", plain):
+        problem = "expected E, t, m, L, |, x*n and (...)*n"
+        raise SpecError(f"{WHERE}.{LAYOUT}", f"{problem}, got {shown(text)}.")
+    return plain
+
+
+def settled(strategy: Strategy, model: Model, arguments: Mapping[str, Any], layers: tuple[int, ...]) -> Strategy:
+    """The strategy with its layers on these stages, in the plainest spelling: dealt, redistributed, or written out."""
+    full_layers = full_by_block(arguments.get("--recompute-num-layers", 0), layers, strategy.pp)
+    moved = replace(strategy, vocabulary=Vocabulary.REDISTRIBUTED)
+    if arguments.get("--recompute-method") != "block":
+        if layers == stage_layers(strategy, model) and LAST not in arguments:
+            return strategy
+        can_move = strategy.vpp == 1 and strategy.pp > 1 and not model.mtp_layers
+        is_told = can_move and (LAST in arguments or redistributed_last(moved, model) is None)
+        if is_told and layers == stage_layers(moved, model):
+            return moved
+        if layers == stage_layers(strategy, model):
+            return strategy
+        full_layers = (0,) * strategy.pp
+    return replace(
+        strategy,
+        layout=StageLayout(
+            layers=layers,
+            recompute=(strategy.recompute,) * strategy.pp,
+            full_layers=full_layers,
+            activation_offload=(strategy.activation_offload,) * strategy.pp,
+        ),
+    )
+
+
+# --- a number of layers in full ----------------------------------------------------------------------------
+
+
+def full_by_block(most: int, layers: Sequence[int], pp: int) -> tuple[int, ...]:
+    """
+    Layers of each pipeline rank that are recomputed in full where each stage recomputes its first few.
+
+    >>> full_by_block(3, (2, 4, 4, 4), pp=2)
+    (5, 6)
+
+    References
+    ----------
+    Megatron-LM, megatron/core/transformer/transformer_block.py:544 (of megatron-core 0.16.1).
+    """
+    return tuple(sum(min(most, count) for count in layers[rank::pp]) for rank in range(pp))
+
+
+def block_of(layout: StageLayout, pp: int) -> int | None:
+    """How many layers each stage of a layout recomputes in full, where that one number says it; else None."""
+    numbers = range(1, max(layout.layers) + 1)
+    return next((most for most in numbers if full_by_block(most, layout.layers, pp) == layout.full_layers), None)

@@ -1,0 +1,293 @@
+"""What all targets share: entries for each decision and setting, a refusal for what a target cannot say, the files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeAlias
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.facts.framework import Settings
+from costmodel.facts.profiles import NARROW_WEIGHTS, loss_of, stored_precision
+from costmodel.facts.spec import Experts
+from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
+from planner.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Export:
+    """
+    A plan in the words of a target.
+
+    Parameters
+    ----------
+    target
+        Its name as one writes it, such as DeepSpeed.
+    files
+        Texts by file name; the first one is the main one.
+    environment
+        Environment variables that every process needs, beside what the files set themselves.
+    notes
+        What one should know who uses them, such as what the target decides by itself.
+    """
+
+    target: str
+    files: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a target cannot express the value of a decision or setting: one sentence with its source."""
+
+    reason: str
+
+
+Entries: TypeAlias = dict[str, Any]
+"""Options of a target with their values."""
+
+Say: TypeAlias = Callable[[Plan], Entries | Refusal]
+"""What a target says for one field of a strategy or of the settings."""
+
+EVERY_FIELD = frozenset(one.name for one in fields(Strategy))
+"""Decisions that a target must have an answer for."""
+
+EVERY_SETTING = frozenset(one.name for one in fields(Settings))
+"""Settings that a target must have an answer for."""
+
+NO_NAME = re.compile(r"[^\w .,:+()-]")
+"""What could end a comment or a text."""
+
+HINT = "Plan again with search.pin, search.allow or search.forbid keeping to what it can."
+SETTINGS_HINT = "Plan again with other settings; what the job does not say is as cluster.framework has it{known}."
+
+
+def only(name: str, value: object, reason: str) -> Say:
+    """
+    What a target says for a field that it has no option for.
+
+    Parameters
+    ----------
+    name
+        The field.
+    value
+        What the target does anyway; any other value is refused.
+    reason
+        Why: one sentence with its source.
+    """
+    return lambda plan: {} if getattr(plan.strategy, name) == value else Refusal(reason)
+
+
+def told_only(name: str, value: object, reason: str) -> Say:
+    """
+    What a target says for a setting that it has no option for.
+
+    Parameters
+    ----------
+    name
+        The setting.
+    value
+        What the target does anyway; any other value is refused.
+    reason
+        Why: one sentence with its source.
+    """
+    return lambda plan: {} if getattr(told(plan), name) == value else Refusal(reason)
+
+
+def unsaid(plan: Plan) -> Entries:
+    """What a target says of a setting that another file, the environment or the user's own code has."""
+    return {}
+
+
+def entries_of(plan: Plan, target: str, says: Mapping[str, Say], settings: Mapping[str, Say]) -> Entries:
+    """
+    All that a target says of a plan's strategy and of what its framework is told.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    target
+        The target's name, for messages.
+    says
+        What it says for each field of :class:`costmodel.strategy.Strategy`, every one of them.
+    settings
+        What it says for each field of :class:`costmodel.facts.framework.Settings`, every one of them.
+
+    Raises
+    ------
+    SpecError
+        If it refuses fields: all of them by name, with the reasons.
+    """
+    assert says.keys() == EVERY_FIELD, f"{target} has no answer for {sorted(EVERY_FIELD ^ says.keys())}"
+    assert settings.keys() == EVERY_SETTING, f"{target} has no answer for {sorted(EVERY_SETTING ^ settings.keys())}"
+    named = {**says, **{f"settings.{name}": say for name, say in settings.items()}}
+    said = {name: say(plan) for name, say in named.items()}
+    refused = {name: one.reason for name, one in said.items() if isinstance(one, Refusal)}
+    if refused:
+        raise SpecError(
+            "strategy", f"{target} cannot express this plan:{_reasons(plan, refused)}\n{_hint(plan, refused)}"
+        )
+    entries: Entries = {}
+    for one in said.values():
+        assert isinstance(one, dict)
+        doubled = [name for name in one.keys() & entries.keys() if one[name] != entries[name]]
+        assert not doubled, f"two fields of a plan say different things of {doubled}"
+        entries |= one
+    return entries
+
+
+def _reasons(plan: Plan, refused: Mapping[str, str]) -> str:
+    values = {name: getattr(plan.strategy, name, None) for name in refused}
+    values |= {name: getattr(told(plan), name.partition(".")[2]) for name in refused if "." in name}
+    return "".join(f"\n  - {name} = {_spelled(values[name])}: {reason}" for name, reason in refused.items())
+
+
+def _hint(plan: Plan, refused: Collection[str]) -> str:
+    framework = plan.cluster.framework
+    other = SETTINGS_HINT.format(known="" if framework is None else f" ({framework.name})")
+    of_settings = [name for name in refused if "." in name]
+    return " ".join([HINT] * (len(refused) > len(of_settings)) + [other] * bool(of_settings))
+
+
+def _spelled(value: object) -> str:
+    """A decision as job files spell it."""
+    if isinstance(value, StageLayout):
+        return "its own stages"
+    return value.text if isinstance(value, Decision) else str(value).lower()
+
+
+# --- what the framework is told ----------------------------------------------------------------------------
+
+
+def told(plan: Plan) -> Settings:
+    """
+    The settings of a plan without gaps: where nothing is said what the formulas take, what has nothing to do as usual.
+
+    8-bit weights are those of 8-bit recipes, processors those of DeepEP and HybridEP, 16-bit gradients the recipe's.
+    """
+    cluster, strategy, precision = plan.cluster, plan.strategy, plan.facts.workload.precision
+    profile = cluster.device.profile
+    usual = Settings(
+        gradient_dtype="fp32",
+        weight_dtype="recipe",
+        moments_dtype="fp32",
+        fp8_param_gather=False,
+        shared_expert_overlap=profile.shared_expert_overlap,
+        delay_wgrad=False,
+        communication_sms=profile.communication_sms,
+        optimizer_group=profile.sharding_ranks or "all",
+        optimizer="adam",
+        kernels="fused" if profile.fused_kernels else "eager",
+        attention="flash" if profile.fused_attention else "unfused",
+        loss=loss_of(profile.retention),
+        launches="blocking" if profile.launches_block else "asynchronous",
+        composition="step",
+    )
+    whole = replace(cluster.settings.over(usual), mtp_layers=len(plan.facts.model.mtp_layers))
+    group, layers = whole.optimizer_group, whole.offloaded_layers
+    alone = strategy.sharding == Sharding.NONE or not isinstance(group, int) or group >= strategy.dp * strategy.cp
+    every = not strategy.activation_offload or (layers or 0) >= plan.facts.model.num_layers
+    is_half = precision.compute == "fp16" and whole.gradient_dtype == "bf16"
+    return replace(
+        whole,
+        gradient_dtype="fp16" if is_half else whole.gradient_dtype,
+        fp8_param_gather=bool(whole.fp8_param_gather) and precision.compute in NARROW_WEIGHTS,
+        shared_expert_overlap=bool(whole.shared_expert_overlap) and _has_shared_experts(plan),
+        communication_sms=whole.communication_sms if strategy.token_dispatcher > TokenDispatcher.ALLTOALL else None,
+        offloaded_layers=None if every else layers,
+        optimizer_group="all" if alone else group,
+    )
+
+
+def _has_shared_experts(plan: Plan) -> bool:
+    blocks = [kind.feed_forward for kind in plan.facts.model.kinds]
+    return any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
+
+
+def num_sharing_groups(plan: Plan) -> int | None:
+    """Groups of data-parallel ranks that share states each; None where groups differ or cut a context into pieces."""
+    group, ranks = told(plan).optimizer_group, plan.strategy.dp * plan.strategy.cp
+    if not isinstance(group, int):
+        return 1
+    return None if ranks % group or group % plan.strategy.cp else ranks // group
+
+
+def hybrid_sharding(plan: Plan) -> Entries | Refusal:
+    """What FSDP2's targets say of groups that share states: the degrees of data parallelism have them."""
+    if num_sharing_groups(plan) is None:
+        return Refusal("Groups hold equally many replicas with all of their context-parallel ranks (a device mesh).")
+    return {}
+
+
+def has_own_bytes(plan: Plan) -> bool:
+    """Whether a precision is none of the catalog's, with the bytes that follow from the settings."""
+    precision = plan.facts.workload.precision
+    if precision.name not in catalog.precisions():
+        return True
+    return stored_precision(catalog.precision(precision.name), plan.cluster.settings) != precision
+
+
+def variables(plan: Plan) -> dict[str, str]:
+    """Variables that every target's processes need."""
+    return {"CUDA_LAUNCH_BLOCKING": "1"} if told(plan).launches == "blocking" else {}
+
+
+NO_STEP = "A sum of layers that a profiler timed alone is no step that anything runs."
+
+LEFT_TO_THE_MODEL = "Counted with {what}: that is your model's code, which {target} does not choose."
+
+
+def model_notes(plan: Plan, target: str) -> list[str]:
+    """What a plan counts that is the code of the user's own model."""
+    settings = told(plan)
+    counted = {
+        "norms and activations of several kernels each": settings.kernels == "eager",
+        "attention that is not one kernel": settings.attention == "unfused",
+        "Transformer Engine's fused loss on 16-bit logits": settings.loss == "fused",
+        f"{settings.mtp_layers} layers of multi-token prediction": bool(settings.mtp_layers),
+    }
+    return [LEFT_TO_THE_MODEL.format(what=what, target=target) for what, is_so in counted.items() if is_so]
+
+
+# --- texts -------------------------------------------------------------------------------------------------
+
+
+def nested(entries: Entries) -> dict[str, Any]:
+    """
+    Options with dotted names as mappings in mappings.
+
+    >>> nested({"a.b": 1, "a.c": 2, "d": 3})
+    {'a': {'b': 1, 'c': 2}, 'd': 3}
+    """
+    whole: dict[str, Any] = {}
+    for name, value in entries.items():
+        *path, last = name.split(".")
+        inner = whole
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return whole
+
+
+def num_microbatches(plan: Plan) -> int | None:
+    """Micro-batches per pipeline and step; None where the batch is no multiple of them."""
+    each = plan.strategy.dp * plan.strategy.mbs
+    batch = plan.facts.workload.global_batch_size
+    return None if batch % each else batch // each
+
+
+def checkpoints(plan: Plan) -> str:
+    """How often a plan saves, as a note."""
+    wait = f"training waits {plan.checkpoint_seconds:.3g} s for each"
+    beside = f"; it is on storage after {plan.write_seconds:.3g} s, beside the training" if plan.write_seconds else ""
+    return f"A checkpoint every {plan.schedule.interval_steps} steps, where {wait}{beside}."
+
+
+def subject(plan: Plan) -> str:
+    """What a plan is for, in a line that any file can have as a comment, whatever the names are."""
+    model, device = (NO_NAME.sub("?", name) for name in (plan.facts.model.name, plan.cluster.device.name))
+    return f"{model} on {plan.strategy.num_devices:,} x {device}, {plan.step_seconds:.3f} s per step as predicted"

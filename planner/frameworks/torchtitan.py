@@ -1,0 +1,592 @@
+"""
+torchtitan: a Python function that returns the configuration, which is what torchtitan's ``--config`` names.
+
+Options, schedules and lines are those of torchtitan 0.3.0 and of ``torch/distributed`` of PyTorch 2.13.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from math import ceil
+from typing import Any
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.facts.spec import Attention, Model
+from costmodel.pipelines.stages import virtual_stage_layers
+from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from planner.frameworks.target import (
+    NO_STEP,
+    Entries,
+    Export,
+    Refusal,
+    Say,
+    checkpoints,
+    entries_of,
+    has_own_bytes,
+    hybrid_sharding,
+    model_notes,
+    nested,
+    num_microbatches,
+    num_sharing_groups,
+    only,
+    subject,
+    told,
+    told_only,
+    unsaid,
+    variables,
+)
+from planner.plan import Plan
+
+TARGET = "torchtitan"
+VERSION = "0.3.0"
+FILE = "torchtitan_recipe.py"
+
+FLAVORS = {
+    "llama3-8b": ("llama3", "llama3_8b", "8B"),
+    "llama3-70b": ("llama3", "llama3_70b", "70B"),
+    "llama3-405b": ("llama3", "llama3_70b", "405B"),
+    "qwen3-8b": ("qwen3", "qwen3_14b", "8B"),
+    "qwen3-32b": ("qwen3", "qwen3_32b", "32B"),
+    "qwen3-30b-a3b": ("qwen3", "qwen3_30b_a3b", "30B-A3B"),
+    "qwen3-235b-a22b": ("qwen3", "qwen3_30b_a3b", "235B-A22B"),
+    "gpt-oss-20b": ("gpt_oss", "gpt_oss_20b", "20b"),
+    "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b", "120b"),
+}
+"""
+Models of the catalog that torchtitan has: its module, a recipe for what a plan does not say, the flavor.
+
+``llama3_405b`` of torchtitan is in FP8 and needs torchao to be made at all.
+"""
+
+SCHEDULES = {
+    Schedule.GPIPE: "GPipe",
+    Schedule.ZB_V: "ZBVZeroBubble",
+    Schedule.DUALPIPEV: "DualPipeV",
+}
+"""Names of ``get_schedule_class``, torch/distributed/pipelining/schedules.py; 1F1B depends on the chunks."""
+
+NUM_ACTIVE_CHUNKS = 3
+"""Chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
+
+NUM_WAITS = 3
+"""Steps that a collective may wait before the job is taken for hung; shorter than torchtitan's 100 s it never is."""
+
+
+def to_torchtitan(plan: Plan) -> Export:
+    """
+    A plan as a recipe of torchtitan: a module whose function ``recipe`` returns a ``Trainer.Config``.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+
+    Raises
+    ------
+    SpecError
+        If torchtitan cannot express it.
+    """
+    entries = entries_of(plan, TARGET, SAYS, SETTINGS)
+    name = plan.facts.workload.precision.name
+    if name != "bf16" or has_own_bytes(plan):
+        own = " with bytes of its own" if name == "bf16" else ""
+        raise SpecError(
+            "training.precision",
+            f"{TARGET} chooses {name}{own} by converters of the model, which this export does not write.",
+            "Plan with bf16.",
+        )
+    flavor = _flavor(plan.facts.model)
+    return Export(
+        target=TARGET,
+        files={FILE: _recipe(plan, entries, flavor)},
+        environment=variables(plan),
+        notes=_notes(plan, flavor),
+    )
+
+
+# --- decisions ---------------------------------------------------------------------------------------------
+
+
+def _tp(plan: Plan) -> Entries | Refusal:
+    mixers = [kind.attention for kind in plan.facts.model.kinds]
+    heads = {mixer.num_kv_heads for mixer in mixers if isinstance(mixer, Attention)}
+    if any(number % plan.strategy.tp for number in heads):
+        return Refusal("It divides the key-value heads (torchtitan/models/common/decoder.py:153).")
+    return {"parallelism.tensor_parallel_degree": plan.strategy.tp}
+
+
+def _cp(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.cp > 1 and plan.facts.model.mtp_layers:
+        return Refusal(
+            "Multi-token prediction excludes context parallelism (torchtitan/models/deepseek_v3/mtp.py:206)."
+        )
+    return {"parallelism.context_parallel_degree": plan.strategy.cp}
+
+
+def _pp(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    if strategy.pp > 1 and plan.facts.model.mtp_layers:
+        return Refusal("Multi-token prediction excludes pipelines (torchtitan/models/deepseek_v3/mtp.py:201).")
+    if strategy.pp > 1 and plan.facts.model.tied_embeddings:
+        return Refusal("Embedding and head with the same weights exclude it (torchtitan/models/common/decoder.py:139).")
+    return {"parallelism.pipeline_parallel_degree": strategy.pp}
+
+
+def _cuda_graphs(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    if strategy.cuda_graphs not in (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION):
+        return Refusal(
+            "One graph holds forward and backward pass, or none (wrap_with_cuda_graph, torchtitan/trainer.py:614)."
+        )
+    if strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and (strategy.pp > 1 or strategy.ep > 1):
+        return Refusal("They support neither pipelines nor the standard dispatcher (torchtitan/trainer.py:183,204).")
+    return {"training.disable_cuda_graphs": strategy.cuda_graphs == CudaGraphs.NONE}
+
+
+def _dp(plan: Plan) -> Entries:
+    copies = _num_copies(plan)
+    return {
+        "parallelism.data_parallel_replicate_degree": copies,
+        "parallelism.data_parallel_shard_degree": plan.strategy.dp // copies,
+    }
+
+
+def _num_copies(plan: Plan) -> int:
+    """Groups of ranks that hold all states each."""
+    return plan.strategy.dp if plan.strategy.sharding == Sharding.NONE else num_sharing_groups(plan) or 1
+
+
+def _ep(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    ranks = strategy.cp * strategy.tp * strategy.dp // _num_copies(plan)
+    if ranks % strategy.ep:
+        return Refusal(
+            f"Experts are spread over the ranks that shard weights, context or tensors, here {ranks}: no multiple of "
+            f"{strategy.ep} (torchtitan/distributed/parallel_dims.py:279)."
+        )
+    return {"parallelism.expert_parallel_degree": strategy.ep}
+
+
+def _etp(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    split = strategy.tp if strategy.ep == 1 else 1
+    if plan.facts.model.has_experts and strategy.etp != split:
+        return Refusal(
+            "Experts are split by tensor parallelism where they are not spread (ep is 1), else never "
+            "(torchtitan/models/common/moe_sharding.py:317)."
+        )
+    return {}
+
+
+def _vpp(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    chunks = {Schedule.GPIPE: 1, Schedule.ZB_V: 2, Schedule.DUALPIPEV: 2}.get(strategy.schedule, strategy.vpp)
+    if strategy.vpp != chunks or (strategy.vpp > 1 and strategy.pp == 1):
+        return Refusal(
+            "Only 1f1b in a pipeline has any number of chunks, gpipe one, zb_v and dualpipev two "
+            "(torchtitan/distributed/pipeline_parallel.py, _get_pp_rank_to_stage_indices_mapping)."
+        )
+    if strategy.vpp > NUM_ACTIVE_CHUNKS and strategy.sharding > Sharding.NONE:
+        return Refusal(
+            f"Weights of {NUM_ACTIVE_CHUNKS} chunks of a rank stay gathered, of more they are gathered again and again "
+            "(_add_unshard_reshard, torch/distributed/pipelining/schedules.py:1287)."
+        )
+    return {}
+
+
+def _group(plan: Plan) -> Entries | Refusal:
+    strategy, total = plan.strategy, num_microbatches(plan)
+    if strategy.vpp == 1 or strategy.schedule != Schedule.ONE_F_ONE_B or total is None:
+        return {}
+    rounds = max(1, total // strategy.pp)
+    if total % rounds or strategy.group != total // rounds:
+        return Refusal(
+            f"{total} micro-batches are dealt in {rounds} equal rounds (ScheduleInterleaved1F1B, "
+            "torch/distributed/pipelining/schedules.py:2935), not in groups of "
+            f"{strategy.group}."
+        )
+    return {}
+
+
+def _mbs(plan: Plan) -> Entries | Refusal:
+    strategy, total = plan.strategy, num_microbatches(plan)
+    if total is None:
+        return Refusal("The global batch is no multiple of dp * mbs (torchtitan/trainer.py, Trainer.__init__).")
+    if strategy.pp > 1 and strategy.schedule == Schedule.ONE_F_ONE_B and strategy.vpp == 1 and total < strategy.pp:
+        return Refusal(
+            f"1F1B needs a micro-batch for each of {strategy.pp} stages, here are {total} "
+            "(torch/distributed/pipelining/schedules.py:1020)."
+        )
+    local = strategy.mbs * total if strategy.pp > 1 else strategy.mbs
+    return {
+        "training.local_batch_size": local,
+        "training.global_batch_size": plan.facts.workload.global_batch_size,
+        "parallelism.pipeline_parallel_microbatch_size": strategy.mbs if strategy.pp > 1 else 1,
+    }
+
+
+def _sequence_parallel(plan: Plan) -> Entries:
+    return {"parallelism.enable_sequence_parallel": plan.strategy.sequence_parallel}
+
+
+def _schedule(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    if strategy.schedule == Schedule.ONE_F_ONE_B:
+        name = "Interleaved1F1B" if strategy.vpp > 1 else "1F1B"
+        return {"parallelism.pipeline_parallel_schedule": name}
+    if strategy.schedule not in SCHEDULES:
+        return Refusal(
+            "PyTorch's pipelines are 1f1b, gpipe, zb_v and dualpipev "
+            "(get_schedule_class, torch/distributed/pipelining/schedules.py)."
+        )
+    return {"parallelism.pipeline_parallel_schedule": SCHEDULES[strategy.schedule]}
+
+
+def _vocabulary(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.vocabulary > Vocabulary.REDISTRIBUTED:
+        return Refusal(
+            "Embedding and head are modules of one stage each (torchtitan/distributed/pipeline_parallel.py, "
+            "_split_module)."
+        )
+    return {}
+
+
+def _sharding(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    if strategy.sharding == Sharding.NONE:
+        if strategy.cp > 1:
+            return Refusal("Context-parallel ranks always shard weights (torchtitan/distributed/parallel_dims.py:215).")
+        return {"parallelism.fsdp_reshard_after_forward": "never"}
+    if strategy.pp > 1 and strategy.sharding > Sharding.OPTIMIZER:
+        return Refusal(
+            "In a pipeline FSDP2 gathers weights once and keeps gradients whole until the last micro-batch, which is "
+            "optimizer (torch/distributed/pipelining/stage.py:845)."
+        )
+    if strategy.pp == 1 and strategy.sharding == Sharding.OPTIMIZER:
+        return Refusal(
+            "FSDP2 shards gradients after each backward pass, which is gradients or weights "
+            "(torchtitan/distributed/fsdp.py, apply_fsdp_to_decoder)."
+        )
+    whole = strategy.sharding < Sharding.WEIGHTS
+    return {"parallelism.fsdp_reshard_after_forward": "never" if whole else "always"}
+
+
+def _recompute(plan: Plan) -> Entries | Refusal:
+    known = {
+        Recompute.NONE: None,
+        Recompute.FULL: "FullAC",
+        Recompute.of("every_other_matmul"): "SelectiveAC",
+    }
+    if plan.strategy.recompute not in known:
+        return Refusal(
+            "Layers are recomputed in full (full) or but for every other matmul (every_other_matmul) "
+            "(torchtitan/distributed/activation_checkpoint.py:166,185)."
+        )
+    return {"activation_checkpoint": known[plan.strategy.recompute]}
+
+
+def _tp_overlap(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    if strategy.tp_overlap and not strategy.sequence_parallel:
+        return Refusal(
+            "Asynchronous tensor parallelism cuts the gathers and scatters of sequence parallelism "
+            "(torchtitan/distributed/compile.py:75; torch/_inductor/fx_passes/micro_pipeline_tp.py)."
+        )
+    return {"compile.enable": True, "compile.enable_async_tensor_parallel": strategy.tp_overlap}
+
+
+def _pp_overlap(plan: Plan) -> Entries | Refusal:
+    if plan.strategy.pp_overlap == (plan.strategy.vpp > 1):
+        return {}
+    return Refusal(
+        "Schedules with several chunks per rank send behind computation, 1f1b and gpipe with one never "
+        "(torch/distributed/pipelining/schedules.py:1105,2216)."
+    )
+
+
+def _dp_overlap(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    if strategy.dp * strategy.cp == 1 or strategy.dp_overlap == (strategy.pp == 1):
+        return {}
+    if strategy.pp > 1:
+        return Refusal(
+            "In a pipeline FSDP2 reduces gradients after the last backward pass "
+            "(perform_reduce_grad, torch/distributed/pipelining/stage.py)."
+        )
+    return Refusal("FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).")
+
+
+def _layout(plan: Plan) -> Entries | Refusal:
+    strategy = plan.strategy
+    layout = strategy.layout
+    if layout is not None:
+        same = {*layout.recompute} == {strategy.recompute} and {*layout.activation_offload} == {
+            strategy.activation_offload
+        }
+        if not same or any(layout.full_layers):
+            return Refusal(
+                "All stages recompute alike (pipeline_llm passes one policy, "
+                "torchtitan/distributed/pipeline_parallel.py); plan with search.stages: layers or even."
+            )
+    stages = "stages()" if strategy.pp > 1 else "None"
+    return {"parallelism.module_fqns_per_model_part": _Code(stages)}
+
+
+def _gradient_dtype(plan: Plan) -> Entries | Refusal:
+    if told(plan).gradient_dtype != "fp32":
+        return Refusal("FSDP2 reduces in FP32, always (mixed_precision_reduce, torchtitan/config/configs.py:93).")
+    return {"training.mixed_precision_reduce": "float32"}
+
+
+def _weight_dtype(plan: Plan) -> Entries | Refusal:
+    """With bfloat16 shards there would be no FP32 weights at all."""
+    if told(plan).weight_dtype != "fp32":
+        return Refusal(
+            "Ranks hold shards of FP32 weights, which are cast before they are gathered "
+            "(mixed_precision_param, torchtitan/config/configs.py:85)."
+        )
+    return {"training.dtype": "float32", "training.mixed_precision_param": "bfloat16"}
+
+
+SAYS: dict[str, Say] = {
+    "tp": _tp,
+    "cp": _cp,
+    "pp": _pp,
+    "dp": _dp,
+    "ep": _ep,
+    "etp": _etp,
+    "vpp": _vpp,
+    "group": _group,
+    "mbs": _mbs,
+    "sequence_parallel": _sequence_parallel,
+    "schedule": _schedule,
+    "vocabulary": _vocabulary,
+    "sharding": _sharding,
+    "recompute": _recompute,
+    "activation_offload": only(
+        "activation_offload", False, "Activations stay in device memory (torchtitan/config/configs.py has no option)."
+    ),
+    "optimizer_offload": only(
+        "optimizer_offload",
+        False,
+        "Its enable_cpu_offload moves weights and gradients to the host too (torchtitan/config/configs.py:61).",
+    ),
+    "token_dispatcher": only(
+        "token_dispatcher",
+        TokenDispatcher.ALLTOALL,
+        "Which one is an argument of the model's registry (moe_comm_backend, "
+        "torchtitan/models/common/config_utils.py:388), whose buffers have sizes that the plan does not say.",
+    ),
+    "cuda_graphs": _cuda_graphs,
+    "tp_overlap": _tp_overlap,
+    "cp_overlap": only(
+        "cp_overlap",
+        False,
+        "Keys and values are gathered before attention (torchtitan/models/common/decoder_sharding.py:235).",
+    ),
+    "ep_overlap": only(
+        "ep_overlap",
+        False,
+        "Tokens are sent and awaited (torchtitan/models/common/token_dispatcher.py has no other micro-batch to run).",
+    ),
+    "pp_overlap": _pp_overlap,
+    "dp_overlap": _dp_overlap,
+    "layout": _layout,
+}
+"""What torchtitan says for each field of a strategy."""
+
+SETTINGS: dict[str, Say] = {
+    "gradient_dtype": _gradient_dtype,
+    "weight_dtype": _weight_dtype,
+    "moments_dtype": told_only(
+        "moments_dtype", "fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."
+    ),
+    "fp8_param_gather": told_only("fp8_param_gather", False, "FP8 is a converter of the model, not written here."),
+    "mtp_layers": unsaid,  # the model's own, of which a note tells
+    "shared_expert_overlap": told_only(
+        "shared_expert_overlap",
+        False,
+        "Shared experts run after the routed ones (torchtitan/models/common/moe.py:455).",
+    ),
+    "delay_wgrad": told_only(
+        "delay_wgrad", False, "Weight gradients come with the backward pass, but in zero-bubble schedules."
+    ),
+    "communication_sms": told_only("communication_sms", None, "Tokens go by an all-to-all of NCCL."),
+    "offloaded_layers": told_only("offloaded_layers", None, "Activations stay in device memory."),
+    "optimizer_group": hybrid_sharding,
+    "optimizer": told_only(
+        "optimizer", "adam", "Which one is the recipe's, from which optimizer and learning rate are taken."
+    ),
+    "kernels": told_only("kernels", "fused", "Layers are compiled (compile.enable), which fuses them."),
+    "attention": told_only(
+        "attention",
+        "flash",
+        "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385).",
+    ),
+    "loss": told_only(
+        "loss", "unfused", "The loss is PyTorch's cross-entropy on FP32 logits (torchtitan/components/loss.py)."
+    ),
+    "launches": unsaid,  # a variable of the environment
+    "composition": told_only("composition", "step", NO_STEP),
+}
+"""What torchtitan says for each setting."""
+
+
+# --- the recipe --------------------------------------------------------------------------------------------
+
+
+class _Code(str):
+    """A value that is written as it is."""
+
+    __slots__ = ()
+
+
+def _literal(value: object) -> str:
+    return json.dumps(value) if isinstance(value, str) and not isinstance(value, _Code) else str(value)
+
+
+def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -> str:
+    settings = nested(entries | _facts(plan))
+    policy = settings.pop("activation_checkpoint")
+    model, strategy = plan.facts.model, plan.strategy
+    imports = _imports(flavor, policy, in_pipeline=strategy.pp > 1)
+    # Context parallelism needs FlexAttention (torchtitan/distributed/full_dtensor.py:49); gpt_oss has another one.
+    attention = ', attn_backend="flex"' if strategy.cp > 1 else ""
+    spec = f"        model_spec=model_registry({_literal(flavor[2])}{attention}),\n" if flavor else ""
+    return (
+        f'"""\n{subject(plan)}: a recipe for torchtitan {VERSION}.\n\n'
+        f"Optimizer, data, tokenizer and learning rate are those of the recipe that it changes.\n"
+        f'"""\n\n{imports}\n\n'
+        f'TORCHTITAN = "{VERSION}"\n"""Whose options these are; other versions have other ones."""\n\n'
+        f"SIZES = {(model.num_layers, model.hidden_size, model.vocab_size)}\n"
+        f'"""Layers, hidden size and vocabulary of the model that was planned."""\n'
+        + (_stages(plan) if strategy.pp > 1 else "")
+        + "\n\ndef recipe() -> Trainer.Config:\n"
+        '    """What torchtitan.train takes as --config."""\n'
+        '    if (installed := version("torchtitan")) != TORCHTITAN:\n'
+        '        raise RuntimeError(f"this recipe is for torchtitan {TORCHTITAN}, not {installed}")\n'
+        "    config = base()\n"
+        "    config = replace(\n        config,\n"
+        + spec
+        + "".join(_section(name, values) for name, values in settings.items())
+        + f"        activation_checkpoint={f'{policy}.Config()' if policy else None},\n"
+        "    )\n"
+        "    model = config.model_spec.model\n"
+        "    if (sizes := (len(model.layers), model.dim, model.vocab_size)) != SIZES:\n"
+        '        raise RuntimeError(f"this recipe is for a model of {SIZES}, not {sizes}")\n'
+        "    return config\n"
+    )
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    """What follows from the job and the prediction rather than from a decision."""
+    schedule = plan.schedule
+    patience = ceil(NUM_WAITS * plan.step_seconds + plan.checkpoint_seconds)
+    background = {"checkpoint.async_mode": "async_with_pinned_mem"} if plan.write_seconds else {}
+    return {
+        "training.seq_len": plan.facts.workload.sequence_length,
+        "training.steps": schedule.num_steps,
+        "checkpoint.enable": True,
+        "checkpoint.interval": schedule.interval_steps,
+        **background,
+        "comm.train_timeout_seconds": max(100, patience),
+    }
+
+
+def _imports(flavor: tuple[str, str, str] | None, policy: str | None, *, in_pipeline: bool) -> str:
+    lines = ["from dataclasses import replace", "from importlib.metadata import version"]
+    if in_pipeline:
+        lines.append("from itertools import accumulate")
+    lines += ["", "from torchtitan.config import CompileConfig, ParallelismConfig"]
+    if policy:
+        lines.append(f"from torchtitan.distributed.activation_checkpoint import {policy}")
+    if flavor:
+        module, recipe, _ = flavor
+        lines += [
+            f"from torchtitan.models.{module} import model_registry",
+            f"from torchtitan.models.{module}.config_registry import {recipe} as base",
+        ]
+    lines.append("from torchtitan.trainer import Trainer")
+    if not flavor:
+        lines += ["from your_recipes import your_model as base  # TODO: a function that returns a Trainer.Config"]
+    return "\n".join(lines)
+
+
+def _stages(plan: Plan) -> str:
+    sizes = ", ".join(map(str, _layers_of_stages(plan)))
+    lines = textwrap.fill(f"{sizes},", width=100, initial_indent="    ", subsequent_indent="    ")
+    return (
+        f"\nLAYERS = (\n{lines}\n)\n"
+        '"""Layers of each virtual stage, in the order of the model."""\n'
+        "\n\ndef stages() -> list[list[str]]:\n"
+        '    """Names of the modules of each virtual stage."""\n'
+        "    ends = accumulate(LAYERS)\n"
+        '    parts = [[f"layers.{i}" for i in range(end - n, end)] for n, end in zip(LAYERS, ends, strict=True)]\n'
+        '    return [["tok_embeddings", *parts[0]], *parts[1:-1], [*parts[-1], "norm", "lm_head"]]\n'
+    )
+
+
+def _layers_of_stages(plan: Plan) -> tuple[int, ...]:
+    strategy = plan.strategy
+    if strategy.layout is not None:
+        return strategy.layout.layers
+    held = virtual_stage_layers(
+        plan.facts.model,
+        pp=strategy.pp,
+        vpp=strategy.vpp,
+        schedule=strategy.schedule,
+        vocabulary=strategy.vocabulary,
+    )
+    return tuple(int(stage.sum()) for stage in held)
+
+
+def _section(name: str, values: dict[str, Any]) -> str:
+    """Of parallelism and compilation nothing is left to the other recipe."""
+    whole = {"parallelism": "ParallelismConfig(", "compile": "CompileConfig("}
+    begin = whole.get(name, f"replace(\n            config.{name},")
+    lines = "".join(f"            {option}={_literal(value)},\n" for option, value in values.items())
+    return f"        {name}={begin}\n{lines}        ),\n"
+
+
+def _flavor(model: Model) -> tuple[str, str, str] | None:
+    """What torchtitan calls a model, where it has exactly this one."""
+    for name, flavor in FLAVORS.items():
+        known = catalog.model(name)
+        if not model.mtp_layers and (model.layers, model.hidden_size, model.vocab_size, model.tied_embeddings) == (
+            known.layers,
+            known.hidden_size,
+            known.vocab_size,
+            known.tied_embeddings,
+        ):
+            return flavor
+    return None
+
+
+def _is_of_torchtitan(plan: Plan) -> bool:
+    framework = plan.cluster.framework
+    return framework is not None and framework.name.startswith(TARGET)
+
+
+def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
+    strategy = plan.strategy
+    notes = [
+        f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version.",
+        f"Optimizer, learning rate, data and tokenizer are those of {flavor[1] if flavor else 'your recipe'}: look at "
+        "them.",
+        checkpoints(plan),
+        *model_notes(plan, TARGET),
+    ]
+    if not _is_of_torchtitan(plan):
+        notes.append(
+            "The step time is torchtitan's only if the plan was made with cluster.framework=torchtitan-0.1; this is "
+            "another framework's."
+        )
+    if flavor is None:
+        notes.append(
+            "TODO: let 'base' be your own recipe; torchtitan has no model of these sizes under a name known here."
+        )
+    if strategy.sharding == Sharding.GRADIENTS and (num_microbatches(plan) or 1) > 1:
+        notes.append("FSDP2 gathers the weights again for each micro-batch; the estimate gathers them once per step.")
+    return tuple(notes)

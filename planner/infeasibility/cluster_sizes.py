@@ -1,0 +1,191 @@
+"""
+The smallest cluster on which a job fits: the same devices, rules and batch, fewer or more of them.
+
+Sizes are whole nodes, and any number of devices below one node. All strategies for a range of sizes grow as rows of
+one space, in which the number of devices follows from the degrees, and are looked at in ascending order of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from constraints.conflict import Size
+from constraints.rule import Holds, Ints, Rule
+from constraints.rules import topology
+from costmodel.strategy import Strategy
+from costmodel.tables import Facts, tabulate
+from planner.infeasibility.memory_gap import first_that_fits, least_lacking
+from planner.jobs.problem import Problem
+from planner.search.candidates import MemoryFunction
+from planner.search.clock import Clock, OutOfTimeError
+from planner.search.space import (
+    ROW_DECISIONS,
+    Columns,
+    Rules,
+    Space,
+    chosen_values,
+    default_domains,
+    feature_values,
+    grow,
+    needs,
+    row_domains,
+    space_of,
+    usual_groups,
+)
+
+MOST_TIMES = 16
+"""Sizes are tried up to so many times the job's own."""
+
+MOST_NODES, GROWTH = 32, 1 / 16
+"""Nodes of a range of sizes whose rows grow together, at least and as a part of its first; a matter of memory only."""
+
+
+def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> Size:
+    """The smallest cluster of at most ``MOST_TIMES`` the job's devices on which something fits."""
+    tried, half = 0, Clock(seconds=clock.seconds_left / 2)
+    for fewest, most in _ranges(problem, MOST_TIMES * problem.facts.cluster.num_devices):
+        try:
+            found = _smallest_of(_resized(problem, most), rules, memory, fewest, half)
+        except OutOfTimeError:
+            enough = _enough(problem, rules, memory, clock)
+            return Size(num_devices=None, strategy=None, num_tried=tried, is_cut=True, num_enough=enough)
+        if found:
+            within = _largest_within(problem, rules, memory, found[0], clock)
+            return Size(num_devices=found[0], strategy=found[1], num_tried=found[0], num_within=within)
+        tried = most
+    return Size(num_devices=None, strategy=None, num_tried=tried)
+
+
+def _largest_within(problem: Problem, rules: Rules, memory: MemoryFunction, smallest: int, clock: Clock) -> int | None:
+    """The largest size below the job's own on which something fits; None where time runs out."""
+    ranges = [span for span in _ranges(problem, problem.facts.cluster.num_devices - 1) if span[1] >= smallest]
+    with suppress(OutOfTimeError):
+        for fewest, most in reversed(ranges):
+            found = _smallest_of(_resized(problem, most), rules, memory, fewest, clock, largest=True)
+            if found:
+                return found[0]
+    return None
+
+
+def _enough(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> int | None:
+    """The first doubling of the job's devices on which something fits; None where none does or time runs out."""
+    node, size = problem.facts.cluster.device.devices_per_node, problem.facts.cluster.num_devices
+    with suppress(OutOfTimeError):
+        while (size := 2 * size) <= MOST_TIMES * problem.facts.cluster.num_devices:
+            is_whole = size < node or size % node == 0
+            if is_whole and _smallest_of(_resized(problem, size), rules, memory, size, clock):
+                return size
+    return None
+
+
+def _resized(problem: Problem, num_devices: int) -> Problem:
+    facts = replace(problem.facts, cluster=replace(problem.facts.cluster, num_devices=num_devices))
+    return replace(problem, facts=facts)
+
+
+def _smallest_of(
+    problem: Problem, rules: Rules, memory: MemoryFunction, fewest: int, clock: Clock, *, largest: bool = False
+) -> tuple[int, Strategy] | None:
+    """The smallest size of a range on which a strategy fits, or the largest, and that strategy."""
+    clock.require()
+    space = _space(problem, rules, fewest, problem.facts.cluster.num_devices)
+    num_devices = np.prod([space.rows[name] for name in ("tp", "cp", "pp", "dp")], axis=0)
+    hopeful = _hopeful(problem, space, memory, clock)
+    sizes = num_devices[hopeful]
+    in_order = hopeful[np.argsort(-sizes if largest else sizes, kind="stable")]
+    found = first_that_fits(problem, space, memory, in_order, clock)
+    return (int(num_devices[found[0]]), found[1]) if found else None
+
+
+def _hopeful(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> NDArray[np.int64]:
+    """
+    Rows that a lower bound of their memory does not exclude.
+
+    Rows that differ in ``dp`` alone are excluded together where the largest is: replicas share states and have fewer
+    micro-batches each, so that memory falls with them.
+    """
+    key = np.zeros(space.num_rows, dtype=np.int64)
+    for name in (name for name in ROW_DECISIONS if name != "dp"):
+        values, index = np.unique(space.rows[name], return_inverse=True)
+        key = key * max(len(values), 1) + index
+    order = np.lexsort([-space.rows["dp"], key])
+    _, first, family = np.unique(key[order], return_index=True, return_inverse=True)
+    largest = order[first]
+    if len(largest) == space.num_rows:
+        return np.asarray(largest[least_lacking(problem, space, largest, memory, clock) == 0])
+    left = order[(least_lacking(problem, space, largest, memory, clock) == 0)[family]]
+    answer: NDArray[np.int64] = left[least_lacking(problem, space, left, memory, clock) == 0]
+    return answer
+
+
+def _ranges(problem: Problem, limit: int) -> Iterator[tuple[int, int]]:
+    """The smallest and the largest size of each range up to a limit: single devices, then ever more nodes."""
+    node = problem.facts.cluster.device.devices_per_node
+    for size in range(1, min(node, limit + 1)):
+        yield size, size
+    first, nodes = 1, 1
+    while first * node <= limit:
+        last = min(first + nodes - 1, limit // node)
+        yield first * node, last * node
+        first, nodes = last + 1, min(2 * nodes, max(MOST_NODES, int(last * GROWTH)))
+
+
+def _space(problem: Problem, rules: Rules, fewest: int, most: int) -> Space:
+    """The strategies for any whole number of nodes in a range; below a node, for the one size."""
+    sized = (_fills_whole_nodes(problem.facts, fewest, most), _leaves_devices(most))
+    of_rows = [*sized, *(rule for rule in rules.rows if rule is not topology.degrees_multiply_to_the_devices)]
+    domains = _domains(problem, of_rows, most)
+    grown, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=domains["dp"].tolist())
+    rows = {name: grown[name] for name in ROW_DECISIONS}
+    return space_of(problem.facts, rules, rows, feature_values(problem), raw_size=0)
+
+
+def _fills_whole_nodes(facts: Facts, fewest: int, most: int) -> Rule:
+    step = min(facts.cluster.device.devices_per_node, most)
+
+    def holds(*, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:
+        """The strategy fills a whole number of nodes, of as many devices as are looked at."""
+        size = tp * cp * pp * dp
+        return (fewest <= size) & (size <= most) & (size % step == 0)
+
+    return holds
+
+
+def _leaves_devices(most: int) -> Rule:
+    def holds(*, tp: Ints, cp: Ints, pp: Ints) -> Holds:
+        """The degrees do not take more devices than there are."""
+        return tp * cp * pp <= most
+
+    return holds
+
+
+def _domains(problem: Problem, rules: Sequence[Rule], most: int) -> Columns:
+    """The values of each degree that some rules leave to it, whatever the number of devices up to the largest."""
+    sizes = np.arange(1, most + 1)
+    scale_up = sizes[: problem.facts.cluster.scale_up_size]
+    has_experts = len(default_domains(problem.facts)["etp"]) > 1
+    free = {"tp": scale_up, "cp": sizes, "pp": sizes, "dp": sizes, **({"etp": scale_up} if has_experts else {})}
+    domains = row_domains(problem)
+    others = {name: domains[name] for name in ("mbs", "vpp")}
+    left = {name: _left(problem.facts, rules, name, values, others) for name, values in free.items()}
+    return domains | left | ({} if "group" in chosen_values(problem) else usual_groups(left["pp"]))
+
+
+def _left(facts: Facts, rules: Sequence[Rule], name: str, values: NDArray[np.int64], others: Columns) -> NDArray[Any]:
+    """Values of a degree that rules allow which ask for nothing else, or for one more decision of few values."""
+    for rule in rules:
+        beside = needs(rule) - {name}
+        if beside <= set(others) and len(beside) < 2 and name in needs(rule):
+            grid = {name: values[:, None]} | {other: others[other][None, :] for other in beside}
+            holds = np.broadcast_to(
+                np.asarray(tabulate(rule, facts, grid)),
+                (len(values), 1 if not beside else len(others[next(iter(beside))])),
+            )
+            values = values[holds.any(axis=1)]
+    return values

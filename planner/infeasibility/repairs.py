@@ -1,0 +1,398 @@
+"""
+Explain that nothing fits.
+
+The explanation looks at a wider space than the search: the rules of the job, of frameworks and of memory may be broken
+there, and values that the job insists on stand beside those that the search would try. The other rules of physics hold,
+and so do those of frameworks where the space is large already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from constraints import FRAMEWORK_RULES, PHYSICS_RULES
+from constraints.classes import Classes
+from constraints.conflict import (
+    MAX_CONFLICTS,
+    Conflict,
+    contains_one_of,
+    hitting_sets,
+    necessary,
+    smallest_sets,
+    sorted_by_text,
+)
+from constraints.limits import unless
+from constraints.rule import Rule, sentence
+from costmodel.tables import tabulate
+from planner.infeasibility.cluster_sizes import smallest_cluster
+from planner.infeasibility.memory_gap import Shortage, chunks, closest, least_host_bytes
+from planner.jobs.problem import Problem
+from planner.search.candidates import Memory, MemoryFunction, fits, least_memory, memory_alone, mode_memory
+from planner.search.clock import Clock, OutOfTimeError
+from planner.search.space import (
+    FEATURES,
+    SEARCH_BOUNDS,
+    WORLD,
+    Columns,
+    Fold,
+    Rules,
+    Space,
+    allowed_features,
+    classify_features,
+    column,
+    default_domains,
+    divisors,
+    free_replicas,
+    grow,
+    insisted_values,
+    needs,
+    spread,
+    usual_features,
+    usual_groups,
+)
+
+MAX_STRAYS = 16
+"""Values outside a degree's own domain that the explanation looks at."""
+
+MAX_LISTED = 16
+"""Repairs and conflicts that are listed."""
+
+SAMPLE_ROWS = 64
+"""Rows of a class that are tried first."""
+
+WIDE_ROWS = 200_000
+"""Rows of the search up to which the rules of frameworks may be broken, too; a matter of time."""
+
+SIZE_SECONDS = 6.0
+"""What the search for the smallest cluster may take; a matter of patience."""
+
+RuleSet: TypeAlias = frozenset[Rule]
+
+
+def explain(
+    problem: Problem,
+    space: Space,
+    memory: MemoryFunction,
+    *,
+    seconds_left: float = np.inf,
+) -> Conflict:
+    """
+    Why nothing fits.
+
+    Parameters
+    ----------
+    problem
+        A problem without a solution.
+    space
+        What its rules but those of memory allow.
+    memory
+        Bytes that strategies take.
+    seconds_left
+        When to stop; the conflict then says what it leaves out.
+    """
+    clock, rules = Clock(seconds=seconds_left), space.rules
+    try:
+        repairs = _Relaxation(problem, rules, memory, space.num_rows, clock).repairs()
+        conflicts = hitting_sets(repairs)
+        listed = conflicts[:MAX_LISTED]
+        exclusive = tuple(_sentences(_with_rules_behind(problem, rules, conflict)) for conflict in listed)
+        left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
+        is_cut = False
+    except OutOfTimeError:
+        repairs, exclusive, is_cut = [], (), True
+        left_out = ["Time ran out before it was known which rules exclude each other."]
+    releases = [_sentences(repair) for repair in repairs if repair and repair <= set(rules.limits)]
+    nearest, is_closest = None, False
+    with suppress(OutOfTimeError):
+        nearest = closest(problem, space, memory, clock)
+        is_closest = nearest is None or nearest.is_proven
+    if not is_closest:
+        left_out.append("Time ran out before it was known which strategy lacks least memory.")
+    needs_host = _memory_rules(rules)[1] in repairs
+    return Conflict(
+        exclusive=exclusive,
+        repairs=tuple(_sentences(repair) for repair in repairs[:MAX_LISTED]),
+        release=releases[0] if releases else (),
+        releases=tuple(releases[:MAX_LISTED]),
+        **_memory_of(problem, nearest),
+        needed_host_bytes=least_host_bytes(problem, space, memory, clock) if needs_host else None,
+        size=smallest_cluster(problem, rules, memory, Clock(seconds=min(SIZE_SECONDS, clock.seconds_left))),
+        left_out=tuple(left_out),
+        is_cut=is_cut or not is_closest,
+    )
+
+
+def _cut(sets: Sequence[RuleSet], what: str) -> Iterator[str]:
+    if len(sets) >= MAX_CONFLICTS:
+        yield f"Of more than {MAX_CONFLICTS:,} {what}, the smallest {MAX_LISTED} are listed."
+    elif len(sets) > MAX_LISTED:
+        yield f"Of {len(sets):,} {what}, the smallest {MAX_LISTED} are listed."
+
+
+def _memory_of(problem: Problem, nearest: Shortage | None) -> dict[str, Any]:
+    """What the closest strategy lacks, and what would be enough for it."""
+    if nearest is None:
+        return {}
+    headroom = problem.search.memory_headroom_bytes
+    known: dict[str, Any] = {
+        "shortage_bytes": nearest.device_bytes,
+        "host_shortage_bytes": nearest.host_bytes,
+        "closest": nearest.strategy,
+    }
+    if nearest.is_proven and not nearest.host_bytes:
+        known["needed_bytes"] = problem.facts.cluster.device.memory_bytes + nearest.device_bytes
+        if 0 < nearest.device_bytes <= headroom:
+            known["headroom_bytes"] = headroom - nearest.device_bytes
+    return known
+
+
+def _sentences(rules: Iterable[Rule]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(sentence(rule) for rule in sorted_by_text(rules)))
+
+
+# --- repairs -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Entry:
+    """Candidates of one class of rows that break the same rules, memory apart, and the modes in which they do."""
+
+    row_class: int
+    broken: RuleSet
+    modes: NDArray[np.bool_]
+
+
+class _Relaxation:
+    """The wider space, and what its candidates break."""
+
+    def __init__(self, problem: Problem, rules: Rules, memory: MemoryFunction, num_rows: int, clock: Clock) -> None:
+        self.problem = problem
+        self.clock = clock
+        self.facts = problem.facts
+        self.rules = rules
+        self.memory = memory
+        self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
+        framework = FRAMEWORK_RULES if num_rows > WIDE_ROWS else ()
+        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.listing, *framework}
+        replicas = (*insisted_values(problem).get("dp", ()), *free_replicas(problem))
+        self.rows, row_classes = grow(
+            self.facts,
+            relaxed_domains(problem),
+            [*rules.rows, *(rule for rule in _lifted_bounds(problem) if not needs(rule) & set(FEATURES))],
+            tolerate=[rule for rule in rules.rows if rule not in self.fixed],
+            replicas=replicas,
+        )
+        self.features = _relaxed_features(problem)
+        self.lifted = tuple(rule for rule in _lifted_bounds(problem) if needs(rule) & set(FEATURES))
+        self.mixed = (*rules.mixed, *self.lifted)
+        self.classes = classify_features(self.facts, self.rows, self.features, self.mixed, row_classes)
+        first = np.zeros(1, dtype=np.int64)
+        self.num_modes = self.mode_memory(first)[0].device_bytes.shape[1] if self.classes.size else 0
+
+    def repairs(self) -> list[RuleSet]:
+        """The smallest sets of rules that a candidate breaks."""
+        repairs: list[RuleSet] = []
+        entries = sorted(self.entries(), key=lambda entry: len(entry.broken))
+        for size in sorted({len(entry.broken) for entry in entries}):
+            for look in (self.some_of, self.all_of):
+                level = [e for e in entries if len(e.broken) == size and not contains_one_of(e.broken, repairs)]
+                occurs = look(level, repairs)
+                lacking = (_lacking(seen[entry.modes], self.rules) for entry, seen in zip(level, occurs, strict=True))
+                found = [entry.broken | rules for entry, sets in zip(level, lacking, strict=True) for rules in sets]
+                repairs = smallest_sets([*repairs, *found])
+        return repairs
+
+    def entries(self) -> Iterator[_Entry]:
+        """Every class of rows with every set of rules that its features break."""
+        used, row_class = np.unique(self.classes.index, return_inverse=True)
+        if not len(used):
+            return
+        first = np.zeros(len(used), dtype=np.int64)
+        first[row_class[::-1]] = np.arange(len(row_class))[::-1]
+        decisions = spread({name: values[first] for name, values in self.rows.items()}, self.features)
+        shape = (len(used), *(len(values) for values in self.features.values()))
+        possible = np.ones(shape, dtype=bool)
+        cells = Classes.one(possible.size)
+        for rule in self.mixed:
+            holds = np.broadcast_to(np.asarray(tabulate(rule, self.facts, decisions)), shape)
+            if rule in self.fixed or rule in self.lifted:
+                possible &= holds
+            else:
+                cells = cells.refine(~holds.ravel(), rule)
+        _, fold = self.mode_memory(first[:1])
+        broken = fold.flat(np.where(possible, cells.index.reshape(shape), -1))
+        for position, row_class_index in enumerate(used.tolist()):
+            for cell in np.unique(broken[position]).tolist():
+                if cell >= 0:
+                    yield _Entry(
+                        row_class=row_class_index,
+                        broken=self.classes.broken[row_class_index] | cells.broken[cell],
+                        modes=(broken[position] == cell).any(axis=1),
+                    )
+
+    def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, Fold]:
+        """Memory of some rows in every mode."""
+        return mode_memory(self.facts, self.degrees(rows), self.features, self.memory)
+
+    def some_of(self, entries: Sequence[_Entry], _: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
+        """What occurs in a few rows of each entry's class, enough to see that most of them fit."""
+        members = {entry.row_class: self.members(entry.row_class) for entry in entries}
+        few = {one: rows[:: max(1, len(rows) // SAMPLE_ROWS)] for one, rows in members.items()}
+        occurs = self.occurring(few)
+        return [occurs[entry.row_class] for entry in entries]
+
+    def all_of(self, entries: Sequence[_Entry], repairs: Sequence[RuleSet]) -> list[NDArray[np.bool_]]:
+        """
+        What occurs in all rows of each entry's class that matter.
+
+        Where a repair without device memory is known, rows that certainly have too little of it teach nothing.
+        """
+        of_device, _ = _memory_rules(self.rules)
+        keys = [(entry.row_class, contains_one_of(entry.broken | of_device, repairs)) for entry in entries]
+        for hopeful in (False, True):
+            new = {one for one, only_hopeful in keys if only_hopeful == hopeful} - {
+                one for one, known in self.looked_at if known == hopeful
+            }
+            members = {one: self.members(one) for one in new}
+            if hopeful and members:
+                which = self.may_fit(np.concatenate(list(members.values())))
+                ends = np.cumsum([len(rows) for rows in members.values()])[:-1]
+                parts = np.split(which, ends)
+                members = {one: rows[part] for (one, rows), part in zip(members.items(), parts, strict=True)}
+            self.looked_at |= {(one, hopeful): seen for one, seen in self.occurring(members).items()}
+        return [self.looked_at[key] for key in keys]
+
+    def members(self, row_class: int) -> NDArray[np.int64]:
+        """The rows of a class."""
+        return np.flatnonzero(self.classes.index == row_class)
+
+    def may_fit(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a lower bound of rows' memory fits on the device in some mode."""
+        if self.memory is not memory_alone:
+            return np.ones(len(rows), dtype=bool)
+        answers = [np.zeros(0, dtype=bool)]
+        for chunk in chunks(rows):
+            self.clock.require()
+            least = least_memory(self.facts, self.degrees(chunk), self.features)
+            fit = fits(self.facts, self.rules, least, self.problem.search.memory_headroom_bytes)
+            answers.append(np.asarray(fit.device.any(axis=1)))
+        return np.concatenate(answers)
+
+    def degrees(self, rows: NDArray[np.int64]) -> Columns:
+        """The degrees of some rows."""
+        return {name: values[rows] for name, values in self.rows.items()}
+
+    def occurring(self, members: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.bool_]]:
+        """
+        For some rows of each class, which combinations of "fits" occur in which memory mode.
+
+        Shape (modes, 2, 2): the device does not fit or does, the host does not fit or does.
+        """
+        occurs = {one: np.zeros((self.num_modes, 2, 2), dtype=bool) for one in members}
+        for chunk in chunks(np.concatenate([np.zeros(0, dtype=np.int64), *members.values()])):
+            self.clock.require()
+            used, _ = self.mode_memory(chunk)
+            fit = fits(self.facts, self.rules, used, self.problem.search.memory_headroom_bytes)
+            both = np.stack(
+                [
+                    np.stack([~fit.device & ~fit.host, ~fit.device & fit.host], axis=-1),
+                    np.stack([fit.device & ~fit.host, fit.device & fit.host], axis=-1),
+                ],
+                axis=-2,
+            )
+            of_chunk = self.classes.index[chunk]
+            for one in np.unique(of_chunk).tolist():
+                occurs[one] |= both[of_chunk == one].any(axis=0)
+        return occurs
+
+
+def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
+    """The memory rules that candidates break, from what occurs in their modes."""
+    of_device, of_host = _memory_rules(rules)
+    seen = occurs.any(axis=0)
+    for device_fits, host_fits in np.argwhere(seen).tolist():
+        yield (frozenset() if device_fits else of_device) | (frozenset() if host_fits else of_host)
+
+
+def _memory_rules(rules: Rules) -> tuple[RuleSet, RuleSet]:
+    """Those of the device and those of the host."""
+    return (
+        frozenset(rule for rule in rules.memory if "device_bytes" in needs(rule)),
+        frozenset(rule for rule in rules.memory if "host_bytes" in needs(rule)),
+    )
+
+
+def _lifted_bounds(problem: Problem) -> Iterator[Rule]:
+    """The search's bounds that the job lifts for some values; they return where its entries are released."""
+    chosen = insisted_values(problem)
+    yield from (unless(bound, name, chosen[name]) for name, bound in SEARCH_BOUNDS.items() if chosen.get(name))
+
+
+def _relaxed_features(problem: Problem) -> Columns:
+    """Values of each feature: all that the search tries, and what the job insists on."""
+    chosen = insisted_values(problem)
+    return {
+        name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_STRAYS]))))
+        for name, values in usual_features(problem.facts).items()
+    }
+
+
+def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
+    """Values of each degree: all that could make sense where some rules hold, and what the job insists on."""
+    defaults = default_domains(problem.facts, problem.search.max_devices) | {
+        "tp": divisors(problem.facts.cluster.num_devices)
+    }
+    chosen = insisted_values(problem)
+    domains = {}
+    for name, values in defaults.items():
+        own = column(name, values)
+        for rule in physics:
+            if needs(rule) == {name}:
+                own = own[np.broadcast_to(np.asarray(tabulate(rule, problem.facts, {name: own})), own.shape)]
+        strays = [value for value in dict.fromkeys(chosen.get(name, ())) if value not in own][:MAX_STRAYS]
+        domains[name] = column(name, [*own.tolist(), *strays])
+    return domains if "group" in chosen else domains | usual_groups(domains["pp"])
+
+
+# --- conflicts ---------------------------------------------------------------------------------------------
+
+
+def _with_rules_behind(problem: Problem, rules: Rules, conflict: RuleSet) -> list[Rule]:
+    """
+    A conflict with the rules of physics and the bounds of the search that it needs.
+
+    One that names memory would need nearly all of them, and is left as it is.
+    """
+    if conflict & set(rules.memory):
+        return list(conflict)
+    fixed = {*PHYSICS_RULES, *rules.bounds}
+    behind = [rule for rule in (*rules.rows, *rules.mixed) if rule in fixed]
+    own = set().union(*(needs(rule) for rule in conflict))
+    near = [rule for rule in behind if needs(rule) & own]
+
+    def satisfiable(some: Sequence[Rule]) -> bool:
+        return _satisfiable(problem, [*conflict, *some])
+
+    if rules.listing and satisfiable(behind):
+        conflict |= set(rules.listing)
+    return [*conflict, *necessary(behind if satisfiable(near) else near, satisfiable)]
+
+
+def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
+    """Whether some degrees and features satisfy some rules together; what no rule names has any one value."""
+    named: set[str] = set().union(*(needs(rule) for rule in rules))
+    named |= WORLD if "dp" in named else set()
+    domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
+    usual = usual_features(problem.facts)
+    features = {n: column(n, values if n in named else values[:1]) for n, values in usual.items()}
+    replicas = (1, 2, *insisted_values(problem).get("dp", ()), *free_replicas(problem))
+    of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]
+    rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)
+    of_features = [rule for rule in rules if needs(rule) & set(FEATURES)]
+    return bool(allowed_features(problem.facts, rows, features, of_features)[1].any())

@@ -1,0 +1,92 @@
+"""The list of strategies of ``search.candidates``: read from CSV or YAML."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from constraints.listing import Listing
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.strategy import DECISIONS
+from costmodel.validation import shown
+from planner.jobs.document import parse, read_text
+from planner.jobs.values import decision_value
+
+MAX_ROWS = 10_000
+"""Strategies that a list may hold."""
+
+MAX_BYTES = 2**22
+"""Size of a list."""
+
+
+def read_listing(path: Path) -> Listing:
+    """
+    Strategies from a CSV file with a header of decisions, or from a YAML list of mappings.
+
+    Parameters
+    ----------
+    path
+        The file; its ending says which of the two it is.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, holds no strategies or too many, or names what is no decision or no value of one.
+    """
+    if path.suffix.lower() not in (".csv", ".yaml", ".yml"):
+        raise SpecError("search.candidates", f"{shown(str(path))} is neither a .csv nor a .yaml file.")
+    text = read_text(path, MAX_BYTES)
+    entries = _csv_rows(text, path) if path.suffix.lower() == ".csv" else _yaml_rows(text, path)
+    rows: dict[str, dict[str, int]] = {}
+    for place, entry in entries:
+        if len(rows) == MAX_ROWS:
+            raise SpecError(str(path), f"holds more than {MAX_ROWS:,} strategies.")
+        if not entry:
+            raise SpecError(f"{path}, {place}", "gives no decision, and so would allow every strategy.")
+        rows[place] = {name: decision_value(name, value, f"{path}, {place}, {name}") for name, value in entry.items()}
+    if not rows:
+        raise SpecError(str(path), "holds no strategy.", "Write a header such as tp,pp,recompute and one row for each.")
+    return Listing(source=path.name, rows=tuple(rows.values()), places=tuple(rows))
+
+
+def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The cells of each line that are not empty, by decision."""
+    reader = csv.reader(StringIO(text, newline=""), skipinitialspace=True)
+    plain: dict[str, Any] = {}
+    try:
+        header = [cell.strip() for cell in next(reader, [])]
+        for number, name in enumerate(header, start=1):
+            _require_decision(name, f"{path}, line 1, column {number}")
+            if name in header[: number - 1]:
+                raise SpecError(f"{path}, line 1, column {number}", f"'{name}' is written twice.")
+        for cells in reader:
+            place = f"line {reader.line_num}"
+            if len(cells) > len(header):
+                raise SpecError(f"{path}, {place}", f"has {len(cells)} cells, the header {len(header)}.")
+            given = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
+            if any(cell.strip() for cell in cells) or len(cells) > 1:
+                plain |= {c: parse(c, f"{path}, {place}, {n}") for n, c in given.items() if c not in plain}
+                yield place, {name: plain[cell] for name, cell in given.items()}
+    except csv.Error as error:
+        raise SpecError(f"{path}, line {reader.line_num}", f"is not CSV: {error}.") from None
+
+
+def _yaml_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each mapping of a list."""
+    entries = parse(text, str(path))
+    if not isinstance(entries, list):
+        raise SpecError(str(path), f"expected a list of strategies such as [{{tp: 8, pp: 4}}], got {shown(entries)}.")
+    for number, entry in enumerate(entries, start=1):
+        if not isinstance(entry, dict):
+            raise SpecError(f"{path}, entry {number}", f"expected decisions such as {{tp: 8}}, got {shown(entry)}.")
+        for name in entry:
+            _require_decision(name, f"{path}, entry {number}")
+        yield f"entry {number}", entry
+
+
+def _require_decision(name: str, where: str) -> None:
+    if name not in DECISIONS:
+        raise SpecError(where, f"{shown(name)} is no decision.", did_you_mean(name, DECISIONS))

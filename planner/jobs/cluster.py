@@ -1,0 +1,250 @@
+"""The cluster of a job: device, network, framework and its settings, looked up and joined."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from costmodel import catalog
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.framework import Framework, Settings
+from costmodel.facts.profiles import equipped
+from costmodel.facts.spec import Cluster, Device, EquippedDevice, Model, Network
+from costmodel.validation import shown
+from planner.jobs.entries import ClusterSection, Reference
+from planner.jobs.framework import require_sound
+
+GIB_BYTES = 2**30
+
+FRAMEWORK = "cluster.framework"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitted:
+    """
+    Constants that take the place of the catalog's.
+
+    Parameters
+    ----------
+    constants
+        By calibration and dotted name.
+    factors
+        By framework and name; None: the catalog's.
+    """
+
+    constants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    factors: Mapping[str, Mapping[str, float]] | None = None
+
+
+CATALOG = Fitted()
+
+
+def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
+    """The file that a device's name means, such as what ``planner calibrate`` wrote; None: it is no path."""
+    if (
+        isinstance(entry, str)
+        and entry not in catalog.devices()
+        and ("/" in entry or entry.endswith((".yaml", ".yml")))
+    ):
+        return folder / os.path.expanduser(entry)
+    return None
+
+
+def framework_of(section: ClusterSection, device: Device, fitted: Fitted = CATALOG) -> Framework:
+    """The framework that a job names, or the one that its device gets; what a job says itself is checked."""
+    given = catalog.default_framework(device) if section.framework is None else section.framework
+    framework = catalog.framework_of(given, FRAMEWORK, fitted.factors)
+    if isinstance(given, Mapping):
+        require_sound(framework, FRAMEWORK)
+    return framework
+
+
+def cluster_of(
+    section: ClusterSection,
+    entry: Reference,
+    settings: Settings,
+    model: Model,
+    precision: str | None,
+    fitted: Fitted = CATALOG,
+) -> Cluster:
+    """
+    Everything that a job runs on.
+
+    Parameters
+    ----------
+    section
+        Of the job.
+    entry
+        Its device: a name of the catalog, or plain data.
+    settings
+        What the job tells the framework; the framework's defaults hold for the rest.
+    model
+        What is trained: settings may count its layers.
+    precision
+        The name of its recipe, on which defaults may depend; None: the framework's own.
+    fitted
+        Constants instead of the catalog's.
+
+    Raises
+    ------
+    SpecError
+        If something is unknown or impossible.
+    """
+    device = device_of(entry, fitted)
+    framework = framework_of(section, device, fitted)
+    usual = framework.settings
+    if own := framework.settings_by_precision.get(precision or framework.precision):
+        usual = own.over(usual)
+    whole = settings.over(usual)
+    _require_enough(settings, device, model, section.num_devices)
+    placed = _with_bandwidths(device, section)
+    made = _placed(equipped(placed, framework, whole, model), section)
+    _require_growing(made, _networks_entry(section))
+    _require_whole_nodes(made, "cluster.device" if section.devices_per_node is None else "cluster")
+    return Cluster(device=made, num_devices=section.num_devices, framework=framework, settings=whole)
+
+
+def _require_enough(settings: Settings, device: Device, model: Model, num_devices: int) -> None:
+    """What the job's settings count, the device, the model and the cluster have; defaults may be of larger ones."""
+    counts = {
+        "communication_sms": (settings.communication_sms, device.num_processors, f"processors of {device.name}"),
+        "offloaded_layers": (settings.offloaded_layers, model.num_layers, f"layers of {model.name}"),
+        "optimizer_group": (settings.optimizer_group, num_devices, "devices of cluster.num_devices"),
+    }
+    for name, (given, most, what) in counts.items():
+        if isinstance(given, int) and most is not None and given > most:
+            raise SpecError(f"settings.{name}", f"is {given}, more than the {most} {what}.", f"Give at most {most}.")
+
+
+# --- the device --------------------------------------------------------------------------------------------
+
+
+def device_of(entry: Reference, fitted: Fitted = CATALOG) -> Device:
+    """The device of a job: a name of the catalog, or plain data, which may start from one."""
+    where = "cluster.device"
+    if isinstance(entry, str):
+        if entry not in catalog.devices():
+            raise SpecError(where, f"{shown(entry)} is not in the catalog.", did_you_mean(entry, catalog.devices()))
+        if not fitted.constants:
+            return catalog.device(entry)
+        return catalog.device_of(catalog.device_entry(entry), where, fitted.constants)
+    return _described(entry, where, fitted)
+
+
+def _described(entry: Mapping[str, Any], where: str, fitted: Fitted) -> Device:
+    own = {name: value for name, value in entry.items() if name != "base"}
+    if "base" not in entry:
+        return catalog.device_of({"name": "inline", **own}, where, fitted.constants)
+    base = entry["base"]
+    if not isinstance(base, str):
+        raise SpecError(f"{where}.base", f"expected a name, got {shown(base)}.")
+    if base not in catalog.devices():
+        raise SpecError(f"{where}.base", f"{shown(base)} is not in the catalog.", did_you_mean(base, catalog.devices()))
+    known = {**catalog.device_entry(base), "name": f"{base}, changed"}
+    calibration = own.get("calibration")
+    if isinstance(calibration, Mapping) and "base" not in calibration:
+        own["calibration"] = {"base": known["calibration"], **calibration}
+    device = catalog.device_of({**known, **_merged(known, own)}, where, fitted.constants)
+    names = [name for name in own if name not in ("name", "sources", "calibration", "left_out_errors")]
+    return device if "sources" in entry else replace(device, sources=_sources(device, names))
+
+
+def _merged(known: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Own entries, mappings on top of those known; a calibration is a whole of its own."""
+    return {
+        name: catalog.merged(known[name], value)
+        if name != "calibration" and isinstance(value, Mapping) and isinstance(known.get(name), Mapping)
+        else value
+        for name, value in own.items()
+    }
+
+
+def _sources(device: Device, changed: Iterable[str]) -> dict[str, str]:
+    """The catalog's sources, except of what the job says itself."""
+    names = tuple(changed)
+    kept = {
+        key: source
+        for key, source in device.sources.items()
+        if not any(key == name or key.startswith(f"{name}.") for name in names)
+    }
+    return {**kept, **dict.fromkeys(names, "job file")}
+
+
+# --- its nodes and networks --------------------------------------------------------------------------------
+
+
+def _with_bandwidths(device: Device, section: ClusterSection) -> Device:
+    """The device with the nominal bandwidths that the job states, within the scale-up domain and beyond."""
+    changed = [name for name in ("scale_up_bandwidth", "internode_bandwidth") if getattr(section, name) is not None]
+    if not changed:
+        return device
+    if section.networks is not None:
+        raise SpecError(f"cluster.{changed[0]}", "is given beside 'networks', which have their own; keep one.")
+    inner, *others = device.networks
+    if section.scale_up_bandwidth is not None:
+        inner = replace(inner, bandwidth=section.scale_up_bandwidth)
+    if section.internode_bandwidth is not None:
+        if not others:
+            raise SpecError("cluster.internode_bandwidth", f"is of no level: {device.name} has one network only.")
+        ratio = section.internode_bandwidth / others[-1].bandwidth
+        others = [replace(level, bandwidth=level.bandwidth * ratio) for level in others]
+    return replace(device, networks=(inner, *others), sources=_sources(device, ["networks"]))
+
+
+def _placed(device: EquippedDevice, section: ClusterSection) -> EquippedDevice:
+    """The device in the nodes, on the networks and with the memory that the job states."""
+    changes: dict[str, Any] = {
+        "devices_per_node": section.devices_per_node,
+        "networks": section.networks,
+        "memory_bytes": _bytes(section.memory_gib),
+        "host_memory_bytes": _bytes(section.host_memory_gib),
+    }
+    device = _changed(device, {name: value for name, value in changes.items() if value is not None})
+    if section.scale_up_size is not None:
+        scale_up = replace(device.networks[0], num_peers=section.scale_up_size)
+        device = _changed(device, {"networks": (scale_up, *device.networks[1:])})
+    return device
+
+
+def _bytes(gib: float | None) -> float | None:
+    return None if gib is None else gib * GIB_BYTES
+
+
+def _changed(device: EquippedDevice, changes: Mapping[str, Any]) -> EquippedDevice:
+    return replace(device, **changes, sources=_sources(device, changes)) if changes else device
+
+
+def _networks_entry(section: ClusterSection) -> str:
+    """The entry of the job that decides over the levels of interconnect."""
+    if section.scale_up_size is not None:
+        return "cluster.scale_up_size"
+    return "cluster.device.networks" if section.networks is None else "cluster.networks"
+
+
+def _require_growing(device: Device, where: str) -> None:
+    for inner, outer in pairwise(device.networks):
+        if outer.num_peers < inner.num_peers:
+            raise SpecError(where, _too_small(inner, outer), "Levels go from the innermost outwards.")
+
+
+def _too_small(inner: Network, outer: Network) -> str:
+    return (
+        f"level '{inner.name}' reaches {inner.num_peers} devices, level '{outer.name}' around it only "
+        f"{outer.num_peers}."
+    )
+
+
+def _require_whole_nodes(device: Device, where: str) -> None:
+    """Domains of the innermost level are whole nodes, or nodes whole domains."""
+    domain, node = device.networks[0].num_peers, device.devices_per_node
+    if domain % node and node % domain:
+        raise SpecError(
+            f"{where}.devices_per_node",
+            f"is {node}, a domain of level '{device.networks[0].name}' holds {domain} devices; neither divides the "
+            "other.",
+            "Give cluster.devices_per_node and cluster.scale_up_size.",
+        )

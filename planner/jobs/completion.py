@@ -1,0 +1,157 @@
+"""Some decisions -> a whole strategy: what is not said is as the framework's recipes have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.facts.framework import Framework
+from costmodel.pipelines.stage_dealing import dealt_stages
+from costmodel.strategy import (
+    DECISIONS,
+    ENUMS,
+    FLAGS,
+    V_SHAPED,
+    Recompute,
+    Schedule,
+    Sharding,
+    Strategy,
+    Vocabulary,
+    usual_group,
+)
+from costmodel.tables import Facts, num_microbatches
+from planner.jobs.strategy_file import Given, stage_layout
+from planner.jobs.values import MAX_DEGREE, decision_value
+
+UNKNOWN = Framework(name="unknown", strategy={"sequence_parallel": True, "sharding": "optimizer"}, whole_experts=True)
+"""What is assumed of a framework of which nothing is known."""
+
+
+def completed(facts: Facts, given: Given, max_devices: int | None = None, *, deals: bool = True) -> Strategy:
+    """
+    The strategy that some decisions mean.
+
+    ``dp`` takes the devices that the other degrees leave, ``group`` is ``pp`` where chunks interleave, other degrees
+    are 1. Features are as the framework's recipes have them (``planner catalog FRAMEWORK``), each only where there is
+    something for it to do; without recipes sequence parallelism is on and optimizer states are sharded. Stages are
+    those that are given, else as the framework deals layers.
+
+    Parameters
+    ----------
+    facts
+        What is given.
+    given
+        Values by name, as :func:`planner.jobs.values.decision_value` returns them, and stages.
+    max_devices
+        Devices that ``dp`` may fill; all of them by default.
+    deals
+        Whether stages that are not given are the framework's; else the planner's own.
+
+    Raises
+    ------
+    SpecError
+        If the stages are not of this pipeline and model, or the strategy is so far from the job that it has no cost.
+    """
+    framework = facts.cluster.framework or UNKNOWN
+    usual = _usual(framework if framework.strategy else replace(UNKNOWN, stages=framework.stages), facts)
+    degrees = _degrees(facts, given.decisions, framework, max_devices)
+    chosen = {**dict.fromkeys(ENUMS, 0), **degrees, **_features(facts, degrees, usual, given.decisions)}
+    kinds: dict[str, Callable[[int], Any]] = {**ENUMS, **dict.fromkeys(FLAGS, bool)}
+    whole = {**chosen, **given.decisions}
+    strategy = Strategy(**{name: kinds.get(name, int)(whole[name]) for name in DECISIONS})
+    require_cost(facts, strategy)
+    layout = given.layout or (_dealt(facts, framework, strategy) if deals else None)
+    return replace(strategy, layout=stage_layout(layout, strategy, facts.model)) if layout else strategy
+
+
+def _usual(framework: Framework, facts: Facts) -> dict[str, int]:
+    """Decisions of the framework's recipes for the job's precision."""
+    recipe = {**framework.strategy, **framework.strategy_by_precision.get(facts.workload.precision.name, {})}
+    return {name: decision_value(name, value, f"cluster.framework.strategy.{name}") for name, value in recipe.items()}
+
+
+def _degrees(facts: Facts, given: Mapping[str, int], framework: Framework, max_devices: int | None) -> dict[str, int]:
+    degrees = {name: int(given.get(name, 1)) for name in ("tp", "cp", "pp", "ep", "etp", "vpp", "mbs")}
+    if given.get("schedule") in V_SHAPED and "vpp" not in given:
+        degrees["vpp"] = 2
+    devices = facts.cluster.num_devices if max_devices is None else max_devices
+    dp = int(given.get("dp", devices // (degrees["tp"] * degrees["cp"] * degrees["pp"])))
+    if "etp" not in given and not framework.whole_experts:
+        degrees["etp"] = _expert_tp(degrees, dp)
+    return {**degrees, "dp": dp, "group": int(usual_group(pp=degrees["pp"], vpp=degrees["vpp"]))}
+
+
+def _expert_tp(degrees: Mapping[str, int], dp: int) -> int:
+    """Megatron-LM's default: experts are split like attention where the ranks of a stage hold such groups."""
+    tp, ep = degrees["tp"], degrees["ep"]
+    return 1 if ep == 1 or (tp * degrees["cp"] * dp) % (ep * tp) else tp
+
+
+def _features(
+    facts: Facts, degrees: Mapping[str, int], usual: Mapping[str, int], given: Mapping[str, int]
+) -> dict[str, int]:
+    """What recipes switch on, where there is something to do."""
+    tp, replicas = degrees["tp"], degrees["dp"] * degrees["cp"]
+    sequence_parallel = tp > 1 and bool(usual.get("sequence_parallel", False) or facts.model.has_experts)
+    in_sequence = bool(given.get("sequence_parallel", sequence_parallel))
+    interleaves = degrees["pp"] > 1 and degrees["vpp"] > 1
+    useful = {
+        "tp_overlap": tp > 1 and in_sequence,
+        "cp_overlap": degrees["cp"] > 1,
+        "ep_overlap": degrees["ep"] > 1,
+        "pp_overlap": interleaves,
+        "dp_overlap": replicas > 1,
+    }
+    flags = {name: bool(usual.get(name, False)) and does for name, does in useful.items()}
+    if given.get("schedule") in V_SHAPED:
+        flags["pp_overlap"] = interleaves
+    return {
+        **dict.fromkeys(FLAGS, 0),
+        "sequence_parallel": sequence_parallel,
+        "schedule": Schedule.ONE_F_ONE_B,
+        "vocabulary": Vocabulary.ENDS,
+        "sharding": Sharding(usual.get("sharding", Sharding.NONE)) if replicas > 1 else Sharding.NONE,
+        "recompute": Recompute(usual.get("recompute", Recompute.NONE)),
+        **flags,
+    }
+
+
+def _dealt(facts: Facts, framework: Framework, strategy: Strategy) -> dict[str, tuple[int, ...]] | None:
+    """The framework's own stages of a pipeline whose ends hold embedding and head."""
+    if strategy.pp == 1 or strategy.vocabulary != Vocabulary.ENDS or strategy.schedule != Schedule.ONE_F_ONE_B:
+        return None
+    sizes = dealt_stages(framework, facts.model.num_layers, strategy.pp * strategy.vpp)
+    return {"layers": sizes} if sizes else None
+
+
+def require_cost(facts: Facts, strategy: Strategy) -> None:
+    """Refuse what no formula covers: the rules forbid it too, but there is nothing to report beside them."""
+    num_devices, stage_devices = strategy.num_devices, strategy.tp * strategy.cp * strategy.dp
+    if strategy.dp < 1:
+        raise SpecError(
+            "strategy.dp",
+            f"nothing is left for it: tp * cp * pp = {strategy.tp * strategy.cp * strategy.pp} of "
+            f"{facts.cluster.num_devices} devices.",
+        )
+    if num_devices > MAX_DEGREE:
+        raise SpecError("strategy", f"takes {num_devices:.4g} devices, at most {MAX_DEGREE:.0e} are estimated.")
+    if num_microbatches(facts.workload, dp=strategy.dp, mbs=strategy.mbs) < 1:
+        raise SpecError(
+            "strategy.mbs",
+            f"dp * mbs = {strategy.dp * strategy.mbs} sequences are more than the global batch of "
+            f"{facts.workload.global_batch_size}.",
+        )
+    if strategy.pp * strategy.vpp > facts.model.num_layers + 2:
+        raise SpecError(
+            "strategy.pp",
+            f"pp * vpp = {strategy.pp * strategy.vpp} virtual stages are more than {facts.model.num_layers} layers, "
+            f"embedding and head can fill.",
+        )
+    if strategy.ep * strategy.etp > stage_devices:
+        raise SpecError(
+            "strategy.ep",
+            f"ep * etp = {strategy.ep * strategy.etp} ranks share experts, a pipeline stage has only tp * cp * dp = "
+            f"{stage_devices}.",
+        )

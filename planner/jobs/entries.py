@@ -1,0 +1,236 @@
+"""
+The job file as its author writes it: what each section may hold, in units of text (GiB), before names are looked up.
+
+``planner.jobs.problem`` turns it into facts; ``planner.schema`` into the JSON Schema that completes it in an editor.
+The ``Parameters`` sections below are the descriptions of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field
+from pydantic.dataclasses import dataclass
+
+from costmodel.facts.fields import STRICT, Count, Flag, NotNegative, Positive
+from costmodel.facts.framework import Settings
+from costmodel.facts.spec import Network, RecoveryLevel
+
+LLAMA_3_FAILURES_PER_NODE_DAY = 419 / 54 / 2048
+"""419 unexpected interruptions in 54 days on 2,048 nodes; The Llama 3 Herd of Models, arXiv 2407.21783, 3.3.4."""
+
+MOFA_RECOVERY = (
+    RecoveryLevel(name="process", probability=0.3, seconds=141),
+    RecoveryLevel(name="pod", probability=0.6, seconds=262),
+    RecoveryLevel(name="job", probability=0.1, seconds=307),
+)
+"""Recovery on thousands of GPUs, mean 230.2 s: MoFa, arXiv 2511.09837, section 3.4 and equation (41)."""
+
+
+def _empty_if_null(value: object) -> object:
+    """A section whose entries are all commented out is null in YAML."""
+    return {} if value is None else value
+
+
+Reference: TypeAlias = str | dict[str, Any]
+Tokens: TypeAlias = Annotated[Positive, Field(ge=1)]
+Gibibytes: TypeAlias = Annotated[Positive, Field(le=1e6)]
+Entries: TypeAlias = Annotated[dict[str, Any], BeforeValidator(_empty_if_null)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class ClusterSection:
+    """
+    What the job runs on.
+
+    Parameters
+    ----------
+    device
+        Name in the device catalog (``planner catalog devices``), path of a YAML file relative to the job file (such as
+        ``planner calibrate`` writes), or the device itself; an inline device may start from a catalog entry with
+        ``base: h100-80gb-sxm`` and give only what differs.
+    num_devices
+        Devices that the job gets.
+    devices_per_node
+        Devices that share a host; instead of the device's own.
+    networks
+        Levels of interconnect from the innermost (NVLink) outwards; instead of the device's own.
+    scale_up_size
+        Devices of one NVLink domain; instead of the device's own.
+    memory_gib
+        Memory of one device in GiB; instead of the device's own.
+    host_memory_gib
+        Host memory per device in GiB; instead of the device's own.
+    scale_up_bandwidth, internode_bandwidth
+        Nominal bytes per second that one device can send in one direction, inside its NVLink domain and beyond; instead
+        of the device's own. What is achieved of it is the calibration's.
+    framework
+        Name of a release of a training framework (``planner catalog frameworks``), or one that starts from it with
+        ``base``. Default: the newest Megatron-LM recipe that runs on the device.
+    """
+
+    device: Reference
+    num_devices: Count
+    devices_per_node: Count | None = None
+    networks: Annotated[tuple[Network, ...], Field(min_length=1, max_length=16)] | None = None
+    scale_up_size: Count | None = None
+    memory_gib: Gibibytes | None = None
+    host_memory_gib: Gibibytes | None = None
+    scale_up_bandwidth: Positive | None = None
+    internode_bandwidth: Positive | None = None
+    framework: Reference | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class TrainingSection:
+    """
+    What is trained, per step and in total.
+
+    Parameters
+    ----------
+    global_batch_size
+        Sequences per optimizer step.
+    sequence_length
+        Tokens per sequence.
+    tokens
+        Tokens of the whole training, such as ``15e12``.
+    precision
+        Name of a recipe (``planner catalog precisions``), or the bytes per element themselves; an inline recipe may
+        start from a known one with ``base: bf16``. Default: bf16, or what the framework's recipes train in.
+    """
+
+    global_batch_size: Count
+    sequence_length: Count
+    tokens: Tokens
+    precision: Reference | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class ReliabilitySection:
+    """
+    How often the job fails, and what recovery and checkpoints cost.
+
+    Parameters
+    ----------
+    failures_per_node_day
+        Mean failures of one node in a day. Default: 419 failures in 54 days on 2,048 nodes (Llama 3,
+        arXiv 2407.21783, section 3.3.4).
+    recovery
+        Ways to recover, whose probabilities sum to 1; their mean is the time to repair. Default: MoFa's
+        process, pod and job level (arXiv 2511.09837, section 3.4), 230.2 s in the mean.
+    mttr_seconds
+        Mean time from a failure to training again; instead of ``recovery``.
+    checkpoint_seconds
+        Training time lost per checkpoint. Default: follows from weights, optimizer states and the bandwidths.
+    device_to_host_bandwidth, disk_write_bandwidth
+        Bytes per second and device with which a checkpoint is copied to the host and written to storage; instead of
+        the device's own.
+    asynchronous_checkpoints
+        Whether training waits only for the copy to the host.
+    init_seconds
+        From the start of the job to its first step.
+    """
+
+    failures_per_node_day: NotNegative = LLAMA_3_FAILURES_PER_NODE_DAY
+    recovery: Annotated[tuple[RecoveryLevel, ...], Field(min_length=1, max_length=100)] | None = None
+    mttr_seconds: NotNegative | None = None
+    checkpoint_seconds: NotNegative | None = None
+    device_to_host_bandwidth: Positive | None = None
+    disk_write_bandwidth: Positive | None = None
+    asynchronous_checkpoints: Flag | None = None
+    init_seconds: NotNegative = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class SearchSection:
+    """
+    What the planner may choose; decisions are tp, cp, pp, dp, ep, etp, vpp, mbs, recompute, sharding ...
+
+    Parameters
+    ----------
+    pin
+        One value per decision, such as ``{tp: 8, recompute: none}``.
+    allow
+        The values that a decision may have, such as ``{pp: [4, 8]}``.
+    forbid
+        Combinations that may not occur, such as ``[{recompute: full, pp: 8}]`` or ``[{recompute: full, pp: ">= 16"}]``.
+    limits
+        Bounds that hold, such as ``["tp <= 4", "tp * cp <= 16", "num_microbatches >= 16", "recompute != full"]``.
+    candidates
+        Path of a CSV file with a header of decisions, or of a YAML list of mappings, relative to the job file: only
+        these strategies are considered. The planner chooses what a row does not give.
+    max_devices
+        Plans may use fewer devices than the job gets, and at most so many. Default: they use all of them.
+    max_bubble_fraction
+        Share of the step that the slowest pipeline rank may wait for others, such as 0.1.
+    memory_headroom_gib
+        Device memory to leave free, in GiB.
+    framework_rules
+        Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
+    time_limit_seconds
+        After this long the best plan so far is reported, with its gap.
+    stages
+        What pipeline stages may differ in. ``even``: nothing; ``layers``: how many layers each holds (Megatron-LM's
+        ``--pipeline-model-parallel-layout``); ``free``: also what each rank recomputes and offloads.
+    """
+
+    pin: Entries = field(default_factory=dict)
+    allow: Entries = field(default_factory=dict)
+    forbid: Annotated[tuple[dict[str, Any], ...], Field(max_length=1000)] = ()
+    limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
+    candidates: str | None = None
+    max_devices: Count | None = None
+    max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
+    memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] = 0.0
+    framework_rules: Flag = True
+    time_limit_seconds: Annotated[Positive, Field(le=1e6)] = 60.0
+    stages: Literal["even", "layers", "free"] = "layers"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Job:
+    """
+    A pretraining job: what to train, on what, and what the planner may choose.
+
+    Parameters
+    ----------
+    model
+        Name in the model catalog (``planner catalog models``), path of a Hugging Face ``config.json`` (or of the folder
+        that holds it) relative to the job file, or the model itself: with ``model_type`` in Hugging Face's keys; or
+        ``base``, a name or a path, with what differs: ``num_layers``, ``num_kv_heads``, ``tied_embeddings``,
+        ``learned_positions``.
+    cluster
+        What the job runs on.
+    training
+        What is trained, per step and in total.
+    settings
+        What the framework is told besides the strategy; default: as its recipes have it.
+    reliability
+        How often the job fails, and what recovery and checkpoints cost.
+    search
+        What the planner may choose.
+    objective
+        What is as small as possible: the time of one step, or of the whole training with its failures and checkpoints.
+    top
+        How many plans to report.
+    strategy
+        A strategy that is given, such as ``{tp: 8, pp: 4, layout: {layers: [3, 4, 4, 3]}}``: what ``planner estimate``
+        costs and ``planner compare`` starts from; ``planner plan`` does not look at it.
+    variants
+        Of which kind: ``groups``, the best one of each combination of tp, cp, pp, dp and ep, or ``all``, the best
+        strategies whatever they have in common.
+    """
+
+    model: Reference
+    cluster: ClusterSection
+    training: TrainingSection
+    settings: Annotated[Settings, BeforeValidator(_empty_if_null)] = field(default_factory=Settings)
+    reliability: Annotated[ReliabilitySection, BeforeValidator(_empty_if_null)] = field(
+        default_factory=ReliabilitySection
+    )
+    search: Annotated[SearchSection, BeforeValidator(_empty_if_null)] = field(default_factory=SearchSection)
+    objective: Literal["step_time", "total_time"] = "step_time"
+    strategy: Entries = field(default_factory=dict)
+    top: Annotated[Count, Field(le=1000)] = 1
+    variants: Literal["groups", "all"] = "groups"

@@ -1,0 +1,176 @@
+"""The model of a job: a name of the catalog, a ``config.json``, a description, or one of these with changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic.dataclasses import dataclass as validated
+
+from costmodel import catalog
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.fields import STRICT, Count, CountOrZero, Flag
+from costmodel.facts.framework import Settings
+from costmodel.facts.profiles import trained_model
+from costmodel.facts.spec import Attention, Layer, Model
+from costmodel.models import config_json, description, huggingface
+from costmodel.validation import build, shown
+from planner.jobs.entries import Reference
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Changes:
+    """
+    What of a model differs from the one that it is based on; None: nothing.
+
+    Parameters
+    ----------
+    num_layers
+        The first so many layers.
+    num_kv_heads
+        Key-value heads of every softmax attention.
+    tied_embeddings, learned_positions
+        As in :class:`costmodel.facts.spec.Model`.
+    mtp_layers
+        Layers of multi-token prediction, each like its own or else the last layer.
+    """
+
+    num_layers: Count | None = None
+    num_kv_heads: Count | None = None
+    tied_embeddings: Flag | None = None
+    learned_positions: CountOrZero | None = None
+    mtp_layers: CountOrZero | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Read:
+    """
+    A model as a job gives it, its file read.
+
+    Parameters
+    ----------
+    model
+        The model.
+    entry
+        The same as plain data that needs no other file.
+    path
+        The file; None: none.
+    """
+
+    model: Model
+    entry: Reference
+    path: Path | None
+
+
+def read(entry: Reference, folder: Path) -> Read:
+    """
+    Look a model up.
+
+    Parameters
+    ----------
+    entry
+        ``model`` of a job.
+    folder
+        What paths are relative to.
+
+    Raises
+    ------
+    SpecError
+        If there is no such model, or something in it is wrong.
+    """
+    if isinstance(entry, Mapping) and "base" in entry:
+        return _changed(entry, folder)
+    path = None if isinstance(entry, Mapping) else config_path(entry, folder)
+    plain = entry if path is None else _with_type(dict(config_json.read_mapping(path)))
+    return Read(model=_model(plain, path), entry=plain, path=path)
+
+
+def _changed(entry: Mapping[str, Any], folder: Path) -> Read:
+    base = entry["base"]
+    if not isinstance(base, str | Mapping):
+        raise SpecError("model.base", f"expected a name or a model, got {shown(base)}.")
+    known = read(base if isinstance(base, str) else dict(base), folder)
+    own = {name: value for name, value in entry.items() if name != "base"}
+    model = with_changes(known.model, build(Changes, own, "model"))
+    return Read(model=model, entry={"base": known.entry, **own}, path=known.path)
+
+
+def with_changes(model: Model, changes: Changes) -> Model:
+    """A model with its changes; a :class:`SpecError` if they are impossible."""
+    if changes.num_layers is not None:
+        if changes.num_layers > model.num_layers:
+            problem = f"is {changes.num_layers}, {model.name} has {model.num_layers}."
+            raise SpecError("model.num_layers", problem)
+        model = replace(model, layers=model.layers[: changes.num_layers])
+    if changes.num_kv_heads is not None:
+        count = changes.num_kv_heads
+        model = replace(model, layers=tuple(_with_kv_heads(layer, count) for layer in model.layers))
+    if changes.tied_embeddings is not None:
+        model = replace(model, tied_embeddings=changes.tied_embeddings)
+    if changes.learned_positions is not None:
+        model = replace(model, learned_positions=changes.learned_positions)
+    return trained_model(model, Settings(mtp_layers=changes.mtp_layers))
+
+
+def _with_kv_heads(layer: Layer, count: int) -> Layer:
+    attention = layer.attention
+    if not isinstance(attention, Attention):
+        return layer
+    if attention.num_heads % count:
+        raise SpecError("model.num_kv_heads", f"must divide the {attention.num_heads} heads, got {count}.")
+    return replace(layer, attention=replace(attention, num_kv_heads=count))
+
+
+def _with_type(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration whose type stands outside of its part for text."""
+    inner = config.get("text_config")
+    if isinstance(inner, Mapping):
+        return {**config, "model_type": config.get("model_type", inner.get("model_type"))}
+    return config
+
+
+def _model(entry: Reference, path: Path | None) -> Model:
+    if isinstance(entry, str):
+        return catalog.model(entry)
+    if path is not None:
+        return huggingface.model_from_config(entry, "model", huggingface.model_name(path), str(path))
+    if "model_type" in entry:
+        return huggingface.model_from_config(entry, "model", "inline", "job file")
+    return description.model_from_entry(entry, "model", "inline")
+
+
+def read_model(name: str, folder: Path = Path()) -> Model:
+    """A model by its catalog name or by the path of its ``config.json``, relative to ``folder``."""
+    path = config_path(name, folder)
+    return catalog.model(name) if path is None else huggingface.read_config(path)
+
+
+def config_path(name: str, folder: Path) -> Path | None:
+    """
+    The file that a model's name means; None for a name in the catalog.
+
+    Raises
+    ------
+    SpecError
+        If it is neither in the catalog nor a file or folder.
+    """
+    if name in catalog.models():
+        return None
+    path = folder / os.path.expanduser(name)
+    if name and exists(path):
+        return path / "config.json" if path.is_dir() else path
+    if "/" in name or name.endswith(".json"):
+        raise SpecError("model", f"no such file: {shown(str(path))}.")
+    hint = did_you_mean(name, catalog.models())
+    raise SpecError("model", f"{shown(name)} is neither in the catalog nor a file.", hint)
+
+
+def exists(path: Path) -> bool:
+    """Whether it is there; what no path can be is not."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,123 @@
+"""Entries of job files that have another name now: each is refused with what it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from costmodel import catalog
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.calibration import Constants
+from costmodel.facts.framework import Behaviour
+from costmodel.validation import shown
+
+FRAMEWORKS = {
+    "automodel": "automodel-26.02",
+    "bigscience": "megatron-deepspeed-2022",
+    "bigscience-2021": "megatron-deepspeed-2021",
+    "gpt-neox": "gpt-neox-2.0",
+    "internevo": "internevo-0.2",
+    "llm-foundry": "llm-foundry-0.6",
+    "megatron-deepspeed": "megatron-deepspeed-2023",
+    "megatron-lm-0.14": "megatron-lm-0.14",
+    "megatron-lm-2022": "megatron-lm-2022",
+    "megatron-lm-2023": "zero-bubble-2023",
+    "nemo": "megatron-bridge-26.04",
+    "nemo-2024": "nemo-24.07",
+    "nemo-2025": "nemo-25.07",
+    "paddlenlp": "paddlenlp-2.6",
+    "torchtitan": "torchtitan-0.1",
+    "v-half": "v-half-2024",
+    "zero-bubble": "vocabulary-parallelism-2024",
+}
+"""What the software stacks of 0.1 are called."""
+
+DECISIONS = {
+    "expert_dispatch": "strategy.token_dispatcher or search.pin.token_dispatcher",
+    "cuda_graphs": "strategy.cuda_graphs or search.pin.cuda_graphs",
+}
+OF_DEVICE = {
+    "runtime_bytes": "cluster.device.runtime_bytes",
+    "cpu_parameters_per_second": "cluster.device.cpu_parameters_per_second",
+    "sharding_ranks": "settings.optimizer_group",
+    "launches_block": "settings.launches: blocking",
+    "parameter_pass_seconds": "cluster.device.calibration.parameter_pass_bytes, a count of bytes",
+}
+"""Entries of a device's ``profile`` that went elsewhere than into its calibration or a framework's behaviour."""
+
+CONSTANTS = tuple(one.name for one in fields(Constants))
+BEHAVIOUR = tuple(one.name for one in fields(Behaviour))
+
+
+def require_todays_names(document: Mapping[str, Any]) -> None:
+    """
+    Refuse a job file of 0.1 whose entries have moved.
+
+    Raises
+    ------
+    SpecError
+        With the name of today.
+    """
+    cluster = document.get("cluster")
+    if not isinstance(cluster, Mapping):
+        return
+    if "software" in cluster:
+        hint = _framework(cluster["software"]) or "planner catalog frameworks lists the names."
+        raise SpecError("cluster.software", "is called cluster.framework now.", hint)
+    _require_release(cluster.get("framework"))
+    require_no_profile(cluster.get("device"), "cluster.device")
+
+
+def _require_release(framework: object) -> None:
+    """Refuse the name that a software stack had in 0.1, where nothing is called so today."""
+    name = _base(framework)
+    if name in FRAMEWORKS and name not in catalog.framework_names():
+        where = "cluster.framework.base" if isinstance(framework, Mapping) else "cluster.framework"
+        raise SpecError(where, f"{shown(name)} has another name now.", _framework(framework))
+
+
+def _base(framework: object) -> object:
+    """The name that an entry is, or starts from."""
+    name = framework.get("base") if isinstance(framework, Mapping) else framework
+    return name if isinstance(name, str) else None
+
+
+def _framework(software: object) -> str:
+    """What to write instead of a stack of 0.1; empty where nobody knows it."""
+    name = _base(software)
+    if name not in FRAMEWORKS:
+        return ""
+    entry = "framework.base" if isinstance(software, Mapping) else "framework"
+    return f"Write {entry}: {FRAMEWORKS[str(name)]} instead of {shown(name)}."
+
+
+def require_no_profile(device: object, where: str) -> None:
+    """Refuse a device whose constants are in ``profile``, as in 0.1; errors as in :func:`require_todays_names`."""
+    if not isinstance(device, Mapping) or "profile" not in device:
+        return
+    profile = device["profile"]
+    name = next(iter(profile), "") if isinstance(profile, Mapping) else ""
+    if not name:
+        raise SpecError(f"{where}.profile", "has another place now.", _places(where))
+    entry, place = f"{where}.profile.{name}", _place(str(name), where)
+    if place is None:
+        nearest = did_you_mean(name, [*CONSTANTS, *BEHAVIOUR])
+        hint = nearest if nearest.startswith("Did") else _places(where)
+        raise SpecError(entry, "no such entry, neither before nor now.", hint)
+    raise SpecError(entry, "has another place now.", place)
+
+
+def _places(where: str) -> str:
+    return f"Constants are in {where}.calibration, what software does is in cluster.framework.behaviour."
+
+
+def _place(name: str, where: str) -> str | None:
+    """Where an entry of a profile is written today; None: there is no such entry."""
+    if name in DECISIONS:
+        return f"It is a decision: {DECISIONS[name]}."
+    if name in OF_DEVICE:
+        return f"Write {OF_DEVICE[name]}."
+    if name in CONSTANTS:
+        return f"Write {where}.calibration.{name}."
+    return f"Write cluster.framework.behaviour.{name}." if name in BEHAVIOUR else None

@@ -1,0 +1,502 @@
+"""The job file -> Problem: names looked up, units converted, choices turned into numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from constraints.limits import Bound
+from constraints.listing import Listing
+from costmodel import catalog
+from costmodel import reliability as formulas
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.framework import Settings
+from costmodel.facts.profiles import stored_precision, trained_model
+from costmodel.facts.spec import Cluster, Device, Model, Precision, RecoveryLevel, Reliability, Workload
+from costmodel.models.parameters import mtp_parameters, parameters
+from costmodel.strategy import DECISIONS, decision_text
+from costmodel.tables import Facts
+from costmodel.validation import build, shown
+from planner.jobs.bounds import read_bound, read_condition
+from planner.jobs.candidate_list import read_listing
+from planner.jobs.cluster import CATALOG, Fitted, cluster_of, device_path
+from planner.jobs.document import apply_override, mapping_from_python, read_mapping, split_assignment
+from planner.jobs.entries import (
+    MOFA_RECOVERY,
+    ClusterSection,
+    Job,
+    Reference,
+    ReliabilitySection,
+    SearchSection,
+    TrainingSection,
+)
+from planner.jobs.framework_features import require_features
+from planner.jobs.model import read
+from planner.jobs.moved import require_no_profile, require_todays_names
+from planner.jobs.strategy_file import Given, read_given
+from planner.jobs.values import decision_value
+
+GIB_BYTES = 2**30
+MAX_ALLOWED_VALUES = 10_000
+PROBABILITY_TOLERANCE = 1e-6
+CHECKPOINT_ENTRIES = ("device_to_host_bandwidth", "disk_write_bandwidth", "asynchronous_checkpoints")
+
+Record = TypeVar("Record")
+
+
+class StageChoice(StrEnum):
+    """
+    What pipeline stages may differ in.
+
+    ``even``: nothing, layers are dealt evenly; ``layers``: how many layers they hold; ``free``: also what each rank
+    recomputes and offloads.
+    """
+
+    EVEN = "even"
+    LAYERS = "layers"
+    FREE = "free"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchLimits:
+    """
+    What the job lets the planner choose; every value is an int (flags 0 and 1, enums their members).
+
+    Parameters
+    ----------
+    pin
+        Decisions with one value.
+    allow
+        Decisions with the values that they may have, in ascending order.
+    forbid
+        Combinations of values and bounds that may not occur together.
+    memory_headroom_bytes
+        Device memory to leave free.
+    framework_rules
+        Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
+    time_limit_seconds
+        When to stop and report what there is.
+    stages
+        What pipeline stages may differ in.
+    limits
+        Bounds of decisions and of products of them.
+    candidates
+        The only strategies that are considered.
+    max_bubble_fraction
+        Share of the step that the pipeline's bubble may be.
+    max_devices
+        Devices that a plan may use at most; None: it uses all of them.
+    """
+
+    pin: Mapping[str, int]
+    allow: Mapping[str, tuple[int, ...]]
+    forbid: tuple[Mapping[str, int | Bound], ...]
+    memory_headroom_bytes: float
+    framework_rules: bool
+    time_limit_seconds: float
+    stages: StageChoice = StageChoice.EVEN
+    limits: tuple[Bound, ...] = ()
+    candidates: Listing | None = None
+    max_bubble_fraction: float | None = None
+    max_devices: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """
+    What a job says of its cluster, from which other constants make another one.
+
+    Parameters
+    ----------
+    section, device, settings
+        Of the job, the device's file read.
+    model
+        What the job names, before its settings.
+    precision
+        The name of its recipe; None: the framework's own.
+    """
+
+    section: ClusterSection
+    device: Reference
+    settings: Settings
+    model: Model
+    precision: str | None
+
+    def cluster(self, fitted: Fitted = CATALOG) -> Cluster:
+        """The cluster with constants that take the place of the catalog's."""
+        return cluster_of(self.section, self.device, self.settings, self.model, self.precision, fitted)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """
+    A job with everything looked up: what is given, what may be chosen, what is best.
+
+    Parameters
+    ----------
+    name
+        The job file's name without its ending.
+    facts
+        Model, cluster and workload.
+    reliability
+        Failures, mean time to repair, checkpoints.
+    recovery
+        Ways to recover, whose mean is the time to repair; empty where the job gives the mean itself.
+    search
+        Pins, allowed values, forbidden combinations, headroom and time limit.
+    objective
+        What is as small as possible.
+    top
+        How many plans to report.
+    sources
+        Files that were read.
+    variants
+        Whether the plans differ in their groups of devices (``groups``: the best one of each combination of tp, cp, pp,
+        dp and ep), or are the best whatever they have in common (``all``).
+    checkpoints_follow
+        Whether the cost of a checkpoint follows from the devices' bandwidths, so that fewer devices take longer.
+    given
+        The strategy that the job gives, to be estimated or compared.
+    document
+        The job as plain data that needs no other file, with all overrides: what :func:`load` reads again. Lists of
+        candidates are not in it.
+    machine
+        What its cluster was made of; None: it was made by hand.
+    """
+
+    name: str
+    facts: Facts
+    reliability: Reliability
+    recovery: tuple[RecoveryLevel, ...]
+    search: SearchLimits
+    objective: Literal["step_time", "total_time"]
+    top: int
+    sources: tuple[Path, ...] = ()
+    variants: Literal["groups", "all"] = "groups"
+    checkpoints_follow: bool = False
+    given: Given = field(default_factory=Given)
+    document: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    machine: Machine | None = field(default=None, compare=False)
+
+
+def load(
+    job: str | os.PathLike[str] | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    name: str = "job",
+    folder: str | os.PathLike[str] = "",
+) -> Problem:
+    """
+    Read a job.
+
+    Parameters
+    ----------
+    job
+        Path of a YAML file, or its content as a mapping.
+    overrides
+        ``key=value`` with dotted keys, such as ``training.global_batch_size=512`` or ``search.allow.pp=[4, 8]``.
+    name
+        What a job given as a mapping is called.
+    folder
+        What paths in a mapping are relative to; the working directory by default.
+
+    Raises
+    ------
+    SpecError
+        For the first thing that is wrong, with its dotted path.
+    """
+    if isinstance(job, Mapping):
+        return _problem(mapping_from_python(job), overrides, Path(folder), name, ())
+    path = Path(job)
+    return _problem(read_mapping(path), overrides, path.parent, path.stem, (path,))
+
+
+def _problem(
+    document: dict[str, Any], overrides: Sequence[str], folder: Path, name: str, sources: tuple[Path, ...]
+) -> Problem:
+    for override in overrides:
+        apply_override(document, override)
+    require_todays_names(document)
+    job = build(Job, document, "")
+    path = device_path(job.cluster.device, folder)
+    entry = job.cluster.device if path is None else read_mapping(path)
+    require_no_profile(entry, "cluster.device")
+    given_model = read(job.model, folder)
+    precision = _precision_name(job.training.precision)
+    cluster = cluster_of(job.cluster, entry, job.settings, given_model.model, precision)
+    model = trained_model(given_model.model, cluster.settings)
+    workload = _workload(job.training, cluster)
+    _require_peak(workload.precision, cluster.device)
+    _require_devices(job)
+    listing = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
+    facts = Facts(model=model, cluster=cluster, workload=workload)
+    recovery = _recovery(job.reliability)
+    given = read_given(job.strategy)
+    search = _search(job.search, listing)
+    _require_features(cluster, given, search)
+    return Problem(
+        name=name,
+        facts=facts,
+        reliability=_reliability(job.reliability, recovery, facts),
+        recovery=recovery,
+        search=search,
+        objective=job.objective,
+        top=job.top,
+        variants=job.variants,
+        checkpoints_follow=job.reliability.checkpoint_seconds is None,
+        sources=(*sources, *(file for file in (given_model.path, path, listing) if file)),
+        given=given,
+        document=_self_contained(document, given_model.entry, entry),
+        machine=Machine(
+            section=job.cluster,
+            device=entry,
+            settings=job.settings,
+            model=given_model.model,
+            precision=precision,
+        ),
+    )
+
+
+def _require_features(cluster: Cluster, given: Given, search: SearchLimits) -> None:
+    """What the job itself asks for, its framework has; unless the job wants no framework's rules."""
+    if not search.framework_rules:
+        return
+    require_features(cluster, {name: (value,) for name, value in given.decisions.items()}, "strategy")
+    require_features(cluster, {name: (value,) for name, value in search.pin.items()}, "search.pin")
+    require_features(cluster, search.allow, "search.allow")
+
+
+def _self_contained(document: Mapping[str, Any], model: Reference, device: Reference) -> dict[str, Any]:
+    """A job with the contents of its files instead of their paths."""
+    search = {name: value for name, value in (document.get("search") or {}).items() if name != "candidates"}
+    return {**document, "model": model, "cluster": {**document["cluster"], "device": device}, "search": search}
+
+
+# --- training ----------------------------------------------------------------------------------------------
+
+
+def _workload(section: TrainingSection, cluster: Cluster) -> Workload:
+    step_tokens = section.global_batch_size * section.sequence_length
+    if section.tokens < step_tokens:
+        raise SpecError(
+            "training.tokens",
+            f"is {section.tokens:g}, less than one step of {section.global_batch_size} x {section.sequence_length} = "
+            f"{step_tokens} tokens.",
+            "Write the tokens of the whole training, such as 15e12.",
+        )
+    return Workload(
+        global_batch_size=section.global_batch_size,
+        sequence_length=section.sequence_length,
+        tokens=section.tokens,
+        precision=_precision(section.precision, cluster),
+    )
+
+
+def _precision_name(entry: Reference | None) -> str | None:
+    """The recipe that a job names, or starts from."""
+    name = entry.get("base") if isinstance(entry, Mapping) else entry
+    return name if isinstance(name, str) else None
+
+
+def _precision(entry: Reference | None, cluster: Cluster) -> Precision:
+    """The recipe with the bytes that the framework stores and sends; what the job says byte by byte stays."""
+    usual = cluster.framework.precision if cluster.framework else "bf16"
+    given = usual if entry is None else entry
+    precision = _from_catalog(Precision, given, catalog.precision, catalog.precisions(), "training.precision")
+    stored = stored_precision(precision, cluster.settings)
+    if isinstance(given, str):
+        return stored
+    if "base" not in given:
+        return precision
+    own = {name: getattr(precision, name) for name in given if name not in ("base", "name")}
+    return replace(stored, **own)
+
+
+def _from_catalog(
+    record_type: type[Record],
+    entry: str | Mapping[str, Any],
+    look_up: Callable[[str], Record],
+    known: Sequence[str],
+    where: str,
+) -> Record:
+    """A record by its name, inline, or inline on top of a named ``base``."""
+    if isinstance(entry, str):
+        return _named(entry, look_up, known, where)
+    overrides = {name: value for name, value in entry.items() if name != "base"}
+    if "base" not in entry:
+        return build(record_type, {"name": "inline", **overrides}, where)
+    base = entry["base"]
+    if not isinstance(base, str):
+        raise SpecError(f"{where}.base", f"expected a name, got {shown(base)}.")
+    known_values = asdict(cast(Any, _named(base, look_up, known, f"{where}.base")))
+    return build(record_type, catalog.merged({**known_values, "name": f"{base}, changed"}, overrides), where)
+
+
+def _named(name: str, look_up: Callable[[str], Record], known: Sequence[str], where: str) -> Record:
+    if name not in known:
+        raise SpecError(where, f"{shown(name)} is not in the catalog.", did_you_mean(name, known))
+    return look_up(name)
+
+
+def _require_peak(precision: Precision, device: Device) -> None:
+    if precision.compute not in device.peak_flops:
+        raise SpecError(
+            "training.precision",
+            f"'{precision.name}' computes in {precision.compute}, which {device.name} does not.",
+            f"It has: {', '.join(sorted(device.peak_flops))}.",
+        )
+
+
+# --- reliability -------------------------------------------------------------------------------------------
+
+
+def _recovery(section: ReliabilitySection) -> tuple[RecoveryLevel, ...]:
+    if section.mttr_seconds is not None:
+        if section.recovery is not None:
+            raise SpecError("reliability.mttr_seconds", "is given beside 'recovery', from which it follows; keep one.")
+        return ()
+    recovery = section.recovery or MOFA_RECOVERY
+    total = sum(level.probability for level in recovery)
+    if abs(total - 1) > PROBABILITY_TOLERANCE:
+        raise SpecError("reliability.recovery", f"the probabilities must sum to 1, got {total:.6g}.")
+    return recovery
+
+
+def _reliability(section: ReliabilitySection, recovery: tuple[RecoveryLevel, ...], facts: Facts) -> Reliability:
+    entries = {
+        "failures_per_node_day": section.failures_per_node_day,
+        "mttr_seconds": formulas.mttr_seconds(recovery) if section.mttr_seconds is None else section.mttr_seconds,
+        "init_seconds": section.init_seconds,
+        **_checkpoint(section, facts),
+    }
+    return build(Reliability, entries, "reliability")
+
+
+def _checkpoint(section: ReliabilitySection, facts: Facts) -> dict[str, float]:
+    """What a checkpoint costs, as the job says or from the bytes of weights and optimizer states and the bandwidths."""
+    given = [name for name in CHECKPOINT_ENTRIES if getattr(section, name) is not None]
+    if section.checkpoint_seconds is not None:
+        if given:
+            raise SpecError(
+                "reliability.checkpoint_seconds", f"is given beside '{given[0]}', from which it follows; keep one."
+            )
+        return {"checkpoint_seconds": section.checkpoint_seconds}
+    bandwidths = {name: getattr(section, name) for name in given if name.endswith("bandwidth")}
+    cluster = replace(facts.cluster, device=replace(facts.cluster.device, **bandwidths))
+    num_parameters = parameters(facts.model) + mtp_parameters(facts.model)
+    nbytes = formulas.checkpoint_bytes(facts.workload, num_parameters=num_parameters)
+    whole = formulas.checkpoint_seconds(cluster, checkpoint_bytes=nbytes, asynchronous=False)
+    if not section.asynchronous_checkpoints:
+        return {"checkpoint_seconds": whole}
+    copy = formulas.checkpoint_seconds(cluster, checkpoint_bytes=nbytes, asynchronous=True)
+    return {"checkpoint_seconds": copy, "write_seconds": whole}
+
+
+# --- search ------------------------------------------------------------------------------------------------
+
+
+def _require_devices(job: Job) -> None:
+    most, given = job.search.max_devices, job.cluster.num_devices
+    if most is not None and most > given:
+        raise SpecError("search.max_devices", f"is {most}, more than the {given} of cluster.num_devices.")
+    if most is not None and job.objective == "total_time":
+        raise SpecError(
+            "search.max_devices",
+            "lets plans differ in their devices, and so in their failures: the total time then does not grow with the "
+            "step time.",
+            "Set objective: step_time.",
+        )
+
+
+def _search(section: SearchSection, listing: Path | None) -> SearchLimits:
+    pin = _values(section.pin, "search.pin")
+    allow = {
+        _decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
+        for name, values in section.allow.items()
+    }
+    for name in pin.keys() & allow.keys():
+        if pin[name] not in allow[name]:
+            raise SpecError(
+                f"search.pin.{name}", f"is {decision_text(name, pin[name])}, which search.allow.{name} excludes."
+            )
+    return SearchLimits(
+        pin=pin,
+        allow=allow,
+        forbid=tuple(_combination(entry, f"search.forbid.{index}") for index, entry in enumerate(section.forbid)),
+        memory_headroom_bytes=section.memory_headroom_gib * GIB_BYTES,
+        framework_rules=section.framework_rules,
+        time_limit_seconds=section.time_limit_seconds,
+        stages=StageChoice(section.stages),
+        limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
+        candidates=read_listing(listing) if listing else None,
+        max_bubble_fraction=section.max_bubble_fraction,
+        max_devices=section.max_devices,
+    )
+
+
+def _values(entries: Mapping[str, object], where: str) -> dict[str, int]:
+    return {
+        _decision_name(name, where): decision_value(name, value, f"{where}.{name}") for name, value in entries.items()
+    }
+
+
+def _allowed(name: str, values: object, where: str) -> tuple[int, ...]:
+    if not isinstance(values, list) or not 1 <= len(values) <= MAX_ALLOWED_VALUES:
+        raise SpecError(where, f"expected a list of values such as [4, 8], got {shown(values)}.")
+    return tuple(sorted({decision_value(name, value, f"{where}.{index}") for index, value in enumerate(values)}))
+
+
+def _combination(entry: Mapping[str, object], where: str) -> dict[str, int | Bound]:
+    if not entry:
+        raise SpecError(where, "is empty and would forbid every plan.", "Write what to forbid, such as {pp: 8}.")
+    return {name: _condition(name, value, where) for name, value in entry.items()}
+
+
+def _condition(name: str, value: object, where: str) -> int | Bound:
+    """What a forbidden combination says of one decision: a value, or a bound such as ``>= 16``."""
+    place = f"{where}.{_decision_name(name, where)}"
+    bound = read_condition(name, value, place) if isinstance(value, str) else None
+    return decision_value(name, value, place) if bound is None else bound
+
+
+def _decision_name(name: str, where: str) -> str:
+    if name not in DECISIONS:
+        raise SpecError(f"{where}.{shown(name)[1:-1]}", "no such decision.", did_you_mean(name, DECISIONS))
+    return name
+
+
+def split_overrides(assignments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """
+    Tell entries of the job from decisions: the former have a dot or are a whole section.
+
+    >>> split_overrides(["tp=8", "training.tokens=1e12", "objective=step_time"])
+    (['training.tokens=1e12', 'objective=step_time'], ['tp=8'])
+    """
+    sections = {field.name for field in fields(Job)}
+    names = [assignment.partition("=")[0].strip() for assignment in assignments]
+    of_job = ["." in name or name in sections for name in names]
+    return (
+        [assignment for assignment, is_job in zip(assignments, of_job, strict=True) if is_job],
+        [assignment for assignment, is_job in zip(assignments, of_job, strict=True) if not is_job],
+    )
+
+
+def read_decisions(assignments: Sequence[str]) -> dict[str, int]:
+    """
+    Decisions written as ``key=value``.
+
+    >>> read_decisions(["tp=8", "recompute=selective"])
+    {'tp': 8, 'recompute': <Recompute.SELECTIVE: 1>}
+    """
+    decisions: dict[str, int] = {}
+    for assignment in assignments:
+        name, value = split_assignment(assignment)
+        _decision_name(name, "strategy")
+        if name in decisions:
+            raise SpecError(f"strategy.{name}", "is given twice; keep one.")
+        decisions[name] = decision_value(name, value, f"strategy.{name}")
+    return decisions

@@ -1,0 +1,121 @@
+"""A strategy that somebody gives: decisions, and the stages of its pipeline where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.spec import Model
+from costmodel.strategy import DECISIONS, Recompute, Schedule, StageLayout, Strategy, Vocabulary
+from costmodel.validation import shown
+from planner.jobs.values import decision_value
+
+FOLLOWING = ("num_microbatches",)
+"""What a report writes beside the decisions of a strategy; it follows from them."""
+
+PER_RANK = ("recompute", "full_layers", "activation_offload")
+"""What a layout says of each pipeline rank."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """
+    What is given of a strategy.
+
+    Parameters
+    ----------
+    decisions
+        Values by name.
+    layout
+        ``layers`` of each virtual stage, and of each pipeline rank what :class:`costmodel.strategy.StageLayout` says;
+        what is not given is what the decisions say of all ranks. None: stages are dealt evenly.
+    """
+
+    decisions: Mapping[str, int] = field(default_factory=dict)
+    layout: Mapping[str, tuple[int, ...]] | None = None
+
+
+def read_given(entries: Mapping[str, Any], where: str = "strategy") -> Given:
+    """
+    Read a strategy as a job file or a report writes it.
+
+    >>> read_given({"tp": 8, "recompute": "full", "layout": {"layers": [1, 2, 1]}})
+    Given(decisions={'tp': 8, 'recompute': <Recompute.FULL: 2>}, layout={'layers': (1, 2, 1)})
+
+    Raises
+    ------
+    SpecError
+        If a name or a value is wrong.
+    """
+    known = (*DECISIONS, "layout", *FOLLOWING)
+    for name in entries:
+        if name not in known:
+            raise SpecError(f"{where}.{shown(name)[1:-1]}", "no such decision.", did_you_mean(name, known))
+    layout = entries.get("layout")
+    return Given(
+        decisions={
+            name: decision_value(name, value, f"{where}.{name}") for name, value in entries.items() if name in DECISIONS
+        },
+        layout=None if layout is None else _read_layout(layout, f"{where}.layout"),
+    )
+
+
+def _read_layout(entries: object, where: str) -> dict[str, tuple[int, ...]]:
+    known = [one.name for one in fields(StageLayout)]
+    if not isinstance(entries, Mapping):
+        raise SpecError(where, f"expected a mapping such as {{layers: [3, 4, 3]}}, got {shown(entries)}.")
+    for name in entries:
+        if name not in known:
+            raise SpecError(f"{where}.{shown(name)[1:-1]}", "no such entry.", did_you_mean(name, known))
+    if "layers" not in entries:
+        raise SpecError(f"{where}.layers", "is required but missing.")
+    return {name: _values(name, values, f"{where}.{name}") for name, values in entries.items()}
+
+
+def _values(name: str, values: object, where: str) -> tuple[int, ...]:
+    if not isinstance(values, (list, tuple)) or not values:
+        raise SpecError(where, f"expected a list such as [3, 4, 3], got {shown(values)}.")
+    return tuple(_value(name, value, f"{where}.{index}") for index, value in enumerate(values))
+
+
+def _value(name: str, value: object, where: str) -> int:
+    if name in DECISIONS:
+        return decision_value(name, value, where)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SpecError(where, f"expected a number of layers, got {shown(value)}.")
+    return value
+
+
+def stage_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model: Model) -> StageLayout:
+    """
+    The layout that is given for a strategy.
+
+    Raises
+    ------
+    SpecError
+        If it is not one of the strategy's pipeline and the model.
+    """
+    where, stages = "strategy.layout", strategy.pp * strategy.vpp
+    if strategy.schedule != Schedule.ONE_F_ONE_B or strategy.vocabulary != Vocabulary.ENDS:
+        raise SpecError(where, "stages that differ are costed in schedule 1f1b with vocabulary ends only.")
+    layers = given["layers"]
+    if len(layers) != stages:
+        raise SpecError(f"{where}.layers", f"has {len(layers)} virtual stages, pp * vpp = {stages}.")
+    if sum(layers) != model.num_layers:
+        raise SpecError(f"{where}.layers", f"holds {sum(layers)} layers, {model.name} has {model.num_layers}.")
+    usual = {"recompute": int(strategy.recompute), "full_layers": 0, "activation_offload": strategy.activation_offload}
+    of_ranks = {name: given.get(name, (int(usual[name]),) * strategy.pp) for name in PER_RANK}
+    for name, values in of_ranks.items():
+        if len(values) != strategy.pp:
+            raise SpecError(f"{where}.{name}", f"has {len(values)} values, one for each of pp = {strategy.pp} ranks.")
+    for rank, full in enumerate(of_ranks["full_layers"]):
+        if full > (held := sum(layers[rank :: strategy.pp])):
+            raise SpecError(f"{where}.full_layers.{rank}", f"is {full}, more than the {held} layers of the rank.")
+    return StageLayout(
+        layers=layers,
+        recompute=tuple(map(Recompute, of_ranks["recompute"])),
+        full_layers=of_ranks["full_layers"],
+        activation_offload=tuple(map(bool, of_ranks["activation_offload"])),
+    )

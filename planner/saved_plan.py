@@ -1,0 +1,104 @@
+"""Plans read back from a JSON report, to be exported or compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.jobs.completion import completed
+from planner.jobs.document import read_text
+from planner.jobs.problem import Problem, load
+from planner.jobs.strategy_file import read_given
+from planner.plan import Plan, evaluate
+from planner.report.document import FORMAT_VERSION
+
+MAX_BYTES = 2**28
+"""A report has some kilobytes per pipeline rank and plan; a longer file is something else."""
+
+HINT = "Make one with: planner plan JOB.yaml --format json -o plan.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """
+    A plan of a report.
+
+    Parameters
+    ----------
+    problem
+        The job that it is for.
+    plan
+        The plan, costed anew.
+    step_seconds
+        Its step as the report has it.
+    """
+
+    problem: Problem
+    plan: Plan
+    step_seconds: float
+
+    @property
+    def drift_fraction(self) -> float:
+        """How much longer its step is in this version of the planner than in the report."""
+        return self.plan.step_seconds / self.step_seconds - 1
+
+
+def read_plan(path: Path, number: int = 1) -> Recorded:
+    """
+    Read one plan of a JSON report, as ``planner plan`` and ``planner estimate`` write it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    number
+        Which of its plans, from 1, best first.
+
+    Raises
+    ------
+    SpecError
+        If the file is no such report, is one of another format version, or has no plan of that number.
+    """
+    report = _report(path)
+    plans = report["plans"] if report.get("kind") == "plan" else [report]
+    if not plans:
+        raise SpecError(str(path), f"holds no plan: its status is {shown(report.get('status'))}.")
+    if not 1 <= number <= len(plans):
+        raise SpecError(str(path), f"has plans 1 to {len(plans)}, not {number}.")
+    try:
+        chosen = plans[number - 1]
+        problem = _problem(report)
+        given = read_given(chosen["strategy"], f"{path}: strategy")
+        step_seconds = float(chosen["step_time_seconds"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise SpecError(str(path), f"is no complete report: {error}.", HINT) from None
+    strategy = completed(problem.facts, given, deals=False)
+    return Recorded(problem=problem, plan=evaluate(problem, strategy), step_seconds=step_seconds)
+
+
+def _report(path: Path) -> Mapping[str, Any]:
+    text = read_text(path, MAX_BYTES)
+    try:
+        report = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(str(path), f"is not JSON: {error}.", HINT) from None
+    if not isinstance(report, dict) or "format_version" not in report:
+        raise SpecError(str(path), "is no report of this planner.", HINT)
+    if report["format_version"] != FORMAT_VERSION:
+        version = shown(report["format_version"])
+        raise SpecError(str(path), f"has format version {version}; this planner reads {FORMAT_VERSION}.", HINT)
+    if report.get("kind") not in ("plan", "estimate"):
+        raise SpecError(str(path), f"is a report of kind {shown(report.get('kind'))}, expected plan or estimate.", HINT)
+    return report
+
+
+def _problem(report: Mapping[str, Any]) -> Problem:
+    """The job that a report was made for, with the names that files gave it."""
+    problem = load(report["job"]["document"])
+    model = replace(problem.facts.model, name=report["model"]["name"], source=report["model"]["source"])
+    return replace(problem, name=report["job"]["name"], facts=replace(problem.facts, model=model))

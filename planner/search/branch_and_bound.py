@@ -1,0 +1,556 @@
+"""
+Branch and bound over the rows of the space, CP-SAT inside, down to a proven optimum.
+
+Rows are taken in the order of a lower bound of their step time, which needs their degrees alone. Of a batch of rows
+the choices of recomputation and offloading stay that may fit and win; those are tabulated with all other features,
+reduced to candidates, and handed to CP-SAT, which selects one within the memory. Its value cuts what follows: rows and
+candidates that are slower are never looked at. When the next row's bound is above the value, nothing better is left.
+
+Ties are broken outside the solver. Of equally fast overlaps, graphs and dispatchers that change time alone a candidate
+takes the fewest; of candidates with the same ticks the smaller device memory wins, then the smaller host memory (both
+in MiB), then the smaller values of the decisions in the order of ``DECISIONS``.
+
+The objective ``total_time`` orders strategies as ``step_time`` does: failures, recovery and the cost of a checkpoint
+are facts of the job, and with them given its total time grows with its step time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.sat.python import cp_model
+
+from constraints.conflict import Conflict
+from constraints.encoding import (
+    MAX_TICKS,
+    TICK_SECONDS,
+    Candidates,
+    Capacity,
+    Encoding,
+    encode,
+    joined,
+    seconds_to_floor_ticks,
+    seconds_to_ticks,
+)
+from constraints.verdict import violated
+from costmodel.step.layouts import layout_cost
+from costmodel.strategy import DECISIONS, StageLayout, Strategy
+from planner.jobs.problem import Problem, StageChoice
+from planner.search.candidates import (
+    OWN,
+    CostLike,
+    Formulas,
+    Ints,
+    Pruned,
+    SecondsFunction,
+    Tabulator,
+)
+from planner.search.space import ROW_DECISIONS, Box, Space, build_space, strategy_of
+from planner.search.stage_search import StageEffort, StageSearch
+
+FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 8, 2048
+"""Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
+
+BOUND_ROWS, MEMORY_ROWS = 2**15, 2**12
+"""Rows whose bound, and rows whose memory alone is computed at once; between them the clock is asked."""
+
+CHECK_SECONDS = 2e-3
+"""Time that is set aside for each strategy in hand, to evaluate it again at the end."""
+
+FRUITLESS_ROWS = 2**12
+"""Rows without a strategy that fits after which the search asks whether any row has one."""
+
+SHORTEST_SECONDS = 1e-3
+"""What a search within a search has at least."""
+
+GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
+"""Of several strategies that agree in these, only the best is reported."""
+
+ROUNDING_BOUND_SECONDS = TICK_SECONDS
+"""Half a tick for the reported strategy, half a tick for any that it is compared with."""
+
+FLOAT_NOISE = 1e-12
+"""Relative difference between a table and a scalar that sum the same terms in another order."""
+
+
+class Status(StrEnum):
+    """How a search ended."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """
+    What the search had to do.
+
+    Parameters
+    ----------
+    raw_size
+        Combinations of all values before any rule.
+    size
+        Strategies that satisfy every rule but those of memory.
+    bounds
+        What the search leaves out by itself, one sentence each.
+    num_rows, num_rows_tabulated
+        Rows of degrees; those whose features were tabulated.
+    num_bounded
+        Strategies of the other rows whose lower bound is above what was found.
+    pruned
+        Strategies of the tabulated rows, and how many of them were left out for what reason.
+    num_candidates
+        Literals that CP-SAT saw.
+    num_unfit
+        Those of them that were too large for device or host.
+    num_solves
+        Times that CP-SAT ran.
+    stages
+        What the search over uneven stages had to do.
+    build_seconds, solve_seconds
+        Time for the space, tables and models; time inside CP-SAT.
+    """
+
+    raw_size: int
+    size: int
+    bounds: tuple[str, ...]
+    num_rows: int
+    num_rows_tabulated: int
+    num_bounded: int
+    pruned: Pruned
+    num_candidates: int
+    num_unfit: int
+    num_solves: int
+    stages: StageEffort
+    build_seconds: float
+    solve_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """
+    What the search found.
+
+    Parameters
+    ----------
+    status
+        ``optimal``: nothing in the space is faster (for ``top`` strategies: they are the best of as many groups, or
+        of all variants where the problem wants those);
+        ``feasible``: time ran out with strategies in hand; ``infeasible``: the conflict says why; ``unknown``: time
+        ran out with nothing.
+    strategies
+        Best first, each of another combination of tp, cp, pp, dp and ep unless all variants are wanted.
+    step_seconds
+        Of each strategy by the closed form, evaluated again in floats.
+    lower_bound_seconds
+        No strategy of the space is faster, but for the rounding bound; infinite where none exists.
+    gap
+        How far the best strategy may be from that, as a fraction of its time; 0 when optimal.
+    rounding_bound_seconds
+        What rounding to the solver's ticks may hide.
+    effort
+        Sizes and times.
+    space
+        What was searched.
+    even
+        For each strategy whose stages differ the best one of its group whose stages do not.
+    conflict
+        Why nothing fits, if anybody asked (:mod:`planner.infeasibility`).
+    """
+
+    status: Status
+    strategies: tuple[Strategy, ...]
+    step_seconds: tuple[float, ...]
+    lower_bound_seconds: float
+    gap: float
+    rounding_bound_seconds: float
+    effort: Effort
+    space: Space
+    even: tuple[Strategy | None, ...] = ()
+    conflict: Conflict | None = None
+
+
+def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
+    """
+    The best strategies of a problem, with proof.
+
+    Parameters
+    ----------
+    problem
+        What to plan.
+    formulas
+        What strategies cost: the cost model, unless told otherwise.
+    """
+    return _Search(problem, formulas).run()
+
+
+# --- what is known so far ----------------------------------------------------------------------------------
+
+
+@dataclass(order=True, frozen=True, slots=True)
+class _Found:
+    """A strategy, in the order of preference."""
+
+    ticks: int
+    device_mebibytes: int
+    host_mebibytes: int
+    values: tuple[int, ...]
+    layout: StageLayout | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, candidates: Candidates, index: int) -> _Found:
+        return cls(
+            ticks=int(candidates.ticks[index]),
+            device_mebibytes=int(candidates.device_mebibytes[index]),
+            host_mebibytes=int(candidates.host_mebibytes[index]),
+            values=tuple(int(candidates.decisions[name][index]) for name in DECISIONS),
+        )
+
+    @property
+    def strategy(self) -> Strategy:
+        return replace(strategy_of(dict(zip(DECISIONS, self.values, strict=True))), layout=self.layout)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Board:
+    """The best strategy of each group so far, and the cut that follows; of all variants each is a group."""
+
+    top: int
+    groups: dict[Hashable, _Found] = field(default_factory=dict)
+
+    def add(self, group: Hashable, found: _Found) -> None:
+        self.groups[group] = min(found, self.groups.get(group, found))
+
+    def add_all(self, variants: Iterable[_Found]) -> None:
+        """Keep the best of what is known and of some more strategies."""
+        known = sorted({*self.groups.values(), *variants})
+        self.groups = {(found.values, found.layout): found for found in known[: self.top]}
+
+    @property
+    def best(self) -> list[_Found]:
+        return sorted(self.groups.values())[: self.top]
+
+    @property
+    def cut(self) -> int:
+        """Ticks above which nothing is of interest."""
+        best = self.best
+        return best[-1].ticks if len(best) == self.top else MAX_TICKS
+
+    def cuts(self, groups: Ints) -> Ints:
+        """The same for rows of given groups: a group's own strategy cuts it too."""
+        cut = self.cut
+        own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]
+        return np.array(own, dtype=np.int64)
+
+
+class _Search:
+    """One run; its state is the board, the bound and the clock."""
+
+    def __init__(self, problem: Problem, formulas: Formulas) -> None:
+        self.started = time.perf_counter()
+        self.problem = problem
+        self.formulas = formulas
+        self.space = build_space(problem)
+        self.tabulator = Tabulator.of(problem, self.space, formulas)
+        self.board = _Board(top=problem.top)
+        self.even: dict[Hashable, Strategy] = {}
+        self.stage_effort = StageEffort()
+        self.bounds = _bounds(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
+        self.group_of_row = _groups(self.space)
+        self.unresolved_ticks = MAX_TICKS
+        self.tabulated = np.zeros(self.space.num_rows, dtype=bool)
+        self.num_candidates = self.num_unfit = self.num_solves = 0
+        self.pruned = Pruned()
+        self.solve_seconds = 0.0
+        self.pace = SHORTEST_SECONDS / LARGEST_BATCH_ROWS
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the time limit, but for what the final check of the strategies in hand takes."""
+        checks = CHECK_SECONDS * min(len(self.board.groups), self.board.top)
+        return self.problem.search.time_limit_seconds - checks - (time.perf_counter() - self.started)
+
+    def run(self) -> Outcome:
+        for rows in self.batches():
+            self.tabulated[rows] = True
+            for box, row in self.affordable(*self.promising(rows)):
+                if self.problem.variants == "all":
+                    self.collect(box)
+                else:
+                    self.compete(box, self.group_of_row[row])
+        if self.stages_may_differ:
+            self.even = {group: found.strategy for group, found in self.board.groups.items()}
+            stages = StageSearch(self)
+            stages.search()
+            self.stage_effort = stages.effort
+        return self.outcome()
+
+    @property
+    def stages_may_differ(self) -> bool:
+        """Whether uneven stages are looked at."""
+        return self.problem.search.stages != StageChoice.EVEN and not self.space.rules.timed and self.space.num_rows > 0
+
+    def promising(self, rows: Ints) -> tuple[Box, Ints]:
+        """What of some rows may matter, and the row of each of the box; few rows are all tabulated."""
+        if len(rows) <= FIRST_BATCH_ROWS:
+            return self.space.box(rows), rows
+        box, row, pruned = self.tabulator.promising(rows, self.cuts(self.group_of_row[rows]))
+        self.pruned += pruned
+        return box, row
+
+    def affordable(self, box: Box, row: Ints) -> Iterator[tuple[Box, Ints]]:
+        """A box in parts that the time left allows for at the pace so far; the rest is left when time is up."""
+        position = 0
+        while position < len(row):
+            if self.seconds_left <= 0:
+                self.leave(int(self.bounds[row[position:]].min()))
+                return
+            size = max(1, int(min(len(row), self.seconds_left / (self.pace * box.width))))
+            part, began = slice(position, position + size), time.perf_counter()
+            yield box.take(part), row[part]
+            self.pace = max(time.perf_counter() - began, SHORTEST_SECONDS) / (len(row[part]) * box.width)
+            position += size
+
+    def compete(self, box: Box, groups: Ints) -> None:
+        """Look for the best strategy of each group."""
+        competitors = groups if self.board.top > 1 else np.zeros_like(groups)
+        candidates, row, pruned = self.tabulator.fastest(box, self.board.cuts(groups), competitors)
+        self.pruned += pruned
+        if len(candidates):
+            self.select(candidates, groups[row])
+
+    def collect(self, box: Box) -> None:
+        """Look for the best strategies whatever their group; each is compared as it is, with no solver's choice."""
+        found, pruned = self.tabulator.variants(box, self.board.cut, self.board.top)
+        self.pruned += pruned
+        self.board.add_all(_Found.of(found, index) for index in range(len(found)))
+
+    def cuts(self, groups: Ints) -> Ints:
+        """Ticks above which nothing of each group is of interest."""
+        return np.full(len(groups), self.board.cut) if self.problem.variants == "all" else self.board.cuts(groups)
+
+    def found(self, group: int, strategy: Strategy, cost: CostLike) -> None:
+        """Note a strategy that was found beside the candidates."""
+        device, host = self.tabulator.mebibytes(cost)
+        found = _Found(
+            ticks=int(seconds_to_ticks(np.asarray(cost.step_seconds))),
+            device_mebibytes=int(device),
+            host_mebibytes=int(host),
+            values=tuple(int(value) for value in strategy.decisions().values()),
+            layout=strategy.layout,
+        )
+        if self.problem.variants == "all":
+            self.board.add_all([found])
+        else:
+            self.board.add(group, found)
+
+    # --- branch --------------------------------------------------------------------------------------------
+
+    def batches(self) -> Iterator[Ints]:
+        """Rows that may still matter, best bound first; ends when none is left or time is up."""
+        order = np.argsort(self.bounds, kind="stable")
+        position, size, doubted = 0, FIRST_BATCH_ROWS, False
+        while position < len(order) and self.bounds[order[position]] <= self.board.cut:
+            if self.seconds_left <= 0:
+                self.leave(int(self.bounds[order[position]]))
+                return
+            if position >= FRUITLESS_ROWS and not self.board.groups and not doubted:
+                doubted = True
+                roomy = self.roomy_row()
+                if roomy is None:
+                    return
+                yield np.array([roomy])
+                continue
+            rows, began = order[position : position + size], time.perf_counter()
+            yield np.sort(rows[self.bounds[rows] <= self.board.cut])
+            affordable = int(self.seconds_left * len(rows) / max(time.perf_counter() - began, SHORTEST_SECONDS))
+            position, size = position + size, max(1, min(BATCH_GROWTH * size, LARGEST_BATCH_ROWS, affordable))
+
+    def leave(self, ticks: int) -> None:
+        """Note that time is up, and that something as fast as this may have been left."""
+        self.unresolved_ticks = min(self.unresolved_ticks, ticks)
+
+    def roomy_row(self) -> int | None:
+        """A row that fits into memory, however slow; None where there is none, so that the search is over."""
+        found = []
+        for start in range(0, self.space.num_rows, MEMORY_ROWS):
+            if self.seconds_left <= 0:
+                self.leave(int(self.bounds.min()))
+                return None
+            found.append(self.tabulator.smallest(np.arange(start, min(start + MEMORY_ROWS, self.space.num_rows))))
+        candidates, rows = joined([some for some, _ in found]), np.concatenate([row for _, row in found])
+        encoding = self.encode(candidates)
+        status, solver = self.solve(encoding.model, one_of_many=True)
+        if status == cp_model.UNKNOWN:
+            self.leave(int(self.bounds.min()))
+        if status in (cp_model.UNKNOWN, cp_model.INFEASIBLE):
+            return None
+        return int(rows[[solver.boolean_value(literal) for literal in encoding.literals].index(True)])
+
+    # --- select --------------------------------------------------------------------------------------------
+
+    def select(self, candidates: Candidates, groups: Ints) -> None:
+        """
+        Let CP-SAT choose.
+
+        Where several strategies are wanted, each group has a model of its own, and those with the fastest candidates
+        come first: what they find cuts the others.
+        """
+        competitors = groups if self.board.top > 1 else np.zeros_like(groups)
+        order = np.lexsort([candidates.ticks, competitors])
+        parts = np.split(order, np.flatnonzero(np.diff(competitors[order])) + 1)
+        for part in sorted(parts, key=lambda one: int(candidates.ticks[one[0]])):
+            if self.seconds_left <= 0:
+                self.leave(int(candidates.ticks[part[0]]))
+                return
+            fast = np.sort(part[candidates.ticks[part] <= self.board.cut])
+            self.pruned += Pruned(cut=len(part) - len(fast))
+            if len(fast):
+                self.select_one(candidates.take(fast), groups[fast])
+
+    def select_one(self, candidates: Candidates, groups: Ints) -> None:
+        """Let CP-SAT choose one candidate."""
+        encoding = self.encode(candidates)
+        status, solver = self.solve(encoding.model, one_of_many=True)
+        if status in (cp_model.FEASIBLE, cp_model.UNKNOWN):
+            proven = int(solver.best_objective_bound) if status == cp_model.FEASIBLE else 0
+            self.leave(max(proven, int(candidates.ticks.min())))
+        if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
+            chosen = self.preferred(candidates, candidates.ticks == round(solver.objective_value))
+            self.board.add(int(groups[chosen]), _Found.of(candidates, chosen))
+
+    def preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
+        """Of equally fast candidates that fit the preferred one."""
+        fit = _fitting(candidates, self.tabulator.capacity)
+        return min(np.flatnonzero(which & fit).tolist(), key=lambda index: _Found.of(candidates, index))
+
+    def encode(self, candidates: Candidates) -> Encoding:
+        room = self.tabulator.capacity
+        self.num_candidates += len(candidates)
+        self.num_unfit += int(np.sum(~_fitting(candidates, room)))
+        return encode(candidates, room)
+
+    def solve(
+        self, model: cp_model.CpModel, *, one_of_many: bool = False
+    ) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
+        """
+        One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit.
+
+        Parameters
+        ----------
+        model
+            What to solve.
+        one_of_many
+            Whether it is a choice of one candidate, in which probing, symmetries and relaxations find nothing for more
+            than half of the time.
+        """
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 0
+        solver.parameters.presolve_inclusion_work_limit = 0
+        if one_of_many:
+            solver.parameters.cp_model_probing_level = 0
+            solver.parameters.symmetry_level = 0
+            solver.parameters.linearization_level = 0
+        solver.parameters.max_time_in_seconds = max(self.seconds_left, 0.0)
+        started = time.perf_counter()
+        status = solver.solve(model)
+        self.solve_seconds += time.perf_counter() - started
+        self.num_solves += 1
+        assert status != cp_model.MODEL_INVALID, model.validate()
+        return status, solver
+
+    # --- report --------------------------------------------------------------------------------------------
+
+    def outcome(self) -> Outcome:
+        leading = sorted(self.board.groups.items(), key=lambda each: each[1])[: self.board.top]
+        best = [found for _, found in leading]
+        proven = min(self.unresolved_ticks, best[0].ticks if best else MAX_TICKS)
+        finished = self.unresolved_ticks == MAX_TICKS or (bool(best) and self.unresolved_ticks > self.board.cut)
+        return Outcome(
+            status=_status(bool(best), finished),
+            strategies=tuple(found.strategy for found in best),
+            step_seconds=tuple(self.checked_seconds(found) for found in best),
+            even=tuple(self.even.get(group) if found.layout else None for group, found in leading),
+            lower_bound_seconds=proven * TICK_SECONDS if proven < MAX_TICKS else float("inf"),
+            gap=(best[0].ticks - proven) / max(best[0].ticks, 1) if best else float("inf"),
+            rounding_bound_seconds=ROUNDING_BOUND_SECONDS,
+            effort=self.effort(),
+            space=self.space,
+        )
+
+    def checked_seconds(self, found: _Found) -> float:
+        """The step time again, from scalars; the strategy must break no rule."""
+        decisions = found.strategy.decisions()
+        facts, rules = self.space.facts, self.space.rules
+        again = layout_cost(facts, found.strategy) if found.layout else self.formulas.cost(facts, decisions)
+        resources = {
+            "device_bytes": again.device_bytes * (1 - FLOAT_NOISE),
+            "host_bytes": again.host_bytes * (1 - FLOAT_NOISE),
+            "memory_headroom_bytes": self.tabulator.headroom_bytes,
+        }
+        if rules.timed:
+            resources |= {
+                "step_seconds": again.step_seconds,
+                "bubble_seconds": again.bubble_seconds * (1 - FLOAT_NOISE),
+            }
+        broken = violated(facts, decisions | resources, rules=(*rules.rows, *rules.mixed, *rules.memory, *rules.timed))
+        assert not broken, f"the search chose {found.strategy}, which breaks {broken}"
+        seconds = float(again.step_seconds)
+        assert found.ticks == MAX_TICKS or abs(seconds / TICK_SECONDS - found.ticks) <= 1, (seconds, found)
+        return seconds
+
+    def effort(self) -> Effort:
+        elapsed = time.perf_counter() - self.started
+        return Effort(
+            raw_size=self.space.raw_size,
+            size=self.space.size,
+            bounds=self.space.rules.bound_sentences,
+            num_rows=self.space.num_rows,
+            num_rows_tabulated=int(self.tabulated.sum()),
+            num_bounded=int(self.space.row_sizes[~self.tabulated & (self.bounds > self.board.cut)].sum()),
+            pruned=self.pruned,
+            num_candidates=self.num_candidates,
+            num_unfit=self.num_unfit,
+            num_solves=self.num_solves,
+            stages=self.stage_effort,
+            build_seconds=elapsed - self.solve_seconds,
+            solve_seconds=self.solve_seconds,
+        )
+
+
+def _fitting(candidates: Candidates, room: Capacity) -> NDArray[np.bool_]:
+    """Which candidates fit into memory."""
+    return (candidates.device_mebibytes <= room.device_mebibytes) & (candidates.host_mebibytes <= room.host_mebibytes)
+
+
+def _status(found: bool, finished: bool) -> Status:
+    if finished:
+        return Status.OPTIMAL if found else Status.INFEASIBLE
+    return Status.FEASIBLE if found else Status.UNKNOWN
+
+
+def _bounds(space: Space, lower_bound: SecondsFunction, has_time: Callable[[], bool]) -> Ints:
+    """Lower bound of each row in ticks, rounded down; 0 for those that time leaves none for."""
+    bounds, num_parts = np.zeros(space.num_rows, dtype=np.int64), -(-space.num_rows // BOUND_ROWS)
+    for part in range(num_parts):
+        if part and not has_time():
+            break
+        some = slice(part, None, num_parts)  # from everywhere: the first part makes the tables of nearly all rows
+        seconds = np.asarray(lower_bound(space.facts, space.degrees(some)), dtype=np.float64)
+        bounds[some] = seconds_to_floor_ticks(np.nan_to_num(seconds, nan=0.0, posinf=np.inf))
+    return bounds
+
+
+def _groups(space: Space) -> Ints:
+    """The group of each row; rows ascend, so that a new group begins wherever one of its decisions changes."""
+    assert ROW_DECISIONS[: len(GROUP_DECISIONS)] == GROUP_DECISIONS
+    columns = np.stack([space.rows[name] for name in GROUP_DECISIONS])
+    return np.concatenate([[0], np.cumsum((columns[:, 1:] != columns[:, :-1]).any(axis=0))])[: space.num_rows]

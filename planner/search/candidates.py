@@ -1,0 +1,432 @@
+"""
+Rows of the space to candidates for the solver: tabulated, reduced, in the solver's integers.
+
+Two reductions are exact. An overlap that changes time alone is folded: each candidate takes its fastest allowed ones. A
+candidate that another one beats in time, device memory and host memory at once is never needed (of equals the first is
+kept).
+What fits into memory is left to the solver. Both serve the one best strategy of a group; where all variants are wanted,
+nothing is reduced, and every strategy that fits is compared with the best ones so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from constraints.encoding import (
+    Candidates,
+    Capacity,
+    bytes_to_mebibytes,
+    capacity_mebibytes,
+    seconds_to_floor_ticks,
+    seconds_to_ticks,
+)
+from costmodel.axes import largest
+from costmodel.memory.rank import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
+from costmodel.step import step
+from costmodel.strategy import DECISIONS, OVERLAPS
+from costmodel.tables import Facts, tabulate
+from planner.jobs.problem import Problem
+from planner.search.space import Box, Columns, Fold, Rules, Space, needs, spread
+
+MODES = ("recompute", "activation_offload", "optimizer_offload", "token_dispatcher", "cuda_graphs")
+"""Features that decide most of what a strategy takes in time and memory."""
+
+BOUND_NOISE = 1e-9
+"""Relative difference between a bound and a memory that sum the same terms in another order."""
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+class MemoryLike(Protocol):
+    """The memory of a cost; see :class:`costmodel.step.step.Cost`."""
+
+    @property
+    def device_bytes(self) -> Any:
+        """Peak memory of the fullest device."""
+
+    @property
+    def host_bytes(self) -> Any:
+        """Host memory that one device needs."""
+
+
+class CostLike(MemoryLike, Protocol):
+    """A cost; see :class:`costmodel.step.step.Cost`."""
+
+    @property
+    def step_seconds(self) -> Any:
+        """One optimizer step."""
+
+    @property
+    def bubble_seconds(self) -> Any:
+        """What of it the pipeline waits; asked only where a rule is about it."""
+
+
+CostFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], CostLike]
+SecondsFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
+MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """
+    Memory of strategies.
+
+    Parameters
+    ----------
+    device_bytes, host_bytes
+        Of the fullest device, and of its share of the host.
+    """
+
+    device_bytes: Floats
+    host_bytes: Floats
+
+
+def memory_alone(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
+    """The memory of a cost without its time, which is most of the work."""
+    held = different_ranks(facts, decisions)
+    return Memory(
+        device_bytes=largest(rank_bytes(facts, decisions, held).total),
+        host_bytes=largest(rank_host_bytes(facts, decisions, held)),
+    )
+
+
+def least_memory(facts: Facts, degrees: Columns, features: Columns) -> Memory:
+    """
+    A lower bound of the memory of rows in every mode of the features that changes it most, shape (rows, modes).
+
+    Of the shardings only the furthest is looked at, of overlaps the fewest; memory falls with the one and grows with
+    the other. An eighth of the work of the memory itself.
+    """
+    few = {name: values.max(keepdims=True) if name == "sharding" else values for name, values in features.items()}
+    few |= {name: features[name].min(keepdims=True) for name in OVERLAPS}
+    function = memory_alone if len(features["sharding"]) == 1 else least_alone
+    bound, _ = by_mode(function(facts, spread(degrees, few)), len(degrees["tp"]), few)
+    return _below_noise(bound)
+
+
+def _below_noise(bound: MemoryLike) -> Memory:
+    """A bound that no order of summing the same terms exceeds."""
+    return Memory(device_bytes=bound.device_bytes * (1 - BOUND_NOISE), host_bytes=bound.host_bytes * (1 - BOUND_NOISE))
+
+
+def least_alone(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
+    """A lower bound of the memory of all shardings up to the given one."""
+    held = different_ranks(facts, decisions)
+    return Memory(
+        device_bytes=largest(least_rank_bytes(facts, decisions, held)),
+        host_bytes=largest(rank_host_bytes(facts, decisions, held)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Formulas:
+    """
+    What a search asks of strategies: the cost model's own, or another with bounds that hold for it.
+
+    Parameters
+    ----------
+    cost, memory
+        Step time and memory; the memory alone.
+    lower_bound
+        A bound of the step time from the degrees alone.
+    least_seconds
+        A bound of the step time whatever the overlaps, for no further sharding than the given one.
+    least_memory
+        The same of the memory; overlaps are those that need least.
+    """
+
+    cost: CostFunction = step.cost
+    memory: MemoryFunction = memory_alone
+    lower_bound: SecondsFunction = step.lower_bound_seconds
+    least_seconds: SecondsFunction = step.least_seconds
+    least_memory: MemoryFunction = least_alone
+
+
+OWN = Formulas()
+"""The cost model's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fits:
+    """Whether strategies fit, by the memory rules: on the device and on the host."""
+
+    device: NDArray[np.bool_]
+    host: NDArray[np.bool_]
+
+
+def fits(facts: Facts, rules: Rules, memory: MemoryLike, headroom_bytes: float) -> Fits:
+    """What the memory rules say of device and host."""
+    resources = {
+        "device_bytes": memory.device_bytes,
+        "host_bytes": memory.host_bytes,
+        "memory_headroom_bytes": headroom_bytes,
+    }
+    answers = {name: np.ones(np.shape(resources[name]), dtype=bool) for name in ("device_bytes", "host_bytes")}
+    for rule in rules.memory:
+        for name, answer in answers.items():
+            if name in needs(rule):
+                answer &= tabulate(rule, facts, resources)
+    return Fits(device=answers["device_bytes"], host=answers["host_bytes"])
+
+
+def in_time(facts: Facts, rules: Rules, cost: CostLike) -> NDArray[np.bool_]:
+    """Whether strategies have a time, and what the rules of the time say of it."""
+    answer = np.isfinite(cost.step_seconds)
+    for rule in rules.timed:
+        times = {"step_seconds": cost.step_seconds, "bubble_seconds": cost.bubble_seconds}
+        answer = answer & tabulate(rule, facts, times)
+    return np.asarray(answer)
+
+
+def capacity(problem: Problem) -> Capacity:
+    """Memory of the problem's devices without the headroom, in MiB rounded down."""
+    device = problem.facts.cluster.device
+    return Capacity(
+        device_mebibytes=capacity_mebibytes(device.memory_bytes - problem.search.memory_headroom_bytes),
+        host_mebibytes=capacity_mebibytes(device.host_memory_bytes),
+    )
+
+
+def mode_memory(facts: Facts, degrees: Columns, features: Columns, memory: MemoryFunction) -> tuple[Memory, Fold]:
+    """Memory of rows in every mode of the features, shape (rows, modes), and what the modes are."""
+    return by_mode(memory(facts, spread(degrees, features)), len(degrees["tp"]), features)
+
+
+def by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tuple[Memory, Fold]:
+    """Memory without the axes of folded overlaps, shape (rows, modes)."""
+    fold = Fold.of(features, memory.device_bytes, memory.host_bytes)
+    shape = (num_rows, *(1 if name in fold.overlaps else len(values) for name, values in features.items()))
+    return Memory(
+        device_bytes=fold.flat(np.broadcast_to(memory.device_bytes, shape))[..., 0],
+        host_bytes=fold.flat(np.broadcast_to(memory.host_bytes, shape))[..., 0],
+    ), fold
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pruned:
+    """
+    Strategies that were tabulated and left out before the solver, each under the first reason that applies.
+
+    Parameters
+    ----------
+    tabulated
+        All of them, and those that went on.
+    bounded
+        Of rows of which no strategy fits in time: slower than what is found, whatever their overlaps.
+    timeless
+        Without a time, or refused by a rule of the time.
+    folded
+        Slower or equally fast choices of overlaps that change time alone.
+    cut
+        Slower than what is found already.
+    dominated
+        Beaten by another one in time, device memory and host memory.
+    unfit
+        Too large for device or host, where that was asked before the solver.
+    """
+
+    tabulated: int = 0
+    bounded: int = 0
+    timeless: int = 0
+    folded: int = 0
+    cut: int = 0
+    dominated: int = 0
+    unfit: int = 0
+
+    def __add__(self, other: Pruned) -> Pruned:
+        """Both together."""
+        return Pruned(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tabulator:
+    """
+    Tabulates rows of one problem's space.
+
+    Parameters
+    ----------
+    space
+        Rows and the features that they may have.
+    capacity
+        Memory.
+    headroom_bytes
+        Device memory to leave free.
+    formulas
+        What strategies cost.
+    """
+
+    space: Space
+    capacity: Capacity
+    headroom_bytes: float
+    formulas: Formulas
+
+    @classmethod
+    def of(cls, problem: Problem, space: Space, formulas: Formulas) -> Tabulator:
+        """The one of a problem."""
+        headroom_bytes = problem.search.memory_headroom_bytes
+        return cls(space=space, capacity=capacity(problem), headroom_bytes=headroom_bytes, formulas=formulas)
+
+    def promising(self, rows: Ints, cuts: Ints) -> tuple[Box, Ints, Pruned]:
+        """
+        The modes of some rows of which a strategy may fit and be at most ``cuts`` ticks long, and the row of each.
+
+        Sharding and overlaps, most of the features' combinations, are left open: of the first the furthest that a row
+        may have is looked at, of the second the fewest. The last part of the answer counts the others.
+        """
+        box = self.space.box(rows)
+        others = tuple(1 + axis for axis, name in enumerate(box.features) if name not in MODES)
+        counts = box.of_class.sum(axis=others)[box.class_of_row]
+        few = {name: box.features[name] for name in MODES}
+        degrees = {**box.degrees, "sharding": box.furthest_sharding}
+        fewest = {name: box.features[name].min() for name in OVERLAPS}
+        least = self.formulas.least_memory(self.space.facts, spread(degrees, few) | fewest)
+        fitting = np.broadcast_to(self.may_fit(least), counts.shape)
+        modes = fitting & (counts > 0)
+        kept, roomy = np.zeros_like(modes), np.flatnonzero(modes.any(axis=tuple(range(1, modes.ndim))))
+        if len(roomy):
+            of_roomy = spread({name: values[roomy] for name, values in degrees.items()}, few) | fewest
+            seconds = np.asarray(self.formulas.least_seconds(self.space.facts, of_roomy))
+            kept[roomy] = modes[roomy] & (seconds_to_floor_ticks(seconds) <= cuts[roomy].reshape(-1, *(1,) * len(few)))
+        chosen, row = box.split(kept, MODES)
+        num_left, num_fitting = int(counts.sum(where=~kept)), int(counts.sum(where=fitting & ~kept))
+        return chosen, rows[row], Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
+
+    def may_fit(self, least: MemoryLike) -> NDArray[np.bool_]:
+        """Whether a bound of the memory fits; what the noise of floats could decide does."""
+        fit = fits(self.space.facts, self.space.rules, _below_noise(least), self.headroom_bytes)
+        return np.asarray(fit.device & fit.host)
+
+    def fastest(self, box: Box, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
+        """
+        What of a box may be the fastest strategy that fits, at most ``cuts`` ticks long, and its row in the box.
+
+        Candidates compete with those of their own group only. The last part of the answer counts the others.
+        """
+        costs = self.formulas.cost(self.space.facts, box.decisions)
+        allowed = box.allowed
+        possible = allowed & in_time(self.space.facts, self.space.rules, costs)
+        memory, fold = by_mode(costs, len(groups), box.features)
+        every = fold.flat(np.where(possible, costs.step_seconds, np.inf))
+        seconds = every.min(axis=-1)
+        ticks = seconds_to_ticks(seconds)
+        device, host = self.mebibytes(memory)
+        timed = np.isfinite(seconds)
+        row, mode = np.nonzero(timed & (ticks <= cuts[:, None]))
+        num_possible, num_timed, num_within = int(possible.sum()), int(timed.sum()), len(row)
+        kept = not_dominated(ticks[row, mode], device[row, mode], host[row, mode], groups[row])
+        row, mode = row[kept], mode[kept]
+        overlaps = _fewest_of_the_fastest(box.features, fold, every[row, mode])
+        decisions = fold.chosen(box.features, mode, overlaps)
+        candidates = _candidates(box, row, decisions, ticks[row, mode], device[row, mode], host[row, mode])
+        num_allowed = int(allowed.sum())
+        pruned = Pruned(
+            tabulated=num_allowed,
+            timeless=num_allowed - num_possible,
+            folded=num_possible - num_timed,
+            cut=num_timed - num_within,
+            dominated=num_within - len(row),
+        )
+        return candidates, row, pruned
+
+    def variants(self, box: Box, cut: int, most: int) -> tuple[Candidates, Pruned]:
+        """
+        The strategies of a box that fit, at most ``cut`` ticks long: the ``most`` preferred of them.
+
+        Nothing is folded or dominated: what a slower strategy of the same degrees loses is of interest here.
+        """
+        costs = self.formulas.cost(self.space.facts, box.decisions)
+        allowed = box.allowed
+        possible = allowed & in_time(self.space.facts, self.space.rules, costs)
+        ticks = seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf))
+        within = possible & (ticks <= cut)
+        device, host = (np.broadcast_to(use, possible.shape) for use in self.mebibytes(costs))
+        fitting = within & (device <= self.capacity.device_mebibytes) & (host <= self.capacity.host_mebibytes)
+        cells = np.flatnonzero(fitting)
+        if len(cells) > most:
+            flat = ticks.ravel()[cells]
+            cells = cells[flat <= np.partition(flat, most - 1)[most - 1]]
+        row, *chosen = np.unravel_index(cells, possible.shape)
+        features = {n: values[index] for (n, values), index in zip(box.features.items(), chosen, strict=True)}
+        found = _candidates(box, row, features, *(table.ravel()[cells] for table in (ticks, device, host)))
+        ties = [found.decisions[name] for name in reversed(DECISIONS)]
+        preferred = np.lexsort([*ties, found.host_mebibytes, found.device_mebibytes, found.ticks])[:most]
+        counts = [int(table.sum()) for table in (allowed, possible, within, fitting)]
+        return found.take(preferred), Pruned(
+            tabulated=counts[0],
+            timeless=counts[0] - counts[1],
+            cut=counts[1] - counts[2] + counts[3] - len(preferred),
+            unfit=counts[2] - counts[3],
+        )
+
+    def least_bubble(self, rows: Ints) -> float:
+        """The smallest share of the step that the bubble takes in what of some rows fits; infinite of none."""
+        box = self.space.box(rows)
+        costs = self.formulas.cost(self.space.facts, box.decisions)
+        fit = fits(self.space.facts, self.space.rules, costs, self.headroom_bytes)
+        possible = box.allowed & np.isfinite(costs.step_seconds) & fit.device & fit.host
+        shares = np.divide(costs.bubble_seconds, costs.step_seconds)
+        return float(np.where(possible, shares, np.inf).min(initial=np.inf))
+
+    def smallest(self, rows: Ints) -> tuple[Candidates, Ints]:
+        """What of some rows takes least memory, whatever its time (0 ticks), and the row of each."""
+        box = self.space.box(rows)
+        memory, fold = mode_memory(self.space.facts, box.degrees, box.features, self.formulas.memory)
+        device, host = self.mebibytes(memory)
+        allowed = fold.flat(box.allowed)
+        row, mode = np.nonzero(allowed.any(axis=-1))
+        zero = np.zeros(len(row), dtype=np.int64)
+        kept = not_dominated(zero, device[row, mode], host[row, mode], zero)
+        row, mode = row[kept], mode[kept]
+        decisions = fold.chosen(box.features, mode, allowed[row, mode].argmax(axis=-1))
+        candidates = _candidates(box, row, decisions, zero[kept], device[row, mode], host[row, mode])
+        return candidates, rows[row]
+
+    def mebibytes(self, memory: MemoryLike) -> tuple[Ints, Ints]:
+        """Device and host memory in the solver's integers."""
+        fit = fits(self.space.facts, self.space.rules, memory, self.headroom_bytes)
+        return (
+            bytes_to_mebibytes(memory.device_bytes, fit.device, self.capacity.device_mebibytes),
+            bytes_to_mebibytes(memory.host_bytes, fit.host, self.capacity.host_mebibytes),
+        )
+
+
+def not_dominated(ticks: Ints, device: Ints, host: Ints, group: Ints) -> Ints:
+    """Candidates that no other one of their group beats in everything, ascending; of equals the first."""
+    order = np.lexsort([host, device, ticks, group])
+    kept = []
+    for rest in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+        while len(rest):
+            first = rest[0]
+            kept.append(first)
+            rest = rest[(device[rest] < device[first]) | (host[rest] < host[first])]
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def _fewest_of_the_fastest(features: Columns, fold: Fold, seconds: Floats) -> Ints:
+    """The fastest combination of folded overlaps of each candidate; of equally fast ones, to the tick, the fewest."""
+    combinations = np.arange(seconds.shape[-1])
+    flags = fold.chosen(features, np.zeros_like(combinations), combinations)
+    num_on = np.sum([flags[name] != 0 for name in fold.overlaps], axis=0) if fold.overlaps else combinations
+    fewest_first: Ints = np.argsort(num_on, kind="stable")
+    ordered = seconds[:, fewest_first]
+    ticks = np.where(np.isfinite(ordered), seconds_to_ticks(ordered), np.iinfo(np.int64).max)  # forbidden ones last
+    position: Ints = ticks.argmin(axis=1)
+    return fewest_first[position]
+
+
+def _candidates(
+    box: Box, row: Ints, features: Columns, ticks: Ints, device_mebibytes: Ints, host_mebibytes: Ints
+) -> Candidates:
+    values = {name: degrees[row] for name, degrees in box.degrees.items()} | features
+    return Candidates(
+        decisions={name: values[name].astype(np.int64) for name in DECISIONS},
+        ticks=ticks,
+        device_mebibytes=device_mebibytes,
+        host_mebibytes=host_mebibytes,
+    )

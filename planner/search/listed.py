@@ -1,0 +1,97 @@
+"""Which strategies of a job's list (``search.candidates``) the rules forbid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from constraints.rule import Rule, sentence
+from constraints.verdict import violated
+from planner.jobs.problem import Problem
+from planner.search.space import Space, needs
+
+MAX_EXPLAINED = 5
+"""Impossible rows whose reason is given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """
+    What the rules leave of a list.
+
+    Parameters
+    ----------
+    source
+        Its name.
+    num_rows, num_impossible
+        Its strategies; those that rules forbid, memory apart.
+    impossible
+        The first of them: where it stands, and the sentences of the rules that forbid it. None where no rule alone
+        does, but nothing that the row leaves open satisfies all of them.
+    """
+
+    source: str
+    num_rows: int
+    num_impossible: int
+    impossible: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def listed(problem: Problem, space: Space) -> Listed | None:
+    """What the rules leave of a problem's list; None without one."""
+    listing = problem.search.candidates
+    if listing is None:
+        return None
+    matches = _Matches(space)
+    impossible = [number for number, row in enumerate(listing.rows) if not matches.any(row)]
+    asked = [rule for rule in (*space.rules.rows, *space.rules.mixed) if rule not in space.rules.listing]
+    return Listed(
+        source=listing.source,
+        num_rows=len(listing.rows),
+        num_impossible=len(impossible),
+        impossible=tuple(
+            (listing.places[number], _reasons(problem, listing.rows[number], asked))
+            for number in impossible[:MAX_EXPLAINED]
+        ),
+    )
+
+
+class _Matches:
+    """Which rows of a list occur in a space."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.classes: dict[tuple[str, ...], dict[tuple[int, ...], set[int]]] = {}
+
+    def any(self, row: Mapping[str, int]) -> bool:
+        """Whether a strategy of the space has all the values of a row."""
+        degrees = tuple(name for name in row if name in self.space.rows)
+        found = self.classes_by(degrees).get(tuple(int(row[name]) for name in degrees), ())
+        axes: list[Any] = []
+        for name, values in self.space.features.items():
+            axes.append(np.isin(values, row[name]) if name in row else np.ones(len(values), dtype=bool))
+        return any(self.space.allowed[one][np.ix_(*axes)].any() for one in found)
+
+    def classes_by(self, degrees: tuple[str, ...]) -> dict[tuple[int, ...], set[int]]:
+        """Classes of features by the values of some degrees."""
+        if degrees not in self.classes:
+            known: dict[tuple[int, ...], set[int]] = {}
+            columns = [self.space.rows[name].astype(np.int64).tolist() for name in degrees]
+            keys: Iterable[tuple[int, ...]] = zip(*columns, strict=True) if degrees else ((),) * self.space.num_rows
+            for key, one in zip(keys, self.space.feature_class.tolist(), strict=True):
+                known.setdefault(key, set()).add(one)
+            self.classes[degrees] = known
+        return self.classes[degrees]
+
+
+def _reasons(problem: Problem, row: Mapping[str, int], rules: Iterable[Rule]) -> tuple[str, ...]:
+    """The rules that forbid a row whatever it leaves open."""
+    values = dict(row)
+    uses_all = problem.search.max_devices is None
+    if uses_all and "dp" not in values and {"tp", "cp", "pp"} <= values.keys():
+        rest, remainder = divmod(problem.facts.cluster.num_devices, values["tp"] * values["cp"] * values["pp"])
+        values |= {"dp": rest} if rest and not remainder else {}
+    decided = [rule for rule in rules if needs(rule) <= values.keys()]
+    return tuple(dict.fromkeys(sentence(rule) for rule in violated(problem.facts, values, rules=decided)))

@@ -1,0 +1,413 @@
+"""What the ranks of one pipeline may hold, recompute and offload, with what it costs each: the solver's options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+
+from constraints.stages import RANK_TICK_SECONDS, Ints, Pipeline, StageOptions
+from costmodel.facts.spec import Model
+from costmodel.pipelines.stages import excess
+from costmodel.step.layouts import (
+    Contents,
+    beside_layers,
+    contents_bytes,
+    contents_ending_seconds,
+    contents_seconds,
+    contents_update_seconds,
+    even_chunks,
+    full_by_chunk,
+    last_rank_chunks,
+)
+from costmodel.strategy import OVERLAPS, Recompute, StageLayout
+from costmodel.tables import Facts
+
+Mode = tuple[int, bool]
+"""What a rank's layers compute again, and whether their activations are offloaded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """
+    Possible contents of ranks, one per entry, shape (A,); ranks ascend.
+
+    Parameters
+    ----------
+    contents
+        What is held.
+    sizes
+        Layers of the chunks, a tuple per entry.
+    num_leading
+        Layers of the model's leading kind.
+    continues
+        Whether the first chunk holds nothing else.
+    recompute, activation_offload, num_full
+        Decisions of the rank.
+    starts
+        Where the entries of another rank or with other layers begin, shape (S,).
+    """
+
+    contents: Contents
+    sizes: tuple[tuple[int, ...], ...]
+    num_leading: Ints
+    continues: Any
+    recompute: Ints
+    activation_offload: Any
+    num_full: Ints
+    starts: Ints
+
+    @property
+    def num_layers(self) -> Ints:
+        """Layers without those of multi-token prediction."""
+        return np.asarray((self.contents.layers - self.contents.mtp_layers).sum(axis=1), dtype=np.int64)
+
+
+def num_leading(model: Model) -> int | None:
+    """
+    Layers in front of the first of another kind, 0 where all are alike; None where kinds alternate.
+
+    Only where a model is one run of equal layers, or two, does a rank's content follow from how many it holds.
+    """
+    changes = [position for position, (one, other) in enumerate(pairwise(model.layers), start=1) if one != other]
+    if not changes:
+        return 0
+    return changes[0] if len(changes) == 1 else None
+
+
+@lru_cache(maxsize=64)
+def held_by_ranks(model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool) -> Held:
+    """
+    Everything that ranks may hold.
+
+    Parameters
+    ----------
+    model
+        What is shared out: at most one change of kinds, see :func:`num_leading`.
+    pp, vpp
+        Ranks, chunks per rank.
+    most
+        Most layers of a rank.
+    modes
+        What a rank may do with its activations.
+    full_of_some
+        Whether a rank may recompute some of its layers in full and the others not at all.
+    """
+    leading, beside = num_leading(model) or 0, beside_layers(model)
+    fewest = [vpp - (rank == 0) - (rank == pp - 1) for rank in range(pp)]
+    rows: list[tuple[int, int, int, tuple[int, ...], Mode, int]] = []
+    for rank in range(pp):
+        least = max(fewest[rank], model.num_layers - sum(most for other in range(pp) if other != rank), 0)
+        for num in range(least, min(most, model.num_layers) + 1):
+            is_last = rank == pp - 1
+            ways = last_rank_chunks(num, vpp=vpp, beside_layers=beside) if is_last else (even_chunks(num, vpp=vpp),)
+            for sizes in ways:
+                if 0 not in sizes[rank == 0 : vpp - is_last]:
+                    rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
+    return _held(model, pp, leading, rows)
+
+
+def _rows_of(
+    rank: int,
+    num: int,
+    sizes: tuple[int, ...],
+    leading: int,
+    modes: Sequence[Mode],
+    full_of_some: bool,
+) -> list[tuple[int, int, int, tuple[int, ...], Mode, int]]:
+    """A rank with some layers, in every way that they may be kept and recomputed."""
+    rows: list[tuple[int, int, int, tuple[int, ...], Mode, int]] = []
+    in_front = min(leading, sizes[0]) if rank <= leading else 0
+    for first_kind in range(in_front if rank == 0 else 0, in_front + 1):
+        rows += [(rank, num, first_kind, sizes, mode, 0) for mode in modes]
+        if full_of_some:
+            rows += [(rank, num, first_kind, sizes, (int(Recompute.NONE), False), n) for n in range(1, num)]
+    return rows
+
+
+def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
+    kinds = {kind: position for position, kind in enumerate(model.kinds)}
+    rank, num, first_kind, num_full = (np.array([row[i] for row in rows], dtype=np.int64) for i in (0, 1, 2, 5))
+    front, behind = kinds[model.layers[0]], kinds[model.layers[-1]]
+    layers, full, mtp = (np.zeros((len(rows), len(kinds))) for _ in range(3))
+    layers[:, front] += first_kind
+    layers[:, behind] += num - first_kind
+    of_first_chunk = [full_by_chunk(row[5], row[3])[0] if row[5] and row[2] else 0 for row in rows]
+    full_in_front = np.minimum(of_first_chunk, first_kind)
+    full[:, front] += full_in_front
+    full[:, behind] += num_full - full_in_front
+    for layer in model.mtp_layers:
+        mtp[rank == pp - 1, kinds[layer]] += 1
+    sizes = tuple(row[3] for row in rows)
+    changes = (np.diff(rank) != 0) | (np.diff(num) != 0) | (np.diff(first_kind) != 0)
+    contents = Contents(
+        rank=rank,
+        layers=layers + mtp,
+        mtp_layers=mtp,
+        full_layers=full,
+        largest_chunk=np.array([max(own) for own in sizes], dtype=np.float64),
+        last_chunk=np.array([own[-1] for own in sizes], dtype=np.float64),
+        excess=np.array([excess(own, rank=int(r), pp=pp) for own, r in zip(sizes, rank, strict=True)]),
+    )
+    return Held(
+        contents=contents,
+        sizes=sizes,
+        num_leading=first_kind,
+        continues=np.array([own[0] for own in sizes]) == first_kind,
+        recompute=np.array([row[4][0] for row in rows], dtype=np.int64),
+        activation_offload=np.array([row[4][1] for row in rows], dtype=bool),
+        num_full=num_full,
+        starts=np.concatenate([[0], np.flatnonzero(changes) + 1]),
+    )
+
+
+NOT_IN_TIME = ("sharding", "optimizer_offload", "pp_overlap", "dp_overlap")
+NOT_IN_MEMORY = ("token_dispatcher", "cuda_graphs", "tp_overlap", "cp_overlap", "pp_overlap", "dp_overlap")
+NOT_IN_ENDING = ("pp_overlap",)
+NOT_IN_UPDATE = (*OVERLAPS, "mbs", "sequence_parallel", "token_dispatcher", "cuda_graphs")
+"""Decisions on which a rank's passes, its memory, what follows its last pass, and its update do not depend."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """
+    What every content costs in pipelines of one shape: (C, A).
+
+    Parameters
+    ----------
+    seconds, pace_seconds
+        One micro-batch, without and with what the rank waits meanwhile.
+    device_bytes, host_bytes
+        Memory.
+    update_seconds
+        Update of the parameters, for one content of each rank and layers: (C, S).
+    """
+
+    seconds: Any
+    pace_seconds: Any
+    device_bytes: Any
+    host_bytes: Any
+    update_seconds: Any
+
+
+def costs_of(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Costs:
+    """
+    What every content costs with the other decisions of pipelines of one shape.
+
+    Each part is computed once for every combination of the decisions that it depends on.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    decisions
+        Every decision: ``pp`` and ``vpp`` as scalars, the others as arrays of shape (C,).
+    held
+        What ranks may hold.
+    """
+    device, host = _part(facts, decisions, held, _both_bytes, NOT_IN_MEMORY)
+    seconds, pace = _part(facts, decisions, held, _both_seconds, NOT_IN_TIME)
+    return Costs(
+        seconds=seconds,
+        pace_seconds=pace,
+        device_bytes=device,
+        host_bytes=host,
+        update_seconds=_part(facts, decisions, held, contents_update_seconds, NOT_IN_UPDATE, once=True),
+    )
+
+
+def _both_seconds(facts: Facts, decisions: Mapping[str, Any], contents: Contents) -> Any:
+    return np.stack(np.broadcast_arrays(*contents_seconds(facts, decisions, contents)))
+
+
+def _both_bytes(facts: Facts, decisions: Mapping[str, Any], contents: Contents) -> Any:
+    return np.stack(np.broadcast_arrays(*contents_bytes(facts, decisions, contents)))
+
+
+def _part(
+    facts: Facts,
+    decisions: Mapping[str, Any],
+    held: Held,
+    quantity: Callable[..., Any],
+    without: Sequence[str],
+    *,
+    once: bool = False,
+) -> Any:
+    """A quantity of every content, or ``once`` for each rank and layers, computed once where nothing else differs."""
+    names = [name for name, values in decisions.items() if np.ndim(values) and name not in without]
+    given = np.stack([decisions[name] for name in names])
+    _, index, inverse = np.unique(given, axis=1, return_index=True, return_inverse=True)
+    some = {name: values[index][:, None] if np.ndim(values) else values for name, values in decisions.items()}
+    if once:
+        contents = held.contents.take(held.starts)
+    else:
+        contents = held.contents
+        some |= {"recompute": held.recompute, "activation_offload": held.activation_offload}
+    values = np.asarray(quantity(facts, some, contents))
+    shape = (*values.shape[:-2], len(index), len(contents.rank))
+    return np.broadcast_to(values, shape)[..., inverse.ravel(), :]
+
+
+def ending_seconds(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Any:
+    """What follows the last micro-batch for every content; parameters as in :func:`costs_of`, shape (C, A)."""
+    return _part(facts, decisions, held, contents_ending_seconds, NOT_IN_ENDING)
+
+
+def least_of_each(values: Any, held: Held) -> Any:
+    """The least over what a rank may do with the same layers: from (..., A) to (..., S)."""
+    return np.minimum.reduceat(values, held.starts, axis=-1)
+
+
+def options_of(held: Held, seconds: Any, pace: Any, ending: Any, *, slowest: float) -> tuple[StageOptions, Ints]:
+    """
+    The options that fit, are not too slow and not needless, and which of the contents each is.
+
+    Of those of a rank that hold the same, one that takes, waits and ends no sooner than another is needless.
+
+    Parameters
+    ----------
+    held
+        What ranks may hold.
+    seconds, pace, ending
+        One micro-batch, infinite for what does not fit, without and with what a rank waits; what follows the last one.
+    slowest
+        Longest time of a rank that is of interest, in seconds.
+    """
+    index = np.flatnonzero(np.isfinite(seconds) & (seconds <= slowest))
+    ticks, pace_ticks, ending_ticks = np.zeros((3, len(seconds)), dtype=np.int64)
+    for rounded, values in ((ticks, seconds), (pace_ticks, pace), (ending_ticks, ending)):
+        rounded[index] = np.rint(values[index] / RANK_TICK_SECONDS)
+    num = held.num_layers
+    holds = np.stack([held.contents.rank, num, held.num_leading], axis=1)
+    costs = np.stack([ticks, pace_ticks, ending_ticks], axis=1)
+    order = index[np.lexsort(np.concatenate([holds, costs], axis=1)[index].T[::-1])]
+    kept: list[int] = []
+    for _, alike in groupby(order.tolist(), key=lambda one: holds[one].tolist()):
+        kept += _needed(alike, costs)
+    which = np.array(kept, dtype=np.int64)
+    options = StageOptions(
+        rank=held.contents.rank[which],
+        choice=held.recompute[which] * 2 + held.activation_offload[which] + 4096 * held.num_full[which],
+        num_layers=num[which],
+        num_leading=held.num_leading[which],
+        continues=np.asarray(held.continues[which]),
+        ticks=ticks[which],
+        pace_ticks=pace_ticks[which],
+        ending_ticks=ending_ticks[which],
+    )
+    return options, which
+
+
+def _needed(alike: Iterable[int], costs: Ints) -> list[int]:
+    """Of options that hold the same those to which no other is preferable in every cost."""
+    needed: list[int] = []
+    for one in alike:
+        if not any((costs[other] <= costs[one]).all() for other in needed):
+            needed.append(one)
+    return needed
+
+
+def layout_of(held: Held, chosen: Ints) -> StageLayout:
+    """The layout that one content per rank makes."""
+    sizes = np.array([held.sizes[one] for one in chosen])
+    full = [int(held.contents.full_layers[one].sum()) if held.recompute[one] != Recompute.FULL else 0 for one in chosen]
+    return StageLayout(
+        layers=tuple(sizes.T.ravel().tolist()),
+        recompute=tuple(Recompute(int(held.recompute[one])) for one in chosen),
+        full_layers=tuple(full),
+        activation_offload=tuple(bool(held.activation_offload[one]) for one in chosen),
+    )
+
+
+def may_undercut(
+    held: Held, seconds: Any, pace: Any, ending: Any, pipeline: Pipeline, *, num_microbatches: Ints, limits: Any
+) -> Any:
+    """
+    Which of some pipelines of one shape may take less than their limits, shape (C,).
+
+    A limit says how slow a rank may be beside the least sum of all ranks; the least sum of ranks that are not slower
+    says anew. In the end no such ranks are left, or those of the least sum undercut the limit themselves, but for what
+    follows the last micro-batch, which is counted as the least with which all layers find a place.
+
+    Parameters
+    ----------
+    held
+        What ranks may hold.
+    seconds, pace, ending
+        The least of each rank and layers: one micro-batch without and with waiting, what follows the last; (C, S).
+    pipeline
+        Their shape; its micro-batches do not count.
+    num_microbatches, limits
+        Of each: micro-batches, and seconds per step without its constant part, shape (C,).
+    """
+    rest = (limits - _least_maximum(held, ending, pipeline)) * pipeline.vpp
+    weight = np.maximum(num_microbatches * pipeline.vpp - 1, 1)
+    slowest = np.full(len(seconds), np.inf)
+    undecided = np.flatnonzero(rest > weight * _least_maximum(held, pace, pipeline))
+    answer = np.zeros(len(seconds), dtype=bool)
+    for _ in range(MOST_ROUNDS):
+        quick = np.where(pace[undecided] <= slowest[undecided, None], seconds[undecided], np.inf)
+        sums = _least_sums(held, quick, pipeline)
+        tighter = (rest[undecided] - sums) / weight[undecided]
+        left = np.isfinite(sums) & (tighter > 0)
+        settled = left & (tighter >= slowest[undecided])
+        answer[undecided[settled]] = True
+        going = left & ~settled
+        slowest[undecided[going]] = tighter[going]
+        undecided = undecided[going]
+        if not len(undecided):
+            break
+    answer[undecided] = True
+    return answer
+
+
+def _least_maximum(held: Held, values: Any, pipeline: Pipeline) -> Any:
+    """The least that the largest value of all ranks can be: all layers behind the leading ones need a place; (C,)."""
+    rank, behind = held.contents.rank[held.starts], (held.num_layers - held.num_leading)[held.starts]
+    num_placed = pipeline.num_layers - pipeline.num_leading
+    largest, places = np.zeros(len(values)), []
+    for one in range(pipeline.pp):
+        own = np.flatnonzero(rank == one)
+        own = own[np.argsort(behind[own], kind="stable")]
+        at_least = np.minimum.accumulate(values[:, own][:, ::-1], axis=1)[:, ::-1]
+        places.append(np.repeat(at_least, np.diff(behind[own], prepend=0), axis=1))
+        largest = np.maximum(largest, at_least[:, 0])
+    place = np.concatenate(places, axis=1)
+    if place.shape[1] < num_placed:
+        return np.full(len(values), np.inf)
+    return np.maximum(largest, np.partition(place, num_placed - 1, axis=1)[:, num_placed - 1])
+
+
+MOST_ROUNDS = 12
+"""Rounds after which a pipeline is taken to undercut its limit; a matter of time only."""
+
+
+def _least_sums(held: Held, seconds: Any, pipeline: Pipeline) -> Any:
+    """
+    The least sum over all ranks of any way to share the layers out, by dynamic programming; shape (C,).
+
+    Its states are whether the next rank may still begin with leading layers, leading layers so far, all layers so far.
+    """
+    at = held.starts
+    ranks, continues = held.contents.rank[at], held.continues[at]
+    num, leading = held.num_layers[at], held.num_leading[at]
+    sums = np.full((2, pipeline.num_leading + 1, pipeline.num_layers + 1, len(seconds)), np.inf)
+    sums[1, 0, 0] = 0.0
+    for rank in range(pipeline.pp):
+        further = np.full_like(sums, np.inf)
+        for one in np.flatnonzero(ranks == rank).tolist():
+            n, d = int(num[one]), int(leading[one])
+            before = sums[1:] if d else sums
+            longer = before[:, : pipeline.num_leading + 1 - d, : pipeline.num_layers + 1 - n] + seconds[:, one]
+            after = further[:, d:, n:]
+            if continues[one]:
+                np.minimum(after[1], longer[-1], out=after[1])
+                longer = longer[:-1]
+            if len(longer):
+                np.minimum(after[0], longer.min(axis=0), out=after[0])
+        sums = further
+    return sums[:, -1, -1].min(axis=0)

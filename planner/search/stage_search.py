@@ -1,0 +1,376 @@
+"""
+Uneven stages: branch and bound over what decides for the whole pipeline, CP-SAT inside for what its ranks hold.
+
+A bound of every combination of degrees and features comes first, of ranks that share the model evenly. Combinations are
+taken in its order. For each the possible contents of ranks are costed, a second bound is made of those that fit, and
+CP-SAT shares the layers out, faster than the best strategy so far or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from constraints.encoding import MAX_TICKS, TICK_SECONDS, seconds_to_floor_ticks
+from constraints.stages import RANK_TICK_SECONDS, Pipeline, encode_stages, objective
+from costmodel.step.layouts import (
+    PER_RANK,
+    Balance,
+    balance_of,
+    balanced_bound_seconds,
+    layout_cost,
+    least_memory,
+    squeeze_seconds,
+)
+from costmodel.strategy import DECISIONS, Recompute, Schedule, Strategy, Vocabulary, usual_group
+from costmodel.tables import microbatches
+from planner.jobs.problem import Problem, StageChoice
+from planner.search.candidates import Ints, Memory, Tabulator
+from planner.search.candidates import fits as memory_fits
+from planner.search.space import FEATURES, Box, strategy_of
+from planner.search.stage_options import (
+    Held,
+    Mode,
+    costs_of,
+    ending_seconds,
+    held_by_ranks,
+    layout_of,
+    least_of_each,
+    may_undercut,
+    num_leading,
+    options_of,
+)
+
+ROWS_AT_ONCE = 512
+"""Rows whose features are bounded at once; a matter of memory only."""
+
+FIRST_BATCH, BATCH_GROWTH, LARGEST_BATCH = 64, 4, 2048
+"""Combinations whose ranks are costed at once."""
+
+BALANCE = tuple(field.name for field in fields(Balance))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageEffort:
+    """
+    What a stage search had to do.
+
+    Parameters
+    ----------
+    pipelines
+        Combinations of decisions for the whole pipeline whose bound is within the cut.
+    costed
+        Those of them whose ranks were costed; what was found meanwhile excludes the others.
+    solved
+        Those of them whose layers CP-SAT shared out.
+    """
+
+    pipelines: int = 0
+    costed: int = 0
+    solved: int = 0
+
+
+class Run(Protocol):
+    """What a stage search needs of the search that it is a part of."""
+
+    problem: Problem
+    tabulator: Tabulator
+    group_of_row: Ints
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the time limit."""
+
+    def cuts(self, groups: Ints) -> Ints:
+        """Ticks above which nothing of each group is of interest."""
+
+    def leave(self, ticks: int) -> None:
+        """Note that something as fast as this was left unresolved."""
+
+    def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
+        """Run CP-SAT."""
+
+    def found(self, group: int, strategy: Strategy, cost: Any) -> None:
+        """Note a strategy."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Outer:
+    """
+    A combination of decisions for the whole pipeline, and the modes that its ranks may have.
+
+    Its step takes at least ``seconds``, of which ``constant_seconds`` whatever the ranks hold; a rank takes
+    ``mean_seconds`` in the mean at least, and a layer ``layer_seconds``.
+    """
+
+    seconds: float
+    constant_seconds: float
+    mean_seconds: float
+    layer_seconds: float
+    group: int
+    decisions: dict[str, Any]
+    modes: tuple[Mode, ...]
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Inner:
+    """One combination with what its ranks may hold."""
+
+    outer: _Outer
+    held: Held
+    seconds: Any
+    pace: Any
+    ending: Any
+
+
+class StageSearch:
+    """One run over the uneven stages of a problem."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.space = run.tabulator.space
+        self.facts = self.space.facts
+        self.leading = num_leading(self.facts.model)
+        self.free = run.problem.search.stages == StageChoice.FREE
+        self.num_outer = self.num_bounded = self.num_solved = 0
+        self.least_ticks = 0
+
+    @property
+    def effort(self) -> StageEffort:
+        """What it took so far."""
+        return StageEffort(pipelines=self.num_outer, costed=self.num_bounded, solved=self.num_solved)
+
+    def search(self) -> None:
+        """Improve on what the run has found, or prove that no uneven stages do."""
+        if self.leading is None:
+            return
+        outer = sorted(self.outer(), key=lambda one: one.seconds)
+        self.num_outer = len(outer)
+        position, size = 0, FIRST_BATCH
+        while position < len(outer):
+            if self.run.seconds_left <= 0:
+                self.run.leave(int(outer[position].seconds / TICK_SECONDS))
+                return
+            self.improve_all(outer[position : position + size])
+            position, size = position + size, min(BATCH_GROWTH * size, LARGEST_BATCH)
+
+    def cuts(self, some: Sequence[_Outer]) -> Ints:
+        """Ticks that a strategy of each of some combinations must undercut to be of interest."""
+        return self.run.cuts(np.array([one.group for one in some], dtype=np.int64))
+
+    # --- outer ---------------------------------------------------------------------------------------------
+
+    def outer(self) -> Iterator[_Outer]:
+        """Combinations whose bound is within the cut and whose average rank fits into memory."""
+        rows = self.rows()
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[start : start + ROWS_AT_ONCE]
+            if self.run.seconds_left <= 0:
+                self.run.leave(self.least_ticks)
+                return
+            yield from self.of_rows(some)
+
+    def rows(self) -> Ints:
+        """Rows of pipelines in 1F1B with embedding and head at their ends, whose bound is within the cut."""
+        columns = self.space.rows
+        pipelined = (columns["pp"] > 1) | self.free
+        usual = (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vocabulary"] == Vocabulary.ENDS)
+        usual &= columns["group"] == usual_group(pp=columns["pp"], vpp=columns["vpp"])
+        rows = np.flatnonzero(pipelined & usual)
+        if not len(rows):
+            return rows
+        bounds = seconds_to_floor_ticks(np.asarray(balanced_bound_seconds(self.facts, self.space.degrees(rows))))
+        kept: Ints = rows[bounds <= self.run.cuts(self.run.group_of_row[rows])]
+        self.least_ticks = int(bounds.min())
+        return kept
+
+    def of_rows(self, rows: Ints) -> Iterator[_Outer]:
+        """The combinations of some rows."""
+        box = self.space.box(rows)
+        decisions = box.decisions
+        if self.free:
+            decisions = decisions | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
+        balance = balance_of(self.facts, decisions, self.squeeze_seconds(box, decisions))
+        axes = tuple(1 + FEATURES.index(name) for name in PER_RANK) if self.free else ()
+        allowed = box.allowed.any(axis=axes, keepdims=True) if self.free else box.allowed
+        of_each = [np.broadcast_to(getattr(balance, name), allowed.shape) for name in BALANCE]
+        groups = self.run.group_of_row[rows]
+        cuts = self.run.cuts(groups).reshape(-1, *(1,) * len(FEATURES))
+        possible = allowed & (of_each[0] <= cuts * TICK_SECONDS)
+        possible &= self.light_enough(box, allowed.shape) if possible.any() else False
+        position, *features = np.nonzero(possible)
+        columns = {name: values[position] for name, values in box.degrees.items()}
+        columns |= {name: box.features[name][at] for name, at in zip(FEATURES, features, strict=True)}
+        num_microbatches = np.broadcast_to(microbatches(self.facts, columns), position.shape).tolist()
+        chosen = zip(*(columns[name].tolist() for name in DECISIONS), strict=True)
+        balances = zip(*(values[possible].tolist() for values in of_each), strict=True)
+        where = zip(position.tolist(), *(at.tolist() for at in features), strict=True)
+        for values, own, each, number in zip(chosen, balances, where, num_microbatches, strict=True):
+            decisions_of_one = dict(zip(DECISIONS, values, strict=True))
+            yield _Outer(
+                **dict(zip(BALANCE, own, strict=True)),
+                group=int(groups[each[0]]),
+                decisions=decisions_of_one,
+                modes=self.modes(box, each[0], each[1:], decisions_of_one),
+                pipeline=self.pipeline(decisions_of_one, number),
+            )
+
+    def squeeze_seconds(self, box: Box, decisions: Mapping[str, Any]) -> Any:
+        """What ranks spend at least to fit into memory, where they choose how."""
+        if not self.free:
+            return 0.0
+        room = self.facts.cluster.device.memory_bytes - self.run.tabulator.headroom_bytes
+        return squeeze_seconds(self.facts, decisions, self.all_modes(box), room)
+
+    def light_enough(self, box: Box, shape: tuple[int, ...]) -> Any:
+        """Whether an average rank fits with what saves most memory."""
+        of_modes = [dict(zip(PER_RANK, map(np.asarray, mode), strict=True)) for mode in self.all_modes(box)]
+        lightest = np.zeros(shape, dtype=bool)
+        for own in of_modes if self.free else [{}]:
+            lightest |= self.fit(*least_memory(self.facts, box.decisions | own))
+        return lightest
+
+    def fit(self, device: Any, host: Any) -> Any:
+        """Whether bytes fit, by the memory rules."""
+        memory = Memory(device_bytes=np.asarray(device), host_bytes=np.asarray(host))
+        answer = memory_fits(self.facts, self.space.rules, memory, self.run.tabulator.headroom_bytes)
+        return answer.device & answer.host
+
+    def all_modes(self, box: Box) -> list[Mode]:
+        """Every pair of recomputation and offload that any of some rows may have."""
+        return [
+            (int(again), bool(off)) for again in box.features["recompute"] for off in box.features["activation_offload"]
+        ]
+
+    def modes(self, box: Box, position: int, features: Sequence[int], decisions: Mapping[str, Any]) -> tuple[Mode, ...]:
+        """What the ranks of one combination may do with their activations."""
+        again, off = (FEATURES.index(name) for name in PER_RANK)
+        if not self.free:
+            return ((decisions["recompute"], decisions["activation_offload"]),)
+        where: list[Any] = list(features)
+        where[again] = where[off] = slice(None)
+        table = box.of_class[(box.class_of_row[position], *where)]
+        return tuple(mode for mode, allowed in zip(self.all_modes(box), table.ravel().tolist(), strict=True) if allowed)
+
+    # --- inner ---------------------------------------------------------------------------------------------
+
+    def improve_all(self, some: Sequence[_Outer]) -> None:
+        """Share the layers out in each of some combinations, faster than the best so far, or find that it cannot be."""
+        shapes: dict[tuple[Any, ...], list[tuple[int, _Outer]]] = {}
+        for one, cut in zip(some, self.cuts(some).tolist(), strict=True):
+            most = self.most_layers(one, cut)
+            if one.seconds <= cut * TICK_SECONDS and most * one.pipeline.pp >= one.pipeline.num_layers:
+                shapes.setdefault((one.pipeline.pp, one.pipeline.vpp, one.modes), []).append((most, one))
+        for (pp, vpp, modes), alike in shapes.items():
+            if self.run.seconds_left <= 0:
+                self.run.leave(int(min(one.seconds for _, one in alike) / TICK_SECONDS))
+                continue
+            full_of_some = self.free and {(Recompute.NONE, False), (Recompute.FULL, False)} <= set(modes)
+            most = max(most for most, _ in alike)
+            held = held_by_ranks(self.facts.model, pp, vpp, most, modes, full_of_some)
+            for each in self.promising(held, [one for _, one in alike]):
+                self.improve(each)
+
+    def promising(self, held: Held, alike: Sequence[_Outer]) -> Iterator[_Inner]:
+        """Of combinations of one shape those that may be of interest, with what their ranks may hold."""
+        self.num_bounded += len(alike)
+        costs = costs_of(self.facts, _columns(alike), held)
+        fits = self.fit(costs.device_bytes, costs.host_bytes)
+        seconds, pace = (np.where(fits, values, np.inf) for values in (costs.seconds, costs.pace_seconds))
+        least, least_pace = least_of_each(seconds, held), least_of_each(pace, held)
+        left = np.flatnonzero(self.may_undercut(alike, held, least, least_pace, costs.update_seconds))
+        if not len(left):
+            return
+        few = [alike[index] for index in left.tolist()]
+        ending = ending_seconds(self.facts, _columns(few), held)
+        still = self.may_undercut(few, held, least[left], least_pace[left], least_of_each(ending, held))
+        for position in np.flatnonzero(still).tolist():
+            own = left[position]
+            yield _Inner(
+                outer=few[position],
+                held=held,
+                seconds=seconds[own],
+                pace=pace[own],
+                ending=ending[position],
+            )
+
+    def may_undercut(self, alike: Sequence[_Outer], held: Held, seconds: Any, pace: Any, ending: Any) -> Any:
+        """Which combinations of one shape may be faster than the best so far, from the least that their ranks take."""
+        return may_undercut(
+            held,
+            seconds,
+            pace,
+            ending,
+            alike[0].pipeline,
+            num_microbatches=np.array([one.pipeline.num_microbatches for one in alike]),
+            limits=self.limits(alike),
+        )
+
+    def limits(self, some: Sequence[_Outer]) -> Any:
+        """Seconds that the steps of combinations must undercut, without their constant parts."""
+        return (self.cuts(some) - 0.5) * TICK_SECONDS - np.array([one.constant_seconds for one in some])
+
+    def improve(self, one: _Inner) -> None:
+        """Let CP-SAT share the layers of one combination out."""
+        if self.run.seconds_left <= 0:
+            self.run.leave(int(one.outer.seconds / TICK_SECONDS))
+            return
+        pipeline, limit = one.outer.pipeline, float(self.limits([one.outer])[0])
+        least = (least_of_each(values, one.held)[None] for values in (one.seconds, one.pace, one.ending))
+        if not self.may_undercut([one.outer], one.held, *least)[0]:
+            return
+        slowest = limit * pipeline.vpp / (pipeline.weight_of_slowest + 1)
+        options, which = options_of(one.held, one.seconds, one.pace, one.ending, slowest=slowest)
+        cut = min(int(np.ceil(limit * pipeline.vpp / RANK_TICK_SECONDS)), MAX_TICKS)
+        encoding = encode_stages(options, pipeline, cut=cut)
+        if encoding is None:
+            return
+        self.num_solved += 1
+        status, solver = self.run.solve(encoding.model)
+        if status in (cp_model.FEASIBLE, cp_model.UNKNOWN):
+            self.run.leave(int(one.outer.seconds / TICK_SECONDS))
+        if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
+            chosen = encoding.chosen(solver, options)
+            assert objective(options, chosen, pipeline) == round(solver.objective_value)
+            layout = layout_of(one.held, which[chosen])
+            strategy = replace(strategy_of(one.outer.decisions), layout=layout, **_most_common(layout))
+            self.run.found(one.outer.group, strategy, layout_cost(self.facts, strategy))
+
+    def pipeline(self, decisions: Mapping[str, Any], num_microbatches: int) -> Pipeline:
+        """The shape of a combination's pipeline."""
+        return Pipeline(
+            pp=decisions["pp"],
+            vpp=decisions["vpp"],
+            num_microbatches=num_microbatches,
+            num_layers=self.facts.model.num_layers,
+            num_leading=self.leading or 0,
+        )
+
+    def most_layers(self, one: _Outer, cut: int) -> int:
+        """How many layers a rank may hold in a step within the cut."""
+        pipeline = one.pipeline
+        if cut >= MAX_TICKS:
+            return pipeline.num_layers
+        rest = (cut + 1) * TICK_SECONDS - one.constant_seconds
+        slowest = (pipeline.vpp * rest - pipeline.pp * one.mean_seconds) / max(pipeline.weight_of_slowest, 1)
+        return min(int(max(slowest, 0.0) / one.layer_seconds), pipeline.num_layers)
+
+
+def _columns(alike: Sequence[_Outer]) -> dict[str, Any]:
+    """The decisions of combinations of one shape: arrays, but for what the shape says."""
+    shape = {"pp": alike[0].pipeline.pp, "vpp": alike[0].pipeline.vpp}
+    return {name: np.array([one.decisions[name] for one in alike]) for name in DECISIONS} | shape
+
+
+def _most_common(layout: Any) -> dict[str, Any]:
+    """The decisions of most ranks; of equally many the first rank's."""
+    again, off = layout.recompute, layout.activation_offload
+    return {
+        "recompute": max(dict.fromkeys(again), key=again.count),
+        "activation_offload": max(dict.fromkeys(off), key=off.count),
+    }

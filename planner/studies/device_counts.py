@@ -1,0 +1,184 @@
+"""
+The verb ``plan_for_sizes``: the best plan for each number of devices that may be free.
+
+A size stands for all plans that use at most so many devices: a batch that 37 nodes cannot share evenly trains on 32 of
+them. So the best plan for a size is the best for every smaller size that still holds it, and one search, begun at the
+largest size, answers them all; the next search begins below the devices that its plan uses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.jobs.problem import Problem, load
+from planner.plan import Plan, PlanReport, plan
+
+if TYPE_CHECKING:
+    from planner.search.branch_and_bound import Status
+
+MAX_SIZES = 100_000
+"""Sizes that one question may ask about."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizedPlan:
+    """
+    What to do with so many free devices.
+
+    Parameters
+    ----------
+    num_devices, num_nodes
+        Free ones; nodes that are begun count.
+    plan
+        The fastest that uses at most so many; None where there is none.
+    status
+        How its search ended: ``optimal`` is proven, ``infeasible`` too.
+    """
+
+    num_devices: int
+    num_nodes: int
+    plan: Plan | None
+    status: Status
+
+    @property
+    def num_idle(self) -> int:
+        """Free devices that the plan leaves alone."""
+        return self.num_devices - (self.plan.cluster.num_devices if self.plan else 0)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """What all devices of the plan train together; 0 without a plan."""
+        return self.plan.tokens_per_second_per_device * self.plan.cluster.num_devices if self.plan else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlansBySize:
+    """
+    The best plan for each size.
+
+    Parameters
+    ----------
+    sizes
+        In ascending order.
+    num_searches
+        Searches that it took.
+    """
+
+    sizes: tuple[SizedPlan, ...]
+    num_searches: int
+
+    @property
+    def best(self) -> SizedPlan | None:
+        """The smallest size with the highest throughput; None where nothing fits on any."""
+        best = max(self.sizes, key=lambda size: (size.tokens_per_second, -size.num_devices))
+        return best if best.plan else None
+
+    def __getitem__(self, num_devices: int) -> SizedPlan:
+        """The answer for one of the sizes, by its number of devices."""
+        return {size.num_devices: size for size in self.sizes}[num_devices]
+
+
+def plan_for_sizes(
+    job: Problem | str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    num_nodes: Iterable[int] | None = None,
+    num_devices: Iterable[int] | None = None,
+) -> PlansBySize:
+    """
+    Choose the fastest plan for each number of nodes or devices that may be free.
+
+    Parameters
+    ----------
+    job
+        The job; how many devices it names is of no matter, nor how many plans it wants.
+    num_nodes, num_devices
+        The sizes, in nodes or in devices: one of the two.
+
+    Raises
+    ------
+    SpecError
+        If the job or a size is wrong, or the job's objective is not ``step_time``.
+
+    Examples
+    --------
+    >>> job = {
+    ...     "model": "llama3-8b",
+    ...     "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+    ...     "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9},
+    ... }
+    >>> found = plan_for_sizes(job, num_nodes=[8, 9])
+    >>> [(size.num_nodes, size.plan.cluster.num_devices) for size in found.sizes]
+    [(8, 64), (9, 64)]
+    >>> found.best.num_nodes, found.num_searches
+    (8, 1)
+    """
+    problem = job if isinstance(job, Problem) else load(job)
+    if problem.objective != "step_time":
+        raise SpecError("objective", "plans for several sizes are compared by their step.", "Set objective: step_time.")
+    sizes = _sizes(problem, num_nodes, num_devices)
+    problem = _enlarged(problem, sizes[-1])
+    answers: list[SizedPlan] = []
+    report: PlanReport | None = None
+    num_searches = 0
+    for size in reversed(sizes):
+        if report is None or not _holds(report, size):
+            report = plan(_limited(problem, size))
+            num_searches += 1
+        answers.append(_answer(problem, report, size))
+    return PlansBySize(sizes=tuple(reversed(answers)), num_searches=num_searches)
+
+
+def _sizes(problem: Problem, num_nodes: Iterable[int] | None, num_devices: Iterable[int] | None) -> list[int]:
+    """Numbers of devices, ascending."""
+    if (num_nodes is None) == (num_devices is None):
+        raise SpecError("sizes", "expected num_nodes or num_devices, one of the two.")
+    name, given = ("num_nodes", num_nodes) if num_devices is None else ("num_devices", num_devices)
+    assert given is not None
+    per_size = problem.facts.cluster.device.devices_per_node if num_devices is None else 1
+    numbers = set(given)
+    if not 1 <= len(numbers) <= MAX_SIZES:
+        raise SpecError(name, f"expected 1 to {MAX_SIZES:,} sizes, got {len(numbers):,}.")
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise SpecError(name, f"expected whole numbers from 1, got {shown(number)}.")
+    return sorted(number * per_size for number in numbers)
+
+
+def _enlarged(problem: Problem, num_devices: int) -> Problem:
+    """The job on so many devices, each of which then writes its share of a checkpoint."""
+    facts, given = problem.facts, problem.reliability
+    if problem.checkpoints_follow:
+        share = facts.cluster.num_devices / num_devices
+        given = replace(
+            given, checkpoint_seconds=given.checkpoint_seconds * share, write_seconds=given.write_seconds * share
+        )
+    resized = replace(facts, cluster=replace(facts.cluster, num_devices=num_devices))
+    return replace(problem, facts=resized, reliability=given, top=1)
+
+
+def _limited(problem: Problem, num_devices: int) -> Problem:
+    """The job with at most so many devices, or with what it allows itself."""
+    given = problem.search.max_devices
+    most = num_devices if given is None else min(given, num_devices)
+    return replace(problem, search=replace(problem.search, max_devices=most))
+
+
+def _holds(report: PlanReport, num_devices: int) -> bool:
+    """Whether the answer for a larger size is this one's, too: its plan fits, or it was proven that there is none."""
+    if report.plans:
+        return report.plans[0].cluster.num_devices <= num_devices
+    return report.exit_code == 1
+
+
+def _answer(problem: Problem, report: PlanReport, num_devices: int) -> SizedPlan:
+    return SizedPlan(
+        num_devices=num_devices,
+        num_nodes=-(-num_devices // problem.facts.cluster.device.devices_per_node),
+        plan=report.plans[0] if report.plans else None,
+        status=report.outcome.status,
+    )

@@ -1,0 +1,169 @@
+"""The front of step time and memory: the fastest strategy for each amount of memory that a GPU may use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from costmodel.step import estimate as detail
+from costmodel.step.estimate import Estimate
+from planner.infeasibility.memory_gap import closest
+from planner.jobs.problem import Problem, StageChoice
+from planner.plan import EXIT_CODES, PlanReport
+from planner.search.branch_and_bound import search
+from planner.search.candidates import memory_alone
+from planner.search.clock import Clock, OutOfTimeError
+from planner.search.space import build_space
+
+MEBIBYTE_BYTES = 2**20
+
+NUM_STEPS = 8
+"""Amounts between the least memory that a strategy takes and what a GPU has."""
+
+LARGER = (1.25, 1.75)
+"""GPUs with more memory, as multiples of the job's own: about what the next two generations have."""
+
+LEAST_SECONDS = 0.2
+"""A search that would have less time is not begun."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """
+    The fastest strategy within an amount of memory.
+
+    Parameters
+    ----------
+    allowed_bytes
+        What a GPU may use.
+    estimate
+        The strategy and what it uses.
+    is_proven
+        Whether nothing within the memory has a shorter closed form than what was found; else time ran out.
+    """
+
+    allowed_bytes: float
+    estimate: Estimate
+    is_proven: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Front:
+    """
+    The fastest strategies, each within another amount of memory.
+
+    Parameters
+    ----------
+    points
+        Least memory first.
+    least_bytes
+        Memory below which no strategy fits, with even stages; None where time ran out before it was known.
+    left_out
+        Amounts of memory that were not searched for want of time.
+    """
+
+    points: tuple[Point, ...]
+    least_bytes: float | None
+    left_out: tuple[float, ...] = ()
+
+
+def front(report: PlanReport, clock: Clock) -> Front:
+    """
+    Search again with less and with more memory, with even stages: many searches in the time of one.
+
+    A strategy that is fastest within some memory and takes less of it is so for all amounts between; these are not
+    searched. What matters most comes first: all that a GPU has, the middle, larger GPUs, then ever finer.
+
+    Parameters
+    ----------
+    report
+        The job's answer, whose plan is the first point.
+    clock
+        How long this may take.
+    """
+    problem = report.problem
+    device = problem.facts.cluster.device
+    least = _least_bytes(problem, clock)
+    room = device.memory_bytes - problem.search.memory_headroom_bytes
+    points, late = _first(report, room), []
+    amounts = _amounts(least, device.memory_bytes) if least is not None else []
+    for amount in amounts:
+        if _is_known(points, amount):
+            continue
+        if clock.seconds_left < LEAST_SECONDS:
+            late.append(amount)
+            continue
+        points += _searched(problem, amount, clock)
+    return Front(
+        points=tuple(_fastest(points, one) for one in sorted(points, key=lambda point: point.allowed_bytes)),
+        least_bytes=least,
+        left_out=tuple(sorted(late)),
+    )
+
+
+def _fastest(points: Sequence[Point], within: Point) -> Point:
+    """Of all strategies that fit into a point's memory the one that plays fastest: closed forms were compared."""
+    fitting = [point.estimate for point in points if point.estimate.device_bytes <= within.allowed_bytes]
+    return replace(within, estimate=min(fitting, key=lambda one: one.step_seconds))
+
+
+def _first(report: PlanReport, room: float) -> list[Point]:
+    """The plan itself."""
+    if not report.plans:
+        return []
+    is_proven = not report.outcome.gap
+    return [Point(allowed_bytes=room, estimate=report.plans[0].estimate, is_proven=is_proven)]
+
+
+def _least_bytes(problem: Problem, clock: Clock) -> float | None:
+    """What the strategy takes that needs least memory, in whole MiB as the solver counts."""
+    none = _with_memory(problem, MEBIBYTE_BYTES)
+    try:
+        shortage = closest(none, build_space(none), memory_alone, clock)
+    except OutOfTimeError:
+        return None
+    if shortage is None or shortage.host_bytes or not shortage.is_proven:
+        return None
+    return (math.ceil(shortage.device_bytes / MEBIBYTE_BYTES) + 1) * MEBIBYTE_BYTES
+
+
+def _amounts(least: float, whole: float) -> list[float]:
+    """Amounts of memory, what matters most first."""
+    largest = max(whole, least)
+    between = [least + (largest - least) * step / NUM_STEPS for step in _coarse_first(NUM_STEPS)]
+    larger = [largest * times for times in LARGER]
+    return [*([whole] if whole >= least else []), between[0], *larger, *between[1:], least]
+
+
+def _coarse_first(number: int) -> Sequence[int]:
+    """
+    Steps from 1 on: those with many factors of two first.
+
+    >>> _coarse_first(8)
+    [4, 2, 6, 1, 3, 5, 7]
+    """
+    return sorted(range(1, number), key=lambda step: (-(step & -step), step))
+
+
+def _is_known(points: Sequence[Point], amount: float) -> bool:
+    """Whether a strategy that is proven within more memory takes no more than some amount."""
+    return any(point.is_proven and point.estimate.device_bytes <= amount <= point.allowed_bytes for point in points)
+
+
+def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:
+    limited = _with_memory(problem, amount)
+    seconds = clock.seconds_left / 2
+    outcome = search(replace(limited, search=replace(limited.search, time_limit_seconds=seconds)))
+    if not outcome.strategies:
+        return []
+    found = detail.estimate(problem.facts, outcome.strategies[0])
+    return [Point(allowed_bytes=amount, estimate=found, is_proven=EXIT_CODES[outcome.status] == 0)]
+
+
+def _with_memory(problem: Problem, nbytes: float) -> Problem:
+    """The problem on GPUs with so much memory, all of which may be used, and one strategy with even stages to find."""
+    device = replace(problem.facts.cluster.device, memory_bytes=nbytes)
+    facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
+    limits = replace(problem.search, memory_headroom_bytes=0.0, stages=StageChoice.EVEN)
+    return replace(problem, facts=facts, top=1, search=limits)

@@ -1,0 +1,299 @@
+"""How far predictions are off, as intervals: from the errors on comparable measured runs that no fit had seen."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+import yaml
+from pydantic.dataclasses import dataclass as validated
+
+from costmodel import catalog
+from costmodel.facts.fields import STRICT
+from costmodel.facts.spec import Attention, Cluster, Experts, LatentAttention, Model
+from costmodel.validation import build
+
+TABLE = "intervals.yaml"
+
+COVERAGE = 0.8
+"""Share of runs that lie inside an interval."""
+
+FEWEST_GROUPS = 8
+"""Groups of runs from which on their own errors make an interval: below, one group decides an end of it."""
+
+ONE_DEVICE, ONE_NODE, SEVERAL_NODES = "one device", "one node", "several nodes"
+ANY = "any"
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Kind:
+    """
+    What makes runs comparable.
+
+    Parameters
+    ----------
+    device
+        Architecture of the device, or ``any``.
+    model
+        ``dense``, ``moe``, ``hybrid`` or ``any``.
+    scale
+        ``one device``, ``one node``, ``several nodes`` or ``any``.
+    """
+
+    device: str = ANY
+    model: str = ANY
+    scale: str = ANY
+
+    def broader(self) -> Iterator[Kind]:
+        """The kind and what it falls back to where runs are too few, nearest first."""
+        yield self
+        yield Kind(device=self.device, model=self.model)
+        yield Kind(model=self.model, scale=self.scale)
+        yield Kind(model=self.model)
+        yield Kind()
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        words = [word for word in (self.device, self.model, self.scale) if word != ANY]
+        return ", ".join(words) or "all kinds"
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Spread:
+    """
+    Errors of one kind of runs.
+
+    Parameters
+    ----------
+    kind
+        Which runs.
+    groups, rows
+        How many, left out of every fit that predicted them.
+    lower, upper
+        Logarithms of measured over predicted time between which ``COVERAGE`` of them lie.
+    """
+
+    kind: Kind
+    groups: int
+    rows: int
+    lower: float
+    upper: float
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Intervals:
+    """
+    Everything that intervals are made of.
+
+    Parameters
+    ----------
+    source
+        What the errors are of.
+    steps
+        Errors of step times.
+    differences
+        Errors of the ratio of two layouts of one job, in logarithms and symmetric: ``upper`` of them is exceeded by
+        1 - ``COVERAGE``.
+    """
+
+    source: str
+    steps: tuple[Spread, ...]
+    differences: tuple[Spread, ...]
+
+
+@cache
+def intervals() -> Intervals:
+    """The project's errors."""
+    text = (files("planner.uncertainty") / TABLE).read_text(encoding="utf-8")
+    return build(Intervals, yaml.load(text, Loader=catalog.LOADER), TABLE)
+
+
+def architecture_of(model: Model) -> str:
+    """``dense``, ``moe`` or ``hybrid`` (layers without softmax attention among the others)."""
+    kinds = model.kinds
+    if not all(isinstance(kind.attention, Attention | LatentAttention) for kind in kinds):
+        return "hybrid"
+    return "moe" if any(isinstance(kind.feed_forward, Experts) for kind in kinds) else "dense"
+
+
+def kind_of(model: Model, cluster: Cluster) -> Kind:
+    """The kind of runs that a job compares with."""
+    scale = ONE_DEVICE if cluster.num_devices == 1 else ONE_NODE if cluster.num_nodes == 1 else SEVERAL_NODES
+    return Kind(device=cluster.device.architecture or ANY, model=architecture_of(model), scale=scale)
+
+
+def spread_of(spreads: Sequence[Spread], kind: Kind) -> Spread:
+    """Errors of the nearest kind that enough runs were measured of."""
+    known = {spread.kind: spread for spread in spreads}
+    return next(known[broader] for broader in kind.broader() if broader in known)
+
+
+# --- from errors to spreads ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Error:
+    """
+    One error of a prediction, or of the ratio of two.
+
+    Parameters
+    ----------
+    kind
+        Of the run.
+    group
+        What it shares with others, whose errors are alike.
+    log
+        Logarithm of measured over predicted.
+    """
+
+    kind: Kind
+    group: Hashable
+    log: float
+
+
+def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]:
+    """
+    Spreads of every kind, narrow or broad, with enough groups; of devices with few, widened by what those show.
+
+    Parameters
+    ----------
+    errors
+        Of runs that were left out of the fits that predicted them.
+    symmetric
+        Whether only the size of an error counts.
+    """
+    by_kind: dict[Kind, list[Error]] = defaultdict(list)
+    for error in errors:
+        for kind in dict.fromkeys(error.kind.broader()):
+            by_kind[kind].append(error)
+    enough = [
+        _spread(kind, same, symmetric=symmetric)
+        for kind, same in by_kind.items()
+        if kind == Kind() or len({error.group for error in same}) >= FEWEST_GROUPS
+    ]
+    if symmetric:
+        return enough
+    known = {spread.kind for spread in enough}
+    few = (kind for kind in by_kind if kind == Kind(device=kind.device, model=kind.model) and kind not in known)
+    return [*enough, *(_widened(kind, by_kind[kind], spread_of(enough, kind)) for kind in few)]
+
+
+def _widened(kind: Kind, errors: Sequence[Error], broader: Spread) -> Spread:
+    """The spread of a broader kind, as far as the few own groups lie outside of it."""
+    means: dict[Hashable, list[float]] = defaultdict(list)
+    for error in errors:
+        means[error.group].append(error.log)
+    own = [float(np.mean(logs)) for logs in means.values()]
+    return Spread(
+        kind=kind,
+        groups=len(own),
+        rows=len(errors),
+        lower=round(min(broader.lower, *own), 4),
+        upper=round(max(broader.upper, *own), 4),
+    )
+
+
+def _spread(kind: Kind, errors: Sequence[Error], *, symmetric: bool) -> Spread:
+    """
+    Conformal quantiles, every group of runs weighing the same.
+
+    References
+    ----------
+    Lei et al., "Distribution-Free Predictive Inference for Regression", arXiv:1604.04173: the level of n calibration
+    points is raised by (n + 1) / n.
+    """
+    sizes = Counter(error.group for error in errors)
+    weights = np.array([1 / sizes[error.group] for error in errors])
+    level = min(COVERAGE * (1 + 1 / len(sizes)), 1.0)
+    logs = np.array([error.log for error in errors])
+    if symmetric:
+        upper = weighted_quantile(np.abs(logs), weights, level)
+        lower = -upper
+    else:
+        lower = weighted_quantile(logs, weights, (1 - level) / 2)
+        upper = weighted_quantile(logs, weights, (1 + level) / 2)
+    return Spread(kind=kind, groups=len(sizes), rows=len(errors), lower=round(lower, 4), upper=round(upper, 4))
+
+
+def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> float:
+    """
+    The value below which a share of the weight lies, linear between the middles of the weights.
+
+    >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.5)
+    2.0
+    """
+    order = np.argsort(values)
+    below = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
+    return float(np.interp(level, below, values[order]))
+
+
+def coverage(errors: Sequence[Error], folds: Sequence[int]) -> dict[str, float]:
+    """
+    Share of the runs of each fold inside the intervals that the other folds make; groups weigh the same.
+
+    By kind of model, and ``all``; nothing of runs of one fold.
+    """
+    hits: dict[str, list[tuple[bool, float]]] = defaultdict(list)
+    sizes = Counter(error.group for error in errors)
+    for fold in sorted(set(folds)):
+        others = spreads(error for error, where in zip(errors, folds, strict=True) if where != fold)
+        if not others:
+            continue
+        for error in (error for error, where in zip(errors, folds, strict=True) if where == fold):
+            spread = spread_of(others, error.kind)
+            is_inside = spread.lower <= error.log <= spread.upper
+            for name in ("all", error.kind.model, error.kind.device):
+                hits[name].append((is_inside, 1 / sizes[error.group]))
+    return {name: sum(w for hit, w in of if hit) / sum(w for _, w in of) for name, of in hits.items()}
+
+
+# --- intervals of predictions -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """
+    Where a measured step time lies with a probability of ``COVERAGE``.
+
+    Parameters
+    ----------
+    low_seconds, high_seconds
+        Its ends.
+    basis
+        The runs whose errors it follows from.
+    """
+
+    low_seconds: float
+    high_seconds: float
+    basis: str
+
+
+def step_interval(model: Model, cluster: Cluster, *, step_seconds: float) -> Interval:
+    """The interval of one prediction: by the device's own errors where it was calibrated on enough runs."""
+    kind, own = kind_of(model, cluster), cluster.device.left_out_errors
+    if len(own) >= FEWEST_GROUPS:
+        errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
+        spread, basis = _spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
+    else:
+        spread = spread_of(intervals().steps, kind)
+        basis = f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})"
+    return Interval(
+        low_seconds=step_seconds * math.exp(spread.lower),
+        high_seconds=step_seconds * math.exp(spread.upper),
+        basis=basis,
+    )
+
+
+def noise_fraction(model: Model, cluster: Cluster) -> float:
+    """
+    How much slower a layout must be predicted than another one of the same job to be told apart from it.
+
+    Much less than the error of one prediction: what is wrong with both of them cancels.
+    """
+    return math.expm1(spread_of(intervals().differences, kind_of(model, cluster)).upper)

@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             assumed=_assumed(shipped),
         )
         write_held_out(HELD_OUT, _held_out(timed, modes))
-        (Path(__file__).parents[2] / "planner" / "calibration" / INTERVALS).write_text(
+        (Path(__file__).parents[2] / "planner" / "uncertainty" / INTERVALS).write_text(
             interval_document(timed, shipped.left_out_seconds), encoding="utf-8"
         )
     print(f"{len(timed)} rows, {time.monotonic() - begin:.0f} s")

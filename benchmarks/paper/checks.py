@@ -13,7 +13,9 @@ from typing import Any
 
 from benchmarks.paper import rows
 from costmodel.axes import largest
-from costmodel.facts.spec import Cluster, Reliability, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.reliability import Reliability
+from costmodel.facts.workload import Workload
 from costmodel.models.flops import model_flops_per_token
 from costmodel.models.utilization import flops_per_second_per_device
 from costmodel.pipelines.interleaved import bubble_seconds

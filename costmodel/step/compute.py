@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.spec import Cluster, EquippedDevice, Layer, Model, Profile, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import EquippedDevice, Profile
+from costmodel.facts.model import Layer, Model
+from costmodel.facts.workload import Workload
 from costmodel.lowering import (
     embedding_communications,
     embedding_operators,
@@ -27,7 +30,7 @@ from costmodel.lowering import (
     mtp_edge_operators,
 )
 from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, per_module, unread
-from costmodel.lowering.shape import Shape
+from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.collectives import communication_seconds, ring_slowdowns
 from costmodel.network.groups import Group, layer_group
 from costmodel.operators.roofline import BACKWARD_KERNELS, STREAMING_SECONDS
@@ -51,8 +54,6 @@ ANY_COLUMN = COLUMN_PARALLEL[0] | COLUMN_PARALLEL[1]
 ROW_PARALLEL = frozenset({"output_projection", "down", "shared_down"})
 """Linears whose results tensor-parallel ranks sum."""
 
-FUSED_RECIPE = "mxfp8"
-"""The recipe whose grouped matmuls have kernels that activate and cast their results."""
 
 TENSOR_PARALLEL = ("tp", "etp")
 """Groups whose ranks split matmuls."""
@@ -171,53 +172,6 @@ class EdgeSeconds(Record):
     def last(self) -> NDArray[np.float64]:
         """All that the last rank adds."""
         return self.head + self.mtp + self.head_communication + self.mtp_communication
-
-
-def layer_shape(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
-    *,
-    tp: Numbers,
-    cp: Numbers,
-    ep: Numbers,
-    etp: Numbers,
-    mbs: Numbers,
-    sequence_parallel: Numbers,
-    token_dispatcher: Numbers = TokenDispatcher.ALLTOALL,
-    cuda_graphs: Numbers = CudaGraphs.NONE,
-) -> Shape:
-    """Facts and decisions that size a layer's operators, in one record."""
-    profile, precision = cluster.device.profile, workload.precision.on(cluster.device.architecture)
-    fused = profile.gradient_accumulation_fusion
-    return Shape(
-        hidden_size=model.hidden_size,
-        sequence_length=workload.sequence_length,
-        activation_bytes=precision.activation_bytes,
-        linear_input_bytes=precision.linear_input_bytes or precision.activation_bytes,
-        cast_bytes=precision.cast_bytes,
-        gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
-        gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
-        gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,
-        causal=profile.causal_attention and profile.fused_attention,
-        fused_attention=profile.fused_attention,
-        fused_kernels=profile.fused_kernels,
-        fused_projections=profile.fused_projections,
-        fuses_experts_in_graphs=profile.fuses_experts_in_graphs and workload.precision.name == FUSED_RECIPE,
-        casts_shards=precision.casts_shards,
-        pads_vocabulary=profile.pads_vocabulary,
-        vocabulary_multiple=profile.vocabulary_multiple,
-        retention=profile.retention,
-        loss_bytes=(profile.loss_forward_bytes, profile.loss_backward_bytes),
-        mbs=mbs,
-        tp=tp,
-        cp=cp,
-        ep=ep,
-        etp=etp,
-        sequence_parallel=sequence_parallel,
-        token_dispatcher=token_dispatcher,
-        cuda_graphs=cuda_graphs,
-    )
 
 
 def layer_seconds(

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.axes import Array, Decisions
 from costmodel.memory.rank import rank_bytes, rank_host_bytes, whole_stages
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.simulator import Timeline, simulate
 from costmodel.pipelines.stages import Stages, every_stage
 from costmodel.step.compute import edge_seconds, layer_seconds
-from costmodel.step.layer import Array, Decisions, LayerParts, layer_parts
+from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.layouts import (
     IN_FULL,
     PER_RANK,

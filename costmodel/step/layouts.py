@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.spec import Model
+from costmodel.axes import Array, Decisions
+from costmodel.facts.model import Model
 from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.parts import kept_bytes
 from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
@@ -24,7 +25,7 @@ from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, in_ste
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.stages import Stages, excess, layers_between, layers_of_each_kind
 from costmodel.step.compute import least_layer_seconds
-from costmodel.step.layer import IDEAL, Array, Decisions, layer_parts
+from costmodel.step.layer import IDEAL, layer_parts
 from costmodel.step.step import (
     Cost,
     cost,

@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.axes import added, largest
-from costmodel.facts.spec import Cluster, Model, Workload
+from costmodel.axes import Array, Decisions, added, either, in_front, largest, over_kinds
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
 from costmodel.lowering.recompute import over_modules
 from costmodel.memory.footprint import edge_footprint, has_embedding_copy
+from costmodel.memory.parts import state_shards
 from costmodel.memory.rank import (
     RankParameters,
     data_groups,
@@ -45,18 +48,7 @@ from costmodel.pipelines.simulator import span_seconds
 from costmodel.pipelines.stages import Stages, virtual_stage_layers
 from costmodel.step.adapter import adapter_seconds
 from costmodel.step.compute import edge_seconds, layer_seconds, least_layer_seconds
-from costmodel.step.layer import (
-    IDEAL,
-    LAYER_OVERLAPS,
-    LONGEST,
-    Array,
-    Decisions,
-    LayerParts,
-    either,
-    in_front,
-    layer_parts,
-    over_kinds,
-)
+from costmodel.step.layer import IDEAL, LAYER_OVERLAPS, LONGEST, LayerParts, layer_parts
 from costmodel.step.optimizer import (
     broadcast_seconds,
     device_update_seconds,
@@ -65,7 +57,6 @@ from costmodel.step.optimizer import (
     parameter_pass_seconds,
     reduce_seconds,
     replicas_seconds_measured,
-    state_shards,
 )
 from costmodel.step.overlap import exposed_beside_seconds, exposed_dp_seconds, exposed_dp_seconds_measured
 from costmodel.strategy import Recompute, Schedule, Sharding, Vocabulary, is_one_of

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import feature_of, lacks
-from costmodel.facts.spec import Cluster
 from costmodel.strategy import decision_text
 
 ALL_THE_SAME = "What it would cost all the same: search.framework_rules: false."

@@ -24,9 +24,10 @@ from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
 from constraints.rules import topology
 from constraints.rules.features import graph_modules
 from costmodel.axes import present
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
 from costmodel.facts.framework import Framework
-from costmodel.facts.spec import Cluster, Experts, LatentAttention, Model
+from costmodel.facts.model import Experts, LatentAttention, Model
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import (
     DECISIONS,

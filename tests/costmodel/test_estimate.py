@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.pipelines.orders import stages_of_rank
 from costmodel.pipelines.stages import every_stage
 from costmodel.step.estimate import PARTS, Estimate, RankEstimate, estimate

@@ -11,7 +11,8 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from costmodel.facts.spec import Model, Network
+from costmodel.facts.device import Network
+from costmodel.facts.model import Model
 from costmodel.memory.rank import rank_parameters
 from costmodel.pipelines.stages import every_stage
 from costmodel.step.compute import edge_seconds, layer_seconds

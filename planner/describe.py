@@ -253,7 +253,7 @@ def _framework_row(framework: Plain) -> Plain:
     return {
         "name": framework["name"],
         "since": framework["since"],
-        "on": ", ".join(framework["architectures"]),
+        "on": ", ".join(framework["architectures"]) or "all",
         "token dispatchers": ", ".join(features.get("token_dispatcher", ("any",))),
         "CUDA graphs": ", ".join(features.get("cuda_graphs", ("any",))),
         "gradients": str(settings["gradient_dtype"] or "recipe's"),

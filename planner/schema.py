@@ -108,11 +108,13 @@ def _describe(schema: Schema, record_type: type) -> None:
 
 
 def _with_limits(part: Any) -> Any:
-    """Pydantic leaves limits in its own words where a validator runs before them."""
+    """Limits in the words of JSON Schema where pydantic leaves them in its own; architectures by their names."""
     if isinstance(part, list):
         return [_with_limits(item) for item in part]
     if not isinstance(part, dict):
         return part
+    if part.get("format") == "architecture":
+        return {"enum": list(catalog.architectures()), "type": "string"}
     return {LIMITS.get(name, name) if _is_number(inner) else name: _with_limits(inner) for name, inner in part.items()}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.catalog.files import LOADER, entry, merged, names, read, require_known
 from costmodel.catalog.hardware import (
+    architectures,
     calibration,
     calibration_chain,
     calibrations,
@@ -21,6 +22,7 @@ from costmodel.catalog.software import (
     framework_names,
     framework_of,
     frameworks,
+    runs_on,
     with_feature,
 )
 from costmodel.facts.device import EquippedDevice
@@ -31,6 +33,7 @@ from costmodel.validation import build
 
 __all__ = [
     "LOADER",
+    "architectures",
     "calibration",
     "calibration_chain",
     "calibrations",
@@ -50,6 +53,7 @@ __all__ = [
     "precision",
     "precision_source",
     "precisions",
+    "runs_on",
     "with_feature",
 ]
 

@@ -10,7 +10,7 @@ from typing import Any
 from costmodel.catalog.files import chain, entry, merged, names, require_known
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Calibration, Constants
-from costmodel.facts.device import Device
+from costmodel.facts.device import Device, Silicon
 from costmodel.validation import build, shown
 
 BESIDE_CONSTANTS = ("base", "name", "sources")
@@ -28,6 +28,19 @@ def devices() -> tuple[str, ...]:
 def calibrations() -> tuple[str, ...]:
     """Names of the calibrations."""
     return names("calibrations")
+
+
+def architectures() -> tuple[str, ...]:
+    """Names of the generations of devices."""
+    return names("architectures")
+
+
+def silicon(name: object, where: str) -> Silicon:
+    """What all devices of an architecture can do; a :class:`SpecError` if the catalog has none of the name."""
+    if name not in architectures():
+        known = did_you_mean(str(name), architectures())
+        raise SpecError(where, f"{shown(name)} is no architecture.", known)
+    return build(Silicon, entry("architectures", str(name)), f"catalog.architectures.{name}")
 
 
 @cache
@@ -69,6 +82,8 @@ def device_of(given: Mapping[str, Any], where: str, changes: Changes | None = No
         If something in it is unknown, missing or impossible.
     """
     whole = {**given}
+    if given.get("architecture") is not None:
+        whole["silicon"] = silicon(given["architecture"], f"{where}.architecture")
     if "calibration" in given:
         whole["calibration"] = calibration_of(given["calibration"], f"{where}.calibration", changes)
     return build(Device, whole, where)

@@ -163,7 +163,12 @@ def default_framework(device: Device) -> str:
 
 
 def _is_default_on(known: Framework, architecture: Architecture | None) -> bool:
-    return known.is_default and (architecture is None or architecture in known.architectures)
+    return known.is_default and runs_on(known, architecture)
+
+
+def runs_on(known: Framework, architecture: Architecture | None) -> bool:
+    """Whether a release runs on devices of an architecture; of none, all do."""
+    return architecture is None or not known.architectures or architecture in known.architectures
 
 
 def with_feature(decision: str, value: str) -> tuple[str, ...]:

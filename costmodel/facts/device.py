@@ -58,6 +58,32 @@ class Network:
     is_half_duplex: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Silicon:
+    """
+    What all devices of a generation can do, whatever their size.
+
+    Parameters
+    ----------
+    name
+        The architecture.
+    exponential_width
+        Width of an attention head whose matmuls take as long as the exponentials of its scores.
+    older_kernels_fraction
+        Share of the Tensor Core peak that attention kernels written for the generation before reach.
+    multiplies_any_layout
+        Whether 8-bit Tensor Cores multiply rows with columns, rows with rows and columns with columns.
+    sources
+        Field name to where its number comes from.
+    """
+
+    name: str = ""
+    exponential_width: NotNegative = 0.0
+    older_kernels_fraction: Annotated[Fraction, Field(gt=0)] = 1.0
+    multiplies_any_layout: bool = False
+    sources: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Device:
     """
@@ -69,6 +95,8 @@ class Device:
         As the catalog calls it.
     architecture
         Generation of its kernels, whose measured runs say how far predictions for it are off; None: of none.
+    silicon
+        What all devices of its architecture can do; the catalog's, where one is named.
     calibration
         What its architecture achieves.
     peak_flops
@@ -109,6 +137,7 @@ class Device:
 
     name: str
     architecture: Architecture | None = None
+    silicon: Silicon = field(default_factory=Silicon)
     calibration: Calibration
     peak_flops: Annotated[dict[Dtype, Positive], Field(min_length=1)]
     memory_bytes: Positive

@@ -23,7 +23,8 @@ Positive: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le
 NotNegative: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1e24)]
 Fraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 Dtype: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
-Architecture: TypeAlias = Literal["volta", "ampere", "hopper", "blackwell"]
+Architecture: TypeAlias = Annotated[str, Field(json_schema_extra={"format": "architecture"})]
+"""A name of the catalog's ``architectures``, which reads records that name one."""
 
 
 def _true_or_false(value: object) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, fields, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from pydantic.dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Kernels:
         Whether the matmul of a weight's gradient adds it to those of earlier micro-batches, in their precision
         (Megatron-LM's argument of that name); else it writes 16 bits.
     attention_kernels
-        ``native`` to the device; ``ampere``: written before warp-group instructions, which later devices run slower;
+        ``native`` to the device; ``mma``: written before warp-group instructions, which later devices run slower;
         ``triton``: the same in Triton, of FlashAttention's first generation.
     causal_attention
         Whether the kernel skips the masked half of the scores.
@@ -52,7 +52,7 @@ class Kernels:
     """
 
     gradient_accumulation_fusion: bool = True
-    attention_kernels: Literal["native", "ampere", "triton"] = "native"
+    attention_kernels: Literal["native", "mma", "triton"] = "native"
     causal_attention: bool = True
     fused_attention: bool = True
     fused_kernels: bool = True
@@ -317,7 +317,7 @@ class Framework:
     since
         Month of its first run or of its release.
     architectures
-        Devices that it runs on.
+        Those that it runs on; empty: all.
     measured_on
         Architectures on which runs of it, or of a release with the same kernels, were measured; on others its constants
         are those of the architecture, which is an extrapolation.
@@ -357,7 +357,7 @@ class Framework:
     description: str = ""
     releases: tuple[str, ...] = ()
     since: str = ""
-    architectures: tuple[Architecture, ...] = get_args(Architecture)
+    architectures: tuple[Architecture, ...] = ()
     measured_on: tuple[Architecture, ...] = ()
     is_default: bool = False
     behaviour: Behaviour = field(default_factory=Behaviour)

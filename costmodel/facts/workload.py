@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from pydantic.dataclasses import dataclass
 
-from costmodel.facts.fields import STRICT, Architecture, Count, Dtype, NotNegative, Positive
+from costmodel.facts.device import Silicon
+from costmodel.facts.fields import STRICT, Count, Dtype, NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -56,16 +57,16 @@ class Precision:
     gathered_input_bytes: Positive | None = None
     gathered_gradient_bytes: Positive | None = None
 
-    def on(self, architecture: Architecture | None) -> Precision:
+    def on(self, silicon: Silicon) -> Precision:
         """
-        The recipe on devices of an architecture: Blackwell's 8-bit matmuls read every layout, no transposed copy.
+        The recipe on devices of a generation: 8-bit matmuls that read every layout need no transposed copy.
 
         References
         ----------
         Transformer Engine, ``nvte_is_non_tn_fp8_gemm_supported`` (compute capability 10), by which
         ``Float8Quantizer`` and ``Float8CurrentScalingQuantizer`` make one copy instead of two.
         """
-        if architecture not in ANY_LAYOUT or not self.transposed_bytes:
+        if not silicon.multiplies_any_layout or not self.transposed_bytes:
             return self
         spared = self.transposed_bytes
         return replace(
@@ -74,10 +75,6 @@ class Precision:
             copy_bytes=max(0.0, self.copy_bytes - spared),
             transposed_bytes=0.0,
         )
-
-
-ANY_LAYOUT: tuple[Architecture, ...] = ("blackwell",)
-"""Architectures whose 8-bit Tensor Cores multiply rows with columns, rows with rows and columns with columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

@@ -303,22 +303,26 @@ def core_attention(
         rows=shape.tokens,
         shards=shape.tp,
     )
-    if shape.kernels.fused_attention:
-        return (fused,)
-    scores, width = shape.tokens * shape.sequence_length * heads, (qk_head_dim + v_head_dim) / 2
+    return (fused,) if shape.kernels.fused_attention else _unfused(fused, shape)
+
+
+def _unfused(fused: Operator, shape: Shape) -> tuple[Operator, ...]:
+    """Scores, what happens to them in device memory, and weighted values, instead of one kernel."""
+    size = fused.size
+    assert isinstance(size, AttentionSize), "an attention has an attention's size"
+    scores, width = shape.tokens * shape.sequence_length * size.heads, size.head_dim
     score_bytes = shape.activation_bytes * scores
-    unfused = replace(
+    aligned = _aligned(size.qk_head_dim, size.v_head_dim, otherwise=UNALIGNED_FRACTION)
+    matmuls = replace(
         fused,
         kind="batched_matmul",
-        size=MatmulSize(
-            m=shape.tokens / shape.mbs, n=readable_keys(shape, window), k=width, batch=2 * shape.mbs * heads
-        ),
-        bytes=nbytes + 2 * score_bytes,
-        backward_bytes=2 * nbytes + 4 * score_bytes,
+        size=MatmulSize(m=size.queries, n=size.keys, k=width, batch=2 * size.sequences * size.heads),
+        bytes=fused.bytes + 2 * score_bytes,
+        backward_bytes=fused.backward_bytes + 4 * score_bytes,
         kernels=2,
-        flops_fraction=_aligned(qk_head_dim, v_head_dim, otherwise=UNALIGNED_FRACTION) * width / (width + HALF_WIDTH),
+        flops_fraction=aligned * width / (width + HALF_WIDTH),
     )
-    return (unfused, _softmax(shape, heads=heads, scores=scores))
+    return (matmuls, _softmax(shape, heads=size.heads, scores=scores))
 
 
 def _softmax(shape: Shape, *, heads: Numbers, scores: Numbers) -> Operator:

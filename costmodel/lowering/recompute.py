@@ -118,7 +118,7 @@ def recomputes(name: str, *, recompute: Numbers | NDArray[np.int64]) -> NDArray[
     (True, False)
     """
     values = np.asarray(recompute, dtype=np.int64)
-    chosen = np.where(values == int(Recompute.SELECTIVE), int(MOFA_SELECTIVE), values)
+    chosen = np.where(values == int(Recompute.SELECTIVE), int(CORE_AND_PROJECTIONS), values)
     return np.asarray(chosen & (FIRST_MODULE << MODULES.index(name)) != 0)
 
 
@@ -147,7 +147,7 @@ def _chosen(decision: int) -> list[int]:
     return [index for index, name in enumerate(MODULES) if recomputes(name, recompute=decision)]
 
 
-MOFA_SELECTIVE = Recompute.of("core_attention", "qkv")
+CORE_AND_PROJECTIONS = Recompute.of("core_attention", "qkv")
 
 
 def _share(operator: Operator, module: Module, dropped: bool) -> float:

@@ -152,7 +152,7 @@ def layer_shape(
     cuda_graphs: Numbers = CudaGraphs.NONE,
 ) -> Shape:
     """Facts and decisions that size a layer's operators, in one record."""
-    device, precision = cluster.device, workload.precision.on(cluster.device.architecture)
+    device, precision = cluster.device, workload.precision.on(cluster.device.silicon)
     kernels, memory = device.behaviour.kernels, device.behaviour.memory
     fused = kernels.gradient_accumulation_fusion
     return Shape(

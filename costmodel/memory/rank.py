@@ -182,7 +182,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     MoFa, arXiv:2511.09837, equations (4)-(6), (25), (27), (29), (31), (33).
     """
     device = facts.cluster.device
-    precision = facts.workload.precision.on(device.architecture)
+    precision = facts.workload.precision.on(device.silicon)
     layer = lookup(layer_footprint, facts, decisions)
     edge = lookup(edge_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, held)

@@ -13,9 +13,6 @@ from costmodel.facts.fields import Dtype
 from costmodel.operators.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, is_graphed
 from costmodel.strategy import CudaGraphs
 
-MMA_FRACTION = 0.63
-"""Of a Hopper's Tensor Core peak that ``mma`` instructions reach (Luo et al., arXiv:2402.13499, Table 7)."""
-
 TRITON_FRACTION = 1 / 1.3
 """
 Of the second FlashAttention that its first generation in Triton reaches (Dao, FlashAttention-2, arXiv:2307.08691,
@@ -24,13 +21,6 @@ section 4.1: "1.3-2.5x faster"; long causal sequences and wide heads are at the 
 
 USUAL_HEAD = 128
 """Width of a head for which attention efficiencies are quoted."""
-
-EXPONENTIAL_WIDTHS: dict[str | None, float] = {"volta": 13, "ampere": 32, "hopper": 64, "blackwell": 128}
-"""
-A quarter of the 16-bit Tensor Core FLOPs per exponential: four FLOPs per score and unit of width, 16 exponentials per
-cycle and processor (Shah et al., FlashAttention-3, arXiv:2407.08608, section 2.2: 989 TFLOP/s against 3.9 T on H100).
-Figure 5 there has about 500, 650 and 750 TFLOP/s for widths of 64, 128 and 256; this gives 490, 650 and 780.
-"""
 
 GRAPHED_SECONDS = 0.5e-6
 """
@@ -238,7 +228,7 @@ def modified_roofline(
         casts=_casts(compute_dtype),
         grouped_half_rows=constants.grouped_half_rows,
         attention_half_length=constants.attention_half_length,
-        exponential_width=EXPONENTIAL_WIDTHS.get(device.architecture, 0.0) * _attention_instructions(device),
+        exponential_width=device.silicon.exponential_width * _attention_instructions(device),
         kernel_seconds=constants.kernel_seconds,
         host_seconds=constants.host_kernel_seconds,
         launches_block=device.behaviour.host.launches_block,
@@ -254,9 +244,9 @@ def _grouped_fraction(device: EquippedDevice, compute_dtype: Dtype) -> float:
 
 
 def _attention_instructions(device: EquippedDevice) -> float:
-    """Share of the rate that older attention kernels reach: ``mma`` instead of warp-group instructions since Hopper."""
-    is_late = device.architecture in ("hopper", "blackwell")
-    return MMA_FRACTION if is_late and device.behaviour.kernels.attention_kernels != "native" else 1.0
+    """Share of the rate that attention kernels of the generation before reach."""
+    is_native = device.behaviour.kernels.attention_kernels == "native"
+    return 1.0 if is_native else device.silicon.older_kernels_fraction
 
 
 def _attention_fraction(device: EquippedDevice) -> float:

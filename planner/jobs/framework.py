@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import get_args
 
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Constants
 from costmodel.facts.features import MANY, MODULES
-from costmodel.facts.fields import Architecture
 from costmodel.facts.framework import Framework
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF
 from costmodel.validation import shown
@@ -108,4 +106,4 @@ def _require_factor(key: str, where: str) -> None:
     place = f"{where}.{shown(key)[1:-1]}"
     _require_one_of(name, (one.name for one in fields(Constants)), place, "no constant of a calibration")
     if at:
-        _require_one_of(architecture, get_args(Architecture), place, "no architecture")
+        _require_one_of(architecture, catalog.architectures(), place, "no architecture")

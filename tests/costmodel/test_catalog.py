@@ -12,6 +12,7 @@ import yaml
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants, Measured
+from costmodel.facts.device import Silicon
 from costmodel.operators.source import operator_times
 from planner.calibration.constants import constants, read
 
@@ -276,11 +277,11 @@ def test_bytes_per_parameter_of_a_recipe(name, total):
 def test_blackwell_needs_no_transposed_copies(name, spared):
     """One byte less of each element and weight with one scale per tensor; scales of blocks lie along one axis each."""
     recipe = catalog.precision(name)
-    there = recipe.on("blackwell")
+    there = recipe.on(catalog.device("b200").silicon)
 
     assert (recipe.cast_bytes - there.cast_bytes, recipe.copy_bytes - there.copy_bytes) == (spared, spared)
-    assert recipe.on("hopper") == recipe.on(None) == recipe
-    assert there.on("blackwell") == there
+    assert recipe.on(catalog.device("h100-80gb-sxm").silicon) == recipe.on(Silicon()) == recipe
+    assert there.on(catalog.device("b200").silicon) == there
 
 
 def test_bytes_of_an_nvfp4_cast():

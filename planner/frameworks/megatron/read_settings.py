@@ -52,7 +52,7 @@ def release_for(device: object) -> str | None:
     fitting = [
         name
         for name in catalog.frameworks()
-        if name.startswith(RELEASES) and known.architecture in (None, *catalog.framework(name).architectures)
+        if name.startswith(RELEASES) and catalog.runs_on(catalog.framework(name), known.architecture)
     ]
     return max(fitting, key=lambda name: catalog.framework(name).since, default=None)
 

@@ -1,10 +1,10 @@
-"""The stages of a plan that differ, for people and for programs."""
+"""The stages of a plan that differ, as a section."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from planner.report.section import Section
 
@@ -27,18 +27,6 @@ def stages_sections(strategy: Strategy, of_best: str) -> Iterator[Section]:
             "full: layers of the rank, the first ones of each chunk, that are recomputed whole.",
         ),
     )
-
-
-def layout_document(layout: StageLayout | None) -> dict[str, Any] | None:
-    """A layout as plain data: layers of each virtual stage, and what each rank does."""
-    if layout is None:
-        return None
-    return {
-        "layers": list(layout.layers),
-        "recompute": [one.text for one in layout.recompute],
-        "full_layers": list(layout.full_layers),
-        "activation_offload": list(layout.activation_offload),
-    }
 
 
 def _rank(layout: StageLayout, rank: int, pp: int) -> tuple[str, str, str, str]:

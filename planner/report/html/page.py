@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from planner.plan import EstimateReport, Plan, PlanReport
-from planner.report.document import document, finite
+from planner.report.document import document
 from planner.report.html import content
 from planner.report.html.charts import (
     bindings_chart,
@@ -23,6 +23,7 @@ from planner.report.html.charts import (
 )
 from planner.report.html.study import Study
 from planner.report.html.timeline import timeline_of
+from planner.report.records.record import finite
 
 SCRIPTS = ("draw.js", "bars.js", "plots.js", "timeline.js", "page.js")
 """In the order in which they need each other."""

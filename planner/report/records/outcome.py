@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from planner.report.records.plan import MemoryRecord
-from planner.report.records.record import Figure, Record
+from planner.report.records.record import Figure, Record, finite
 from planner.report.records.strategy import StrategyRecord
 
 if TYPE_CHECKING:
@@ -327,8 +327,8 @@ class OutcomeRecord(Record):
         outcome = report.outcome
         return OutcomeRecord(
             status=outcome.status.value,
-            lower_bound_seconds=outcome.lower_bound_seconds,
-            gap=outcome.gap,
+            lower_bound_seconds=finite(outcome.lower_bound_seconds),
+            gap=finite(outcome.gap),
             rounding_bound_seconds=outcome.rounding_bound_seconds,
             search=EffortRecord.of(outcome.effort),
             candidates=CandidatesRecord.of(report.listed) if report.listed else None,

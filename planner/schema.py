@@ -8,11 +8,15 @@ Types and limits come from the records that read the job, descriptions from thei
 
 from __future__ import annotations
 
+import inspect
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from costmodel import catalog
 from costmodel.facts import calibration, framework, spec
@@ -20,11 +24,16 @@ from costmodel.models.description import Description
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
 from planner.report import schema as of_reports
-from planner.schema_parts import DIALECT, Schema, describe, descriptions, schema_text
 
 PATH = Path(__file__).with_name("job.schema.json")
 
+Schema: TypeAlias = dict[str, Any]
+
 LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+ROLE = re.compile(r":\w+:`([^`]+)`")
+"""A cross-reference of the docstrings, such as :class:`costmodel.facts.spec.Layer`; a schema shows its last name."""
 
 
 HOMES = (job, spec, calibration, framework)
@@ -53,17 +62,51 @@ def job_schema() -> Schema:
     search["allow"].update(_decisions("list"))
     search["forbid"]["items"] = {**_decisions("bounded"), "minProperties": 1}
     search["limits"]["items"] = {"type": "string", "pattern": f"^[^<>=!]+{_RELATION}"}
-    whole = {"$schema": DIALECT, "title": "Pretraining job", **schema}
+    whole = {"$schema": GenerateJsonSchema.schema_dialect, "title": "Pretraining job", **schema}
     return {name: _with_limits(part) for name, part in whole.items()}
+
+
+def schema_text(schema: Schema) -> str:
+    """A schema as its checked-in file holds it."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def descriptions(record_type: type) -> dict[str, str]:
+    """
+    What the docstring of a record says of each field.
+
+    >>> descriptions(spec.RecoveryLevel)["probability"]
+    'Share of the failures that this level recovers.'
+    """
+    lines = (inspect.getdoc(record_type) or "").partition("Parameters\n----------\n")[2].splitlines()
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in lines:
+        if line and not line.startswith(" "):
+            names = line.split(", ")
+        elif line:
+            text = ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", line.strip()).replace("``", "`")
+            found.update({name: f"{found.get(name, '')} {text}".strip() for name in names})
+        elif names:
+            break
+    return found
 
 
 def _record_schema(record_type: Any) -> Schema:
     """Pydantic's schema of a record, with the docstrings of it and of the records inside."""
     schema: Schema = TypeAdapter(record_type).json_schema()
     for name, definition in schema.get("$defs", {}).items():
-        describe(definition, next(getattr(home, name) for home in HOMES if hasattr(home, name)))
-    describe(schema, record_type)
+        _describe(definition, next(getattr(home, name) for home in HOMES if hasattr(home, name)))
+    _describe(schema, record_type)
     return schema
+
+
+def _describe(schema: Schema, record_type: type) -> None:
+    schema["description"] = (inspect.getdoc(record_type) or "").partition("\n")[0]
+    texts = descriptions(record_type)
+    for name, entry in schema["properties"].items():
+        entry.pop("title", None)
+        entry["description"] = texts.get(name, schema["description"])
 
 
 def _with_limits(part: Any) -> Any:

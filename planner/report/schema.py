@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from planner.report.document import AnyRecord
-from planner.report.records.record import Record
-from planner.schema_parts import DIALECT, Schema, describe
 
 PATH = Path(__file__).with_name("report.schema.json")
 
 
-def report_schema() -> Schema:
+def report_schema() -> dict[str, Any]:
     """The whole schema as plain data: a report is of one of four kinds."""
-    schema: Schema = TypeAdapter(AnyRecord).json_schema()
-    records = _records(Record)
-    for name, definition in schema["$defs"].items():
-        describe(definition, records[name])
-    return {"$schema": DIALECT, "title": "Report of planner"} | schema
-
-
-def _records(base: type[Record]) -> dict[str, type[Record]]:
-    """Every kind of record by its name."""
-    own = {one.__name__: one for one in base.__subclasses__()}
-    return own | {name: one for each in own.values() for name, one in _records(each).items()}
+    schema = TypeAdapter[AnyRecord](AnyRecord).json_schema()
+    records = schema["$defs"]
+    for record in records.values():
+        for entry in record["properties"].values():
+            entry.pop("title", None)
+            if "description" not in entry:  # pydantic leaves out what the record of the entry says in the same words
+                entry["description"] = records[entry["$ref"].rpartition("/")[2]]["description"]
+    return {"$schema": GenerateJsonSchema.schema_dialect, "title": "Report of planner", **schema}

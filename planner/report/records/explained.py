@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field
+
 from costmodel.strategy import decision_text
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.plan import PlanRecord
@@ -19,18 +21,11 @@ if TYPE_CHECKING:
 
 
 class NextFasterRecord(Record):
-    """
-    Of memory: the faster strategy that needs least more of it.
+    """Of memory: the faster strategy that needs least more of it."""
 
-    Parameters
-    ----------
-    strategy, step_time_seconds, missing_bytes
-        It, its step, and the memory that it lacks.
-    """
-
-    strategy: StrategyRecord | None
-    step_time_seconds: Figure | None
-    missing_bytes: Figure | None
+    strategy: StrategyRecord | None = Field(description="The strategy.")
+    step_time_seconds: Figure | None = Field(description="Its step.")
+    missing_bytes: Figure | None = Field(description="The memory that it lacks.")
 
     @classmethod
     def of(cls, binding: Binding, facts: Facts) -> NextFasterRecord | None:
@@ -45,30 +40,15 @@ class NextFasterRecord(Record):
 
 
 class BindingRecord(Record):
-    """
-    One constraint, and what would be fastest without it.
+    """One constraint, and what would be fastest without it."""
 
-    Parameters
-    ----------
-    kind, constraint
-        What it comes from, and what it is in words.
-    step_time_seconds, saved_seconds
-        The step without it, and how much shorter that is.
-    proven
-        Whether nothing is faster without it.
-    strategy
-        The fastest strategy without it.
-    next_faster
-        Of memory: the faster strategy that needs least more.
-    """
-
-    kind: str
-    constraint: str
-    step_time_seconds: Figure | None
-    saved_seconds: Figure | None
-    proven: bool
-    strategy: StrategyRecord | None
-    next_faster: NextFasterRecord | None
+    kind: str = Field(description="What it comes from.")
+    constraint: str = Field(description="What it is in words.")
+    step_time_seconds: Figure | None = Field(description="The step without it.")
+    saved_seconds: Figure | None = Field(description="How much shorter the step without it is.")
+    proven: bool = Field(description="Whether nothing is faster without it.")
+    strategy: StrategyRecord | None = Field(description="The fastest strategy without it.")
+    next_faster: NextFasterRecord | None = Field(description="Of memory: the faster strategy that needs least more.")
 
     @classmethod
     def of(cls, binding: Binding, facts: Facts) -> BindingRecord:
@@ -85,21 +65,12 @@ class BindingRecord(Record):
 
 
 class DifferenceRecord(Record):
-    """
-    One line of two steps.
+    """One line of two steps."""
 
-    Parameters
-    ----------
-    name
-        Of the line.
-    best_seconds, given_seconds, difference_seconds
-        In the best plan, in the given one, and the second minus the first.
-    """
-
-    name: str
-    best_seconds: Figure
-    given_seconds: Figure
-    difference_seconds: Figure
+    name: str = Field(description="Which line it is.")
+    best_seconds: Figure = Field(description="What it takes in the best plan.")
+    given_seconds: Figure = Field(description="What it takes in the given one.")
+    difference_seconds: Figure = Field(description="The second minus the first.")
 
     @classmethod
     def of(cls, line: Difference) -> DifferenceRecord:
@@ -113,41 +84,22 @@ class DifferenceRecord(Record):
 
 
 class ExplanationRecord(SettingRecord):
-    """
-    What planner explain answers.
+    """What planner explain answers."""
 
-    Parameters
-    ----------
-    status
-        How the search for the best plan ended.
-    best
-        The best plan.
-    bindings, not_binding
-        What holds it back; constraints that do not.
-    asked, opposed_entries, status_of_asked
-        The strategy that was asked for, entries of the job against it, how the search for its completion ended.
-    given, broken_rules, slower_seconds, differences
-        Its best completion, the rules that forbid it, how much slower it is, and in which lines.
-    conflict
-        Why nothing fits.
-    left_out
-        What was not asked for want of time.
-    """
-
-    kind: Literal["explanation"]
-    status: str
-    best: PlanRecord | None
-    bindings: list[BindingRecord]
-    not_binding: list[str]
-    asked: dict[str, str]
-    opposed_entries: list[str]
-    status_of_asked: str | None
-    given: PlanRecord | None
-    broken_rules: list[str]
-    slower_seconds: Figure | None
-    differences: list[DifferenceRecord]
-    conflict: ConflictRecord | None
-    left_out: list[str]
+    kind: Literal["explanation"] = Field(description="Of which kind the report is.")
+    status: str = Field(description="How the search for the best plan ended.")
+    best: PlanRecord | None = Field(description="The best plan.")
+    bindings: list[BindingRecord] = Field(description="What holds it back.")
+    not_binding: list[str] = Field(description="Constraints that do not hold it back.")
+    asked: dict[str, str] = Field(description="The decisions that were asked about.")
+    opposed_entries: list[str] = Field(description="Entries of the job against them.")
+    status_of_asked: str | None = Field(description="How the search for their completion ended.")
+    given: PlanRecord | None = Field(description="Their best completion.")
+    broken_rules: list[str] = Field(description="Sentences of the rules that forbid it.")
+    slower_seconds: Figure | None = Field(description="How much longer its step is than the best one's.")
+    differences: list[DifferenceRecord] = Field(description="In which lines of the step.")
+    conflict: ConflictRecord | None = Field(description="Why nothing fits.")
+    left_out: list[str] = Field(description="What was not asked for want of time.")
 
     @classmethod
     def of(cls, explanation: Explanation) -> ExplanationRecord:
@@ -173,43 +125,22 @@ class ExplanationRecord(SettingRecord):
 
 
 class ComparisonRecord(SettingRecord):
-    """
-    What planner compare answers.
+    """What planner compare answers."""
 
-    Parameters
-    ----------
-    status
-        How the search for the best plan ended.
-    best, given
-        The best plan, and what is given.
-    allowed, broken_rules
-        Whether the rules allow what is given, and the sentences of those that do not.
-    assumed
-        Decisions that were not given, with the values that they got.
-    saved_seconds_per_step, saved_fraction, saved_days, saved_gpu_hours
-        What the best plan gains.
-    within_noise
-        Whether the two cannot be told apart.
-    differences
-        In which lines of the step.
-    conflict
-        Why nothing fits.
-    """
-
-    kind: Literal["comparison"]
-    status: str
-    best: PlanRecord | None
-    given: PlanRecord
-    allowed: bool
-    broken_rules: list[str]
-    assumed: dict[str, str]
-    saved_seconds_per_step: Figure | None
-    saved_fraction: Figure | None
-    saved_days: Figure | None
-    saved_gpu_hours: Figure | None
-    within_noise: bool | None
-    differences: list[DifferenceRecord]
-    conflict: ConflictRecord | None
+    kind: Literal["comparison"] = Field(description="Of which kind the report is.")
+    status: str = Field(description="How the search for the best plan ended.")
+    best: PlanRecord | None = Field(description="The best plan.")
+    given: PlanRecord = Field(description="What is given.")
+    allowed: bool = Field(description="Whether the rules allow what is given.")
+    broken_rules: list[str] = Field(description="Sentences of the rules that do not.")
+    assumed: dict[str, str] = Field(description="Decisions that were not given, with the values that they got.")
+    saved_seconds_per_step: Figure | None = Field(description="By how much the best plan's step is shorter.")
+    saved_fraction: Figure | None = Field(description="The same as a share of the given step.")
+    saved_days: Figure | None = Field(description="Days that the best plan saves.")
+    saved_gpu_hours: Figure | None = Field(description="GPU-hours that the best plan saves.")
+    within_noise: bool | None = Field(description="Whether the two cannot be told apart.")
+    differences: list[DifferenceRecord] = Field(description="In which lines of the step.")
+    conflict: ConflictRecord | None = Field(description="Why nothing fits.")
 
     @classmethod
     def of(cls, comparison: Comparison) -> ComparisonRecord:

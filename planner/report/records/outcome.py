@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field
+
 from planner.report.records.plan import MemoryRecord
 from planner.report.records.record import Figure, Record, finite
 from planner.report.records.strategy import StrategyRecord
@@ -18,31 +20,14 @@ if TYPE_CHECKING:
 
 
 class ExcludedRecord(Record):
-    """
-    Strategies that the solver never saw, under the first reason that applies.
+    """Strategies that the solver never saw, under the first reason that applies."""
 
-    Parameters
-    ----------
-    lower_bound
-        A bound of their time is above what was found.
-    rules_of_time
-        Without a time, or refused by a rule of the time.
-    overlaps
-        Other overlaps of the same strategy are as fast.
-    cut
-        Slower than what was found.
-    dominance
-        Another one is better in time, device memory and host memory.
-    memory
-        Too large for device or host.
-    """
-
-    lower_bound: int
-    rules_of_time: int
-    overlaps: int
-    cut: int
-    dominance: int
-    memory: int
+    lower_bound: int = Field(description="A bound of their time is above what was found.")
+    rules_of_time: int = Field(description="Without a time, or refused by a rule of the time.")
+    overlaps: int = Field(description="Other overlaps of the same strategy are as fast.")
+    cut: int = Field(description="Slower than what was found.")
+    dominance: int = Field(description="Another one is better in time, device memory and host memory.")
+    memory: int = Field(description="Too large for device or host.")
 
     @classmethod
     def of(cls, effort: Effort) -> ExcludedRecord:
@@ -59,40 +44,21 @@ class ExcludedRecord(Record):
 
 
 class EffortRecord(Record):
-    """
-    What the search had to do.
+    """What the search had to do."""
 
-    Parameters
-    ----------
-    num_raw_strategies, num_strategies
-        Combinations before any rule; those that satisfy every rule but those of memory.
-    num_rows, num_rows_tabulated
-        Combinations of degrees; those whose features were looked at.
-    num_strategies_tabulated
-        Strategies of these.
-    num_excluded
-        Why the others were left out.
-    num_pipelines, num_pipelines_costed, num_pipelines_solved
-        Pipelines whose stages may differ: all, those that were costed, those that CP-SAT solved.
-    num_candidates, num_solves
-        Literals that CP-SAT saw, and how often it ran.
-    build_seconds, solve_seconds
-        Time for the space, tables and models; time inside CP-SAT.
-    """
-
-    num_raw_strategies: int
-    num_strategies: int
-    num_rows: int
-    num_rows_tabulated: int
-    num_strategies_tabulated: int
-    num_excluded: ExcludedRecord
-    num_pipelines: int
-    num_pipelines_costed: int
-    num_pipelines_solved: int
-    num_candidates: int
-    num_solves: int
-    build_seconds: Figure
-    solve_seconds: Figure
+    num_raw_strategies: int = Field(description="Combinations before any rule.")
+    num_strategies: int = Field(description="Combinations that satisfy every rule but those of memory.")
+    num_rows: int = Field(description="Combinations of degrees.")
+    num_rows_tabulated: int = Field(description="Combinations of degrees whose features were looked at.")
+    num_strategies_tabulated: int = Field(description="Strategies with the degrees that were looked at.")
+    num_excluded: ExcludedRecord = Field(description="Why the others were left out.")
+    num_pipelines: int = Field(description="Pipelines whose stages may differ.")
+    num_pipelines_costed: int = Field(description="Those of them that were costed.")
+    num_pipelines_solved: int = Field(description="Those of them that CP-SAT solved.")
+    num_candidates: int = Field(description="Literals that CP-SAT saw.")
+    num_solves: int = Field(description="How often CP-SAT ran.")
+    build_seconds: Figure = Field(description="Time for the space, tables and models.")
+    solve_seconds: Figure = Field(description="Time inside CP-SAT.")
 
     @classmethod
     def of(cls, effort: Effort) -> EffortRecord:
@@ -115,39 +81,19 @@ class EffortRecord(Record):
 
 
 class ImpossibleRecord(Record):
-    """
-    A strategy of the job's list that no rule allows.
+    """A strategy of the job's list that no rule allows."""
 
-    Parameters
-    ----------
-    place
-        Where it stands.
-    rules
-        Sentences of the rules that forbid it.
-    """
-
-    place: str
-    rules: list[str]
+    place: str = Field(description="Where it stands.")
+    rules: list[str] = Field(description="Sentences of the rules that forbid it.")
 
 
 class CandidatesRecord(Record):
-    """
-    What the rules leave of the job's list of strategies.
+    """What the rules leave of the job's list of strategies."""
 
-    Parameters
-    ----------
-    source
-        Its file.
-    num_rows, num_impossible
-        Its strategies; those that rules forbid.
-    impossible
-        The first of them.
-    """
-
-    source: str
-    num_rows: int
-    num_impossible: int
-    impossible: list[ImpossibleRecord]
+    source: str = Field(description="Its file.")
+    num_rows: int = Field(description="Its strategies.")
+    num_impossible: int = Field(description="Those that rules forbid.")
+    impossible: list[ImpossibleRecord] = Field(description="The first of them.")
 
     @classmethod
     def of(cls, listed: Listed) -> CandidatesRecord:
@@ -161,27 +107,16 @@ class CandidatesRecord(Record):
 
 
 class SmallestClusterRecord(Record):
-    """
-    The smallest cluster on which something fits.
+    """The smallest cluster on which something fits."""
 
-    Parameters
-    ----------
-    num_devices, strategy
-        Its devices and a strategy for them; null where none was found.
-    num_devices_tried, num_devices_enough
-        The largest number that was tried; one that is enough, where the smallest is not known.
-    num_devices_within
-        The largest number below the job's own that fits; null where none does.
-    time_ran_out
-        Whether smaller ones were left out for want of time.
-    """
-
-    num_devices: int | None
-    strategy: StrategyRecord | None
-    num_devices_tried: int | None
-    num_devices_enough: int | None
-    num_devices_within: int | None
-    time_ran_out: bool
+    num_devices: int | None = Field(description="Its devices; null where none was found.")
+    strategy: StrategyRecord | None = Field(description="A strategy for it; null where none was found.")
+    num_devices_tried: int | None = Field(description="The largest number that was tried.")
+    num_devices_enough: int | None = Field(description="A number that is enough, where the smallest is not known.")
+    num_devices_within: int | None = Field(
+        description="The largest number below the job's own that fits; null where none does."
+    )
+    time_ran_out: bool = Field(description="Whether smaller ones were left out for want of time.")
 
     @classmethod
     def of(cls, size: Size, facts: Facts) -> SmallestClusterRecord:
@@ -197,29 +132,15 @@ class SmallestClusterRecord(Record):
 
 
 class ClosestStrategyRecord(Record):
-    """
-    The decisions of the strategy that comes closest to fitting.
+    """The decisions of the strategy that comes closest to fitting."""
 
-    Parameters
-    ----------
-    strategy
-        It.
-    """
-
-    strategy: StrategyRecord
+    strategy: StrategyRecord = Field(description="Its decisions.")
 
 
 class ClosestRecord(MemoryRecord, ClosestStrategyRecord):
-    """
-    The strategy that comes closest to fitting.
+    """The strategy that comes closest to fitting."""
 
-    Parameters
-    ----------
-    missing_bytes_by_rank
-        Memory that each pipeline rank lacks.
-    """
-
-    missing_bytes_by_rank: list[Figure]
+    missing_bytes_by_rank: list[Figure] = Field(description="Memory that each pipeline rank lacks.")
 
     @classmethod
     def of_report(cls, report: PlanReport, closest: Estimate) -> ClosestRecord:
@@ -234,42 +155,23 @@ class ClosestRecord(MemoryRecord, ClosestStrategyRecord):
 
 
 class ConflictRecord(Record):
-    """
-    Why nothing fits.
+    """Why nothing fits."""
 
-    Parameters
-    ----------
-    least_bubble_fraction
-        The smallest share that the pipeline idles in what fits, where that is to blame.
-    exclusive_rules, repairs
-        Smallest sets of rules that exclude each other; smallest sets without which something fits.
-    release, releases
-        Entries of the job to let go: the first choice, and all smallest sets of them.
-    shortage_bytes, host_shortage_bytes
-        Memory that the closest strategy lacks.
-    needed_memory_bytes, needed_host_memory_bytes, needed_headroom_bytes
-        Memory of a device or its host with which something fits, or the headroom.
-    smallest_cluster
-        The smallest cluster on which something fits.
-    left_out
-        What was not asked for want of time.
-    closest
-        The strategy that lacks least.
-    """
-
-    least_bubble_fraction: Figure | None
-    exclusive_rules: list[list[str]]
-    repairs: list[list[str]]
-    release: list[str]
-    releases: list[list[str]]
-    shortage_bytes: Figure | None
-    host_shortage_bytes: Figure | None
-    needed_memory_bytes: Figure | None
-    needed_host_memory_bytes: Figure | None
-    needed_headroom_bytes: Figure | None
-    smallest_cluster: SmallestClusterRecord | None
-    left_out: list[str]
-    closest: ClosestRecord | None
+    least_bubble_fraction: Figure | None = Field(
+        description="The smallest share that the pipeline idles in what fits, where that is to blame."
+    )
+    exclusive_rules: list[list[str]] = Field(description="Smallest sets of rules that exclude each other.")
+    repairs: list[list[str]] = Field(description="Smallest sets of rules without which something fits.")
+    release: list[str] = Field(description="Entries of the job to let go: the first choice.")
+    releases: list[list[str]] = Field(description="All smallest sets of entries to let go.")
+    shortage_bytes: Figure | None = Field(description="Device memory that the closest strategy lacks.")
+    host_shortage_bytes: Figure | None = Field(description="Host memory that the closest strategy lacks.")
+    needed_memory_bytes: Figure | None = Field(description="Memory of a device with which something fits.")
+    needed_host_memory_bytes: Figure | None = Field(description="Host memory of a device with which something fits.")
+    needed_headroom_bytes: Figure | None = Field(description="The headroom with which something fits.")
+    smallest_cluster: SmallestClusterRecord | None = Field(description="The smallest cluster on which something fits.")
+    left_out: list[str] = Field(description="What was not asked for want of time.")
+    closest: ClosestRecord | None = Field(description="The strategy that lacks least.")
 
     @classmethod
     def of(cls, report: PlanReport, conflict: Conflict) -> ConflictRecord:
@@ -292,34 +194,24 @@ class ConflictRecord(Record):
 
 
 class OutcomeRecord(Record):
-    """
-    The proof.
+    """The proof."""
 
-    Parameters
-    ----------
-    status
-        optimal: nothing is faster; feasible: time ran out with plans in hand; infeasible: nothing fits; unknown.
-    lower_bound_seconds
-        No strategy is faster, but for the rounding bound; null where none exists.
-    gap
-        How far the best plan may be from that, as a fraction of its time; null without a plan.
-    rounding_bound_seconds
-        What rounding to the solver's ticks may hide.
-    search
-        What the search had to do.
-    candidates
-        What the rules leave of the job's list of strategies; null without one.
-    conflict
-        Why nothing fits; null where something does.
-    """
-
-    status: Literal["optimal", "feasible", "infeasible", "unknown"]
-    lower_bound_seconds: Figure | None
-    gap: Figure | None
-    rounding_bound_seconds: Figure
-    search: EffortRecord
-    candidates: CandidatesRecord | None
-    conflict: ConflictRecord | None
+    status: Literal["optimal", "feasible", "infeasible", "unknown"] = Field(
+        description="optimal: nothing is faster; feasible: time ran out with plans in hand; infeasible: nothing fits; "
+        "unknown."
+    )
+    lower_bound_seconds: Figure | None = Field(
+        description="No strategy is faster, but for the rounding bound; null where none exists."
+    )
+    gap: Figure | None = Field(
+        description="How far the best plan may be from that, as a fraction of its time; null without a plan."
+    )
+    rounding_bound_seconds: Figure = Field(description="What rounding to the solver's ticks may hide.")
+    search: EffortRecord = Field(description="What the search had to do.")
+    candidates: CandidatesRecord | None = Field(
+        description="What the rules leave of the job's list of strategies; null without one."
+    )
+    conflict: ConflictRecord | None = Field(description="Why nothing fits; null where something does.")
 
     @classmethod
     def of_report(cls, report: PlanReport) -> OutcomeRecord:

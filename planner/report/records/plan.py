@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from costmodel.memory.rank import seen_bytes
 from planner.report.records.record import Figure, Record
 from planner.report.records.strategy import StrategyRecord
@@ -19,53 +21,23 @@ if TYPE_CHECKING:
 
 
 class PartRecord(Record):
-    """
-    One line of a step.
+    """One line of a step."""
 
-    Parameters
-    ----------
-    name
-        compute, recompute, tp, cp, ep, offload, host, pp, bubble, dp or optimizer.
-    exposed_seconds
-        Its share of the step; all lines add up to the step.
-    hidden_seconds
-        What runs behind computation.
-    """
-
-    name: str
-    exposed_seconds: Figure
-    hidden_seconds: Figure
+    name: str = Field(description="compute, recompute, tp, cp, ep, offload, host, pp, bubble, dp or optimizer.")
+    exposed_seconds: Figure = Field(description="Its share of the step; all lines add up to the step.")
+    hidden_seconds: Figure = Field(description="What runs behind computation.")
 
 
 class RankRecord(Record):
-    """
-    One pipeline rank.
+    """One pipeline rank."""
 
-    Parameters
-    ----------
-    rank
-        Its number.
-    num_layers
-        Layers that it holds, those of multi-token prediction included.
-    microbatch_seconds
-        One micro-batch, forward and backward.
-    bytes
-        Peak device memory by what it holds.
-    peak_memory_bytes
-        Their sum.
-    headroom_bytes
-        What it leaves free; negative where it does not fit.
-    host_memory_bytes
-        Host memory that one of its devices needs.
-    """
-
-    rank: int
-    num_layers: int
-    microbatch_seconds: Figure
-    bytes: dict[str, Figure]
-    peak_memory_bytes: Figure
-    headroom_bytes: Figure
-    host_memory_bytes: Figure
+    rank: int = Field(description="Its number.")
+    num_layers: int = Field(description="Layers that it holds, those of multi-token prediction included.")
+    microbatch_seconds: Figure = Field(description="One micro-batch, forward and backward.")
+    bytes: dict[str, Figure] = Field(description="Peak device memory by what it holds.")
+    peak_memory_bytes: Figure = Field(description="Their sum.")
+    headroom_bytes: Figure = Field(description="What it leaves free; negative where it does not fit.")
+    host_memory_bytes: Figure = Field(description="Host memory that one of its devices needs.")
 
     @classmethod
     def of(cls, rank: RankEstimate, memory_bytes: float) -> RankRecord:
@@ -82,28 +54,17 @@ class RankRecord(Record):
 
 
 class MemoryRecord(Record):
-    """
-    Memory of one device.
+    """Memory of one device."""
 
-    Parameters
-    ----------
-    peak_memory_bytes, headroom_bytes
-        Peak of the fullest pipeline rank, and what it leaves free.
-    allocated_bytes, reserved_bytes
-        The same peak as PyTorch counts it: in tensors; in all that its allocator holds.
-    host_memory_bytes, host_headroom_bytes
-        Host memory of one device, and what it leaves free of its share.
-    ranks
-        Every pipeline rank.
-    """
-
-    peak_memory_bytes: Figure
-    allocated_bytes: Figure
-    reserved_bytes: Figure
-    headroom_bytes: Figure
-    host_memory_bytes: Figure
-    host_headroom_bytes: Figure
-    ranks: list[RankRecord]
+    peak_memory_bytes: Figure = Field(description="Peak of the fullest pipeline rank.")
+    allocated_bytes: Figure = Field(description="The same peak as PyTorch counts it in tensors.")
+    reserved_bytes: Figure = Field(description="The same peak as PyTorch counts it in all that its allocator holds.")
+    headroom_bytes: Figure = Field(
+        description="What the fullest pipeline rank leaves free; negative where it does not fit."
+    )
+    host_memory_bytes: Figure = Field(description="Host memory that one device needs.")
+    host_headroom_bytes: Figure = Field(description="What one device leaves free of its share of the host memory.")
+    ranks: list[RankRecord] = Field(description="Every pipeline rank.")
 
     @classmethod
     def of_estimate(cls, estimate: Estimate, device: EquippedDevice) -> MemoryRecord:
@@ -121,23 +82,12 @@ class MemoryRecord(Record):
 
 
 class CheckpointRecord(Record):
-    """
-    When to save.
+    """When to save."""
 
-    Parameters
-    ----------
-    interval_steps, interval_seconds
-        Steps from one checkpoint to the next, and their time.
-    unrounded_interval_steps
-        Where the continuous optimum lies.
-    seconds
-        Training time lost per checkpoint.
-    """
-
-    interval_steps: int
-    interval_seconds: Figure
-    unrounded_interval_steps: Figure | None
-    seconds: Figure
+    interval_steps: int = Field(description="Steps from one checkpoint to the next.")
+    interval_seconds: Figure = Field(description="Time of these steps.")
+    unrounded_interval_steps: Figure | None = Field(description="Where the continuous optimum lies.")
+    seconds: Figure = Field(description="Training time lost per checkpoint.")
 
     @classmethod
     def of(cls, plan: Plan) -> CheckpointRecord:
@@ -151,31 +101,16 @@ class CheckpointRecord(Record):
 
 
 class TrainingRunRecord(Record):
-    """
-    The whole training.
+    """The whole training."""
 
-    Parameters
-    ----------
-    num_steps
-        Optimizer steps.
-    effective_seconds, interruption_seconds, total_seconds
-        Steps alone; checkpoints, repeated steps and recoveries; both.
-    num_failures
-        Expected interruptions.
-    ettr
-        Effective over total time.
-    days, gpu_hours
-        Total time; the same times all devices.
-    """
-
-    num_steps: int
-    effective_seconds: Figure
-    interruption_seconds: Figure
-    total_seconds: Figure
-    num_failures: Figure
-    ettr: Figure
-    days: Figure
-    gpu_hours: Figure
+    num_steps: int = Field(description="Optimizer steps.")
+    effective_seconds: Figure = Field(description="Steps alone.")
+    interruption_seconds: Figure = Field(description="Checkpoints, repeated steps and recoveries.")
+    total_seconds: Figure = Field(description="Steps and interruptions.")
+    num_failures: Figure = Field(description="Expected interruptions.")
+    ettr: Figure = Field(description="Effective over total time.")
+    days: Figure = Field(description="Total time.")
+    gpu_hours: Figure = Field(description="Total time times all devices.")
 
     @classmethod
     def of(cls, schedule: CheckpointSchedule) -> TrainingRunRecord:
@@ -193,62 +128,36 @@ class TrainingRunRecord(Record):
 
 
 class PlaceRecord(Record):
-    """
-    Where a plan stands among several.
+    """Where a plan stands among several."""
 
-    Parameters
-    ----------
-    number
-        Its place, from 1.
-    slower_fraction, difference_seconds
-        How much longer its step is than the first one's.
-    within_noise_of_best
-        Whether predictions cannot tell it from the first one.
-    difference_by_part
-        By which seconds each line of its step is longer than the first one's.
-    """
-
-    number: int
-    slower_fraction: Figure
-    within_noise_of_best: bool
-    difference_seconds: Figure
-    difference_by_part: dict[str, Figure]
+    number: int = Field(description="Its place, from 1.")
+    slower_fraction: Figure = Field(
+        description="How much longer its step is than the first one's, as a fraction of that."
+    )
+    within_noise_of_best: bool = Field(description="Whether predictions cannot tell it from the first one.")
+    difference_seconds: Figure = Field(description="How much longer its step is than the first one's.")
+    difference_by_part: dict[str, Figure] = Field(
+        description="By which seconds each line of its step is longer than the first one's."
+    )
 
 
 class SpeedRecord(Record):
-    """
-    How fast a strategy is.
+    """How fast a strategy is."""
 
-    Parameters
-    ----------
-    num_devices, num_nodes
-        Devices and nodes that it uses.
-    step_time_seconds
-        One optimizer step, played through stage by stage.
-    closed_form_step_time_seconds
-        The same by the formulas that the search compares strategies by.
-    step_time_interval_seconds, step_time_interval_probability, step_time_interval_basis
-        Between which bounds a measured step lies, how often, and by which measured runs.
-    tokens_per_second_per_gpu
-        Tokens that one device trains per second.
-    model_tflops_per_gpu, hardware_tflops_per_gpu
-        Model FLOPs per second and device, and with those that are recomputed.
-    mfu, hfu
-        The same over the peak of the conventions.
-    """
-
-    num_devices: int
-    num_nodes: int
-    step_time_seconds: Figure
-    closed_form_step_time_seconds: Figure
-    step_time_interval_seconds: list[Figure]
-    step_time_interval_probability: Figure
-    step_time_interval_basis: str
-    tokens_per_second_per_gpu: Figure
-    model_tflops_per_gpu: Figure
-    hardware_tflops_per_gpu: Figure
-    mfu: Figure
-    hfu: Figure
+    num_devices: int = Field(description="Devices that it uses.")
+    num_nodes: int = Field(description="Nodes that it uses.")
+    step_time_seconds: Figure = Field(description="One optimizer step, played through stage by stage.")
+    closed_form_step_time_seconds: Figure = Field(
+        description="The same by the formulas that the search compares strategies by."
+    )
+    step_time_interval_seconds: list[Figure] = Field(description="Between which bounds a measured step lies.")
+    step_time_interval_probability: Figure = Field(description="How often a measured step lies between them.")
+    step_time_interval_basis: str = Field(description="By which measured runs that is known.")
+    tokens_per_second_per_gpu: Figure = Field(description="Tokens that one device trains per second.")
+    model_tflops_per_gpu: Figure = Field(description="Model FLOPs per second and device.")
+    hardware_tflops_per_gpu: Figure = Field(description="The same with FLOPs that are recomputed.")
+    mfu: Figure = Field(description="Model FLOPs over the peak of the conventions.")
+    hfu: Figure = Field(description="The same with FLOPs that are recomputed.")
 
     @classmethod
     def of_plan(cls, plan: Plan) -> SpeedRecord:
@@ -270,25 +179,12 @@ class SpeedRecord(Record):
 
 
 class PlanRecord(MemoryRecord, SpeedRecord):
-    """
-    One strategy and all that follows from it.
+    """One strategy and all that follows from it."""
 
-    Parameters
-    ----------
-    strategy
-        The decisions.
-    breakdown
-        Where the step goes, on the rank whose pace the others keep.
-    checkpoint
-        When to save.
-    training_run
-        The whole training.
-    """
-
-    strategy: StrategyRecord
-    breakdown: list[PartRecord]
-    checkpoint: CheckpointRecord
-    training_run: TrainingRunRecord
+    strategy: StrategyRecord = Field(description="The decisions.")
+    breakdown: list[PartRecord] = Field(description="Where the step goes, on the rank whose pace the others keep.")
+    checkpoint: CheckpointRecord = Field(description="When to save.")
+    training_run: TrainingRunRecord = Field(description="The whole training.")
 
     @classmethod
     def of_plan(cls, plan: Plan) -> PlanRecord:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from planner.plan import EstimateReport, PlanReport
 from planner.report.records.outcome import OutcomeRecord
 from planner.report.records.plan import NumberedPlanRecord, PlanRecord
@@ -13,17 +15,10 @@ from planner.report.records.strategy import spelled
 
 
 class PlanReportRecord(OutcomeRecord, SettingRecord):
-    """
-    What planner plan answers.
+    """What planner plan answers."""
 
-    Parameters
-    ----------
-    plans
-        Best first.
-    """
-
-    kind: Literal["plan"]
-    plans: list[NumberedPlanRecord]
+    kind: Literal["plan"] = Field(description="Of which kind the report is.")
+    plans: list[NumberedPlanRecord] = Field(description="Best first.")
 
     @classmethod
     def of_report(cls, report: PlanReport) -> PlanReportRecord:
@@ -36,26 +31,19 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
 
 
 class GivenRecord(Record):
-    """
-    A strategy that was given.
+    """A strategy that was given."""
 
-    Parameters
-    ----------
-    allowed, broken_rules
-        Whether the rules allow the strategy, and the sentences of those that do not.
-    assumed
-        Decisions that were not given, with the values that they got.
-    """
-
-    allowed: bool
-    broken_rules: list[str]
-    assumed: dict[str, int | bool | str]
+    allowed: bool = Field(description="Whether the rules allow the strategy.")
+    broken_rules: list[str] = Field(description="Sentences of the rules that do not.")
+    assumed: dict[str, int | bool | str] = Field(
+        description="Decisions that were not given, with the values that they got."
+    )
 
 
 class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
     """What planner estimate answers."""
 
-    kind: Literal["estimate"]
+    kind: Literal["estimate"] = Field(description="Of which kind the report is.")
 
     @classmethod
     def of_report(cls, report: EstimateReport) -> EstimateReportRecord:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
 from planner.report.framework import ASSUMED, is_assumed, is_extrapolated
 from planner.report.records.record import Figure, Record
 
@@ -18,41 +20,22 @@ FORMAT_VERSION = 1
 
 
 class JobRecord(Record):
-    """
-    What was asked.
+    """What was asked."""
 
-    Parameters
-    ----------
-    name
-        The job file's name without its ending.
-    objective
-        What is as small as possible: step_time or total_time.
-    top, variants
-        How many plans, and whether one per group of degrees or all.
-    memory_headroom_bytes
-        Device memory to leave free.
-    framework_rules
-        Whether plans satisfy what Megatron-LM demands beyond the mathematics.
-    max_devices
-        Devices that a plan may use at most; null: it uses all of them.
-    max_bubble_fraction
-        Share of the step that the pipeline may idle.
-    sources
-        Files that were read.
-    document
-        The job itself with the contents of its files, which can be planned again.
-    """
-
-    name: str
-    objective: Literal["step_time", "total_time"]
-    top: int
-    variants: Literal["groups", "all"]
-    memory_headroom_bytes: Figure
-    framework_rules: bool
-    max_devices: int | None
-    max_bubble_fraction: Figure | None
-    sources: list[str]
-    document: dict[str, Any]
+    name: str = Field(description="The job file's name without its ending.")
+    objective: Literal["step_time", "total_time"] = Field(
+        description="What is as small as possible: step_time or total_time."
+    )
+    top: int = Field(description="How many plans.")
+    variants: Literal["groups", "all"] = Field(description="Whether one plan per group of degrees or all.")
+    memory_headroom_bytes: Figure = Field(description="Device memory to leave free.")
+    framework_rules: bool = Field(description="Whether plans satisfy what Megatron-LM demands beyond the mathematics.")
+    max_devices: int | None = Field(description="Devices that a plan may use at most; null: it uses all of them.")
+    max_bubble_fraction: Figure | None = Field(description="Share of the step that the pipeline may idle.")
+    sources: list[str] = Field(description="Files that were read.")
+    document: dict[str, Any] = Field(
+        description="The job itself with the contents of its files, which can be planned again."
+    )
 
     @classmethod
     def of(cls, problem: Problem) -> JobRecord:
@@ -73,64 +56,34 @@ class JobRecord(Record):
 
 
 class ModelRecord(Record):
-    """
-    What is trained.
+    """What is trained."""
 
-    Parameters
-    ----------
-    name, source
-        What it is called, and where its numbers come from.
-    num_layers
-        Layers, multi-token prediction not counted.
-    parameters, active_parameters, mtp_parameters
-        All; those that one token meets; those of multi-token prediction, in neither.
-    flops_per_token
-        Forward and backward pass, multi-token prediction included.
-    """
-
-    name: str
-    source: str
-    num_layers: int
-    parameters: int
-    active_parameters: int
-    mtp_parameters: int
-    flops_per_token: Figure
+    name: str = Field(description="What it is called.")
+    source: str = Field(description="Where its numbers come from.")
+    num_layers: int = Field(description="Layers, multi-token prediction not counted.")
+    parameters: int = Field(description="All parameters, those of multi-token prediction not counted.")
+    active_parameters: int = Field(description="Those that one token meets.")
+    mtp_parameters: int = Field(description="Those of multi-token prediction.")
+    flops_per_token: Figure = Field(description="Forward and backward pass, multi-token prediction included.")
 
 
 class ClusterRecord(Record):
-    """
-    On what.
+    """On what."""
 
-    Parameters
-    ----------
-    device
-        What one device is called.
-    num_devices, num_nodes, devices_per_node
-        Devices, nodes, devices that share one.
-    scale_up_size
-        Devices of one NVLink domain.
-    memory_bytes, host_memory_bytes_per_device
-        Memory of one device, and its share of the host's.
-    framework, framework_is_assumed, framework_is_extrapolated
-        What trains; whether the job named none; whether no run of it on such devices is known.
-    framework_hint
-        What to write for another where the job named none; else null.
-    settings
-        What the framework is told, its recipes' defaults included.
-    """
-
-    device: str
-    num_devices: int
-    num_nodes: int
-    devices_per_node: int
-    scale_up_size: int
-    memory_bytes: Figure
-    host_memory_bytes_per_device: Figure
-    framework: str | None
-    framework_is_assumed: bool
-    framework_hint: str | None
-    framework_is_extrapolated: bool
-    settings: dict[str, bool | int | str]
+    device: str = Field(description="What one device is called.")
+    num_devices: int = Field(description="Devices.")
+    num_nodes: int = Field(description="Nodes.")
+    devices_per_node: int = Field(description="Devices that share a node.")
+    scale_up_size: int = Field(description="Devices of one NVLink domain.")
+    memory_bytes: Figure = Field(description="Memory of one device.")
+    host_memory_bytes_per_device: Figure = Field(description="The share of one device of the host's memory.")
+    framework: str | None = Field(description="What trains.")
+    framework_is_assumed: bool = Field(description="Whether the job named no framework.")
+    framework_hint: str | None = Field(description="What to write for another where the job named none; else null.")
+    framework_is_extrapolated: bool = Field(description="Whether no run of it on such devices is known.")
+    settings: dict[str, bool | int | str] = Field(
+        description="What the framework is told, its recipes' defaults included."
+    )
 
     @classmethod
     def of(cls, problem: Problem) -> ClusterRecord:
@@ -153,24 +106,13 @@ class ClusterRecord(Record):
 
 
 class TrainingRecord(Record):
-    """
-    What is trained per step and in total.
+    """What is trained per step and in total."""
 
-    Parameters
-    ----------
-    global_batch_size, sequence_length, tokens_per_step
-        Sequences per step, tokens per sequence, their product.
-    tokens
-        Of the whole training.
-    precision
-        Name of the recipe.
-    """
-
-    global_batch_size: int
-    sequence_length: int
-    tokens_per_step: int
-    tokens: Figure
-    precision: str
+    global_batch_size: int = Field(description="Sequences per step.")
+    sequence_length: int = Field(description="Tokens per sequence.")
+    tokens_per_step: int = Field(description="Tokens per step.")
+    tokens: Figure = Field(description="Tokens of the whole training.")
+    precision: str = Field(description="Name of the recipe.")
 
     @classmethod
     def of(cls, workload: Workload) -> TrainingRecord:
@@ -185,49 +127,25 @@ class TrainingRecord(Record):
 
 
 class RecoveryRecord(Record):
-    """
-    One way to recover.
+    """One way to recover."""
 
-    Parameters
-    ----------
-    name
-        What restarts.
-    probability
-        Share of the failures that it recovers.
-    seconds
-        From the failure to training again.
-    """
-
-    name: str
-    probability: Figure
-    seconds: Figure
+    name: str = Field(description="What restarts.")
+    probability: Figure = Field(description="Share of the failures that it recovers.")
+    seconds: Figure = Field(description="From the failure to training again.")
 
 
 class ReliabilityRecord(Record):
-    """
-    Failures and checkpoints.
+    """Failures and checkpoints."""
 
-    Parameters
-    ----------
-    failures_per_node_day, failures_per_day
-        Mean failures of one node, and of all, in a day.
-    mttr_seconds
-        Mean time from a failure to training again.
-    checkpoint_seconds, write_seconds
-        Training time lost per checkpoint; time until it is on storage, where training does not wait for it.
-    init_seconds
-        From the start of the job to its first step.
-    recovery
-        Ways to recover; empty where the job gives their mean.
-    """
-
-    failures_per_node_day: Figure
-    mttr_seconds: Figure
-    checkpoint_seconds: Figure
-    init_seconds: Figure
-    write_seconds: Figure
-    failures_per_day: Figure
-    recovery: list[RecoveryRecord]
+    failures_per_node_day: Figure = Field(description="Mean failures of one node in a day.")
+    mttr_seconds: Figure = Field(description="Mean time from a failure to training again.")
+    checkpoint_seconds: Figure = Field(description="Training time lost per checkpoint.")
+    init_seconds: Figure = Field(description="From the start of the job to its first step.")
+    write_seconds: Figure = Field(
+        description="Time until a checkpoint is on storage, where training does not wait for it."
+    )
+    failures_per_day: Figure = Field(description="Mean failures of all nodes in a day.")
+    recovery: list[RecoveryRecord] = Field(description="Ways to recover; empty where the job gives their mean.")
 
     @classmethod
     def of(cls, problem: Problem) -> ReliabilityRecord:
@@ -241,27 +159,16 @@ class ReliabilityRecord(Record):
 
 
 class ConventionsRecord(Record):
-    """
-    How to compare the figures with others'.
+    """How to compare the figures with others'."""
 
-    Parameters
-    ----------
-    peak_dtype, peak_tflops_per_gpu
-        The dense peak that MFU and HFU refer to.
-    attention
-        Whether scores that the causal mask hides count as FLOPs: full or causal.
-    mfu, hfu
-        What they mean, in words.
-    operator_times
-        Who timed each operator.
-    """
-
-    peak_dtype: str
-    peak_tflops_per_gpu: Figure
-    attention: Literal["full", "causal"]
-    mfu: str
-    hfu: str
-    operator_times: dict[str, str]
+    peak_dtype: str = Field(description="Data type of the dense peak that MFU and HFU refer to.")
+    peak_tflops_per_gpu: Figure = Field(description="That peak.")
+    attention: Literal["full", "causal"] = Field(
+        description="Whether scores that the causal mask hides count as FLOPs: full or causal."
+    )
+    mfu: str = Field(description="What MFU means, in words.")
+    hfu: str = Field(description="What HFU means, in words.")
+    operator_times: dict[str, str] = Field(description="Who timed each operator.")
 
     @classmethod
     def of(cls, conventions: Conventions) -> ConventionsRecord:
@@ -277,29 +184,18 @@ class ConventionsRecord(Record):
 
 
 class SettingRecord(Record):
-    """
-    What every report begins with.
+    """What every report begins with."""
 
-    Parameters
-    ----------
-    format_version
-        Grows when an entry changes its name, unit or meaning; new entries do not count.
-    kind
-        Of which kind the report is.
-    job, model, cluster, training, reliability
-        What was asked.
-    conventions
-        How to read MFU and HFU, and who timed the operators.
-    """
-
-    format_version: int
-    kind: str
-    job: JobRecord
-    model: ModelRecord
-    cluster: ClusterRecord
-    training: TrainingRecord
-    reliability: ReliabilityRecord
-    conventions: ConventionsRecord
+    format_version: int = Field(
+        description="Grows when an entry changes its name, unit or meaning; new entries do not count."
+    )
+    kind: str = Field(description="Of which kind the report is.")
+    job: JobRecord = Field(description="What was asked.")
+    model: ModelRecord = Field(description="What is trained.")
+    cluster: ClusterRecord = Field(description="What it is trained on.")
+    training: TrainingRecord = Field(description="How it is trained.")
+    reliability: ReliabilityRecord = Field(description="Failures and checkpoints.")
+    conventions: ConventionsRecord = Field(description="How to read MFU and HFU, and who timed the operators.")
 
     @classmethod
     def of_job(cls, report: PlanReport | EstimateReport, kind: str) -> SettingRecord:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from costmodel.strategy import Decision
 from costmodel.tables import microbatches
 from planner.report.records.record import Record
@@ -14,25 +16,14 @@ if TYPE_CHECKING:
 
 
 class LayoutRecord(Record):
-    """
-    Stages that differ.
+    """Stages that differ."""
 
-    Parameters
-    ----------
-    layers
-        Layers of each virtual stage in model order, pp * vpp of them.
-    recompute
-        What each pipeline rank computes again.
-    full_layers
-        Layers of each rank that are recomputed in full, the first ones of each chunk.
-    activation_offload
-        Whether each rank's activations wait in host memory.
-    """
-
-    layers: list[int]
-    recompute: list[str]
-    full_layers: list[int]
-    activation_offload: list[bool]
+    layers: list[int] = Field(description="Layers of each virtual stage in model order, pp * vpp of them.")
+    recompute: list[str] = Field(description="What each pipeline rank computes again.")
+    full_layers: list[int] = Field(
+        description="Layers of each rank that are recomputed in full, the first ones of each chunk."
+    )
+    activation_offload: list[bool] = Field(description="Whether each rank's activations wait in host memory.")
 
     @classmethod
     def of(cls, layout: StageLayout) -> LayoutRecord:
@@ -46,68 +37,33 @@ class LayoutRecord(Record):
 
 
 class StrategyRecord(Record):
-    """
-    Every decision by name, as job files spell its value.
+    """Every decision by name, as job files spell its value."""
 
-    Parameters
-    ----------
-    tp, cp, pp, dp, ep, etp
-        Tensor-, context-, pipeline-, data-, expert-parallel degree, and the tensor-parallel degree inside experts.
-    vpp
-        Model chunks per pipeline rank.
-    group
-        Micro-batches that pass through a chunk before the next one begins.
-    mbs
-        Sequences per micro-batch.
-    sequence_parallel
-        Whether norms and residuals are split over the tensor-parallel ranks.
-    schedule
-        In which order the pipeline ranks work.
-    vocabulary
-        Where the pipeline keeps embedding and head.
-    sharding
-        What the data-parallel ranks share.
-    recompute
-        What the backward pass computes again; modules are joined by +.
-    activation_offload, optimizer_offload
-        Whether activations wait in host memory; whether optimizer states live there.
-    token_dispatcher
-        How tokens get to their experts and back.
-    cuda_graphs
-        What the host launches at once; modules are joined by +.
-    tp_overlap, cp_overlap, ep_overlap, pp_overlap, dp_overlap
-        Whether communication of that dimension runs behind computation.
-    layout
-        The stages where they differ, else null.
-    num_microbatches
-        Micro-batches per pipeline and step.
-    """
-
-    tp: int
-    cp: int
-    pp: int
-    dp: int
-    ep: int
-    etp: int
-    vpp: int
-    group: int
-    mbs: int
-    sequence_parallel: bool
-    schedule: str
-    vocabulary: str
-    sharding: str
-    recompute: str
-    activation_offload: bool
-    optimizer_offload: bool
-    token_dispatcher: str
-    cuda_graphs: str
-    tp_overlap: bool
-    cp_overlap: bool
-    ep_overlap: bool
-    pp_overlap: bool
-    dp_overlap: bool
-    layout: LayoutRecord | None
-    num_microbatches: int
+    tp: int = Field(description="Tensor-parallel degree.")
+    cp: int = Field(description="Context-parallel degree.")
+    pp: int = Field(description="Pipeline-parallel degree.")
+    dp: int = Field(description="Data-parallel degree.")
+    ep: int = Field(description="Expert-parallel degree.")
+    etp: int = Field(description="Tensor-parallel degree inside experts.")
+    vpp: int = Field(description="Model chunks per pipeline rank.")
+    group: int = Field(description="Micro-batches that pass through a chunk before the next one begins.")
+    mbs: int = Field(description="Sequences per micro-batch.")
+    sequence_parallel: bool = Field(description="Whether norms and residuals are split over the tensor-parallel ranks.")
+    schedule: str = Field(description="In which order the pipeline ranks work.")
+    vocabulary: str = Field(description="Where the pipeline keeps embedding and head.")
+    sharding: str = Field(description="What the data-parallel ranks share.")
+    recompute: str = Field(description="What the backward pass computes again; modules are joined by +.")
+    activation_offload: bool = Field(description="Whether activations wait in host memory.")
+    optimizer_offload: bool = Field(description="Whether optimizer states live in host memory.")
+    token_dispatcher: str = Field(description="How tokens get to their experts and back.")
+    cuda_graphs: str = Field(description="What the host launches at once; modules are joined by +.")
+    tp_overlap: bool = Field(description="Whether tensor-parallel communication runs behind computation.")
+    cp_overlap: bool = Field(description="Whether context-parallel communication runs behind computation.")
+    ep_overlap: bool = Field(description="Whether expert-parallel communication runs behind computation.")
+    pp_overlap: bool = Field(description="Whether pipeline communication runs behind computation.")
+    dp_overlap: bool = Field(description="Whether data-parallel communication runs behind computation.")
+    layout: LayoutRecord | None = Field(description="The stages where they differ, else null.")
+    num_microbatches: int = Field(description="Micro-batches per pipeline and step.")
 
     @classmethod
     def of(cls, strategy: Strategy, *, num_microbatches: int) -> StrategyRecord:

@@ -10,6 +10,7 @@ from planner.explanation.explain import Explanation
 from planner.plan import EstimateReport, PlanReport
 from planner.report.compared import compared_sections
 from planner.report.conflicts import broken_sections, none_text, nothing_sections
+from planner.report.document import AnyReport
 from planner.report.memory import memory_section
 from planner.report.proof import listed_sections, search_section
 from planner.report.reasons import explained_sections
@@ -20,7 +21,6 @@ from planner.report.setting import conventions_section, setting_section
 from planner.report.strategies import stages_sections, strategies_section
 from planner.report.wording import seconds
 
-AnyReport: TypeAlias = PlanReport | EstimateReport | Explanation | Comparison
 ReportRecord: TypeAlias = PlanReportRecord | EstimateReportRecord
 
 

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from costmodel import catalog
 from costmodel.facts import calibration, device, framework, model, reliability, workload
 from costmodel.models.description import Description
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
+from planner.report import schema as of_reports
 
 PATH = Path(__file__).with_name("job.schema.json")
 
@@ -60,7 +62,7 @@ def job_schema() -> Schema:
     search["allow"].update(_decisions("list"))
     search["forbid"]["items"] = {**_decisions("bounded"), "minProperties": 1}
     search["limits"]["items"] = {"type": "string", "pattern": f"^[^<>=!]+{_RELATION}"}
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Pretraining job", **schema}
+    whole = {"$schema": GenerateJsonSchema.schema_dialect, "title": "Pretraining job", **schema}
     return {name: _with_limits(part) for name, part in whole.items()}
 
 
@@ -184,8 +186,6 @@ def _decision(name: str) -> Schema:
 
 
 if __name__ == "__main__":
-    from planner.report import schema as of_reports
-
     for path, schema in ((PATH, job_schema()), (of_reports.PATH, of_reports.report_schema())):
         path.write_text(schema_text(schema), encoding="utf-8")
         print(f"wrote {path}")

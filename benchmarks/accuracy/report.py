@@ -24,7 +24,7 @@ from benchmarks.accuracy.metrics import (
     rankings,
 )
 from costmodel.strategy import Recompute, Sharding
-from planner.report.document import finite
+from planner.report.records.record import finite
 from planner.runs.predictions import GIB, Prediction
 from planner.runs.table import NotRun
 

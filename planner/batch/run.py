@@ -194,4 +194,4 @@ def _import_planner() -> None:
     """What a job needs, so that importing it is not charged to the first one."""
     import_module("planner.plan")
     import_module("planner.search.branch_and_bound")
-    import_module("planner.report.document")
+    import_module("planner.report.records.reports")

@@ -12,7 +12,8 @@ from planner.batch.job_result import MAX_MESSAGE, Answer, JobStatus
 from planner.batch.jobs import BatchJob
 
 if TYPE_CHECKING:
-    from planner.plan import Plan, PlanReport
+    from planner.plan import PlanReport
+    from planner.report.records.plan import NumberedPlanRecord
 
 OF_PLAN = (
     "num_devices",
@@ -27,7 +28,7 @@ OF_PLAN = (
     "host_memory_bytes",
 )
 OF_RUN = ("num_steps", "total_seconds", "days", "gpu_hours", "ettr")
-"""What a line keeps of a plan's document."""
+"""What a line keeps of a plan's record."""
 
 
 def plan_job(job: BatchJob, *, full: bool = False) -> Answer:
@@ -62,35 +63,32 @@ def plan_job(job: BatchJob, *, full: bool = False) -> Answer:
 def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
     from planner.jobs.problem import load
     from planner.plan import plan
-    from planner.report.document import document, finite
-    from planner.report.framework import framework_document
+    from planner.report.records.record import finite
+    from planner.report.records.reports import PlanReportRecord
 
-    problem = load(job.document, name=job.name, folder=job.folder)
-    report, framework = plan(problem), framework_document(problem)
+    report = plan(load(job.document, name=job.name, folder=job.folder))
+    whole = PlanReportRecord.of_report(report)
     return {
-        "status": JobStatus(str(report.outcome.status)),
+        "status": JobStatus(whole.status),
         "exit_code": report.exit_code,
         "message": None if report.plans else _cut(_why_none(report)),
-        "gap": finite(report.outcome.gap),
-        **{name: framework[name] for name in ("framework", "framework_is_assumed")},
-        "plans": tuple(finite(figures(number, each)) for number, each in enumerate(report.plans, start=1)),
-        "report": document(report) if full else None,
+        "gap": finite(whole.gap),
+        "framework": whole.cluster.framework,
+        "framework_is_assumed": whole.cluster.framework_is_assumed,
+        "plans": tuple(finite(figures(each)) for each in whole.plans),
+        "report": whole.plain() if full else None,
     }
 
 
-def figures(number: int, plan: Plan) -> dict[str, Any]:
+def figures(plan: NumberedPlanRecord) -> dict[str, Any]:
     """The key figures of one plan, named as in the JSON report."""
-    from planner.report.document import plan_document
-
-    whole = plan_document(plan)
-    rate = whole["tokens_per_second_per_gpu"] * whole["num_devices"]
     return {
-        "number": number,
-        **{name: whole[name] for name in OF_PLAN},
-        "tokens_per_second": rate,
-        **{name: whole["training_run"][name] for name in OF_RUN},
-        "checkpoint_interval_steps": whole["checkpoint"]["interval_steps"],
-        "strategy": whole["strategy"],
+        "number": plan.number,
+        **{name: getattr(plan, name) for name in OF_PLAN},
+        "tokens_per_second": plan.tokens_per_second_per_gpu * plan.num_devices,
+        **{name: getattr(plan.training_run, name) for name in OF_RUN},
+        "checkpoint_interval_steps": plan.checkpoint.interval_steps,
+        "strategy": plan.strategy.model_dump(),
     }
 
 

@@ -42,9 +42,9 @@ def render(report: PlanReport | EstimateReport | Explanation | Comparison, forma
 
             return markdown_text(report)
         case "json":
-            from planner.report.explained import any_json_text
+            from planner.report.document import json_text
 
-            return any_json_text(report)
+            return json_text(report)
         case "csv":
             from planner.plan import EstimateReport, PlanReport
             from planner.report.table_csv import csv_text

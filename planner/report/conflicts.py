@@ -1,140 +1,129 @@
-"""Why nothing fits, as sections: the rules that exclude each other, and what would leave a strategy."""
+"""Why nothing fits, as sections: rules that exclude each other, what would leave a strategy, what comes closest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, sentence
-from costmodel.strategy import DEGREES, decision_text
+from planner.report.memory import memory_section, missing_notes
 from planner.report.section import Section
+from planner.report.strategies import strategies_section, strategy_text
 from planner.report.wording import count, gib
 
 if TYPE_CHECKING:
-    from constraints.conflict import Conflict, Size
-    from costmodel.step.estimate import Estimate, RankEstimate
-    from costmodel.strategy import Strategy
-    from planner.jobs.problem import Problem
-
-TELLING_PARTS = 3
-"""Largest parts of the memory of a rank that a sentence names."""
+    from planner.report.records.outcome import ConflictRecord, SmallestClusterRecord
+    from planner.report.records.setting import ClusterRecord, SettingRecord
 
 OF_FRAMEWORKS = frozenset(sentence(rule) for rule in FRAMEWORK_RULES)
 
 
-def conflict_sections(problem: Problem, conflict: Conflict) -> Iterator[Section]:
+def broken_sections(rules: Sequence[str], *notes: str) -> Iterator[Section]:
+    """The rules that forbid a given strategy."""
+    if rules:
+        rows = tuple((str(number), rule) for number, rule in enumerate(rules, start=1))
+        yield Section(title="Forbidden: this strategy breaks", rows=rows, notes=notes)
+
+
+def none_text(conflict: ConflictRecord | None) -> str:
+    """That there is no plan, and why, in a line."""
+    if conflict is None:
+        return "none within the time limit"
+    if conflict.least_bubble_fraction is not None:
+        return f"nothing fits; the pipeline idles for at least {conflict.least_bubble_fraction:.2%} of the step"
+    lacking = {"device": conflict.shortage_bytes, "host": conflict.host_shortage_bytes}
+    texts = [f"{gib(nbytes)} GiB of {name} memory" for name, nbytes in lacking.items() if nbytes]
+    return f"nothing fits; the closest strategy lacks {' and '.join(texts)} per GPU" if texts else "nothing fits"
+
+
+def nothing_sections(setting: SettingRecord, conflict: ConflictRecord | None) -> Iterator[Section]:
+    """Why nothing fits, and what comes closest."""
+    if conflict is None:
+        return
+    yield from conflict_sections(setting, conflict)
+    if conflict.closest:
+        strategy, memory = strategies_section([conflict.closest.strategy]), memory_section(setting, conflict.closest)
+        yield replace(strategy, title="Closest: the strategy that lacks least memory")
+        yield replace(memory, notes=(*memory.notes, *missing_notes(setting, conflict.closest)))
+
+
+def conflict_sections(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[Section]:
     """What excludes what, and what to give up."""
-    if conflict.exclusive:
-        yield _exclusive(conflict)
-    repairs = tuple(_repairs(problem, conflict))
+    if conflict.exclusive_rules:
+        yield _exclusive(conflict.exclusive_rules)
+    repairs = tuple(_repairs(setting, conflict))
     if repairs or conflict.left_out:
         yield Section(
             title="What would leave a strategy, each line alone" if repairs else "What is not known",
             rows=repairs or tuple((NOTE, note) for note in conflict.left_out),
-            notes=conflict.left_out if repairs else (),
+            notes=tuple(conflict.left_out) if repairs else (),
         )
 
 
 NOTE = "note"
 
 
-def _exclusive(conflict: Conflict) -> Section:
+def _exclusive(exclusive: list[list[str]]) -> Section:
     """One set as a numbered list; several ones one after the other."""
-    if len(conflict.exclusive) == 1:
-        (rules,) = conflict.exclusive
+    if len(exclusive) == 1:
+        (rules,) = exclusive
         return Section(title=TOGETHER, rows=tuple((str(n), rule) for n, rule in enumerate(rules, start=1)))
     rows = [
         (f"set {number}" if rule is rules[0] else "", rule)
-        for number, rules in enumerate(conflict.exclusive, start=1)
+        for number, rules in enumerate(exclusive, start=1)
         for rule in rules
     ]
-    return Section(title=f"{TOGETHER}, in {len(conflict.exclusive)} ways", rows=tuple(rows))
+    return Section(title=f"{TOGETHER}, in {len(exclusive)} ways", rows=tuple(rows))
 
 
 TOGETHER = "No strategy satisfies all of these together"
 
 
-def _repairs(problem: Problem, conflict: Conflict) -> Iterator[tuple[str, str]]:
+def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple[str, str]]:
     """What to give up, small things first."""
-    device = problem.facts.cluster.device
-    if conflict.headroom_bytes is not None:
-        reserve = problem.search.memory_headroom_bytes
-        yield "headroom", f"{gib(conflict.headroom_bytes)} GiB at most, instead of {gib(reserve)}"
-    if conflict.needed_bytes is not None and conflict.shortage_bytes:
+    cluster, size = setting.cluster, conflict.smallest_cluster
+    if conflict.needed_headroom_bytes is not None:
+        reserve = setting.job.memory_headroom_bytes
+        yield "headroom", f"{gib(conflict.needed_headroom_bytes)} GiB at most, instead of {gib(reserve)}"
+    if conflict.needed_memory_bytes is not None and conflict.shortage_bytes:
         yield (
             "device memory",
-            f"{gib(conflict.needed_bytes)} GiB per GPU, {gib(conflict.shortage_bytes)} more than the "
-            f"{gib(device.memory_bytes)} there are; less does not do",
+            f"{gib(conflict.needed_memory_bytes)} GiB per GPU, {gib(conflict.shortage_bytes)} more than the "
+            f"{gib(cluster.memory_bytes)} there are; less does not do",
         )
-    if conflict.needed_host_bytes is not None:
-        more = gib(conflict.needed_host_bytes - device.host_memory_bytes)
+    if conflict.needed_host_memory_bytes is not None:
+        more = gib(conflict.needed_host_memory_bytes - cluster.host_memory_bytes_per_device)
         yield (
             "host memory",
-            f"{gib(conflict.needed_host_bytes)} GiB per GPU, {more} more than the {gib(device.host_memory_bytes)} "
-            "there are; less does not do",
+            f"{gib(conflict.needed_host_memory_bytes)} GiB per GPU, {more} more than the "
+            f"{gib(cluster.host_memory_bytes_per_device)} there are; less does not do",
         )
     for entries in conflict.releases:
         yield "without" if len(entries) == 1 else "without all of", " ".join(entries)
     for rules in conflict.repairs:
         if set(rules) <= OF_FRAMEWORKS:
             yield "search.framework_rules", f"false, which does without: {' '.join(rules)}"
-    if conflict.size:
-        yield "GPUs", size_text(problem, conflict.size)
-        if conflict.size.num_within is not None and problem.objective == "step_time":
-            most = f"{problem.facts.cluster.num_devices}: plans may then use fewer GPUs"
-            yield "search.max_devices", f"{most}; the largest number that fits is {conflict.size.num_within:,}"
+    if size:
+        yield "GPUs", size_text(cluster, size)
+        if size.num_devices_within is not None and setting.job.objective == "step_time":
+            most = f"{cluster.num_devices}: plans may then use fewer GPUs"
+            yield "search.max_devices", f"{most}; the largest number that fits is {size.num_devices_within:,}"
 
 
-def size_text(problem: Problem, size: Size) -> str:
+def size_text(cluster: ClusterRecord, size: SmallestClusterRecord) -> str:
     """How large a cluster must be, in words."""
-    whole = "" if size.num_tried < problem.facts.cluster.device.devices_per_node else " in whole nodes"
+    tried = size.num_devices_tried or 0
+    whole = "" if tried < cluster.devices_per_node else " in whole nodes"
     if size.num_devices is not None and size.strategy is not None:
         return f"the smallest cluster that fits has {count(size.num_devices, 'GPU')}: {strategy_text(size.strategy)}"
-    none = f"no cluster of up to {count(size.num_tried, 'GPU')}{whole} fits"
-    if not size.is_cut:
+    none = f"no cluster of up to {count(tried, 'GPU')}{whole} fits"
+    if not size.time_ran_out:
         return none
-    enough = f"; {count(size.num_enough, 'GPU')} are enough" if size.num_enough else ""
-    return f"{none}{enough}; the sizes between were not tried for want of time" if enough else f"{none}; {LATE}"
+    if not size.num_devices_enough:
+        return f"{none}; {LATE}"
+    enough = f"{count(size.num_devices_enough, 'GPU')} are enough"
+    return f"{none}; {enough}; the sizes between were not tried for want of time"
 
 
 LATE = "larger ones were not tried for want of time"
-
-
-def strategy_text(strategy: Strategy) -> str:
-    """
-    The decisions that are not 1, off, none or the usual, as a command line spells them.
-
-    >>> from planner.search.space import strategy_of
-    >>> from costmodel.strategy import DECISIONS
-    >>> plain = {**dict.fromkeys(DECISIONS, 0), **dict.fromkeys(DEGREES, 1)}
-    >>> strategy_text(strategy_of({**plain, "tp": 8, "recompute": 2}))
-    'tp=8 recompute=full'
-    """
-    telling = {name: value for name, value in strategy.decisions().items() if value != (name in DEGREES)}
-    return " ".join(f"{name}={decision_text(name, value)}" for name, value in telling.items()) or "one GPU, all plain"
-
-
-def missing_notes(problem: Problem, closest: Estimate) -> Iterator[str]:
-    """On which ranks memory is missing, and what it is full of."""
-    room = problem.facts.cluster.device.memory_bytes - problem.search.memory_headroom_bytes
-    short = [rank for rank in closest.ranks if rank.device_bytes > room]
-    if not short:
-        return
-    fullest = max(short, key=lambda rank: rank.device_bytes)
-    parts = sorted(fullest.bytes_by_part.items(), key=lambda part: -part[1])[:TELLING_PARTS]
-    texts = ", ".join(f"{name} {gib(nbytes)}" for name, nbytes in parts if nbytes)
-    where = f" Most is missing on rank {fullest.rank}, whose" if len(closest.ranks) > 1 else " Its"
-    yield f"Memory is missing on {_ranks_text(short, len(closest.ranks))}.{where} largest parts are {texts} GiB."
-
-
-def _ranks_text(short: list[RankEstimate], num_ranks: int) -> str:
-    if len(short) == num_ranks:
-        return f"all {num_ranks} pipeline ranks" if num_ranks > 1 else "the only pipeline rank"
-    numbers = [rank.rank for rank in short]
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return "pipeline ranks " + ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

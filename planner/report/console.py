@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from planner.report.reasons import all_sections
 from planner.report.section import Section
+from planner.report.sections import all_sections
 from planner.report.wording import is_numeric
 
 if TYPE_CHECKING:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
 from costmodel.facts.cluster import Cluster
 from planner.jobs.problem import Problem
 
@@ -36,20 +33,3 @@ def framework_text(problem: Problem) -> str:
             f"extrapolated: no run of it on {cluster.device.architecture} is known, constants are the architecture's"
         )
     return "; ".join(texts)
-
-
-def framework_document(problem: Problem) -> dict[str, Any]:
-    """The framework by name, and what is assumed of it; the hint says what to write for another."""
-    cluster, assumed = problem.facts.cluster, is_assumed(problem)
-    return {
-        "framework": cluster.framework.name if cluster.framework else None,
-        "framework_is_assumed": assumed,
-        "framework_hint": ASSUMED if assumed else None,
-        "framework_is_extrapolated": is_extrapolated(cluster),
-    }
-
-
-def settings_document(cluster: Cluster) -> dict[str, Any]:
-    """Every setting that the job or its framework decides."""
-    settings = {one.name: getattr(cluster.settings, one.name) for one in fields(cluster.settings)}
-    return {name: value for name, value in settings.items() if value is not None}

@@ -3,114 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from costmodel.strategy import decision_text
-from planner.explanation.compare import Comparison
-from planner.explanation.explain import Binding, Difference, Explanation, Kind
+from planner.explanation.explain import Explanation, Kind
 from planner.jobs.problem import StageChoice
-from planner.report.conflicts import conflict_sections, missing_notes, strategy_text
+from planner.report.conflicts import broken_sections, none_text, nothing_sections
+from planner.report.memory import missing_sections
+from planner.report.records.explained import ExplanationRecord
 from planner.report.section import Section
-from planner.report.sections import closest_sections, memory_section, sections, setting_section, strategies_section
+from planner.report.setting import setting_section
+from planner.report.strategies import decisions_text, strategies_section, strategy_text
 from planner.report.wording import NOTHING, gib, seconds
 
 if TYPE_CHECKING:
-    from planner.plan import EstimateReport, Plan, PlanReport
+    from planner.report.records.explained import BindingRecord, DifferenceRecord
+    from planner.report.records.plan import PlanRecord
 
 TELLING_SHARE = 0.001
 """Share of a step from which on a difference is worth a line."""
 
 
-def all_sections(report: PlanReport | EstimateReport | Explanation | Comparison) -> Iterator[Section]:
-    """The sections of any report, in reading order."""
-    if isinstance(report, Comparison):
-        from planner.report.compared import compared_sections
-
-        return compared_sections(report)
-    return _explained(report) if isinstance(report, Explanation) else sections(report)
-
-
-def _explained(explanation: Explanation) -> Iterator[Section]:
-    yield _question(explanation)
-    if explanation.asked:
-        yield from _forbidden(explanation)
-        yield from _compared(explanation)
-    elif explanation.best:
-        yield strategies_section([explanation.best.estimate])
-        yield from binding_sections(explanation)
-    conflict = explanation.conflict
-    if conflict and not explanation.given:
-        yield from conflict_sections(explanation.problem, conflict)
-        yield from closest_sections(explanation.question or explanation.report)
-    if explanation.left_out:
-        yield Section(title="What is not known", rows=tuple(("note", text) for text in explanation.left_out))
+def explained_sections(explanation: Explanation) -> Iterator[Section]:
+    """The sections of an explanation, in reading order."""
+    whole = ExplanationRecord.of(explanation)
+    yield _question(explanation, whole)
+    if whole.asked:
+        yield from _forbidden(whole)
+        yield from _compared(whole)
+    elif whole.best:
+        yield strategies_section([whole.best.strategy])
+        yield from binding_sections(explanation, whole.bindings)
+    if not whole.given:
+        yield from nothing_sections(whole, whole.conflict)
+    if whole.left_out:
+        yield Section(title="What is not known", rows=tuple(("note", text) for text in whole.left_out))
 
 
 # --- the question ------------------------------------------------------------------------------------------
 
 
-def _question(explanation: Explanation) -> Section:
-    setting = setting_section(explanation.report)
-    kept = tuple(row for row in setting.rows if row[0] != "answer")
-    asked = " ".join(f"{name}={decision_text(name, value)}" for name, value in explanation.asked.items())
-    alone = "why does nothing fit?" if explanation.conflict else "what holds the plan back?"
-    return Section(
-        title=setting.title,
-        rows=(
-            kept[0],
-            ("question", f"why not {asked}?" if asked else alone),
-            ("answer", _answer(explanation)),
-            *kept[1:],
-        ),
-    )
+def _question(explanation: Explanation, whole: ExplanationRecord) -> Section:
+    alone = "why does nothing fit?" if whole.conflict else "what holds the plan back?"
+    question = f"why not {decisions_text(whole.asked)}?" if whole.asked else alone
+    answer = _answer_of_asked(explanation, whole) if whole.asked else _answer(explanation, whole)
+    return setting_section(explanation.problem, whole, ("question", question), ("answer", answer), best=whole.best)
 
 
-def _answer(explanation: Explanation) -> str:
-    best = explanation.best
-    if explanation.asked:
-        return _answer_of_asked(explanation)
+def _answer(explanation: Explanation, whole: ExplanationRecord) -> str:
+    best = whole.best
     if best is None:
-        (text,) = (row[1] for row in setting_section(explanation.report).rows if row[0] == "answer")
-        return text
+        return none_text(whole.conflict)
     proof = "" if explanation.report.exit_code == 0 else " (not proven best: time ran out)"
-    plan = f"the best plan takes {seconds(best.step_seconds)} s per step{proof}"
+    plan = f"the best plan takes {seconds(best.step_time_seconds)} s per step{proof}"
     if not explanation.bindings:
         late = "time ran out before it was known what holds it back"
-        return f"{plan}; {late if explanation.left_out else 'no single constraint holds it back'}"
+        return f"{plan}; {late if whole.left_out else 'no single constraint holds it back'}"
     first, base = explanation.bindings[0], explanation.compared_seconds
     faster = f"{first.saved_fraction:.1%} less"
-    of_base = f" than the {seconds(base)} s of even stages" if _is_another(explanation) else ""
-    return f"{plan}; {constraint_text(first)} costs most: without it {faster}{of_base}"
-
-
-def _is_another(explanation: Explanation) -> bool:
-    """Whether the best plan's step is not what relaxations are compared with: even stages, by the closed form."""
-    best, base = explanation.best, explanation.compared_seconds
-    return best is not None and abs(base - best.step_seconds) > PLAYED_FRACTION * base
+    of_base = (
+        f" than the {seconds(base)} s of even stages"
+        if abs(base - best.step_time_seconds) > PLAYED_FRACTION * base
+        else ""
+    )
+    return f"{plan}; {constraint_text(whole.bindings[0])} costs most: without it {faster}{of_base}"
 
 
 PLAYED_FRACTION = 0.005
 """Of a step: what playing a pipeline with even stages through may add to its closed form."""
 
 
-def _answer_of_asked(explanation: Explanation) -> str:
-    best, given = explanation.best, explanation.given
+def _answer_of_asked(explanation: Explanation, whole: ExplanationRecord) -> str:
+    best, given = whole.best, whole.given
     if given is None:
         status = explanation.question.exit_code if explanation.question else 1
         return "no strategy that has it fits" if status == 1 else "none was found within the time limit"
     which = "the best strategy that has it" if explanation.question else "it"
-    allowed = "" if not explanation.broken_rules else "; rules forbid it"
-    opposed = ", and the job's own entries name other values" if explanation.opposed else ""
-    if best is None:
-        return f"{which} takes {seconds(given.step_seconds)} s per step{allowed}{opposed}; the job itself has no plan"
-    slower = given.step_seconds - best.step_seconds
+    allowed = "" if not whole.broken_rules else "; rules forbid it"
+    opposed = ", and the job's own entries name other values" if whole.opposed_entries else ""
+    takes, slower = f"{seconds(given.step_time_seconds)} s per step", whole.slower_seconds
+    if best is None or slower is None:
+        return f"{which} takes {takes}{allowed}{opposed}; the job itself has no plan"
     if abs(slower) <= SAME_SECONDS:
-        return f"{which} is as fast as the best plan, {seconds(best.step_seconds)} s per step{allowed}{opposed}"
+        return f"{which} is as fast as the best plan, {seconds(best.step_time_seconds)} s per step{allowed}{opposed}"
     word = "slower" if slower > 0 else "faster"
-    noise = "; that is within the noise of predictions" if slower > 0 and given.is_within_noise(best) else ""
+    alike = explanation.given and explanation.best and explanation.given.is_within_noise(explanation.best)
+    noise = "; that is within the noise of predictions" if slower > 0 and alike else ""
     return (
-        f"{which} takes {seconds(given.step_seconds)} s per step, {seconds(abs(slower))} s "
-        f"({abs(slower) / best.step_seconds:.1%}) {word} than the best plan{noise}{allowed}{opposed}"
+        f"{which} takes {takes}, {seconds(abs(slower))} s ({abs(slower) / best.step_time_seconds:.1%}) {word} than the "
+        f"best plan{noise}{allowed}{opposed}"
     )
 
 
@@ -121,55 +102,46 @@ SAME_SECONDS = 2e-6
 # --- a strategy that was asked about -----------------------------------------------------------------------
 
 
-def _forbidden(explanation: Explanation) -> Iterator[Section]:
-    if explanation.opposed:
+def _forbidden(whole: ExplanationRecord) -> Iterator[Section]:
+    if whole.opposed_entries:
         yield Section(
             title="Entries of the job that forbid it; the rest is without them",
-            rows=tuple((str(number), text) for number, text in enumerate(explanation.opposed, start=1)),
+            rows=tuple((str(number), text) for number, text in enumerate(whole.opposed_entries, start=1)),
         )
-    yield from broken_sections(explanation.broken_rules)
+    yield from broken_sections(whole.broken_rules)
 
 
-def broken_sections(rules: Sequence[str]) -> Iterator[Section]:
-    """What forbids a given strategy."""
-    if rules:
-        yield Section(
-            title="Forbidden: this strategy breaks",
-            rows=tuple((str(number), text) for number, text in enumerate(rules, start=1)),
-        )
-
-
-def _compared(explanation: Explanation) -> Iterator[Section]:
-    best, given = explanation.best, explanation.given
+def _compared(whole: ExplanationRecord) -> Iterator[Section]:
+    best, given = whole.best, whole.given
     if given is None:
         return
-    table = strategies_section([one.estimate for one in (best, given) if one])
-    which = "the best strategy that has what was asked about" if explanation.question else "what was asked about"
+    table = strategies_section([one.strategy for one in (best, given) if one])
+    which = "the best strategy that has what was asked about" if whole.status_of_asked else "what was asked about"
     notes = (f"1: the best plan; 2: {which}.",) if best else ()
-    yield Section(title=table.title, header=table.header, rows=table.rows, notes=(*notes, *table.notes[-1:]))
-    if best and abs(given.step_seconds - best.step_seconds) > SAME_SECONDS:
-        yield differences_section(explanation.differences, best, given)
-    missing = tuple(missing_notes(explanation.problem, given.estimate))
-    if missing:
-        section = memory_section(explanation.report, given.estimate)
-        yield Section(title=section.title, header=section.header, rows=section.rows, notes=(*section.notes, *missing))
+    yield replace(table, notes=(*notes, *table.notes[-1:]))
+    if best and abs(given.step_time_seconds - best.step_time_seconds) > SAME_SECONDS:
+        yield differences_section(whole.differences, best, given)
+    yield from missing_sections(whole, given)
 
 
-def differences_section(lines: Sequence[Difference], best: Plan, given: Plan, which: str = "asked") -> Section:
+def differences_section(
+    lines: Sequence[DifferenceRecord], best: PlanRecord, given: PlanRecord, which: str = "asked"
+) -> Section:
     """Where two steps differ, line by line."""
-    telling = [one for one in lines if abs(one.seconds) > TELLING_SHARE * best.step_seconds]
+    telling = [one for one in lines if abs(one.difference_seconds) > TELLING_SHARE * best.step_time_seconds]
     rows = [
-        (one.name, seconds(one.best_seconds), seconds(one.given_seconds), f"{one.seconds:+,.3f}") for one in telling
+        (one.name, seconds(one.best_seconds), seconds(one.given_seconds), f"{one.difference_seconds:+,.3f}")
+        for one in telling
     ]
-    rest = given.step_seconds - best.step_seconds - sum(one.seconds for one in telling)
-    whole = given.step_seconds - best.step_seconds
+    whole = given.step_time_seconds - best.step_time_seconds
+    rest = whole - sum(one.difference_seconds for one in telling)
     return Section(
         title="Where the time goes, largest difference first",
         header=("part", "best, s", f"{which}, s", "difference, s"),
         rows=(
             *rows,
             *([("others", NOTHING, NOTHING, f"{rest:+,.3f}")] if abs(rest) >= SHOWN_SECONDS else []),
-            ("step", seconds(best.step_seconds), seconds(given.step_seconds), f"{whole:+,.3f}"),
+            ("step", seconds(best.step_time_seconds), seconds(given.step_time_seconds), f"{whole:+,.3f}"),
         ),
     )
 
@@ -187,28 +159,23 @@ def _even_note(explanation: Explanation) -> Iterator[str]:
         yield f"Closed forms of strategies with even stages are compared; the best of those takes {base} s."
 
 
-def binding_sections(explanation: Explanation) -> Iterator[Section]:
+def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]) -> Iterator[Section]:
     """What holds a plan back, what would be chosen without it, and what does not."""
-    if explanation.bindings:
+    if bindings:
         yield Section(
             title="What holds it back, each constraint relaxed alone",
             header=("#", "constraint", "step, s", "faster by"),
             rows=tuple(
-                (
-                    str(number),
-                    constraint_text(one),
-                    seconds(one.step_seconds),
-                    f"{one.saved_fraction:.2%}",
-                )
-                for number, one in enumerate(explanation.bindings, start=1)
+                (str(number), constraint_text(one), seconds(own.step_seconds), f"{own.saved_fraction:.2%}")
+                for number, (one, own) in enumerate(zip(bindings, explanation.bindings, strict=True), start=1)
             ),
-            notes=(*_next(explanation), *_even_note(explanation)),
+            notes=(*_next(bindings), *_even_note(explanation)),
         )
         yield Section(
             title="What would be chosen then",
             rows=tuple(
                 (str(number), strategy_text(one.strategy))
-                for number, one in enumerate(explanation.bindings, start=1)
+                for number, one in enumerate(bindings, start=1)
                 if one.strategy
             ),
         )
@@ -219,21 +186,21 @@ def binding_sections(explanation: Explanation) -> Iterator[Section]:
         )
 
 
-def constraint_text(binding: Binding) -> str:
+def constraint_text(binding: BindingRecord) -> str:
     """A constraint as a noun, or as its rule's own sentence."""
-    words = {
+    words: dict[str, str] = {
         Kind.MEMORY: "device memory",
         Kind.HOST_MEMORY: "host memory",
         Kind.HEADROOM: "the headroom",
         Kind.FRAMEWORKS: "the rules of frameworks",
     }
-    return words.get(binding.kind, binding.what.rstrip("."))
+    return words.get(binding.kind, binding.constraint.rstrip("."))
 
 
-def _next(explanation: Explanation) -> Iterator[str]:
-    for one in explanation.bindings:
-        if one.next_strategy and one.missing_bytes is not None and one.next_seconds is not None:
+def _next(bindings: Sequence[BindingRecord]) -> Iterator[str]:
+    for one in (binding.next_faster for binding in bindings):
+        if one and one.strategy and one.missing_bytes is not None and one.step_time_seconds is not None:
             yield (
                 f"The next faster strategy needs {gib(one.missing_bytes)} GiB more per GPU: "
-                f"{seconds(one.next_seconds)} s with {strategy_text(one.next_strategy)}."
+                f"{seconds(one.step_time_seconds)} s with {strategy_text(one.strategy)}."
             )

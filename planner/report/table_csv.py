@@ -1,4 +1,4 @@
-"""A report as CSV: one row per plan, one column per quantity of the JSON document."""
+"""A report as CSV: one row per plan, one column per quantity of the records of the JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from io import StringIO
 from typing import Any
 
 from costmodel.step.estimate import PARTS
-from costmodel.strategy import DECISIONS
 from planner.plan import EstimateReport, PlanReport
-from planner.report.document import document
+from planner.report.records.plan import NumberedPlanRecord
+from planner.report.records.record import finite
+from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, report_record
+from planner.report.records.strategy import StrategyRecord
 
 OF_REPORT = ("status", "lower_bound_seconds", "gap", "rounding_bound_seconds")
 
@@ -31,8 +33,14 @@ OF_PLAN = (
 
 OF_RUN = ("num_steps", "total_seconds", "num_failures", "ettr", "days", "gpu_hours")
 
-ENDS = ("low", "high")
-"""Of the interval of the step time."""
+OF_PLACE = ("number", "slower_fraction", "difference_seconds")
+
+OF_PART = ("exposed_seconds", "hidden_seconds")
+
+OF_CHECKPOINT = ("interval_steps", "interval_seconds")
+
+OF_INTERVAL = ("step_time_low_seconds", "step_time_high_seconds")
+"""Of the step time."""
 
 OF_CLUSTER = ("framework", "framework_is_assumed")
 
@@ -41,17 +49,14 @@ COLUMNS = (
     *OF_CLUSTER,
     "number",
     "slower_fraction",
-    *(f"step_time_{end}_seconds" for end in ENDS),
-    *DECISIONS,
-    "layout",
-    "num_microbatches",
+    *OF_INTERVAL,
+    *StrategyRecord.model_fields,
     "num_devices",
     *OF_PLAN,
-    *(f"{part}_{kind}_seconds" for part in PARTS for kind in ("exposed", "hidden")),
+    *(f"{part}_{kind}" for part in PARTS for kind in OF_PART),
     "difference_seconds",
     *(f"{part}_difference_seconds" for part in PARTS),
-    "checkpoint_interval_steps",
-    "checkpoint_interval_seconds",
+    *(f"checkpoint_{name}" for name in OF_CHECKPOINT),
     *OF_RUN,
     *OF_REPORT,
     *OF_SEARCH,
@@ -59,50 +64,35 @@ COLUMNS = (
 )
 
 
-ALONE = {
-    "number": 1,
-    "slower_fraction": 0.0,
-    "difference_seconds": 0.0,
-    "difference_by_part": dict.fromkeys(PARTS, 0.0),
-}
-"""How one plan compares with itself."""
-
-
 def csv_text(report: PlanReport | EstimateReport) -> str:
     """A header and one row per plan; what does not apply is empty."""
-    whole = document(report)
-    plans = whole["plans"] if isinstance(report, PlanReport) else [{**ALONE, **whole}]
+    whole = report_record(report)
     stream = StringIO()
     writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_row(whole, plan) for plan in plans)
+    writer.writerows(_row(whole, plan) for plan in whole.plans)
     return stream.getvalue()
 
 
-def _row(whole: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
-    parts = {part["name"]: part for part in plan["breakdown"]}
-    return {
-        "job": whole["job"]["name"],
-        **{name: _cell(whole["cluster"][name]) for name in OF_CLUSTER},
-        "number": plan["number"],
-        "slower_fraction": plan["slower_fraction"],
-        **{f"step_time_{end}_seconds": plan["step_time_interval_seconds"][index] for index, end in enumerate(ENDS)},
-        **{name: _cell(value) for name, value in plan["strategy"].items()},
-        "num_devices": plan["num_devices"],
-        **{name: plan[name] for name in OF_PLAN},
-        **{
-            f"{name}_{kind}_seconds": part[f"{kind}_seconds"]
-            for name, part in parts.items()
-            for kind in ("exposed", "hidden")
-        },
-        "difference_seconds": plan["difference_seconds"],
-        **{f"{name}_difference_seconds": value for name, value in plan["difference_by_part"].items()},
-        **{f"checkpoint_{name}": plan["checkpoint"][name] for name in ("interval_steps", "interval_seconds")},
-        **{name: plan["training_run"][name] for name in OF_RUN},
-        **{name: whole.get(name) for name in OF_REPORT},
-        **{name: whole.get("search", {}).get(name) for name in OF_SEARCH},
-        "broken_rules": " ".join(whole.get("broken_rules", ())),
+def _row(whole: PlanReportRecord | EstimateReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
+    entries = {
+        "job": whole.job.name,
+        **{name: getattr(whole.cluster, name) for name in OF_CLUSTER},
+        **{name: getattr(plan, name) for name in OF_PLACE},
+        **dict(zip(OF_INTERVAL, plan.step_time_interval_seconds, strict=True)),
+        **plan.strategy.model_dump(),
+        **{name: getattr(plan, name) for name in ("num_devices", *OF_PLAN)},
+        **{f"{part.name}_{kind}": getattr(part, kind) for part in plan.breakdown for kind in OF_PART},
+        **{f"{name}_difference_seconds": value for name, value in plan.difference_by_part.items()},
+        **{f"checkpoint_{name}": getattr(plan.checkpoint, name) for name in OF_CHECKPOINT},
+        **{name: getattr(plan.training_run, name) for name in OF_RUN},
     }
+    if isinstance(whole, PlanReportRecord):
+        entries |= {name: getattr(whole, name) for name in OF_REPORT}
+        entries |= {name: getattr(whole.search, name) for name in OF_SEARCH}
+    else:
+        entries["broken_rules"] = " ".join(whole.broken_rules)
+    return {name: _cell(finite(value)) for name, value in entries.items()}
 
 
 def _cell(value: object) -> object:

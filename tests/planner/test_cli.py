@@ -205,7 +205,7 @@ def test_interruption_ends_without_a_traceback(verbs, job, capsys, monkeypatch):
 
 def test_reader_that_leaves_ends_without_a_traceback():
     """``planner catalog --format json | head -1``."""
-    command = f"{sys.executable} -m planner.cli catalog --format json | head -1"
+    command = f"{sys.executable} -m planner catalog --format json | head -1"
 
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
 

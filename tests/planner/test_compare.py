@@ -7,9 +7,8 @@ import json
 import pytest
 
 from costmodel.errors import SpecError
-from planner import estimate, load, plan, render
+from planner import compare, estimate, load, plan, render
 from planner.cli import main
-from planner.explanation import compare
 
 JOB = {
     "model": "llama3-8b",

@@ -332,7 +332,7 @@ def test_json_has_every_line_of_the_difference():
 
 def test_the_verb_is_the_packages(tmp_path):
     """``from planner import explain, Explanation``."""
-    assert planner.explanation.explain is explain
+    assert planner.explain is explain
     assert isinstance(explain(a_problem()), planner.Explanation)
 
 

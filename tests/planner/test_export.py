@@ -22,7 +22,7 @@ from planner.frameworks.launch import LAUNCHERS, PROGRAMS
 from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, entries_of, only, told_only, unsaid
 from planner.frameworks.torchtitan import to_torchtitan
 from planner.plan import Plan
-from planner.report.document import FORMAT_VERSION
+from planner.report.records.setting import FORMAT_VERSION
 from tests.planner.test_job import JOBS
 
 JOB = {

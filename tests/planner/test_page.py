@@ -25,7 +25,10 @@ from planner.report.html.inputs import input_sections
 from planner.report.html.page import page_html
 from planner.report.html.study import study
 from planner.report.html.timeline import KINDS, MOST_PASSES, pieces, timeline_of
-from planner.report.sections import results_section, search_section, strategies_section
+from planner.report.proof import search_section
+from planner.report.records.reports import report_record
+from planner.report.results import results_section
+from planner.report.strategies import strategies_section
 from planner.search.clock import Clock
 from planner.studies.pareto import front
 from tests.planner.test_job import JOBS, a_job
@@ -182,9 +185,10 @@ def test_constants_and_behaviour_stand_with_their_sources(report):
 def test_plain_text_of_any_plan_is_there(report, page):
     """The tables hold what the other reports say."""
     cells = Elements(page).cells
-    estimates = [one.estimate for one in report.plans]
+    whole = report_record(report)
+    strategies = strategies_section([one.strategy for one in whole.plans])
 
-    for section in (strategies_section(estimates), results_section(report), search_section(report)):
+    for section in (strategies, results_section(report, whole.plans), search_section(report, whole)):
         assert {cell for row in section.rows for cell in row} <= set(cells)
 
 

@@ -7,8 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from planner import estimate, load, plan, render
-from planner.explanation import compare, explain
+from planner import compare, estimate, explain, load, plan, render
 from planner.report import schema
 from planner.schema import schema_text
 

@@ -9,10 +9,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from planner.explanation import cluster_sizes as sizes
+from planner.infeasibility import cluster_sizes as sizes
 from planner.infeasibility.cluster_sizes import MOST_TIMES, smallest_cluster
 from planner.infeasibility.conflict import search_or_explain
+from planner.plan import plan
 from planner.report.conflicts import conflict_sections, size_text
+from planner.report.records.outcome import SmallestClusterRecord
+from planner.report.records.reports import report_record
+from planner.report.records.setting import ClusterRecord
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import least_memory, memory_alone, mode_memory
 from planner.search.clock import Clock, OutOfTimeError
@@ -39,7 +43,7 @@ def smallest_of(problem):
 @pytest.fixture
 def alone(monkeypatch):
     """Searches that do not explain, which would look for the smallest cluster themselves."""
-    monkeypatch.setattr("planner.search.branch_and_bound.explain", lambda *_, **__: None)
+    monkeypatch.setattr("planner.infeasibility.conflict.explain", lambda *_, **__: None)
 
 
 def a_tight_problem(seed):
@@ -92,7 +96,8 @@ def test_fewer_devices_than_there_are_may_fit():
     problem = a_problem(a_model(num_layers=6), num_devices=32, pin=pin, workload={"global_batch_size": 16})
 
     size = smallest_of(problem)
-    sections = conflict_sections(problem, search_or_explain(problem).conflict)
+    whole = report_record(plan(problem))
+    sections = conflict_sections(whole, whole.conflict)
 
     assert (size.num_devices, size.num_within) == (6, 24)
     advice = {name: text for section in sections for name, text in section.rows}["search.max_devices"]
@@ -128,7 +133,8 @@ def test_where_the_smallest_is_not_known_a_doubling_that_fits_is(monkeypatch):
     size = smallest_cluster(problem, problem_rules(problem), memory_alone, Clock(seconds=1.5e9))
 
     assert (size.num_devices, size.is_cut, size.num_enough) == (None, True, 32)
-    assert "32 GPUs are enough" in size_text(problem, size)
+    record = SmallestClusterRecord.of(size, problem.facts)
+    assert "32 GPUs are enough" in size_text(ClusterRecord.of(problem), record)
 
 
 @pytest.mark.parametrize("model", [a_model(**BIG), a_moe_model(**BIG, expert_ffn_hidden_size=1024)])

@@ -7,57 +7,61 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from costmodel.step.estimate import PARTS
 from planner.checkpoints import CheckpointSchedule, schedules_around
-from planner.plan import PlanReport, reliability_of
-from planner.report.conflicts import strategy_text
+from planner.plan import reliability_of
 from planner.report.reasons import constraint_text
+from planner.report.records.strategy import StrategyRecord
+from planner.report.strategies import strategy_text
 from planner.report.wording import DAY_SECONDS, GIB_BYTES, count, gib, seconds, share, span
-from planner.uncertainty.intervals import COVERAGE
 
 if TYPE_CHECKING:
-    from costmodel.step.estimate import Estimate
     from planner.explanation.explain import Explanation
-    from planner.plan import EstimateReport, Plan
+    from planner.plan import EstimateReport, Plan, PlanReport
+    from planner.report.records.explained import BindingRecord
+    from planner.report.records.plan import MemoryRecord, PlanRecord
+    from planner.report.records.reports import EstimateReportRecord, PlanReportRecord
+    from planner.report.records.setting import SettingRecord
     from planner.studies.pareto import Front, Point
 
 Chart: TypeAlias = dict[str, Any]
 
 
-def steps_chart(plans: Sequence[Plan]) -> Chart:
+def steps_chart(plans: Sequence[PlanRecord]) -> Chart:
     """Where the step of each plan goes: exposed parts make up the step, hidden ones run beside it."""
     return {
         "type": "bars",
         "axis": "seconds per step",
         "without": "compute",
         "order": list(PARTS),
-        "rows": [
-            {
-                "label": f"Strategy {number}",
-                "text": f"{seconds(plan.step_seconds)} s",
-                "parts": list(_parts(plan, "exposed")),
-                "hidden": list(_parts(plan, "hidden")),
-                "range": [plan.interval.low_seconds, plan.interval.high_seconds],
-                "range_text": f"{COVERAGE:.0%} interval: {seconds(plan.interval.low_seconds)} to "
-                f"{seconds(plan.interval.high_seconds)} s",
-            }
-            for number, plan in enumerate(plans, start=1)
-        ],
+        "rows": [_step(number, plan) for number, plan in enumerate(plans, start=1)],
     }
 
 
-def _parts(plan: Plan, kind: str) -> Iterator[Chart]:
-    for part in plan.estimate.breakdown:
+def _step(number: int, plan: PlanRecord) -> Chart:
+    low, high = plan.step_time_interval_seconds
+    return {
+        "label": f"Strategy {number}",
+        "text": f"{seconds(plan.step_time_seconds)} s",
+        "parts": list(_parts(plan, "exposed")),
+        "hidden": list(_parts(plan, "hidden")),
+        "range": [low, high],
+        "range_text": f"{plan.step_time_interval_probability:.0%} interval: {seconds(low)} to {seconds(high)} s",
+    }
+
+
+def _parts(plan: PlanRecord, kind: str) -> Iterator[Chart]:
+    for part in plan.breakdown:
         value = part.exposed_seconds if kind == "exposed" else part.hidden_seconds
         if value > 0:
-            of_step = share(value, plan.step_seconds)
+            of_step = share(value, plan.step_time_seconds)
             yield {"name": part.name, "value": value, "text": f"{seconds(value)} s {kind}, {of_step} of the step"}
 
 
-def memory_chart(report: PlanReport | EstimateReport, estimate: Estimate) -> Chart:
+def memory_chart(setting: SettingRecord, memory: MemoryRecord) -> Chart:
     """What each pipeline rank holds, against what a GPU has and what the job leaves free."""
-    device, reserve = report.problem.facts.cluster.device, report.problem.search.memory_headroom_bytes
-    lines = [{"value": device.memory_bytes / GIB_BYTES, "text": f"a GPU has {gib(device.memory_bytes)}", "hard": True}]
+    capacity, reserve = setting.cluster.memory_bytes, setting.job.memory_headroom_bytes
+    lines = [{"value": capacity / GIB_BYTES, "text": f"a GPU has {gib(capacity)}", "hard": True}]
     if reserve:
-        room = device.memory_bytes - reserve
+        room = capacity - reserve
         lines.append({"value": room / GIB_BYTES, "text": f"the job's limit {gib(room)}", "hard": False})
     return {
         "type": "columns",
@@ -67,14 +71,14 @@ def memory_chart(report: PlanReport | EstimateReport, estimate: Estimate) -> Cha
         "columns": [
             {
                 "label": str(rank.rank),
-                "text": f"rank {rank.rank}, {count(rank.num_layers, 'layer')}: {gib(rank.device_bytes)} GiB",
+                "text": f"rank {rank.rank}, {count(rank.num_layers, 'layer')}: {gib(rank.peak_memory_bytes)} GiB",
                 "parts": [
                     {"name": name, "value": nbytes / GIB_BYTES, "text": f"{gib(nbytes)} GiB"}
-                    for name, nbytes in rank.bytes_by_part.items()
+                    for name, nbytes in rank.bytes.items()
                     if nbytes
                 ],
             }
-            for rank in estimate.ranks
+            for rank in memory.ranks
         ],
     }
 
@@ -117,7 +121,7 @@ def schedule_text(schedule: CheckpointSchedule) -> str:
     return f"{every}: ETTR {schedule.ettr:.2%}, {schedule.days:,.2f} days"
 
 
-def bindings_chart(explanation: Explanation) -> Chart:
+def bindings_chart(explanation: Explanation, bindings: Sequence[BindingRecord]) -> Chart:
     """What each constraint costs."""
     return {
         "type": "bars",
@@ -125,16 +129,16 @@ def bindings_chart(explanation: Explanation) -> Chart:
         "rows": [
             {
                 "label": constraint_text(one),
-                "text": f"{one.saved_fraction:.2%} less, {seconds(one.saved_seconds)} s",
+                "text": f"{own.saved_fraction:.2%} less, {seconds(own.saved_seconds)} s",
                 "parts": [
                     {
                         "name": "saved",
-                        "value": one.saved_seconds,
-                        "text": f"{seconds(one.step_seconds)} s" + ("" if one.is_proven else ", not proven"),
+                        "value": own.saved_seconds,
+                        "text": f"{seconds(own.step_seconds)} s" + ("" if own.is_proven else ", not proven"),
                     }
                 ],
             }
-            for one in explanation.bindings
+            for one, own in zip(bindings, explanation.bindings, strict=True)
         ],
     }
 
@@ -143,40 +147,32 @@ MOST_TIMES = 4
 """Points of the front that are so much slower than its fastest are in the table alone: they would hide the others."""
 
 
-def front_chart(report: PlanReport | EstimateReport, front: Front) -> Chart:
+def front_chart(whole: PlanReportRecord | EstimateReportRecord, front: Front) -> Chart:
     """The best step time for each amount of memory."""
-    device = report.problem.facts.cluster.device
+    capacity = whole.cluster.memory_bytes
     fastest = min(one.estimate.step_seconds for one in front.points)
     shown = [one for one in front.points if one.estimate.step_seconds <= MOST_TIMES * fastest]
     points = [_front_point(one) for one in shown]
-    chosen = report.plans[0].estimate if report.plans else None
-    marks = (
-        [
-            {
-                "x": chosen.device_bytes / GIB_BYTES,
-                "y": chosen.step_seconds,
-                "text": "strategy 1",
-            }
-        ]
-        if chosen
-        else []
-    )
+    marks = [
+        {"x": chosen.peak_memory_bytes / GIB_BYTES, "y": chosen.step_time_seconds, "text": "strategy 1"}
+        for chosen in whole.plans[:1]
+    ]
     return {
         "type": "lines",
         "x": {"label": "GiB per GPU that may be used", "log": False},
         "y": {"label": "seconds per step", "log": True},
         "series": [{"points": points, "step": True, "dots": True}],
         "marks": marks,
-        "verticals": [{"x": device.memory_bytes / GIB_BYTES, "text": f"a GPU has {gib(device.memory_bytes)}"}],
+        "verticals": [{"x": capacity / GIB_BYTES, "text": f"a GPU has {gib(capacity)}"}],
     }
 
 
 def _front_point(point: Point) -> list[Any]:
     """Where a strategy begins to fit, its step time, its text, and whether it is proven."""
-    used = point.estimate.device_bytes
+    used, strategy = point.estimate.device_bytes, point.estimate.strategy
     proof = "proven" if point.is_proven else "not proven: time ran out"
     text = (
         f"{gib(used)} GiB: {seconds(point.estimate.step_seconds)} s ({proof} within {gib(point.allowed_bytes)} GiB)\n"
-        f"{strategy_text(point.estimate.strategy)}"
+        f"{strategy_text(StrategyRecord.of(strategy, num_microbatches=point.estimate.num_microbatches))}"
     )
     return [used / GIB_BYTES, point.estimate.step_seconds, text, point.is_proven, point.allowed_bytes / GIB_BYTES]

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
 from planner.plan import EstimateReport, PlanReport
+from planner.report.conflicts import nothing_sections
 from planner.report.html.charts import schedule_text, schedules_of
 from planner.report.html.inputs import input_sections
 from planner.report.html.markup import section_html
+from planner.report.memory import memory_section
+from planner.report.proof import listed_sections, search_section
 from planner.report.reasons import binding_sections
+from planner.report.records.reports import PlanReportRecord
+from planner.report.results import breakdown_section, loss_sections, results_section, run_section
 from planner.report.section import Section
-from planner.report.sections import (
-    breakdown_section,
-    broken_sections,
-    conventions_section,
-    listed_sections,
-    loss_sections,
-    memory_section,
-    nothing_sections,
-    results_section,
-    run_section,
-    search_section,
-    setting_section,
-    strategies_section,
-)
-from planner.report.stages import stages_sections
+from planner.report.sections import forbidden_sections, heading_section
+from planner.report.setting import conventions_section
+from planner.report.strategies import stages_sections, strategies_section
 from planner.report.wording import gib, seconds
 
 if TYPE_CHECKING:
-    from planner.plan import Plan
     from planner.report.html.study import Study
+    from planner.report.records.plan import NumberedPlanRecord
     from planner.studies.pareto import Front
 
 TILES = ("step, s", "tokens/s/GPU", "MFU", "peak GiB", "ETTR", "days")
@@ -41,16 +33,11 @@ TILES = ("step, s", "tokens/s/GPU", "MFU", "peak GiB", "ETTR", "days")
 ALL_ROWS = 10**6
 
 
-def heading(report: PlanReport | EstimateReport) -> Section:
-    """What was asked, and the answer in a line."""
-    return setting_section(report)
-
-
 def body(study: Study) -> Iterator[str]:
     """Header, navigation and chapters."""
     chapters = list(_chapters(study))
-    yield _header(study.report)
-    yield _navigation(study.report, [(anchor, title) for anchor, title, _ in chapters])
+    yield _header(study)
+    yield _navigation(study, [(anchor, title) for anchor, title, _ in chapters])
     yield "<main>"
     yield "<noscript><p class=note>The plots need scripts; the tables hold all of their numbers.</p></noscript>"
     for anchor, title, blocks in chapters:
@@ -59,26 +46,25 @@ def body(study: Study) -> Iterator[str]:
 
 
 def _chapters(study: Study) -> Iterator[tuple[str, str, Iterable[str]]]:
-    report = study.report
-    if isinstance(report, EstimateReport):
-        yield from _optional("forbidden", "What forbids it", map(section_html, broken_sections(report)))
-    elif not report.plans:
-        yield from _optional("nothing", "Why nothing fits", _nothing(report))
-    if report.plans:
-        yield "plans", "The strategies" if len(report.plans) > 1 else "The strategy", _plans(report)
-        yield "step", "Where the time of a step goes", _step(report)
-        yield "memory", "What each pipeline rank holds", _each(report, _memory)
-        yield "pipeline", "The pipeline, pass by pass", _each(report, _timeline)
+    report, whole = study.report, study.whole
+    yield from _optional("forbidden", "What forbids it", map(section_html, forbidden_sections(whole)))
+    if isinstance(whole, PlanReportRecord) and not whole.plans:
+        yield from _optional("nothing", "Why nothing fits", _nothing(whole))
+    if whole.plans:
+        yield "plans", "The strategies" if len(whole.plans) > 1 else "The strategy", _plans(study)
+        yield "step", "Where the time of a step goes", _step(study)
+        yield "memory", "What each pipeline rank holds", _each(study, _memory)
+        yield "pipeline", "The pipeline, pass by pass", _each(study, _timeline)
     if study.explanation:
         yield "binds", "What holds strategy 1 back", _bindings(study)
     if study.front and study.front.points:
         yield "front", "Step time against memory", _front(study.front)
-    if report.plans:
-        yield "checkpoints", "How often to save a checkpoint", _each(report, _checkpoints)
-    if isinstance(report, PlanReport):
-        sections = (*listed_sections(report), search_section(report))
+    if whole.plans:
+        yield "checkpoints", "How often to save a checkpoint", _each(study, _checkpoints)
+    if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
+        sections = (*listed_sections(whole), search_section(report, whole))
         yield "proof", "The proof", map(section_html, sections)
-    yield "inputs", "What it rests on", _inputs(report)
+    yield "inputs", "What it rests on", _inputs(study)
 
 
 def _optional(anchor: str, title: str, blocks: Iterable[str]) -> Iterator[tuple[str, str, Iterable[str]]]:
@@ -90,14 +76,15 @@ def _optional(anchor: str, title: str, blocks: Iterable[str]) -> Iterator[tuple[
 # --- the top -----------------------------------------------------------------------------------------------
 
 
-def _header(report: PlanReport | EstimateReport) -> str:
-    setting = heading(report)
+def _header(study: Study) -> str:
+    setting = heading_section(study.report, study.whole)
     facts = {row[0]: row[1] for row in setting.rows}
     answer, job = facts.pop("answer"), facts.pop("job")
     rest = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
     return (
-        f'<header><p class=job>{escape(job)}</p><h1>{escape(setting.title)}</h1><p class="answer {_verdict(report)}">'
-        f"{escape(answer)}</p>{_tiles(report)}<dl class=setting>{rest}</dl></header>"
+        f"<header><p class=job>{escape(job)}</p><h1>{escape(setting.title)}</h1>"
+        f'<p class="answer {_verdict(study.report)}">'
+        f"{escape(answer)}</p>{_tiles(study)}<dl class=setting>{rest}</dl></header>"
     )
 
 
@@ -108,18 +95,18 @@ def _verdict(report: PlanReport | EstimateReport) -> str:
     return "good" if report.exit_code == 0 else "bad" if report.exit_code == 1 else "plain"
 
 
-def _tiles(report: PlanReport | EstimateReport) -> str:
-    if not report.plans:
+def _tiles(study: Study) -> str:
+    if not study.whole.plans:
         return ""
-    results = results_section(report)
+    results = results_section(study.report, study.whole.plans)
     cells = dict(zip(results.header, results.rows[0], strict=True))
     tiles = "".join(f"<div class=tile><span>{escape(name)}</span><b>{escape(cells[name])}</b></div>" for name in TILES)
     return f"<div class=tiles>{tiles}</div>"
 
 
-def _navigation(report: PlanReport | EstimateReport, chapters: Iterable[tuple[str, str]]) -> str:
+def _navigation(study: Study, chapters: Iterable[tuple[str, str]]) -> str:
     links = "".join(f'<a href="#{anchor}">{escape(_SHORT.get(anchor, title))}</a>' for anchor, title in chapters)
-    return f"<nav aria-label=Chapters><div class=links>{links}</div>{_switch(report)}</nav>"
+    return f"<nav aria-label=Chapters><div class=links>{links}</div>{_switch(len(study.report.plans))}</nav>"
 
 
 _SHORT = {
@@ -138,37 +125,38 @@ _SHORT = {
 """Chapters as the navigation calls them."""
 
 
-def _switch(report: PlanReport | EstimateReport) -> str:
+def _switch(num_plans: int) -> str:
     """Which plan the plots of one plan show."""
-    if len(report.plans) < 2:
+    if num_plans < 2:
         return ""
-    options = "".join(f"<option value={number}>{number}</option>" for number in range(1, len(report.plans) + 1))
+    options = "".join(f"<option value={number}>{number}</option>" for number in range(1, num_plans + 1))
     return f"<label class=switch>Strategy <select id=plan>{options}</select></label>"
 
 
 # --- chapters ----------------------------------------------------------------------------------------------
 
 
-def _nothing(report: PlanReport) -> Iterator[str]:
-    yield from map(section_html, nothing_sections(report))
-    if report.closest:
+def _nothing(whole: PlanReportRecord) -> Iterator[str]:
+    yield from map(section_html, nothing_sections(whole, whole.conflict))
+    if whole.conflict and whole.conflict.closest:
         yield _plot("memory closest", "Memory of the closest strategy by pipeline rank")
 
 
-def _plans(report: PlanReport | EstimateReport) -> Iterator[str]:
-    strategies = strategies_section([plan.estimate for plan in report.plans], variants=report.problem.variants)
+def _plans(study: Study) -> Iterator[str]:
+    plans = study.whole.plans
+    strategies = strategies_section([plan.strategy for plan in plans], variants=study.whole.job.variants)
     yield section_html(strategies, compare=True)
-    yield section_html(results_section(report))
-    yield from map(section_html, loss_sections(report))
-    for number, plan in enumerate(report.plans, start=1):
-        made = "".join(map(section_html, stages_sections(plan.strategy, _of(report, number))))
-        yield _of_plan(number, made) if made else ""
+    yield section_html(results_section(study.report, plans))
+    yield from map(section_html, loss_sections(plans))
+    for plan in plans:
+        made = "".join(map(section_html, stages_sections(plan.strategy, _of(study, plan.number))))
+        yield _of_plan(plan.number, made) if made else ""
 
 
-def _step(report: PlanReport | EstimateReport) -> Iterator[str]:
+def _step(study: Study) -> Iterator[str]:
     tables = (
-        _of_plan(number, section_html(breakdown_section(plan.estimate, _of(report, number))))
-        for number, plan in enumerate(report.plans, start=1)
+        _of_plan(plan.number, section_html(breakdown_section(plan, _of(study, plan.number))))
+        for plan in study.whole.plans
     )
     yield _beside(_plot("steps", _STEP), "".join(tables))
 
@@ -179,39 +167,41 @@ _STEP = (
 )
 
 
-def _memory(report: PlanReport | EstimateReport, plan: Plan, number: int) -> Iterator[str]:
-    section = memory_section(report, plan.estimate, most_rows=ALL_ROWS)
-    named = replace(section, title=f"Memory{_of(report, number)} by pipeline rank, GiB per GPU")
-    yield _beside(_plot(f"memory {number}", f"Peak memory{_of(report, number)}"), section_html(named))
+def _memory(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
+    of_plan = _of(study, plan.number)
+    section = memory_section(study.whole, plan, of_plan, most_rows=ALL_ROWS)
+    yield _beside(_plot(f"memory {plan.number}", f"Peak memory{of_plan}"), section_html(section))
 
 
-def _timeline(report: PlanReport | EstimateReport, plan: Plan, number: int) -> Iterator[str]:
+def _timeline(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
     yield (
-        f'<figure class=timeline data-timeline="{number}"><figcaption>{escape(_TIMELINE)}{_of(report, number)}'
-        "</figcaption><p class=note>No time line: the step of this strategy is known by its closed form, it has too "
-        "many passes, or it is too far down the list.</p></figure>"
+        f'<figure class=timeline data-timeline="{plan.number}"><figcaption>{escape(_TIMELINE)}'
+        f"{_of(study, plan.number)}</figcaption><p class=note>No time line: the step of this strategy is known by its "
+        "closed form, it has too many passes, or it is too far down the list.</p></figure>"
     )
 
 
 _TIMELINE = "Which chunk of which micro-batch runs when on each rank"
 
 
-def _checkpoints(report: PlanReport | EstimateReport, plan: Plan, number: int) -> Iterator[str]:
+def _checkpoints(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
     yield _pair(
-        _plot(f"ettr {number}", "Effective training time ratio"),
-        _plot(f"days {number}", "Time of the whole training"),
+        _plot(f"ettr {plan.number}", "Effective training time ratio"),
+        _plot(f"days {plan.number}", "Time of the whole training"),
     )
-    schedules = schedules_of(report, plan)
-    chosen = sorted({*schedules[:: max(1, len(schedules) // 8)], plan.schedule}, key=lambda one: one.interval_steps)
+    own = study.report.plans[plan.number - 1]
+    schedules = schedules_of(study.report, own)
+    chosen = sorted({*schedules[:: max(1, len(schedules) // 8)], own.schedule}, key=lambda one: one.interval_steps)
     rows = [schedule_text(one).partition(": ")[::2] for one in chosen]
     others = Section(title="Other intervals", header=("interval", "what follows"), rows=tuple(rows))
-    yield _pair(section_html(run_section(report, plan, _of(report, number))), section_html(others))
+    run = run_section(study.whole, plan, _of(study, plan.number))
+    yield _pair(section_html(run), section_html(others))
 
 
 def _bindings(study: Study) -> Iterator[str]:
     assert study.explanation is not None
     explanation = study.explanation
-    blocks = list(map(section_html, binding_sections(explanation)))
+    blocks = list(map(section_html, binding_sections(explanation, study.bindings)))
     if explanation.bindings:
         yield _beside(_plot("bindings", "What a step would save without each constraint alone"), blocks.pop(0))
     yield from blocks
@@ -251,28 +241,26 @@ _FRONT = (
 )
 
 
-def _inputs(report: PlanReport | EstimateReport) -> Iterator[str]:
-    yield section_html(conventions_section(report))
-    for section in input_sections(report):
+def _inputs(study: Study) -> Iterator[str]:
+    yield section_html(conventions_section(study.whole))
+    for section in input_sections(study.report):
         yield section_html(section, folded=True)
 
 
 # --- pieces ------------------------------------------------------------------------------------------------
 
 
-def _each(report: PlanReport | EstimateReport, chapter: object) -> Iterator[str]:
+def _each(study: Study, chapter: Callable[[Study, NumberedPlanRecord], Iterable[str]]) -> Iterator[str]:
     """The same chapter for every plan; the page shows one at a time."""
-    assert callable(chapter)
-    for number, plan in enumerate(report.plans, start=1):
-        yield _of_plan(number, "".join(chapter(report, plan, number)))
+    return (_of_plan(plan.number, "".join(chapter(study, plan))) for plan in study.whole.plans)
 
 
 def _of_plan(number: int, blocks: str) -> str:
     return f'<div data-plan="{number}">{blocks}</div>'
 
 
-def _of(report: PlanReport | EstimateReport, number: int) -> str:
-    return f" of strategy {number}" if len(report.plans) > 1 else ""
+def _of(study: Study, number: int) -> str:
+    return f" of strategy {number}" if len(study.report.plans) > 1 else ""
 
 
 def _beside(plot: str, table: str) -> str:

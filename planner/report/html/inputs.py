@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from constraints import RULES, sentence
 from planner.describe import describe_architecture, layer_rows, leaves
-from planner.report.document import setting_document
+from planner.report.records.setting import ClusterRecord, JobRecord, ReliabilityRecord, TrainingRecord
 from planner.report.section import Section
 from planner.report.wording import NOTHING, gib
 from planner.search.space import problem_rules
@@ -27,22 +27,27 @@ MODEL_ENTRIES = ("hidden_size", "vocab_size", "num_layers", "tied_embeddings")
 def input_sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     """Everything that a report rests on."""
     problem = report.problem
-    yield _job(report)
+    yield _job(report.problem)
     yield _model(problem.facts.model)
     yield _device(problem.facts.cluster)
     yield _rules(problem)
 
 
-def _job(report: PlanReport | EstimateReport) -> Section:
-    setting = setting_document(report)
+def _job(problem: Problem) -> Section:
+    setting = {
+        "job": JobRecord.of(problem),
+        "cluster": ClusterRecord.of(problem),
+        "training": TrainingRecord.of(problem.facts.workload),
+        "reliability": ReliabilityRecord.of(problem),
+    }
     rows = [
         (f"{name}.{entry}", text)
-        for name in ("job", "cluster", "training", "reliability")
-        for entry, text in leaves(setting[name])
+        for name, record in setting.items()
+        for entry, text in leaves(record.model_dump())
         if entry != "sources"
     ]
-    precision = asdict(report.problem.facts.workload.precision)
-    files = [("read", str(path)) for path in report.problem.sources]
+    precision = asdict(problem.facts.workload.precision)
+    files = [("read", str(path)) for path in problem.sources]
     return Section(
         title="The job, units converted",
         header=HEADER[:2],

@@ -11,8 +11,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from planner.plan import EstimateReport, Plan, PlanReport
-from planner.report.document import document, finite
+from planner.plan import Plan
 from planner.report.html import content
 from planner.report.html.charts import (
     bindings_chart,
@@ -23,6 +22,10 @@ from planner.report.html.charts import (
 )
 from planner.report.html.study import Study
 from planner.report.html.timeline import timeline_of
+from planner.report.records.plan import PlanRecord
+from planner.report.records.record import finite
+from planner.report.records.reports import PlanReportRecord
+from planner.report.sections import heading_section
 
 SCRIPTS = ("draw.js", "bars.js", "plots.js", "timeline.js", "page.js")
 """In the order in which they need each other."""
@@ -33,12 +36,11 @@ MOST_TIMELINES = 4
 
 def page_html(study: Study) -> str:
     """A whole page."""
-    report = study.report
     style, script = _asset("page.css"), "\n".join(map(_asset, SCRIPTS))
-    setting = content.heading(report)
+    setting = heading_section(study.report, study.whole)
     return Template(_asset("page.html")).substitute(
         title=escape(setting.title),
-        job=escape(report.problem.name),
+        job=escape(study.whole.job.name),
         style=style,
         style_hash=_hash(style),
         script=f'"use strict";(() => {{\n{script}\n}})();',
@@ -50,33 +52,33 @@ def page_html(study: Study) -> str:
 
 def page_data(study: Study) -> dict[str, Any]:
     """What the plots of a page show, and the report as programs read it."""
-    report = study.report
+    report, whole = study.report, study.whole
     charts: dict[str, Any] = {}
-    if report.plans:
-        charts["steps"] = steps_chart(report.plans)
-        for number, plan in enumerate(report.plans, start=1):
-            charts |= {f"{name} {number}": chart for name, chart in _charts_of(report, plan)}
-    if isinstance(report, PlanReport) and report.closest:
-        charts["memory closest"] = memory_chart(report, report.closest)
-    if study.explanation and study.explanation.bindings:
-        charts["bindings"] = bindings_chart(study.explanation)
+    if whole.plans:
+        charts["steps"] = steps_chart(whole.plans)
+        for number, (plan, own) in enumerate(zip(report.plans, whole.plans, strict=True), start=1):
+            charts |= {f"{name} {number}": chart for name, chart in _charts_of(study, plan, own)}
+    if isinstance(whole, PlanReportRecord) and whole.conflict and whole.conflict.closest:
+        charts["memory closest"] = memory_chart(whole, whole.conflict.closest)
+    if study.explanation and study.bindings:
+        charts["bindings"] = bindings_chart(study.explanation, study.bindings)
     if study.front and study.front.points:
-        charts["front"] = front_chart(report, study.front)
+        charts["front"] = front_chart(whole, study.front)
     shown = report.plans[:MOST_TIMELINES]
     timelines = {str(n): timeline_of(report.problem.facts, one.estimate) for n, one in enumerate(shown, start=1)}
-    whole: dict[str, Any] = finite(
+    data: dict[str, Any] = finite(
         {
-            "report": document(report),
+            "report": whole.model_dump(),
             "charts": charts,
             "timelines": {number: one for number, one in timelines.items() if one},
         }
     )
-    return whole
+    return data
 
 
-def _charts_of(report: PlanReport | EstimateReport, plan: Plan) -> Iterator[tuple[str, Any]]:
-    yield "memory", memory_chart(report, plan.estimate)
-    ettr, days = checkpoint_charts(report, plan)
+def _charts_of(study: Study, plan: Plan, own: PlanRecord) -> Iterator[tuple[str, Any]]:
+    yield "memory", memory_chart(study.whole, own)
+    ettr, days = checkpoint_charts(study.report, plan)
     yield "ettr", ettr
     yield "days", days
 

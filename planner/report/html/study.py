@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from planner.explanation.explain import Explanation, explain_plan
 from planner.plan import EstimateReport, PlanReport
+from planner.report.records.explained import BindingRecord
+from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, report_record
 from planner.search.clock import Clock
 from planner.studies.pareto import Front, front
 
@@ -23,8 +25,8 @@ class Study:
 
     Parameters
     ----------
-    report
-        The answer.
+    report, whole
+        The answer, and its record.
     explanation
         What holds the best plan back; None where there is no plan or none was searched for.
     front
@@ -32,17 +34,26 @@ class Study:
     """
 
     report: PlanReport | EstimateReport
+    whole: PlanReportRecord | EstimateReportRecord
     explanation: Explanation | None = None
     front: Front | None = None
+
+    @property
+    def bindings(self) -> tuple[BindingRecord, ...]:
+        """The records of what holds the best plan back."""
+        facts, found = self.report.problem.facts, self.explanation.bindings if self.explanation else ()
+        return tuple(BindingRecord.of(one, facts) for one in found)
 
 
 def study(report: PlanReport | EstimateReport) -> Study:
     """Search again around the best plan, in the time that the job's limit leaves; an estimate stays as it is."""
+    whole = report_record(report)
     if isinstance(report, EstimateReport):
-        return Study(report=report)
+        return Study(report=report, whole=whole)
     effort = report.outcome.effort
     spent = effort.build_seconds + effort.solve_seconds
     clock = Clock(seconds=(1 - RESERVE) * report.problem.search.time_limit_seconds - spent)
     explanation = explain_plan(report, Clock(seconds=SHARE * clock.seconds_left)) if report.plans else None
     matters = bool(report.plans) or report.closest is not None
-    return Study(report=report, explanation=explanation, front=front(report, clock) if matters else None)
+    found = front(report, clock) if matters else None
+    return Study(report=report, whole=whole, explanation=explanation, front=found)

@@ -1,0 +1,128 @@
+"""What pipeline ranks hold, as a section, and where memory is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from planner.report.section import Section
+from planner.report.strategies import ranks_text
+from planner.report.wording import gib
+
+if TYPE_CHECKING:
+    from planner.report.records.plan import MemoryRecord, RankRecord
+    from planner.report.records.setting import SettingRecord
+
+MOST_RANK_ROWS = 10
+"""Rows of a memory table; of longer pipelines the telling ranks are shown, all of them in the JSON."""
+
+TELLING_PARTS = 3
+"""Largest parts of the memory of a rank that a sentence names."""
+
+
+def memory_section(
+    setting: SettingRecord, memory: MemoryRecord, of_plan: str = "", *, most_rows: int = MOST_RANK_ROWS
+) -> Section:
+    """What every pipeline rank of a strategy holds; of more rows than wanted the telling ones."""
+    ranks = memory.ranks
+    parts = [name for name in ranks[0].bytes if any(rank.bytes[name] for rank in ranks)]
+    shows_host = any(rank.host_memory_bytes for rank in ranks)
+    header = ("ranks", "layers", *(_SHORT.get(name, name) for name in parts), "total", "free", *(["host"] * shows_host))
+
+    def cells(rank: RankRecord) -> tuple[str, ...]:
+        return (
+            str(rank.num_layers),
+            *(gib(rank.bytes[name]) for name in parts),
+            gib(rank.peak_memory_bytes),
+            gib(rank.headroom_bytes),
+            *([gib(rank.host_memory_bytes)] * shows_host),
+        )
+
+    grouped = [(key, list(group)) for key, group in groupby(ranks, key=cells)]
+    rows = [(ranks_text(group[0].rank, group[-1].rank), *key) for key, group in grouped]
+    if len(rows) > most_rows:
+        rows = [(str(rank.rank), *cells(rank)) for rank in _telling(ranks)]
+    return Section(
+        title=f"Memory{of_plan} by pipeline rank, GiB per GPU",
+        header=header,
+        rows=tuple(rows),
+        notes=tuple(_memory_notes(setting, memory, omitted=len(grouped) > most_rows)),
+    )
+
+
+_SHORT = {
+    "gradients": "grads",
+    "optimizer": "optim",
+    "activations": "activ",
+    "working": "work",
+    "gathered": "gather",
+    "buffers": "buf",
+}
+
+
+def _telling(ranks: Sequence[RankRecord]) -> Iterator[RankRecord]:
+    """The first two, the middle, the last two, the fullest and the slowest."""
+    last = len(ranks) - 1
+    fullest = max(ranks, key=lambda rank: rank.peak_memory_bytes).rank
+    slowest = max(ranks, key=lambda rank: rank.microbatch_seconds).rank
+    chosen = {0, 1, len(ranks) // 2, last - 1, last, fullest, slowest}
+    return (ranks[index] for index in sorted(chosen) if 0 <= index <= last)
+
+
+PEAK_ERROR = 0.02
+"""Of measured peaks of pipelines: 2.1 % in the mean (benchmarks/accuracy/README.md)."""
+
+
+def _memory_notes(setting: SettingRecord, memory: MemoryRecord, *, omitted: bool) -> Iterator[str]:
+    reserve, capacity = setting.job.memory_headroom_bytes, setting.cluster.memory_bytes
+    wanted = f"; the job wants {gib(reserve)} GiB left free" if reserve else ""
+    yield f"A GPU has {gib(capacity)} GiB{wanted}."
+    lacking = memory.peak_memory_bytes + reserve - capacity
+    if lacking > 0:
+        yield f"{gib(lacking)} GiB are missing on the fullest rank."
+    elif memory.peak_memory_bytes > (1 - PEAK_ERROR) * capacity:
+        yield (
+            f"The fullest rank leaves {gib(memory.headroom_bytes)} GiB, and peaks are predicted to about "
+            f"{PEAK_ERROR:.0%}: search.memory_headroom_gib keeps more free."
+        )
+    if memory.host_memory_bytes:
+        yield f"A GPU's share of the host memory is {gib(setting.cluster.host_memory_bytes_per_device)} GiB."
+    if memory.host_headroom_bytes < 0:
+        yield f"{gib(-memory.host_headroom_bytes)} GiB of it are missing on the fullest rank."
+    if omitted:
+        yield f"Of {len(memory.ranks)} ranks the ends, the middle, the fullest and the slowest; the JSON has all."
+
+
+def missing_sections(setting: SettingRecord, memory: MemoryRecord) -> Iterator[Section]:
+    """The same with what is missing, where something is."""
+    notes = tuple(missing_notes(setting, memory))
+    if notes:
+        section = memory_section(setting, memory)
+        yield replace(section, notes=(*section.notes, *notes))
+
+
+def missing_notes(setting: SettingRecord, memory: MemoryRecord) -> Iterator[str]:
+    """On which ranks memory is missing, and what it is full of."""
+    room = setting.cluster.memory_bytes - setting.job.memory_headroom_bytes
+    short = [rank for rank in memory.ranks if rank.peak_memory_bytes > room]
+    if not short:
+        return
+    fullest = max(short, key=lambda rank: rank.peak_memory_bytes)
+    parts = sorted(fullest.bytes.items(), key=lambda part: -part[1])[:TELLING_PARTS]
+    texts = ", ".join(f"{name} {gib(nbytes)}" for name, nbytes in parts if nbytes)
+    where = f" Most is missing on rank {fullest.rank}, whose" if len(memory.ranks) > 1 else " Its"
+    yield f"Memory is missing on {_short_text(short, len(memory.ranks))}.{where} largest parts are {texts} GiB."
+
+
+def _short_text(short: list[RankRecord], num_ranks: int) -> str:
+    if len(short) == num_ranks:
+        return f"all {num_ranks} pipeline ranks" if num_ranks > 1 else "the only pipeline rank"
+    spans: list[list[int]] = []
+    for rank in short:
+        if spans and spans[-1][1] == rank.rank - 1:
+            spans[-1][1] = rank.rank
+        else:
+            spans.append([rank.rank, rank.rank])
+    return "pipeline ranks " + ", ".join(ranks_text(first, last) for first, last in spans)

@@ -1,0 +1,1 @@
+"""The tree of report records: every format of a report is made from it."""

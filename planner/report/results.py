@@ -1,0 +1,141 @@
+"""What plans reach, as sections: speed, losses, where the step goes, the whole training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from planner.report.section import Section
+from planner.report.wording import NOTHING, amount, count, gib, mean_count, seconds, share, span
+
+if TYPE_CHECKING:
+    from planner.plan import EstimateReport, PlanReport
+    from planner.report.records.plan import NumberedPlanRecord, PlanRecord
+    from planner.report.records.setting import SettingRecord
+
+MILLISECOND = 1e-3
+
+
+def results_section(report: PlanReport | EstimateReport, plans: Sequence[NumberedPlanRecord]) -> Section:
+    """Speed, memory and the whole training of every plan, one row each."""
+    speed, memory, whole = ("tokens/s/GPU", "TFLOP/s/GPU", "MFU", "HFU"), ("peak GiB", "free GiB"), ("ETTR", "days")
+    counts = report.problem.search.max_devices is not None  # GPUs take the place of TFLOP/s, which follow from MFU
+    return Section(
+        title="What they reach" if len(plans) > 1 else "What it reaches",
+        header=("#", "step, s", "slower", *(("GPUs", *speed[:1], *speed[2:]) if counts else speed), *memory, *whole),
+        rows=tuple(_result(plan, counts=counts) for plan in plans),
+        notes=tuple(_doubts(plans, report.plans[0].noise_fraction)),
+    )
+
+
+def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Iterator[str]:
+    """How far the step times can be trusted, and which plans they cannot tell apart."""
+    best = plans[0]
+    ends = best.step_time_interval_seconds
+    low, high = (end / best.step_time_seconds - 1 for end in ends)
+    yield (
+        f"In {best.step_time_interval_probability:.0%} of cases a measured step lies {low:+.0%} to {high:+.0%} off, "
+        f"here between {seconds(ends[0])} and {seconds(ends[1])} s: by {best.step_time_interval_basis} that no fit had "
+        "seen."
+    )
+    alike = [str(plan.number) for plan in plans[1:] if plan.within_noise_of_best]
+    if alike:
+        yield (
+            f"Within noise of strategy 1: {', '.join(alike)}. Differences below {noise_fraction:.1%} between layouts "
+            "of one job are not told apart."
+        )
+
+
+def _result(plan: NumberedPlanRecord, *, counts: bool) -> tuple[str, ...]:
+    return (
+        str(plan.number),
+        seconds(plan.step_time_seconds),
+        f"{plan.slower_fraction:.2%}" if plan.number > 1 else NOTHING,
+        *([f"{plan.num_devices:,}"] if counts else []),
+        f"{plan.tokens_per_second_per_gpu:,.1f}",
+        *([] if counts else [f"{plan.model_tflops_per_gpu:,.1f}"]),
+        f"{plan.mfu:.1%}",
+        f"{plan.hfu:.1%}",
+        gib(plan.peak_memory_bytes),
+        gib(plan.headroom_bytes),
+        f"{plan.training_run.ettr:.2%}",
+        f"{plan.training_run.days:,.2f}",
+    )
+
+
+def loss_sections(plans: Sequence[NumberedPlanRecord]) -> Iterator[Section]:
+    """What the plans after the first lose against it, by the lines of the breakdown that make most of it."""
+    if plans[1:]:
+        yield Section(
+            title="What the others lose",
+            header=("#", "slower, s", "made up of"),
+            rows=tuple(map(_loss, plans[1:])),
+            notes=("Seconds by which lines of the step below are longer (+) or shorter (-) than those of strategy 1.",),
+        )
+
+
+MOST_LOSSES = 3
+"""Lines of a breakdown that the table of losses names; all of them are in the JSON."""
+
+
+def _loss(plan: NumberedPlanRecord) -> tuple[str, ...]:
+    lines = [
+        f"{name} {value:+,.3f}" for name, value in plan.difference_by_part.items() if abs(value) >= MILLISECOND / 2
+    ]
+    texts = lines[:MOST_LOSSES] or ["nothing that is a millisecond"]
+    return (str(plan.number), seconds(plan.difference_seconds), ", ".join(texts))
+
+
+def breakdown_section(plan: PlanRecord, of_plan: str) -> Section:
+    """Where the step of one plan goes, exposed and hidden."""
+    parts = plan.breakdown
+    step = sum(part.exposed_seconds for part in parts)
+    rows = [
+        (
+            part.name,
+            seconds(part.exposed_seconds),
+            share(part.exposed_seconds, step),
+            seconds(part.hidden_seconds),
+        )
+        for part in parts
+    ]
+    return Section(
+        title=f"Step{of_plan}, as the slowest pipeline rank sees it",
+        header=("part", "exposed, s", "of step", "hidden, s"),
+        rows=(*rows, ("step", seconds(step), f"{1:.1%}", seconds(sum(part.hidden_seconds for part in parts)))),
+        notes=tuple(_pace_note(plan)),
+    )
+
+
+def _pace_note(plan: PlanRecord) -> Iterator[str]:
+    if len(plan.ranks) > 1:
+        slowest = max(plan.ranks, key=lambda rank: rank.microbatch_seconds)
+        mean = sum(rank.microbatch_seconds for rank in plan.ranks) / len(plan.ranks)
+        yield (
+            f"Slowest is rank {slowest.rank} with {slowest.microbatch_seconds * 1e3:,.2f} ms per micro-batch; the mean "
+            f"of {len(plan.ranks)} ranks is {mean * 1e3:,.2f} ms."
+        )
+
+
+def run_section(setting: SettingRecord, plan: PlanRecord, of_plan: str) -> Section:
+    """Checkpoints, failures and the time of the whole training of one plan."""
+    reliability, checkpoint, run = setting.reliability, plan.checkpoint, plan.training_run
+    per_day = reliability.failures_per_node_day * plan.num_nodes
+    return Section(
+        title=f"Training{of_plan}",
+        rows=(
+            (
+                "checkpoint",
+                f"every {count(checkpoint.interval_steps, 'step')} ({span(checkpoint.interval_seconds)}); training "
+                f"waits {checkpoint.seconds:,.2f} s for each",
+            ),
+            (
+                "failures",
+                f"{mean_count(per_day)} per day on {count(plan.num_nodes, 'node')}, {mean_count(run.num_failures)} in "
+                f"all; {reliability.mttr_seconds:,.1f} s to recover from each",
+            ),
+            ("steps", f"{run.num_steps:,}, {span(run.effective_seconds)} without interruptions"),
+            ("interruptions", f"{span(run.interruption_seconds)}; ETTR {run.ettr:.2%}"),
+            ("end to end", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours"),
+        ),
+    )

@@ -1,0 +1,100 @@
+"""What was asked, as a section, and how to read the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from planner.report.framework import framework_text
+from planner.report.section import Section
+from planner.report.strategies import decisions_text
+from planner.report.wording import amount, count, gib
+
+if TYPE_CHECKING:
+    from planner.jobs.problem import Problem
+    from planner.report.records.plan import PlanRecord
+    from planner.report.records.setting import ModelRecord, SettingRecord
+
+
+def setting_section(
+    problem: Problem,
+    setting: SettingRecord,
+    *answer: tuple[str, str],
+    best: PlanRecord | None,
+    assumed: Mapping[str, int | bool | str] | None = None,
+) -> Section:
+    """
+    What was asked, and the answer in a line.
+
+    Parameters
+    ----------
+    problem
+        The job.
+    setting
+        What its report begins with.
+    answer
+        Rows that stand below the name of the job.
+    best
+        The best plan.
+    assumed
+        Decisions that a given strategy left open: they decide the figures as much as what it says.
+    """
+    cluster, training, conventions = setting.cluster, setting.training, setting.conventions
+    return Section(
+        title=f"{setting.model.name} on {cluster.num_devices:,} x {cluster.device}",
+        rows=(
+            ("job", setting.job.name),
+            *answer,
+            ("model", _model_text(setting.model)),
+            (
+                "cluster",
+                f"{count(cluster.num_nodes, 'node')} of {cluster.devices_per_node}, scale-up domains of "
+                f"{cluster.scale_up_size}; {gib(cluster.memory_bytes)} GiB per GPU, "
+                f"{conventions.peak_tflops_per_gpu:,.0f} TFLOP/s dense {conventions.peak_dtype}",
+            ),
+            ("framework", framework_text(problem)),
+            (
+                "training",
+                f"{training.global_batch_size:,} x {training.sequence_length:,} = {amount(training.tokens_per_step)} "
+                f"tokens per step, {amount(training.tokens)} tokens in all; {training.precision}",
+            ),
+            *_uses(setting, best),
+            *([("assumed", f"{decisions_text(assumed)} (not given)")] if assumed else []),
+        ),
+    )
+
+
+def _uses(setting: SettingRecord, best: PlanRecord | None) -> Iterator[tuple[str, str]]:
+    """How many devices the first plan uses, where it need not use all."""
+    if setting.job.max_devices is not None and best:
+        yield (
+            "uses",
+            f"{best.num_devices:,} of {setting.cluster.num_devices:,} GPUs on {count(best.num_nodes, 'node')}; the job "
+            f"allows {setting.job.max_devices:,}",
+        )
+
+
+def _model_text(model: ModelRecord) -> str:
+    has_idle = model.active_parameters < model.parameters
+    active = f", {amount(model.active_parameters)} active per token" if has_idle else ""
+    mtp = f"; {amount(model.mtp_parameters)} more for multi-token prediction" if model.mtp_parameters else ""
+    return f"{amount(model.parameters)} parameters{active}{mtp}; {count(model.num_layers, 'layer')}"
+
+
+def conventions_section(setting: SettingRecord) -> Section:
+    """What must be known to compare the figures with others'."""
+    conventions = setting.conventions
+    counted = {"causal": "the causal half of attention counted", "full": "attention counted in full, not halved"}
+    mtp = ", multi-token prediction included" if setting.model.mtp_parameters else ""
+    origins = ", ".join(dict.fromkeys(conventions.operator_times.values()))
+    return Section(
+        title="How to read this",
+        rows=(
+            (
+                "MFU",
+                f"over {conventions.peak_tflops_per_gpu:,.0f} TFLOP/s, the dense {conventions.peak_dtype} peak; "
+                f"{counted[conventions.attention]}{mtp}; HFU adds what is recomputed",
+            ),
+            ("operator times", origins),
+        ),
+    )

@@ -1,0 +1,168 @@
+"""Strategies as sections and in a line: their decisions, and the stages that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from costmodel.strategy import DECISIONS, DEGREES, ENUMS, OVERLAPS, usual_group
+from planner.report.section import Section
+
+if TYPE_CHECKING:
+    from planner.report.records.strategy import LayoutRecord, StrategyRecord
+
+
+def strategies_section(strategies: Sequence[StrategyRecord], *, variants: str = "groups") -> Section:
+    """The decisions of strategies, one row each."""
+    unusual = _unusual(strategies)
+    header = ("#", *DEGREES, "m", *unusual, "sp", "sharding", "recompute", "offload", "overlap")
+    return Section(
+        title="Strategies" if len(strategies) > 1 else "Strategy",
+        header=header,
+        rows=tuple((str(number), *_decisions(one, unusual)) for number, one in enumerate(strategies, start=1)),
+        notes=(
+            *(_RELATED[variants] for _ in strategies[1:2]),
+            _LEGEND,
+            *_alike("Modules", [one.recompute for one in strategies], "+"),
+            *_alike("CUDA graphs", [one.cuda_graphs for one in strategies], ""),
+            *_alike("Token dispatcher", [one.token_dispatcher for one in strategies], "ep"),
+        ),
+    )
+
+
+_RELATED = {
+    "groups": "Each is the best one of its combination of tp, cp, pp, dp and ep.",
+    "all": "The best strategies whatever they have in common.",
+}
+"""How the plans of a list are related, by the job's ``variants``."""
+
+_LEGEND = (
+    "m: micro-batches per pipeline and step; sp: sequence parallelism; offload: of activations (act), of optimizer "
+    "states (opt)."
+)
+
+
+def _unusual(strategies: Sequence[StrategyRecord]) -> tuple[str, ...]:
+    """Of stages, groups, schedule and vocabulary what any of the strategies has otherwise than usual."""
+    stages = ("stages",) if any(one.layout for one in strategies) else ()
+    groups = ("group",) if any(one.group != usual_group(pp=one.pp, vpp=one.vpp) for one in strategies) else ()
+    named = (name for name in ("schedule", "vocabulary") if any(getattr(one, name) != _off(name) for one in strategies))
+    return (*stages, *groups, *named)
+
+
+def _off(name: str) -> object:
+    """The value of a decision of which nothing need be said."""
+    return ENUMS[name](0).text if name in ENUMS else int(name in DEGREES)
+
+
+def _decisions(strategy: StrategyRecord, unusual: Sequence[str]) -> tuple[str, ...]:
+    return (
+        *(str(getattr(strategy, name)) for name in DEGREES),
+        str(strategy.num_microbatches),
+        *(_unusual_text(strategy, name) for name in unusual),
+        "yes" if strategy.sequence_parallel else "no",
+        strategy.sharding,
+        _recompute_text(strategy),
+        _offload_text(strategy),
+        _overlap_text(strategy),
+    )
+
+
+def _unusual_text(strategy: StrategyRecord, name: str) -> str:
+    if name == "stages":
+        return "uneven" if strategy.layout else "even"
+    return str(getattr(strategy, name))
+
+
+def _recompute_text(strategy: StrategyRecord) -> str:
+    """One word, or how many modules: their names take the width of half a table."""
+    names = strategy.recompute.split("+")
+    return names[0] if len(names) == 1 else f"{len(names)} modules"
+
+
+def _alike(what: str, of_each: Sequence[str], telling: str) -> Iterator[str]:
+    """What a decision is, and in which strategies; not where it is none, nor where a telling part is not in it."""
+    for text in dict.fromkeys(text for text in of_each if telling in text and text != "none"):
+        numbers = [str(number) for number, own in enumerate(of_each, start=1) if own == text]
+        where = f" in strategies {', '.join(numbers)}" if len(of_each) > 1 else ""
+        yield f"{what}{where}: {text.replace('+', ', ').replace('full_iteration', 'one of the whole iteration')}."
+
+
+def _offload_text(strategy: StrategyRecord) -> str:
+    words = {"act": strategy.activation_offload, "opt": strategy.optimizer_offload}
+    return " ".join(word for word, on in words.items() if on) or "none"
+
+
+def _overlap_text(strategy: StrategyRecord) -> str:
+    words = [name.removesuffix("_overlap") for name in OVERLAPS if getattr(strategy, name)]
+    return " ".join(words) or "none"
+
+
+# --- in a line ---------------------------------------------------------------------------------------------
+
+
+def strategy_text(strategy: StrategyRecord) -> str:
+    """
+    The decisions that are not 1, off, none or the usual, as a command line spells them.
+
+    >>> from planner.report.records.strategy import StrategyRecord
+    >>> from planner.search.space import strategy_of
+    >>> plain = {**dict.fromkeys(DECISIONS, 0), **dict.fromkeys(DEGREES, 1)}
+    >>> strategy = strategy_of({**plain, "tp": 8, "recompute": 2})
+    >>> strategy_text(StrategyRecord.of(strategy, num_microbatches=1))
+    'tp=8 recompute=full'
+    """
+    values = {name: getattr(strategy, name) for name in DECISIONS}
+    return decisions_text({name: own for name, own in values.items() if own != _off(name)}) or "one GPU, all plain"
+
+
+def decisions_text(decisions: Mapping[str, int | bool | str]) -> str:
+    """
+    Decisions as a command line spells them.
+
+    >>> decisions_text({"tp": 8, "tp_overlap": True})
+    'tp=8 tp_overlap=true'
+    """
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in decisions.items()}
+    return " ".join(f"{name}={text}" for name, text in texts.items())
+
+
+# --- stages ------------------------------------------------------------------------------------------------
+
+
+def stages_sections(strategy: StrategyRecord, of_plan: str) -> Iterator[Section]:
+    """What each rank holds, recomputes and offloads, equal neighbours in one row; nothing where stages are even."""
+    if strategy.layout is None:
+        return
+    rows = [(rank, *_rank(strategy.layout, rank, strategy.pp)) for rank in range(strategy.pp)]
+    merged = [list(group) for _, group in groupby(rows, key=lambda row: row[1:])]
+    yield Section(
+        title=f"Stages{of_plan}",
+        header=("ranks", "layers of its chunks", "recompute", "in full", "offload"),
+        rows=tuple((ranks_text(group[0][0], group[-1][0]), *group[0][1:]) for group in merged),
+        notes=(
+            "Chunks in the order of the model; the first begins with the embedding, the last ends with the head. In "
+            "full: layers of the rank, the first ones of each chunk, that are recomputed whole.",
+        ),
+    )
+
+
+def _rank(layout: LayoutRecord, rank: int, pp: int) -> tuple[str, str, str, str]:
+    full = layout.full_layers[rank]
+    return (
+        " ".join(map(str, layout.layers[rank::pp])),
+        layout.recompute[rank],
+        str(full) if full else "-",
+        "act" if layout.activation_offload[rank] else "none",
+    )
+
+
+def ranks_text(first: int, last: int) -> str:
+    """
+    Ranks that follow each other.
+
+    >>> ranks_text(2, 2), ranks_text(2, 5)
+    ('2', '2-5')
+    """
+    return str(first) if first == last else f"{first}-{last}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,3 +49,24 @@ def _over_last(function: np.ufunc, values: NDArray[np.float64]) -> NDArray[np.fl
         return np.asarray(function.reduce(values, axis=-1))
     slices: Any = (values[..., index] for index in range(values.shape[-1]))
     return np.asarray(reduce(function, slices))
+
+
+Decisions: TypeAlias = Mapping[str, Any]
+
+
+Array: TypeAlias = NDArray[np.float64]
+
+
+def either(decisions: Decisions) -> NDArray[np.bool_]:
+    """False and true on an axis in front of those of the decisions."""
+    return in_front([False, True], decisions)
+
+
+def in_front(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
+    """Values on an axis in front of those of the decisions."""
+    return np.array(values).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
+
+
+def over_kinds(decision: Any) -> NDArray[Any]:
+    """A decision with an axis for the kinds of layers (or for the ranks) behind its own."""
+    return np.asarray(decision)[..., None]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from costmodel.facts.spec import Cluster, RecoveryLevel, Reliability, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.reliability import RecoveryLevel, Reliability
+from costmodel.facts.workload import Workload
 
 DAY = 86_400.0
 

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.spec import Cluster, Model, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
 
 Result = TypeVar("Result")
 

@@ -59,7 +59,7 @@ def build(record_type: type[Record], mapping: object, where: str) -> Record:
     SpecError
         For the first thing wrong, in the order of the fields; unknown entries first: a misspelt one is also missing.
 
-    >>> from costmodel.facts.spec import RecoveryLevel
+    >>> from costmodel.facts.reliability import RecoveryLevel
     >>> build(RecoveryLevel, {"name": "pod", "probability": 0.6, "second": 262}, "reliability.levels.1")
     Traceback (most recent call last):
     costmodel.errors.SpecError: reliability.levels.1.second: no such entry. Did you mean 'seconds'?

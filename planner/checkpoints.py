@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from costmodel import reliability as formulas
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Cluster, Reliability, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.reliability import Reliability
+from costmodel.facts.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.spec import Layer, Model, Workload
+from costmodel.facts.model import Layer, Model
+from costmodel.facts.workload import Workload
 from costmodel.models.flops import AttentionConvention, model_flops_per_token
 from costmodel.models.parameters import active_parameters, mtp_parameters, parameters
 from costmodel.validation import build, shown

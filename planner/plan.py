@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from constraints import Rule, sentence
 from constraints.verdict import violated
 from costmodel.errors import SpecError
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import Dtype
-from costmodel.facts.spec import Cluster, Model, Reliability
+from costmodel.facts.model import Model
+from costmodel.facts.reliability import Reliability
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_operators
 from costmodel.models.flops import AttentionConvention, model_flops_per_token, recomputed_flops_per_token
 from costmodel.models.parameters import active_parameters, mtp_parameters, parameters, whole_shape

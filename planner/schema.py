@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from pydantic import TypeAdapter
 
 from costmodel import catalog
-from costmodel.facts import calibration, framework, spec
+from costmodel.facts import calibration, device, framework, model, reliability, workload
 from costmodel.models.description import Description
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
@@ -31,10 +31,10 @@ LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exc
 
 
 ROLE = re.compile(r":\w+:`([^`]+)`")
-"""A cross-reference of the docstrings, such as :class:`costmodel.facts.spec.Layer`; a schema shows its last name."""
+"""A cross-reference of the docstrings, such as :class:`costmodel.facts.model.Layer`; a schema shows its last name."""
 
 
-HOMES = (job, spec, calibration, framework)
+HOMES = (job, model, device, workload, reliability, calibration, framework)
 """Modules that hold the records of a job."""
 
 
@@ -42,7 +42,7 @@ def job_schema() -> Schema:
     """The whole schema as plain data."""
     schema = _record_schema(job.Job)
     definitions: Schema = schema["$defs"]
-    for inline in (spec.Device, spec.Precision, framework.Framework, Description):
+    for inline in (device.Device, workload.Precision, framework.Framework, Description):
         own = _record_schema(inline)
         definitions.update(own.pop("$defs", {}))
         definitions[inline.__name__] = own
@@ -73,7 +73,7 @@ def descriptions(record_type: type) -> dict[str, str]:
     """
     What the docstring of a record says of each field.
 
-    >>> descriptions(spec.RecoveryLevel)["probability"]
+    >>> descriptions(reliability.RecoveryLevel)["probability"]
     'Share of the failures that this level recovers.'
     """
     lines = (inspect.getdoc(record_type) or "").partition("Parameters\n----------\n")[2].splitlines()

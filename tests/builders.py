@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.lowering import Shape
 from costmodel.models.description import model_from_description
 

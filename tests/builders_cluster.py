@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.facts.calibration import Calibration, Constants
-from costmodel.facts.spec import Cluster, EquippedDevice, Model, Network, Precision, Profile, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import EquippedDevice, Network, Profile
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Precision, Workload
 from costmodel.strategy import (
     CudaGraphs,
     Recompute,

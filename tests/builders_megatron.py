@@ -13,7 +13,7 @@ from constraints.rules import topology
 from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import recomputable_modules
 from constraints.verdict import violated
-from costmodel.facts.spec import Experts, Model
+from costmodel.facts.model import Experts, Model
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import (
     CudaGraphs,

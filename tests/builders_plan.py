@@ -12,8 +12,8 @@ from constraints.verdict import violated
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.framework import Settings
+from costmodel.facts.model import Experts, Model
 from costmodel.facts.profiles import stored_precision
-from costmodel.facts.spec import Experts, Model
 from costmodel.strategy import (
     FLAGS,
     V_SHAPED,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodel.facts.spec import EquippedDevice, Model, Profile, Reliability
+from costmodel.facts.device import EquippedDevice, Profile
+from costmodel.facts.model import Model
+from costmodel.facts.reliability import Reliability
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem, SearchLimits
 from tests.builders import a_model

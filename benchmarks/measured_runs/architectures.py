@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.models.description import Description, model_from_description
 from costmodel.validation import shown
 

@@ -7,7 +7,7 @@ import re
 from benchmarks.measured_runs.architectures import Architecture
 from benchmarks.measured_runs.cells import Row
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Attention
+from costmodel.facts.model import Attention
 
 PROXY_LAYERS = re.compile(r"PROXY: n_layers=(\d+)")
 KEY_VALUE_HEADS = re.compile(r"num_query_groups=(\d+)")

@@ -13,22 +13,18 @@ from typing import Any
 
 from benchmarks.paper import rows
 from costmodel.axes import largest
-from costmodel.facts.spec import Cluster, Reliability, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.reliability import Reliability
+from costmodel.facts.workload import Workload
 from costmodel.models.flops import model_flops_per_token
 from costmodel.models.utilization import flops_per_second_per_device
 from costmodel.pipelines.interleaved import bubble_seconds
 from costmodel.pipelines.stages import stages
+from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.estimate import estimate
 from costmodel.step.layer import layer_parts
-from costmodel.step.step import (
-    all_ranks_seconds,
-    dp_seconds,
-    fill_seconds,
-    pipeline_seconds,
-    pp_seconds,
-    rank_seconds,
-    update_seconds,
-)
+from costmodel.step.p2p import pp_seconds
+from costmodel.step.rank_time import all_ranks_seconds, fill_seconds, pipeline_seconds, rank_seconds
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.checkpoints import schedule_checkpoints, schedule_every

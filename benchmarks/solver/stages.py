@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.step.estimate import estimate
 from costmodel.step.step import cost
 from planner import load

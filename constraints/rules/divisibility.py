@@ -6,7 +6,8 @@ from math import gcd
 from typing import TypeVar
 
 from constraints.rule import Flags, Holds, Ints, every, implies
-from costmodel.facts.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model, Workload
+from costmodel.facts.model import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.workload import Workload
 
 Kind = TypeVar("Kind", Mlp, Experts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 
 from constraints.rule import Holds, Ints
-from costmodel.facts.spec import Experts, Model
+from costmodel.facts.model import Experts, Model
 
 
 def experts_split_over_ep(model: Model, *, ep: Ints) -> Holds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from constraints.rule import Flags, Holds, Ints, every, implies
-from costmodel.facts.spec import Experts, Layer, Mamba, Mlp, Model
+from costmodel.facts.model import Experts, Layer, Mamba, Mlp, Model
 from costmodel.strategy import GRAPH_MODULES, Recompute, Sharding, TokenDispatcher, captures
 
 

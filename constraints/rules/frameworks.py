@@ -10,18 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, every, implies
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import has_values, lists
-from costmodel.facts.spec import (
-    Attention,
-    Cluster,
-    Experts,
-    LatentAttention,
-    Layer,
-    LinearAttention,
-    Mlp,
-    Model,
-    Workload,
-)
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mlp, Model
+from costmodel.facts.workload import Workload
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import (
     MODULES,

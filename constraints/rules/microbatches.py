@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from constraints.rule import Holds, Ints
-from costmodel.facts.spec import Workload
+from costmodel.facts.workload import Workload
 
 
 def global_batch_splits_over_ranks(workload: Workload, *, dp: Ints, mbs: Ints) -> Holds:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints
-from costmodel.facts.spec import Cluster, Model, Workload
-from costmodel.step.compute import edge_seconds, layer_seconds
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
+from costmodel.step.compute import layer_seconds
+from costmodel.step.embedding_head import edge_seconds
 from costmodel.strategy import CudaGraphs, TokenDispatcher, Vocabulary
 from costmodel.tables import Facts, lookup
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Holds, Ints, implies
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary, is_one_of
 
 LONG_WARMUPS = (Schedule.ZB_H2, Schedule.ZB_2P, Schedule.ZB_V)

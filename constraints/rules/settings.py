@@ -9,8 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Flags, Holds, Ints, implies
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Experts, Model
 from costmodel.facts.profiles import NARROW_WEIGHTS
-from costmodel.facts.spec import Cluster, Experts, Model, Workload
+from costmodel.facts.workload import Workload
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher
 

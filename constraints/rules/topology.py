@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.rule import Holds, Ints, implies
-from costmodel.facts.spec import Cluster, Model
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Model
 
 
 def degrees_multiply_to_the_devices(cluster: Cluster, *, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:

@@ -23,8 +23,10 @@ from costmodel.catalog.software import (
     frameworks,
     with_feature,
 )
+from costmodel.facts.device import EquippedDevice
+from costmodel.facts.model import Model
 from costmodel.facts.profiles import equipped
-from costmodel.facts.spec import EquippedDevice, Model, Precision
+from costmodel.facts.workload import Precision
 from costmodel.validation import build
 
 __all__ = [

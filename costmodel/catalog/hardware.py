@@ -10,7 +10,7 @@ from typing import Any
 from costmodel.catalog.files import chain, entry, merged, names, require_known
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Calibration, Constants
-from costmodel.facts.spec import Device
+from costmodel.facts.device import Device
 from costmodel.validation import build, shown
 
 BESIDE_CONSTANTS = ("base", "name", "sources")
@@ -56,8 +56,8 @@ def device_of(given: Mapping[str, Any], where: str, changes: Changes | None = No
     Parameters
     ----------
     given
-        Fields of :class:`costmodel.facts.spec.Device`; its ``calibration`` is a name of the catalog, or constants with
-        the ``base`` that they change.
+        Fields of :class:`costmodel.facts.device.Device`; its ``calibration`` is a name of the catalog, or constants
+        with the ``base`` that they change.
     where
         Dotted path of the entry, for messages.
     changes

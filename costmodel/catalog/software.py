@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from costmodel.catalog.files import chain, entry, merged, names, require_known
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.device import Device
 from costmodel.facts.fields import Architecture
 from costmodel.facts.framework import Framework
-from costmodel.facts.spec import Device
 from costmodel.validation import build, shown
 
 OWN = ("extends", "name", "description", "releases", "since", "is_default", "measured_on", "kernels_of", "factors")

@@ -9,8 +9,10 @@ from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Constants
+from costmodel.facts.device import Device, EquippedDevice, Network, Profile
 from costmodel.facts.framework import Behaviour, Framework, Retention, Settings
-from costmodel.facts.spec import Device, EquippedDevice, Model, Network, Precision, Profile
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Precision
 
 FACTORS = "cluster.framework.factors"
 """The entry of a job that a framework's factors come from."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.facts.spec import Attention
+from costmodel.facts.model import Attention
 from costmodel.lowering.kernels import (
     context_output,
     core_attention,

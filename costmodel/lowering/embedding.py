@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.lowering.kernels import elementwise, logits_fraction, matmul, norms, tensor_parallel_collectives
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.facts.spec import Experts
+from costmodel.facts.model import Experts
 from costmodel.lowering.kernels import elementwise, matmul, tensor_parallel_collectives
 from costmodel.lowering.mlp import activation, feed_forward_operators
 from costmodel.lowering.shape import Shape, visited_fraction

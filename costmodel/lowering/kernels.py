@@ -454,7 +454,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     count
         How many norms.
     norm
-        ``rms``, ``layer`` or ``none``, as in :class:`costmodel.facts.spec.Layer`; layer norms are one kernel.
+        ``rms``, ``layer`` or ``none``, as in :class:`costmodel.facts.model.Layer`; layer norms are one kernel.
     """
     weights = {"rms": 1, "layer": 2, "none": 0}[norm]
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.facts.spec import LatentAttention
+from costmodel.facts.model import LatentAttention
 from costmodel.lowering.kernels import (
     context_output,
     core_attention,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from costmodel.facts.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.lowering.attention import attention_communications, attention_operators
 from costmodel.lowering.embedding import next_token_communications, next_token_operators
 from costmodel.lowering.experts import experts_communications, experts_operators

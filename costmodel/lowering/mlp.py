@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.facts.spec import Mlp
+from costmodel.facts.model import Mlp
 from costmodel.lowering.kernels import elementwise, row_parallel, shared_input, tensor_parallel_collectives
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
@@ -43,7 +43,7 @@ def feed_forward_operators(
     shape
         The micro-batch.
     ffn_hidden_size, gated, bias, squared_relu
-        As in :class:`costmodel.facts.spec.Mlp`.
+        As in :class:`costmodel.facts.model.Mlp`.
     saved_input
         Elements of the input kept here; 0 if another operator keeps that tensor.
     prefix
@@ -97,7 +97,7 @@ def activation(
     gated
         Whether a gate doubles the input.
     squared_relu
-        As in :class:`costmodel.facts.spec.Mlp`.
+        As in :class:`costmodel.facts.model.Mlp`.
     """
     halves = 2 if gated else 1
     forward_passes, backward_passes = halves + 1, 2 * halves + 1

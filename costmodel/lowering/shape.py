@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.framework import Retention
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
 from costmodel.operators.work import Numbers
 from costmodel.strategy import CudaGraphs, TokenDispatcher
 
@@ -29,7 +32,7 @@ class Shape:
     cast_bytes
         Read and written per element that a recipe of less than 16 bits casts.
     gathered_input_bytes, gathered_gradient_bytes
-        Per element that sequence-parallel ranks gather, as in :class:`costmodel.facts.spec.Precision`.
+        Per element that sequence-parallel ranks gather, as in :class:`costmodel.facts.workload.Precision`.
     gradient_traffic_bytes
         Read and written per element of a weight's gradient by the matmul that computes it.
     fused_attention, fused_kernels
@@ -139,3 +142,54 @@ def visited_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Number
     for chosen in range(top_k):
         missed = missed * np.maximum(1 - num_experts / places / (num_experts - chosen), 0.0)
     return places / top_k * (1 - missed)
+
+
+FUSED_RECIPE = "mxfp8"
+"""The recipe whose grouped matmuls have kernels that activate and cast their results."""
+
+
+def layer_shape(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    token_dispatcher: Numbers = TokenDispatcher.ALLTOALL,
+    cuda_graphs: Numbers = CudaGraphs.NONE,
+) -> Shape:
+    """Facts and decisions that size a layer's operators, in one record."""
+    profile, precision = cluster.device.profile, workload.precision.on(cluster.device.architecture)
+    fused = profile.gradient_accumulation_fusion
+    return Shape(
+        hidden_size=model.hidden_size,
+        sequence_length=workload.sequence_length,
+        activation_bytes=precision.activation_bytes,
+        linear_input_bytes=precision.linear_input_bytes or precision.activation_bytes,
+        cast_bytes=precision.cast_bytes,
+        gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
+        gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
+        gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,
+        causal=profile.causal_attention and profile.fused_attention,
+        fused_attention=profile.fused_attention,
+        fused_kernels=profile.fused_kernels,
+        fused_projections=profile.fused_projections,
+        fuses_experts_in_graphs=profile.fuses_experts_in_graphs and workload.precision.name == FUSED_RECIPE,
+        casts_shards=precision.casts_shards,
+        pads_vocabulary=profile.pads_vocabulary,
+        vocabulary_multiple=profile.vocabulary_multiple,
+        retention=profile.retention,
+        loss_bytes=(profile.loss_forward_bytes, profile.loss_backward_bytes),
+        mbs=mbs,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        sequence_parallel=sequence_parallel,
+        token_dispatcher=token_dispatcher,
+        cuda_graphs=cuda_graphs,
+    )

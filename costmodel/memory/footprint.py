@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.spec import Cluster, Model, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_edge_operators
 from costmodel.lowering.recompute import per_module
-from costmodel.lowering.shape import Shape
+from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.operators.work import Numbers, Operator
-from costmodel.step.compute import layer_shape
 from costmodel.tables import Record
 
 

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.framework import Retention
-from costmodel.facts.spec import Precision
+from costmodel.facts.workload import Precision
 from costmodel.lowering.recompute import over_modules
 from costmodel.operators.work import Numbers
-from costmodel.step.optimizer import state_shards
 from costmodel.strategy import Recompute, Sharding
 
 
@@ -162,3 +161,14 @@ def gathered_bytes(precision: Precision, *, largest_layer_parameters: Numbers, s
     layer = precision.parameter_gather_bytes * largest_layer_parameters
     weights = np.where(sharding >= int(Sharding.WEIGHTS), 2 * layer, 0.0)
     return weights + np.where(sharding >= int(Sharding.GRADIENTS), 2 * layer, 0.0)
+
+
+def state_shards(group_ranks: Numbers, *, sharding: Numbers, level: Sharding) -> Numbers:
+    """
+    Ways in which a state is split: over its data-parallel group from ``level`` of sharding on, else not at all.
+
+    >>> float(state_shards(64, sharding=1, level=Sharding.OPTIMIZER))
+    64.0
+    """
+    shards = np.where(np.asarray(sharding) >= int(level), group_ranks, 1.0)
+    return np.asarray(shards, dtype=np.float64)

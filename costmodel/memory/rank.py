@@ -10,8 +10,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import added, largest
-from costmodel.facts.spec import EquippedDevice, Precision, Profile
+from costmodel.axes import Array, Decisions, added, largest, over_kinds
+from costmodel.facts.device import EquippedDevice, Profile
+from costmodel.facts.workload import Precision
 from costmodel.memory.footprint import EdgeFootprint, LayerFootprint, edge_footprint, layer_footprint
 from costmodel.memory.parts import (
     activation_bytes,
@@ -27,7 +28,6 @@ from costmodel.network.groups import Group, dense_data_group, expert_data_group,
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.schedules import chunks_alive, parameter_copies
 from costmodel.pipelines.stages import Stages, stages
-from costmodel.step.layer import Array, Decisions, over_kinds
 from costmodel.tables import Facts, lookup, microbatches, recalled
 
 StateBytes: TypeAlias = Callable[..., Numbers]

@@ -18,7 +18,7 @@ MAX_COUNT = 10**7
 """Above every width, vocabulary and number of heads that a config has had so far."""
 
 MAX_LAYERS = 4096
-"""As :class:`costmodel.facts.spec.Model` allows."""
+"""As :class:`costmodel.facts.model.Model` allows."""
 
 
 class Switch(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.lowering import Shape, head_operators, layer_operators, mtp_operators
 from costmodel.lowering.recompute import CONTENTS, recomputes
 from costmodel.models.parameters import whole_shape

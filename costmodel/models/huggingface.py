@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch, read_mapping
 from costmodel.models.patterns import LETTERS, MTP_PATTERN, Block, joined, single_blocks
 from costmodel.validation import shown
@@ -39,13 +39,13 @@ class Family:
     experts
         Whether the feed-forward blocks are mixtures of experts where the pattern does not say otherwise.
     tied, gated, squared_relu, norm, num_norms
-        Fields of :class:`costmodel.facts.spec.Model`, ``Layer`` and ``Mlp``.
+        Fields of :class:`costmodel.facts.model.Model`, ``Layer`` and ``Mlp``.
     qkv_bias, output_bias, mlp_bias, router_bias, expert_bias, qk_norm_switch
         What turns these on.
     qk_norm
         Which norm of queries and keys, where the switch is on.
     output_gate, sinks, shared_gate
-        As in :class:`costmodel.facts.spec.Attention` and :class:`costmodel.facts.spec.Experts`.
+        As in :class:`costmodel.facts.model.Attention` and :class:`costmodel.facts.model.Experts`.
     head_dim
         Width of a head where the key is absent; None: hidden size over heads.
     multi_head
@@ -63,7 +63,7 @@ class Family:
     period
         Pattern of attention where ``layer_types`` is absent.
     parallel_blocks
-        What turns :attr:`costmodel.facts.spec.Layer.parallel_blocks` on.
+        What turns :attr:`costmodel.facts.model.Layer.parallel_blocks` on.
     learned_positions
         Positions are an embedding of ``n_positions`` entries instead of rotations.
     rotary

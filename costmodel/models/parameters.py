@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.facts.spec import Experts, Layer, Model
+from costmodel.facts.model import Experts, Layer, Model
 from costmodel.lowering import Shape, embedding_operators, head_operators, layer_operators, mtp_operators
 from costmodel.operators.work import Operator
 

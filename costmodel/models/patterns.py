@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp
 
 Block: TypeAlias = Attention | LatentAttention | LinearAttention | Mamba | Mlp | Experts
 
@@ -32,7 +32,7 @@ def single_blocks(
     where
         Dotted path of the pattern, for messages.
     norm
-        As in :class:`costmodel.facts.spec.Layer`.
+        As in :class:`costmodel.facts.model.Layer`.
 
     Raises
     ------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from costmodel.facts.spec import Cluster, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.workload import Workload
 from costmodel.operators.work import Numbers
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.spec import Cluster, Network
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Network
 from costmodel.lowering.shape import visited_fraction
 from costmodel.operators.work import Communication, Numbers
 from costmodel.strategy import TokenDispatcher, sends_tokens_once

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.calibration import MeasuredRate
-from costmodel.facts.spec import EquippedDevice, Profile
+from costmodel.facts.device import EquippedDevice, Profile
 from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator
 
 

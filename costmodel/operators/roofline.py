@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import Dtype
-from costmodel.facts.spec import EquippedDevice
 from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator, is_graphed
 from costmodel.strategy import CudaGraphs
 

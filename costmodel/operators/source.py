@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import Dtype
-from costmodel.facts.spec import EquippedDevice
 from costmodel.operators.measured import MeasuredTimes
 from costmodel.operators.roofline import modified_roofline, theoretical_roofline
 from costmodel.operators.work import Numbers, Operator

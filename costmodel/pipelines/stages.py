@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.spec import Layer, Model
+from costmodel.facts.model import Layer, Model
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.simulator import alive_by_chunk
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.axes import added
+from costmodel.axes import Array, Decisions, added, over_kinds
 from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.rank import data_groups
 from costmodel.network.groups import Group, layer_group
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds
-from costmodel.step.layer import Array, Decisions, host_copy_seconds, over_kinds
+from costmodel.step.layer import host_copy_seconds
 from costmodel.tables import Facts, lookup
 
 LAYER = ("tp", "cp", "ep", "etp")

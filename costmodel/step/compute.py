@@ -8,33 +8,38 @@ decisions; whether they run at the same time is decided later (``layer``, ``step
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.spec import Cluster, EquippedDevice, Layer, Model, Profile, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import EquippedDevice, Profile
+from costmodel.facts.model import Layer, Model
+from costmodel.facts.workload import Workload
 from costmodel.lowering import (
-    embedding_communications,
-    embedding_operators,
-    head_communications,
-    head_operators,
     layer_communications,
     layer_operators,
-    mtp_edge_communications,
-    mtp_edge_operators,
 )
 from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, per_module, unread
-from costmodel.lowering.shape import Shape
-from costmodel.network.collectives import communication_seconds, ring_slowdowns
-from costmodel.network.groups import Group, layer_group
-from costmodel.operators.roofline import BACKWARD_KERNELS, STREAMING_SECONDS
+from costmodel.lowering.shape import Shape, layer_shape
+from costmodel.network.calls import (
+    LAUNCHES_BEHIND,
+    TENSOR_PARALLEL,
+    call_group,
+    call_seconds,
+    copy_seconds,
+    gap_seconds,
+    is_called,
+)
+from costmodel.network.collectives import ring_slowdowns
+from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator, is_graphed
 from costmodel.step.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
-from costmodel.strategy import CudaGraphs, TokenDispatcher, Vocabulary, captures
+from costmodel.strategy import CudaGraphs, TokenDispatcher, captures
 from costmodel.tables import Record
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
@@ -51,14 +56,6 @@ ANY_COLUMN = COLUMN_PARALLEL[0] | COLUMN_PARALLEL[1]
 ROW_PARALLEL = frozenset({"output_projection", "down", "shared_down"})
 """Linears whose results tensor-parallel ranks sum."""
 
-FUSED_RECIPE = "mxfp8"
-"""The recipe whose grouped matmuls have kernels that activate and cast their results."""
-
-TENSOR_PARALLEL = ("tp", "etp")
-"""Groups whose ranks split matmuls."""
-
-LAUNCHES_BEHIND = 3
-"""Before an idle device has a long kernel again: behind a collective come a residual's addition, a norm, a linear."""
 
 RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
 """
@@ -133,91 +130,6 @@ class LayerSeconds(LayerCommunication):
     host_forward: NDArray[np.float64]
     host_backward: NDArray[np.float64]
     module_host: NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EdgeSeconds(Record):
-    """
-    One micro-batch, forward and backward, on the first rank (embedding) and the last one (head, MTP) beyond its layers.
-
-    Parameters
-    ----------
-    embedding, head, mtp
-        Computation; that of MTP around its transformer layers, which count as layers of the last rank.
-    embedding_communication, head_communication, mtp_communication
-        Collectives, which nothing hides.
-    first_forward, last_forward
-        Forward pass in all that the first and in all that the last rank adds.
-    last_weight
-        Weights' gradients in what the last rank adds.
-    """
-
-    embedding: NDArray[np.float64]
-    head: NDArray[np.float64]
-    mtp: NDArray[np.float64]
-    embedding_communication: NDArray[np.float64]
-    head_communication: NDArray[np.float64]
-    mtp_communication: NDArray[np.float64]
-    first_forward: NDArray[np.float64]
-    last_forward: NDArray[np.float64]
-    last_weight: NDArray[np.float64]
-
-    @property
-    def first(self) -> NDArray[np.float64]:
-        """All that the first rank adds."""
-        return self.embedding + self.embedding_communication
-
-    @property
-    def last(self) -> NDArray[np.float64]:
-        """All that the last rank adds."""
-        return self.head + self.mtp + self.head_communication + self.mtp_communication
-
-
-def layer_shape(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
-    *,
-    tp: Numbers,
-    cp: Numbers,
-    ep: Numbers,
-    etp: Numbers,
-    mbs: Numbers,
-    sequence_parallel: Numbers,
-    token_dispatcher: Numbers = TokenDispatcher.ALLTOALL,
-    cuda_graphs: Numbers = CudaGraphs.NONE,
-) -> Shape:
-    """Facts and decisions that size a layer's operators, in one record."""
-    profile, precision = cluster.device.profile, workload.precision.on(cluster.device.architecture)
-    fused = profile.gradient_accumulation_fusion
-    return Shape(
-        hidden_size=model.hidden_size,
-        sequence_length=workload.sequence_length,
-        activation_bytes=precision.activation_bytes,
-        linear_input_bytes=precision.linear_input_bytes or precision.activation_bytes,
-        cast_bytes=precision.cast_bytes,
-        gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
-        gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
-        gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,
-        causal=profile.causal_attention and profile.fused_attention,
-        fused_attention=profile.fused_attention,
-        fused_kernels=profile.fused_kernels,
-        fused_projections=profile.fused_projections,
-        fuses_experts_in_graphs=profile.fuses_experts_in_graphs and workload.precision.name == FUSED_RECIPE,
-        casts_shards=precision.casts_shards,
-        pads_vocabulary=profile.pads_vocabulary,
-        vocabulary_multiple=profile.vocabulary_multiple,
-        retention=profile.retention,
-        loss_bytes=(profile.loss_forward_bytes, profile.loss_backward_bytes),
-        mbs=mbs,
-        tp=tp,
-        cp=cp,
-        ep=ep,
-        etp=etp,
-        sequence_parallel=sequence_parallel,
-        token_dispatcher=token_dispatcher,
-        cuda_graphs=cuda_graphs,
-    )
 
 
 def layer_seconds(
@@ -379,7 +291,7 @@ def _beside_shared_experts(
 
 def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
     """Those of a group's communication, with an axis for the kinds of layers; dispatchers may say what they take."""
-    group, device = _group(name, shape), cluster.device
+    group, device = call_group(name, shape), cluster.device
     ranks, stride = (np.asarray(size)[..., None] for size in (group.ranks, group.stride))
     slowdowns = ring_slowdowns(cluster, ranks=ranks, stride=stride)
     if name == "ep" and device.profile.communication_sms is not None and device.num_processors is not None:
@@ -387,107 +299,6 @@ def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
         is_own = np.asarray(shape.token_dispatcher)[..., None] != TokenDispatcher.ALLTOALL
         slowdowns["processors_taken"] = np.where(is_own, own, slowdowns["processors_taken"])
     return slowdowns
-
-
-def edge_seconds(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
-    *,
-    tp: Numbers,
-    cp: Numbers,
-    ep: Numbers,
-    etp: Numbers,
-    mbs: Numbers,
-    sequence_parallel: Numbers,
-    dp: Numbers,
-    pp: Numbers,
-    vocabulary: Numbers,
-    cuda_graphs: Numbers,
-) -> EdgeSeconds:
-    """
-    The embedding, the head with its loss, and the multi-token prediction, shape (...).
-
-    Only graphs of a whole iteration hold them. Of a vocabulary in slices those of all ranks together, see
-    :func:`_in_slices`.
-    """
-    shape = layer_shape(
-        model,
-        cluster,
-        workload,
-        tp=tp,
-        cp=cp,
-        ep=ep,
-        etp=etp,
-        mbs=mbs,
-        sequence_parallel=sequence_parallel,
-        cuda_graphs=cuda_graphs,
-    )
-    times = operator_times(
-        cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp, cuda_graphs=cuda_graphs
-    )
-
-    slices = np.where(np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED, pp, 1)
-    ends = {
-        "embedding": (
-            _in_slices(embedding_operators(model, shape), slices, rows=slices),
-            embedding_communications(model, shape),
-        ),
-        "head": (_in_slices(head_operators(model, shape), slices), head_communications(model, shape)),
-        "mtp": (mtp_edge_operators(model, shape), mtp_edge_communications(model, shape)),
-    }
-    parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}
-    last = (parts["head"], parts["mtp"])
-    zeros = shape.zeros
-    return EdgeSeconds(
-        **{name: zeros + end.compute for name, end in parts.items()},
-        **{f"{name}_communication": zeros + end.communication for name, end in parts.items()},
-        first_forward=zeros + parts["embedding"].forward,
-        last_forward=zeros + sum((end.forward for end in last), start=0.0),
-        last_weight=zeros + sum((end.weight for end in last), start=0.0),
-    )
-
-
-def _in_slices(operators: tuple[Operator, ...], slices: Numbers, *, rows: Numbers = 1) -> tuple[Operator, ...]:
-    """
-    What all slices of a vocabulary do together: each its share of the logits, but every kernel.
-
-    Of the embedding every slice moves all tokens' ``rows``, zeros for those of others, so that their sum has all of
-    them (Megatron-LM, ``VocabParallelEmbedding``; Yeung et al., arXiv:2411.05288, Table 3, recalled: input layers scale
-    worst by far).
-    """
-    return tuple(
-        replace(one, kernels=one.kernels * slices, bytes=one.bytes * rows, backward_bytes=one.backward_bytes * rows)
-        for one in operators
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _End:
-    compute: Numbers
-    communication: Numbers
-    forward: Numbers
-    weight: Numbers
-
-
-def _one_end(
-    cluster: Cluster,
-    operators: tuple[Operator, ...],
-    communications: tuple[Communication, ...],
-    shape: Shape,
-    times: OperatorTimes,
-) -> _End:
-    forward = sum((times.forward_seconds(operator) for operator in operators), start=0.0)
-    backward = [times.backward_seconds(operator) for operator in operators]
-    calls = [
-        (one, _one_call(cluster, one, shape) + _copy_seconds(one, shape, cluster.device)) for one in communications
-    ]
-    return _End(
-        compute=forward + sum(backward, start=0.0),
-        communication=sum(((one.forward + one.backward) * call for one, call in calls), start=0.0),
-        forward=forward + sum((one.forward * call for one, call in calls), start=0.0),
-        weight=_weight(operators, backward),
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -520,11 +331,11 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     parts: dict[str, Numbers] = {
         "forward": sum(forward, start=0.0),
         "backward": sum(backward, start=0.0),
-        "weight": _weight(operators, backward),
+        "weight": weight_gradient_seconds(operators, backward),
     }
     communications = layer_communications(layer, shape)
     profile = cluster.device.profile
-    calls = [(one, _one_call(cluster, one, shape)) for one in communications]
+    calls = [(one, call_seconds(cluster, one, shape)) for one in communications]
     launches = [_launches(operator, shape) for operator in operators]
     parts |= _host(launches, calls, shape, profile)
     alone, beside = _tensor_parallel(operators, calls, shape, cluster.device)
@@ -555,14 +366,6 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     )
 
 
-def _copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> Numbers:
-    """What it takes to bring a whole tensor, sequence by sequence, into or out of the order of ranks."""
-    if not device.profile.batch_first or communication.kind not in ("all_gather", "reduce_scatter"):
-        return 0.0
-    seconds = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
-    return np.asarray(seconds * _is_called(communication, shape) * (np.asarray(shape.mbs) > 1))
-
-
 def _tensor_parallel(
     operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: EquippedDevice
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
@@ -571,7 +374,7 @@ def _tensor_parallel(
 
     The kernel that sums input gradients of several linears writes them in the order of ranks.
     """
-    ours = [(one, call, _copy_seconds(one, shape, device)) for one, call in calls if one.group in TENSOR_PARALLEL]
+    ours = [(one, call, copy_seconds(one, shape, device)) for one, call in calls if one.group in TENSOR_PARALLEL]
     sorted_kinds = {"reduce_scatter"} if not shape.fused_projections else set()
     backward = [(one, call + (0.0 if one.kind in sorted_kinds else copy)) for one, call, copy in ours]
     passes: dict[str, Numbers] = {
@@ -611,7 +414,7 @@ def _beside_single_matmuls(
     column, row = (sum(one.kernels for one in operators if one.name in names) for names in (ANY_COLUMN, ROW_PARALLEL))
     shown = [(one, call + copy) for one, call, copy in gathers if not feeds] + sums
     rate = device.achieved_memory_bandwidth
-    added = [(one, np.asarray(one.nbytes / rate * _is_called(one, shape))) for one, _ in scatters]
+    added = [(one, np.asarray(one.nbytes / rate * is_called(one, shape))) for one, _ in scatters]
     hidden = [(one, call) for one, call, _ in gathers if feeds]
     return {
         "pipelined_forward": sum((one.forward * call for one, call in hidden + scatters), start=0.0),
@@ -664,9 +467,9 @@ def _host(
     forward = np.asarray(profile.host_kernel_seconds * sum(launches, start=np.float64(0.0)))
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one, call in calls:
-        waited = call - _gap_seconds(one, profile, shape) if profile.waits_for_collectives else 0.0
+        waited = call - gap_seconds(one, profile, shape) if profile.waits_for_collectives else 0.0
         own = 1 + _ring_launches(one, shape)
-        seconds = (profile.host_kernel_seconds * own + waited) * _is_called(one, shape)
+        seconds = (profile.host_kernel_seconds * own + waited) * is_called(one, shape)
         forward = np.asarray(forward + one.forward * seconds)
         backward = np.asarray(backward + one.backward * seconds)
     launches_any = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
@@ -690,40 +493,7 @@ def _ring_launches(communication: Communication, shape: Shape) -> Numbers:
     return np.asarray((RING_LAUNCHES + PIECE_LAUNCHES * np.asarray(shape.cp)) * is_eager)
 
 
-def _group(name: str, shape: Shape) -> Group:
-    return layer_group(name, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
-
-
-def _is_called(communication: Communication, shape: Shape) -> NDArray[np.bool_]:
-    """Whether there is anything to send, and anybody to send it to."""
-    return (np.asarray(communication.nbytes) > 0) & (np.asarray(_group(communication.group, shape).ranks) > 1)
-
-
-def _one_call(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
-    """Seconds of a collective with the gap beside it."""
-    group = _group(communication.group, shape)
-    dispatcher = shape.token_dispatcher
-    seconds = communication_seconds(
-        cluster, communication, ranks=group.ranks, stride=group.stride, token_dispatcher=dispatcher
-    )
-    gap = _gap_seconds(communication, cluster.device.profile, shape)
-    return np.asarray((seconds + gap) * _is_called(communication, shape))
-
-
-def _gap_seconds(communication: Communication, profile: Profile, shape: Shape) -> Numbers:
-    """
-    A tensor-parallel collective is a kernel in front of others; a host that waits for it launches around it.
-
-    Only graphs of a whole iteration hold collectives, which no host launches then.
-    """
-    is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
-    launches = LAUNCHES_BEHIND * profile.waits_for_collectives + profile.launches_block * is_launched
-    gap = profile.kernel_seconds if communication.group in TENSOR_PARALLEL else 0.0
-    seconds: Numbers = gap + launches * profile.host_kernel_seconds
-    return seconds
-
-
-def _weight(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbers:
+def weight_gradient_seconds(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbers:
     """Gradients of weights: half of a matmul's backward pass; attention cores and element-wise operators have none."""
     matmuls = (operator.kind in ("matmul", "grouped_matmul") for operator in operators)
     return sum(compress(backward, matmuls), start=0.0) / 2

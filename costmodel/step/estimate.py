@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.axes import Array, Decisions
 from costmodel.memory.rank import rank_bytes, rank_host_bytes, whole_stages
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.simulator import Timeline, simulate
 from costmodel.pipelines.stages import Stages, every_stage
-from costmodel.step.compute import edge_seconds, layer_seconds
-from costmodel.step.layer import Array, Decisions, LayerParts, layer_parts
+from costmodel.step.compute import layer_seconds
+from costmodel.step.data_parallel import dp_seconds, update_seconds
+from costmodel.step.embedding_head import edge_seconds
+from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.layouts import (
     IN_FULL,
     PER_RANK,
@@ -22,18 +25,15 @@ from costmodel.step.layouts import (
     rank_decisions,
     strategy_seconds,
 )
-from costmodel.step.step import (
-    dp_seconds,
+from costmodel.step.p2p import pp_seconds, sent_seconds
+from costmodel.step.rank_time import (
     ep_edge_seconds,
     fill_seconds,
     played_order,
     played_waiting_seconds,
-    pp_seconds,
     rank_seconds,
-    sent_seconds,
     slices_seconds,
     stage_passes,
-    update_seconds,
     waiting_seconds,
 )
 from costmodel.strategy import Strategy
@@ -107,7 +107,7 @@ class Estimate:
         One optimizer step, its pipeline played through stage by stage.
     closed_form_seconds
         The same by the formulas of :func:`costmodel.step.step.step_seconds`, which a search compares strategies by;
-        they differ where stages do (:func:`costmodel.step.step.played_waiting_seconds` says how much).
+        they differ where stages do (:func:`costmodel.step.rank_time.played_waiting_seconds` says how much).
     breakdown
         Where the step goes, on the rank that is slowest.
     ranks

@@ -6,14 +6,14 @@ Decisions may be scalars or arrays that broadcast against each other; kinds of l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.spec import EquippedDevice
+from costmodel.axes import Array, Decisions, over_kinds
+from costmodel.facts.device import EquippedDevice
 from costmodel.lowering.recompute import over_modules, recomputes
 from costmodel.memory.footprint import LayerFootprint, layer_footprint
 from costmodel.memory.parts import kept_bytes
@@ -21,9 +21,6 @@ from costmodel.step.compute import LayerCommunication, LayerSeconds, layer_secon
 from costmodel.step.overlap import exposed_beside_seconds
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher
 from costmodel.tables import Facts, lookup
-
-Decisions: TypeAlias = Mapping[str, Any]
-Array: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,21 +173,6 @@ LAST_COLLECTIVE = 1 / 4
 """Of a layer's tensor-parallel forward communication with sequence parallelism: the scatter behind the feed-forward."""
 
 LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
-
-
-def either(decisions: Decisions) -> NDArray[np.bool_]:
-    """False and true on an axis in front of those of the decisions."""
-    return in_front([False, True], decisions)
-
-
-def in_front(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
-    """Values on an axis in front of those of the decisions."""
-    return np.array(values).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
-
-
-def over_kinds(decision: Any) -> NDArray[Any]:
-    """A decision with an axis for the kinds of layers (or for the ranks) behind its own."""
-    return np.asarray(decision)[..., None]
 
 
 def modules_forward(seconds: LayerSeconds, tp_forward: Array, cp_forward: Array, *, recompute: NDArray[Any]) -> Array:

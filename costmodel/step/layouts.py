@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.spec import Model
+from costmodel.axes import Array, Decisions
+from costmodel.facts.model import Model
 from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.parts import kept_bytes
 from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
@@ -24,21 +25,11 @@ from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, in_ste
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.stages import Stages, excess, layers_between, layers_of_each_kind
 from costmodel.step.compute import least_layer_seconds
-from costmodel.step.layer import IDEAL, Array, Decisions, layer_parts
-from costmodel.step.step import (
-    Cost,
-    cost,
-    dp_seconds,
-    ep_edge_seconds,
-    fill_seconds,
-    ideal_seconds,
-    pace_seconds,
-    passes_of,
-    pp_seconds,
-    rank_seconds,
-    step_seconds,
-    update_seconds,
-)
+from costmodel.step.data_parallel import dp_seconds, update_seconds
+from costmodel.step.layer import IDEAL, layer_parts
+from costmodel.step.p2p import pp_seconds
+from costmodel.step.rank_time import ep_edge_seconds, fill_seconds, pace_seconds, passes_of, rank_seconds
+from costmodel.step.step import Cost, cost, ideal_seconds, step_seconds
 from costmodel.strategy import Recompute, StageLayout, Strategy
 from costmodel.tables import Facts, lookup, microbatches
 
@@ -99,7 +90,7 @@ class RankCosts:
     seconds
         One micro-batch, forward and backward.
     pace_seconds
-        The same with what the rank waits meanwhile: :func:`costmodel.step.step.pace_seconds`.
+        The same with what the rank waits meanwhile: :func:`costmodel.step.rank_time.pace_seconds`.
     ending_seconds
         Exposed data-parallel communication and the update of the parameters.
     device_bytes, host_bytes

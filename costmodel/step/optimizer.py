@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.facts.spec import Cluster, EquippedDevice, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import EquippedDevice
+from costmodel.facts.workload import Workload
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import Group
 from costmodel.operators.work import Numbers
-from costmodel.strategy import Sharding
 
 
 def reduce_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Numbers:
@@ -94,17 +95,6 @@ def replicas_seconds_measured(
         time = (dense_bytes / law.dense + expert_bytes * (replicas - 1) / replicas / law.expert) / scale
         seconds = np.where(where[law.placement], time, seconds)
     return np.where(np.asarray(dense.ranks) > 1, seconds, 0.0)
-
-
-def state_shards(group_ranks: Numbers, *, sharding: Numbers, level: Sharding) -> Numbers:
-    """
-    Ways in which a state is split: over its data-parallel group from ``level`` of sharding on, else not at all.
-
-    >>> float(state_shards(64, sharding=1, level=Sharding.OPTIMIZER))
-    64.0
-    """
-    shards = np.where(np.asarray(sharding) >= int(level), group_ranks, 1.0)
-    return np.asarray(shards, dtype=np.float64)
 
 
 def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) -> Numbers:

@@ -13,7 +13,7 @@ from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Attention, Model
+from costmodel.facts.model import Attention, Model
 from costmodel.pipelines.stages import virtual_stage_layers
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.frameworks.target import (

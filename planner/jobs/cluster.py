@@ -11,9 +11,11 @@ from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Device, EquippedDevice, Network
 from costmodel.facts.framework import Framework, Settings
+from costmodel.facts.model import Model
 from costmodel.facts.profiles import equipped
-from costmodel.facts.spec import Cluster, Device, EquippedDevice, Model, Network
 from costmodel.validation import shown
 from planner.jobs.entries import ClusterSection, Reference
 from planner.jobs.framework import require_sound

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
+from costmodel.facts.device import Network
 from costmodel.facts.fields import STRICT, Count, Flag, NotNegative, Positive
 from costmodel.facts.framework import Settings
-from costmodel.facts.spec import Network, RecoveryLevel
+from costmodel.facts.reliability import RecoveryLevel
 
 LLAMA_3_FAILURES_PER_NODE_DAY = 419 / 54 / 2048
 """419 unexpected interruptions in 54 days on 2,048 nodes; The Llama 3 Herd of Models, arXiv 2407.21783, 3.3.4."""

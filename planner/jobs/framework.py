@@ -10,10 +10,10 @@ from typing import get_args
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Constants
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import MANY, MODULES, feature_of, lacks
 from costmodel.facts.fields import Architecture
 from costmodel.facts.framework import Framework
-from costmodel.facts.spec import Cluster
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
 from planner.jobs.values import decision_value

@@ -14,8 +14,8 @@ from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.fields import STRICT, Count, CountOrZero, Flag
 from costmodel.facts.framework import Settings
+from costmodel.facts.model import Attention, Layer, Model
 from costmodel.facts.profiles import trained_model
-from costmodel.facts.spec import Attention, Layer, Model
 from costmodel.models import config_json, description, huggingface
 from costmodel.validation import build, shown
 from planner.jobs.entries import Reference
@@ -33,7 +33,7 @@ class Changes:
     num_kv_heads
         Key-value heads of every softmax attention.
     tied_embeddings, learned_positions
-        As in :class:`costmodel.facts.spec.Model`.
+        As in :class:`costmodel.facts.model.Model`.
     mtp_layers
         Layers of multi-token prediction, each like its own or else the last layer.
     """

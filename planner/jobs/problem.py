@@ -14,9 +14,13 @@ from constraints.listing import Listing
 from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Device
 from costmodel.facts.framework import Settings
+from costmodel.facts.model import Model
 from costmodel.facts.profiles import stored_precision, trained_model
-from costmodel.facts.spec import Cluster, Device, Model, Precision, RecoveryLevel, Reliability, Workload
+from costmodel.facts.reliability import RecoveryLevel, Reliability
+from costmodel.facts.workload import Precision, Workload
 from costmodel.models.parameters import mtp_parameters, parameters
 from costmodel.strategy import DECISIONS, decision_text
 from costmodel.tables import Facts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.strategy import DECISIONS, Recompute, Schedule, StageLayout, Strategy, Vocabulary
 from costmodel.validation import shown
 from planner.jobs.values import decision_value

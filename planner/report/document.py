@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from costmodel.facts.spec import EquippedDevice
+from costmodel.facts.device import EquippedDevice
 from costmodel.memory.rank import seen_bytes
 from costmodel.strategy import Decision
 from costmodel.tables import microbatches

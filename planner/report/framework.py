@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from costmodel.facts.spec import Cluster
+from costmodel.facts.cluster import Cluster
 from planner.jobs.problem import Problem
 
 ASSUMED = "assumed: the job names none (cluster.framework; planner catalog frameworks)"

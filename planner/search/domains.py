@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from constraints.limits import insisted, limited
 from constraints.rules.features import graph_modules
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
 from costmodel.facts.framework import Framework
-from costmodel.facts.spec import Cluster, Experts, LatentAttention, Model
+from costmodel.facts.model import Experts, LatentAttention, Model
 from costmodel.strategy import (
     DECISIONS,
     FLAGS,

@@ -11,8 +11,8 @@ from constraints.limits import bubble_rule, devices_rule, limit_rules
 from constraints.listing import listing_rules
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
 from constraints.rules import topology
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
-from costmodel.facts.spec import Cluster
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import (
     CudaGraphs,

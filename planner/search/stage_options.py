@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from constraints.stages import RANK_TICK_SECONDS, Ints, Pipeline, StageOptions
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.pipelines.stages import excess
 from costmodel.step.layouts import (
     Contents,

@@ -14,8 +14,9 @@ import yaml
 from pydantic.dataclasses import dataclass as validated
 
 from costmodel import catalog
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
-from costmodel.facts.spec import Attention, Cluster, Experts, LatentAttention, Model
+from costmodel.facts.model import Attention, Experts, LatentAttention, Model
 from costmodel.validation import build
 
 TABLE = "intervals.yaml"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.facts.spec import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 
 ATTENTION = Attention(num_heads=32, num_kv_heads=8, head_dim=128)
 LATENT = LatentAttention(

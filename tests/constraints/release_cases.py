@@ -8,8 +8,10 @@ from typing import Any
 from constraints.rule import Rule
 from constraints.rules import frameworks, releases, settings
 from costmodel import catalog
+from costmodel.facts.cluster import Cluster
 from costmodel.facts.framework import Settings
-from costmodel.facts.spec import Cluster, Model, Workload
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from tests.builders_cluster import a_cluster, a_device, a_workload
 from tests.constraints.models import DENSE, SPARSE

@@ -11,7 +11,8 @@ import pytest
 from constraints.rules import features, frameworks
 from constraints.verdict import violated
 from costmodel import catalog
-from costmodel.facts.spec import Cluster, Model
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Model
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_strategy, facts

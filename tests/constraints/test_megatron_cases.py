@@ -19,7 +19,7 @@ from constraints import MEMORY_RULES, RULES
 from constraints.rule import Rule
 from constraints.rules import divisibility, experts, features, frameworks, microbatches, topology
 from constraints.verdict import violated
-from costmodel.facts.spec import Attention, Experts, Layer, Mlp, Model
+from costmodel.facts.model import Attention, Experts, Layer, Mlp, Model
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts
 from tests.builders_cluster import a_cluster, a_strategy, a_workload, facts

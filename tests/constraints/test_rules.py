@@ -28,7 +28,7 @@ from constraints import (
 from constraints.rule import Rule
 from constraints.verdict import violated
 from costmodel.facts.calibration import MeasuredRate
-from costmodel.facts.spec import Cluster
+from costmodel.facts.cluster import Cluster
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.spec import Cluster, Model
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Model
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,

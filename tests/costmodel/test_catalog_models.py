@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import costmodel
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.models.description import model_from_entry
 from costmodel.models.huggingface import read_config
 from costmodel.models.parameters import active_parameters, parameters

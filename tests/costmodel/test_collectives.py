@@ -11,7 +11,8 @@ import pytest
 
 from costmodel import catalog
 from costmodel.facts.calibration import MeasuredCollective
-from costmodel.facts.spec import Cluster, Network, Profile
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Network, Profile
 from costmodel.lowering.shape import visited_fraction
 from costmodel.network.collectives import (
     COLLECTIVES,

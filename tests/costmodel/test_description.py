@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Attention, Experts, Mamba, Mlp
+from costmodel.facts.model import Attention, Experts, Mamba, Mlp
 from costmodel.models.description import model_from_description, model_from_entry
 from costmodel.models.parameters import parameters
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.pipelines.orders import stages_of_rank
 from costmodel.pipelines.stages import every_stage
 from costmodel.step.estimate import PARTS, Estimate, RankEstimate, estimate
 from costmodel.step.layer import layer_parts
-from costmodel.step.step import all_passes, cost, rank_seconds, stage_passes
+from costmodel.step.rank_time import all_passes, rank_seconds, stage_passes
+from costmodel.step.step import cost
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Recompute, Schedule, Sharding
 from tests.builders import a_model
 from tests.builders_cluster import a_strategy

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Attention, Experts, LatentAttention, LinearAttention, Mamba, Mlp
+from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mamba, Mlp
 from costmodel.models.huggingface import FAMILIES, model_from_config, read_config
 from costmodel.models.parameters import parameters
 

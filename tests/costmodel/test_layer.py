@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.facts.spec import Network
+from costmodel.facts.device import Network
 from costmodel.lowering import layer_operators
 from costmodel.operators.roofline import STREAMING_SECONDS
 from costmodel.operators.source import operator_times

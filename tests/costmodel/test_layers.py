@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.facts.framework import Retention
-from costmodel.facts.spec import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.lowering import (
     Shape,
     embedding_operators,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.facts.framework import Retention
-from costmodel.facts.spec import Precision
+from costmodel.facts.workload import Precision
 from costmodel.lowering.recompute import over_modules
 from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.parts import (

@@ -12,7 +12,7 @@ import pytest
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import MeasuredRate
-from costmodel.facts.spec import Profile
+from costmodel.facts.device import Profile
 from costmodel.operators.measured import measured
 from costmodel.operators.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
 from costmodel.operators.source import operator_times, slowest_of

@@ -9,7 +9,9 @@ import pytest
 
 from costmodel import catalog
 from costmodel.facts.calibration import DpBandwidth
-from costmodel.facts.spec import Cluster, Network
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Network
+from costmodel.memory.parts import state_shards
 from costmodel.network.groups import Group
 from costmodel.step.optimizer import (
     broadcast_seconds,
@@ -19,7 +21,6 @@ from costmodel.step.optimizer import (
     parameter_pass_seconds,
     reduce_seconds,
     replicas_seconds_measured,
-    state_shards,
 )
 from costmodel.strategy import Sharding
 from tests.builders_cluster import GB, a_cluster, a_device, a_workload

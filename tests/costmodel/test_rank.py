@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.facts.framework import Retention
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.rank import (
     RankBytes,

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel import catalog, reliability
-from costmodel.facts.spec import Cluster, RecoveryLevel, Reliability, Workload
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.reliability import RecoveryLevel, Reliability
+from costmodel.facts.workload import Workload
 from tests.builders_cluster import GB, a_cluster, a_workload
 
 TABLE_5 = Path(__file__).parents[2] / "benchmarks" / "paper" / "table5.csv"

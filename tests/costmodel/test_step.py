@@ -11,25 +11,17 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from costmodel.facts.spec import Model, Network
+from costmodel.facts.device import Network
+from costmodel.facts.model import Model
 from costmodel.memory.rank import rank_parameters
 from costmodel.pipelines.stages import every_stage
-from costmodel.step.compute import edge_seconds, layer_seconds
+from costmodel.step.compute import layer_seconds
+from costmodel.step.data_parallel import data_parallel_seconds, dp_seconds, update_seconds
+from costmodel.step.embedding_head import edge_seconds
 from costmodel.step.estimate import estimate
-from costmodel.step.step import (
-    cost,
-    data_parallel_seconds,
-    different_ranks,
-    dp_seconds,
-    ep_edge_seconds,
-    hop_seconds,
-    layer_parts,
-    least_seconds,
-    lower_bound_seconds,
-    pp_seconds,
-    sent_seconds,
-    update_seconds,
-)
+from costmodel.step.p2p import hop_seconds, pp_seconds, sent_seconds
+from costmodel.step.rank_time import ep_edge_seconds
+from costmodel.step.step import cost, different_ranks, layer_parts, least_seconds, lower_bound_seconds
 from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary, usual_group
 from costmodel.tables import Facts, lookup, microbatches
 from tests.builders_cluster import GB, a_strategy

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from costmodel import tables
 from costmodel.memory.footprint import edge_footprint, layer_footprint
 from costmodel.pipelines.stages import stages
-from costmodel.step.compute import edge_seconds, layer_seconds
-from costmodel.step.step import hop_seconds
+from costmodel.step.compute import layer_seconds
+from costmodel.step.embedding_head import edge_seconds
+from costmodel.step.p2p import hop_seconds
 from costmodel.tables import WORTH_A_TABLE, Record, lookup, microbatches, num_microbatches, signature, tabulate
 from tests.costmodel.strategies import MODELS, random_strategies, the_facts
 

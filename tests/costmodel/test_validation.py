@@ -10,7 +10,9 @@ import pytest
 from pydantic.dataclasses import dataclass
 
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Model, Profile, Reliability
+from costmodel.facts.device import Profile
+from costmodel.facts.model import Model
+from costmodel.facts.reliability import Reliability
 from costmodel.validation import build, shown
 
 

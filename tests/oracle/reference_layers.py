@@ -301,7 +301,7 @@ class LatentAttention(nn.Module):
     sizes
         Its hidden size and heads.
     spec
-        The widths, as :class:`costmodel.facts.spec.LatentAttention`.
+        The widths, as :class:`costmodel.facts.model.LatentAttention`.
     """
 
     def __init__(self, sizes, spec):
@@ -335,7 +335,7 @@ class Experts(nn.Module):
     sizes
         Its hidden size.
     spec
-        As :class:`costmodel.facts.spec.Experts`.
+        As :class:`costmodel.facts.model.Experts`.
     """
 
     def __init__(self, sizes, spec):

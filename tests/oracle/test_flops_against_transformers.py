@@ -21,7 +21,7 @@ import yaml
 import costmodel
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Attention, Layer, Mamba, Model
+from costmodel.facts.model import Attention, Layer, Mamba, Model
 from costmodel.lowering import layer_operators
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
 from costmodel.models.huggingface import FAMILIES, model_from_config, read_config

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from costmodel import catalog
-from costmodel.facts.spec import Precision
+from costmodel.facts.workload import Precision
 from costmodel.memory.parts import gathered_bytes, gradient_bytes, weight_bytes
 from costmodel.strategy import Sharding
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.facts.spec import Attention, Layer, Mlp
+from costmodel.facts.model import Attention, Layer, Mlp
 from costmodel.lowering import layer_operators
 from costmodel.lowering.recompute import BEHIND_THE_LAST_KEPT
 from tests.builders import a_shape

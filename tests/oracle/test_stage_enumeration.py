@@ -20,7 +20,7 @@ from ortools.sat.python import cp_model
 
 from constraints.stages import Pipeline, StageOptions, encode_stages, objective
 from constraints.verdict import violated
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.step.layouts import RankCosts, constant_seconds, contents_of, joined_seconds, rank_costs, rank_decisions

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from costmodel import catalog
-from costmodel.facts.spec import Device
+from costmodel.facts.device import Device
 from costmodel.strategy import DECISIONS as OF_STRATEGY
 from planner.jobs.moved import DECISIONS, FRAMEWORKS, OF_DEVICE
 from planner.jobs.problem import load

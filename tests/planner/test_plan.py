@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import planner
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Experts
+from costmodel.facts.model import Experts
 from costmodel.models.flops import recomputed_flops_per_token
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, Recompute, Sharding
 from planner.checkpoints import schedule_checkpoints

@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks.accuracy.tables import FOLDER
 from costmodel import catalog
-from costmodel.facts.spec import Attention, LinearAttention, Mamba
+from costmodel.facts.model import Attention, LinearAttention, Mamba
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner import load
 from planner.calibration.constants import with_values

@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Reliability, Workload
+from costmodel.facts.reliability import Reliability
+from costmodel.facts.workload import Workload
 from planner.checkpoints import schedule_checkpoints, schedule_every
 from tests.builders_cluster import a_cluster, a_workload
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Attention, Experts, LatentAttention, Layer, Mlp, Model
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mlp, Model
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 

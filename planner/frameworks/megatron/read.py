@@ -11,7 +11,7 @@ import yaml
 from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import shown

@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Attention, Layer, Model
+from costmodel.facts.model import Attention, Layer, Model
 from costmodel.models.description import model_from_description
 from costmodel.validation import shown
 from planner.frameworks.megatron.options import WHERE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodel.facts.spec import Cluster
+from costmodel.facts.cluster import Cluster
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher
 from planner.frameworks.target import EVERY_SETTING, NO_STEP, Entries, Refusal, Say, told, told_only, unsaid

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from costmodel.errors import SpecError
-from costmodel.facts.spec import Model
+from costmodel.facts.model import Model
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.stages import layers_per_chunk, redistributed_layers
 from costmodel.strategy import StageLayout, Strategy, Vocabulary

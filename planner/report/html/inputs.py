@@ -14,7 +14,9 @@ from planner.report.wording import NOTHING, gib
 from planner.search.rules import problem_rules
 
 if TYPE_CHECKING:
-    from costmodel.facts.spec import Cluster, EquippedDevice, Model
+    from costmodel.facts.cluster import Cluster
+    from costmodel.facts.device import EquippedDevice
+    from costmodel.facts.model import Model
     from planner.jobs.problem import Problem
     from planner.plan import EstimateReport, PlanReport
 

@@ -1,0 +1,44 @@
+"""Devices of one kind and what runs on them."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from pydantic.dataclasses import dataclass
+
+from costmodel.facts.device import EquippedDevice
+from costmodel.facts.fields import STRICT, Count
+from costmodel.facts.framework import Framework, Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Cluster:
+    """
+    Devices of one kind, their nodes and their network, and what runs on them.
+
+    Parameters
+    ----------
+    device
+        The accelerator with its framework.
+    num_devices
+        How many of them the job gets.
+    framework
+        What trains on it; None: unknown, nothing is refused for its sake.
+    settings
+        What the framework is told, its recipes' defaults included.
+    """
+
+    device: EquippedDevice
+    num_devices: Count
+    framework: Framework | None = None
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def scale_up_size(self) -> int:
+        """Devices of one NVLink domain."""
+        return self.device.networks[0].num_peers
+
+    @property
+    def num_nodes(self) -> int:
+        """Hosts, the last one possibly in part."""
+        return -(-self.num_devices // self.device.devices_per_node)

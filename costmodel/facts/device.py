@@ -1,0 +1,168 @@
+"""An accelerator, its links and its share of the host, as datasheets have them, and as a framework uses them."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from costmodel.facts.calibration import Calibration, Constants
+from costmodel.facts.fields import STRICT, Architecture, Count, Dtype, Fraction, NotNegative, Positive
+from costmodel.facts.framework import Behaviour
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Network:
+    """
+    One level of interconnect, as seen by one device.
+
+    Parameters
+    ----------
+    name
+        ``nvlink``, ``node``, ``rail``, ``spine`` ...
+    num_peers
+        Devices reachable on this level, itself included.
+    bandwidth
+        Bytes per second that a device can send, one direction, measured between ``reference_peers`` devices.
+    latency
+        Seconds before the first byte of a message arrives, in each step of a gather.
+    decay
+        Factor on the bandwidth for each doubling of the ranks beyond ``reference_peers``: MoFa's gamma, equation (3).
+    reference_peers
+        Ranks at which ``bandwidth`` holds.
+    parallel_links
+        Links of this level that one group can use at once from one scale-up domain; None: one per member there.
+    reduce_scatter_latency, all_reduce_latency
+        The same in each step of a reduce-scatter, and of an all-reduce, which switches may sum (NVLink SHARP); None: as
+        ``latency``.
+    is_mesh
+        Whether each device has links of its own to every peer instead of all to a switch: a group uses those between
+        its members only.
+    is_half_duplex
+        Whether what a device sends and what it receives share the bandwidth, so that sending alone has twice as much:
+        NCCL over sockets, whose bytes pass the host's memory both ways.
+    """
+
+    name: str
+    num_peers: Count
+    bandwidth: Positive
+    latency: NotNegative
+    decay: Annotated[Fraction, Field(gt=0)] = 1.0
+    reference_peers: Count = 1
+    parallel_links: Count | None = None
+    reduce_scatter_latency: NotNegative | None = None
+    all_reduce_latency: NotNegative | None = None
+    is_mesh: bool = False
+    is_half_duplex: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Profile(Constants, Behaviour):
+    """
+    What a device achieves with a framework: constants of its calibration, behaviour of the framework's code.
+
+    Made by :func:`costmodel.facts.profiles.equipped`; the catalog keeps both apart.
+    """
+
+    @property
+    def slowdowns(self) -> dict[str, float]:
+        """MoFa's c and k, and the processors taken, by the names under which every overlap takes them."""
+        return {
+            "slowdown_communication": self.overlap_slowdown_communication,
+            "slowdown_compute": self.overlap_slowdown_compute,
+            "processors_taken": self.overlap_processors,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Device:
+    """
+    One accelerator and the share of the host that belongs to it, as datasheets have them.
+
+    Parameters
+    ----------
+    name
+        As the catalog calls it.
+    architecture
+        Generation of its kernels, whose measured runs say how far predictions for it are off; None: of none.
+    calibration
+        What its architecture achieves.
+    peak_flops
+        Dense peak per dtype, FLOP/s.
+    memory_bytes, memory_bandwidth
+        Device memory and its bytes per second.
+    devices_per_node
+        Devices that share a host.
+    networks
+        From the innermost level outwards; the first is the scale-up domain (NVLink). Bandwidths are nominal, where the
+        calibration knows what is achieved of them.
+    host_memory_bytes
+        Host memory per device.
+    host_to_device_bandwidth, device_to_host_bandwidth
+        Bytes per second and direction.
+    host_link
+        What copies from and to the host go through: ``pcie``, by the port at which the network adapter is reached, too;
+        ``nvlink_c2c``, a link of their own.
+    disk_write_bandwidth, disk_read_bandwidth
+        Bytes per second per device to checkpoint storage.
+    runtime_bytes
+        Device memory that the driver, the communication library and the allocator take.
+    cpu_parameters_per_second
+        Parameters that the host's CPU updates per second and device.
+    power_clock
+        Clock that its power limit lets expect over that of the relative whose calibration it shares.
+    num_processors
+        Processors (SMs); None: not known.
+    socket_bandwidth
+        Bytes per second and direction between the processors of a host; None: nothing has to pass there.
+    framework
+        What a job without a framework gets on it; None: the newest that is a default.
+    left_out_errors
+        Logarithms of measured over predicted step time of runs that the profile was not fitted to; empty: of none.
+    sources
+        Field name to where its number comes from.
+    """
+
+    name: str
+    architecture: Architecture | None = None
+    calibration: Calibration
+    peak_flops: Annotated[dict[Dtype, Positive], Field(min_length=1)]
+    memory_bytes: Positive
+    memory_bandwidth: Positive
+    devices_per_node: Count
+    networks: Annotated[tuple[Network, ...], Field(min_length=1)]
+    host_memory_bytes: Positive
+    host_to_device_bandwidth: Positive
+    device_to_host_bandwidth: Positive
+    host_link: Literal["pcie", "nvlink_c2c"] = "pcie"
+    disk_write_bandwidth: Positive
+    disk_read_bandwidth: Positive
+    runtime_bytes: NotNegative
+    cpu_parameters_per_second: Positive
+    power_clock: Positive = 1.0
+    num_processors: Count | None = None
+    socket_bandwidth: Positive | None = None
+    framework: str | None = None
+    left_out_errors: tuple[float, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class EquippedDevice(Device):
+    """
+    A device as a framework uses it, networks at the bandwidths that are achieved.
+
+    Parameters
+    ----------
+    profile
+        What it achieves with it.
+    """
+
+    profile: Profile
+
+    @property
+    def achieved_memory_bandwidth(self) -> float:
+        """Bytes per second of kernels that memory limits."""
+        return self.memory_bandwidth * self.profile.memory_efficiency

@@ -1,0 +1,290 @@
+"""A decoder-only language model as a list of layers; values that are impossible on their own are refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass
+
+from costmodel.facts.fields import STRICT, Count, CountOrZero
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Attention:
+    """
+    Softmax attention with query, key and value heads: MHA, GQA and MQA.
+
+    Parameters
+    ----------
+    num_heads, num_kv_heads
+        Query heads; key-value heads (equal: MHA, one: MQA, between: GQA).
+    head_dim
+        Width of one head.
+    qkv_bias, output_bias
+        Whether the projections add a bias.
+    qk_norm
+        ``per_head``: one weight vector of ``head_dim`` for queries and one for keys; ``full``: over all heads.
+    output_gate
+        Whether a second query-sized projection gates the output (Qwen3-Next).
+    sinks
+        Whether each head has a learned sink logit (gpt-oss).
+    window
+        Sliding window in tokens; None attends to everything before.
+    rotary
+        Whether queries and keys are rotated by their position (RoPE).
+    """
+
+    num_heads: Count
+    num_kv_heads: Count
+    head_dim: Count
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: Literal["none", "per_head", "full"] = "none"
+    output_gate: bool = False
+    sinks: bool = False
+    window: Count | None = None
+    rotary: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class LatentAttention:
+    """
+    Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434).
+
+    Parameters
+    ----------
+    num_heads
+        Heads.
+    q_lora_rank
+        Rank of the query's down-projection; None projects queries directly.
+    kv_lora_rank
+        Rank of the joint key-value latent.
+    qk_nope_head_dim, qk_rope_head_dim, v_head_dim
+        Widths per head: keys without and with rotary position, values.
+    bias
+        Whether the down-projections and the output projection add a bias.
+    """
+
+    num_heads: Count
+    q_lora_rank: Count | None
+    kv_lora_rank: Count
+    qk_nope_head_dim: Count
+    qk_rope_head_dim: Count
+    v_head_dim: Count
+    bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class LinearAttention:
+    """
+    Attention whose cost is linear in the sequence.
+
+    Parameters
+    ----------
+    variant
+        ``lightning`` (MiniMax-Text-01) or ``gated_delta`` (Qwen3-Next).
+    num_key_heads, num_value_heads, key_head_dim, value_head_dim
+        Heads and their widths (lightning: all heads alike).
+    conv_kernel
+        Width of the short causal convolution; 0 is none.
+    """
+
+    variant: Literal["lightning", "gated_delta"]
+    num_key_heads: Count
+    num_value_heads: Count
+    key_head_dim: Count
+    value_head_dim: Count
+    conv_kernel: CountOrZero = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Mamba:
+    """
+    Mamba-2: a state-space layer, computed in chunks by matmuls (Dao and Gu, arXiv 2405.21060).
+
+    Parameters
+    ----------
+    num_heads, head_dim
+        Heads and their width; both together are the inner width d.
+    state_size
+        Width of the state of one channel, N.
+    num_groups
+        Groups of heads that share B and C, which are to the state what keys and queries are to attention.
+    conv_kernel
+        Width of the short causal convolution.
+    chunk_size
+        Tokens inside which every pair is compared; a state goes from chunk to chunk.
+    bias, conv_bias
+        Whether the projections and the convolution add a bias.
+    """
+
+    num_heads: Count
+    head_dim: Count
+    state_size: Count
+    num_groups: Count = 1
+    conv_kernel: Count = 4
+    chunk_size: Count = 128
+    bias: bool = False
+    conv_bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Mlp:
+    """
+    Dense feed-forward block.
+
+    Parameters
+    ----------
+    ffn_hidden_size
+        Width between the two linears.
+    gated
+        Whether the first linear is doubled by a gate (SwiGLU, GeGLU).
+    bias
+        Whether the linears add a bias.
+    squared_relu
+        Whether the non-linearity without a gate is the square of ReLU, which takes two kernels, instead of GELU.
+    """
+
+    ffn_hidden_size: Count
+    gated: bool = True
+    bias: bool = False
+    squared_relu: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Experts:
+    """
+    Mixture-of-experts feed-forward block.
+
+    Parameters
+    ----------
+    num_experts, top_k
+        Routed experts; how many of them a token visits.
+    ffn_hidden_size
+        Width inside one routed expert.
+    shared_ffn_hidden_size
+        Width of all shared experts together; 0 is none.
+    gated, bias, squared_relu
+        As in :class:`Mlp`, for routed and shared experts.
+    router_bias
+        Whether the router's logits have a learned bias (gpt-oss).
+    shared_gate
+        Whether a hidden-to-1 gate scales the shared expert (Qwen3-Next).
+    latent_size
+        Width onto which tokens are projected before they are sent to the routed experts, and back from behind them
+        (LatentMoE, Nemotron 3); None sends the hidden size.
+    """
+
+    num_experts: Count
+    top_k: Count
+    ffn_hidden_size: Count
+    shared_ffn_hidden_size: CountOrZero = 0
+    gated: bool = True
+    bias: bool = False
+    router_bias: bool = False
+    shared_gate: bool = False
+    latent_size: Count | None = None
+    squared_relu: bool = False
+
+
+Mixer: TypeAlias = Attention | LatentAttention | LinearAttention | Mamba
+"""What carries information from token to token."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Layer:
+    """
+    One layer: what mixes tokens, a feed-forward, norms.
+
+    Parameters
+    ----------
+    attention, feed_forward
+        The two blocks; None where a layer is a single block (Nemotron-H).
+    num_norms
+        Norms over the hidden size (2 before the blocks; Gemma has 4).
+    norm
+        ``rms``: one weight per channel; ``layer``: weight and bias; ``none``: no parameters counted.
+    parallel_blocks
+        Whether both blocks read the same input and are summed before tensor-parallel ranks are (GPT-J, GPT-NeoX).
+    """
+
+    attention: Mixer | None
+    feed_forward: Mlp | Experts | None
+    num_norms: CountOrZero = 2
+    norm: Literal["rms", "layer", "none"] = "rms"
+    parallel_blocks: bool = False
+
+    @property
+    def blocks(self) -> tuple[Mixer | Mlp | Experts, ...]:
+        """The blocks that it has, in order."""
+        return tuple(block for block in (self.attention, self.feed_forward) if block is not None)
+
+
+def _each_once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Equal layers as one object: they take long to hash, and :attr:`Model.kinds` is asked often."""
+    known: dict[Layer, Layer] = {}
+    return tuple(known.setdefault(layer, layer) for layer in layers)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Model:
+    """
+    A decoder-only language model: a list of layers between an embedding and a head.
+
+    Parameters
+    ----------
+    name, source
+        What it is called and where its numbers come from.
+    family
+        The Hugging Face ``model_type``, or ``inline``.
+    hidden_size, vocab_size
+        Width of the residual stream; entries of the vocabulary.
+    layers
+        Every layer in order.
+    tied_embeddings
+        Whether embedding and head share their weights.
+    mtp_layers
+        Layers of multi-token prediction behind the last layer, counted apart.
+    learned_positions
+        Entries of a learned position embedding; 0 is none.
+    final_norm
+        As :attr:`Layer.norm`.
+    head_bias
+        Whether the head adds a bias.
+    """
+
+    name: str
+    hidden_size: Count
+    vocab_size: Count
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=4096), AfterValidator(_each_once)]
+    source: str = "job file"
+    family: str = "inline"
+    tied_embeddings: bool = False
+    mtp_layers: tuple[Layer, ...] = ()
+    learned_positions: CountOrZero = 0
+    final_norm: Literal["rms", "layer", "none"] = "rms"
+    head_bias: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """Layers without the multi-token prediction."""
+        return len(self.layers)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether some layer has routed experts."""
+        return any(isinstance(kind.feed_forward, Experts) for kind in self.kinds)
+
+    @property
+    def kinds(self) -> tuple[Layer, ...]:
+        """The different layers, in order of first appearance; MTP blocks included."""
+        objects = {id(layer): layer for layer in (*self.layers, *self.mtp_layers)}
+        return tuple(dict.fromkeys(objects.values()))
+
+    @property
+    def layer_counts(self) -> dict[Layer, int]:
+        """How many layers there are of each kind, without the multi-token prediction."""
+        counts = Counter(map(id, self.layers))  # equal ones are one object
+        return {layer: counts[number] for number, layer in {id(layer): layer for layer in self.layers}.items()}

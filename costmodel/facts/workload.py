@@ -1,0 +1,103 @@
+"""What is trained per step and in total, and the bytes of its recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic.dataclasses import dataclass
+
+from costmodel.facts.fields import STRICT, Architecture, Count, Dtype, NotNegative, Positive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Precision:
+    """
+    Bytes per element of a training recipe.
+
+    Parameters
+    ----------
+    name
+        Recipe, such as ``bf16``.
+    compute
+        Dtype of the matmuls.
+    weight_bytes, gradient_bytes, optimizer_bytes
+        Per parameter: weights, gradients as accumulated and reduced, all optimizer states together.
+    copy_bytes
+        Per parameter: narrower copies of the weights that matmuls keep for all micro-batches; no checkpoint has them.
+    parameter_gather_bytes
+        Per parameter, when data-parallel ranks gather updated weights.
+    activation_bytes
+        Per element of an activation.
+    linear_input_bytes
+        Per element of a linear's input as it is kept for the backward pass; None: as ``activation_bytes``.
+    cast_bytes
+        Read and written per element to bring a linear's input into a narrower dtype, amax and transposed copy included.
+    transposed_bytes
+        Per element of that and per parameter of ``copy_bytes``: the transposed copy, see :meth:`on`.
+    casts_shards
+        Whether sequence-parallel ranks cast their shards of what they gather, and transpose the whole.
+    gathered_input_bytes, gathered_gradient_bytes
+        Per element of what sequence-parallel ranks gather in front of a linear split by columns, and in the backward
+        pass in front of one split by rows; None: as ``activation_bytes``.
+    """
+
+    name: str
+    compute: Dtype
+    weight_bytes: Positive
+    gradient_bytes: Positive
+    optimizer_bytes: Positive
+    parameter_gather_bytes: Positive
+    copy_bytes: NotNegative = 0.0
+    activation_bytes: Positive = 2.0
+    linear_input_bytes: Positive | None = None
+    cast_bytes: NotNegative = 0.0
+    transposed_bytes: NotNegative = 0.0
+    casts_shards: bool = False
+    gathered_input_bytes: Positive | None = None
+    gathered_gradient_bytes: Positive | None = None
+
+    def on(self, architecture: Architecture | None) -> Precision:
+        """
+        The recipe on devices of an architecture: Blackwell's 8-bit matmuls read every layout, no transposed copy.
+
+        References
+        ----------
+        Transformer Engine, ``nvte_is_non_tn_fp8_gemm_supported`` (compute capability 10), by which
+        ``Float8Quantizer`` and ``Float8CurrentScalingQuantizer`` make one copy instead of two.
+        """
+        if architecture not in ANY_LAYOUT or not self.transposed_bytes:
+            return self
+        spared = self.transposed_bytes
+        return replace(
+            self,
+            cast_bytes=self.cast_bytes - spared,
+            copy_bytes=max(0.0, self.copy_bytes - spared),
+            transposed_bytes=0.0,
+        )
+
+
+ANY_LAYOUT: tuple[Architecture, ...] = ("blackwell",)
+"""Architectures whose 8-bit Tensor Cores multiply rows with columns, rows with rows and columns with columns."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Workload:
+    """
+    What is trained, per step and in total.
+
+    Parameters
+    ----------
+    global_batch_size
+        Sequences per optimizer step.
+    sequence_length
+        Tokens per sequence.
+    tokens
+        Tokens of the whole training.
+    precision
+        Bytes and dtypes.
+    """
+
+    global_batch_size: Count
+    sequence_length: Count
+    tokens: Positive
+    precision: Precision

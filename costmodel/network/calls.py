@@ -1,0 +1,64 @@
+"""Seconds of the collectives that a lowered layer needs, with the gaps and copies around them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import EquippedDevice, Profile
+from costmodel.lowering.shape import Shape
+from costmodel.network.collectives import communication_seconds
+from costmodel.network.groups import Group, layer_group
+from costmodel.operators.roofline import STREAMING_SECONDS
+from costmodel.operators.work import Communication, Numbers
+from costmodel.strategy import CudaGraphs
+
+TENSOR_PARALLEL = ("tp", "etp")
+"""Groups whose ranks split matmuls."""
+
+
+LAUNCHES_BEHIND = 3
+"""Before an idle device has a long kernel again: behind a collective come a residual's addition, a norm, a linear."""
+
+
+def copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> Numbers:
+    """What it takes to bring a whole tensor, sequence by sequence, into or out of the order of ranks."""
+    if not device.profile.batch_first or communication.kind not in ("all_gather", "reduce_scatter"):
+        return 0.0
+    seconds = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
+    return np.asarray(seconds * is_called(communication, shape) * (np.asarray(shape.mbs) > 1))
+
+
+def call_group(name: str, shape: Shape) -> Group:
+    """The ranks of a layer that talk: ``tp``, ``cp``, ``ep`` or ``etp``."""
+    return layer_group(name, tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
+
+
+def is_called(communication: Communication, shape: Shape) -> NDArray[np.bool_]:
+    """Whether there is anything to send, and anybody to send it to."""
+    return (np.asarray(communication.nbytes) > 0) & (np.asarray(call_group(communication.group, shape).ranks) > 1)
+
+
+def call_seconds(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
+    """Seconds of a collective with the gap beside it."""
+    group = call_group(communication.group, shape)
+    dispatcher = shape.token_dispatcher
+    seconds = communication_seconds(
+        cluster, communication, ranks=group.ranks, stride=group.stride, token_dispatcher=dispatcher
+    )
+    gap = gap_seconds(communication, cluster.device.profile, shape)
+    return np.asarray((seconds + gap) * is_called(communication, shape))
+
+
+def gap_seconds(communication: Communication, profile: Profile, shape: Shape) -> Numbers:
+    """
+    A tensor-parallel collective is a kernel in front of others; a host that waits for it launches around it.
+
+    Only graphs of a whole iteration hold collectives, which no host launches then.
+    """
+    is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
+    launches = LAUNCHES_BEHIND * profile.waits_for_collectives + profile.launches_block * is_launched
+    gap = profile.kernel_seconds if communication.group in TENSOR_PARALLEL else 0.0
+    seconds: Numbers = gap + launches * profile.host_kernel_seconds
+    return seconds

@@ -1,0 +1,328 @@
+"""Gradients to the ranks that own their states, the update, and weights back: MoFa (13), (24)-(28)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from costmodel.axes import Array, Decisions, added, over_kinds
+from costmodel.facts.cluster import Cluster
+from costmodel.lowering.recompute import over_modules
+from costmodel.memory.footprint import edge_footprint, has_embedding_copy
+from costmodel.memory.parts import state_shards
+from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, sharing_groups
+from costmodel.network.collectives import OF_RINGS, all_reduce, ring_slowdowns
+from costmodel.network.groups import Group
+from costmodel.operators.work import Numbers
+from costmodel.pipelines.stages import Stages
+from costmodel.step.adapter import adapter_seconds
+from costmodel.step.compute import layer_seconds
+from costmodel.step.layer import LayerParts, layer_parts
+from costmodel.step.optimizer import (
+    broadcast_seconds,
+    device_update_seconds,
+    gather_seconds,
+    host_update_seconds,
+    parameter_pass_seconds,
+    reduce_seconds,
+    replicas_seconds_measured,
+)
+from costmodel.step.overlap import exposed_dp_seconds, exposed_dp_seconds_measured
+from costmodel.step.p2p import pipeline_ranks
+from costmodel.step.rank_time import rank_seconds
+from costmodel.strategy import Recompute, Sharding
+from costmodel.tables import Facts, lookup, microbatches
+
+PARAMETER_TENSORS = 9
+"""Of a layer: two norms, queries with keys and values, the output, three of a gated block, two biases (InternLM)."""
+
+
+BUCKET_PARAMETERS = 40e6
+
+
+BUCKET_PARAMETERS_PER_RANK = 1e6
+"""A bucket of data-parallel communication holds the larger of the two, the second times the group's ranks (Megatron-LM,
+``megatron/core/distributed/distributed_data_parallel.py``, default ``bucket_size``)."""
+
+
+WIDE_BYTES = 2.0
+"""Of a gradient as a layer's matmul leaves it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataParallel:
+    """
+    Data-parallel communication of one step alone, on each different rank: shape (..., U).
+
+    Parameters
+    ----------
+    reduce, gather
+        All reduce-scatters of gradients; all gathers of parameters (or the second half of the all-reduces).
+    pieces
+        Buckets into which each of them is divided.
+    slowdowns
+        Theirs beside computation: :func:`costmodel.network.collectives.ring_slowdowns`.
+    """
+
+    reduce: Array
+    gather: Array
+    pieces: Array
+    slowdowns: dict[str, Any]
+
+
+def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> DataParallel:
+    r"""
+    Data-parallel communication alone.
+
+    Each collective carries one bucket and has its own latency. Gradients are reduced once per step, from ZeRO-2 on once
+    per micro-batch; parameters are gathered once, under ZeRO-3 twice per micro-batch (before the forward and before the
+    backward pass). Without sharding the gradients are gathered instead of the parameters: together an all-reduce.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (13); Rajbhandari et al., arXiv:1910.02054, section 7.
+    """
+    sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
+    cluster, precision, profile = facts.cluster, facts.workload.precision, facts.cluster.device.profile
+    parameters = rank_parameters(facts, decisions, held)
+    pieces = _num_buckets(decisions, held, parameters)
+    reduce = pieces * _over_data_groups(
+        cluster, data_groups(decisions), parameters, reduce_seconds, precision.gradient_bytes / pieces
+    )
+    sharers = sharing_groups(facts, decisions)
+    if profile.weight_sync == "broadcast":
+        tensors = PARAMETER_TENSORS * (added(held.layers) + held.first + held.last)
+        send_back = partial(broadcast_seconds, num_tensors=tensors)
+        gather = _over_data_groups(cluster, sharers, parameters, send_back, precision.parameter_gather_bytes)
+    else:
+        gathered_bytes = precision.parameter_gather_bytes / pieces
+        gather = pieces * _over_data_groups(cluster, sharers, parameters, gather_seconds, gathered_bytes)
+    all_reduced = profile.gradient_sync == "all_reduce"
+    first_level = np.where(all_reduced & (sharding == int(Sharding.OPTIMIZER)), 2, 1)
+    reduces = np.where(sharding >= int(Sharding.GRADIENTS), m, first_level)
+    gathers = np.where(sharding >= int(Sharding.WEIGHTS), 2 * m, 1)
+    return DataParallel(
+        reduce=np.asarray(reduce * reduces),
+        gather=np.where(sharding == int(Sharding.NONE), reduce, gather * gathers),
+        pieces=pieces,
+        slowdowns=_dp_slowdowns(cluster, data_groups(decisions), parameters),
+    )
+
+
+def _dp_slowdowns(cluster: Cluster, groups: tuple[Group, Group], parameters: RankParameters) -> dict[str, Any]:
+    """Those of the groups of dense and of expert parameters, in the mean over parameters."""
+    dense, expert = (ring_slowdowns(cluster, ranks=group.ranks, stride=group.stride) for group in groups)
+    share = parameters.experts / np.maximum(parameters.dense + parameters.experts, 1.0)
+    return dense | {name: dense[name] + share * (expert[name] - dense[name]) for name in OF_RINGS}
+
+
+def _over_data_groups(
+    cluster: Cluster,
+    groups: tuple[Group, Group],
+    parameters: RankParameters,
+    seconds: Callable[..., Numbers],
+    bytes_per_parameter: Numbers,
+) -> Numbers:
+    """One reduce-scatter or all-gather of all parameters of each rank, dense and expert ones in their own groups."""
+    counted = parameters.layers + cluster.device.profile.edge_fraction * parameters.edges
+    dense, expert = groups
+    dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
+    if not cluster.device.profile.dp_bandwidths:
+        of_dense = seconds(cluster, nbytes=dense_bytes, group=dense)
+        return of_dense + seconds(cluster, nbytes=expert_bytes, group=expert) if expert_bytes.any() else of_dense
+    return replicas_seconds_measured(
+        cluster, dense_bytes=dense_bytes, expert_bytes=expert_bytes, dense=dense, expert=expert
+    )
+
+
+def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts | None = None) -> Array:
+    """
+    Exposed data-parallel communication of each different rank, by (24) or by the profile's measured law.
+
+    Parameters
+    ----------
+    facts, decisions, held
+        As in :func:`step_seconds`.
+    parts
+        Of one layer, where they are known: :func:`costmodel.step.layer.layer_parts`.
+    """
+    parts = parts or layer_parts(facts, decisions)
+    profile = facts.cluster.device.profile
+    alone = data_parallel_seconds(facts, decisions, held)
+    plain = alone.reduce + alone.gather
+    if profile.dp_overlap is None:
+        overlapped = _dp_overlapped(facts, decisions, held, alone, parts)
+    else:
+        law = profile.dp_overlap
+        overlapped = np.asarray(
+            exposed_dp_seconds_measured(
+                plain,
+                rank_seconds(facts, decisions, held, parts.compute + parts.tp),
+                pp=over_kinds(decisions["pp"]),
+                unhidden=law.unhidden,
+                slowdown=law.slowdown,
+                window=law.window,
+            )
+        )
+    exposed = np.where(over_kinds(decisions["dp_overlap"]), overlapped, plain)
+    exposed = exposed + embedding_copy_seconds(facts, decisions, held)
+    if profile.sharding_copies == "none":
+        return exposed
+    return exposed + sharding_copies_seconds(facts, decisions, held)
+
+
+def embedding_copy_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array | float:
+    """
+    Sum of the embedding's gradients on the first rank of a pipeline and of its copy on the last one: (..., U).
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/distributed/finalize_model_grads.py`` (``_allreduce_word_embedding_grads``): behind the
+    data-parallel reduction, before the update; of multi-token prediction's copy, too.
+    """
+    if not has_embedding_copy(facts.model):
+        return 0.0
+    edge = lookup(edge_footprint, facts, decisions)
+    pipeline = pipeline_ranks(decisions)
+    is_inside = pipeline.ranks * pipeline.stride <= facts.cluster.scale_up_size
+    apart = np.where(is_inside, 1, np.maximum(pipeline.ranks - 1, 1))
+    nbytes = edge.embedding_parameters * facts.workload.precision.gradient_bytes
+    seconds = all_reduce(facts.cluster, nbytes=nbytes, ranks=2, stride=pipeline.stride * apart)
+    is_copied = (held.first > 0) != (held.last > 0)
+    return np.asarray(is_copied * over_kinds(seconds))
+
+
+def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    Copies between tensors and what collectives send where weights are shared, in the stream that computes: (..., U).
+
+    Per parameter and micro-batch: gathered weights read and written before either pass; gradients read in 16 bits and
+    written as they are reduced. Of weights that are views of a flat tensor, gradients alone.
+
+    References
+    ----------
+    PyTorch, ``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py`` (``foreach_all_gather_copy_out``,
+    ``foreach_reduce_scatter_copy_in``); ``fsdp/_flat_param.py`` (``_get_unflat_views_unaligned``: the backward pass of
+    a split).
+    """
+    device, precision = facts.cluster.device, facts.workload.precision
+    gradient = WIDE_BYTES + precision.gradient_bytes
+    gathered = 2 * 2 * precision.parameter_gather_bytes
+    nbytes = {"none": 0.0, "flat": gradient, "tensors": gathered + gradient}[device.profile.sharding_copies]
+    parameters, (dense, expert) = rank_parameters(facts, decisions, held), sharing_groups(facts, decisions)
+    shared = parameters.dense * (np.asarray(dense.ranks) > 1) + parameters.experts * (np.asarray(expert.ranks) > 1)
+    per_parameter = nbytes / device.achieved_memory_bandwidth
+    rounds = over_kinds(microbatches(facts, decisions))
+    return np.where(over_kinds(decisions["sharding"]) == int(Sharding.WEIGHTS), rounds * per_parameter * shared, 0.0)
+
+
+def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: DataParallel, parts: LayerParts) -> Array:
+    """
+    Equation (24), once for what runs behind forward passes and once for what runs behind backward passes.
+
+    Without sharding that is the all-reduce behind the last micro-batches; under ZeRO-1 a gather behind the first and a
+    reduce-scatter behind the last ones; from ZeRO-2 on a reduce-scatter behind every backward pass; under ZeRO-3 also
+    half of the gathers behind each pass, and no micro-batch starts before the one before has reduced everything (FSDP
+    waits at the end of each backward pass).
+
+    A device that waits for its host does so in either pass alike; the network goes on.
+    """
+    profile = facts.cluster.device.profile
+    sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
+    forward, backward = _window_seconds(facts, decisions, held)
+    busy_forward, busy_backward = adapter_seconds(facts, decisions, held)
+    pieces, once = alone.pieces, _window_fraction(decisions, held)
+    idle = added(held.layers * parts.host[..., None, :]) / 2
+    every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
+    late = np.where(sharding == int(Sharding.NONE), alone.gather, np.where(every_gather, alone.gather / 2, 0.0))
+    rounds = np.where(every_gather, m, 1)
+    behind_backward = rounds * exposed_dp_seconds(
+        (alone.reduce + late) / rounds,
+        np.where(every_reduce, m / rounds, once) * backward,
+        num_pieces=np.where(every_reduce, m / rounds, 1) * pieces,
+        busy_seconds=np.where(every_reduce, m / rounds, once) * busy_backward,
+        idle_seconds=np.where(every_reduce, m / rounds, once) * idle,
+        **alone.slowdowns,
+    )
+    behind_forward = rounds * exposed_dp_seconds(
+        (alone.gather - late) / rounds,
+        np.where(every_gather, 1, once) * forward,
+        num_pieces=pieces,
+        busy_seconds=np.where(every_gather, 1, once) * busy_forward,
+        idle_seconds=np.where(every_gather, 1, once) * idle,
+        **alone.slowdowns,
+    )
+    waits = (not profile.weight_sync_overlaps) & (sharding == int(Sharding.OPTIMIZER))
+    return np.asarray(behind_backward + np.where(waits, alone.gather, behind_forward))
+
+
+def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
+    """Computation of one micro-batch on each rank behind which communication can hide: forward and backward."""
+    seconds = lookup(layer_seconds, facts, decisions)
+    recompute = over_kinds(decisions["recompute"])
+    modules = over_modules(seconds.module_forward, recompute=recompute)
+    again = np.where(recompute == int(Recompute.FULL), seconds.again, modules)
+    forward = added(held.layers * seconds.forward[..., None, :])
+    backward = added(held.layers * (seconds.backward + again)[..., None, :])
+    if held.full_layers.any():
+        backward = backward + added(held.full_layers * (seconds.again - again)[..., None, :])
+    return np.asarray(forward), np.asarray(backward)
+
+
+def _window_fraction(decisions: Decisions, held: Stages) -> Array:
+    r"""
+    Micro-batches' worth of a rank's computation that runs while one chunk's communication is under way.
+
+    The other v - 1 chunks pass a group of g micro-batches each in cool-down or warm-up, and within the last chunk all
+    layers but one are computed behind another's communication.
+
+    .. math:: w = \left[(v - 1) g + 1 - 1/l\right] / v
+    """
+    vpp, chunk = over_kinds(decisions["vpp"]), held.largest_chunk
+    return np.asarray(((vpp - 1) * over_kinds(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
+
+
+def _num_buckets(decisions: Decisions, held: Stages, parameters: RankParameters) -> Array:
+    """
+    Buckets of a rank's parameters: none spans two chunks, none is smaller than a layer or the framework's size.
+
+    Sharded weights come and go layer by layer (FSDP's units), whatever their size.
+    """
+    dense, _ = data_groups(decisions)
+    size = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * np.asarray(dense.ranks))
+    layers = over_kinds(decisions["vpp"]) * held.largest_chunk
+    by_size = np.minimum((parameters.dense + parameters.experts) / size, layers)
+    buckets = np.where(over_kinds(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)
+    return np.asarray(np.maximum(buckets, over_kinds(decisions["vpp"])))
+
+
+def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    Parameter update of each different rank, on the device or on the host, shape (..., U).
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (13), (26), (28).
+    """
+    device, profile = facts.cluster.device, facts.cluster.device.profile
+    parameters = rank_parameters(facts, decisions, held)
+    dense, expert = sharing_groups(facts, decisions)
+    updated = parameters.layers + profile.edge_fraction * parameters.edges
+    local = updated / _shards(dense, decisions, Sharding.OPTIMIZER) + parameters.experts / _shards(
+        expert, decisions, Sharding.OPTIMIZER
+    )
+    on_host = host_update_seconds(device, facts.workload, local_parameters=local)
+    on_device = device_update_seconds(device, local_parameters=local)
+    whole = updated / _shards(dense, decisions, Sharding.WEIGHTS) + parameters.experts / _shards(
+        expert, decisions, Sharding.WEIGHTS
+    )
+    passes = parameter_pass_seconds(device, parameters=whole)
+    return passes + np.where(over_kinds(decisions["optimizer_offload"]), on_host, on_device)
+
+
+def _shards(group: Group, decisions: Decisions, level: Sharding) -> Numbers:
+    return state_shards(group.ranks, sharding=over_kinds(decisions["sharding"]), level=level)

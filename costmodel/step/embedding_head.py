@@ -1,0 +1,165 @@
+"""Seconds of the embedding, of the head with its loss and of multi-token prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
+from costmodel.lowering.embedding import (
+    embedding_communications,
+    embedding_operators,
+    head_communications,
+    head_operators,
+)
+from costmodel.lowering.layer import mtp_edge_communications, mtp_edge_operators
+from costmodel.lowering.shape import Shape, layer_shape
+from costmodel.network.calls import call_seconds, copy_seconds
+from costmodel.operators.source import OperatorTimes, operator_times
+from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.step.compute import weight_gradient_seconds
+from costmodel.strategy import Vocabulary
+from costmodel.tables import Record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeSeconds(Record):
+    """
+    One micro-batch, forward and backward, on the first rank (embedding) and the last one (head, MTP) beyond its layers.
+
+    Parameters
+    ----------
+    embedding, head, mtp
+        Computation; that of MTP around its transformer layers, which count as layers of the last rank.
+    embedding_communication, head_communication, mtp_communication
+        Collectives, which nothing hides.
+    first_forward, last_forward
+        Forward pass in all that the first and in all that the last rank adds.
+    last_weight
+        Weights' gradients in what the last rank adds.
+    """
+
+    embedding: NDArray[np.float64]
+    head: NDArray[np.float64]
+    mtp: NDArray[np.float64]
+    embedding_communication: NDArray[np.float64]
+    head_communication: NDArray[np.float64]
+    mtp_communication: NDArray[np.float64]
+    first_forward: NDArray[np.float64]
+    last_forward: NDArray[np.float64]
+    last_weight: NDArray[np.float64]
+
+    @property
+    def first(self) -> NDArray[np.float64]:
+        """All that the first rank adds."""
+        return self.embedding + self.embedding_communication
+
+    @property
+    def last(self) -> NDArray[np.float64]:
+        """All that the last rank adds."""
+        return self.head + self.mtp + self.head_communication + self.mtp_communication
+
+
+def edge_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    ep: Numbers,
+    etp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    dp: Numbers,
+    pp: Numbers,
+    vocabulary: Numbers,
+    cuda_graphs: Numbers,
+) -> EdgeSeconds:
+    """
+    The embedding, the head with its loss, and the multi-token prediction, shape (...).
+
+    Only graphs of a whole iteration hold them. Of a vocabulary in slices those of all ranks together, see
+    :func:`_in_slices`.
+    """
+    shape = layer_shape(
+        model,
+        cluster,
+        workload,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        mbs=mbs,
+        sequence_parallel=sequence_parallel,
+        cuda_graphs=cuda_graphs,
+    )
+    times = operator_times(
+        cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp, cuda_graphs=cuda_graphs
+    )
+
+    slices = np.where(np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED, pp, 1)
+    ends = {
+        "embedding": (
+            _in_slices(embedding_operators(model, shape), slices, rows=slices),
+            embedding_communications(model, shape),
+        ),
+        "head": (_in_slices(head_operators(model, shape), slices), head_communications(model, shape)),
+        "mtp": (mtp_edge_operators(model, shape), mtp_edge_communications(model, shape)),
+    }
+    parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}
+    last = (parts["head"], parts["mtp"])
+    zeros = shape.zeros
+    return EdgeSeconds(
+        **{name: zeros + end.compute for name, end in parts.items()},
+        **{f"{name}_communication": zeros + end.communication for name, end in parts.items()},
+        first_forward=zeros + parts["embedding"].forward,
+        last_forward=zeros + sum((end.forward for end in last), start=0.0),
+        last_weight=zeros + sum((end.weight for end in last), start=0.0),
+    )
+
+
+def _in_slices(operators: tuple[Operator, ...], slices: Numbers, *, rows: Numbers = 1) -> tuple[Operator, ...]:
+    """
+    What all slices of a vocabulary do together: each its share of the logits, but every kernel.
+
+    Of the embedding every slice moves all tokens' ``rows``, zeros for those of others, so that their sum has all of
+    them (Megatron-LM, ``VocabParallelEmbedding``; Yeung et al., arXiv:2411.05288, Table 3, recalled: input layers scale
+    worst by far).
+    """
+    return tuple(
+        replace(one, kernels=one.kernels * slices, bytes=one.bytes * rows, backward_bytes=one.backward_bytes * rows)
+        for one in operators
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _End:
+    compute: Numbers
+    communication: Numbers
+    forward: Numbers
+    weight: Numbers
+
+
+def _one_end(
+    cluster: Cluster,
+    operators: tuple[Operator, ...],
+    communications: tuple[Communication, ...],
+    shape: Shape,
+    times: OperatorTimes,
+) -> _End:
+    forward = sum((times.forward_seconds(operator) for operator in operators), start=0.0)
+    backward = [times.backward_seconds(operator) for operator in operators]
+    calls = [
+        (one, call_seconds(cluster, one, shape) + copy_seconds(one, shape, cluster.device)) for one in communications
+    ]
+    return _End(
+        compute=forward + sum(backward, start=0.0),
+        communication=sum(((one.forward + one.backward) * call for one, call in calls), start=0.0),
+        forward=forward + sum((one.forward * call for one, call in calls), start=0.0),
+        weight=weight_gradient_seconds(operators, backward),
+    )

@@ -1,0 +1,123 @@
+"""Transfers between pipeline ranks."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from costmodel.axes import Array, Decisions, added, over_kinds
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
+from costmodel.network.collectives import collective_seconds, ring_slowdowns
+from costmodel.network.groups import Group, pipeline_group
+from costmodel.operators.work import Numbers
+from costmodel.pipelines.interleaved import hop_exposed_seconds
+from costmodel.pipelines.stages import Stages
+from costmodel.step.compute import layer_seconds
+from costmodel.step.overlap import exposed_beside_seconds
+from costmodel.tables import Facts, lookup, microbatches
+
+
+def hop_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    pp: Numbers,
+    dp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+) -> Array:
+    r"""
+    One transfer of a micro-batch's activations between pipeline ranks; zero without a pipeline.
+
+    .. math:: T_{pp} = b s h D / (t c B)
+
+    Each tensor-parallel rank sends its share of the sequence; without sequence parallelism each sends all of it
+    (Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``, ``get_tensor_shapes``), or a share that the
+    receivers gather, where the profile says so.
+    """
+    group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
+    nbytes = micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
+    profile, send = cluster.device.profile, partial(collective_seconds, cluster, "pp", "send")
+    if not profile.scatters_hops:
+        seconds = send(nbytes=nbytes, ranks=group.ranks, stride=group.stride)
+    else:
+        scattered = 1 + (1 - np.asarray(sequence_parallel)) * (np.asarray(tp) - 1)
+        gathered = nbytes * (scattered > 1)
+        seconds = send(nbytes=nbytes / scattered, ranks=group.ranks, stride=group.stride)
+        seconds = seconds + collective_seconds(cluster, "tp", "all_gather", nbytes=gathered, ranks=tp, stride=1)
+    return np.asarray((seconds + profile.hop_seconds) * (np.asarray(pp) > 1))
+
+
+def plain_hop_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """
+    A transfer that its sender waits for: :func:`hop_seconds` without interleaving, else zero.
+
+    References
+    ----------
+    Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``,
+    ``forward_backward_pipelining_without_interleaving``.
+    """
+    return np.where(np.asarray(decisions["vpp"]) > 1, 0.0, lookup(hop_seconds, facts, decisions))
+
+
+def sent_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+    """
+    What each rank of a plain pipeline waits for per micro-batch until its own transfers are done, shape (..., U).
+
+    Each sends activations to the next rank and gradients to the one before, the ends of the pipeline half of that.
+    """
+    return np.asarray((2 - held.first - held.last) * over_kinds(plain_hop_seconds(facts, decisions)))
+
+
+def micro_batch_bytes(
+    model: Model, workload: Workload, *, tp: Numbers, cp: Numbers, mbs: Numbers, sequence_parallel: Numbers
+) -> Numbers:
+    """A rank's activations of a micro-batch between two layers: all of its sequence, or its share of it."""
+    shards = cp * (1 + sequence_parallel * (tp - 1))
+    elements = mbs * workload.sequence_length * model.hidden_size / shards
+    return workload.precision.activation_bytes * elements
+
+
+def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_compute: float | None = None) -> Array:
+    """
+    Exposed transfers of an interleaved pipeline: all of them in warm-up and cool-down, the rest of (23) in between.
+
+    Only interleaved chunks have other work to hide a transfer behind; those of the plain schedule, which waits for
+    every one, are part of :func:`rank_seconds`. What is hidden takes the time of its bytes, nobody waits for its
+    synchronisation (``hop_seconds`` of the profile).
+
+    Parameters
+    ----------
+    facts, decisions, held
+        As in :func:`step_seconds`.
+    slowdown_compute
+        k, where it is not the profile's.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk.
+    """
+    profile = facts.cluster.device.profile
+    hop = lookup(hop_seconds, facts, decisions)
+    seconds = lookup(layer_seconds, facts, decisions)
+    num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
+    chunk = added(held.all_layers * seconds.forward) / num_chunks
+    group = pipeline_ranks(decisions)
+    slowdowns = ring_slowdowns(facts.cluster, ranks=group.ranks, stride=group.stride)
+    slowdowns |= {} if slowdown_compute is None else {"slowdown_compute": slowdown_compute}
+    hidden = exposed_beside_seconds(np.maximum(hop - profile.hop_seconds, 0.0), chunk, **slowdowns)
+    steady = np.where(decisions["pp_overlap"], hidden, hop)
+    m = microbatches(facts, decisions)
+    exposed = hop_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m)
+    return np.where(np.asarray(decisions["vpp"]) > 1, exposed, 0.0)
+
+
+def pipeline_ranks(decisions: Decisions) -> Group:
+    """The ranks of one pipeline, a group per replica."""
+    return pipeline_group(**{name: np.asarray(decisions[name]) for name in ("tp", "cp", "dp", "pp")})

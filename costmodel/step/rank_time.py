@@ -1,0 +1,298 @@
+"""What pipeline ranks take for a micro-batch, and what the slowest one waits for others."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from costmodel.axes import Array, Decisions, added, largest, over_kinds
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Model
+from costmodel.facts.workload import Workload
+from costmodel.network.collectives import collective_seconds
+from costmodel.network.groups import pipeline_group
+from costmodel.operators.work import Numbers
+from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, chunks_waiting_seconds, in_step_seconds
+from costmodel.pipelines.orders import has_order
+from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary_delay
+from costmodel.pipelines.simulator import span_seconds
+from costmodel.pipelines.stages import Stages, virtual_stage_layers
+from costmodel.step.embedding_head import edge_seconds
+from costmodel.step.layer import LayerParts, layer_parts
+from costmodel.step.overlap import exposed_beside_seconds
+from costmodel.step.p2p import micro_batch_bytes, plain_hop_seconds, sent_seconds
+from costmodel.strategy import Schedule, Vocabulary, is_one_of
+from costmodel.tables import Facts, lookup, microbatches
+
+SCALAR_BYTES = 4.0
+"""Of a token's maximum, sum or logit in the loss, FP32."""
+
+
+def pipeline_seconds(
+    facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array, waiting: Array
+) -> Array:
+    """Busy time, bubble, and what the pipeline's edges add: (12) without the transfers between ranks."""
+    slowest = largest(ranks)
+    return np.asarray(
+        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions)) + waiting + ep_edge_seconds(held, parts)
+    )
+
+
+def rank_seconds(
+    facts: Facts, decisions: Decisions, held: Stages, layer: Array, full_layer: Array | None = None
+) -> Array:
+    """
+    One micro-batch on each different rank, forward and backward: R, shape (..., U).
+
+    In a plain pipeline a rank sends what it computed before it goes on (:func:`plain_hop_seconds`).
+
+    Parameters
+    ----------
+    facts, decisions, held
+        As in :func:`step_seconds`.
+    layer
+        Seconds of one layer of each kind, shape (..., K).
+    full_layer
+        The same of layers that are recomputed in full, where a rank has some.
+    """
+    edge = lookup(edge_seconds, facts, decisions)
+    edges = held.first * over_kinds(edge.first) + held.last * over_kinds(edge.last)
+    edges = edges + over_kinds(lookup(slices_seconds, facts, decisions))
+    edges = edges + sent_seconds(facts, decisions, held)
+    always = facts.cluster.device.profile.microbatch_seconds
+    layers = added(held.layers * layer[..., None, :])
+    if full_layer is not None:
+        layers = layers + added(held.full_layers * (full_layer - layer)[..., None, :])
+    return np.asarray(layers + edges + always)
+
+
+def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array) -> Array:
+    """One micro-batch on all ranks together: the whole model once, shape (...)."""
+    edge = lookup(edge_seconds, facts, decisions)
+    layers = added(held.all_layers * layer)
+    of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.profile.microbatch_seconds
+    pp = np.asarray(decisions["pp"])
+    hops = 2 * (pp - 1) * plain_hop_seconds(facts, decisions)
+    return np.asarray(layers + edge.first + edge.last + hops + pp * of_each_rank)
+
+
+def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Array:
+    """Time in which the slowest rank waits for others: the schedule's idle time, delays of a vocabulary in slices."""
+    slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, held, parts.total)
+    if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
+        idle = bubble_seconds(slowest, every, vpp=decisions["vpp"])
+    else:
+        idle = idle_seconds(
+            slowest_passes(facts, decisions, held, parts, ranks),
+            all_passes(facts, decisions, held, parts),
+            pp=decisions["pp"],
+            vpp=decisions["vpp"],
+            num_microbatches=microbatches(facts, decisions),
+            schedule=decisions["schedule"],
+        )
+    delay = vocabulary_delay(vocabulary=decisions["vocabulary"]) * slowest
+    if np.any(np.asarray(decisions["vpp"]) > 1):
+        pace = largest(pace_seconds(facts, decisions, held, parts.total, ranks, every / decisions["pp"]))
+        delay = delay + in_step_seconds(
+            slowest, pace, vpp=decisions["vpp"], num_microbatches=microbatches(facts, decisions)
+        )
+    return np.asarray(idle + delay + fill_seconds(facts, decisions))
+
+
+def pace_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array, ranks: Array, average: Array) -> Array:
+    """
+    One micro-batch on each rank with what it waits for others chunk by chunk: P, shape (..., U).
+
+    Parameters
+    ----------
+    facts, decisions, held
+        As in :func:`step_seconds`.
+    layer
+        Seconds of one layer of each kind, shape (..., K).
+    ranks
+        Each rank's own work, shape (..., U).
+    average
+        The work of an average rank, shape (...).
+    """
+    edge = lookup(edge_seconds, facts, decisions)
+    of_layer = over_kinds(added(held.all_layers * layer) / held.all_layers.sum(axis=-1))
+    beside = held.last * over_kinds(edge.last) + added(held.mtp_layers * layer[..., None, :])
+    waiting = chunks_waiting_seconds(
+        ranks,
+        held.last_chunk * of_layer + beside,
+        over_kinds(average),
+        vpp=over_kinds(decisions["vpp"]),
+        group=over_kinds(decisions["group"]),
+    )
+    in_chunks = (np.asarray(decisions["vpp"]) > 1) & (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B)
+    in_chunks = in_chunks & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED)
+    return np.asarray(ranks + np.where(over_kinds(in_chunks), waiting, 0.0))
+
+
+def slowest_passes(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Passes:
+    """The passes of the rank that takes longest."""
+    edge = lookup(edge_seconds, facts, decisions)
+    slowest = ranks.argmax(axis=-1)[..., None]
+
+    def of_slowest(layer: Array, first: Array | float, last: Array | float) -> Array:
+        edges = held.first * over_kinds(first) + held.last * over_kinds(last)
+        seconds = np.asarray(added(held.layers * layer[..., None, :]) + edges)
+        return np.take_along_axis(np.broadcast_to(seconds, ranks.shape), slowest, axis=-1)[..., 0]
+
+    forward = of_slowest(parts.forward, edge.first_forward, edge.last_forward)
+    weight = of_slowest(parts.weight, 0.0, edge.last_weight)
+    return Passes(forward=forward, backward=largest(ranks) - forward - weight, weight=weight)
+
+
+def all_passes(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts) -> Passes:
+    """The passes of all ranks together: the whole model once."""
+    edge = lookup(edge_seconds, facts, decisions)
+    forward = added(held.all_layers * parts.forward) + edge.first_forward + edge.last_forward
+    weight = added(held.all_layers * parts.weight) + edge.last_weight
+    every = all_ranks_seconds(facts, decisions, held, parts.total)
+    return Passes(forward=forward, backward=every - forward - weight, weight=weight)
+
+
+def stage_passes(facts: Facts, decisions: Decisions) -> Passes:
+    """
+    The passes of every virtual stage of one strategy in model order, shape (pp * vpp,).
+
+    Embedding and head are on the first and the last one. What a rank does per micro-batch beside its layers is part of
+    the backward passes of its chunks, each an equal share.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    decisions
+        Scalars; the vocabulary not in slices.
+    """
+    layers = virtual_stage_layers(
+        facts.model, **{name: decisions[name] for name in ("pp", "vpp", "schedule", "vocabulary")}
+    )
+    parts = layer_parts(facts, decisions)
+    return passes_of(facts, decisions, *(layers @ part for part in (parts.forward, parts.weight, parts.total)))
+
+
+def passes_of(facts: Facts, decisions: Decisions, forward: Array, weight: Array, total: Array) -> Passes:
+    """The passes of virtual stages whose layers take given seconds, shape (pp * vpp,)."""
+    edge = lookup(edge_seconds, facts, decisions)
+    forward[0] += edge.first_forward  # one after the other: the first stage may be the last one too
+    forward[-1] += edge.last_forward
+    weight[-1] += edge.last_weight
+    total[0] += edge.first
+    total[-1] += edge.last
+    beside = lookup(slices_seconds, facts, decisions) + facts.cluster.device.profile.microbatch_seconds
+    hop = plain_hop_seconds(facts, decisions)
+    total[1:] += hop
+    total[:-1] += hop
+    backward = total + beside / decisions["vpp"] - forward - weight
+    return Passes(forward=forward, backward=backward, weight=weight)
+
+
+def played_waiting_seconds(
+    facts: Facts, decisions: Decisions, passes: Passes, slowest: float, *, closed_form: float
+) -> float:
+    """
+    :func:`waiting_seconds` of one strategy, its pipeline played through stage by stage.
+
+    The same for equal stages. The formula counts the other ranks by their mean and a rank's chunks but its last one as
+    equal, which a solver's table can hold. Played through, a plain pipeline takes up to 9 % less time, an interleaved
+    one whose chunks divide the layers from 6 % less to 6 % more (more where they hold different kinds of layers), the
+    other schedules from 8 % less to 15 % more (``tests`` have the bounds). The formula is kept for slices of the
+    vocabulary, for decisions for which a schedule has no order, and for V-Half, whose authors order the passes anew for
+    the times of each model: in equal stages' order a rank with both ends of the model would wait longer than measured
+    (up to 8 % of a step, arXiv:2411.05288, Table 6).
+
+    Parameters
+    ----------
+    facts, decisions
+        As in :func:`waiting_seconds`; scalars.
+    passes
+        Of every virtual stage, as :func:`stage_passes` makes them.
+    slowest
+        One micro-batch on the slowest rank.
+    closed_form
+        What :func:`waiting_seconds` says.
+    """
+    order = played_order(facts, decisions)
+    if order is None or order["pp"] == 1:
+        return closed_form
+    span = span_seconds(
+        forward=np.asarray(passes.forward),
+        backward=np.asarray(passes.backward),
+        weight=np.asarray(passes.weight),
+        **order,
+    )
+    busy = float(order["num_microbatches"] * slowest)
+    return span - busy + float(fill_seconds(facts, decisions))
+
+
+def played_order(facts: Facts, decisions: Decisions) -> dict[str, Any] | None:
+    """What :mod:`costmodel.pipelines.simulator` needs beside the passes; None where the closed form is kept."""
+    plan = {name: int(decisions[name]) for name in ("pp", "vpp")}
+    plan["num_microbatches"] = int(microbatches(facts, decisions))
+    schedule = Schedule(int(decisions["schedule"]))
+    group = int(decisions["group"]) if schedule == Schedule.ONE_F_ONE_B else None
+    other_order = schedule == Schedule.V_HALF or decisions["vocabulary"] > Vocabulary.REDISTRIBUTED
+    if other_order or not has_order(schedule, **plan, group=group):
+        return None
+    return {"schedule": schedule, "group": group, **plan}
+
+
+def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """What each rank adds once per step because the head's slot is longer than the others, measured by the profile."""
+    head = lookup(edge_seconds, facts, decisions).head
+    return np.asarray(facts.cluster.device.profile.head_fill_fraction * head * decisions["pp"])
+
+
+def ep_edge_seconds(held: Stages, parts: LayerParts) -> Array:
+    """
+    Expert-parallel communication that warm-up and cool-down expose though the steady phase hides it.
+
+    Each passes all chunks once, so that the whole model's all-to-alls are exposed once (MoFa, Table 8: the EP column
+    depends on neither the number of micro-batches nor of ranks).
+    """
+    return np.asarray(added(held.all_layers * parts.ep_edges))
+
+
+def slices_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    pp: Numbers,
+    dp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+    vocabulary: Numbers,
+) -> Array:
+    r"""
+    Exposed communication of one micro-batch among the slices of a vocabulary.
+
+    .. math:: T = 2 T_{broadcast} + 2 T_{all-reduce} + 3 T_{scalars}
+
+    The last layer's output goes to every slice and the sum of its gradients back, the sum of the embeddings to the
+    first layer and its gradient back; the softmax's maximum and sum and the label's logit are summed, 4 bytes per token
+    each. An interlaced pipeline waits for all of them. The barriers of the other ways hide them behind the passes of
+    other micro-batches, which lose the processors that the collectives take (:mod:`costmodel.step.overlap`).
+
+    References
+    ----------
+    Yeung et al., arXiv:2411.05288, sections 4 and 6; Megatron-LM, ``vocab_parallel_cross_entropy``: three all-reduces.
+    """
+    sliced = (np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED) & (np.asarray(pp) > 1)
+    if not sliced.any():
+        return np.zeros(sliced.shape)
+    group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
+    nbytes = micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
+    call = partial(collective_seconds, cluster, "pp", ranks=group.ranks, stride=group.stride)
+    rows = 2 * call(kind="broadcast", nbytes=nbytes) + 2 * call(kind="all_reduce", nbytes=nbytes)
+    scalars = 3 * call(kind="all_reduce", nbytes=SCALAR_BYTES * mbs * workload.sequence_length / cp)
+    beside = exposed_beside_seconds(rows, np.inf, **cluster.device.profile.slowdowns | {"slowdown_compute": 1.0})
+    waits = np.asarray(vocabulary) == Vocabulary.INTERLACED
+    return np.asarray(np.where(waits, rows + scalars, beside) * sliced)

@@ -11,6 +11,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from costmodel.former_names import install
+
 if TYPE_CHECKING:
     from costmodel.errors import PlanningError, SpecError
     from planner.batch.job_result import JobResult
@@ -128,3 +130,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+install()

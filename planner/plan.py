@@ -421,7 +421,7 @@ def _conventions(facts: Facts) -> Conventions:
     return Conventions(
         peak_dtype=dtype,
         peak_flops=device.peak_flops[dtype],
-        attention="causal" if device.profile.causal_attention else "full",
+        attention="causal" if device.behaviour.kernels.causal_attention else "full",
         operator_times={operator.name: times.origin(operator) for operator in _every_operator(facts.model)},
     )
 
@@ -455,7 +455,7 @@ def _model_summary(facts: Facts, conventions: Conventions) -> ModelSummary:
 def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
     if math.isfinite(estimated.step_seconds) and math.isfinite(estimated.device_bytes + estimated.host_bytes):
         return
-    if cluster.device.profile.times == "measured":
+    if cluster.device.constants.times == "measured":
         raise SpecError(
             "strategy",
             f"the measured operator times of {cluster.device.name} do not cover its shapes.",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
-from costmodel.facts.calibration import Calibration, Constants
+from costmodel.facts.calibration import Calibration, Constants, Measured
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import EquippedDevice, Network, Profile
+from costmodel.facts.device import EquippedDevice, Network
+from costmodel.facts.framework import Behaviour
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision, Workload
 from costmodel.strategy import (
@@ -45,9 +47,40 @@ def a_device(**changes: Any) -> EquippedDevice:
         "runtime_bytes": 1 * GB,
         "cpu_parameters_per_second": 4 * GB,
         "calibration": Calibration(name="test-calibration", constants=Constants(**constants)),
-        "profile": Profile(**constants),
+        **achieved(**constants),
     }
     return EquippedDevice(**(facts | changes))
+
+
+OLD_NAMES = {"measured_rates": "rates", "measured_collectives": "collectives"}
+
+
+def achieved(device: EquippedDevice | None = None, **entries: Any) -> dict[str, Any]:
+    """
+    Constants and behaviour of a device, by the names of their entries wherever they stand.
+
+    A test writes ``a_device(**achieved(kernel_seconds=2e-6, scatters_hops=True))``, or starts from those of a device.
+    """
+    behaviour = device.behaviour if device else Behaviour()
+    records = {one.name: getattr(behaviour, one.name) for one in fields(Behaviour)}
+    known = device.constants if device else None
+    measured = known.measured if known else Measured()
+    own: dict[str, Any] = {}
+    for name, value in entries.items():
+        name = OLD_NAMES.get(name, name)
+        places = [key for key, record in records.items() if hasattr(record, name)]
+        if name in records:
+            records[name] = value
+        elif name == "measured":
+            measured = value
+        elif hasattr(measured, name):
+            measured = replace(measured, **{name: value})
+        elif places:
+            records[places[0]] = replace(records[places[0]], **{name: value})
+        else:
+            own[name] = value
+    constants = replace(known, **own, measured=measured) if known else Constants(**own, measured=measured)
+    return {"constants": constants, "behaviour": Behaviour(**records)}
 
 
 def a_cluster(num_devices: int = 64, **device: Any) -> Cluster:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodel.facts.device import EquippedDevice, Profile
+from costmodel.facts.device import EquippedDevice
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import Reliability
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem, SearchLimits
 from tests.builders import a_model
-from tests.builders_cluster import GB, a_cluster, a_device, a_workload
+from tests.builders_cluster import GB, a_cluster, a_device, a_workload, achieved
 
 
 def a_problem(
@@ -64,7 +64,7 @@ def limits_of(
 
 def a_timed_device(**changes: Any) -> EquippedDevice:
     """The test device with efficiencies, and with overlaps that slow both sides down, so that none is free."""
-    profile = Profile(
+    profile = achieved(
         matmul_efficiency={"bf16": 0.7},
         attention_efficiency=0.5,
         memory_efficiency=0.8,
@@ -73,7 +73,7 @@ def a_timed_device(**changes: Any) -> EquippedDevice:
         overlap_slowdown_communication=1.2,
     )
     facts: dict[str, Any] = {
-        "profile": profile,
+        **profile,
         "runtime_bytes": 0.1 * GB,
         "cpu_parameters_per_second": 1 * GB,
     }

@@ -204,8 +204,8 @@ def with_faster_attention(device: EquippedDevice) -> EquippedDevice:
     operators = layer_operators(catalog.model("mofa-llama3-405b").layers[0], shape)
     attention = next(operator for operator in operators if operator.kind == "attention")
     flops = float(attention.flops + attention.backward_flops)
-    measured = next(rate for rate in device.profile.measured_rates if (rate.rows, rate.shards) == (2 * 8192, 8))
+    measured = next(rate for rate in device.constants.measured.rates if (rate.rows, rate.shards) == (2 * 8192, 8))
     seconds = flops / measured.flops_per_second - OPTIMIZED_LAYER_SECONDS
     faster = replace(measured, kinds=("attention:core_attention",), flops_per_second=flops / seconds)
-    profile = replace(device.profile, measured_rates=(faster, *device.profile.measured_rates))
-    return replace(device, profile=profile)
+    measured = replace(device.constants.measured, rates=(faster, *device.constants.measured.rates))
+    return replace(device, constants=replace(device.constants, measured=measured))

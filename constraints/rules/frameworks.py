@@ -236,7 +236,7 @@ def context_parallel_rings_overlap(cluster: Cluster, *, cp: Ints, cp_overlap: Fl
     Megatron-LM, megatron/core/transformer/transformer_config.py:737: the ring's sends are asynchronous; there is no
     option that makes them wait. All-to-alls (``--cp-comm-type a2a``) stand before and behind the attention.
     """
-    exchanges_heads = cluster.device.profile.retention.context_output
+    exchanges_heads = cluster.device.behaviour.memory.context_output
     return implies((cp > 1) & (not exchanges_heads), cp_overlap)
 
 
@@ -443,7 +443,7 @@ def ep_overlap_in_one_graph_needs_fused_experts(cluster: Cluster, *, ep_overlap:
     recipes of Megatron-Bridge from 26.06 on run so (performance summary: DeepSeek-V3 on GB300).
     """
     is_whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
-    return implies(np.logical_and(ep_overlap, is_whole), cluster.device.profile.fuses_experts_in_graphs)
+    return implies(np.logical_and(ep_overlap, is_whole), cluster.device.behaviour.kernels.fuses_experts_in_graphs)
 
 
 def _only_experts(model: Model) -> bool:

@@ -1,4 +1,4 @@
-"""What a device's profile can answer for."""
+"""What the measurements of a device can answer for."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def profile_has_measured_the_shapes(
     mbs: Ints,
     sequence_parallel: Flags,
 ) -> Holds:
-    """The device's profile has measured operators of these shapes, or computes their times."""
-    if cluster.device.profile.times != "measured":
+    """The device has measured operators of these shapes, or computes their times."""
+    if cluster.device.constants.times != "measured":
         return True
     facts = Facts(model=model, cluster=cluster, workload=workload)
     degrees = {"tp": tp, "cp": cp, "dp": 1, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel}

@@ -162,7 +162,7 @@ def optimizer_groups_divide_the_replicas(cluster: Cluster, *, cp: Ints, dp: Ints
     ----------
     Megatron-LM, megatron/core/parallel_state.py:833.
     """
-    group = cluster.device.profile.sharding_ranks or 1
+    group = cluster.device.behaviour.optimizer.sharding_ranks or 1
     return implies(_shares_in_groups(cluster, cp, dp, sharding), dp * cp % group == 0)
 
 
@@ -176,7 +176,7 @@ def optimizer_groups_divide_the_experts(
     ----------
     Megatron-LM, megatron/core/parallel_state.py:1264.
     """
-    group = cluster.device.profile.sharding_ranks or 1
+    group = cluster.device.behaviour.optimizer.sharding_ranks or 1
     instances, replicas = np.maximum(dp * cp // group, 1), tp * cp * dp // (ep * etp)
     even = (replicas % instances == 0) & (replicas // instances == np.minimum(replicas, group))
     return implies(model.has_experts & _shares_in_groups(cluster, cp, dp, sharding), even)
@@ -201,7 +201,7 @@ def counted_layers_are_offloaded_whole(
 def _overlaps_shared_experts(model: Model, cluster: Cluster) -> bool:
     blocks = [kind.feed_forward for kind in model.kinds]
     has_some = any(isinstance(block, Experts) and block.shared_ffn_hidden_size > 0 for block in blocks)
-    return has_some and cluster.device.profile.shared_expert_overlap
+    return has_some and cluster.device.behaviour.communication.shared_expert_overlap
 
 
 def _is_muon(cluster: Cluster) -> bool:
@@ -219,7 +219,7 @@ def _is_shared(cp: Ints, dp: Ints, sharding: Ints) -> Holds:
 
 def _shares_in_groups(cluster: Cluster, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
     """Whether fewer ranks share optimizer states than there are replicas."""
-    group = cluster.device.profile.sharding_ranks
+    group = cluster.device.behaviour.optimizer.sharding_ranks
     if group is None:
         return False
     return np.greater(sharding, Sharding.NONE) & np.greater(dp * cp, group)

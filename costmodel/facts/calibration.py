@@ -92,6 +92,40 @@ class DpBandwidth:
     reference_ranks: Count
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Measured:
+    """
+    What was measured of whole layers, collectives and steps, instead of computed: MoFa's devices have these alone.
+
+    Parameters
+    ----------
+    rates, collectives
+        Tables of ``measured``.
+    dp_bandwidths
+        Measured bandwidths of data-parallel communication; empty computes it over the networks.
+    dp_overlap
+        Measured form of equation (24); None computes it.
+    head_fill_fraction
+        Share of the head's time that each pipeline rank adds once per step.
+    edge_fraction
+        Share of the parameters of embedding and head that the times of update and data-parallel communication count.
+    tp_contention
+        Computation lost to tensor-parallel collectives that do not overlap, as a fraction of their time.
+    compute_scaling, communication_scaling
+        MoFa's alpha and beta, equations (17) and (18): gains of better kernels and collectives.
+    """
+
+    rates: tuple[MeasuredRate, ...] = ()
+    collectives: tuple[MeasuredCollective, ...] = ()
+    dp_bandwidths: tuple[DpBandwidth, ...] = ()
+    dp_overlap: DpOverlap | None = None
+    head_fill_fraction: NotNegative = 0.0
+    edge_fraction: Fraction = 1.0
+    tp_contention: NotNegative = 0.0
+    compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
+    communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Constants:
     """
@@ -148,27 +182,15 @@ class Constants:
     hop_seconds
         What each transfer between pipeline ranks takes beyond latency and bandwidth: the host waits for the device on
         both sides and launches anew (Megatron-LM, ``p2p_communication.py``, synchronises after each batch of sends).
-    compute_scaling, communication_scaling
-        MoFa's alpha and beta, equations (17) and (18): gains of better kernels and collectives.
     overlap_slowdown_compute, overlap_slowdown_communication
         MoFa's k and c: how much slower each gets when both run at once.
     overlap_processors
         Share of the device's processors on which a collective runs, lost to computation while it runs.
-    tp_contention
-        Computation lost to tensor-parallel collectives that do not overlap, as a fraction of their time.
     parameter_pass_bytes
         Device memory traffic per parameter of a device in the passes that no sharding shortens (zeroing gradients,
         copies).
-    head_fill_fraction
-        Share of the head's time that each pipeline rank adds once per step.
-    edge_fraction
-        Share of the parameters of embedding and head that the times of update and data-parallel communication count.
-    dp_bandwidths
-        Measured bandwidths of data-parallel communication; empty computes it over the networks.
-    dp_overlap
-        Measured form of equation (24); None computes it.
-    measured_rates, measured_collectives
-        Tables of ``measured``.
+    measured
+        What was measured of whole layers, collectives and steps.
     """
 
     times: Literal["roofline", "modified_roofline", "measured"] = "modified_roofline"
@@ -191,19 +213,11 @@ class Constants:
     microbatch_seconds: NotNegative = 0.0
     step_seconds: NotNegative = 0.0
     hop_seconds: NotNegative = 0.0
-    compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
-    communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
     overlap_slowdown_communication: Annotated[float, Field(ge=1, le=10)] = 1.0
     overlap_processors: Fraction = 0.0
-    tp_contention: NotNegative = 0.0
     parameter_pass_bytes: NotNegative = 0.0
-    head_fill_fraction: NotNegative = 0.0
-    edge_fraction: Fraction = 1.0
-    dp_bandwidths: tuple[DpBandwidth, ...] = ()
-    dp_overlap: DpOverlap | None = None
-    measured_rates: tuple[MeasuredRate, ...] = ()
-    measured_collectives: tuple[MeasuredCollective, ...] = ()
+    measured: Measured = field(default_factory=Measured)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -59,24 +59,6 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Profile(Constants, Behaviour):
-    """
-    What a device achieves with a framework: constants of its calibration, behaviour of the framework's code.
-
-    Made by :func:`costmodel.facts.profiles.equipped`; the catalog keeps both apart.
-    """
-
-    @property
-    def slowdowns(self) -> dict[str, float]:
-        """MoFa's c and k, and the processors taken, by the names under which every overlap takes them."""
-        return {
-            "slowdown_communication": self.overlap_slowdown_communication,
-            "slowdown_compute": self.overlap_slowdown_compute,
-            "processors_taken": self.overlap_processors,
-        }
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Device:
     """
     One accelerator and the share of the host that belongs to it, as datasheets have them.
@@ -120,7 +102,7 @@ class Device:
     framework
         What a job without a framework gets on it; None: the newest that is a default.
     left_out_errors
-        Logarithms of measured over predicted step time of runs that the profile was not fitted to; empty: of none.
+        Logarithms of measured over predicted step time of runs that the constants were not fitted to; empty: of none.
     sources
         Field name to where its number comes from.
     """
@@ -156,13 +138,25 @@ class EquippedDevice(Device):
 
     Parameters
     ----------
-    profile
-        What it achieves with it.
+    constants
+        What it achieves: those of its calibration, times the framework's factors.
+    behaviour
+        What the framework's code does on it, as its settings have it.
     """
 
-    profile: Profile
+    constants: Constants
+    behaviour: Behaviour
 
     @property
     def achieved_memory_bandwidth(self) -> float:
         """Bytes per second of kernels that memory limits."""
-        return self.memory_bandwidth * self.profile.memory_efficiency
+        return self.memory_bandwidth * self.constants.memory_efficiency
+
+    @property
+    def slowdowns(self) -> dict[str, float]:
+        """MoFa's c and k, and the processors taken, by the names under which every overlap takes them."""
+        return {
+            "slowdown_communication": self.constants.overlap_slowdown_communication,
+            "slowdown_compute": self.constants.overlap_slowdown_compute,
+            "processors_taken": self.constants.overlap_processors,
+        }

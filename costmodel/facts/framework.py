@@ -11,9 +11,152 @@ from costmodel.facts.fields import STRICT, Architecture, Count, CountOrZero, Fla
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Kernels:
+    """
+    Kernels that the code of a framework launches, and what they read and write.
+
+    Parameters
+    ----------
+    gradient_accumulation_fusion
+        Whether the matmul of a weight's gradient adds it to those of earlier micro-batches, in their precision
+        (Megatron-LM's argument of that name); else it writes 16 bits.
+    attention_kernels
+        ``native`` to the device; ``ampere``: written before warp-group instructions, which later devices run slower;
+        ``triton``: the same in Triton, of FlashAttention's first generation.
+    causal_attention
+        Whether the kernel skips the masked half of the scores.
+    fused_attention
+        Whether scores stay inside one kernel (FlashAttention); else they pass through device memory, all of them.
+    fused_kernels
+        Whether norms, rotations and gated activations are one kernel each, written so or compiled.
+    fused_projections
+        Whether queries, keys and values are one matmul, and a feed-forward's gate and what it multiplies another.
+    fuses_experts_in_graphs
+        Whether one CUDA graph of the whole iteration comes with fused experts where the recipe is MXFP8: the first
+        grouped matmul's kernel activates its result and casts it for the second one, in the backward pass the second
+        one's does the same with the gradient, and biases are added inside (Megatron-Bridge's recipes from 26.06 on).
+    batch_first
+        Whether sequences come before tokens in a tensor, so that sequence-parallel ranks gather and scatter slices of
+        each sequence: PyTorch's functional collectives copy the whole tensor into or out of the order of ranks
+        (``torch/distributed/_functional_collectives.py``: ``torch.cat(torch.chunk(...))``).
+    loss_forward_bytes, loss_backward_bytes
+        What the loss's kernels read and write per logit.
+    recompute_stops_early
+        Whether full recomputation ends with the last tensor that the backward pass needs (PyTorch's non-reentrant
+        checkpoints since 2.1): a feed-forward's last matmul and what follows it are not repeated.
+    pads_vocabulary
+        Whether a vocabulary that no tensor-parallel ranks share is padded to what Tensor Cores take (Megatron-LM,
+        ``make_vocab_size_divisible_by``); else its logits take longer.
+    vocabulary_multiple
+        What a tensor-parallel rank's share of the vocabulary is padded to multiples of (Megatron-LM: 128).
+    """
+
+    gradient_accumulation_fusion: bool = True
+    attention_kernels: Literal["native", "ampere", "triton"] = "native"
+    causal_attention: bool = True
+    fused_attention: bool = True
+    fused_kernels: bool = True
+    fused_projections: bool = True
+    fuses_experts_in_graphs: bool = False
+    batch_first: bool = False
+    loss_forward_bytes: NotNegative = 38.0
+    loss_backward_bytes: NotNegative = 14.0
+    recompute_stops_early: bool = False
+    pads_vocabulary: bool = True
+    vocabulary_multiple: Count = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class CommunicationStyle:
+    """
+    How the code of a framework communicates inside layers and between pipeline ranks.
+
+    Parameters
+    ----------
+    tp_overlaps_single_matmuls
+        Whether tensor-parallel communication overlaps only with the one matmul that it feeds or that feeds it
+        (PyTorch, ``_inductor/fx_passes/micro_pipeline_tp.py``).
+    tp_sums_beside_weights
+        Whether the backward pass sums a column-parallel linear's input gradients over the tensor-parallel ranks while
+        it computes the weight's gradients, and gathers the input again while it computes the input's gradients, where
+        tensor-parallel communication does not overlap otherwise
+        (Megatron-LM since 2022, ``LinearWithGradAccumulationAndAsyncCommunication``).
+    tp_overlap_splits
+        Pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
+    scatters_hops
+        Whether tensor-parallel ranks without sequence parallelism send a share of a tensor each to the next pipeline
+        rank, where it is gathered again (Narayanan et al., arXiv:2104.04473, section 4.1).
+    rings_cross_sockets
+        Whether a ring of some of a host's devices leaves by the network adapter by which it came, through the host's
+        processors (NCCL before 2.12; since then it reaches the adapter over NVLink).
+    shared_expert_overlap
+        Whether shared experts run beside the token dispatch.
+    communication_sms
+        Processors that kernels of a token dispatcher take; None: as many as other collectives.
+    """
+
+    tp_overlaps_single_matmuls: bool = False
+    tp_sums_beside_weights: bool = False
+    tp_overlap_splits: Count = 4
+    scatters_hops: bool = False
+    rings_cross_sockets: bool = False
+    shared_expert_overlap: bool = False
+    communication_sms: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class OptimizerStyle:
+    """
+    How the code of a framework shares optimizer states, gradients and weights among data-parallel ranks.
+
+    Parameters
+    ----------
+    gradient_sync
+        How sharded optimizer states get their gradients (ZeRO-1): ``reduce_scatter``, each rank its shard; or
+        ``all_reduce``, each rank all of them.
+    weight_sync
+        How updated weights come back: ``all_gather``; or ``broadcast``, each owner sends its tensors to all others.
+    weight_sync_overlaps
+        Whether that runs behind the next forward pass where data-parallel communication overlaps.
+    sharding_copies
+        What a device copies where weights are shared (ZeRO-3): ``none``; ``flat``, gradients into one flat tensor per
+        layer (PyTorch's first FSDP, whose weights are views of it); ``tensors``, gathered weights out of the ranks'
+        order too (FSDP2: ``all_gather_copy_out``, ``reduce_scatter_copy_in``).
+    sharding_ranks
+        Data-parallel ranks that share states at most (ZeRO within a node); None: all.
+    optimizer_bytes_per_parameter
+        Device memory traffic of one parameter's update, the norm of its gradient and clipping included.
+    """
+
+    gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    weight_sync: Literal["all_gather", "broadcast"] = "all_gather"
+    weight_sync_overlaps: bool = True
+    sharding_copies: Literal["none", "flat", "tensors"] = "none"
+    sharding_ranks: Count | None = None
+    optimizer_bytes_per_parameter: NotNegative = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class HostStyle:
+    """
+    When the host waits for the device.
+
+    Parameters
+    ----------
+    waits_for_collectives
+        Whether the host waits for each collective of a layer, as a profiler does that times them one by one.
+    launches_block
+        Whether the host waits for each kernel before it launches the next one (``CUDA_LAUNCH_BLOCKING=1``).
+    """
+
+    waits_for_collectives: bool = False
+    launches_block: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Retention:
     """
-    What the software keeps in device memory for the backward pass, where it differs from the fewest tensors.
+    Device memory that the software takes for the backward pass and for buffers, beyond the fewest tensors.
 
     Parameters
     ----------
@@ -42,6 +185,10 @@ class Retention:
         Share of the layers whose activations wait in host memory where activations are offloaded.
     offload_keeps_inputs
         Whether the inputs of offloaded layers stay in device memory (MoFa, equation (33)).
+    working_layers
+        Layers whose activations are in device memory while the others are offloaded or recomputed.
+    embedding_buffers
+        Extra 16-bit copies of the embedding that the framework keeps on its rank.
     """
 
     attention_score_bytes: NotNegative = 0.0
@@ -56,125 +203,26 @@ class Retention:
     fragmentation: NotNegative = 0.0
     offloaded_fraction: Fraction = 1.0
     offload_keeps_inputs: bool = True
+    working_layers: NotNegative = 1.0
+    embedding_buffers: NotNegative = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Behaviour:
     """
     What the code of a framework does, where it changes times or memory.
 
     Parameters
     ----------
-    gradient_accumulation_fusion
-        Whether the matmul of a weight's gradient adds it to those of earlier micro-batches, in their precision
-        (Megatron-LM's argument of that name); else it writes 16 bits.
-    attention_kernels
-        ``native`` to the device; ``ampere``: written before warp-group instructions, which later devices run slower;
-        ``triton``: the same in Triton, of FlashAttention's first generation.
-    causal_attention
-        Whether the kernel skips the masked half of the scores.
-    fused_attention
-        Whether scores stay inside one kernel (FlashAttention); else they pass through device memory, all of them.
-    fused_kernels
-        Whether norms, rotations and gated activations are one kernel each, written so or compiled.
-    fused_projections
-        Whether queries, keys and values are one matmul, and a feed-forward's gate and what it multiplies another.
-    fuses_experts_in_graphs
-        Whether one CUDA graph of the whole iteration comes with fused experts where the recipe is MXFP8: the first
-        grouped matmul's kernel activates its result and casts it for the second one, in the backward pass the second
-        one's does the same with the gradient, and biases are added inside (Megatron-Bridge's recipes from 26.06 on).
-    batch_first
-        Whether sequences come before tokens in a tensor, so that sequence-parallel ranks gather and scatter slices of
-        each sequence: PyTorch's functional collectives copy the whole tensor into or out of the order of ranks
-        (``torch/distributed/_functional_collectives.py``: ``torch.cat(torch.chunk(...))``).
-    tp_overlaps_single_matmuls
-        Whether tensor-parallel communication overlaps only with the one matmul that it feeds or that feeds it
-        (PyTorch, ``_inductor/fx_passes/micro_pipeline_tp.py``).
-    loss_forward_bytes, loss_backward_bytes
-        What the loss's kernels read and write per logit.
-    recompute_stops_early
-        Whether full recomputation ends with the last tensor that the backward pass needs (PyTorch's non-reentrant
-        checkpoints since 2.1): a feed-forward's last matmul and what follows it are not repeated.
-    tp_sums_beside_weights
-        Whether the backward pass sums a column-parallel linear's input gradients over the tensor-parallel ranks while
-        it computes the weight's gradients, and gathers the input again while it computes the input's gradients, where
-        tensor-parallel communication does not overlap otherwise
-        (Megatron-LM since 2022, ``LinearWithGradAccumulationAndAsyncCommunication``).
-    waits_for_collectives
-        Whether the host waits for each collective of a layer, as a profiler does that times them one by one.
-    launches_block
-        Whether the host waits for each kernel before it launches the next one (``CUDA_LAUNCH_BLOCKING=1``).
-    pads_vocabulary
-        Whether a vocabulary that no tensor-parallel ranks share is padded to what Tensor Cores take (Megatron-LM,
-        ``make_vocab_size_divisible_by``); else its logits take longer.
-    vocabulary_multiple
-        What a tensor-parallel rank's share of the vocabulary is padded to multiples of (Megatron-LM: 128).
-    tp_overlap_splits
-        Pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
-    gradient_sync
-        How sharded optimizer states get their gradients (ZeRO-1): ``reduce_scatter``, each rank its shard; or
-        ``all_reduce``, each rank all of them.
-    weight_sync
-        How updated weights come back: ``all_gather``; or ``broadcast``, each owner sends its tensors to all others.
-    weight_sync_overlaps
-        Whether that runs behind the next forward pass where data-parallel communication overlaps.
-    sharding_copies
-        What a device copies where weights are shared (ZeRO-3): ``none``; ``flat``, gradients into one flat tensor per
-        layer (PyTorch's first FSDP, whose weights are views of it); ``tensors``, gathered weights out of the ranks'
-        order too (FSDP2: ``all_gather_copy_out``, ``reduce_scatter_copy_in``).
-    sharding_ranks
-        Data-parallel ranks that share states at most (ZeRO within a node); None: all.
-    scatters_hops
-        Whether tensor-parallel ranks without sequence parallelism send a share of a tensor each to the next pipeline
-        rank, where it is gathered again (Narayanan et al., arXiv:2104.04473, section 4.1).
-    rings_cross_sockets
-        Whether a ring of some of a host's devices leaves by the network adapter by which it came, through the host's
-        processors (NCCL before 2.12; since then it reaches the adapter over NVLink).
-    working_layers
-        Layers whose activations are in device memory while the others are offloaded or recomputed.
-    embedding_buffers
-        Extra 16-bit copies of the embedding that the framework keeps on its rank.
-    retention
-        What its software keeps in device memory.
-    shared_expert_overlap
-        Whether shared experts run beside the token dispatch.
-    communication_sms
-        Processors that kernels of a token dispatcher take; None: as many as other collectives.
-    optimizer_bytes_per_parameter
-        Device memory traffic of one parameter's update, the norm of its gradient and clipping included.
+    kernels, communication, optimizer, host, memory
+        By subject.
     """
 
-    gradient_accumulation_fusion: bool = True
-    attention_kernels: Literal["native", "ampere", "triton"] = "native"
-    causal_attention: bool = True
-    fused_attention: bool = True
-    fused_kernels: bool = True
-    fused_projections: bool = True
-    fuses_experts_in_graphs: bool = False
-    batch_first: bool = False
-    tp_overlaps_single_matmuls: bool = False
-    loss_forward_bytes: NotNegative = 38.0
-    loss_backward_bytes: NotNegative = 14.0
-    recompute_stops_early: bool = False
-    tp_sums_beside_weights: bool = False
-    waits_for_collectives: bool = False
-    launches_block: bool = False
-    pads_vocabulary: bool = True
-    vocabulary_multiple: Count = 1
-    tp_overlap_splits: Count = 4
-    gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
-    weight_sync: Literal["all_gather", "broadcast"] = "all_gather"
-    weight_sync_overlaps: bool = True
-    sharding_copies: Literal["none", "flat", "tensors"] = "none"
-    sharding_ranks: Count | None = None
-    scatters_hops: bool = False
-    rings_cross_sockets: bool = False
-    working_layers: NotNegative = 1.0
-    embedding_buffers: NotNegative = 0.0
-    retention: Retention = field(default_factory=Retention)
-    optimizer_bytes_per_parameter: NotNegative = 30.0
-    shared_expert_overlap: bool = False
-    communication_sms: Count | None = None
+    kernels: Kernels = field(default_factory=Kernels)
+    communication: CommunicationStyle = field(default_factory=CommunicationStyle)
+    optimizer: OptimizerStyle = field(default_factory=OptimizerStyle)
+    host: HostStyle = field(default_factory=HostStyle)
+    memory: Retention = field(default_factory=Retention)
 
 
 StoredDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "bf16+fp32"]

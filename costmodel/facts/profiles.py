@@ -1,4 +1,4 @@
-"""A device's calibration and a framework's behaviour joined: the profile that formulas read, and the recipe's bytes."""
+"""A device's calibration and a framework's behaviour joined: what formulas read of both, and the recipe's bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Constants
-from costmodel.facts.device import Device, EquippedDevice, Network, Profile
+from costmodel.facts.device import Device, EquippedDevice, Network
 from costmodel.facts.framework import Behaviour, Framework, Retention, Settings
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
@@ -88,16 +88,12 @@ def equipped(
     """
     settings = framework.settings if settings is None else settings
     constants = _constants(device, framework)
-    profile = Profile(**_plain(constants), **_plain(_behaviour(framework.behaviour, settings, model)))
     if settings.composition == "parts":
-        profile = replace(profile, step_seconds=0.0)
+        constants = replace(constants, step_seconds=0.0)
     known = {one.name: getattr(device, one.name) for one in fields(Device)}
     networks = tuple(_achieved(network, constants) for network in device.networks)
-    return EquippedDevice(**{**known, "networks": networks}, profile=profile)
-
-
-def _plain(record: Any) -> dict[str, Any]:
-    return {one.name: getattr(record, one.name) for one in fields(record)}
+    behaviour = _behaviour(framework.behaviour, settings, model)
+    return EquippedDevice(**{**known, "networks": networks}, constants=constants, behaviour=behaviour)
 
 
 def _achieved(network: Network, constants: Constants) -> Network:
@@ -151,30 +147,31 @@ def _scaled(value: Any, factor: float, framework: Framework, name: str) -> Any:
 
 def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) -> Behaviour:
     """What the code does with its settings."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, dict[str, Any]] = {one.name: {} for one in fields(Behaviour)}
+    kernels, host, memory = changes["kernels"], changes["host"], changes["memory"]
+    communication, optimizer = changes["communication"], changes["optimizer"]
     if settings.kernels is not None:
-        changes["fused_kernels"] = settings.kernels == "fused"
+        kernels["fused_kernels"] = settings.kernels == "fused"
     if settings.attention is not None:
-        changes["fused_attention"] = settings.attention == "flash"
+        kernels["fused_attention"] = settings.attention == "flash"
     if settings.launches is not None:
-        changes["launches_block"] = settings.launches == "blocking"
+        host["launches_block"] = settings.launches == "blocking"
     if settings.optimizer_group is not None:
-        changes["sharding_ranks"] = None if settings.optimizer_group == "all" else settings.optimizer_group
+        optimizer["sharding_ranks"] = None if settings.optimizer_group == "all" else settings.optimizer_group
     if settings.shared_expert_overlap is not None:
-        changes["shared_expert_overlap"] = settings.shared_expert_overlap
+        communication["shared_expert_overlap"] = settings.shared_expert_overlap
     if settings.communication_sms is not None:
-        changes["communication_sms"] = settings.communication_sms
-    retention = behaviour.retention
-    if settings.loss not in (None, loss_of(retention)):
-        retention = replace(retention, logit_bytes=LOGIT_BYTES[settings.loss])
-        changes |= LOSS_BYTES[settings.loss]
+        communication["communication_sms"] = settings.communication_sms
+    if settings.loss not in (None, loss_of(behaviour.memory)):
+        memory["logit_bytes"] = LOGIT_BYTES[settings.loss]
+        kernels.update(LOSS_BYTES[settings.loss])
     if settings.offloaded_layers is not None and model is not None:
-        share = min(settings.offloaded_layers / model.num_layers, 1.0)
-        retention = replace(retention, offloaded_fraction=share)
+        memory["offloaded_fraction"] = min(settings.offloaded_layers / model.num_layers, 1.0)
     if settings.composition == "parts":
-        retention = replace(retention, **PARTS_DROPOUT)
-        changes |= {"waits_for_collectives": True, **PARTS_LOSS_BYTES}
-    return replace(behaviour, retention=retention, **changes)
+        memory.update(PARTS_DROPOUT)
+        host["waits_for_collectives"] = True
+        kernels.update(PARTS_LOSS_BYTES)
+    return Behaviour(**{name: replace(getattr(behaviour, name), **changed) for name, changed in changes.items()})
 
 
 def loss_of(retention: Retention) -> Loss:

@@ -163,8 +163,8 @@ def layer_shape(
     cuda_graphs: Numbers = CudaGraphs.NONE,
 ) -> Shape:
     """Facts and decisions that size a layer's operators, in one record."""
-    profile, precision = cluster.device.profile, workload.precision.on(cluster.device.architecture)
-    fused = profile.gradient_accumulation_fusion
+    device, precision = cluster.device, workload.precision.on(cluster.device.architecture)
+    fused = device.behaviour.kernels.gradient_accumulation_fusion
     return Shape(
         hidden_size=model.hidden_size,
         sequence_length=workload.sequence_length,
@@ -174,16 +174,17 @@ def layer_shape(
         gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
         gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
         gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,
-        causal=profile.causal_attention and profile.fused_attention,
-        fused_attention=profile.fused_attention,
-        fused_kernels=profile.fused_kernels,
-        fused_projections=profile.fused_projections,
-        fuses_experts_in_graphs=profile.fuses_experts_in_graphs and workload.precision.name == FUSED_RECIPE,
+        causal=device.behaviour.kernels.causal_attention and device.behaviour.kernels.fused_attention,
+        fused_attention=device.behaviour.kernels.fused_attention,
+        fused_kernels=device.behaviour.kernels.fused_kernels,
+        fused_projections=device.behaviour.kernels.fused_projections,
+        fuses_experts_in_graphs=device.behaviour.kernels.fuses_experts_in_graphs
+        and workload.precision.name == FUSED_RECIPE,
         casts_shards=precision.casts_shards,
-        pads_vocabulary=profile.pads_vocabulary,
-        vocabulary_multiple=profile.vocabulary_multiple,
-        retention=profile.retention,
-        loss_bytes=(profile.loss_forward_bytes, profile.loss_backward_bytes),
+        pads_vocabulary=device.behaviour.kernels.pads_vocabulary,
+        vocabulary_multiple=device.behaviour.kernels.vocabulary_multiple,
+        retention=device.behaviour.memory,
+        loss_bytes=(device.behaviour.kernels.loss_forward_bytes, device.behaviour.kernels.loss_backward_bytes),
         mbs=mbs,
         tp=tp,
         cp=cp,

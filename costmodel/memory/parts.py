@@ -113,7 +113,7 @@ def working_bytes(
     activation_offload: Numbers,
 ) -> Numbers:
     """
-    Activations of the layer at work that are not among the resident ones, per working layer of the profile.
+    Activations of the layer at work that are not among the resident ones, per working layer of the framework.
 
     A whole layer under full recomputation, else its recomputed modules; with offloading two layers are in transit or
     at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)). Where some layers stay on the

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes import Array, Decisions, added, largest, over_kinds
-from costmodel.facts.device import EquippedDevice, Profile
+from costmodel.facts.device import EquippedDevice
 from costmodel.facts.workload import Precision
 from costmodel.memory.footprint import EdgeFootprint, LayerFootprint, edge_footprint, layer_footprint
 from costmodel.memory.parts import (
@@ -137,7 +137,7 @@ def data_groups(decisions: Decisions) -> tuple[Group, Group]:
 def sharing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
     """The groups that share states of dense and expert parameters, with an axis for the ranks."""
     dense, expert = data_groups(decisions)
-    most = facts.cluster.device.profile.sharding_ranks
+    most = facts.cluster.device.behaviour.optimizer.sharding_ranks
     return sharding_group(dense, sharding_ranks=most), sharding_group(expert, sharding_ranks=most)
 
 
@@ -182,7 +182,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     MoFa, arXiv:2511.09837, equations (4)-(6), (25), (27), (29), (31), (33).
     """
     device = facts.cluster.device
-    profile, precision = device.profile, facts.workload.precision.on(device.architecture)
+    precision = facts.workload.precision.on(device.architecture)
     layer = lookup(layer_footprint, facts, decisions)
     edge = lookup(edge_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, held)
@@ -191,9 +191,9 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     sharding, in_flight = over_kinds(decisions["sharding"]), microbatches_in_flight(facts, decisions, held)
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
-    alive = partial(activation_bytes, profile.retention, activation_offload=offload)
+    alive = partial(activation_bytes, device.behaviour.memory, activation_offload=offload)
     at_once = working_bytes(
-        profile.retention, layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload
+        device.behaviour.memory, layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload
     )
     working = largest((held.layers > 0) * np.asarray(at_once)[..., None, :])
     if held.full_layers.any():
@@ -204,8 +204,8 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
         np.maximum(whole.first * over_kinds(edge.embedding_parameters), whole.last * over_kinds(edge.head_parameters)),
     )
     ones, logits = np.ones_like(held.rank), whole.last * over_kinds(edge.last_saved_bytes)
-    at_work = ones * profile.working_layers * working
-    if profile.retention.follows_the_backward_pass:
+    at_work = ones * device.behaviour.memory.working_layers * working
+    if device.behaviour.memory.follows_the_backward_pass:
         microbatch = _kept_of_rank(held, held.layers, np.asarray(kept), layer.input_bytes)
         at_work = _beside_the_waiting(at_work, logits, layer, edge, whole, microbatch)
     return RankBytes(
@@ -216,9 +216,9 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
         logits=logits,
         working=at_work,
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
-        buffers=_buffer_bytes(profile, edge, whole),
+        buffers=_buffer_bytes(device, edge, whole),
         runtime=ones * device.runtime_bytes,
-        fragmentation=profile.retention.fragmentation,
+        fragmentation=device.behaviour.memory.fragmentation,
     )
 
 
@@ -229,7 +229,7 @@ def least_rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     States are sharded as far as the decisions say, and no tensor is whole for the layer at work, which less sharding
     saves; fragments are a share of what is allocated, so that theirs is gone, too.
     """
-    peak, share = rank_bytes(facts, decisions, held), facts.cluster.device.profile.retention.fragmentation
+    peak, share = rank_bytes(facts, decisions, held), facts.cluster.device.behaviour.memory.fragmentation
     return np.asarray(peak.total - (1 + share) * peak.gathered)
 
 
@@ -247,7 +247,7 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
     offloaded = partial(
         offloaded_bytes,
-        facts.cluster.device.profile.retention,
+        facts.cluster.device.behaviour.memory,
         activation_offload=over_kinds(decisions["activation_offload"]),
     )
     recompute, in_flight = over_kinds(decisions["recompute"]), microbatches_in_flight(facts, decisions, held)
@@ -343,11 +343,13 @@ def _beside_the_waiting(
     return np.asarray(np.maximum(np.maximum(in_layers, in_embedding), 0.0))
 
 
-def _buffer_bytes(profile: Profile, edge: EdgeFootprint, held: Stages) -> Array:
+def _buffer_bytes(device: EquippedDevice, edge: EdgeFootprint, held: Stages) -> Array:
     """Copies of the embedding, gradients to hand on, workspaces."""
-    embedding = held.first * profile.embedding_buffers * BUFFER_BYTES * over_kinds(edge.embedding_parameters)
+    embedding = (
+        held.first * device.behaviour.memory.embedding_buffers * BUFFER_BYTES * over_kinds(edge.embedding_parameters)
+    )
     shapes = over_kinds(edge.layer_shapes_parameters) + held.last * over_kinds(edge.head_shape_parameters)
-    retention = profile.retention
+    retention = device.behaviour.memory
     return np.asarray(embedding + retention.weight_gradient_bytes * shapes + retention.workspace_bytes)
 
 
@@ -378,5 +380,5 @@ def seen_bytes(device: EquippedDevice, device_bytes: float, memory_kind: str) ->
     -5000000000.0
     """
     if memory_kind in WITHOUT_RUNTIME:
-        return (device_bytes - device.runtime_bytes) / (1 + device.profile.retention.fragmentation)
+        return (device_bytes - device.runtime_bytes) / (1 + device.behaviour.memory.fragmentation)
     return device_bytes - device.runtime_bytes if memory_kind in WITHOUT_DRIVER else device_bytes

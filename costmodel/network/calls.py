@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import EquippedDevice, Profile
+from costmodel.facts.device import EquippedDevice
 from costmodel.lowering.shape import Shape
 from costmodel.network.collectives import communication_seconds
 from costmodel.network.groups import Group, layer_group
@@ -24,7 +24,7 @@ LAUNCHES_BEHIND = 3
 
 def copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> Numbers:
     """What it takes to bring a whole tensor, sequence by sequence, into or out of the order of ranks."""
-    if not device.profile.batch_first or communication.kind not in ("all_gather", "reduce_scatter"):
+    if not device.behaviour.kernels.batch_first or communication.kind not in ("all_gather", "reduce_scatter"):
         return 0.0
     seconds = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
     return np.asarray(seconds * is_called(communication, shape) * (np.asarray(shape.mbs) > 1))
@@ -47,18 +47,21 @@ def call_seconds(cluster: Cluster, communication: Communication, shape: Shape) -
     seconds = communication_seconds(
         cluster, communication, ranks=group.ranks, stride=group.stride, token_dispatcher=dispatcher
     )
-    gap = gap_seconds(communication, cluster.device.profile, shape)
+    gap = gap_seconds(communication, cluster.device, shape)
     return np.asarray((seconds + gap) * is_called(communication, shape))
 
 
-def gap_seconds(communication: Communication, profile: Profile, shape: Shape) -> Numbers:
+def gap_seconds(communication: Communication, device: EquippedDevice, shape: Shape) -> Numbers:
     """
     A tensor-parallel collective is a kernel in front of others; a host that waits for it launches around it.
 
     Only graphs of a whole iteration hold collectives, which no host launches then.
     """
     is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
-    launches = LAUNCHES_BEHIND * profile.waits_for_collectives + profile.launches_block * is_launched
-    gap = profile.kernel_seconds if communication.group in TENSOR_PARALLEL else 0.0
-    seconds: Numbers = gap + launches * profile.host_kernel_seconds
+    launches = (
+        LAUNCHES_BEHIND * device.behaviour.host.waits_for_collectives
+        + device.behaviour.host.launches_block * is_launched
+    )
+    gap = device.constants.kernel_seconds if communication.group in TENSOR_PARALLEL else 0.0
+    seconds: Numbers = gap + launches * device.constants.host_kernel_seconds
     return seconds

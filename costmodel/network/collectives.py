@@ -55,7 +55,7 @@ def _around_rings(
     per_byte: Numbers = 0.0
     latency: Numbers = 0.0
     device = cluster.device
-    sockets = device.socket_bandwidth if device.profile.rings_cross_sockets else None
+    sockets = device.socket_bandwidth if device.behaviour.communication.rings_cross_sockets else None
     for level in _levels(cluster, ranks=ranks, stride=stride):
         per_byte = np.maximum(per_byte, level.is_crossed / (level.links * level.bandwidth))
         if sockets is not None:
@@ -125,7 +125,7 @@ def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
 
     Members within a scale-up domain have a link each to what is outside, or share fewer. A rank's own part, Q / n,
     crosses no link: MoFa counts it (its printed times do not depend on (n - 1) / n), the physical time does not.
-    Measured collectives of a profile give the paper's.
+    Measured collectives of a device give the paper's.
     """
     return _exchange(cluster, lambda level: nbytes, ranks=ranks, stride=stride)
 
@@ -224,12 +224,12 @@ def collective_seconds(
     cluster: Cluster, group: str, kind: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers
 ) -> Numbers:
     """
-    Seconds of one collective: measured where the profile knows its shape, else computed; none without bytes.
+    Seconds of one collective: measured where the device knows its shape, else computed; none without bytes.
 
     Parameters
     ----------
     cluster
-        Devices and networks; its profile holds the measured collectives.
+        Devices and networks; its constants hold the measured collectives.
     group
         Whose ranks take part: ``tp``, ``cp``, ``ep``, ``etp``, ``dp``, ``pp``.
     kind
@@ -237,12 +237,12 @@ def collective_seconds(
     nbytes, ranks, stride
         As in :func:`all_gather`.
     """
-    profile = cluster.device.profile
+    device = cluster.device
     seconds = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)
-    for entry in reversed(profile.measured_collectives):
+    for entry in reversed(device.constants.measured.collectives):
         if (entry.group, entry.kind) == (group, kind):
             known = (np.asarray(ranks) > 1) & _is_or_any(entry.ranks, ranks) & _is_or_any(entry.nbytes, nbytes)
-            seconds = np.where(known, entry.seconds / profile.communication_scaling, seconds)[()]
+            seconds = np.where(known, entry.seconds / device.constants.measured.communication_scaling, seconds)[()]
     return np.where(np.asarray(nbytes) > 0, seconds, 0.0)[()]
 
 
@@ -286,14 +286,14 @@ FILLING_MEMBERS = 8
 
 
 OF_RINGS = ("slowdown_communication", "processors_taken")
-"""What of the profile's ``slowdowns`` depends on a group."""
+"""What of the device's ``slowdowns`` depends on a group."""
 
 
 def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict[str, Any]:
     r"""
     The slow-downs of a group's communication beside computation, as :mod:`costmodel.step.overlap` takes them.
 
-    Within a scale-up domain they are the profile's. Between domains a channel, a ring on a processor of its own, copies
+    Within a scale-up domain they are the device's. Between domains a channel, a ring on a processor of its own, copies
     several times as fast as an adapter sends: slowed down, it still keeps up, so that c = 1. A library opens two
     channels per adapter, so many as a group has members in a domain: the processors that it takes shrink to
 
@@ -311,13 +311,13 @@ def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict
     NCCL, ``src/graph/search.cc`` (``ncclTopoCompute``: a channel per adapter, of the speed that all reach) and
     ``connect.cc`` (each of them twice), recalled.
     """
-    profile = cluster.device.profile
+    device = cluster.device
     members = np.minimum(np.maximum(cluster.scale_up_size // np.asarray(stride), 1), ranks)
     leaves = np.asarray(ranks) > members
     share = np.where(leaves, np.minimum(members / FILLING_MEMBERS, 1.0), 1.0)
-    slowdown = np.where(leaves, 1.0, profile.overlap_slowdown_communication)
-    own = (slowdown, profile.overlap_processors * share)
-    return profile.slowdowns | dict(zip(OF_RINGS, own, strict=True))
+    slowdown = np.where(leaves, 1.0, device.constants.overlap_slowdown_communication)
+    own = (slowdown, device.constants.overlap_processors * share)
+    return device.slowdowns | dict(zip(OF_RINGS, own, strict=True))
 
 
 def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:
@@ -417,7 +417,7 @@ def _bandwidth(cluster: Cluster, network: Network, *, ranks: Numbers) -> Numbers
 
     .. math:: B' = \beta B \gamma^{\max(0, \log_2(n / n_{reference}))}
     """
-    alone = cluster.device.profile.communication_scaling * network.bandwidth
+    alone = cluster.device.constants.measured.communication_scaling * network.bandwidth
     if network.decay == 1:
         return alone
     doublings = np.log2(np.maximum(ranks / network.reference_peers, 1))

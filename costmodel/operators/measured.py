@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.calibration import MeasuredRate
-from costmodel.facts.device import EquippedDevice, Profile
+from costmodel.facts.calibration import Constants, MeasuredRate
+from costmodel.facts.device import EquippedDevice
 from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator
 
 
@@ -17,13 +17,13 @@ class MeasuredTimes:
     """
     Operators run at the rate that was measured for their kind and shape.
 
-    A shape that the profile has not measured takes NaN seconds: rules refuse its strategies (:func:`measured`).
+    A shape that nobody has measured takes NaN seconds: rules refuse its strategies (:func:`measured`).
     Element-wise operators that no entry names take none: a rate over seconds per layer already contains them.
 
     Parameters
     ----------
     device
-        The accelerator whose profile holds the table.
+        The accelerator whose constants hold the table.
     """
 
     device: EquippedDevice
@@ -38,44 +38,44 @@ class MeasuredTimes:
 
     def origin(self, operator: Operator) -> str:
         """The table, or that the operator is inside another one's rate."""
-        if is_inside_other_rates(self.device.profile, operator):
+        if is_inside_other_rates(self.device.constants, operator):
             return f"inside the measured rates of {self.device.name}"
         return f"measured rates of {self.device.name}"
 
     def _seconds(self, operator: Operator, flops: Numbers) -> Numbers:
-        profile = self.device.profile
-        if is_inside_other_rates(profile, operator):
+        constants = self.device.constants
+        if is_inside_other_rates(constants, operator):
             return flops * 0.0
-        return flops / (measured_rate(profile, operator) * profile.compute_scaling)
+        return flops / (measured_rate(constants, operator) * constants.measured.compute_scaling)
 
 
-def measured(profile: Profile, operator: Operator) -> NDArray[np.bool_]:
-    """Whether the profile can time the operator: always with a roofline, else where its shape was measured."""
-    if profile.times != "measured" or is_inside_other_rates(profile, operator):
+def measured(constants: Constants, operator: Operator) -> NDArray[np.bool_]:
+    """Whether the constants can time the operator: always with a roofline, else where its shape was measured."""
+    if constants.times != "measured" or is_inside_other_rates(constants, operator):
         return np.asarray(True)
-    return ~np.isnan(measured_rate(profile, operator))
+    return ~np.isnan(measured_rate(constants, operator))
 
 
-def measured_rate(profile: Profile, operator: Operator) -> Numbers:
+def measured_rate(constants: Constants, operator: Operator) -> Numbers:
     """
     FLOP/s of the operator's shape; NaN where it was not measured.
 
     Entries for the operator's kind and name go before entries for its kind, earlier ones before later ones.
     """
     rate: Numbers = np.nan
-    for entry in reversed(_entries(profile, operator)):
+    for entry in reversed(_entries(constants, operator)):
         rate = np.where(_matches(entry, operator), entry.flops_per_second, rate)[()]
     return rate
 
 
-def is_inside_other_rates(profile: Profile, operator: Operator) -> bool:
+def is_inside_other_rates(constants: Constants, operator: Operator) -> bool:
     """Whether the table times this element-wise operator together with the others of its layer."""
-    return operator.kind in MEMORY_BOUND and not _entries(profile, operator)
+    return operator.kind in MEMORY_BOUND and not _entries(constants, operator)
 
 
-def _entries(profile: Profile, operator: Operator) -> list[MeasuredRate]:
+def _entries(constants: Constants, operator: Operator) -> list[MeasuredRate]:
     keys = (f"{operator.kind}:{operator.name}", operator.kind)
-    return [entry for key in keys for entry in profile.measured_rates if key in entry.kinds]
+    return [entry for key in keys for entry in constants.measured.rates if key in entry.kinds]
 
 
 def _matches(entry: MeasuredRate, operator: Operator) -> NDArray[np.bool_]:

@@ -194,62 +194,62 @@ def theoretical_roofline(device: EquippedDevice, compute_dtype: Dtype) -> Roofli
         },
         bytes_per_second=device.memory_bandwidth,
         casts=_casts(compute_dtype),
-        compute_scaling=device.profile.compute_scaling,
+        compute_scaling=device.constants.measured.compute_scaling,
     )
 
 
 def modified_roofline(
     device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
 ) -> Roofline:
-    """The roofline with the profile's fitted rates, and the gap between kernels that no rate explains."""
-    profile, dtype_16bit = device.profile, _dtype_16bit(device, compute_dtype)
-    clock = profile.sustained_clock
+    """The roofline with the device's fitted rates, and the gap between kernels that no rate explains."""
+    constants, dtype_16bit = device.constants, _dtype_16bit(device, compute_dtype)
+    clock = constants.sustained_clock
     own_efficiencies = {
-        "elementwise": profile.elementwise_efficiency,
-        "scan": profile.scan_efficiency,
-        "scores": profile.score_efficiency,
+        "elementwise": constants.elementwise_efficiency,
+        "scan": constants.scan_efficiency,
+        "scores": constants.score_efficiency,
     }
     rate, peak_16bit = clock * _matmul_rate(device, compute_dtype), clock * _peak(device, dtype_16bit)
     return Roofline(
         name=f"modified roofline of {device.name}",
         flops_per_second={
             "matmul": rate,
-            "grouped_matmul": rate * profile.grouped_matmul_efficiency * _grouped_fraction(device, compute_dtype),
+            "grouped_matmul": rate * constants.grouped_matmul_efficiency * _grouped_fraction(device, compute_dtype),
             "matmul:head": clock * _matmul_rate(device, dtype_16bit),
             "batched_matmul": clock * _matmul_rate(device, dtype_16bit),
-            "attention": peak_16bit * profile.attention_efficiency * _attention_fraction(device),
-            "scan": peak_16bit * profile.attention_efficiency,
+            "attention": peak_16bit * constants.attention_efficiency * _attention_fraction(device),
+            "scan": peak_16bit * constants.attention_efficiency,
         },
         bytes_per_second=device.achieved_memory_bandwidth,
         kind_bytes_per_second={
             kind: device.memory_bandwidth * efficiency for kind, efficiency in own_efficiencies.items() if efficiency
         },
         casts=_casts(compute_dtype),
-        grouped_half_rows=profile.grouped_half_rows,
-        attention_half_length=profile.attention_half_length,
+        grouped_half_rows=constants.grouped_half_rows,
+        attention_half_length=constants.attention_half_length,
         exponential_width=EXPONENTIAL_WIDTHS.get(device.architecture, 0.0) * _attention_instructions(device),
-        kernel_seconds=profile.kernel_seconds,
-        launch_seconds=profile.host_kernel_seconds if profile.launches_block else 0.0,
+        kernel_seconds=constants.kernel_seconds,
+        launch_seconds=constants.host_kernel_seconds if device.behaviour.host.launches_block else 0.0,
         cuda_graphs=cuda_graphs,
-        exposed_writes=profile.exposed_writes,
-        compute_scaling=profile.compute_scaling,
+        exposed_writes=constants.exposed_writes,
+        compute_scaling=constants.measured.compute_scaling,
     )
 
 
 def _grouped_fraction(device: EquippedDevice, compute_dtype: Dtype) -> float:
     """What casting and padding of each group leave of a narrow recipe's rate."""
-    return device.profile.grouped_narrow_efficiency if _casts(compute_dtype) else 1.0
+    return device.constants.grouped_narrow_efficiency if _casts(compute_dtype) else 1.0
 
 
 def _attention_instructions(device: EquippedDevice) -> float:
     """Share of the rate that older attention kernels reach: ``mma`` instead of warp-group instructions since Hopper."""
     is_late = device.architecture in ("hopper", "blackwell")
-    return MMA_FRACTION if is_late and device.profile.attention_kernels != "native" else 1.0
+    return MMA_FRACTION if is_late and device.behaviour.kernels.attention_kernels != "native" else 1.0
 
 
 def _attention_fraction(device: EquippedDevice) -> float:
     """Share of the rate of a device's own attention kernels that those of the software reach."""
-    generation = TRITON_FRACTION if device.profile.attention_kernels == "triton" else 1.0
+    generation = TRITON_FRACTION if device.behaviour.kernels.attention_kernels == "triton" else 1.0
     return generation * _attention_instructions(device)
 
 
@@ -266,7 +266,7 @@ def _dtype_16bit(device: EquippedDevice, compute_dtype: Dtype) -> Dtype:
 
 
 def _matmul_rate(device: EquippedDevice, dtype: Dtype) -> float:
-    peak, efficiencies = _peak(device, dtype), device.profile.matmul_efficiency
+    peak, efficiencies = _peak(device, dtype), device.constants.matmul_efficiency
     if dtype not in efficiencies:
         where = "cluster.device.calibration.matmul_efficiency"
         raise SpecError(where, f"has no entry for {dtype} on {device.name}.", did_you_mean(dtype, efficiencies))

@@ -1,4 +1,4 @@
-"""Who times an operator: one protocol, and the source that a device's profile names."""
+"""Who times an operator: one protocol, and the source that a device's constants name."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ def operator_times(
     device: EquippedDevice, compute_dtype: Dtype, *, num_devices: Numbers = 1, cuda_graphs: Numbers = CudaGraphs.NONE
 ) -> OperatorTimes:
     """
-    The source of times that the device's profile names; of many devices those on the slowest.
+    The source of times that the device's constants name; of many devices those on the slowest.
 
     Parameters
     ----------
     device
-        The accelerator and its profile.
+        The accelerator with its constants.
     compute_dtype
         Dtype of the matmuls.
     num_devices
@@ -110,14 +110,14 @@ def operator_times(
     Raises
     ------
     SpecError
-        If the device has no peak, or its profile no efficiency, for the dtype.
+        If the device has no peak, or its constants no efficiency, for the dtype.
     """
-    if device.profile.times == "roofline":
+    if device.constants.times == "roofline":
         return theoretical_roofline(device, compute_dtype)
-    is_measured = device.profile.times == "measured"
+    is_measured = device.constants.times == "measured"
     if is_measured:
         usual: OperatorTimes = MeasuredTimes(device=device)
     else:
         usual = modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)
-    spread = device.profile.device_spread
+    spread = device.constants.device_spread
     return SlowestTimes(usual=usual, slowdown=slowest_of(num_devices, spread=spread)) if spread else usual

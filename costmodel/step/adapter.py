@@ -55,5 +55,5 @@ def _copies_at_the_adapter(facts: Facts, decisions: Decisions) -> tuple[Array, A
     footprint = lookup(layer_footprint, facts, decisions)
     copies = host_copy_seconds(device, footprint, recompute=over_kinds(decisions["recompute"]))
     dense, _ = data_groups(decisions)
-    share = offloads * device.profile.retention.offloaded_fraction * _leaves_domain(facts, dense)
+    share = offloads * device.behaviour.memory.offloaded_fraction * _leaves_domain(facts, dense)
     return np.asarray(share * copies[0]), np.asarray(share * copies[1])

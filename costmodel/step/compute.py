@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import EquippedDevice, Profile
+from costmodel.facts.device import EquippedDevice
 from costmodel.facts.model import Layer, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering import (
@@ -176,7 +176,7 @@ def layer_seconds(
     parts = {name: shape.stack([layer.parts[name] for layer in layers]) for name in layers[0].parts}
     beside = {name: shape.stack([layer.beside[name] for layer in layers]) for name in layers[0].beside}
     overlapped = _overlapped(parts, beside, cluster, shape)
-    if cluster.device.profile.shared_expert_overlap:
+    if cluster.device.behaviour.communication.shared_expert_overlap:
         parts |= _beside_shared_experts(parts, beside, cluster, shape)
     return LayerSeconds(
         module_forward=np.stack([shape.stack(layer.module_forward) for layer in layers], axis=-2),
@@ -237,7 +237,7 @@ def least_layer_seconds(
         cuda_graphs=np.array([CudaGraphs.FULL_ITERATION, CudaGraphs.NONE]).reshape(-1, *axes),
     )
     graphed, eager = np.moveaxis(seconds.forward + seconds.backward, 1, 0)
-    slack = 2 * (cluster.device.profile.overlap_slowdown_compute - 1) * (eager - graphed)
+    slack = 2 * (cluster.device.constants.overlap_slowdown_compute - 1) * (eager - graphed)
     in_graph, single = np.moveaxis(seconds.least_communication, 1, 0)
     least = graphed + np.minimum(in_graph, np.maximum(single - slack, 0.0))
     return np.asarray(least.min(axis=0))
@@ -254,13 +254,15 @@ def _overlapped(
     shape: Shape,
 ) -> LayerCommunication:
     """What computation does not hide of the communication beside it: (20), (21), and (22) beside the opposite pass."""
-    profile, cp = cluster.device.profile, np.asarray(shape.cp)[..., None]
+    device, cp = cluster.device, np.asarray(shape.cp)[..., None]
     of_rings, of_experts = (_slowdowns(name, cluster, shape) for name in ("cp", "ep"))
     exposed: dict[str, Numbers] = {}
     for own, opposite in (("forward", "backward"), ("backward", "forward")):
         core, pipelined = beside[f"core_{own}"], beside[f"pipelined_{own}"]
         matmuls = parts[own] - core
-        tp = exposed_tp_seconds(pipelined, matmuls, splits=profile.tp_overlap_splits, **profile.slowdowns)
+        tp = exposed_tp_seconds(
+            pipelined, matmuls, splits=device.behaviour.communication.tp_overlap_splits, **device.slowdowns
+        )
         exposed[f"tp_{own}"] = beside[f"shown_{own}"] + tp
         exposed[f"cp_{own}"] = exposed_cp_seconds(parts[f"cp_{own}"], core, cp=cp, **of_rings)
         exposed[f"ep_{own}"] = exposed_beside_seconds(parts[f"ep_{own}"], parts[opposite], **of_experts)
@@ -294,8 +296,12 @@ def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
     group, device = call_group(name, shape), cluster.device
     ranks, stride = (np.asarray(size)[..., None] for size in (group.ranks, group.stride))
     slowdowns = ring_slowdowns(cluster, ranks=ranks, stride=stride)
-    if name == "ep" and device.profile.communication_sms is not None and device.num_processors is not None:
-        own = min(device.profile.communication_sms / device.num_processors, 1.0)
+    if (
+        name == "ep"
+        and device.behaviour.communication.communication_sms is not None
+        and device.num_processors is not None
+    ):
+        own = min(device.behaviour.communication.communication_sms / device.num_processors, 1.0)
         is_own = np.asarray(shape.token_dispatcher)[..., None] != TokenDispatcher.ALLTOALL
         slowdowns["processors_taken"] = np.where(is_own, own, slowdowns["processors_taken"])
     return slowdowns
@@ -334,10 +340,10 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         "weight": weight_gradient_seconds(operators, backward),
     }
     communications = layer_communications(layer, shape)
-    profile = cluster.device.profile
+    device = cluster.device
     calls = [(one, call_seconds(cluster, one, shape)) for one in communications]
     launches = [_launches(operator, shape) for operator in operators]
-    parts |= _host(launches, calls, shape, profile)
+    parts |= _host(launches, calls, shape, device)
     alone, beside = _tensor_parallel(operators, calls, shape, cluster.device)
     parts |= alone
     beside["core_forward"], beside["core_backward"] = (
@@ -351,18 +357,24 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         seconds = [(one, call) for one, call in calls if one.group == name]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
-    if profile.waits_for_collectives:
+    if device.behaviour.host.waits_for_collectives:
         for name in ("forward", "backward"):
-            parts[name] = parts[name] + LAUNCHES_BEHIND * profile.host_kernel_seconds
-    parts["again"] = parts["forward"] - (unread(operators, forward) if profile.recompute_stops_early else 0.0)
-    gradients = _beside_gradients(operators, backward, calls, profile) if profile.tp_sums_beside_weights else 0.0
+            parts[name] = parts[name] + LAUNCHES_BEHIND * device.constants.host_kernel_seconds
+    parts["again"] = parts["forward"] - (
+        unread(operators, forward) if device.behaviour.kernels.recompute_stops_early else 0.0
+    )
+    gradients = (
+        _beside_gradients(operators, backward, calls, device)
+        if device.behaviour.communication.tp_sums_beside_weights
+        else 0.0
+    )
     parts["tp_shown"] = parts["tp_backward"] + gradients
     again = per_module(operators, launches, dropped=False)
     return _OneLayer(
         parts=parts,
         beside=beside,
         module_forward=per_module(operators, forward, dropped=False),
-        module_host=[profile.host_kernel_seconds * number for number in again],
+        module_host=[device.constants.host_kernel_seconds * number for number in again],
     )
 
 
@@ -382,7 +394,7 @@ def _tensor_parallel(
         "backward": sum((one.backward * call for one, call in backward), start=0.0),
     }
     alone = {f"tp_{name}": seconds for name, seconds in passes.items()}
-    if device.profile.tp_overlaps_single_matmuls:
+    if device.behaviour.communication.tp_overlaps_single_matmuls:
         return alone, _beside_single_matmuls(operators, ours, shape, device)
     pipelined = {f"pipelined_{name}": seconds for name, seconds in passes.items()}
     return alone, pipelined | {"shown_forward": 0.0, "shown_backward": 0.0}
@@ -410,7 +422,7 @@ def _beside_single_matmuls(
     gathers = [(one, call, copy) for one, call, copy in ours if one.kind == "all_gather"]
     scatters = [(one, call) for one, call, _ in ours if one.kind == "reduce_scatter"]
     sums = [(one, call) for one, call, _ in ours if one.kind not in ("all_gather", "reduce_scatter")]
-    piece = (np.asarray(shape.tp) - 1) * device.profile.kernel_seconds
+    piece = (np.asarray(shape.tp) - 1) * device.constants.kernel_seconds
     column, row = (sum(one.kernels for one in operators if one.name in names) for names in (ANY_COLUMN, ROW_PARALLEL))
     shown = [(one, call + copy) for one, call, copy in gathers if not feeds] + sums
     rate = device.achieved_memory_bandwidth
@@ -428,7 +440,7 @@ def _beside_gradients(
     operators: Iterable[Operator],
     backward: Iterable[Numbers],
     calls: Iterable[tuple[Communication, Numbers]],
-    profile: Profile,
+    device: EquippedDevice,
 ) -> Numbers:
     """
     What shows of the communication beside the gradients of column-parallel linears, less what it takes alone: seconds.
@@ -450,13 +462,13 @@ def _beside_gradients(
     gathers = [one.forward * call for one, call in ours if one.kind == "all_gather" and one.forward]
     difference: Numbers = 0.0
     for window, summing, gather in zip(windows, sums, gathers, strict=False):
-        shown = (exposed_beside_seconds(each, window, **profile.slowdowns) for each in (summing, gather))
+        shown = (exposed_beside_seconds(each, window, **device.slowdowns) for each in (summing, gather))
         difference = difference + sum(shown, start=0.0) - summing
     return difference
 
 
 def _host(
-    launches: Iterable[Numbers], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, profile: Profile
+    launches: Iterable[Numbers], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: EquippedDevice
 ) -> dict[str, Numbers]:
     """
     Launches of both passes, from those of each operator in the forward one; a collective as one kernel.
@@ -464,12 +476,12 @@ def _host(
     The host runs ahead of the device until its queue is full, so that what counts is the sum over both passes. One
     that waits for collectives launches nothing meanwhile: they add to its time as to the device's.
     """
-    forward = np.asarray(profile.host_kernel_seconds * sum(launches, start=np.float64(0.0)))
+    forward = np.asarray(device.constants.host_kernel_seconds * sum(launches, start=np.float64(0.0)))
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one, call in calls:
-        waited = call - gap_seconds(one, profile, shape) if profile.waits_for_collectives else 0.0
+        waited = call - gap_seconds(one, device, shape) if device.behaviour.host.waits_for_collectives else 0.0
         own = 1 + _ring_launches(one, shape)
-        seconds = (profile.host_kernel_seconds * own + waited) * is_called(one, shape)
+        seconds = (device.constants.host_kernel_seconds * own + waited) * is_called(one, shape)
         forward = np.asarray(forward + one.forward * seconds)
         backward = np.asarray(backward + one.backward * seconds)
     launches_any = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)

@@ -87,21 +87,21 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     MoFa, arXiv:2511.09837, equation (13); Rajbhandari et al., arXiv:1910.02054, section 7.
     """
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
-    cluster, precision, profile = facts.cluster, facts.workload.precision, facts.cluster.device.profile
+    cluster, precision, device = facts.cluster, facts.workload.precision, facts.cluster.device
     parameters = rank_parameters(facts, decisions, held)
     pieces = _num_buckets(decisions, held, parameters)
     reduce = pieces * _over_data_groups(
         cluster, data_groups(decisions), parameters, reduce_seconds, precision.gradient_bytes / pieces
     )
     sharers = sharing_groups(facts, decisions)
-    if profile.weight_sync == "broadcast":
+    if device.behaviour.optimizer.weight_sync == "broadcast":
         tensors = PARAMETER_TENSORS * (added(held.layers) + held.first + held.last)
         send_back = partial(broadcast_seconds, num_tensors=tensors)
         gather = _over_data_groups(cluster, sharers, parameters, send_back, precision.parameter_gather_bytes)
     else:
         gathered_bytes = precision.parameter_gather_bytes / pieces
         gather = pieces * _over_data_groups(cluster, sharers, parameters, gather_seconds, gathered_bytes)
-    all_reduced = profile.gradient_sync == "all_reduce"
+    all_reduced = device.behaviour.optimizer.gradient_sync == "all_reduce"
     first_level = np.where(all_reduced & (sharding == int(Sharding.OPTIMIZER)), 2, 1)
     reduces = np.where(sharding >= int(Sharding.GRADIENTS), m, first_level)
     gathers = np.where(sharding >= int(Sharding.WEIGHTS), 2 * m, 1)
@@ -128,10 +128,10 @@ def _over_data_groups(
     bytes_per_parameter: Numbers,
 ) -> Numbers:
     """One reduce-scatter or all-gather of all parameters of each rank, dense and expert ones in their own groups."""
-    counted = parameters.layers + cluster.device.profile.edge_fraction * parameters.edges
+    counted = parameters.layers + cluster.device.constants.measured.edge_fraction * parameters.edges
     dense, expert = groups
     dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
-    if not cluster.device.profile.dp_bandwidths:
+    if not cluster.device.constants.measured.dp_bandwidths:
         of_dense = seconds(cluster, nbytes=dense_bytes, group=dense)
         return of_dense + seconds(cluster, nbytes=expert_bytes, group=expert) if expert_bytes.any() else of_dense
     return replicas_seconds_measured(
@@ -141,7 +141,7 @@ def _over_data_groups(
 
 def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts | None = None) -> Array:
     """
-    Exposed data-parallel communication of each different rank, by (24) or by the profile's measured law.
+    Exposed data-parallel communication of each different rank, by (24) or by a measured law.
 
     Parameters
     ----------
@@ -151,13 +151,13 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
         Of one layer, where they are known: :func:`costmodel.step.layer.layer_parts`.
     """
     parts = parts or layer_parts(facts, decisions)
-    profile = facts.cluster.device.profile
+    device = facts.cluster.device
     alone = data_parallel_seconds(facts, decisions, held)
     plain = alone.reduce + alone.gather
-    if profile.dp_overlap is None:
+    if device.constants.measured.dp_overlap is None:
         overlapped = _dp_overlapped(facts, decisions, held, alone, parts)
     else:
-        law = profile.dp_overlap
+        law = device.constants.measured.dp_overlap
         overlapped = np.asarray(
             exposed_dp_seconds_measured(
                 plain,
@@ -170,7 +170,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
         )
     exposed = np.where(over_kinds(decisions["dp_overlap"]), overlapped, plain)
     exposed = exposed + embedding_copy_seconds(facts, decisions, held)
-    if profile.sharding_copies == "none":
+    if device.behaviour.optimizer.sharding_copies == "none":
         return exposed
     return exposed + sharding_copies_seconds(facts, decisions, held)
 
@@ -212,7 +212,7 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     device, precision = facts.cluster.device, facts.workload.precision
     gradient = WIDE_BYTES + precision.gradient_bytes
     gathered = 2 * 2 * precision.parameter_gather_bytes
-    nbytes = {"none": 0.0, "flat": gradient, "tensors": gathered + gradient}[device.profile.sharding_copies]
+    nbytes = {"none": 0.0, "flat": gradient, "tensors": gathered + gradient}[device.behaviour.optimizer.sharding_copies]
     parameters, (dense, expert) = rank_parameters(facts, decisions, held), sharing_groups(facts, decisions)
     shared = parameters.dense * (np.asarray(dense.ranks) > 1) + parameters.experts * (np.asarray(expert.ranks) > 1)
     per_parameter = nbytes / device.achieved_memory_bandwidth
@@ -231,7 +231,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
 
     A device that waits for its host does so in either pass alike; the network goes on.
     """
-    profile = facts.cluster.device.profile
+    device = facts.cluster.device
     sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
     forward, backward = _window_seconds(facts, decisions, held)
     busy_forward, busy_backward = adapter_seconds(facts, decisions, held)
@@ -256,7 +256,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
         idle_seconds=np.where(every_gather, 1, once) * idle,
         **alone.slowdowns,
     )
-    waits = (not profile.weight_sync_overlaps) & (sharding == int(Sharding.OPTIMIZER))
+    waits = (not device.behaviour.optimizer.weight_sync_overlaps) & (sharding == int(Sharding.OPTIMIZER))
     return np.asarray(behind_backward + np.where(waits, alone.gather, behind_forward))
 
 
@@ -308,10 +308,10 @@ def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     ----------
     MoFa, arXiv:2511.09837, equations (13), (26), (28).
     """
-    device, profile = facts.cluster.device, facts.cluster.device.profile
+    device = facts.cluster.device
     parameters = rank_parameters(facts, decisions, held)
     dense, expert = sharing_groups(facts, decisions)
-    updated = parameters.layers + profile.edge_fraction * parameters.edges
+    updated = parameters.layers + device.constants.measured.edge_fraction * parameters.edges
     local = updated / _shards(dense, decisions, Sharding.OPTIMIZER) + parameters.experts / _shards(
         expert, decisions, Sharding.OPTIMIZER
     )

@@ -191,7 +191,7 @@ def played_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Played
         passes=passes,
         beside_seconds={
             "ep": float(ep_edge_seconds(whole, layer_parts(facts, decisions))),
-            "host": facts.cluster.device.profile.step_seconds,
+            "host": facts.cluster.device.constants.step_seconds,
             "pp": _transfer_seconds(facts, decisions, whole),
             "bubble": float(fill_seconds(facts, decisions)),
             **_ending(facts, ranks.decisions, ranks.held),
@@ -263,10 +263,10 @@ def _ranks_of(facts: Facts, strategy: Strategy) -> _Ranks:
 def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, ...]:
     """The terms of :func:`costmodel.step.step.step_seconds`, one by one, for the rank whose pace the others keep."""
     decisions, m = strategy.decisions(), int(microbatches(facts, strategy.decisions()))
-    alone, edge, profile = (
+    alone, edge, device = (
         lookup(layer_seconds, facts, decisions),
         _edge_parts(facts, ranks),
-        facts.cluster.device.profile,
+        facts.cluster.device,
     )
     slowest, layers = ranks.slowest, ranks.held.layers.reshape(strategy.pp, -1)[ranks.slowest]
 
@@ -283,7 +283,7 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
         "compute": busy["compute"] + m * float(edge.compute[slowest]),
         "tp": busy["tp"] + m * float(edge.communication[slowest]),
         "ep": busy["ep"] + edges,
-        "host": busy["host"] + m * profile.microbatch_seconds + profile.step_seconds,
+        "host": busy["host"] + m * device.constants.microbatch_seconds + device.constants.step_seconds,
         "bubble": _waiting_seconds(facts, strategy, ranks),
         "pp": sent + _transfer_seconds(facts, decisions, whole),
         **_ending(facts, ranks.decisions, ranks.held),

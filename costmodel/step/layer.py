@@ -104,7 +104,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
         backward_seconds=backward_seconds + again,
         recompute=recompute,
     )
-    offloads, fraction = over_kinds(decisions["activation_offload"]), device.profile.retention.offloaded_fraction
+    offloads, fraction = over_kinds(decisions["activation_offload"]), device.behaviour.memory.offloaded_fraction
     ep = exposed.ep_forward + exposed.ep_backward
     return LayerParts(
         compute=_compute(seconds, exposed),
@@ -122,7 +122,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
 
 def _whole_again(device: EquippedDevice, seconds: LayerSeconds, exposed: Exposed) -> Array:
     """What full recomputation repeats: the forward pass with its exposed communication, or most of it."""
-    gathers = 1 - LAST_COLLECTIVE if device.profile.recompute_stops_early else 1
+    gathers = 1 - LAST_COLLECTIVE if device.behaviour.kernels.recompute_stops_early else 1
     inside = exposed.contention * seconds.tp_forward + gathers * exposed.tp_forward + exposed.cp_forward
     return np.asarray(seconds.again + inside + seconds.ep_forward)
 
@@ -155,7 +155,7 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
     Overlapped, each pass hides the all-to-alls of another micro-batch's opposite pass: what is left of the backward
     pass's all-to-alls counts in the forward pass, and the other way round.
     """
-    profile = facts.cluster.device.profile
+    device = facts.cluster.device
     tp_overlap, cp_overlap, ep_overlap = (over_kinds(decisions[name]) for name in LAYER_OVERLAPS)
     overlapped = seconds.overlapped
     return Exposed(
@@ -165,7 +165,7 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
         cp_backward=np.where(cp_overlap, overlapped.cp_backward, seconds.cp_backward),
         ep_forward=np.where(ep_overlap, overlapped.ep_backward, seconds.ep_forward),
         ep_backward=np.where(ep_overlap, overlapped.ep_forward, seconds.ep_backward),
-        contention=np.where(tp_overlap, 0.0, profile.tp_contention),
+        contention=np.where(tp_overlap, 0.0, device.constants.measured.tp_contention),
     )
 
 
@@ -262,7 +262,7 @@ def _offload_exposed(
     ----------
     MoFa, arXiv:2511.09837, equations (34) and (35), there with a slow-down c of the copies.
     """
-    slowdowns = device.profile.slowdowns | COPY_ENGINES
+    slowdowns = device.slowdowns | COPY_ENGINES
     down, up = host_copy_seconds(device, footprint, recompute=recompute)
     exposed = exposed_beside_seconds(down, forward_seconds, **slowdowns)
     return np.asarray(exposed + exposed_beside_seconds(up, backward_seconds, **slowdowns))

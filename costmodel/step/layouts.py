@@ -278,7 +278,7 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
         fill_seconds(facts, decisions)
         + ep_edge_seconds(held, parts)
         + pp_seconds(facts, decisions, held)
-        + facts.cluster.device.profile.step_seconds
+        + facts.cluster.device.constants.step_seconds
     )
 
 
@@ -463,7 +463,7 @@ def squeeze_seconds(facts: Facts, decisions: Decisions, modes: Sequence[tuple[in
     last = _as_the_last(average_rank(facts, decisions), decisions)
     lacking = np.maximum(rank_bytes(facts, decisions, last).total[..., 0] - room_bytes, 0.0)
     alive = microbatches_in_flight(facts, decisions, last)[..., 0]
-    alive = alive * (1 + facts.cluster.device.profile.retention.fragmentation)
+    alive = alive * (1 + facts.cluster.device.behaviour.memory.fragmentation)
     layer, plain = lookup(layer_footprint, facts, decisions), layer_parts(facts, decisions).total
     price: Array = np.full(np.shape(lacking), np.inf)
     for recompute, offload in modes:

@@ -63,14 +63,14 @@ def replicas_seconds_measured(
     cluster: Cluster, *, dense_bytes: Numbers, expert_bytes: Numbers, dense: Group, expert: Group
 ) -> Numbers:
     r"""
-    One reduce-scatter or all-gather of all parameters by the profile's measured bandwidths, instead of the networks'.
+    One reduce-scatter or all-gather of all parameters by measured bandwidths, instead of the networks'.
 
     .. math:: T = \left[Q_{dense} / B_{dense} + Q_{expert} (d - 1) / (d B_{expert})\right] / \gamma^{\log_2(e d / n_0)}
 
     Parameters
     ----------
     cluster
-        Nodes, and the profile with its ``dp_bandwidths``.
+        Nodes, and the measured ``dp_bandwidths``.
     dense_bytes, expert_bytes
         What a rank holds of both.
     dense, expert
@@ -80,7 +80,7 @@ def replicas_seconds_measured(
     ----------
     The data-parallel column of MoFa's Table 8 follows it to 0.02 s.
     """
-    profile, node = cluster.device.profile, cluster.device.devices_per_node
+    device, node = cluster.device, cluster.device.devices_per_node
     replicas = np.asarray(expert.ranks)
     parts = np.asarray(dense.ranks) / replicas
     inside = np.asarray(dense.ranks) <= node
@@ -90,7 +90,7 @@ def replicas_seconds_measured(
         "fewer_replicas": ~inside & (replicas <= parts),
     }
     seconds: Numbers = np.nan
-    for law in profile.dp_bandwidths:
+    for law in device.constants.measured.dp_bandwidths:
         scale = law.decay ** np.log2(np.asarray(dense.ranks) / law.reference_ranks)
         time = (dense_bytes / law.dense + expert_bytes * (replicas - 1) / replicas / law.expert) / scale
         seconds = np.where(where[law.placement], time, seconds)
@@ -114,7 +114,9 @@ def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) 
     ----------
     MoFa, arXiv:2511.09837, equation (26).
     """
-    return local_parameters * device.profile.optimizer_bytes_per_parameter / device.achieved_memory_bandwidth
+    return (
+        local_parameters * device.behaviour.optimizer.optimizer_bytes_per_parameter / device.achieved_memory_bandwidth
+    )
 
 
 def host_update_seconds(device: EquippedDevice, workload: Workload, *, local_parameters: Numbers) -> Numbers:
@@ -141,4 +143,4 @@ HOST_TRANSFER_BYTES = 2.0
 
 def parameter_pass_seconds(device: EquippedDevice, *, parameters: Numbers) -> Numbers:
     """Passes over all parameters of a rank that no sharding shortens: zeroing, copies (MoFa prints a floor)."""
-    return parameters * device.profile.parameter_pass_bytes / device.achieved_memory_bandwidth
+    return parameters * device.constants.parameter_pass_bytes / device.achieved_memory_bandwidth

@@ -196,7 +196,7 @@ def exposed_dp_seconds_measured(
     stage_seconds
         One micro-batch on one rank, forward and backward, A.
     unhidden, slowdown, window
-        u, c, w of the device profile.
+        u, c, w of the device.
 
     References
     ----------

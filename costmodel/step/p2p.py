@@ -39,19 +39,19 @@ def hop_seconds(
 
     Each tensor-parallel rank sends its share of the sequence; without sequence parallelism each sends all of it
     (Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``, ``get_tensor_shapes``), or a share that the
-    receivers gather, where the profile says so.
+    receivers gather, where the framework does so.
     """
     group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
     nbytes = micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
-    profile, send = cluster.device.profile, partial(collective_seconds, cluster, "pp", "send")
-    if not profile.scatters_hops:
+    device, send = cluster.device, partial(collective_seconds, cluster, "pp", "send")
+    if not device.behaviour.communication.scatters_hops:
         seconds = send(nbytes=nbytes, ranks=group.ranks, stride=group.stride)
     else:
         scattered = 1 + (1 - np.asarray(sequence_parallel)) * (np.asarray(tp) - 1)
         gathered = nbytes * (scattered > 1)
         seconds = send(nbytes=nbytes / scattered, ranks=group.ranks, stride=group.stride)
         seconds = seconds + collective_seconds(cluster, "tp", "all_gather", nbytes=gathered, ranks=tp, stride=1)
-    return np.asarray((seconds + profile.hop_seconds) * (np.asarray(pp) > 1))
+    return np.asarray((seconds + device.constants.hop_seconds) * (np.asarray(pp) > 1))
 
 
 def plain_hop_seconds(facts: Facts, decisions: Decisions) -> Array:
@@ -90,20 +90,20 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_com
 
     Only interleaved chunks have other work to hide a transfer behind; those of the plain schedule, which waits for
     every one, are part of :func:`rank_seconds`. What is hidden takes the time of its bytes, nobody waits for its
-    synchronisation (``hop_seconds`` of the profile).
+    synchronisation (``hop_seconds`` of the device).
 
     Parameters
     ----------
     facts, decisions, held
         As in :func:`step_seconds`.
     slowdown_compute
-        k, where it is not the profile's.
+        k, where it is not the device's.
 
     References
     ----------
     MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk.
     """
-    profile = facts.cluster.device.profile
+    device = facts.cluster.device
     hop = lookup(hop_seconds, facts, decisions)
     seconds = lookup(layer_seconds, facts, decisions)
     num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
@@ -111,7 +111,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_com
     group = pipeline_ranks(decisions)
     slowdowns = ring_slowdowns(facts.cluster, ranks=group.ranks, stride=group.stride)
     slowdowns |= {} if slowdown_compute is None else {"slowdown_compute": slowdown_compute}
-    hidden = exposed_beside_seconds(np.maximum(hop - profile.hop_seconds, 0.0), chunk, **slowdowns)
+    hidden = exposed_beside_seconds(np.maximum(hop - device.constants.hop_seconds, 0.0), chunk, **slowdowns)
     steady = np.where(decisions["pp_overlap"], hidden, hop)
     m = microbatches(facts, decisions)
     exposed = hop_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m)

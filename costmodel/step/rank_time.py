@@ -61,7 +61,7 @@ def rank_seconds(
     edges = held.first * over_kinds(edge.first) + held.last * over_kinds(edge.last)
     edges = edges + over_kinds(lookup(slices_seconds, facts, decisions))
     edges = edges + sent_seconds(facts, decisions, held)
-    always = facts.cluster.device.profile.microbatch_seconds
+    always = facts.cluster.device.constants.microbatch_seconds
     layers = added(held.layers * layer[..., None, :])
     if full_layer is not None:
         layers = layers + added(held.full_layers * (full_layer - layer)[..., None, :])
@@ -72,7 +72,7 @@ def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: A
     """One micro-batch on all ranks together: the whole model once, shape (...)."""
     edge = lookup(edge_seconds, facts, decisions)
     layers = added(held.all_layers * layer)
-    of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.profile.microbatch_seconds
+    of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
     pp = np.asarray(decisions["pp"])
     hops = 2 * (pp - 1) * plain_hop_seconds(facts, decisions)
     return np.asarray(layers + edge.first + edge.last + hops + pp * of_each_rank)
@@ -184,7 +184,7 @@ def passes_of(facts: Facts, decisions: Decisions, forward: Array, weight: Array,
     weight[-1] += edge.last_weight
     total[0] += edge.first
     total[-1] += edge.last
-    beside = lookup(slices_seconds, facts, decisions) + facts.cluster.device.profile.microbatch_seconds
+    beside = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
     hop = plain_hop_seconds(facts, decisions)
     total[1:] += hop
     total[:-1] += hop
@@ -243,9 +243,9 @@ def played_order(facts: Facts, decisions: Decisions) -> dict[str, Any] | None:
 
 
 def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
-    """What each rank adds once per step because the head's slot is longer than the others, measured by the profile."""
+    """What each rank adds once per step because the head's slot is longer than the others, as measured."""
     head = lookup(edge_seconds, facts, decisions).head
-    return np.asarray(facts.cluster.device.profile.head_fill_fraction * head * decisions["pp"])
+    return np.asarray(facts.cluster.device.constants.measured.head_fill_fraction * head * decisions["pp"])
 
 
 def ep_edge_seconds(held: Stages, parts: LayerParts) -> Array:
@@ -293,6 +293,6 @@ def slices_seconds(
     call = partial(collective_seconds, cluster, "pp", ranks=group.ranks, stride=group.stride)
     rows = 2 * call(kind="broadcast", nbytes=nbytes) + 2 * call(kind="all_reduce", nbytes=nbytes)
     scalars = 3 * call(kind="all_reduce", nbytes=SCALAR_BYTES * mbs * workload.sequence_length / cp)
-    beside = exposed_beside_seconds(rows, np.inf, **cluster.device.profile.slowdowns | {"slowdown_compute": 1.0})
+    beside = exposed_beside_seconds(rows, np.inf, **cluster.device.slowdowns | {"slowdown_compute": 1.0})
     waits = np.asarray(vocabulary) == Vocabulary.INTERLACED
     return np.asarray(np.where(waits, rows + scalars, beside) * sliced)

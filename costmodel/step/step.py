@@ -112,7 +112,7 @@ def step_and_bubble_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     ranks = rank_seconds(facts, decisions, held, parts.total)
     waiting = waiting_seconds(facts, decisions, held, parts, ranks)
     ending = dp_seconds(facts, decisions, held, parts) + update_seconds(facts, decisions, held)
-    beside = pp_seconds(facts, decisions, held) + facts.cluster.device.profile.step_seconds + largest(ending)
+    beside = pp_seconds(facts, decisions, held) + facts.cluster.device.constants.step_seconds + largest(ending)
     seconds = np.asarray(pipeline_seconds(facts, decisions, held, parts, ranks, waiting) + beside)
     return seconds, waiting
 
@@ -188,5 +188,5 @@ def _least_step(facts: Facts, decisions: Decisions, slowest: Array, every: Array
         + np.where(is_one_of(decisions["schedule"], WHOLE_BACKWARD), bubble, 0.0)
         + fill_seconds(facts, decisions)
         + beside
-        + facts.cluster.device.profile.step_seconds
+        + facts.cluster.device.constants.step_seconds
     )

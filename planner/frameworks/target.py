@@ -194,21 +194,21 @@ def told(plan: Plan) -> Settings:
     8-bit weights are those of 8-bit recipes, processors those of DeepEP and HybridEP, 16-bit gradients the recipe's.
     """
     cluster, strategy, precision = plan.cluster, plan.strategy, plan.facts.workload.precision
-    profile = cluster.device.profile
+    device = cluster.device
     usual = Settings(
         gradient_dtype="fp32",
         weight_dtype="recipe",
         moments_dtype="fp32",
         fp8_param_gather=False,
-        shared_expert_overlap=profile.shared_expert_overlap,
+        shared_expert_overlap=device.behaviour.communication.shared_expert_overlap,
         delay_wgrad=False,
-        communication_sms=profile.communication_sms,
-        optimizer_group=profile.sharding_ranks or "all",
+        communication_sms=device.behaviour.communication.communication_sms,
+        optimizer_group=device.behaviour.optimizer.sharding_ranks or "all",
         optimizer="adam",
-        kernels="fused" if profile.fused_kernels else "eager",
-        attention="flash" if profile.fused_attention else "unfused",
-        loss=loss_of(profile.retention),
-        launches="blocking" if profile.launches_block else "asynchronous",
+        kernels="fused" if device.behaviour.kernels.fused_kernels else "eager",
+        attention="flash" if device.behaviour.kernels.fused_attention else "unfused",
+        loss=loss_of(device.behaviour.memory),
+        launches="blocking" if device.behaviour.host.launches_block else "asynchronous",
         composition="step",
     )
     whole = replace(cluster.settings.over(usual), mtp_layers=len(plan.facts.model.mtp_layers))

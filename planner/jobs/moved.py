@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.calibration import Constants
+from costmodel.facts.calibration import Constants, Measured
 from costmodel.facts.framework import Behaviour
 from costmodel.validation import shown
 
@@ -46,8 +46,19 @@ OF_DEVICE = {
 }
 """Entries of a device's ``profile`` that went elsewhere than into its calibration or a framework's behaviour."""
 
-CONSTANTS = tuple(one.name for one in fields(Constants))
-BEHAVIOUR = tuple(one.name for one in fields(Behaviour))
+CONSTANTS = {one.name: one.name for one in fields(Constants)} | {
+    "measured_rates": "measured.rates",
+    "measured_collectives": "measured.collectives",
+    **{one.name: f"measured.{one.name}" for one in fields(Measured)},
+}
+"""Where each constant is in a calibration, those of before among them."""
+
+BEHAVIOUR = {
+    entry.name: f"{part.name}.{entry.name}"
+    for part in fields(Behaviour)
+    for entry in fields(getattr(Behaviour(), part.name))
+} | {"retention": "memory"}
+"""The same of a framework's behaviour."""
 
 
 def require_todays_names(document: Mapping[str, Any]) -> None:
@@ -65,8 +76,20 @@ def require_todays_names(document: Mapping[str, Any]) -> None:
     if "software" in cluster:
         hint = _framework(cluster["software"]) or "planner catalog frameworks lists the names."
         raise SpecError("cluster.software", "is called cluster.framework now.", hint)
-    _require_release(cluster.get("framework"))
-    require_no_profile(cluster.get("device"), "cluster.device")
+    framework, device = cluster.get("framework"), cluster.get("device")
+    _require_release(framework)
+    require_no_profile(device, "cluster.device")
+    _require_grouped(framework, "behaviour", BEHAVIOUR, "cluster.framework")
+    _require_grouped(device, "calibration", CONSTANTS, "cluster.device")
+
+
+def _require_grouped(given: object, section: str, places: Mapping[str, str], where: str) -> None:
+    """Refuse entries that stood directly in a section and are grouped by subject now."""
+    entries = given.get(section) if isinstance(given, Mapping) else None
+    for name in entries if isinstance(entries, Mapping) else ():
+        place = places.get(name, name)
+        if place != name:
+            raise SpecError(f"{where}.{section}.{name}", f"is called {where}.{section}.{place} now.")
 
 
 def _require_release(framework: object) -> None:
@@ -119,5 +142,5 @@ def _place(name: str, where: str) -> str | None:
     if name in OF_DEVICE:
         return f"Write {OF_DEVICE[name]}."
     if name in CONSTANTS:
-        return f"Write {where}.calibration.{name}."
-    return f"Write cluster.framework.behaviour.{name}." if name in BEHAVIOUR else None
+        return f"Write {where}.calibration.{CONSTANTS[name]}."
+    return f"Write cluster.framework.behaviour.{BEHAVIOUR[name]}." if name in BEHAVIOUR else None

@@ -13,7 +13,7 @@ from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
-from tests.builders_cluster import a_cluster, a_device, a_workload
+from tests.builders_cluster import a_cluster, a_device, a_workload, achieved
 from tests.constraints.models import DENSE, SPARSE
 
 
@@ -38,8 +38,8 @@ OF_2021 = on("megatron-lm-2021")
 
 MUON = replace(a_cluster(), settings=Settings(optimizer="dist_muon"))
 NARROW_MOMENTS = replace(a_cluster(), settings=Settings(moments_dtype="bf16"))
-BESIDE = a_cluster(profile=replace(a_device().profile, shared_expert_overlap=True))
-IN_EIGHTS = a_cluster(profile=replace(a_device().profile, sharding_ranks=8))
+BESIDE = a_cluster(**achieved(a_device(), shared_expert_overlap=True))
+IN_EIGHTS = a_cluster(**achieved(a_device(), sharding_ranks=8))
 
 RELEASE_CASES = (
     Case(

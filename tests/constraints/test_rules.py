@@ -41,7 +41,7 @@ from costmodel.strategy import (
     Vocabulary,
 )
 from costmodel.tables import tabulate
-from tests.builders_cluster import GB, a_cluster, a_device, a_strategy, a_workload, facts
+from tests.builders_cluster import GB, a_cluster, a_device, a_strategy, a_workload, achieved, facts
 from tests.constraints.models import (
     DENSE,
     DENSE_LAYER,
@@ -62,7 +62,7 @@ NO_BYTES = {"device_bytes": 0.0, "host_bytes": 0.0, "memory_headroom_bytes": 0.0
 def a_measured_cluster() -> Cluster:
     """Its profile has measured matmuls and attention of 4,096 tokens, nothing else."""
     measured = MeasuredRate(kinds=("matmul", "attention"), flops_per_second=1e14, rows=4096)
-    return a_cluster(profile=replace(a_device().profile, times="measured", measured_rates=(measured,)))
+    return a_cluster(**achieved(a_device(), times="measured", measured_rates=(measured,)))
 
 
 CASES = (

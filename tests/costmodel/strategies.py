@@ -25,7 +25,7 @@ from costmodel.strategy import (
 )
 from costmodel.tables import Facts
 from tests.builders import a_latent_model, a_model, a_moe_model
-from tests.builders_cluster import a_cluster, a_workload, facts
+from tests.builders_cluster import a_cluster, a_workload, achieved, facts
 
 NUM_LAYERS = 14
 
@@ -83,7 +83,7 @@ def the_facts(model: Model, *, cluster: Cluster | None = None, **profile: Any) -
 def with_profile(given: Facts, **changes: Any) -> Facts:
     """The same facts, the profile changed."""
     device = given.cluster.device
-    device = replace(device, profile=replace(device.profile, **changes))
+    device = replace(device, **achieved(device, **changes))
     return replace(given, cluster=replace(given.cluster, device=device))
 
 

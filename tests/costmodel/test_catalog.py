@@ -11,7 +11,7 @@ import yaml
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.calibration import Constants
+from costmodel.facts.calibration import Constants, Measured
 from costmodel.operators.source import operator_times
 from planner.calibration.constants import constants, read
 
@@ -73,14 +73,16 @@ def test_every_constant_of_a_calibration_has_a_source(name):
     """What an entry states it gives a source for, and no source is of something that it does not state."""
     own = entry(name, "calibrations")
 
-    assert set(own["constants"]) - {"times"} == set(own["sources"])
+    measured = {f"measured.{name}" for name in own["constants"].get("measured", {})}
+    assert set(own["constants"]) - {"times", "measured"} | measured == set(own["sources"])
     assert all(own["sources"].values())
     assert own["description"]
 
 
 def stated(framework: dict) -> set[str]:
     """Dotted names of what a framework's file states about its code, its settings and its recipes."""
-    nested = {f"{name}.{key}" for name in ("behaviour", "settings", "features") for key in framework.get(name) or ()}
+    nested = {f"{name}.{key}" for name in ("settings", "features") for key in framework.get(name) or ()}
+    nested |= set(leaves(framework.get("behaviour") or {}, "behaviour"))
     others = set(framework) - ABOUT - FITTED - {"sources", "behaviour", "settings", "features"}
     return nested | {name for name in others if framework[name]}
 
@@ -139,9 +141,9 @@ def test_sources_are_not_inherited_beside_what_they_are_of():
     factor = "factors.matmul_efficiency@blackwell"
 
     assert other.sources["stages"] != core.sources["stages"]
-    assert other.sources["behaviour.causal_attention"] == core.sources["behaviour.causal_attention"]
-    assert "behaviour.retention" not in other.sources
-    assert other.sources["behaviour.retention.offload_keeps_inputs"] == core.sources["behaviour.retention"]
+    assert other.sources["behaviour.kernels.causal_attention"] == core.sources["behaviour.kernels.causal_attention"]
+    assert "behaviour.memory" not in other.sources
+    assert other.sources["behaviour.memory.offload_keeps_inputs"] == core.sources["behaviour.memory"]
     assert factor not in other.sources
     assert kernels.sources[factor] == core.sources[factor]  # its kernels are those
 
@@ -209,7 +211,7 @@ def test_device_can_time_every_dtype_it_has(name):
     device = catalog.equipped_device(name)
 
     assert all(operator_times(device, dtype) for dtype in device.peak_flops)
-    assert set(device.profile.matmul_efficiency) == set(device.peak_flops)
+    assert set(device.constants.matmul_efficiency) == set(device.peak_flops)
 
 
 @pytest.mark.parametrize("name", NVIDIA)
@@ -302,7 +304,7 @@ def test_mofa_cpu_optimizer():
     device = catalog.equipped_device("mofa-b")
 
     transfers = 2 / device.device_to_host_bandwidth + 2 / device.host_to_device_bandwidth
-    passes = device.profile.parameter_pass_bytes / device.achieved_memory_bandwidth
+    passes = device.constants.parameter_pass_bytes / device.achieved_memory_bandwidth
     update = 1 / device.cpu_parameters_per_second + passes
     assert transfers + update == pytest.approx(3.49e-10, abs=0.005e-10)
 
@@ -337,6 +339,6 @@ def test_model_is_read_by_name():
 
 def test_sources_of_calibrations_name_constants():
     """Sources name fields, so a renamed field must be renamed there too."""
-    known = {field.name for field in fields(Constants)}
+    known = {field.name for field in fields(Constants)} | {f"measured.{field.name}" for field in fields(Measured)}
 
     assert all(set(catalog.calibration(name).sources) <= known for name in CALIBRATIONS)

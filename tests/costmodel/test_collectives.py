@@ -12,7 +12,7 @@ import pytest
 from costmodel import catalog
 from costmodel.facts.calibration import MeasuredCollective
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import Network, Profile
+from costmodel.facts.device import Network
 from costmodel.lowering.shape import visited_fraction
 from costmodel.network.collectives import (
     COLLECTIVES,
@@ -30,7 +30,7 @@ from costmodel.network.collectives import (
 )
 from costmodel.operators.work import Communication
 from costmodel.strategy import TokenDispatcher
-from tests.builders_cluster import a_cluster
+from tests.builders_cluster import a_cluster, achieved
 
 GB = 10**9
 ROOT = Path(__file__).parents[2]
@@ -38,13 +38,13 @@ MEASURED = ROOT / "tests" / "data" / "nccl_collectives.csv"
 SHARED = ROOT.parent / "shared" / "data" / "operators" / "collectives.csv"
 
 
-def a_profile(**changes) -> Profile:
+def a_profile(**changes) -> dict:
     """A profile without measured collectives."""
     facts = {
         "attention_efficiency": 0.5,
         "memory_efficiency": 0.8,
     }
-    return Profile(**(facts | changes))
+    return achieved(**(facts | changes))
 
 
 def test_all_gather_inside_a_node():
@@ -65,12 +65,16 @@ def test_all_gather_of_strangers_uses_one_adapter():
 def test_rings_between_nodes_take_two_channels_per_adapter():
     """Eight devices of a node take as many processors as within it, one of them an eighth; only within it is slower."""
     profile = a_profile(overlap_processors=0.16, overlap_slowdown_communication=1.25)
-    cluster = a_cluster(profile=profile)
+    cluster = a_cluster(**profile)
     taken = [ring_slowdowns(cluster, ranks=16, stride=stride)["processors_taken"] for stride in (1, 2, 8)]
 
     assert taken == pytest.approx([0.16, 0.08, 0.02])
-    assert ring_slowdowns(cluster, ranks=2, stride=4) == profile.slowdowns
-    assert profile.slowdowns == {"slowdown_communication": 1.25, "slowdown_compute": 1.0, "processors_taken": 0.16}
+    assert ring_slowdowns(cluster, ranks=2, stride=4) == cluster.device.slowdowns
+    assert cluster.device.slowdowns == {
+        "slowdown_communication": 1.25,
+        "slowdown_compute": 1.0,
+        "processors_taken": 0.16,
+    }
     assert ring_slowdowns(cluster, ranks=2, stride=8)["slowdown_communication"] == 1
 
 
@@ -91,18 +95,18 @@ def test_stride_decides_how_many_members_share_a_node():
 )
 def test_rings_of_a_part_of_a_node_cross_its_sockets(ranks, stride, seconds):
     """0.8 GB before NCCL 2.12: a ring of some of a node's devices leaves by the adapter by which it came."""
-    profile = replace(a_cluster().device.profile, rings_cross_sockets=True)
-    cluster = a_cluster(profile=profile, socket_bandwidth=16 * GB)
+    profile = achieved(a_cluster().device, rings_cross_sockets=True)
+    cluster = a_cluster(**profile, socket_bandwidth=16 * GB)
 
     assert all_gather(cluster, nbytes=0.8 * GB, ranks=ranks, stride=stride) == pytest.approx(seconds)
 
 
 def test_rings_that_need_not_cross_sockets_do_not():
     """With NCCL from 2.12 on, or nodes of one processor, two members per node have two adapters."""
-    profile = replace(a_cluster().device.profile, rings_cross_sockets=True)
+    profile = achieved(a_cluster().device, rings_cross_sockets=True)
     plain = all_gather(a_cluster(), nbytes=0.8 * GB, ranks=4, stride=4)
 
-    for cluster in (a_cluster(socket_bandwidth=16 * GB), a_cluster(profile=profile)):
+    for cluster in (a_cluster(socket_bandwidth=16 * GB), a_cluster(**profile)):
         assert all_gather(cluster, nbytes=0.8 * GB, ranks=4, stride=4) == plain
 
 
@@ -245,7 +249,7 @@ def test_bandwidth_decays_per_doubling():
 
 def test_communication_scaling_is_a_gain_of_bandwidth():
     """Equation (18): with beta = 2 the 7 ms of the first test are 3.5 ms, latencies stay."""
-    cluster = a_cluster(profile=a_profile(communication_scaling=2))
+    cluster = a_cluster(**a_profile(communication_scaling=2))
 
     assert all_gather(cluster, nbytes=3.2 * GB, ranks=8, stride=1) == pytest.approx(3.507e-3)
 
@@ -261,7 +265,7 @@ def test_nobody_to_talk_to_costs_nothing(kind):
 def test_arrays_equal_scalars(kind):
     """One formula for one strategy and for a table of them."""
     profile = a_profile(measured_collectives=(MeasuredCollective(group="tp", kind=kind, seconds=1, ranks=4),))
-    cluster = a_cluster(profile=profile)
+    cluster = a_cluster(**profile)
     nbytes, ranks, stride = np.meshgrid([0.0, 1e6, 1e9], [1, 2, 4, 8, 16, 64], [1, 2, 8, 16])
 
     table = collective_seconds(cluster, "tp", kind, nbytes=nbytes, ranks=ranks, stride=stride)
@@ -274,7 +278,7 @@ def test_arrays_equal_scalars(kind):
 def test_measured_collective_goes_first_where_it_matches():
     """0.5 s was measured for 8 ranks and 1 GB of tensor parallelism: other shapes and groups are computed."""
     entry = MeasuredCollective(group="tp", kind="all_gather", seconds=0.5, ranks=8, nbytes=GB)
-    cluster = a_cluster(profile=a_profile(measured_collectives=(entry,)))
+    cluster = a_cluster(**a_profile(measured_collectives=(entry,)))
     gathered = Communication(group="tp", kind="all_gather", nbytes=np.array([GB, 3.2 * GB]), forward=1, backward=1)
     elsewhere = Communication(group="cp", kind="all_gather", nbytes=3.2 * GB, forward=1, backward=1)
 

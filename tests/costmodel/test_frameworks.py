@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from costmodel.catalog.software import framework_of
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
 from costmodel.facts.features import feature_of, has_values, lacks
-from costmodel.facts.framework import Behaviour, Framework, Retention, Settings
+from costmodel.facts.framework import Behaviour, Framework, Kernels, Retention, Settings
 from costmodel.facts.profiles import equipped, stored_precision, trained_model
 from costmodel.pipelines.stage_dealing import dealt_stages
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, CudaGraphs, Recompute, Schedule
@@ -31,9 +32,9 @@ def a_framework(**changes: Any) -> Framework:
     return Framework(**({"name": "test-framework"} | changes))
 
 
-def profile_of(framework: Framework, settings: Settings | None = None, **others: Any):
+def equipped_with(framework: Framework, settings: Settings | None = None, **others: Any):
     """What an H100 achieves with it."""
-    return equipped(H100, framework, settings, **others).profile
+    return equipped(H100, framework, settings, **others)
 
 
 # --- composition -------------------------------------------------------------------------------------------
@@ -41,35 +42,32 @@ def profile_of(framework: Framework, settings: Settings | None = None, **others:
 
 def test_a_profile_is_constants_and_behaviour():
     """Without factors and settings each part is as its entry has it."""
-    behaviour = Behaviour(fused_attention=False, retention=Retention(logit_bytes=10.0))
+    behaviour = Behaviour(kernels=Kernels(fused_attention=False), memory=Retention(logit_bytes=10.0))
 
-    profile = profile_of(a_framework(behaviour=behaviour))
+    device = equipped_with(a_framework(behaviour=behaviour))
 
-    assert {one.name: getattr(profile, one.name) for one in fields(Constants)} == {
-        one.name: getattr(CONSTANTS, one.name) for one in fields(Constants)
-    }
-    assert {one.name: getattr(profile, one.name) for one in fields(Behaviour)} == {
-        one.name: getattr(behaviour, one.name) for one in fields(Behaviour)
-    }
+    assert (device.constants, device.behaviour) == (CONSTANTS, behaviour)
 
 
 def test_factors_multiply_what_the_calibration_says():
     """Twice the time between kernels; every dtype's matmul at half of its rate."""
-    profile = profile_of(a_framework(factors={"kernel_seconds": 2.0, "matmul_efficiency": 0.5}))
+    device = equipped_with(a_framework(factors={"kernel_seconds": 2.0, "matmul_efficiency": 0.5}))
 
-    assert profile.kernel_seconds == 2 * CONSTANTS.kernel_seconds
-    assert profile.matmul_efficiency == {name: 0.5 * rate for name, rate in CONSTANTS.matmul_efficiency.items()}
+    assert device.constants.kernel_seconds == 2 * CONSTANTS.kernel_seconds
+    assert device.constants.matmul_efficiency == {
+        name: 0.5 * rate for name, rate in CONSTANTS.matmul_efficiency.items()
+    }
 
 
 def test_a_factor_lifts_no_rate_above_its_peak():
     """A fraction of a peak ends at 1, a mapping's as well; seconds end nowhere."""
-    profile = profile_of(
+    device = equipped_with(
         a_framework(factors={"memory_efficiency": 9.0, "matmul_efficiency": 9.0, "kernel_seconds": 9.0})
     )
 
-    assert profile.memory_efficiency == 1
-    assert set(profile.matmul_efficiency.values()) == {1}
-    assert profile.kernel_seconds == 9 * CONSTANTS.kernel_seconds
+    assert device.constants.memory_efficiency == 1
+    assert set(device.constants.matmul_efficiency.values()) == {1}
+    assert device.constants.kernel_seconds == 9 * CONSTANTS.kernel_seconds
 
 
 def test_a_factor_may_be_of_one_architecture():
@@ -77,9 +75,9 @@ def test_a_factor_may_be_of_one_architecture():
     framework = a_framework(factors={"attention_efficiency@hopper": 0.5, "attention_efficiency": 0.5})
     a100 = catalog.device("a100-80gb-sxm")
 
-    ampere = equipped(a100, framework).profile.attention_efficiency
+    ampere = equipped(a100, framework).constants.attention_efficiency
 
-    assert profile_of(framework).attention_efficiency == 0.25 * CONSTANTS.attention_efficiency
+    assert equipped_with(framework).constants.attention_efficiency == 0.25 * CONSTANTS.attention_efficiency
     assert ampere == 0.5 * a100.calibration.constants.attention_efficiency
 
 
@@ -92,7 +90,7 @@ def test_a_factor_may_be_of_one_architecture():
         ),
         ({"fused_attention": 2.0}, "factors.fused_attention: of test-framework is no constant of a calibration"),
         ({"times": 2.0}, "factors.times: of test-framework is nothing that a factor could multiply"),
-        ({"measured_rates": 2.0}, "factors.measured_rates: of test-framework is nothing that a factor could multiply"),
+        ({"measured": 2.0}, "factors.measured: of test-framework is nothing that a factor could multiply"),
         (
             {"overlap_processors": 9.0},
             "factors.overlap_processors: of test-framework makes it impossible: Input should be less than or equal",
@@ -107,7 +105,7 @@ def test_a_factor_may_be_of_one_architecture():
 def test_factors_that_fit_no_constant_are_refused(factors, sentence):
     """The error names the framework's entry and what was wrong, on every architecture."""
     with pytest.raises(SpecError, match=sentence):
-        profile_of(a_framework(factors=factors))
+        equipped_with(a_framework(factors=factors))
 
 
 def test_networks_achieve_a_share_of_their_nominal_bandwidth():
@@ -127,7 +125,7 @@ def test_a_power_limit_moves_the_sustained_clock():
     constants = replace(CONSTANTS, sustained_clock=1.1)
     device = replace(H100, power_clock=0.9, calibration=replace(H100.calibration, constants=constants))
 
-    assert equipped(device, a_framework()).profile.sustained_clock == pytest.approx(0.99)
+    assert equipped(device, a_framework()).constants.sustained_clock == pytest.approx(0.99)
 
 
 # --- settings ----------------------------------------------------------------------------------------------
@@ -136,46 +134,52 @@ def test_a_power_limit_moves_the_sustained_clock():
 @pytest.mark.parametrize(
     ("settings", "field", "off", "on"),
     [
-        ({"kernels": "eager"}, "fused_kernels", True, False),
-        ({"kernels": "fused"}, "fused_kernels", False, True),
-        ({"attention": "unfused"}, "fused_attention", True, False),
-        ({"attention": "flash"}, "fused_attention", False, True),
-        ({"launches": "blocking"}, "launches_block", False, True),
-        ({"launches": "asynchronous"}, "launches_block", True, False),
-        ({"optimizer_group": 8}, "sharding_ranks", None, 8),
-        ({"optimizer_group": "all"}, "sharding_ranks", 8, None),
-        ({"shared_expert_overlap": True}, "shared_expert_overlap", False, True),
-        ({"communication_sms": 24}, "communication_sms", None, 24),
+        ({"kernels": "eager"}, "kernels.fused_kernels", True, False),
+        ({"kernels": "fused"}, "kernels.fused_kernels", False, True),
+        ({"attention": "unfused"}, "kernels.fused_attention", True, False),
+        ({"attention": "flash"}, "kernels.fused_attention", False, True),
+        ({"launches": "blocking"}, "host.launches_block", False, True),
+        ({"launches": "asynchronous"}, "host.launches_block", True, False),
+        ({"optimizer_group": 8}, "optimizer.sharding_ranks", None, 8),
+        ({"optimizer_group": "all"}, "optimizer.sharding_ranks", 8, None),
+        ({"shared_expert_overlap": True}, "communication.shared_expert_overlap", False, True),
+        ({"communication_sms": 24}, "communication.communication_sms", None, 24),
     ],
     ids=lambda value: str(value),
 )
 def test_settings_change_the_behaviour(settings, field, off, on):
     """What a framework is told takes the place of what it does; without it nothing changes."""
-    framework = a_framework(behaviour=Behaviour(**{field: off}))
+    part, _, name = field.partition(".")
+    record = replace(getattr(Behaviour(), part), **{name: off})
+    framework = a_framework(behaviour=Behaviour(**{part: record}))
 
-    assert getattr(profile_of(framework, Settings()), field) == off
-    assert getattr(profile_of(framework, Settings(**settings)), field) == on
+    assert attrgetter(field)(equipped_with(framework, Settings()).behaviour) == off
+    assert attrgetter(field)(equipped_with(framework, Settings(**settings)).behaviour) == on
 
 
 def test_settings_of_the_framework_hold_where_none_are_given():
     """None is as its recipes have it, an empty record is not."""
     framework = a_framework(settings=Settings(launches="blocking"))
 
-    assert profile_of(framework).launches_block
-    assert not profile_of(framework, Settings()).launches_block
+    assert equipped_with(framework).behaviour.host.launches_block
+    assert not equipped_with(framework, Settings()).behaviour.host.launches_block
 
 
 @pytest.mark.parametrize(("layers", "share"), [(1, 0.5), (2, 1.0), (9, 1.0)])
 def test_offloaded_layers_are_a_share_of_the_model(layers, share):
     """One of two layers is half of them; nine are all."""
-    profile = profile_of(a_framework(), Settings(offloaded_layers=layers), model=a_model())
+    device = equipped_with(a_framework(), Settings(offloaded_layers=layers), model=a_model())
 
-    assert profile.retention.offloaded_fraction == share
+    assert device.behaviour.memory.offloaded_fraction == share
 
 
-def loss_bytes(profile) -> tuple[float, float, float]:
+def loss_bytes(device) -> tuple[float, float, float]:
     """What the loss reads and writes per logit, forward and backward, and what it keeps."""
-    return profile.loss_forward_bytes, profile.loss_backward_bytes, profile.retention.logit_bytes
+    return (
+        device.behaviour.kernels.loss_forward_bytes,
+        device.behaviour.kernels.loss_backward_bytes,
+        device.behaviour.memory.logit_bytes,
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,23 +201,26 @@ def test_the_loss_is_the_recipes_or_another_one(recipe, loss, expected):
     Megatron-LM's makes an FP32 copy beside them, 2 + 4: cast 2 + 4, maximum 4, difference, exponential and quotient
     4 + 4 each, sum 4. A recipe that is not the fused one keeps its own, such as that of 2022 with one more FP32 tensor.
     """
-    assert loss_bytes(profile_of(catalog.framework(recipe), Settings(loss=loss))) == expected
+    assert loss_bytes(equipped_with(catalog.framework(recipe), Settings(loss=loss))) == expected
 
 
 def test_a_framework_with_another_loss_of_its_own_keeps_it():
     """Told the same as it does anyway, nothing changes."""
-    own = a_framework(behaviour=Behaviour(loss_forward_bytes=8.0, retention=Retention(logit_bytes=2.0)))
+    own = a_framework(behaviour=Behaviour(kernels=Kernels(loss_forward_bytes=8.0), memory=Retention(logit_bytes=2.0)))
 
-    assert loss_bytes(profile_of(own, Settings(loss="fused"))) == loss_bytes(profile_of(own)) == (8, 14, 2)
+    assert loss_bytes(equipped_with(own, Settings(loss="fused"))) == loss_bytes(equipped_with(own)) == (8, 14, 2)
 
 
 def test_parts_are_timed_one_by_one():
     """No time of a step beside them, collectives that are waited for, the loss on 16-bit logits, dropout on."""
-    profile = profile_of(a_framework(), Settings(composition="parts"))
+    device = equipped_with(a_framework(), Settings(composition="parts"))
 
-    assert (profile.step_seconds, profile.waits_for_collectives) == (0, True)
-    assert (profile.loss_forward_bytes, profile.loss_backward_bytes) == (2 + 4 + 4 + 4 + 2, 4)
-    assert (profile.retention.attention_score_bytes, profile.retention.dropout_mask_bytes) == (5, 1)
+    assert (device.constants.step_seconds, device.behaviour.host.waits_for_collectives) == (0, True)
+    assert (device.behaviour.kernels.loss_forward_bytes, device.behaviour.kernels.loss_backward_bytes) == (
+        2 + 4 + 4 + 4 + 2,
+        4,
+    )
+    assert (device.behaviour.memory.attention_score_bytes, device.behaviour.memory.dropout_mask_bytes) == (5, 1)
 
 
 @pytest.mark.parametrize(("given", "trained"), [(None, 1), (0, 0), (1, 1), (3, 3)])
@@ -313,7 +320,7 @@ def test_an_entry_is_what_it_extends_but_for_what_it_says():
     core, plain = catalog.framework("megatron-core-0.14"), catalog.framework("megatron-lm-0.14")
 
     assert (core.settings.gradient_dtype, plain.settings.gradient_dtype) == ("bf16", "fp32")
-    assert replace(plain.behaviour.retention, context_output=False) == core.behaviour.retention
+    assert replace(plain.behaviour.memory, context_output=False) == core.behaviour.memory
     assert plain.strategy["sequence_parallel"] is True
     assert (bool(core.strategy_by_precision), bool(plain.strategy_by_precision)) == (True, False)
 
@@ -384,10 +391,10 @@ def test_a_framework_may_start_from_another():
     """Only what differs is written; nested mappings merge, the rest stays as the release has it."""
     known = catalog.framework("torchtitan-0.1")
 
-    changed = framework_of({"base": "torchtitan-0.1", "behaviour": {"retention": {"eager": True}}}, "cluster.framework")
+    changed = framework_of({"base": "torchtitan-0.1", "behaviour": {"memory": {"eager": True}}}, "cluster.framework")
 
     assert changed.name == "torchtitan-0.1, changed"
-    assert changed.behaviour == replace(known.behaviour, retention=replace(known.behaviour.retention, eager=True))
+    assert changed.behaviour == replace(known.behaviour, memory=replace(known.behaviour.memory, eager=True))
     assert replace(changed, name=known.name, behaviour=known.behaviour, sources=known.sources) == known
 
 
@@ -403,15 +410,15 @@ def test_every_framework_says_what_it_is_in_few_numbers(name):
     assert len(framework.factors) <= MOST_NUMBERS
     for device in map(catalog.device, catalog.devices()):
         if device.architecture in framework.architectures:
-            assert equipped(device, framework).profile.attention_efficiency <= 1
+            assert equipped(device, framework).constants.attention_efficiency <= 1
 
 
 @pytest.mark.parametrize("name", catalog.frameworks())
 def test_scores_that_are_no_kernel_stay_in_memory(name):
     """Korthikanti et al.: 5 a s^2 b bytes of scores per layer with dropout, 2 without."""
-    profile = profile_of(catalog.framework(name))
+    device = equipped_with(catalog.framework(name))
 
-    assert profile.fused_attention or profile.retention.attention_score_bytes in (2, 5)
+    assert device.behaviour.kernels.fused_attention or device.behaviour.memory.attention_score_bytes in (2, 5)
 
 
 @pytest.mark.parametrize("name", catalog.frameworks())
@@ -431,8 +438,8 @@ def test_features_are_values_of_decisions(name):
 @pytest.mark.parametrize("name", ["torchtitan-0.1", "automodel-26.02", "llm-foundry-0.6", "internevo-0.2"])
 def test_vocabularies_are_padded_by_megatron_alone(name):
     """``make_vocab_size_divisible_by`` is Megatron-LM's; models of other frameworks are as their configs have them."""
-    assert catalog.framework(name).behaviour.vocabulary_multiple == 1
-    assert catalog.framework("megatron-core-0.14").behaviour.vocabulary_multiple == 128
+    assert catalog.framework(name).behaviour.kernels.vocabulary_multiple == 1
+    assert catalog.framework("megatron-core-0.14").behaviour.kernels.vocabulary_multiple == 128
 
 
 # --- features ----------------------------------------------------------------------------------------------

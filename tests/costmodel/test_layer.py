@@ -75,7 +75,7 @@ def test_overlapped_tensor_parallelism_leaves_a_quarter():
 def test_sequences_before_tokens_are_copied_into_the_order_of_ranks():
     """Every gather and scatter of two sequences reads and writes all; one sequence is in order as it is."""
     given, first = (on_the_networks(DENSE, batch_first=first) for first in (False, True))
-    rate = given.cluster.device.memory_bandwidth * given.cluster.device.profile.memory_efficiency
+    rate = given.cluster.device.memory_bandwidth * given.cluster.device.constants.memory_efficiency
 
     def added(mbs: int) -> Any:
         return (parts_of(first, tp=2, sequence_parallel=True, mbs=mbs).tp
@@ -88,7 +88,7 @@ def test_sequences_before_tokens_are_copied_into_the_order_of_ranks():
 def test_sums_of_several_matmuls_do_not_overlap_with_one():
     """PyTorch: of eight collectives the backward pass's two scatters show; ranks add up what the forward pass sends."""
     given = on_the_networks(DENSE, tp_overlaps_single_matmuls=True, kernel_seconds=0.0)
-    rate = given.cluster.device.memory_bandwidth * given.cluster.device.profile.memory_efficiency
+    rate = given.cluster.device.memory_bandwidth * given.cluster.device.constants.memory_efficiency
     plain, overlapped = (parts_of(given, tp=2, sequence_parallel=True, tp_overlap=on).tp for on in (False, True))
 
     assert overlapped == pytest.approx(plain * (2 / 8 + 6 / 8 / 4) + 2 * HIDDEN_STATE / rate)
@@ -263,8 +263,7 @@ def test_a_blocking_host_waits_for_collectives_outside_of_a_graph_only():
 def test_pieces_of_ring_attention_are_launched_one_by_one():
     """Four pieces, twice as much backward, more than an all-to-all; a graph leaves the ring's own send."""
     given = on_the_networks(DENSE, host_kernel_seconds=1.0)
-    retention = replace(given.cluster.device.profile.retention, context_output=True)
-    all_to_all = on_the_networks(DENSE, host_kernel_seconds=1.0, retention=retention)
+    all_to_all = on_the_networks(DENSE, host_kernel_seconds=1.0, context_output=True)
     ring, exchange = alone(given, cp=4), alone(all_to_all, cp=4)
 
     assert ring.host_forward - exchange.host_forward == pytest.approx(RING_LAUNCHES + 4 * PIECE_LAUNCHES)

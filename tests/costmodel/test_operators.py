@@ -12,13 +12,12 @@ import pytest
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import MeasuredRate
-from costmodel.facts.device import Profile
 from costmodel.operators.measured import measured
 from costmodel.operators.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
 from costmodel.operators.source import operator_times, slowest_of
 from costmodel.operators.work import Operator
 from costmodel.strategy import CudaGraphs
-from tests.builders_cluster import a_device
+from tests.builders_cluster import a_device, achieved
 
 GB = 10**9
 MATMULS = Path(__file__).parents[1] / "data" / "matmuls.csv"
@@ -43,7 +42,7 @@ def a_source(times="modified_roofline", compute="bf16", num_devices=1, cuda_grap
         "measured_rates": RATES,
     }
     device = a_device(
-        peak_flops={"bf16": 1e15, "fp8": 2e15}, memory_bandwidth=4000 * GB, profile=Profile(**(facts | changes))
+        peak_flops={"bf16": 1e15, "fp8": 2e15}, memory_bandwidth=4000 * GB, **achieved(**(facts | changes))
     )
     return operator_times(device, compute, num_devices=num_devices, cuda_graphs=cuda_graphs)
 
@@ -281,7 +280,7 @@ def test_measured_rate_is_found_by_shape():
     operator = an_operator(rows=np.array([4096, 2048, 1024]))
 
     np.testing.assert_allclose(a_source("measured").forward_seconds(operator), [5e-3, 10e-3, np.nan])
-    np.testing.assert_array_equal(measured(a_source("measured").device.profile, operator), [True, True, False])
+    np.testing.assert_array_equal(measured(a_source("measured").device.constants, operator), [True, True, False])
 
 
 def test_measured_rate_of_a_name_goes_before_its_kind():
@@ -307,7 +306,7 @@ def test_elementwise_operators_are_inside_the_measured_rates():
 
 def test_rooflines_know_every_shape():
     """Only tables have holes."""
-    assert measured(catalog.equipped_device("h100-80gb-sxm").profile, an_operator(rows=3))
+    assert measured(catalog.equipped_device("h100-80gb-sxm").constants, an_operator(rows=3))
 
 
 @pytest.mark.parametrize(("tp", "mbs", "expected"), [(8, 2, 0.11727), (8, 1, 0.07154), (4, 2, 0.2121), (4, 1, 0.12623)])
@@ -395,7 +394,7 @@ def test_theoretical_roofline_is_a_lower_bound():
     """Nothing runs faster than the datasheet, whatever the profile says."""
     operator = an_operator(bytes=1e9, backward_bytes=1e9)
     device = catalog.equipped_device("h100-80gb-sxm")
-    peak = operator_times(replace(device, profile=replace(device.profile, times="roofline")), "bf16")
+    peak = operator_times(replace(device, **achieved(device, times="roofline")), "bf16")
 
     assert seconds(peak, operator) < seconds(operator_times(device, "bf16"), operator)
 

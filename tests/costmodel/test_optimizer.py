@@ -23,7 +23,7 @@ from costmodel.step.optimizer import (
     replicas_seconds_measured,
 )
 from costmodel.strategy import Sharding
-from tests.builders_cluster import GB, a_cluster, a_device, a_workload
+from tests.builders_cluster import GB, a_cluster, a_device, a_workload, achieved
 
 ONE_SWITCH = (Network(name="switch", num_peers=10**6, bandwidth=50 * GB, latency=0.0),)
 
@@ -102,7 +102,7 @@ def test_update_on_the_host():
 def test_passes_over_all_parameters():
     """1e9 parameters of 24 bytes at 0.8 * 3,000 GB/s: 1e-11 s each."""
     device = a_device()
-    device = replace(device, profile=replace(device.profile, parameter_pass_bytes=24.0))
+    device = replace(device, **achieved(device, parameter_pass_bytes=24.0))
 
     assert parameter_pass_seconds(device, parameters=1e9) == pytest.approx(0.01)
 
@@ -114,7 +114,7 @@ def a_measured_cluster():
         for placement, speed in {"inside_node": 10, "more_replicas": 20, "fewer_replicas": 30}.items()
     )
     cluster = a_cluster()
-    device = replace(cluster.device, profile=replace(cluster.device.profile, dp_bandwidths=laws))
+    device = replace(cluster.device, **achieved(cluster.device, dp_bandwidths=laws))
     return replace(cluster, device=device)
 
 

@@ -25,7 +25,7 @@ from costmodel.pipelines.stages import every_stage
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts, lookup
 from tests.builders import a_model
-from tests.builders_cluster import GB, a_strategy
+from tests.builders_cluster import GB, a_strategy, achieved
 from tests.costmodel.strategies import (
     DENSE,
     LATENT_MOE,
@@ -234,8 +234,8 @@ def test_logits_are_on_the_last_rank():
 def with_retention(given: Facts, **changes: Any) -> Facts:
     """The same facts on other software."""
     device = given.cluster.device
-    profile = replace(device.profile, retention=Retention(**changes))
-    return replace(given, cluster=replace(given.cluster, device=replace(device, profile=profile)))
+    profile = achieved(device, memory=Retention(**changes))
+    return replace(given, cluster=replace(given.cluster, device=replace(device, **profile)))
 
 
 def test_a_gradient_of_every_shape_is_handed_on():
@@ -289,7 +289,7 @@ def test_sharded_weights_gather_the_embedding_too():
 
 def test_the_least_of_all_shardings_gathers_nothing():
     """Eight replicas share 18 bytes per parameter, and with a fifth of fragments each byte that is gathered is 1.2."""
-    given = with_profile(the_facts(DENSE), retention=Retention(fragmentation=0.2))
+    given = with_profile(the_facts(DENSE), memory=Retention(fragmentation=0.2))
     strategy = a_strategy(dp=8, sharding=Sharding.WEIGHTS)
     held = every_stage(DENSE, pp=1, vpp=1)
 

@@ -335,7 +335,7 @@ def test_shared_weights_are_copied_for_each_micro_batch(copies: str, nbytes: int
     plain, given = (the_facts(DENSE, sharding_copies=one) for one in ("none", copies))
     held = every_stage(DENSE, pp=1, vpp=1)
     device = given.cluster.device
-    rate = device.memory_bandwidth * device.profile.memory_efficiency
+    rate = device.memory_bandwidth * device.constants.memory_efficiency
 
     def added(sharding: Sharding) -> Any:
         decisions = a_strategy(dp=8, mbs=1, sharding=sharding).decisions()

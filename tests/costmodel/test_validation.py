@@ -10,7 +10,7 @@ import pytest
 from pydantic.dataclasses import dataclass
 
 from costmodel.errors import SpecError
-from costmodel.facts.device import Profile
+from costmodel.facts.calibration import Constants
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import Reliability
 from costmodel.validation import build, shown
@@ -140,9 +140,9 @@ def test_union_of_scalars_names_all_of_them(entries, expected):
 
 def test_keys_of_a_mapping_are_checked():
     """Where the type lists the keys, others are unknown entries."""
-    expected = "profile.matmul_efficiency.bf15: no such entry. Did you mean 'bf16'?"
+    expected = "calibration.matmul_efficiency.bf15: no such entry. Did you mean 'bf16'?"
 
-    assert message(Profile, {"matmul_efficiency": {"bf15": 1}}, "profile") == expected
+    assert message(Constants, {"matmul_efficiency": {"bf15": 1}}, "calibration") == expected
 
 
 @pytest.mark.parametrize("seen", [None, [1], "text"])

@@ -62,7 +62,7 @@ def the_shape(sizes: Sizes) -> Shape:
         tp=sizes.tp,
         sequence_parallel=int(sizes.sequence_parallel),
         fused_attention=sizes.attention != "scores",
-        retention=Retention(
+        memory=Retention(
             attention_score_bytes=5.0 if sizes.attention == "scores" else 0.0,
             dropout_mask_bytes=1.0 if sizes.dropout else 0.0,
             eager=sizes.eager,
@@ -154,7 +154,7 @@ def test_experts():
         activation_bytes=2,
         causal=False,
         mbs=MBS,
-        retention=Retention(expert_output=False),
+        memory=Retention(expert_output=False),
     )
 
     kept = reference.saved_bytes(

@@ -103,7 +103,7 @@ def test_a_layer_of_two_tensor_parallel_ranks():
         mbs=MBS,
         tp=TP,
         fused_attention=False,
-        retention=Retention(attention_score_bytes=2),
+        memory=Retention(attention_score_bytes=2),
     )
 
     kept = reference.saved_bytes(build, (SEQUENCE, MBS, HIDDEN))

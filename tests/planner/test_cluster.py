@@ -11,6 +11,7 @@ from planner.jobs.cluster import CATALOG, Fitted, cluster_of, device_of, device_
 from planner.jobs.entries import ClusterSection
 from planner.jobs.framework import require_sound
 from planner.jobs.problem import load
+from tests.builders_cluster import achieved
 from tests.planner.test_job import A_TIER, a_job, message_of
 
 H100 = catalog.device("h100-80gb-sxm")
@@ -187,11 +188,11 @@ def test_precision_is_the_frameworks_unless_told():
 
 def test_a_framework_may_be_changed_by_the_job():
     """On top of a release: its kernels are what they are, its launches block."""
-    base = {"base": "megatron-bridge-26.06", "behaviour": {"launches_block": True}}
+    base = {"base": "megatron-bridge-26.06", "behaviour": {"host": {"launches_block": True}}}
 
     changed = cluster(framework=base)
 
-    assert changed.device.profile == replace(cluster().device.profile, launches_block=True)
+    assert changed.device == replace(cluster().device, **achieved(cluster().device, launches_block=True))
     assert changed.framework.name == "megatron-bridge-26.06, changed"
 
 
@@ -238,11 +239,11 @@ def test_other_constants_take_the_place_of_the_catalogs():
 
 def test_other_factors_take_the_place_of_the_catalogs():
     """Those of the kernels that a release has; none at all where none are given for them."""
-    plain = fitted_cluster(Fitted(factors={})).device.profile
-    half = fitted_cluster(Fitted(factors={"megatron-bridge-26.04": {"kernel_seconds": 0.5}})).device.profile
+    plain = fitted_cluster(Fitted(factors={})).device
+    half = fitted_cluster(Fitted(factors={"megatron-bridge-26.04": {"kernel_seconds": 0.5}})).device
 
-    assert plain.attention_efficiency == H100.calibration.constants.attention_efficiency
-    assert half == replace(plain, kernel_seconds=0.5 * plain.kernel_seconds)
+    assert plain.constants.attention_efficiency == H100.calibration.constants.attention_efficiency
+    assert half.constants == replace(plain.constants, kernel_seconds=0.5 * plain.constants.kernel_seconds)
 
 
 def test_constants_that_do_not_exist_are_refused():
@@ -343,13 +344,13 @@ def test_what_an_inline_framework_may_say():
 def test_what_an_inline_framework_says_has_the_job_as_its_source():
     """The source of what it says otherwise is not its base's; those of the rest are."""
     known = catalog.framework("nemo-25.07").sources
-    changes = {"stages": "even", "behaviour": {"retention": {"logit_bytes": 4.0}}}
+    changes = {"stages": "even", "behaviour": {"memory": {"logit_bytes": 4.0}}}
 
     sources = cluster(framework={"base": "nemo-25.07", **changes}).framework.sources
 
-    assert (sources["stages"], sources["behaviour.retention.logit_bytes"]) == ("job file", "job file")
-    assert sources["behaviour.retention.workspace_bytes"] == known["behaviour.retention"]
-    assert sources["behaviour.causal_attention"] == known["behaviour.causal_attention"]
+    assert (sources["stages"], sources["behaviour.memory.logit_bytes"]) == ("job file", "job file")
+    assert sources["behaviour.memory.workspace_bytes"] == known["behaviour.memory"]
+    assert sources["behaviour.kernels.causal_attention"] == known["behaviour.kernels.causal_attention"]
 
 
 @pytest.mark.parametrize("name", catalog.frameworks())

@@ -124,9 +124,9 @@ def test_device_may_start_from_another():
 
     device = load(a_job(cluster__device=inline)).facts.cluster.device
 
-    assert (device.memory_bytes, device.profile.memory_efficiency) == (9.4e10, 0.5)
+    assert (device.memory_bytes, device.constants.memory_efficiency) == (9.4e10, 0.5)
     assert device.runtime_bytes == known.runtime_bytes
-    assert device.profile == replace(known.profile, memory_efficiency=0.5)
+    assert device.constants == replace(known.constants, memory_efficiency=0.5)
     assert device.networks == known.networks
     assert device.sources["memory_bytes"] == "job file"
 

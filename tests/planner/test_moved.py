@@ -70,9 +70,9 @@ def test_every_stack_has_become_a_release(name):
         ("launches_block", "Write settings.launches: blocking."),
         ("expert_dispatch", "It is a decision: strategy.token_dispatcher or search.pin.token_dispatcher."),
         ("cuda_graphs", "It is a decision: strategy.cuda_graphs or search.pin.cuda_graphs."),
-        ("fused_attention", "Write cluster.framework.behaviour.fused_attention."),
-        ("causal_attention", "Write cluster.framework.behaviour.causal_attention."),
-        ("retention", "Write cluster.framework.behaviour.retention."),
+        ("fused_attention", "Write cluster.framework.behaviour.kernels.fused_attention."),
+        ("causal_attention", "Write cluster.framework.behaviour.kernels.causal_attention."),
+        ("retention", "Write cluster.framework.behaviour.memory."),
     ],
 )
 def test_entries_of_a_profile_have_other_places(field, hint):
@@ -135,8 +135,11 @@ def test_the_places_exist():
     job = a_job(cluster__device=changed, settings={"optimizer_group": 8, "launches": "blocking"})
     cluster = load(job).facts.cluster
     assert cluster.device.runtime_bytes == 1e9
-    assert cluster.device.profile.parameter_pass_bytes == 4
-    assert (cluster.device.profile.sharding_ranks, cluster.device.profile.launches_block) == (8, True)
+    assert cluster.device.constants.parameter_pass_bytes == 4
+    assert (cluster.device.behaviour.optimizer.sharding_ranks, cluster.device.behaviour.host.launches_block) == (
+        8,
+        True,
+    )
 
 
 def test_a_file_that_calibrate_wrote_in_0_1_is_refused(tmp_path):

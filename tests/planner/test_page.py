@@ -172,7 +172,10 @@ def test_constants_and_behaviour_stand_with_their_sources(report):
     assert rows["calibration"][0] == fitted.name
     assert rows["calibration.kernel_seconds"][1] == fitted.sources["kernel_seconds"]
     assert rows["framework"][0] == known.name
-    assert rows["framework.behaviour.vocabulary_multiple"] == ("128", known.sources["behaviour.vocabulary_multiple"])
+    assert rows["framework.behaviour.kernels.vocabulary_multiple"] == (
+        "128",
+        known.sources["behaviour.kernels.vocabulary_multiple"],
+    )
     assert not any(name.startswith("profile") for name in rows)
 
 

@@ -283,10 +283,10 @@ def test_settings_of_a_row_are_what_its_framework_was_told(tmp_path):
         for dtype in ("fp8_current", "bf16")
     )
 
-    assert within.cluster.device.profile.sharding_ranks == 8
-    assert everyone.cluster.device.profile.sharding_ranks in (None, 64)
+    assert within.cluster.device.behaviour.optimizer.sharding_ranks == 8
+    assert everyone.cluster.device.behaviour.optimizer.sharding_ranks in (None, 64)
     assert deepspeed.workload.precision.gradient_bytes == 6
-    assert offloading.cluster.device.profile.retention.offloaded_fraction == 20 / 80
+    assert offloading.cluster.device.behaviour.memory.offloaded_fraction == 20 / 80
     assert (narrow.weight_bytes, narrow.copy_bytes) == (1, 1)
     assert [given.parameter_gather_bytes for given in (narrow, wide)] == [1, 2]
 
@@ -501,7 +501,7 @@ def test_a_peak_is_as_its_measurement_sees_it(tmp_path, kind):
     whole = one.device_bytes / 2**30
     device = one.facts.cluster.device
     reserved = whole - device.runtime_bytes / 2**30
-    allocated = reserved / (1 + device.profile.retention.fragmentation)
+    allocated = reserved / (1 + device.behaviour.memory.fragmentation)
     seen = {"allocated": allocated, "unspecified": allocated, "reserved": reserved}
 
     assert one.peak_memory_gib == pytest.approx(seen.get(kind, whole))

@@ -36,7 +36,7 @@ def num_offloaded_layers(plan: Plan) -> int:
 
 def context_exchange(cluster: Cluster) -> str:
     """Word of ``--cp-comm-type`` for what is costed: an all-to-all, which keeps its output twice, or a ring."""
-    return "a2a" if cluster.device.profile.retention.context_output else "p2p"
+    return "a2a" if cluster.device.behaviour.memory.context_output else "p2p"
 
 
 def _replicas(plan: Plan) -> int:

@@ -76,7 +76,7 @@ def _device(cluster: Cluster) -> Section:
     )
 
 
-APART = ("sources", "profile", "calibration", "networks")
+APART = ("sources", "constants", "behaviour", "calibration", "networks")
 """Entries of a device with sections of their own."""
 
 
@@ -89,11 +89,10 @@ def _calibration(device: EquippedDevice) -> Iterator[tuple[str, str, str]]:
 
 def _framework(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
     """What the framework's code does as it is told, and its factors on constants."""
-    known, profile, path = cluster.framework, cluster.device.profile, "framework."
+    known, path = cluster.framework, "framework."
     if known is None:
         return
-    names = [one.name for one in fields(known.behaviour)]
-    told = {name: value for name, value in asdict(profile).items() if name in names}
+    told = asdict(cluster.device.behaviour)
     sources = _below(path, known.sources)
     yield "framework", known.name, known.description or NOTHING
     yield from _sourced(told, sources, f"{path}behaviour.", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from costmodel.facts.framework import Kernels
 from costmodel.facts.model import Model
 from costmodel.lowering import Shape
 from costmodel.models.description import model_from_description
@@ -33,7 +34,8 @@ def a_shape(**changes: Any) -> Shape:
         "causal": False,
         "mbs": 2,
     }
-    return Shape(**{**facts, **changes})
+    kernels = {name: changes.pop(name) for name in [*changes] if hasattr(Kernels(), name)}
+    return Shape(**{"kernels": Kernels(**kernels), **facts, **changes})
 
 
 _SIZES: dict[str, Any] = {

@@ -152,6 +152,12 @@ class EquippedDevice(Device):
         """Bytes per second of kernels that memory limits."""
         return self.memory_bandwidth * self.constants.memory_efficiency
 
+    def wide_dtype(self, compute: Dtype) -> Dtype:
+        """The 16-bit dtype beside a recipe's matmuls: its own, else bf16 where the device has it."""
+        if compute in ("bf16", "fp16"):
+            return compute
+        return "bf16" if "bf16" in self.peak_flops else "fp16"
+
     @property
     def slowdowns(self) -> dict[str, float]:
         """MoFa's c and k, and the processors taken, by the names under which every overlap takes them."""

@@ -66,7 +66,7 @@ def _key_width(attention: Attention, shape: Shape) -> Numbers:
 def _qkv(attention: Attention, shape: Shape, *, queries: Numbers, keys: Numbers) -> tuple[Operator, ...]:
     """Projections of one input: one matmul, or three."""
     asked = queries * (2 if attention.output_gate else 1)
-    if shape.fused_projections:
+    if shape.kernels.fused_projections:
         widths = {"qkv": asked + 2 * keys}
     else:
         widths = {"query_projection": asked, "key_projection": keys, "value_projection": keys}
@@ -108,7 +108,7 @@ EAGER_ROTARY_KERNELS = 3
 def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
     if not attention.rotary:
         return ()
-    passes, kernels = (2, 1) if shape.fused_kernels else (EAGER_ROTARY_PASSES, EAGER_ROTARY_KERNELS)
+    passes, kernels = (2, 1) if shape.kernels.fused_kernels else (EAGER_ROTARY_PASSES, EAGER_ROTARY_KERNELS)
     return (
         elementwise(
             "rotary",

@@ -23,10 +23,10 @@ def rank_vocabulary(model: Model, shape: Shape) -> Numbers:
     Megatron-LM, ``_vocab_size_with_padding``: multiples of ``--make-vocab-size-divisible-by`` times tp.
     """
     share = model.vocab_size / np.asarray(shape.tp)
-    padded = np.ceil(share / shape.vocabulary_multiple) * shape.vocabulary_multiple
-    if shape.vocabulary_multiple == 1:
+    padded = np.ceil(share / shape.kernels.vocabulary_multiple) * shape.kernels.vocabulary_multiple
+    if shape.kernels.vocabulary_multiple == 1:
         return share[()]
-    return np.where(shape.pads_vocabulary | (np.asarray(shape.tp) > 1), padded, share)[()]
+    return np.where(shape.kernels.pads_vocabulary | (np.asarray(shape.tp) > 1), padded, share)[()]
 
 
 def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
@@ -69,6 +69,7 @@ def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
         saved_elements=shape.tokens * shape.hidden_size / shape.sequence_shards,
         saved_as="head",
         narrow=False,
+        dtype=shape.wide_dtype,
     )
     return (
         norms("final_norm", shape, count=1, norm=model.final_norm),
@@ -162,10 +163,10 @@ def _loss(model: Model, shape: Shape) -> Operator:
     return Operator(
         name="loss",
         kind="copy",
-        bytes=logits * shape.loss_bytes[0],
-        backward_bytes=logits * shape.loss_bytes[1],
+        bytes=logits * shape.kernels.loss_forward_bytes,
+        backward_bytes=logits * shape.kernels.loss_backward_bytes,
         kernels=4,
-        saved_bytes=logits * shape.retention.logit_bytes,
+        saved_bytes=logits * shape.memory.logit_bytes,
         saved_as="head",
         rows=shape.tokens,
         shards=shape.tp,

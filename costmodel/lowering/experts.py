@@ -183,7 +183,7 @@ def _weighted(experts: Experts, shape: Shape) -> Numbers:
     ----------
     Megatron-LM 0.14, ``megatron/core/fusions/fused_bias_swiglu.py``, ``WeightedSwiGLUFunction``.
     """
-    return sent_tokens(experts, shape) * shape.hidden_size * shape.retention.expert_output
+    return sent_tokens(experts, shape) * shape.hidden_size * shape.memory.expert_output
 
 
 def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:

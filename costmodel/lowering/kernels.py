@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.facts.fields import Dtype
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.operators.work import AttentionSize, Communication, MatmulSize, Numbers, Operator
 
 CAUSAL_BACKWARD = 2.5
 """Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
@@ -44,6 +45,7 @@ def matmul(
     narrow: bool = True,
     casts_input: bool = True,
     gathered: str = "",
+    dtype: Dtype | None = None,
 ) -> Operator:
     """
     Linear projections of one device: 2 m n k FLOPs forward, twice that backward.
@@ -68,6 +70,8 @@ def matmul(
         Whether its input is cast for it; another matmul's cast may serve it.
     gathered
         Which of ``input`` and ``gradient`` sequence-parallel ranks gather.
+    dtype
+        What it is costed in; None: the recipe's.
     """
     weight = groups * inputs * outputs
     flops = 2 * rows * inputs * outputs
@@ -76,6 +80,8 @@ def matmul(
     return Operator(
         name=name,
         kind="grouped_matmul" if expert else "matmul",
+        size=MatmulSize(m=rows, n=outputs, k=inputs, batch=groups),
+        dtype=dtype or shape.compute_dtype,
         flops=flops,
         backward_flops=2 * flops,
         bytes=nbytes,
@@ -277,7 +283,17 @@ def core_attention(
         kind="attention",
         flops=flops,
         backward_flops=flops * (CAUSAL_BACKWARD if shape.causal else FULL_BACKWARD),
-        head_dim=(qk_head_dim + v_head_dim) / 2,
+        size=AttentionSize(
+            sequences=shape.mbs,
+            queries=shape.tokens / shape.mbs,
+            keys=readable_keys(shape, window),
+            heads=heads,
+            kv_heads=kv_heads,
+            qk_head_dim=qk_head_dim,
+            v_head_dim=v_head_dim,
+            causal=shape.causal,
+        ),
+        dtype=shape.wide_dtype,
         bytes=nbytes,
         backward_bytes=2 * nbytes,
         kernels=2 * shape.cp - 1,
@@ -286,20 +302,21 @@ def core_attention(
         parameters=sinks,
         rows=shape.tokens,
         shards=shape.tp,
-        length=readable_keys(shape, window),
     )
-    if shape.fused_attention:
+    if shape.kernels.fused_attention:
         return (fused,)
     scores, width = shape.tokens * shape.sequence_length * heads, (qk_head_dim + v_head_dim) / 2
     score_bytes = shape.activation_bytes * scores
     unfused = replace(
         fused,
         kind="batched_matmul",
+        size=MatmulSize(
+            m=shape.tokens / shape.mbs, n=readable_keys(shape, window), k=width, batch=2 * shape.mbs * heads
+        ),
         bytes=nbytes + 2 * score_bytes,
         backward_bytes=2 * nbytes + 4 * score_bytes,
         kernels=2,
         flops_fraction=_aligned(qk_head_dim, v_head_dim, otherwise=UNALIGNED_FRACTION) * width / (width + HALF_WIDTH),
-        head_dim=0.0,
     )
     return (unfused, _softmax(shape, heads=heads, scores=scores))
 
@@ -318,7 +335,7 @@ def _softmax(shape: Shape, *, heads: Numbers, scores: Numbers) -> Operator:
     Korthikanti et al., arXiv:2205.05198, section 4.1: 5 b a s^2 bytes kept per layer.
     """
     has_kernel = (np.asarray(shape.mbs * heads) % SOFTMAX_HEADS == 0) & (shape.sequence_length % SOFTMAX_HEADS == 0)
-    dropout = DROPOUT_BYTES * (shape.retention.dropout_mask_bytes > 0)
+    dropout = DROPOUT_BYTES * (shape.memory.dropout_mask_bytes > 0)
     forward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[0], EAGER_SOFTMAX_BYTES[0]) + dropout
     backward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[1], EAGER_SOFTMAX_BYTES[1]) + dropout
     return Operator(
@@ -327,7 +344,7 @@ def _softmax(shape: Shape, *, heads: Numbers, scores: Numbers) -> Operator:
         bytes=scores * forward,
         backward_bytes=scores * backward,
         kernels=np.where(has_kernel, 1, EAGER_SOFTMAX_KERNELS) + 1,
-        saved_bytes=shape.retention.attention_score_bytes * scores,
+        saved_bytes=shape.memory.attention_score_bytes * scores,
         saved_as="core_attention",
         rows=shape.tokens,
         shards=shape.tp,
@@ -381,7 +398,7 @@ With 50,257 columns the head's matmuls in vTrain's profiles run at 77 to 93 TFLO
 
 def logits_fraction(shape: Shape, vocab_size: int) -> Numbers:
     """Share of the matmul rate that a vocabulary leaves on one rank where nobody pads it; several always pad it."""
-    if shape.pads_vocabulary:
+    if shape.kernels.pads_vocabulary:
         return 1.0
     return np.where(np.asarray(shape.tp) == 1, _aligned(vocab_size, otherwise=UNALIGNED_LOGITS_FRACTION), 1.0)[()]
 
@@ -401,7 +418,7 @@ def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
     ----------
     Transformer Engine 2.11, ``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``: saves q, k, v and ``out_part``.
     """
-    if not shape.retention.context_output:
+    if not shape.memory.context_output:
         return ()
     nbytes = np.asarray(shape.activation_bytes * shape.tokens * width * (np.asarray(shape.cp) > 1), dtype=np.float64)
     return (Operator(name="context_output", kind="copy", kernels=0, saved_bytes=nbytes, saved_as="core_attention"),)
@@ -458,8 +475,8 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     weights = {"rms": 1, "layer": 2, "none": 0}[norm]
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
-    kept = elements * (1 + EAGER_NORM_BYTES / shape.activation_bytes if shape.retention.eager else 1)
-    is_one_kernel = shape.fused_kernels or norm == "layer"
+    kept = elements * (1 + EAGER_NORM_BYTES / shape.activation_bytes if shape.memory.eager else 1)
+    is_one_kernel = shape.kernels.fused_kernels or norm == "layer"
     forward_passes, backward_passes = (2, 3) if is_one_kernel else EAGER_NORM_PASSES
     return elementwise(
         name,

@@ -133,4 +133,4 @@ def _residual(shape: Shape) -> Operator:
     added = elementwise(
         "residuals", shape, elements=elements, forward_passes=3, backward_passes=3, all_counted=True, kernels=1
     )
-    return replace(added, saved_bytes=shape.retention.dropout_mask_bytes * elements, saved_as="dropout")
+    return replace(added, saved_bytes=shape.memory.dropout_mask_bytes * elements, saved_as="dropout")

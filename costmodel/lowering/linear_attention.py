@@ -110,6 +110,7 @@ def _core(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator
     return Operator(
         name="core_attention",
         kind="attention",
+        dtype=shape.wide_dtype,
         flops=flops,
         backward_flops=2 * flops,
         bytes=nbytes,

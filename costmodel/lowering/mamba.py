@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from costmodel.facts.model import Mamba
 from costmodel.lowering.kernels import elementwise, matmul, output_projection, tensor_parallel_collectives
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.operators.work import Communication, Numbers, Operator, ScanSize
 
 STATE_BYTES = 4
 """States of chunks, and scores inside them, are written in fp32 (``states_in_fp32``, ``output_dtype``)."""
@@ -155,6 +155,15 @@ def _scan(mamba: Mamba, shape: Shape, widths: _Widths) -> Operator:
     return Operator(
         name="scan",
         kind="scan",
+        size=ScanSize(
+            tokens=shape.tokens,
+            heads=widths.steps,
+            head_dim=mamba.head_dim,
+            state_size=size,
+            num_groups=mamba.num_groups / shape.tp,
+            chunk_size=chunk,
+        ),
+        dtype=shape.wide_dtype,
         flops=shape.tokens * (2 * state_flops + pair_flops + score_flops),
         backward_flops=shape.tokens * (5 * state_flops + 3 * pair_flops + 3 * score_flops),
         bytes=shape.tokens * nbytes,

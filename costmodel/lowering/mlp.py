@@ -50,7 +50,7 @@ def feed_forward_operators(
         In front of the operators' names.
     """
     width = ffn_hidden_size / shape.tp
-    if gated and not shape.fused_projections:
+    if gated and not shape.kernels.fused_projections:
         widths = {f"{prefix}gate_projection": width, f"{prefix}up_projection": width}
     else:
         widths = {f"{prefix}up": width * (2 if gated else 1)}
@@ -103,7 +103,7 @@ def activation(
     forward_passes, backward_passes = halves + 1, 2 * halves + 1
     if squared_relu:
         forward_passes, backward_passes = SQUARED_RELU_PASSES
-    elif gated and not shape.fused_kernels:
+    elif gated and not shape.kernels.fused_kernels:
         forward_passes, backward_passes = EAGER_GATE_PASSES
     return elementwise(
         name,
@@ -112,6 +112,6 @@ def activation(
         forward_passes=forward_passes,
         backward_passes=backward_passes,
         all_counted=not squared_relu,
-        saved_elements=(halves + 1 if gated and shape.retention.eager else halves) * elements,
+        saved_elements=(halves + 1 if gated and shape.memory.eager else halves) * elements,
         saved_as=saved_as,
     )

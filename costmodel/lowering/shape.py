@@ -9,11 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.framework import Retention
+from costmodel.facts.fields import Dtype
+from costmodel.facts.framework import Kernels, Retention
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.operators.work import Numbers
 from costmodel.strategy import CudaGraphs, TokenDispatcher
+
+FUSED_RECIPE = "mxfp8"
+"""The recipe whose grouped matmuls have kernels that activate and cast their results."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,22 +39,14 @@ class Shape:
         Per element that sequence-parallel ranks gather, as in :class:`costmodel.facts.workload.Precision`.
     gradient_traffic_bytes
         Read and written per element of a weight's gradient by the matmul that computes it.
-    fused_attention, fused_kernels
-        Whether scores stay inside one kernel; whether norms, rotations and gated activations are one each.
-    fused_projections
-        Whether matmuls of the same input are one.
-    fuses_experts_in_graphs
-        Whether experts are fused where one graph holds the whole iteration.
     casts_shards
         Whether sequence-parallel ranks cast their shards before they gather them.
-    pads_vocabulary
-        Whether one rank's vocabulary is padded to what Tensor Cores take.
-    vocabulary_multiple
-        What a tensor-parallel rank's share of the vocabulary is padded to multiples of.
-    retention
-        What the software keeps for the backward pass.
-    loss_bytes
-        What the loss's kernels read and write per logit, forward and backward.
+    compute_dtype, wide_dtype
+        Of the recipe's matmuls, and of those that it leaves in 16 bits.
+    recipe
+        Its name.
+    kernels, memory
+        What the framework launches, and what it keeps.
     causal
         Whether attention kernels skip the masked half of the scores.
     mbs
@@ -72,15 +68,12 @@ class Shape:
     gathered_input_bytes: float = 2.0
     gathered_gradient_bytes: float = 2.0
     gradient_traffic_bytes: float = 2.0
-    fused_attention: bool = True
-    fused_kernels: bool = True
-    fused_projections: bool = True
-    fuses_experts_in_graphs: bool = False
     casts_shards: bool = False
-    pads_vocabulary: bool = True
-    vocabulary_multiple: int = 1
-    retention: Retention = field(default_factory=Retention)
-    loss_bytes: tuple[float, float] = (0.0, 0.0)
+    compute_dtype: Dtype = "bf16"
+    wide_dtype: Dtype = "bf16"
+    recipe: str = "bf16"
+    kernels: Kernels = field(default_factory=Kernels)
+    memory: Retention = field(default_factory=Retention)
     mbs: Numbers = 1
     tp: Numbers = 1
     cp: Numbers = 1
@@ -103,7 +96,7 @@ class Shape:
     @property
     def fused_experts(self) -> NDArray[np.bool_]:
         """Whether kernels of grouped matmuls activate and cast what goes from one to the next."""
-        if not self.fuses_experts_in_graphs:
+        if not self.kernels.fuses_experts_in_graphs or self.recipe != FUSED_RECIPE:
             return np.asarray(False)
         return np.asarray(np.asarray(self.cuda_graphs) == int(CudaGraphs.FULL_ITERATION))
 
@@ -144,10 +137,6 @@ def visited_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Number
     return places / top_k * (1 - missed)
 
 
-FUSED_RECIPE = "mxfp8"
-"""The recipe whose grouped matmuls have kernels that activate and cast their results."""
-
-
 def layer_shape(
     model: Model,
     cluster: Cluster,
@@ -164,7 +153,8 @@ def layer_shape(
 ) -> Shape:
     """Facts and decisions that size a layer's operators, in one record."""
     device, precision = cluster.device, workload.precision.on(cluster.device.architecture)
-    fused = device.behaviour.kernels.gradient_accumulation_fusion
+    kernels, memory = device.behaviour.kernels, device.behaviour.memory
+    fused = kernels.gradient_accumulation_fusion
     return Shape(
         hidden_size=model.hidden_size,
         sequence_length=workload.sequence_length,
@@ -174,17 +164,13 @@ def layer_shape(
         gathered_input_bytes=precision.gathered_input_bytes or precision.activation_bytes,
         gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
         gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,
-        causal=device.behaviour.kernels.causal_attention and device.behaviour.kernels.fused_attention,
-        fused_attention=device.behaviour.kernels.fused_attention,
-        fused_kernels=device.behaviour.kernels.fused_kernels,
-        fused_projections=device.behaviour.kernels.fused_projections,
-        fuses_experts_in_graphs=device.behaviour.kernels.fuses_experts_in_graphs
-        and workload.precision.name == FUSED_RECIPE,
+        causal=kernels.causal_attention and kernels.fused_attention,
         casts_shards=precision.casts_shards,
-        pads_vocabulary=device.behaviour.kernels.pads_vocabulary,
-        vocabulary_multiple=device.behaviour.kernels.vocabulary_multiple,
-        retention=device.behaviour.memory,
-        loss_bytes=(device.behaviour.kernels.loss_forward_bytes, device.behaviour.kernels.loss_backward_bytes),
+        compute_dtype=precision.compute,
+        wide_dtype=device.wide_dtype(precision.compute),
+        recipe=precision.name,
+        kernels=kernels,
+        memory=memory,
         mbs=mbs,
         tp=tp,
         cp=cp,

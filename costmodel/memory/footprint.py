@@ -170,7 +170,7 @@ def _gradients(operators: Iterable[Operator], shape: Shape) -> Numbers:
     That is at the activation, whose gradients are as large as its traffic without what it kept; or at the scores of an
     attention in several kernels.
     """
-    gradients = 2 * shape.activation_bytes / max(shape.retention.attention_score_bytes, shape.activation_bytes)
+    gradients = 2 * shape.activation_bytes / max(shape.memory.attention_score_bytes, shape.activation_bytes)
     largest: Numbers = 0.0
     for operator in operators:
         if operator.name in ACTIVATIONS:

@@ -36,6 +36,10 @@ class MeasuredTimes:
         """Seconds of the backward pass, at the same rate."""
         return self._seconds(operator, operator.backward_flops)
 
+    def launch_seconds(self, operator: Operator) -> Numbers:
+        """Seconds in which the host launches its forward pass, if the device's constants know any."""
+        return self.device.constants.host_kernel_seconds * operator.kernels
+
     def origin(self, operator: Operator) -> str:
         """The table, or that the operator is inside another one's rate."""
         if is_inside_other_rates(self.device.constants, operator):

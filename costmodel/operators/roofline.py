@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import Dtype
-from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator, is_graphed
+from costmodel.operators.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, is_graphed
 from costmodel.strategy import CudaGraphs
 
 MMA_FRACTION = 0.63
@@ -61,7 +61,7 @@ class Roofline:
     name
         What the report calls this source.
     flops_per_second
-        Peak rate by operator kind, or by kind and name (``matmul:head``); kinds that are not listed only move bytes.
+        Peak rate by operator kind, or by kind and dtype (``matmul:bf16``); kinds that are not listed only move bytes.
     bytes_per_second
         Rate of the device memory.
     kind_bytes_per_second
@@ -76,8 +76,10 @@ class Roofline:
         Width of a head whose matmuls take as long as the exponentials of its scores.
     kernel_seconds
         Gap that every kernel adds.
-    launch_seconds
-        What every kernel outside CUDA graphs adds besides where the host launches it only when the last one has ended.
+    host_seconds
+        Time in which the host launches a kernel outside of CUDA graphs.
+    launches_block
+        Whether it launches one only when the last one has ended.
     cuda_graphs
         The decision, which may be an array: kernels that only move bytes lose the gap where a graph holds them.
     exposed_writes
@@ -95,7 +97,8 @@ class Roofline:
     attention_half_length: float = 0.0
     exponential_width: float = 0.0
     kernel_seconds: float = 0.0
-    launch_seconds: float = 0.0
+    host_seconds: float = 0.0
+    launches_block: bool = False
     cuda_graphs: Numbers = CudaGraphs.NONE
     exposed_writes: float = 0.0
     compute_scaling: float = 1.0
@@ -118,10 +121,15 @@ class Roofline:
         )
         return busy + BACKWARD_KERNELS * operator.kernels * self._gap_seconds(operator)
 
+    def launch_seconds(self, operator: Operator) -> Numbers:
+        """Seconds in which the host launches the forward pass: nothing of what a graph holds."""
+        launches = operator.kernels + operator.more_launches
+        return self.host_seconds * np.where(is_graphed(operator, self.cuda_graphs), 0.0, launches)[()]
+
     def _gap_seconds(self, operator: Operator) -> Numbers:
-        if not self.launch_seconds:
+        if not self.launches_block:
             return self._device_gap_seconds(operator)
-        launched: Numbers = np.where(is_graphed(operator, self.cuda_graphs), 0.0, self.launch_seconds)[()]
+        launched: Numbers = np.where(is_graphed(operator, self.cuda_graphs), 0.0, self.host_seconds)[()]
         return self._device_gap_seconds(operator) + launched
 
     def _device_gap_seconds(self, operator: Operator) -> Numbers:
@@ -150,7 +158,7 @@ class Roofline:
         if operator.kind == "matmul" and self.exposed_writes:
             computing = computing + self.exposed_writes * written / self.bytes_per_second
         seconds: Numbers = np.maximum(computing, nbytes / self._bytes_rate(operator.kind))
-        if operator.kind in self.casts and f"{operator.kind}:{operator.name}" not in self.flops_per_second:
+        if operator.kind in self.casts and f"{operator.kind}:{operator.dtype}" not in self.flops_per_second:
             seconds = seconds + cast_bytes / self._bytes_rate("elementwise")
         return seconds / self.compute_scaling
 
@@ -159,18 +167,20 @@ class Roofline:
 
     def _rate(self, operator: Operator) -> Numbers:
         rates = self.flops_per_second
-        rate = rates.get(f"{operator.kind}:{operator.name}", rates.get(operator.kind, np.inf)) * operator.flops_fraction
+        rate = (
+            rates.get(f"{operator.kind}:{operator.dtype}", rates.get(operator.kind, np.inf)) * operator.flops_fraction
+        )
         if operator.kind == "grouped_matmul":
             return rate * operator.rows / (operator.rows + self.grouped_half_rows * operator.groups)
         if operator.kind != "attention":
             return rate
-        length: Numbers = np.where(np.asarray(operator.length) > 0, operator.length, operator.rows)[()]
-        return rate * self._head_fraction(operator.head_dim) * length / (length + self.attention_half_length)
+        if not isinstance(operator.size, AttentionSize):
+            return rate * operator.rows / (operator.rows + self.attention_half_length)
+        length = operator.size.keys
+        return rate * self._head_fraction(operator.size.head_dim) * length / (length + self.attention_half_length)
 
     def _head_fraction(self, head_dim: float) -> float:
         """Rate for heads of another width than usual: a score costs one exponential, whatever the width."""
-        if not head_dim:
-            return 1.0
         width = self.exponential_width
         return head_dim / (head_dim + width) * (USUAL_HEAD + width) / USUAL_HEAD
 
@@ -181,13 +191,14 @@ def theoretical_roofline(device: EquippedDevice, compute_dtype: Dtype) -> Roofli
 
     Attention and the logits stay in 16 bits in every recipe (Transformer Engine's FP8 covers the layers' linears only).
     """
-    peak, peak_16bit = _peak(device, compute_dtype), _peak(device, _dtype_16bit(device, compute_dtype))
+    wide = device.wide_dtype(compute_dtype)
+    peak, peak_16bit = _peak(device, compute_dtype), _peak(device, wide)
     return Roofline(
         name=f"theoretical roofline of {device.name}",
         flops_per_second={
             "matmul": peak,
             "grouped_matmul": peak,
-            "matmul:head": peak_16bit,
+            f"matmul:{wide}": peak_16bit,
             "batched_matmul": peak_16bit,
             "attention": peak_16bit,
             "scan": peak_16bit,
@@ -202,21 +213,21 @@ def modified_roofline(
     device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
 ) -> Roofline:
     """The roofline with the device's fitted rates, and the gap between kernels that no rate explains."""
-    constants, dtype_16bit = device.constants, _dtype_16bit(device, compute_dtype)
+    constants, wide = device.constants, device.wide_dtype(compute_dtype)
     clock = constants.sustained_clock
     own_efficiencies = {
         "elementwise": constants.elementwise_efficiency,
         "scan": constants.scan_efficiency,
         "scores": constants.score_efficiency,
     }
-    rate, peak_16bit = clock * _matmul_rate(device, compute_dtype), clock * _peak(device, dtype_16bit)
+    rate, peak_16bit = clock * _matmul_rate(device, compute_dtype), clock * _peak(device, wide)
     return Roofline(
         name=f"modified roofline of {device.name}",
         flops_per_second={
             "matmul": rate,
             "grouped_matmul": rate * constants.grouped_matmul_efficiency * _grouped_fraction(device, compute_dtype),
-            "matmul:head": clock * _matmul_rate(device, dtype_16bit),
-            "batched_matmul": clock * _matmul_rate(device, dtype_16bit),
+            f"matmul:{wide}": clock * _matmul_rate(device, wide),
+            "batched_matmul": clock * _matmul_rate(device, wide),
             "attention": peak_16bit * constants.attention_efficiency * _attention_fraction(device),
             "scan": peak_16bit * constants.attention_efficiency,
         },
@@ -229,7 +240,8 @@ def modified_roofline(
         attention_half_length=constants.attention_half_length,
         exponential_width=EXPONENTIAL_WIDTHS.get(device.architecture, 0.0) * _attention_instructions(device),
         kernel_seconds=constants.kernel_seconds,
-        launch_seconds=constants.host_kernel_seconds if device.behaviour.host.launches_block else 0.0,
+        host_seconds=constants.host_kernel_seconds,
+        launches_block=device.behaviour.host.launches_block,
         cuda_graphs=cuda_graphs,
         exposed_writes=constants.exposed_writes,
         compute_scaling=constants.measured.compute_scaling,
@@ -256,13 +268,6 @@ def _attention_fraction(device: EquippedDevice) -> float:
 def _casts(compute_dtype: Dtype) -> frozenset[str]:
     """Kinds of operators that a recipe casts the inputs of: the linears, below 16 bits."""
     return frozenset() if compute_dtype in ("bf16", "fp16") else frozenset({"matmul", "grouped_matmul"})
-
-
-def _dtype_16bit(device: EquippedDevice, compute_dtype: Dtype) -> Dtype:
-    """The 16-bit dtype beside a recipe's matmuls: its own, else bf16 where the device has it."""
-    if compute_dtype in ("bf16", "fp16"):
-        return compute_dtype
-    return "bf16" if "bf16" in device.peak_flops else "fp16"
 
 
 def _matmul_rate(device: EquippedDevice, dtype: Dtype) -> float:

@@ -16,7 +16,11 @@ from costmodel.strategy import CudaGraphs
 
 
 class OperatorTimes(Protocol):
-    """A source of operator times; operators may hold arrays over strategies, and so may the times."""
+    """
+    A source of operator times; operators may hold arrays over strategies, and so may the times.
+
+    Whoever times an operator owns its gap: what passes until the next kernel starts is in its seconds.
+    """
 
     def forward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the forward pass of one micro-batch."""
@@ -24,6 +28,10 @@ class OperatorTimes(Protocol):
 
     def backward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the whole backward pass of one micro-batch, recomputation not counted."""
+        ...
+
+    def launch_seconds(self, operator: Operator) -> Numbers:
+        """Seconds in which the host launches its forward pass; the backward pass has twice as many kernels."""
         ...
 
     def origin(self, operator: Operator) -> str:
@@ -54,6 +62,10 @@ class SlowestTimes:
     def backward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the whole backward pass of one micro-batch, recomputation not counted."""
         return self.slowdown * self.usual.backward_seconds(operator)
+
+    def launch_seconds(self, operator: Operator) -> Numbers:
+        """Seconds in which the host launches its forward pass, which no slow device changes."""
+        return self.usual.launch_seconds(operator)
 
     def origin(self, operator: Operator) -> str:
         """Who timed it on a usual device."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.facts.fields import Dtype
 from costmodel.strategy import CudaGraphs, captures
 
 Numbers: TypeAlias = float | NDArray[np.float64]
@@ -19,6 +20,79 @@ MEMORY_BOUND = frozenset({"elementwise", "copy", "scores"})
 
 BETWEEN_TOKENS = frozenset({"attention", "batched_matmul", "scan"})
 """Kinds of operators that compute with more than one token at a time, and have no weights."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatmulSize:
+    """
+    The matmuls of an operator's forward pass on one device.
+
+    Parameters
+    ----------
+    m, n, k
+        Rows, columns of the result, and what is summed over; the rows of all ``batch`` matmuls together where they are
+        grouped by experts.
+    batch
+        How many there are: local experts, or sequences times heads.
+    """
+
+    m: Numbers
+    n: Numbers
+    k: Numbers
+    batch: Numbers = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionSize:
+    """
+    The attention of an operator on one device.
+
+    Parameters
+    ----------
+    sequences, queries, keys
+        Sequences of a micro-batch; tokens of each that ask; tokens that one reads (the sequence, or the window).
+    heads, kv_heads, qk_head_dim, v_head_dim
+        Query heads; key-value heads; widths of a head.
+    causal
+        Whether the masked half of the scores is skipped.
+    """
+
+    sequences: Numbers
+    queries: Numbers
+    keys: Numbers
+    heads: Numbers
+    kv_heads: Numbers
+    qk_head_dim: int
+    v_head_dim: int
+    causal: bool
+
+    @property
+    def head_dim(self) -> float:
+        """Mean width of a head, of queries with keys and of values."""
+        return (self.qk_head_dim + self.v_head_dim) / 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScanSize:
+    """
+    The state-space recurrence of an operator on one device.
+
+    Parameters
+    ----------
+    tokens, heads, head_dim, state_size, num_groups, chunk_size
+        As in :class:`costmodel.facts.model.Mamba`, on this device.
+    """
+
+    tokens: Numbers
+    heads: Numbers
+    head_dim: int
+    state_size: int
+    num_groups: Numbers
+    chunk_size: int
+
+
+Size: TypeAlias = MatmulSize | AttentionSize | ScanSize
+"""What a table, a sampled model or a trace knows an operator by."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +111,10 @@ class Operator:
         per sequence and head; ``elementwise`` where frameworks make more passes over memory than needed, ``copy`` where
         the passes counted are all; ``scores``: softmax, mask and dropout of scores outside of a fused kernel;
         ``scan``: a state-space recurrence in chunks.
+    size
+        What it multiplies, attends to or scans; None: it only moves bytes.
+    dtype
+        Of what it multiplies; empty: it multiplies nothing.
     flops, backward_flops
         Floating-point operations of the forward and of the whole backward pass.
     flops_fraction
@@ -66,14 +144,12 @@ class Operator:
     rows, shards, groups
         Shape facts by which a measured table knows the operator: tokens per micro-batch that enter it, ways it is
         split over tensor-parallel ranks, local experts.
-    length
-        Tokens that one query of an attention reads (the sequence, or the window); 0 where nothing attends.
-    head_dim
-        Width of a head of an attention in one kernel; 0 where the softmax is not in it.
     """
 
     name: str
     kind: str
+    size: Size | None = None
+    dtype: Dtype | Literal[""] = ""
     flops: Numbers = 0.0
     backward_flops: Numbers = 0.0
     flops_fraction: Numbers = 1.0
@@ -94,8 +170,6 @@ class Operator:
     rows: Numbers = 1.0
     shards: Numbers = 1.0
     groups: Numbers = 1.0
-    length: Numbers = 0.0
-    head_dim: float = 0.0
 
 
 INSIDE_GRAPHS = {"moe_router": ("moe",), "moe_preprocess": ("moe",)}

@@ -37,7 +37,7 @@ from costmodel.network.calls import (
 from costmodel.network.collectives import ring_slowdowns
 from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
-from costmodel.operators.work import Communication, Numbers, Operator, is_graphed
+from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.step.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
 from costmodel.strategy import CudaGraphs, TokenDispatcher, captures
 from costmodel.tables import Record
@@ -342,7 +342,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     communications = layer_communications(layer, shape)
     device = cluster.device
     calls = [(one, call_seconds(cluster, one, shape)) for one in communications]
-    launches = [_launches(operator, shape) for operator in operators]
+    launches = [times.launch_seconds(operator) for operator in operators]
     parts |= _host(launches, calls, shape, device)
     alone, beside = _tensor_parallel(operators, calls, shape, cluster.device)
     parts |= alone
@@ -374,7 +374,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         parts=parts,
         beside=beside,
         module_forward=per_module(operators, forward, dropped=False),
-        module_host=[device.constants.host_kernel_seconds * number for number in again],
+        module_host=again,
     )
 
 
@@ -387,7 +387,7 @@ def _tensor_parallel(
     The kernel that sums input gradients of several linears writes them in the order of ranks.
     """
     ours = [(one, call, copy_seconds(one, shape, device)) for one, call in calls if one.group in TENSOR_PARALLEL]
-    sorted_kinds = {"reduce_scatter"} if not shape.fused_projections else set()
+    sorted_kinds = {"reduce_scatter"} if not shape.kernels.fused_projections else set()
     backward = [(one, call + (0.0 if one.kind in sorted_kinds else copy)) for one, call, copy in ours]
     passes: dict[str, Numbers] = {
         "forward": sum((one.forward * (call + copy) for one, call, copy in ours), start=0.0),
@@ -476,7 +476,7 @@ def _host(
     The host runs ahead of the device until its queue is full, so that what counts is the sum over both passes. One
     that waits for collectives launches nothing meanwhile: they add to its time as to the device's.
     """
-    forward = np.asarray(device.constants.host_kernel_seconds * sum(launches, start=np.float64(0.0)))
+    forward = np.asarray(sum(launches, start=np.float64(0.0)))
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one, call in calls:
         waited = call - gap_seconds(one, device, shape) if device.behaviour.host.waits_for_collectives else 0.0
@@ -488,17 +488,9 @@ def _host(
     return {"host_forward": forward * launches_any, "host_backward": backward * launches_any}
 
 
-def _launches(operator: Operator, shape: Shape) -> Numbers:
-    """Kernels of an operator's forward pass that the host launches one by one."""
-    launches: Numbers = np.where(
-        is_graphed(operator, shape.cuda_graphs), 0.0, operator.kernels + operator.more_launches
-    )[()]
-    return launches
-
-
 def _ring_launches(communication: Communication, shape: Shape) -> Numbers:
     """What a ring's pieces of attention launch: twice as much backward; nothing where a graph or an all-to-all is."""
-    if communication.kind != "ring" or shape.retention.context_output:
+    if communication.kind != "ring" or shape.memory.context_output:
         return 0.0
     graphs = np.asarray(shape.cuda_graphs)
     is_eager = ~captures("attn", cuda_graphs=graphs) & (graphs != int(CudaGraphs.FULL_ITERATION))

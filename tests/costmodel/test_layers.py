@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
 
-from costmodel.facts.framework import Retention
+from costmodel.facts.framework import Kernels, Retention
 from costmodel.facts.model import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.lowering import (
     Shape,
@@ -212,8 +213,9 @@ def test_experts_of_gpt_oss_clamp_in_front_of_their_activation():
 @pytest.mark.parametrize("name", ["expert_clamps", "expert_activation", "expert_bias"])
 def test_fused_experts_have_nothing_between_their_matmuls(name):
     """One kernel multiplies, activates and adds: traffic and launches in between are gone in a whole graph alone."""
-    shape = a_shape(cuda_graphs=np.array([CudaGraphs.NONE, CudaGraphs.FULL_ITERATION]))
-    apart, fused = (operator(GPT_OSS, replace(shape, fuses_experts_in_graphs=on), name) for on in (False, True))
+    shape = a_shape(cuda_graphs=np.array([CudaGraphs.NONE, CudaGraphs.FULL_ITERATION]), recipe="mxfp8")
+    told = (replace(shape, kernels=Kernels(fuses_experts_in_graphs=on)) for on in (False, True))
+    apart, fused = (operator(GPT_OSS, one, name) for one in told)
 
     np.testing.assert_allclose(fused.bytes, apart.bytes * np.array([1, 0]))
     np.testing.assert_allclose(fused.backward_bytes, apart.backward_bytes * np.array([1, 0]))
@@ -222,7 +224,7 @@ def test_fused_experts_have_nothing_between_their_matmuls(name):
 
 def test_fused_experts_cast_what_goes_from_one_matmul_to_the_next_in_the_first_ones_kernel():
     """Casts of the second one's input and, backward, of the first one's gradient; not what comes from outside."""
-    shape = a_shape(cast_bytes=3.0, cuda_graphs=CudaGraphs.FULL_ITERATION, fuses_experts_in_graphs=True)
+    shape = a_shape(cast_bytes=3.0, cuda_graphs=CudaGraphs.FULL_ITERATION, fuses_experts_in_graphs=True, recipe="mxfp8")
     up, down = (operator(GPT_OSS, shape, name) for name in ("expert_up", "expert_down"))
 
     assert (down.cast_bytes, up.backward_cast_bytes) == (0, 0)
@@ -327,7 +329,7 @@ def test_saved_activations_of_an_expert_layer():
 
 def test_weighted_activations_keep_no_outputs_of_experts():
     """Since Megatron-Core 0.12 the router's scores weight the inner activation, whose input is kept anyway."""
-    found = saved(LAYERS["experts"], a_shape(retention=Retention(expert_output=False)))
+    found = saved(LAYERS["experts"], a_shape(memory=Retention(expert_output=False)))
 
     assert found["experts"] == 2048
 
@@ -340,7 +342,7 @@ def test_several_kernels_keep_what_they_hand_on():
     normalised input are 6 bytes per element instead of 2; SwiGLU keeps the gate's activation too.
     """
     one_kernel = saved(LAYERS["dense"], a_shape())
-    several = saved(LAYERS["dense"], a_shape(fused_attention=False, retention=replace(DROPOUT, eager=True)))
+    several = saved(LAYERS["dense"], a_shape(fused_attention=False, memory=replace(DROPOUT, eager=True)))
 
     assert several["core_attention"] == 5 * 4 * 8**2 * 2
     assert several["dropout"] == 2 * 16 * 32
@@ -350,7 +352,7 @@ def test_several_kernels_keep_what_they_hand_on():
 
 def test_all_to_all_context_parallelism_keeps_the_output_twice():
     """Transformer Engine saves it by heads, the projection behind it by tokens; one rank exchanges nothing."""
-    shapes = {cp: a_shape(cp=cp, retention=Retention(context_output=True)) for cp in (1, 2)}
+    shapes = {cp: a_shape(cp=cp, memory=Retention(context_output=True)) for cp in (1, 2)}
 
     found = {cp: saved(LAYERS["dense"], shape) for cp, shape in shapes.items()}
 
@@ -405,7 +407,9 @@ def test_kernels_that_nothing_fuses_make_more_passes():
 
 def test_the_loss_moves_what_its_software_does():
     """8,000 logits of a rank, 6 and 4 bytes each."""
-    *_, loss = head_operators(a_model(), a_shape(tp=2, sequence_parallel=1, loss_bytes=(6.0, 4.0)))
+    *_, loss = head_operators(
+        a_model(), a_shape(tp=2, sequence_parallel=1, loss_forward_bytes=6.0, loss_backward_bytes=4.0)
+    )
 
     assert (loss.bytes, loss.backward_bytes) == (16 * 500 * 6, 16 * 500 * 4)
 
@@ -575,7 +579,14 @@ def numbers(layer: Layer, model: Model, shape: Shape) -> list[list[object]]:
         *head_operators(model, shape),
         *mtp_operators(model, shape),
     ]
-    return [[getattr(record, field.name) for field in fields(record)] for record in records]
+    return [[*leaves_of(record)] for record in records]
+
+
+def leaves_of(record: object) -> Iterator[object]:
+    """The entries of a record, those of records inside it one by one."""
+    for field in fields(record):
+        value = getattr(record, field.name)
+        yield from leaves_of(value) if is_dataclass(value) else (value,)
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -609,14 +620,14 @@ def test_modules_of_saved_bytes_are_known(kind: str):
 
 def test_unfused_scores_pass_through_memory_and_are_kept():
     """4 heads x 16 tokens x 8 keys = 512 scores; 4 + 5 bytes forward, 6 + 5 backward, 5 kept (Korthikanti et al.)."""
-    softmax = operator(LAYERS["dense"], a_shape(fused_attention=False, retention=DROPOUT), "softmax")
+    softmax = operator(LAYERS["dense"], a_shape(fused_attention=False, memory=DROPOUT), "softmax")
 
     assert (softmax.bytes, softmax.backward_bytes, softmax.saved_bytes) == (512 * 9, 512 * 11, 512 * 5)
 
 
 def test_megatrons_softmax_kernel_wants_a_multiple_of_four_heads_and_sequences():
     """One head per rank and two sequences: PyTorch's kernels in fp32, 37 + 5 bytes forward, 41 + 5 backward."""
-    softmax = operator(LAYERS["dense"], a_shape(fused_attention=False, retention=DROPOUT, tp=4), "softmax")
+    softmax = operator(LAYERS["dense"], a_shape(fused_attention=False, memory=DROPOUT, tp=4), "softmax")
 
     assert (softmax.bytes, softmax.backward_bytes) == (128 * 42, 128 * 46)
 

@@ -15,7 +15,7 @@ from costmodel.facts.calibration import MeasuredRate
 from costmodel.operators.measured import measured
 from costmodel.operators.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
 from costmodel.operators.source import operator_times, slowest_of
-from costmodel.operators.work import Operator
+from costmodel.operators.work import AttentionSize, Operator
 from costmodel.strategy import CudaGraphs
 from tests.builders_cluster import a_device, achieved
 
@@ -47,9 +47,26 @@ def a_source(times="modified_roofline", compute="bf16", num_devices=1, cuda_grap
     return operator_times(device, compute, num_devices=num_devices, cuda_graphs=cuda_graphs)
 
 
+def an_attention_size(keys=4096, head_dim=128) -> AttentionSize:
+    """One sequence of 4,096 tokens and 8 heads."""
+    return AttentionSize(
+        sequences=1,
+        queries=4096,
+        keys=keys,
+        heads=8,
+        kv_heads=8,
+        qk_head_dim=head_dim,
+        v_head_dim=head_dim,
+        causal=True,
+    )
+
+
 def an_operator(kind="matmul", **changes) -> Operator:
     """1 TFLOP forward, 2 TFLOPs backward, for 4,096 tokens on one of 8 shards."""
     facts = {"name": "up", "flops": 1e12, "backward_flops": 2e12, "rows": 4096, "shards": 8}
+    attention = {name: changes.pop(name) for name in ("keys", "head_dim") if name in changes}
+    if attention:
+        facts["size"] = an_attention_size(**attention)
     return Operator(kind=kind, **(facts | changes))
 
 
@@ -231,7 +248,7 @@ def test_grouped_matmuls_of_a_b200_agree_with_measurements(rows, tflops):
 
 def test_attention_reaches_half_of_its_rate_at_the_half_length():
     """At 1,220 tokens s / (s + 1220) is 1/2, at 3,660 it is 3/4; 0.5 PFLOP/s would take 2 ms."""
-    operator = an_operator("attention", length=np.array([1220, 3660]))
+    operator = an_operator("attention", keys=np.array([1220, 3660]))
 
     np.testing.assert_allclose(a_source(attention_half_length=1220).forward_seconds(operator), [4e-3, 2e-3 / 0.75])
 
@@ -249,7 +266,7 @@ def test_fp8_recipes_compute_attention_and_head_in_16_bits():
 
     assert source.forward_seconds(an_operator()) == pytest.approx(1e-3)
     assert source.forward_seconds(an_operator("attention")) == pytest.approx(2e-3)
-    assert source.forward_seconds(an_operator(name="head")) == pytest.approx(2e-3)
+    assert source.forward_seconds(an_operator(name="head", dtype="bf16")) == pytest.approx(2e-3)
 
 
 @pytest.mark.parametrize("times", ["roofline", "modified_roofline", "measured"])
@@ -285,7 +302,7 @@ def test_measured_rate_is_found_by_shape():
 
 def test_measured_rate_of_a_name_goes_before_its_kind():
     """1 TFLOP at the 400 TFLOP/s of ``matmul:head``, not at the 200 of ``matmul``."""
-    assert a_source("measured").forward_seconds(an_operator(name="head")) == pytest.approx(2.5e-3)
+    assert a_source("measured").forward_seconds(an_operator(name="head", dtype="bf16")) == pytest.approx(2.5e-3)
 
 
 def test_measured_rate_of_local_experts():
@@ -358,7 +375,7 @@ def test_mofa_deepseek_computation(ep, pp, microbatches, vpp, expected):
 def test_arrays_equal_scalars(times, kind):
     """One law for one strategy and for a table of them."""
     source = a_source(times, attention_half_length=1000)
-    varied = ("flops", "backward_flops", "bytes", "backward_bytes", "rows", "shards", "groups", "length")
+    varied = ("flops", "backward_flops", "bytes", "backward_bytes", "rows", "shards", "groups")
     values = np.array([4096.0, 2048.0, 8.0, 4.0, 0.0])
     table = an_operator(kind, **dict.fromkeys(varied, values) | {"rows": values[::-1] + 4096, "shards": 8})
 
@@ -401,7 +418,9 @@ def test_theoretical_roofline_is_a_lower_bound():
 
 def test_operator_has_a_default_for_every_shape_fact():
     """Sources may read any of them from any operator."""
-    assert all(getattr(Operator(name="x", kind="matmul"), field.name) is not None for field in fields(Operator))
+    operator = Operator(name="x", kind="matmul")
+
+    assert [field.name for field in fields(Operator) if getattr(operator, field.name) is None] == ["size"]
 
 
 @pytest.mark.parametrize(("head_dim", "share"), [(64, 0.75), (128, 1.0), (256, 1.2)])
@@ -418,11 +437,11 @@ def test_narrow_heads_wait_for_their_exponentials(head_dim, share):
 
 
 def test_attention_in_several_kernels_has_no_exponentials_in_its_matmuls():
-    """Without a width the rate is that of usual heads."""
+    """Without a size the rate is that of usual heads at as many keys as there are rows."""
     source = operator_times(catalog.equipped_device("h100-80gb-sxm"), "bf16")
 
     assert source.forward_seconds(an_operator("attention")) == source.forward_seconds(
-        an_operator("attention", head_dim=128)
+        an_operator("attention", keys=4096, head_dim=128)
     )
 
 
@@ -484,6 +503,6 @@ def test_a_host_that_waits_launches_no_kernel_of_a_graph(graphs, late):
 def test_attention_in_triton_is_slower_than_the_second_flash_attention():
     """By 1.3 in either pass."""
     ampere, triton = (a_source(attention_kernels=kernels) for kernels in ("ampere", "triton"))
-    attention = an_operator("attention", length=4096)
+    attention = an_operator("attention", keys=4096)
 
     assert np.divide(seconds(triton, attention), seconds(ampere, attention)) == pytest.approx([1.3, 1.3])

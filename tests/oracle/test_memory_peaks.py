@@ -17,7 +17,7 @@ from costmodel.facts.workload import Precision
 from costmodel.memory.parts import gathered_bytes, gradient_bytes, weight_bytes
 from costmodel.strategy import Sharding
 
-EAGER_LOSS = catalog.framework("torchtitan-0.1").behaviour.retention.logit_bytes
+EAGER_LOSS = catalog.framework("torchtitan-0.1").behaviour.memory.logit_bytes
 """Bytes per logit of PyTorch's cross-entropy, in its backward pass."""
 
 REASON = "the oracle needs torch: pip install -e .[oracle]"

@@ -20,7 +20,6 @@ EXCEPTIONS = {
     "costmodel.pipelines.simulator.simulate": "parameters",
     "costmodel.step.compute.layer_seconds": "parameters",
     "costmodel.step.embedding_head.edge_seconds": "parameters",
-    "costmodel.lowering.shape.Shape": "fields",
     "costmodel.models.description.Description": "fields",
     "costmodel.models.huggingface.Family": "fields",
     "costmodel.models.huggingface": "lines",

@@ -11,6 +11,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from costmodel.former_names import install
+
 if TYPE_CHECKING:
     from costmodel.errors import PlanningError, SpecError
     from planner.batch.job_result import JobResult
@@ -65,39 +67,30 @@ __all__ = [
     "to_torchtitan",
 ]
 
-_HOMES = {
-    "Comparison": "planner.explanation.compare",
-    "EstimateReport": "planner.plan",
-    "Explanation": "planner.explanation.explain",
-    "Export": "planner.frameworks.target",
-    "Imported": "planner.frameworks.megatron.read",
-    "JobResult": "planner.batch.job_result",
-    "Plan": "planner.plan",
-    "PlanReport": "planner.plan",
-    "PlanningError": "costmodel.errors",
-    "PlansBySize": "planner.studies.device_counts",
-    "Problem": "planner.jobs.problem",
-    "SizedPlan": "planner.studies.device_counts",
-    "SpecError": "costmodel.errors",
-    "compare": "planner.explanation.compare",
-    "estimate": "planner.plan",
-    "explain": "planner.explanation.explain",
-    "export": "planner.frameworks",
-    "from_megatron_lm": "planner.frameworks.megatron.read",
-    "launched": "planner.frameworks.launch",
-    "load": "planner.jobs.problem",
-    "plan": "planner.plan",
-    "plan_for_sizes": "planner.studies.device_counts",
-    "plan_many": "planner.batch.run",
-    "read_plan": "planner.saved_plan",
-    "render": "planner.report",
-    "to_accelerate": "planner.frameworks.accelerate",
-    "to_deepspeed": "planner.frameworks.deepspeed",
-    "to_megatron_bridge": "planner.frameworks.megatron.bridge",
-    "to_megatron_lm": "planner.frameworks.megatron.lm",
-    "to_torchtitan": "planner.frameworks.torchtitan",
+_NAMES = {
+    "costmodel.errors": "PlanningError SpecError",
+    "planner.batch.job_result": "JobResult",
+    "planner.batch.run": "plan_many",
+    "planner.explanation.compare": "Comparison compare",
+    "planner.explanation.explain": "Explanation explain",
+    "planner.frameworks": "export",
+    "planner.frameworks.accelerate": "to_accelerate",
+    "planner.frameworks.deepspeed": "to_deepspeed",
+    "planner.frameworks.launch": "launched",
+    "planner.frameworks.megatron.bridge": "to_megatron_bridge",
+    "planner.frameworks.megatron.lm": "to_megatron_lm",
+    "planner.frameworks.megatron.read": "Imported from_megatron_lm",
+    "planner.frameworks.target": "Export",
+    "planner.frameworks.torchtitan": "to_torchtitan",
+    "planner.jobs.problem": "Problem load",
+    "planner.plan": "EstimateReport Plan PlanReport estimate plan",
+    "planner.report": "render",
+    "planner.saved_plan": "read_plan",
+    "planner.studies.device_counts": "PlansBySize SizedPlan plan_for_sizes",
 }
-"""Where each public name is defined."""
+"""Public names by the module that defines them."""
+
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
@@ -128,3 +121,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+install()

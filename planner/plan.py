@@ -26,12 +26,13 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_checkpoints
 from planner.jobs.completion import completed
-from planner.jobs.framework_features import require_features
+from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, StageChoice
 from planner.jobs.strategy_file import Given
 from planner.jobs.values import checked
 from planner.search.listed import Listed, listed
-from planner.search.space import build_space, problem_rules
+from planner.search.rules import problem_rules
+from planner.search.space import build_space
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
 
 if TYPE_CHECKING:

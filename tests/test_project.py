@@ -166,6 +166,32 @@ def test_every_module_is_on_the_sign_of_its_folder(path):
     assert f"`{path.name}`" in (path.parent / "README.md").read_text(encoding="utf-8")
 
 
+def contributing_rows() -> dict[str, str]:
+    """Rows of the table that says where a new thing goes."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^\| ([^|]+) \| (.+) \|$", text, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize(("thing", "row"), contributing_rows().items())
+def test_a_new_thing_goes_where_there_is_something(thing, row):
+    """Files and folders of the table exist, of tests the names; each word in capitals is in a file of its row."""
+    words = [word for word in re.findall(r"`([^`\s]+)`", row) if "<" not in word]
+    places = [word for word in words if "/" in word or "." in word]
+    names = [word for word in words if re.fullmatch(r"[A-Z][A-Z_]+[A-Z]", word)]
+    texts = [path.read_text(encoding="utf-8") for path in map(ROOT.joinpath, places) if path.is_file()]
+
+    assert [word for word in places if "/" in word and not (ROOT / word).exists()] == []
+    assert [word for word in places if word.startswith("test_") and not list(ROOT.glob(f"tests/**/{word}"))] == []
+    assert [name for name in names if not any(re.search(rf"\b{name}\b", text) for text in texts)] == []
+
+
+def test_all_that_asks_for_a_gpu_generation_is_in_its_row():
+    """Who adds the next one finds every place."""
+    asking = [label(path) for path in PUBLIC if re.search(r"[\"']blackwell[\"']", path.read_text(encoding="utf-8"))]
+
+    assert [name for name in asking if f"`{name}`" not in contributing_rows()["GPU generation"]] == []
+
+
 def test_changelog_has_the_version():
     """What is released is described."""
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -9,8 +9,8 @@ from pathlib import Path
 import yaml
 
 import costmodel
+from benchmarks.accuracy.profile_text import with_numbers
 from planner.calibration.constants import Constant, written_fields
-from planner.calibration.profile_text import with_numbers
 
 CATALOG = Path(costmodel.__file__).parent / "catalog"
 MARK = "fitted by benchmarks.accuracy.fit"

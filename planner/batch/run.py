@@ -115,7 +115,7 @@ def make_crew(
         return LocalCrew(make_lanes(), processes=processes)
     if backend not in BACKENDS:
         raise SpecError("backend", f"there is no '{backend}'.", did_you_mean(backend, BACKENDS))
-    home = import_module(f"planner.batch.{backend}")
+    home = import_module(f"planner.batch.executors.{backend}")
     crew: Crew = getattr(home, f"{backend.title()}Crew")(make_lanes, scheduler=scheduler, processes=processes)
     return crew
 

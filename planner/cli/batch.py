@@ -1,4 +1,4 @@
-"""``planner batch`` and ``planner top``: parse, call, print. Nothing heavy is imported before a command runs."""
+"""``planner batch``: many jobs, one result line each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
-from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS, METRICS, TOP_FORMATS
+from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS
+from planner.cli.arguments import EXIT_INTERRUPTED, describe
 
 if TYPE_CHECKING:
     from planner.batch.jobs import JobSet
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
     from planner.batch.results import ResultsFile
     from planner.batch.run import Tally
 
-EXIT_INTERRUPTED = 130
-
-BATCH_EXIT_CODES = """exit codes:
+EXIT_CODES = """exit codes:
   0  every job has a plan
   1  some jobs have none: nothing fits, wrong input, too slow, or their worker died; their lines say which
   2  wrong input: nothing was planned, or results could not be written
@@ -26,16 +25,13 @@ BATCH_EXIT_CODES = """exit codes:
 """
 
 
-def add_batch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Say what ``planner batch`` takes."""
-    parser = commands.add_parser(
-        "batch",
-        help="plan many jobs, one result line each",
-        description="Plans many jobs in worker processes and appends one line of JSON per job as it finishes. The same "
-        "command goes on where it was stopped: jobs whose line is there are not planned again.",
-        epilog=BATCH_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_batch_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    description = (
+        "Plans many jobs in worker processes and appends one line of JSON per job as it finishes. The same "
+        "command goes on where it was stopped: jobs whose line is there are not planned again."
     )
+    describe(parser, description, EXIT_CODES)
     parser.add_argument("sources", metavar="SOURCE", nargs="+", help="job files, and folders that hold job files")
     parser.add_argument(
         "--overrides", metavar="CSV", help="one variant per row: columns are dotted keys, beside an optional 'name'"
@@ -55,26 +51,11 @@ def add_batch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     parser.add_argument("--backend", choices=BACKENDS, default=LOCAL, help="who runs the workers (default: local)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of an existing Dask or Ray cluster")
-    parser.set_defaults(run=_run_batch, assignments=[])
+    parser.set_defaults(assignments=[])
 
 
-def add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Say what ``planner top`` takes."""
-    parser = commands.add_parser(
-        "top",
-        help="rank the jobs of a batch",
-        description="Ranks the jobs of results files, each by its best plan.",
-    )
-    parser.add_argument("results", metavar="RESULTS.jsonl", nargs="+", type=Path, help="what planner batch wrote")
-    parser.add_argument(
-        "--by", choices=tuple(METRICS), default="step_time", help="what to rank by (default: step_time)"
-    )
-    parser.add_argument("--top", metavar="K", type=int, default=10, help="how many jobs (default: 10)")
-    parser.add_argument("--format", choices=TOP_FORMATS, default="table", help="output format (default: table)")
-    return parser
-
-
-def _run_batch(arguments: argparse.Namespace) -> int:
+def run_batch(arguments: argparse.Namespace) -> int:
+    """Plan the jobs, and say what became of them."""
     from planner.batch.jobs import JobSet
     from planner.batch.progress import Progress, reasons_text, summary_text
     from planner.batch.results import ResultsFile, read_results
@@ -92,7 +73,7 @@ def _run_batch(arguments: argparse.Namespace) -> int:
     tally = Tally(num_jobs=len(jobs))
     with ResultsFile(arguments.out, retry_lost=arguments.retry_failed, tell=progress.say) as results:
         try:
-            _run(arguments, jobs, results, tally, progress)
+            _plan_jobs(arguments, jobs, results, tally, progress)
         except KeyboardInterrupt:
             progress.say(f"interrupted: {summary_text(tally)}. The same command goes on with the rest.")
             return EXIT_INTERRUPTED
@@ -104,7 +85,9 @@ def _run_batch(arguments: argparse.Namespace) -> int:
     return 1 if tally.num_without_plan else 0
 
 
-def _run(arguments: argparse.Namespace, jobs: JobSet, results: ResultsFile, tally: Tally, progress: Progress) -> None:
+def _plan_jobs(
+    arguments: argparse.Namespace, jobs: JobSet, results: ResultsFile, tally: Tally, progress: Progress
+) -> None:
     from contextlib import closing
     from functools import partial
 
@@ -134,20 +117,3 @@ def _told_apart(words: list[str]) -> tuple[list[str], list[str]]:
 def _require_other(path: Path, inputs: list[Path]) -> None:
     if path.resolve() in {each.resolve() for each in inputs}:
         raise SpecError(str(path), "is what this command reads or writes already; it is not overwritten.")
-
-
-def ranking(arguments: argparse.Namespace) -> str:
-    """The text that ``planner top`` prints."""
-    from itertools import chain
-
-    from planner.batch.results import read_results
-    from planner.batch.top import render_top, top
-
-    if arguments.top < 1:
-        raise SpecError("top", f"must be at least 1, got {arguments.top}.")
-
-    def tell(sentence: str) -> None:
-        print(f"planner: {sentence}", file=sys.stderr)
-
-    lines = chain.from_iterable(read_results(path, tell=tell) for path in arguments.results)
-    return render_top(top(lines, by=arguments.by, count=arguments.top), arguments.format)

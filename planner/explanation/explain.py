@@ -23,7 +23,9 @@ from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate,
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
 from planner.search.candidates import OWN, Ints, Tabulator, capacity
 from planner.search.clock import Clock
-from planner.search.space import SEARCH_BOUNDS, Space, build_space, divisors, problem_rules, strategy_of
+from planner.search.domains import divisors
+from planner.search.rules import SEARCH_BOUNDS, problem_rules
+from planner.search.space import Space, build_space, strategy_of
 
 ENDLESS_BYTES = 1e18
 """Memory that no strategy fills."""

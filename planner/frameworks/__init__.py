@@ -5,21 +5,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from costmodel.errors import SpecError, did_you_mean
-from costmodel.validation import shown
-
 if TYPE_CHECKING:
     from planner.frameworks.target import Export
     from planner.plan import Plan
 
 TARGETS = {
-    "megatron-lm": "planner.frameworks.megatron.lm:to_megatron_lm",
-    "megatron-bridge": "planner.frameworks.megatron.bridge:to_megatron_bridge",
-    "torchtitan": "planner.frameworks.torchtitan:to_torchtitan",
-    "deepspeed": "planner.frameworks.deepspeed:to_deepspeed",
-    "accelerate": "planner.frameworks.accelerate:to_accelerate",
+    "megatron-lm": "planner.frameworks.megatron.lm",
+    "megatron-bridge": "planner.frameworks.megatron.bridge",
+    "torchtitan": "planner.frameworks.torchtitan",
+    "deepspeed": "planner.frameworks.deepspeed",
+    "accelerate": "planner.frameworks.accelerate",
 }
-"""Where the function of each target is; imported when it is asked for."""
+"""The module of each target, with its function ``to_<target>`` and its ``PROGRAM``; imported when it is asked for."""
+
+LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trainjob.yaml"}
+"""The file of each launcher (``planner/frameworks/launch.py`` writes it)."""
 
 
 def export(plan: Plan, target: str) -> Export:
@@ -38,10 +38,13 @@ def export(plan: Plan, target: str) -> Export:
     SpecError
         If there is no such target, or if it cannot express the plan: with every decision that it refuses, and why.
     """
+    from costmodel.errors import SpecError, did_you_mean
+    from costmodel.validation import shown
+
     if target not in TARGETS:
         known = f"Known: {', '.join(sorted(TARGETS))}."
         nearest = did_you_mean(target, TARGETS)
         raise SpecError("target", f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
-    module, _, name = TARGETS[target].partition(":")
-    exported: Export = getattr(import_module(module), name)(plan)
+    function = getattr(import_module(TARGETS[target]), f"to_{target.replace('-', '_')}")
+    exported: Export = function(plan)
     return exported

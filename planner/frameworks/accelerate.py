@@ -14,6 +14,7 @@ from planner.frameworks.target import (
     NO_STEP,
     Entries,
     Export,
+    Program,
     Refusal,
     Say,
     checkpoints,
@@ -41,6 +42,14 @@ ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
 NO_PIPELINE = "FSDP2 has no pipeline (accelerate/parallelism_config.py has dp, tp, cp and sp)."
 NO_EXPERTS = "There is no expert parallelism (accelerate/parallelism_config.py has dp, tp, cp and sp)."
+
+
+PROGRAM = Program(
+    words=("train.py", "--per_device_train_batch_size", "{mbs}"),
+    launcher="accelerate",
+    todo="train.py is your own script, with the batch size as an argument",
+)
+"""What every process runs."""
 
 
 def to_accelerate(plan: Plan) -> Export:

@@ -14,6 +14,7 @@ from planner.frameworks.target import (
     NO_STEP,
     Entries,
     Export,
+    Program,
     Refusal,
     Say,
     checkpoints,
@@ -41,6 +42,13 @@ KEEPS_FP32 = (
     "Stage 0 in bf16 keeps neither FP32 master weights nor FP32 gradients, which the plan counts "
     "(_do_optimizer_sanity_check, deepspeed/runtime/engine.py:2294)."
 )
+
+
+PROGRAM = Program(
+    words=("train.py", "--deepspeed", "--deepspeed_config", "{file}"),
+    todo="train.py is your own script, with deepspeed.add_config_arguments",
+)
+"""What every process runs."""
 
 
 def to_deepspeed(plan: Plan) -> Export:

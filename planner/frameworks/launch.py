@@ -10,13 +10,15 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TypeAlias
 
 import yaml
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
-from planner.frameworks.target import Export, subject
+from planner.frameworks import LAUNCHERS, TARGETS
+from planner.frameworks.target import Export, Program, subject
 from planner.plan import Plan
 
 PORT = 29500
@@ -24,55 +26,6 @@ PORT = 29500
 
 RESOURCE = "nvidia.com/gpu"
 """What the device plugin of Kubernetes calls a GPU."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Program:
-    """
-    What every process of a target runs.
-
-    Parameters
-    ----------
-    words
-        Its words; ``{file}`` is the main file of the export, ``{module}`` that without its suffix, ``{mbs}`` the
-        sequences per micro-batch.
-    launcher
-        What starts the processes of a node: ``torchrun`` or ``accelerate``.
-    has_options
-        Whether the main file holds options, quoted for a shell, that come behind the words.
-    todo
-        What of it is the user's own.
-    """
-
-    words: tuple[str, ...]
-    launcher: str = "torchrun"
-    has_options: bool = False
-    todo: str = ""
-
-
-PROGRAMS = {
-    "megatron-lm": Program(
-        words=("pretrain_gpt.py",),
-        has_options=True,
-        todo="pretrain_gpt.py is in a checkout of Megatron-LM; add data, tokenizer and learning rate to its options",
-    ),
-    "megatron-bridge": Program(
-        words=("train.py",),
-        has_options=True,
-        todo="train.py is your own script, whose recipe of Megatron-Bridge takes overrides",
-    ),
-    "torchtitan": Program(words=("-m", "torchtitan.train", "--module", "{module}", "--config", "recipe")),
-    "deepspeed": Program(
-        words=("train.py", "--deepspeed", "--deepspeed_config", "{file}"),
-        todo="train.py is your own script, with deepspeed.add_config_arguments",
-    ),
-    "accelerate": Program(
-        words=("train.py", "--per_device_train_batch_size", "{mbs}"),
-        launcher="accelerate",
-        todo="train.py is your own script, with the batch size as an argument",
-    ),
-}
-"""By target, as the command line spells it."""
 
 
 Lines: TypeAlias = list[str]
@@ -103,16 +56,16 @@ def launched(plan: Plan, export: Export, launcher: str) -> Export:
     """
     if launcher not in LAUNCHERS:
         raise SpecError("launch", f"{shown(launcher)} is unknown.", did_you_mean(launcher, LAUNCHERS))
-    name, write = LAUNCHERS[launcher]
-    text = write(Start.of(plan, export))
+    text = WRITERS[launcher](Start.of(plan, export))
     todo = [program_of(export).todo, *(line.partition("TODO: ")[2] for line in text.splitlines())]
     notes = tuple(f"TODO: {what}." for what in dict.fromkeys(todo) if what)
-    return replace(export, files={**export.files, name: text}, notes=(*export.notes, *notes))
+    return replace(export, files={**export.files, LAUNCHERS[launcher]: text}, notes=(*export.notes, *notes))
 
 
 def program_of(export: Export) -> Program:
     """What every process of an export runs."""
-    return PROGRAMS[export.target.lower()]
+    program: Program = import_module(TARGETS[export.target.lower()]).PROGRAM
+    return program
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -327,9 +280,5 @@ def _joined(lines: Lines) -> str:
     return "\n".join(lines) + "\n"
 
 
-LAUNCHERS: dict[str, tuple[str, Callable[[Start], str]]] = {
-    "torchrun": ("launch.sh", _torchrun),
-    "slurm": ("job.sbatch", _slurm),
-    "kubernetes": ("trainjob.yaml", _kubernetes),
-}
-"""Name of the file, and what writes it."""
+WRITERS: dict[str, Callable[[Start], str]] = {"torchrun": _torchrun, "slurm": _slurm, "kubernetes": _kubernetes}
+"""What writes the file of each launcher."""

@@ -39,6 +39,30 @@ class Export:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """
+    What every process of a target runs.
+
+    Parameters
+    ----------
+    words
+        Its words; ``{file}`` is the main file of the export, ``{module}`` that without its suffix, ``{mbs}`` the
+        sequences per micro-batch.
+    launcher
+        What starts the processes of a node: ``torchrun`` or ``accelerate``.
+    has_options
+        Whether the main file holds options, quoted for a shell, that come behind the words.
+    todo
+        What of it is the user's own.
+    """
+
+    words: tuple[str, ...]
+    launcher: str = "torchrun"
+    has_options: bool = False
+    todo: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a target cannot express the value of a decision or setting: one sentence with its source."""

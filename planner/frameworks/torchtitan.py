@@ -20,6 +20,7 @@ from planner.frameworks.target import (
     NO_STEP,
     Entries,
     Export,
+    Program,
     Refusal,
     Say,
     checkpoints,
@@ -72,6 +73,10 @@ NUM_ACTIVE_CHUNKS = 3
 
 NUM_WAITS = 3
 """Steps that a collective may wait before the job is taken for hung; shorter than torchtitan's 100 s it never is."""
+
+
+PROGRAM = Program(words=("-m", "torchtitan.train", "--module", "{module}", "--config", "recipe"))
+"""What every process runs."""
 
 
 def to_torchtitan(plan: Plan) -> Export:

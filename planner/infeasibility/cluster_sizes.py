@@ -24,20 +24,17 @@ from planner.infeasibility.memory_gap import first_that_fits, least_lacking
 from planner.jobs.problem import Problem
 from planner.search.candidates import MemoryFunction
 from planner.search.clock import Clock, OutOfTimeError
-from planner.search.space import (
+from planner.search.domains import (
     ROW_DECISIONS,
     Columns,
-    Rules,
-    Space,
     chosen_values,
     default_domains,
     feature_values,
-    grow,
-    needs,
     row_domains,
-    space_of,
     usual_groups,
 )
+from planner.search.rules import Rules, needs
+from planner.search.space import Space, grow, space_of
 
 MOST_TIMES = 16
 """Sizes are tried up to so many times the job's own."""

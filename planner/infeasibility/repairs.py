@@ -35,27 +35,21 @@ from planner.infeasibility.memory_gap import Shortage, chunks, closest, least_ho
 from planner.jobs.problem import Problem
 from planner.search.candidates import Memory, MemoryFunction, fits, least_memory, memory_alone, mode_memory
 from planner.search.clock import Clock, OutOfTimeError
-from planner.search.space import (
+from planner.search.domains import (
     FEATURES,
-    SEARCH_BOUNDS,
-    WORLD,
     Columns,
-    Fold,
-    Rules,
-    Space,
-    allowed_features,
-    classify_features,
     column,
     default_domains,
     divisors,
     free_replicas,
-    grow,
     insisted_values,
-    needs,
-    spread,
     usual_features,
     usual_groups,
 )
+from planner.search.rules import SEARCH_BOUNDS, Rules, needs
+from planner.search.space import Fold, Space, allowed_features, classify_features, grow, spread
+
+WORLD = frozenset({"tp", "cp", "pp", "dp"})
 
 MAX_STRAYS = 16
 """Values outside a degree's own domain that the explanation looks at."""

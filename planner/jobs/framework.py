@@ -1,4 +1,4 @@
-"""What a framework's entry may say: decisions, values, precisions and constants that there are."""
+"""What a framework's entry may say, and what a job may ask of it: only what there is."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from dataclasses import fields
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Constants
-from costmodel.facts.features import MANY, MODULES
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.features import MANY, MODULES, feature_of, lacks
 from costmodel.facts.framework import Framework
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
 from planner.jobs.values import decision_value
 
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 """How an entry writes when it began."""
+
+ALL_THE_SAME = "What it would cost all the same: search.framework_rules: false."
 
 
 def require_sound(framework: Framework, where: str) -> None:
@@ -107,3 +110,33 @@ def _require_factor(key: str, where: str) -> None:
     _require_one_of(name, (one.name for one in fields(Constants)), place, "no constant of a calibration")
     if at:
         _require_one_of(architecture, catalog.architectures(), place, "no architecture")
+
+
+def require_features(cluster: Cluster, decisions: Mapping[str, Iterable[int]], where: str) -> None:
+    """
+    Refuse values of decisions that the cluster's framework does not have.
+
+    Parameters
+    ----------
+    cluster
+        What the job runs on.
+    decisions
+        Values by decision; one that the framework has among them is enough.
+    where
+        Dotted path of the entry that gives them.
+
+    Raises
+    ------
+    SpecError
+        With the frameworks that have it.
+    """
+    framework = cluster.framework
+    if framework is None:
+        return
+    for name, values in decisions.items():
+        missing = [value for value in values if lacks(framework, name, value)]
+        if missing and len(missing) == len(list(values)):
+            text = decision_text(name, missing[0])
+            having = catalog.with_feature(name, feature_of(name, missing[0]))
+            hint = f"These have it: {', '.join(having)} (cluster.framework). {ALL_THE_SAME}" if having else ALL_THE_SAME
+            raise SpecError(f"{where}.{name}", f"{framework.name} has no {name} '{text}'.", hint)

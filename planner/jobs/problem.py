@@ -38,7 +38,7 @@ from planner.jobs.entries import (
     SearchSection,
     TrainingSection,
 )
-from planner.jobs.framework_features import require_features
+from planner.jobs.framework import require_features
 from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
 from planner.jobs.strategy_file import Given, read_given

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 
-if TYPE_CHECKING:
-    from planner.runs.table import Run
-
 Pair: TypeAlias = tuple[str, str, Callable[[Any, Any], bool], str]
 
 
-def require_no_contradiction(run: Run) -> None:
+def require_no_contradiction(cell: Callable[[str], Any]) -> None:
     """
     Refuse a row whose settings and decisions exclude each other.
 
     A row that leaves one of both open says nothing that is wrong: its framework's default is what ran.
+
+    Parameters
+    ----------
+    cell
+        What the row says in a column, None where that is nothing.
 
     Raises
     ------
     SpecError
         With both columns.
     """
-    for column, other, excludes, why in (*PAIRS, *_processors(run)):
-        value, beside = run.get(column), run.get(other)
+    for column, other, excludes, why in (*PAIRS, *_processors(cell)):
+        value, beside = cell(column), cell(other)
         if value is not None and beside is not None and excludes(value, beside):
             raise SpecError(column, f"{shown(value)} contradicts {other} = {shown(beside)}: {why}.")
 
@@ -82,9 +84,9 @@ PAIRS: tuple[Pair, ...] = (
 """Two columns, whether their values exclude each other, and why."""
 
 
-def _processors(run: Run) -> Iterator[Pair]:
+def _processors(cell: Callable[[str], Any]) -> Iterator[Pair]:
     """Processors against those of a device of the catalog."""
-    name = run.get("cluster.device")
+    name = cell("cluster.device")
     most = catalog.device(name).num_processors if name in catalog.devices() else None
     if most is not None:
         why = f"it has {most} processors"

@@ -17,7 +17,7 @@ from costmodel.strategy import DECISIONS, Recompute, Strategy, decision_text
 from costmodel.tables import Facts
 from planner.jobs.cluster import CATALOG, Fitted, device_path
 from planner.jobs.completion import completed
-from planner.jobs.framework_features import require_features
+from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import Given, read_given
 from planner.jobs.values import decision_value

@@ -319,7 +319,7 @@ def _run(cells: Mapping[str, str]) -> Run:
         not_modelled=tuple(part.strip() for part in cells.get("not_modelled", "").split(";") if part.strip()),
     )
     _require_consistent(run, positive_or_none(cells, "tokens_per_second_per_device"))
-    require_no_contradiction(run)
+    require_no_contradiction(run.get)
     return run
 
 

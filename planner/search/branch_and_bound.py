@@ -50,7 +50,8 @@ from planner.search.candidates import (
     SecondsFunction,
     Tabulator,
 )
-from planner.search.space import ROW_DECISIONS, Box, Space, build_space, strategy_of
+from planner.search.domains import ROW_DECISIONS
+from planner.search.space import Box, Space, build_space, strategy_of
 from planner.search.stage_search import StageEffort, StageSearch
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 8, 2048

@@ -31,7 +31,9 @@ from costmodel.step import step
 from costmodel.strategy import DECISIONS, OVERLAPS
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
-from planner.search.space import Box, Columns, Fold, Rules, Space, needs, spread
+from planner.search.domains import Columns
+from planner.search.rules import Rules, needs
+from planner.search.space import Box, Fold, Space, spread
 
 MODES = ("recompute", "activation_offload", "optimizer_offload", "token_dispatcher", "cuda_graphs")
 """Features that decide most of what a strategy takes in time and memory."""

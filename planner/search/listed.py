@@ -11,7 +11,8 @@ import numpy as np
 from constraints.rule import Rule, sentence
 from constraints.verdict import violated
 from planner.jobs.problem import Problem
-from planner.search.space import Space, needs
+from planner.search.rules import needs
+from planner.search.space import Space
 
 MAX_EXPLAINED = 5
 """Impossible rows whose reason is given."""

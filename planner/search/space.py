@@ -10,236 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.classes import Classes
-from constraints.limits import bubble_rule, devices_rule, insisted, limit_rules, limited
-from constraints.listing import listing_rules
-from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
-from constraints.rules import topology
-from constraints.rules.features import graph_modules
+from constraints.rule import Rule
 from costmodel.axes import present
-from costmodel.facts.cluster import Cluster
-from costmodel.facts.features import lacks
-from costmodel.facts.framework import Framework
-from costmodel.facts.model import Experts, LatentAttention, Model
-from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,
     FLAGS,
     OVERLAPS,
-    CudaGraphs,
-    Recompute,
-    Schedule,
-    Sharding,
     Strategy,
-    TokenDispatcher,
-    Vocabulary,
-    is_one_of,
-    usual_group,
 )
-from costmodel.tables import Facts, signature, tabulate
+from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
-
-Columns = dict[str, NDArray[Any]]
-
-MAX_MICRO_BATCH_SIZE = 16
-"""Largest micro-batch that the search tries unless the job says otherwise."""
-
-ROW_DECISIONS = (
-    "tp",
-    "cp",
-    "pp",
-    "dp",
-    "ep",
-    "etp",
-    "vpp",
-    "group",
-    "mbs",
-    "sequence_parallel",
-    "schedule",
-    "vocabulary",
+from planner.search.domains import (
+    ROW_DECISIONS,
+    Columns,
+    chosen_values,
+    feature_values,
+    free_replicas,
+    row_domains,
 )
-
-FEATURES = DECISIONS[len(ROW_DECISIONS) :]
-
-GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
-"""Rows grow in this order: what the rules cut most comes first."""
+from planner.search.rules import GROWTH, Rules, needs, problem_rules
 
 IN_TIME_ALONE = ("token_dispatcher", "cuda_graphs", *OVERLAPS)
 """Features that change nothing but time where the memory has no axis for them."""
-
-WORLD = frozenset({"tp", "cp", "pp", "dp"})
-
-
-def usual_features(facts: Facts) -> dict[str, tuple[int, ...]]:
-    """
-    Values of each feature that the job does not limit.
-
-    Of CUDA graphs: none, one of the whole iteration, and all modules that may be captured beside every other feature.
-    """
-    model = facts.model
-    values: dict[str, tuple[int, ...]] = dict.fromkeys(FEATURES, (0, 1))
-    graphs = (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION, usual_graphs(model))
-    framework = facts.cluster.framework
-    return values | {
-        "sharding": tuple(Sharding),
-        "recompute": usual_recompute(model, framework),
-        "token_dispatcher": usual_dispatchers(facts.cluster) if model.has_experts else (TokenDispatcher.ALLTOALL,),
-        "cuda_graphs": tuple(
-            one for one in graphs if framework is None or not lacks(framework, "cuda_graphs", int(one))
-        ),
-    }
-
-
-def usual_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
-    """
-    Nothing, everything, and the modules that are cheap to compute again for what they keep.
-
-    Those are attention core and norms, the up-projections of latent attention, the activation of experts (Megatron-LM,
-    ``README.md`` of ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act layernorm``, and
-    ``core_attn``, the default of its selective recomputation). Of a release that recomputes certain sets of modules
-    alone, those sets instead.
-    """
-    latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
-    cheap = (
-        "core_attention",
-        "norms",
-        *(["qkv"] if latent else []),
-        *(["expert_activation"] if model.has_experts else []),
-    )
-    of_modules = {Recompute.of(*cheap)}
-    if framework is not None and lacks(framework, "recompute", int(*of_modules)):
-        members = {member.text for member in Recompute}
-        of_modules = {Recompute.named(text) for text in framework.features["recompute"] if text not in members}
-    return tuple(sorted((Recompute.NONE, *of_modules, Recompute.FULL)))
-
-
-def usual_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
-    """An all-to-all, and on devices that the other two have kernels for those that the framework has."""
-    framework = cluster.framework
-    if cluster.device.architecture not in ("ampere", "hopper", "blackwell"):
-        return (TokenDispatcher.ALLTOALL,)
-    return tuple(
-        one for one in TokenDispatcher if framework is None or not lacks(framework, "token_dispatcher", int(one))
-    )
-
-
-def usual_graphs(model: Model) -> CudaGraphs:
-    """
-    Modules that CUDA graphs hold beside every other feature.
-
-    Not ``moe``, whose tokens would have to be dropped and padded; nor, beside experts, dense feed-forwards, which
-    overlapped expert-parallel communication excludes: few layers of such models (Megatron-Bridge's recipes leave them
-    out, too).
-    """
-    left_out = ("moe", "mlp") if model.has_experts else ("moe",)
-    return CudaGraphs.of(*(name for name in graph_modules(model) if name not in left_out))
-
-
-def micro_batches_are_small(*, mbs: Ints) -> Holds:
-    """The search tries micro-batches of at most 16 sequences (search.allow.mbs changes that)."""
-    return mbs <= MAX_MICRO_BATCH_SIZE
-
-
-def sequence_is_split_where_it_can_be(cluster: Cluster, *, tp: Ints, sequence_parallel: Flags) -> Holds:
-    """
-    The search uses sequence parallelism exactly where tp is above 1 (search.pin.sequence_parallel changes that).
-
-    Where the framework's release has none, it is never used.
-    """
-    has_it = cluster.framework is None or not lacks(cluster.framework, "sequence_parallel", 1)
-    answer: Holds = np.equal(np.asarray(sequence_parallel), (np.asarray(tp) > 1) & has_it)
-    return answer
-
-
-def pipelines_run_1f1b(*, schedule: Ints) -> Holds:
-    """The search uses the 1F1B schedule, plain or interleaved (search.allow.schedule changes that)."""
-    return schedule == Schedule.ONE_F_ONE_B
-
-
-def vocabulary_is_at_the_ends(*, vocabulary: Ints) -> Holds:
-    """The search keeps embedding and head on the first and last rank (search.allow.vocabulary changes that)."""
-    return vocabulary == Vocabulary.ENDS
-
-
-def groups_are_as_many_as_ranks(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
-    """Groups of micro-batches are as many as pipeline ranks (search.allow.group changes that)."""
-    answer: Holds = np.equal(group, usual_group(pp=pp, vpp=vpp))
-    return answer
-
-
-def dispatchers_are_the_framework_s_own(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
-    """Tokens go by any dispatcher of the framework, alltoall before Ampere (search.allow.token_dispatcher adds)."""
-    return is_one_of(token_dispatcher, usual_dispatchers(cluster))
-
-
-def graphs_are_used_where_they_can_be(*, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints) -> Holds:
-    """
-    CUDA graphs are used unless layers or experts are recomputed or offloaded (search.allow.cuda_graphs changes that).
-
-    Elsewhere some are allowed, and no kernel gets slower by them.
-    """
-    without = (recompute == int(Recompute.FULL)) | recomputes("experts", recompute=recompute)
-    return implies(np.equal(cuda_graphs, int(CudaGraphs.NONE)), without | activation_offload)
-
-
-USES_ALL = topology.degrees_multiply_to_the_devices
-"""What a job's own number of devices replaces."""
-
-SEARCH_BOUNDS: dict[str, Rule] = {
-    "mbs": micro_batches_are_small,
-    "sequence_parallel": sequence_is_split_where_it_can_be,
-    "schedule": pipelines_run_1f1b,
-    "vocabulary": vocabulary_is_at_the_ends,
-    "group": groups_are_as_many_as_ranks,
-    "token_dispatcher": dispatchers_are_the_framework_s_own,
-    "cuda_graphs": graphs_are_used_where_they_can_be,
-}
-"""What the search leaves out by default, by the decision whose pin or allow lifts the bound."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
-    """
-    The rules of a problem, by what they need.
-
-    Parameters
-    ----------
-    rows
-        Rules of degrees alone; the search's own bounds are among them.
-    mixed
-        Rules of degrees and features, or of features alone.
-    memory
-        Rules of the bytes that a strategy takes.
-    timed
-        Rules of its time.
-    limits
-        Those of the others that the job's pin, allow, limits and forbid made.
-    bounds
-        Those of the others that are the search's own.
-    listing
-        Those of the others that say that the strategy is one of the job's candidates.
-    """
-
-    rows: tuple[Rule, ...]
-    mixed: tuple[Rule, ...]
-    memory: tuple[Rule, ...]
-    limits: tuple[Rule, ...]
-    bounds: tuple[Rule, ...]
-    listing: tuple[Rule, ...] = ()
-    timed: tuple[Rule, ...] = ()
-
-    @property
-    def bound_sentences(self) -> tuple[str, ...]:
-        """What the search leaves out by itself, in words."""
-        return tuple(sentence(bound) for bound in self.bounds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -456,61 +256,6 @@ def space_of(facts: Facts, rules: Rules, rows: Columns, features: Columns, *, ra
     )
 
 
-def problem_rules(problem: Problem) -> Rules:
-    """The rules of a problem: physics, frameworks if the job wants them, its own limits, the search's bounds."""
-    search = problem.search
-    limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
-    listing = listing_rules(search.candidates, GROWTH) if search.candidates else ()
-    lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
-    lifted |= {"cuda_graphs"} if any("cuda_graphs" in one for one in search.forbid) else set()
-    bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
-    if search.max_devices is not None:
-        limits = (*limits, devices_rule(search.max_devices))
-    physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
-    rules = [*limits, *listing, *physics, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
-    others = [rule for rule in rules if rule not in MEMORY_RULES]
-    return Rules(
-        rows=tuple(rule for rule in others if not needs(rule) & set(FEATURES)),
-        mixed=tuple(rule for rule in others if needs(rule) & set(FEATURES)),
-        memory=tuple(rule for rule in rules if rule in MEMORY_RULES),
-        limits=limits,
-        bounds=bounds,
-        listing=listing,
-        timed=() if search.max_bubble_fraction is None else (bubble_rule(search.max_bubble_fraction),),
-    )
-
-
-def chosen_values(problem: Problem) -> dict[str, tuple[int, ...]]:
-    """The job's own values of each decision whose values it names."""
-    search = problem.search
-    own = limited(pin=search.pin, allow=search.allow, limits=search.limits)
-    given = [name for name in DECISIONS if search.candidates and search.candidates.gives(name)]
-    listed = {name: _listed_values(problem, name) for name in given}
-    return {n: tuple(v for v in own.get(n, listed.get(n, ())) if v in listed.get(n, (v,))) for n in own | listed}
-
-
-def insisted_values(problem: Problem) -> dict[str, tuple[int, ...]]:
-    """Every value that an entry of the job names, also where another entry excludes it."""
-    search = problem.search
-    own = insisted(pin=search.pin, allow=search.allow, limits=search.limits)
-    return {name: _united(own.get(name, ()), _listed_values(problem, name)) for name in DECISIONS}
-
-
-def _listed_values(problem: Problem, name: str) -> tuple[int, ...]:
-    """Values that the job's candidates give to a decision."""
-    return problem.search.candidates.values(name) if problem.search.candidates else ()
-
-
-def _united(values: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys((*values, *more)))
-
-
-def needs(rule: Rule) -> set[str]:
-    """The decisions that a rule is about."""
-    names = set(signature(rule)[1])
-    return names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names
-
-
 def spread(degrees: Mapping[str, Any], features: Columns) -> dict[str, Any]:
     """Degrees on the first axis, each feature on an axis of its own."""
     axes = len(features)
@@ -522,97 +267,10 @@ def spread(degrees: Mapping[str, Any], features: Columns) -> dict[str, Any]:
     return spread_degrees | spread_features
 
 
-# --- domains -----------------------------------------------------------------------------------------------
-
-
-def row_domains(problem: Problem) -> Columns:
-    """Values of each degree: the job's own, or else all that could make sense. ``dp`` follows from the others."""
-    chosen = chosen_values(problem)
-    domains = default_domains(problem.facts, problem.search.max_devices)
-    united = {name: _united(values, _listed_values(problem, name)) for name, values in domains.items()}
-    columns = {name: column(name, chosen.get(name, values)) for name, values in united.items()}
-    given = _united(chosen.get("group", ()), _listed_values(problem, "group"))
-    return columns | ({"group": column("group", given)} if given else usual_groups(columns["pp"]))
-
-
-def usual_groups(pp: NDArray[np.int64]) -> Columns:
-    """Values of ``group`` that the job does not limit: as many as ranks, or 1."""
-    return {"group": np.unique([1, *pp.tolist()])}
-
-
-def free_replicas(problem: Problem) -> tuple[int, ...]:
-    """Values of ``dp`` beside the one that uses all devices: none, or whatever the batch divides by."""
-    most = problem.search.max_devices
-    batch = divisors(problem.facts.workload.global_batch_size)
-    return tuple(value for value in batch if most is not None and value <= most)
-
-
-def default_domains(facts: Facts, max_devices: int | None = None) -> dict[str, tuple[int, ...]]:
-    """
-    Values of each degree that the job does not limit.
-
-    tp: divisors of the devices up to the scale-up domain; cp, pp: all divisors; etp: 1 or a value of tp; ep: divisors
-    of the experts; vpp: up to one chunk per layer, embedding and head; mbs: small divisors of the global batch;
-    schedule and vocabulary: today's usual one. Where not all devices must be used, up to ``max_devices``: tp is any
-    number, cp a divisor of the sequence, pp up to one rank per layer, embedding and head.
-    """
-    devices = divisors(facts.cluster.num_devices)
-    tp = tuple(value for value in devices if value <= facts.cluster.scale_up_size)
-    cp = pp = devices
-    if max_devices is not None:
-        tp = tuple(range(1, min(facts.cluster.scale_up_size, max_devices) + 1))
-        cp = tuple(value for value in divisors(facts.workload.sequence_length) if value <= max_devices)
-        pp = tuple(range(1, min(facts.model.num_layers + 2, max_devices) + 1))
-    batch = divisors(facts.workload.global_batch_size)
-    experts = gcd(*(k.feed_forward.num_experts for k in facts.model.kinds if isinstance(k.feed_forward, Experts)))
-    return {
-        "tp": tp,
-        "cp": cp,
-        "pp": pp,
-        "ep": divisors(experts) if experts else (1,),
-        "etp": tp if experts else (1,),
-        "vpp": tuple(range(1, facts.model.num_layers + 3)),
-        "group": devices,
-        "mbs": tuple(value for value in batch if value <= MAX_MICRO_BATCH_SIZE),
-        "sequence_parallel": (0, 1),
-        "schedule": (Schedule.ONE_F_ONE_B,),
-        "vocabulary": (Vocabulary.ENDS,),
-    }
-
-
-def feature_values(problem: Problem) -> Columns:
-    """Values of each feature: the job's own, or else all."""
-    chosen = chosen_values(problem)
-    usual = {
-        name: _united(values, _listed_values(problem, name)) for name, values in usual_features(problem.facts).items()
-    }
-    return {name: column(name, chosen.get(name, usual[name])) for name in FEATURES}
-
-
-def column(name: str, values: Sequence[int]) -> NDArray[Any]:
-    """Values of a decision in the type that formulas and rules expect."""
-    return np.array(values, dtype=bool if name in FLAGS else np.int64)
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """
-    All divisors in ascending order.
-
-    >>> divisors(12)
-    (1, 2, 3, 4, 6, 12)
-    """
-    candidates = np.arange(1, int(number**0.5) + 2)
-    small = candidates[number % candidates == 0]
-    return tuple(sorted({*small.tolist(), *(number // small).tolist()}))
-
-
 def _raw_size(problem: Problem, domains: Mapping[str, NDArray[Any]], features: Columns) -> int:
     """Combinations before any rule; ``dp`` follows from the others, and ``group`` where the job says nothing of it."""
     counted = [values for name, values in domains.items() if name != "group" or name in chosen_values(problem)]
     return prod(len(values) for values in (*counted, *features.values()))
-
-
-# --- rows --------------------------------------------------------------------------------------------------
 
 
 def grow(
@@ -696,9 +354,6 @@ def _ask(
 def _ascending(rows: Columns) -> Columns:
     order = np.lexsort([rows[name] for name in reversed(ROW_DECISIONS)])
     return {name: rows[name][order] for name in ROW_DECISIONS}
-
-
-# --- features ----------------------------------------------------------------------------------------------
 
 
 def allowed_features(

@@ -31,7 +31,8 @@ from costmodel.tables import microbatches
 from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import Ints, Memory, Tabulator
 from planner.search.candidates import fits as memory_fits
-from planner.search.space import FEATURES, Box, strategy_of
+from planner.search.domains import FEATURES
+from planner.search.space import Box, strategy_of
 from planner.search.stage_options import (
     Held,
     Mode,

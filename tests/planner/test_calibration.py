@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.accuracy.profile_text import with_numbers
 from costmodel import catalog
 from costmodel.errors import SpecError
 from planner.calibration.advice import _best
@@ -27,7 +28,6 @@ from planner.calibration.constants import (
 )
 from planner.calibration.fit import REACH, Priors, covariance, fit
 from planner.calibration.processes import over_processes
-from planner.calibration.profile_text import with_numbers
 from planner.runs.jobs import References
 from planner.uncertainty.intervals import (
     COVERAGE,

@@ -10,6 +10,8 @@ import pytest
 
 import planner.report
 from planner import cli
+from planner.cli import output
+from planner.cli.plan import UNUSED_STRATEGY
 from tests.planner.test_job import JOB_TEXT, JOBS
 
 HEAVY = ("numpy", "pandas", "pydantic", "ortools", "yaml")
@@ -115,7 +117,7 @@ def test_plan_hands_the_job_to_the_verb(verbs, job, capsys):
 def test_plan_says_that_it_does_not_use_a_strategy(strategy, verbs, job, capsys):
     """Once, on stderr; what uses it says nothing."""
     assert cli.main(["plan", str(job), strategy]) == 3
-    assert capsys.readouterr().err == f"planner: {cli.UNUSED_STRATEGY}\n"
+    assert capsys.readouterr().err == f"planner: {UNUSED_STRATEGY}\n"
 
     cli.main(["plan", str(job), "search.pin.tp=8"])
     cli.main(["estimate", str(job), strategy])
@@ -218,8 +220,8 @@ def test_long_work_is_announced_on_stderr(capsys, monkeypatch):
     """One line in a log where a command takes longer than its reader's patience."""
     from time import sleep
 
-    monkeypatch.setattr(cli, "PATIENCE_SECONDS", 0.01)
-    with cli._progress("planning job.yaml"):
+    monkeypatch.setattr(output, "PATIENCE_SECONDS", 0.01)
+    with output.progress("planning job.yaml"):
         sleep(0.2)
 
     assert capsys.readouterr() == ("", "planner: planning job.yaml ...\n")

@@ -19,7 +19,7 @@ from planner.infeasibility.conflict import search_or_explain
 from planner.plan import estimate
 from planner.report import render
 from planner.search.clock import Clock
-from planner.search.space import problem_rules
+from planner.search.rules import problem_rules
 from tests.builders import a_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of

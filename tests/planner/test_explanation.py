@@ -16,7 +16,8 @@ from planner.infeasibility.repairs import explain
 from planner.jobs.values import decision_value
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import memory_alone
-from planner.search.space import build_space, sequence_is_split_where_it_can_be
+from planner.search.rules import sequence_is_split_where_it_can_be
+from planner.search.space import build_space
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of

@@ -13,7 +13,8 @@ import yaml
 
 from costmodel.errors import SpecError
 from planner import estimate, load
-from planner.frameworks.launch import LAUNCHERS, launched
+from planner.frameworks import LAUNCHERS
+from planner.frameworks.launch import launched
 from planner.frameworks.target import Export
 from planner.frameworks.torchtitan import to_torchtitan
 from planner.plan import Plan

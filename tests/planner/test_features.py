@@ -6,7 +6,7 @@ import pytest
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Schedule, TokenDispatcher
-from planner.jobs.framework_features import require_features
+from planner.jobs.framework import require_features
 from planner.jobs.problem import load
 from planner.plan import estimate
 from planner.search.space import build_space

@@ -361,11 +361,6 @@ def test_unknown_formats_are_refused(report):
         render(report, "jsn")
 
 
-def test_the_command_line_offers_every_format():
-    """Two lists, because the command line imports nothing."""
-    assert cli.REPORT_FORMATS == FORMATS
-
-
 # --- commands, end to end ------------------------------------------------------------------------------------
 
 

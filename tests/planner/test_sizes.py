@@ -20,7 +20,8 @@ from planner.report.records.setting import ClusterRecord
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import least_memory, memory_alone, mode_memory
 from planner.search.clock import Clock, OutOfTimeError
-from planner.search.space import build_space, problem_rules
+from planner.search.rules import problem_rules
+from planner.search.space import build_space
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device

@@ -9,14 +9,9 @@ import pytest
 
 from constraints.verdict import violated
 from costmodel.strategy import DECISIONS, FLAGS, CudaGraphs, Recompute, Sharding
-from planner.search.space import (
-    MAX_MICRO_BATCH_SIZE,
-    ROW_DECISIONS,
-    build_space,
-    divisors,
-    micro_batches_are_small,
-    usual_features,
-)
+from planner.search.domains import MAX_MICRO_BATCH_SIZE, ROW_DECISIONS, divisors, usual_features
+from planner.search.rules import micro_batches_are_small
+from planner.search.space import build_space
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device
 

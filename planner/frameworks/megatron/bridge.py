@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.frameworks.megatron.lm import environment, megatron_entries
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
-from planner.frameworks.target import Entries, Export, Say, told, told_only
+from planner.frameworks.target import Entries, Export, Program, Say, told, told_only
 from planner.plan import Plan
 
 TARGET = "Megatron-Bridge"
@@ -200,6 +200,14 @@ SETTINGS: Mapping[str, Say] = {
     ),
 }
 """What each setting is: Megatron-LM's options, whose fields are :data:`KEYS` and those of :func:`precision_of`."""
+
+
+PROGRAM = Program(
+    words=("train.py",),
+    has_options=True,
+    todo="train.py is your own script, whose recipe of Megatron-Bridge takes overrides",
+)
+"""What every process runs."""
 
 
 def to_megatron_bridge(plan: Plan) -> Export:

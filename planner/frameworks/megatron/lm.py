@@ -34,7 +34,7 @@ from planner.frameworks.megatron.settings import (
     shares_by_layers,
 )
 from planner.frameworks.megatron.stages import block_of, stage_entries
-from planner.frameworks.target import Entries, Export, Refusal, Say, entries_of, has_own_bytes, variables
+from planner.frameworks.target import Entries, Export, Program, Refusal, Say, entries_of, has_own_bytes, variables
 from planner.plan import Plan
 
 TARGET = "Megatron-LM"
@@ -57,6 +57,14 @@ OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "e
 
 
 # --- export ------------------------------------------------------------------------------------------------
+
+
+PROGRAM = Program(
+    words=("pretrain_gpt.py",),
+    has_options=True,
+    todo="pretrain_gpt.py is in a checkout of Megatron-LM; add data, tokenizer and learning rate to its options",
+)
+"""What every process runs."""
 
 
 def to_megatron_lm(plan: Plan) -> Export:

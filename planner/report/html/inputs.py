@@ -11,7 +11,7 @@ from planner.describe import describe_architecture, layer_rows, leaves
 from planner.report.records.setting import ClusterRecord, JobRecord, ReliabilityRecord, TrainingRecord
 from planner.report.section import Section
 from planner.report.wording import NOTHING, gib
-from planner.search.space import problem_rules
+from planner.search.rules import problem_rules
 
 if TYPE_CHECKING:
     from costmodel.facts.cluster import Cluster

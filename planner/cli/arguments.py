@@ -1,0 +1,75 @@
+"""What several commands take, and exit codes that several end with."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.jobs.problem import Problem
+
+EXIT_WRONG_INPUT = 2
+EXIT_INTERRUPTED = 130
+EXIT_CODES = """exit codes:
+  0  a plan was found and proven optimal
+  1  nothing fits: no strategy satisfies all rules
+  2  wrong input
+  3  the time limit came before the proof
+"""
+
+EXPLANATION_FORMATS = ("table", "json", "markdown")
+TEXT_FORMATS = ("table", "json")
+
+
+def describe(parser: argparse.ArgumentParser, description: str, exit_codes: str = "") -> None:
+    """Say what a command does, and how it ends where that is more than 0 or 2."""
+    parser.description = description
+    if exit_codes:
+        parser.epilog = exit_codes
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def add_job(parser: argparse.ArgumentParser, assignments_help: str = "") -> None:
+    """Take a job file and ``key=value``: decisions too, unless the help says what."""
+    decisions = "a decision such as tp=8 or recompute=full, or a job entry such as training.sequence_length=8192"
+    parser.add_argument("job", metavar="JOB.yaml", type=Path, help="the job file")
+    parser.add_argument("assignments", metavar="key=value", nargs="*", help=assignments_help or decisions)
+
+
+def add_time_limit(parser: argparse.ArgumentParser, until: str) -> None:
+    """Take the seconds of a search."""
+    parser.add_argument("--time-limit", metavar="S", help=f"seconds until {until}")
+
+
+def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    """Take a format and a file."""
+    parser.add_argument("--format", choices=formats, default="table", help="output format (default: table)")
+    add_output_file(parser)
+
+
+def add_output_file(parser: argparse.ArgumentParser) -> None:
+    """Take a file for what goes to stdout otherwise."""
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
+
+
+def add_force(parser: argparse.ArgumentParser, what: str = "the output file") -> None:
+    """Take the permission to overwrite."""
+    parser.add_argument("--force", action="store_true", help=f"overwrite {what}")
+
+
+def limited(overrides: Sequence[str], time_limit: str | None) -> list[str]:
+    """Overrides of a job, the time limit among them."""
+    return [*overrides, *([] if time_limit is None else [f"search.time_limit_seconds={time_limit}"])]
+
+
+def read_job(arguments: argparse.Namespace) -> tuple[Problem, dict[str, Any]]:
+    """The job and the decisions that a command line gives."""
+    from planner.cli.output import check_output
+    from planner.jobs.problem import load, read_decisions, split_overrides
+
+    overrides, decisions = split_overrides(arguments.assignments)
+    problem = load(arguments.job, limited(overrides, getattr(arguments, "time_limit", None)))
+    check_output(arguments.output, problem.sources)
+    return problem, read_decisions(decisions)

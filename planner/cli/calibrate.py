@@ -1,0 +1,60 @@
+"""``planner calibrate``: constants of a device, fitted to own runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from planner.cli.arguments import add_force, describe
+from planner.cli.output import check_output, progress, require_new, write
+
+EXIT_CODES = """exit codes:
+  0  a calibration was fitted and written
+  1  the same, but rows of the file were refused
+  2  wrong input
+  4  too few or contradictory runs: nothing was fitted or written
+"""
+EXIT_ROWS_REFUSED = 1
+EXIT_UNFIT = 4
+
+
+def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    description = (
+        "Fits the calibration of a device to measured runs, with the catalog's as prior; says how far it "
+        "is off on runs that it was not fitted to, and which runs to measure next. The file that it writes is a device "
+        "of a job: cluster: {device: ./my-cluster.yaml}."
+    )
+    describe(parser, description, EXIT_CODES)
+    parser.add_argument(
+        "--runs",
+        metavar="CSV",
+        type=Path,
+        required=True,
+        help="measured runs; columns are keys of a job file (planner/runs/README.md)",
+    )
+    parser.add_argument("--models", metavar="YAML", type=Path, help="architectures by the names in the runs' 'model'")
+    parser.add_argument("--device", metavar="NAME", help="device of the catalog to start from (default: the runs' own)")
+    add_force(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="device file to write (YAML)")
+
+
+def run_calibrate(arguments: argparse.Namespace) -> int:
+    """Fit and write the device."""
+    check_output(arguments.output, [path for path in (arguments.runs, arguments.models) if path])
+    require_new(arguments.output, force=arguments.force)
+    with progress(f"calibrating on {arguments.runs}"):
+        from planner.calibration.calibrate import Unfit, calibrate, device_text
+        from planner.calibration.wording import calibration_text
+        from planner.runs.jobs import references
+
+        known = references(arguments.models, arguments.runs.parent)
+        try:
+            found = calibrate(arguments.runs, known, name=arguments.output.stem, base=arguments.device)
+        except Unfit as error:
+            print(f"planner: {error}", file=sys.stderr)
+            return EXIT_UNFIT
+    write(device_text(found.device), arguments.output)
+    write(calibration_text(found, str(arguments.output)), None)
+    return EXIT_ROWS_REFUSED if found.refused else 0

@@ -1,0 +1,39 @@
+"""``planner compare``: what the best plan gains over a given strategy."""
+
+from __future__ import annotations
+
+import argparse
+
+from planner.cli.arguments import EXPLANATION_FORMATS, add_job, add_output, add_time_limit, describe, read_job
+from planner.cli.output import progress, write
+
+EXIT_CODES = """exit codes:
+  0  compared with the proven best plan
+  1  nothing fits: there is no plan to compare with
+  2  wrong input
+  3  the time limit came before the proof
+"""
+
+
+def add_compare_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    description = (
+        "The job's own strategy, or decisions such as tp=8 pp=4, against the best plan: step, memory, days "
+        "and GPU-hours, where the time goes, and the rules that the given strategy breaks."
+    )
+    describe(parser, description, EXIT_CODES)
+    add_job(parser)
+    add_time_limit(parser, "the best plan so far is compared with")
+    add_output(parser, EXPLANATION_FORMATS)
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Compare and print."""
+    with progress(f"comparing {arguments.job}"):
+        from planner.explanation.compare import compare
+        from planner.report import render
+
+        report = compare(*read_job(arguments))
+        text = render(report, arguments.format)
+    write(text, arguments.output)
+    return int(report.exit_code)

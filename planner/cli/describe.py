@@ -1,0 +1,60 @@
+"""``planner model`` and ``planner catalog``: what was read, and what is known."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from planner.cli.arguments import TEXT_FORMATS, add_output
+from planner.cli.output import check_output, progress, write
+
+ATTENTION_CONVENTIONS = ("full", "causal")
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Say what ``planner model`` takes."""
+    parser.add_argument("model", metavar="NAME_OR_CONFIG", help="catalog name, or path of a Hugging Face config.json")
+    parser.add_argument(
+        "--sequence-length", metavar="S", default="4096", help="tokens per sequence for the FLOPs (default: 4096)"
+    )
+    parser.add_argument(
+        "--attention",
+        choices=ATTENTION_CONVENTIONS,
+        default="full",
+        help="whether scores that the causal mask hides count as FLOPs: full (default) or causal",
+    )
+    add_output(parser, TEXT_FORMATS)
+
+
+def add_catalog_options(parser: argparse.ArgumentParser) -> None:
+    """Say what ``planner catalog`` takes."""
+    parser.add_argument(
+        "entry",
+        metavar="WHAT",
+        nargs="?",
+        help="devices, calibrations, frameworks, models, precisions, or the name of one",
+    )
+    add_output(parser, TEXT_FORMATS)
+
+
+def run_model(arguments: argparse.Namespace) -> int:
+    """Describe a model."""
+    with progress(f"reading {arguments.model}"):
+        from planner.describe import describe_model, json_text, model_text
+
+        described = describe_model(arguments.model, arguments.sequence_length, arguments.attention)
+    model = Path(arguments.model)
+    check_output(arguments.output, (model, model / "config.json"))
+    write({"table": model_text, "json": json_text}[arguments.format](described), arguments.output)
+    return 0
+
+
+def run_catalog(arguments: argparse.Namespace) -> int:
+    """Describe the catalog, or an entry."""
+    with progress("reading the catalog"):
+        from planner.describe import catalog_text, describe_catalog, json_text
+
+        described = describe_catalog(arguments.entry)
+    check_output(arguments.output, ())
+    write({"table": catalog_text, "json": json_text}[arguments.format](described), arguments.output)
+    return 0

@@ -1,0 +1,40 @@
+"""``planner explain``: why this plan, why nothing fits, why not another strategy."""
+
+from __future__ import annotations
+
+import argparse
+
+from planner.cli.arguments import EXPLANATION_FORMATS, add_job, add_output, add_time_limit, describe, read_job
+from planner.cli.output import progress, write
+
+EXIT_CODES = """exit codes:
+  0  explained: why this plan, why nothing fits, or why not the given strategy
+  2  wrong input
+  3  the time limit came before the proof, or before all was explained
+"""
+
+
+def add_explain_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    description = (
+        "Without decisions: which constraints hold the best plan back and by how much, or why nothing "
+        "fits and what would. With decisions such as tp=8 pp=4 (a whole strategy or a part of one): why it is not the "
+        "plan: the rules that forbid it, the memory that it lacks and on which rank, or how much slower it is and "
+        "where. The job's time limit holds for the whole explanation."
+    )
+    describe(parser, description, EXIT_CODES)
+    add_job(parser)
+    add_time_limit(parser, "what is known so far is reported")
+    add_output(parser, EXPLANATION_FORMATS)
+
+
+def run_explain(arguments: argparse.Namespace) -> int:
+    """Explain and print."""
+    with progress(f"explaining {arguments.job}"):
+        from planner.explanation.explain import explain
+        from planner.report import render
+
+        report = explain(*read_job(arguments))
+        text = render(report, arguments.format)
+    write(text, arguments.output)
+    return int(report.exit_code)

@@ -1,0 +1,64 @@
+"""``planner export``: a plan of a JSON report as the files that start it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from costmodel.errors import SpecError
+from planner.cli.arguments import add_force, describe
+from planner.cli.output import file_errors, progress, write
+from planner.frameworks import LAUNCHERS, TARGETS
+
+MAX_DRIFT_FRACTION = 0.01
+"""A recorded step that this version of the planner predicts more differently is worth a warning."""
+
+
+def add_export_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    description = (
+        "Writes a plan of a JSON report (planner plan JOB.yaml --format json -o plan.json) as the "
+        "configuration of a training framework. What the framework cannot express is refused by name with the reason. "
+        "Without -o the main file goes to stdout (with --launch: the launch file), what one should know to stderr."
+    )
+    describe(parser, description)
+    parser.add_argument("plan", metavar="PLAN.json", type=Path, help="the report")
+    parser.add_argument("--target", metavar="NAME", required=True, help=", ".join(TARGETS))
+    parser.add_argument("--number", metavar="N", default="1", help="which plan of the report, from 1 (default: 1)")
+    parser.add_argument("--launch", metavar="HOW", help=f"also what starts it: {', '.join(LAUNCHERS)}")
+    add_force(parser, "files in the folder")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="write all files to a folder")
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    """Read the plan and write the files."""
+    with progress(f"exporting {arguments.plan}"):
+        from planner.frameworks import export
+        from planner.frameworks.folder import write_files
+        from planner.frameworks.launch import launched
+        from planner.saved_plan import read_plan
+
+        recorded = read_plan(arguments.plan, _whole_number(arguments.number, "--number"))
+        exported = export(recorded.plan, arguments.target)
+        if arguments.launch is not None:
+            exported = launched(recorded.plan, exported, arguments.launch)
+    if abs(recorded.drift_fraction) > MAX_DRIFT_FRACTION:
+        change = f"{recorded.drift_fraction:+.1%}"
+        print(f"planner: this version predicts another step than the report has: {change}.", file=sys.stderr)
+    environment = [f"environment: {name}={value}" for name, value in exported.environment.items()]
+    if arguments.output is None:
+        write(list(exported.files.values())[0 if arguments.launch is None else -1], None)
+    else:
+        with file_errors(arguments.output):
+            written = write_files(arguments.output, exported.files, force=arguments.force)
+        write("\n".join(map(str, written)), None)
+    for line in (*environment, *exported.notes):
+        print(f"planner: {line}", file=sys.stderr)
+    return 0
+
+
+def _whole_number(text: str, where: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise SpecError(where, f"expected a whole number, got {text[:80]!r}.")
+    return int(text)

@@ -1,0 +1,106 @@
+"""Where results go: a file or stdout, never over what was read; on stderr how long it takes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from costmodel.errors import SpecError
+
+PATIENCE_SECONDS = 1.0
+
+
+def check_output(path: Path | None, inputs: Sequence[Path]) -> None:
+    """Refuse a file that cannot be written before the work begins, and one that was read."""
+    if path is None:
+        return
+    with file_errors(path):
+        if path.is_dir():
+            raise SpecError(str(path), "is a directory, expected a file to write to.")
+        if not path.parent.is_dir():
+            raise SpecError(str(path), f"there is no folder '{path.parent}' to write to.")
+        if any(_same_file(path, source) for source in inputs):
+            raise SpecError(str(path), "is what this command reads; it is not overwritten.", "Name another file.")
+
+
+def require_new(path: Path | None, *, force: bool) -> None:
+    """Refuse to overwrite a file that nobody asked to overwrite."""
+    if path is not None and path.exists() and not force:
+        raise SpecError(str(path), "exists already.", "Name another file, or add --force.")
+
+
+@contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    """What the system says against writing a file, as wrong input."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SpecError(str(path)[:200], f"cannot be written: {reason}.") from None
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return False
+
+
+def write(text: str, path: Path | None) -> None:
+    """Write to a file, or to stdout where there is none."""
+    text = text if text.endswith("\n") else f"{text}\n"
+    if path is None:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        return
+    with file_errors(path):
+        _write_file(text, path.resolve())
+
+
+def _write_file(text: str, path: Path) -> None:
+    """Write beside the file and rename, so that nobody ever finds half of it."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return
+    draft = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def progress(task: str) -> Iterator[None]:
+    """Say on stderr what takes longer than a second: one line in a log, a running clock in a terminal."""
+    from threading import Event, Thread
+
+    done = Event()
+    clock = Thread(target=_tell_progress, args=(task, done), daemon=True)
+    clock.start()
+    try:
+        yield
+    finally:
+        done.set()
+        clock.join()
+
+
+def _tell_progress(task: str, done: object) -> None:
+    from threading import Event
+    from time import monotonic
+
+    assert isinstance(done, Event)
+    begin = monotonic()
+    if done.wait(PATIENCE_SECONDS):
+        return
+    if not sys.stderr.isatty():
+        print(f"planner: {task} ...", file=sys.stderr, flush=True)
+        return
+    while True:
+        print(f"\rplanner: {task} ... {monotonic() - begin:.0f} s ", end="", file=sys.stderr, flush=True)
+        if done.wait(PATIENCE_SECONDS):
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            return

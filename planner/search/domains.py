@@ -1,0 +1,222 @@
+"""Values of each decision that a search tries: the job's own, or else all that could make sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import gcd
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from constraints.limits import insisted, limited
+from constraints.rules.features import graph_modules
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.features import lacks
+from costmodel.facts.framework import Framework
+from costmodel.facts.model import Experts, LatentAttention, Model
+from costmodel.strategy import (
+    DECISIONS,
+    FLAGS,
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Sharding,
+    TokenDispatcher,
+    Vocabulary,
+)
+from costmodel.tables import Facts
+from planner.jobs.problem import Problem
+
+Columns = dict[str, NDArray[Any]]
+
+MAX_MICRO_BATCH_SIZE = 16
+"""Largest micro-batch that the search tries unless the job says otherwise."""
+
+ROW_DECISIONS = (
+    "tp",
+    "cp",
+    "pp",
+    "dp",
+    "ep",
+    "etp",
+    "vpp",
+    "group",
+    "mbs",
+    "sequence_parallel",
+    "schedule",
+    "vocabulary",
+)
+
+FEATURES = DECISIONS[len(ROW_DECISIONS) :]
+
+
+def row_domains(problem: Problem) -> Columns:
+    """Values of each degree: the job's own, or else all that could make sense. ``dp`` follows from the others."""
+    chosen = chosen_values(problem)
+    domains = default_domains(problem.facts, problem.search.max_devices)
+    united = {name: _united(values, _listed_values(problem, name)) for name, values in domains.items()}
+    columns = {name: column(name, chosen.get(name, values)) for name, values in united.items()}
+    given = _united(chosen.get("group", ()), _listed_values(problem, "group"))
+    return columns | ({"group": column("group", given)} if given else usual_groups(columns["pp"]))
+
+
+def usual_groups(pp: NDArray[np.int64]) -> Columns:
+    """Values of ``group`` that the job does not limit: as many as ranks, or 1."""
+    return {"group": np.unique([1, *pp.tolist()])}
+
+
+def free_replicas(problem: Problem) -> tuple[int, ...]:
+    """Values of ``dp`` beside the one that uses all devices: none, or whatever the batch divides by."""
+    most = problem.search.max_devices
+    batch = divisors(problem.facts.workload.global_batch_size)
+    return tuple(value for value in batch if most is not None and value <= most)
+
+
+def default_domains(facts: Facts, max_devices: int | None = None) -> dict[str, tuple[int, ...]]:
+    """
+    Values of each degree that the job does not limit.
+
+    tp: divisors of the devices up to the scale-up domain; cp, pp: all divisors; etp: 1 or a value of tp; ep: divisors
+    of the experts; vpp: up to one chunk per layer, embedding and head; mbs: small divisors of the global batch;
+    schedule and vocabulary: today's usual one. Where not all devices must be used, up to ``max_devices``: tp is any
+    number, cp a divisor of the sequence, pp up to one rank per layer, embedding and head.
+    """
+    devices = divisors(facts.cluster.num_devices)
+    tp = tuple(value for value in devices if value <= facts.cluster.scale_up_size)
+    cp = pp = devices
+    if max_devices is not None:
+        tp = tuple(range(1, min(facts.cluster.scale_up_size, max_devices) + 1))
+        cp = tuple(value for value in divisors(facts.workload.sequence_length) if value <= max_devices)
+        pp = tuple(range(1, min(facts.model.num_layers + 2, max_devices) + 1))
+    batch = divisors(facts.workload.global_batch_size)
+    experts = gcd(*(k.feed_forward.num_experts for k in facts.model.kinds if isinstance(k.feed_forward, Experts)))
+    return {
+        "tp": tp,
+        "cp": cp,
+        "pp": pp,
+        "ep": divisors(experts) if experts else (1,),
+        "etp": tp if experts else (1,),
+        "vpp": tuple(range(1, facts.model.num_layers + 3)),
+        "group": devices,
+        "mbs": tuple(value for value in batch if value <= MAX_MICRO_BATCH_SIZE),
+        "sequence_parallel": (0, 1),
+        "schedule": (Schedule.ONE_F_ONE_B,),
+        "vocabulary": (Vocabulary.ENDS,),
+    }
+
+
+def feature_values(problem: Problem) -> Columns:
+    """Values of each feature: the job's own, or else all."""
+    chosen = chosen_values(problem)
+    usual = {
+        name: _united(values, _listed_values(problem, name)) for name, values in usual_features(problem.facts).items()
+    }
+    return {name: column(name, chosen.get(name, usual[name])) for name in FEATURES}
+
+
+def usual_features(facts: Facts) -> dict[str, tuple[int, ...]]:
+    """
+    Values of each feature that the job does not limit.
+
+    Of CUDA graphs: none, one of the whole iteration, and all modules that may be captured beside every other feature.
+    """
+    model = facts.model
+    values: dict[str, tuple[int, ...]] = dict.fromkeys(FEATURES, (0, 1))
+    graphs = (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION, usual_graphs(model))
+    framework = facts.cluster.framework
+    return values | {
+        "sharding": tuple(Sharding),
+        "recompute": usual_recompute(model, framework),
+        "token_dispatcher": usual_dispatchers(facts.cluster) if model.has_experts else (TokenDispatcher.ALLTOALL,),
+        "cuda_graphs": tuple(
+            one for one in graphs if framework is None or not lacks(framework, "cuda_graphs", int(one))
+        ),
+    }
+
+
+def usual_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
+    """
+    Nothing, everything, and the modules that are cheap to compute again for what they keep.
+
+    Those are attention core and norms, the up-projections of latent attention, the activation of experts (Megatron-LM,
+    ``README.md`` of ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act layernorm``, and
+    ``core_attn``, the default of its selective recomputation). Of a release that recomputes certain sets of modules
+    alone, those sets instead.
+    """
+    latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
+    cheap = (
+        "core_attention",
+        "norms",
+        *(["qkv"] if latent else []),
+        *(["expert_activation"] if model.has_experts else []),
+    )
+    of_modules = {Recompute.of(*cheap)}
+    if framework is not None and lacks(framework, "recompute", int(*of_modules)):
+        members = {member.text for member in Recompute}
+        of_modules = {Recompute.named(text) for text in framework.features["recompute"] if text not in members}
+    return tuple(sorted((Recompute.NONE, *of_modules, Recompute.FULL)))
+
+
+def usual_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
+    """An all-to-all, and on devices that the other two have kernels for those that the framework has."""
+    framework = cluster.framework
+    if cluster.device.architecture not in ("ampere", "hopper", "blackwell"):
+        return (TokenDispatcher.ALLTOALL,)
+    return tuple(
+        one for one in TokenDispatcher if framework is None or not lacks(framework, "token_dispatcher", int(one))
+    )
+
+
+def usual_graphs(model: Model) -> CudaGraphs:
+    """
+    Modules that CUDA graphs hold beside every other feature.
+
+    Not ``moe``, whose tokens would have to be dropped and padded; nor, beside experts, dense feed-forwards, which
+    overlapped expert-parallel communication excludes: few layers of such models (Megatron-Bridge's recipes leave them
+    out, too).
+    """
+    left_out = ("moe", "mlp") if model.has_experts else ("moe",)
+    return CudaGraphs.of(*(name for name in graph_modules(model) if name not in left_out))
+
+
+def chosen_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """The job's own values of each decision whose values it names."""
+    search = problem.search
+    own = limited(pin=search.pin, allow=search.allow, limits=search.limits)
+    given = [name for name in DECISIONS if search.candidates and search.candidates.gives(name)]
+    listed = {name: _listed_values(problem, name) for name in given}
+    return {n: tuple(v for v in own.get(n, listed.get(n, ())) if v in listed.get(n, (v,))) for n in own | listed}
+
+
+def insisted_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Every value that an entry of the job names, also where another entry excludes it."""
+    search = problem.search
+    own = insisted(pin=search.pin, allow=search.allow, limits=search.limits)
+    return {name: _united(own.get(name, ()), _listed_values(problem, name)) for name in DECISIONS}
+
+
+def _listed_values(problem: Problem, name: str) -> tuple[int, ...]:
+    """Values that the job's candidates give to a decision."""
+    return problem.search.candidates.values(name) if problem.search.candidates else ()
+
+
+def _united(values: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((*values, *more)))
+
+
+def column(name: str, values: Sequence[int]) -> NDArray[Any]:
+    """Values of a decision in the type that formulas and rules expect."""
+    return np.array(values, dtype=bool if name in FLAGS else np.int64)
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """
+    All divisors in ascending order.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    candidates = np.arange(1, int(number**0.5) + 2)
+    small = candidates[number % candidates == 0]
+    return tuple(sorted({*small.tolist(), *(number // small).tolist()}))

@@ -1,0 +1,159 @@
+"""The rules of a problem, by what they need: the house's, the job's own, and the search's own bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints.limits import bubble_rule, devices_rule, limit_rules
+from constraints.listing import listing_rules
+from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
+from constraints.rules import topology
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.features import lacks
+from costmodel.lowering.recompute import recomputes
+from costmodel.strategy import (
+    CudaGraphs,
+    Recompute,
+    Schedule,
+    Vocabulary,
+    is_one_of,
+    usual_group,
+)
+from costmodel.tables import signature
+from planner.jobs.problem import Problem
+from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, usual_dispatchers
+
+GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
+"""Rows grow in this order: what the rules cut most comes first."""
+
+
+def micro_batches_are_small(*, mbs: Ints) -> Holds:
+    """The search tries micro-batches of at most 16 sequences (search.allow.mbs changes that)."""
+    return mbs <= MAX_MICRO_BATCH_SIZE
+
+
+def sequence_is_split_where_it_can_be(cluster: Cluster, *, tp: Ints, sequence_parallel: Flags) -> Holds:
+    """
+    The search uses sequence parallelism exactly where tp is above 1 (search.pin.sequence_parallel changes that).
+
+    Where the framework's release has none, it is never used.
+    """
+    has_it = cluster.framework is None or not lacks(cluster.framework, "sequence_parallel", 1)
+    answer: Holds = np.equal(np.asarray(sequence_parallel), (np.asarray(tp) > 1) & has_it)
+    return answer
+
+
+def pipelines_run_1f1b(*, schedule: Ints) -> Holds:
+    """The search uses the 1F1B schedule, plain or interleaved (search.allow.schedule changes that)."""
+    return schedule == Schedule.ONE_F_ONE_B
+
+
+def vocabulary_is_at_the_ends(*, vocabulary: Ints) -> Holds:
+    """The search keeps embedding and head on the first and last rank (search.allow.vocabulary changes that)."""
+    return vocabulary == Vocabulary.ENDS
+
+
+def groups_are_as_many_as_ranks(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
+    """Groups of micro-batches are as many as pipeline ranks (search.allow.group changes that)."""
+    answer: Holds = np.equal(group, usual_group(pp=pp, vpp=vpp))
+    return answer
+
+
+def dispatchers_are_the_framework_s_own(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
+    """Tokens go by any dispatcher of the framework, alltoall before Ampere (search.allow.token_dispatcher adds)."""
+    return is_one_of(token_dispatcher, usual_dispatchers(cluster))
+
+
+def graphs_are_used_where_they_can_be(*, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints) -> Holds:
+    """
+    CUDA graphs are used unless layers or experts are recomputed or offloaded (search.allow.cuda_graphs changes that).
+
+    Elsewhere some are allowed, and no kernel gets slower by them.
+    """
+    without = (recompute == int(Recompute.FULL)) | recomputes("experts", recompute=recompute)
+    return implies(np.equal(cuda_graphs, int(CudaGraphs.NONE)), without | activation_offload)
+
+
+USES_ALL = topology.degrees_multiply_to_the_devices
+"""What a job's own number of devices replaces."""
+
+SEARCH_BOUNDS: dict[str, Rule] = {
+    "mbs": micro_batches_are_small,
+    "sequence_parallel": sequence_is_split_where_it_can_be,
+    "schedule": pipelines_run_1f1b,
+    "vocabulary": vocabulary_is_at_the_ends,
+    "group": groups_are_as_many_as_ranks,
+    "token_dispatcher": dispatchers_are_the_framework_s_own,
+    "cuda_graphs": graphs_are_used_where_they_can_be,
+}
+"""What the search leaves out by default, by the decision whose pin or allow lifts the bound."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """
+    The rules of a problem, by what they need.
+
+    Parameters
+    ----------
+    rows
+        Rules of degrees alone; the search's own bounds are among them.
+    mixed
+        Rules of degrees and features, or of features alone.
+    memory
+        Rules of the bytes that a strategy takes.
+    timed
+        Rules of its time.
+    limits
+        Those of the others that the job's pin, allow, limits and forbid made.
+    bounds
+        Those of the others that are the search's own.
+    listing
+        Those of the others that say that the strategy is one of the job's candidates.
+    """
+
+    rows: tuple[Rule, ...]
+    mixed: tuple[Rule, ...]
+    memory: tuple[Rule, ...]
+    limits: tuple[Rule, ...]
+    bounds: tuple[Rule, ...]
+    listing: tuple[Rule, ...] = ()
+    timed: tuple[Rule, ...] = ()
+
+    @property
+    def bound_sentences(self) -> tuple[str, ...]:
+        """What the search leaves out by itself, in words."""
+        return tuple(sentence(bound) for bound in self.bounds)
+
+
+def problem_rules(problem: Problem) -> Rules:
+    """The rules of a problem: physics, frameworks if the job wants them, its own limits, the search's bounds."""
+    search = problem.search
+    limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
+    listing = listing_rules(search.candidates, GROWTH) if search.candidates else ()
+    lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
+    lifted |= {"cuda_graphs"} if any("cuda_graphs" in one for one in search.forbid) else set()
+    bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
+    if search.max_devices is not None:
+        limits = (*limits, devices_rule(search.max_devices))
+    physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
+    rules = [*limits, *listing, *physics, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
+    others = [rule for rule in rules if rule not in MEMORY_RULES]
+    return Rules(
+        rows=tuple(rule for rule in others if not needs(rule) & set(FEATURES)),
+        mixed=tuple(rule for rule in others if needs(rule) & set(FEATURES)),
+        memory=tuple(rule for rule in rules if rule in MEMORY_RULES),
+        limits=limits,
+        bounds=bounds,
+        listing=listing,
+        timed=() if search.max_bubble_fraction is None else (bubble_rule(search.max_bubble_fraction),),
+    )
+
+
+def needs(rule: Rule) -> set[str]:
+    """The decisions that a rule is about."""
+    names = set(signature(rule)[1])
+    return names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names

@@ -1,0 +1,90 @@
+"""The public names: what ``planner/API.md`` lists is what there is, each with types and a docstring."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from importlib import import_module
+
+import pytest
+
+import planner
+from costmodel import catalog
+from tests.imports import MODULES, ROOT
+
+PAGE = (ROOT / "planner" / "API.md").read_text(encoding="utf-8")
+LISTED = dict(re.findall(r"^\| `(\w+)` \| `([\w.]+)` \|", PAGE, flags=re.MULTILINE))
+CLASSES = {
+    node.name
+    for path in MODULES.values()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.ClassDef)
+}
+
+
+def public(name):
+    """The object behind a name of the page."""
+    return inspect.unwrap(getattr(import_module(LISTED[name]), name))
+
+
+def functions(name):
+    """A function itself; of a record its own public methods and properties."""
+    thing = public(name)
+    if not inspect.isclass(thing):
+        return [thing]
+    own = [
+        getattr(one, "fget", None) or getattr(one, "__func__", one) for key, one in vars(thing).items() if key[0] != "_"
+    ]
+    return [one for one in own if inspect.isfunction(one)]
+
+
+def annotations(name):
+    """Types of a name: parameters and results, fields and properties."""
+    signatures = [inspect.signature(one) for one in functions(name)]
+    found = [one.return_annotation for one in signatures]
+    if inspect.isclass(public(name)):
+        return [*found, *inspect.get_annotations(public(name)).values()]
+    return [*found, *(one.annotation for signature in signatures for one in signature.parameters.values())]
+
+
+def test_the_page_lists_what_planner_has():
+    """Its names, the records that they take or have, and the functions of the catalog; nothing else."""
+    words = {word for name in planner.__all__ for one in annotations(name) for word in re.findall(r"\w+", str(one))}
+    of_catalog = {name for name in catalog.__all__ if callable(getattr(catalog, name)) and name != "LOADER"}
+
+    assert LISTED.keys() == {*planner.__all__, *(words & CLASSES), *of_catalog}
+
+
+@pytest.mark.parametrize("name", planner.__all__)
+def test_a_public_name_is_the_one_of_its_module(name):
+    """Three lists in ``planner/__init__.py`` (for people, for type checkers, for imports), and the page."""
+    assert getattr(planner, name) is getattr(import_module(LISTED[name]), name)
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_public_name_is_typed_and_documented(name):
+    """Every parameter, every result, every field."""
+    assert inspect.getdoc(public(name))
+    for one in functions(name):
+        signature = inspect.signature(one)
+        typed = [each.annotation for each in signature.parameters.values() if each.name not in ("self", "cls")]
+        assert inspect.Signature.empty not in (*typed, signature.return_annotation), one
+        assert inspect.getdoc(one), one
+
+
+@pytest.mark.parametrize("name", [name for name in LISTED if hasattr(public(name), "__dataclass_fields__")])
+def test_every_field_of_a_public_record_is_explained(name):
+    """In the docstring's parameters, by name."""
+    text = inspect.getdoc(public(name))
+
+    assert [field for field in public(name).__dataclass_fields__ if not re.search(rf"\b{field}\b", text)] == []
+
+
+def test_python_of_the_readme_imports_public_names():
+    """What its examples import, they may."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    nodes = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
+
+    assert {node.module for node in nodes} == {"planner"}
+    assert {name.name for node in nodes for name in node.names} <= set(planner.__all__)

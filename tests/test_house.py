@@ -1,0 +1,127 @@
+"""The laws of the house: no circles, rooms in the order of their signs, nothing larger than one can keep in mind."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.imports import GRAPH, MODULES, PACKAGES, ROOT, circles, order_of_rooms, room_of, rooms
+
+MOST = {"modules": 12, "lines": 600, "fields": 25, "function lines": 60, "parameters": 10}
+"""What a folder, a file, a record and a function may have at most."""
+
+EXCEPTIONS = {
+    "costmodel.lowering.kernels.elementwise": "parameters",
+    "costmodel.lowering.kernels.matmul": "parameters",
+    "costmodel.lowering.shape.layer_shape": "parameters",
+    "costmodel.pipelines.simulator.simulate": "parameters",
+    "costmodel.step.compute.layer_seconds": "parameters",
+    "costmodel.step.embedding_head.edge_seconds": "parameters",
+    "costmodel.models.description.Description": "fields",
+    "costmodel.models.huggingface.Family": "fields",
+    "costmodel.models.huggingface": "lines",
+    "planner.report": "modules",
+}
+"""What is larger all the same; CONTRIBUTING.md has a sentence for each."""
+
+
+def folders() -> Iterator[tuple[str, int]]:
+    """Each package with the number of its modules."""
+    for package in {path.parent for path in MODULES.values()}:
+        modules = [path for path in package.glob("*.py") if path.stem not in ("__init__", "__main__")]
+        yield ".".join(package.relative_to(ROOT).parts), len(modules)
+
+
+def files() -> Iterator[tuple[str, int]]:
+    """Each module with the number of its lines."""
+    for module, path in MODULES.items():
+        yield module, len(path.read_text(encoding="utf-8").splitlines())
+
+
+def definitions(*kinds: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
+    """Functions or classes, wherever they are, with dotted names."""
+    for module, path in MODULES.items():
+        waiting: list[tuple[str, ast.AST]] = [(module, ast.parse(path.read_text(encoding="utf-8")))]
+        while waiting:
+            name, node = waiting.pop()
+            if isinstance(node, kinds):
+                yield name, node
+            for child in ast.iter_child_nodes(node):
+                waiting.append((f"{name}.{child.name}" if hasattr(child, "name") and child.name else name, child))
+
+
+def records() -> Iterator[tuple[str, int]]:
+    """Each class with the number of its annotated entries."""
+    for name, node in definitions(ast.ClassDef):
+        entries = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+        yield name, len([one for one in entries if "ClassVar" not in ast.unparse(one.annotation)])
+
+
+def functions() -> Iterator[tuple[str, int]]:
+    """Each function with the number of its lines, those of its docstring not counted."""
+    for name, node in definitions(ast.FunctionDef, ast.AsyncFunctionDef):
+        said = node.body[0] if ast.get_docstring(node) else None
+        lines = node.end_lineno - node.lineno + 1
+        yield name, lines - (said.end_lineno - said.lineno + 1 if said else 0)
+
+
+def parameters() -> Iterator[tuple[str, int]]:
+    """Each function with the number of its parameters."""
+    for name, node in definitions(ast.FunctionDef, ast.AsyncFunctionDef):
+        yield name, sum(isinstance(one, ast.arg) for one in ast.walk(node.args))
+
+
+COUNTS: dict[str, Callable[[], Iterator[tuple[str, int]]]] = {
+    "modules": folders,
+    "lines": files,
+    "fields": records,
+    "function lines": functions,
+    "parameters": parameters,
+}
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """Neither inside functions nor for types only: two modules that need each other are one, or lack a third."""
+    assert circles(GRAPH) == []
+
+
+def test_no_room_imports_itself_by_way_of_others():
+    """A room is a sub-package, or a module beside them."""
+    assert circles(rooms(GRAPH)) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_room_is_on_the_sign(package):
+    """The table of the package's README names each room once."""
+    assert sorted(order_of_rooms(package)) == sorted(
+        {room_of(name) for name in MODULES if name.startswith(f"{package}.")}
+    )
+
+
+def test_rooms_import_what_stands_above_them():
+    """The order of the table is the law."""
+    order = [room for package in PACKAGES for room in order_of_rooms(package)]
+    pairs = [(room, other) for room, others in rooms(GRAPH).items() for other in others]
+    inside = [(room, other) for room, other in pairs if room in order and other in order]
+
+    assert {(room, other) for room, other in inside if order.index(other) > order.index(room)} == set()
+
+
+@pytest.mark.parametrize("what", COUNTS)
+def test_nothing_grows_without_bound(what):
+    """``MOST`` in a folder, a file, a record, a function."""
+    large = {name: count for name, count in COUNTS[what]() if count > MOST[what]}
+
+    assert {name: count for name, count in large.items() if EXCEPTIONS.get(name) != what} == {}
+    assert {name for name, limit in EXCEPTIONS.items() if limit == what} <= large.keys(), "no longer an exception"
+
+
+def test_every_exception_is_defended():
+    """One sentence in CONTRIBUTING.md says why it is larger, and of nothing else."""
+    _, _, rest = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("### Exceptions\n")
+    defended = re.findall(r"^- (.+?):", rest.partition("\n#")[0], flags=re.MULTILINE)
+
+    assert {name for names in defended for name in re.findall(r"`([\w.]+)`", names)} == EXCEPTIONS.keys()

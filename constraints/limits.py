@@ -149,7 +149,7 @@ def limited(
     return left
 
 
-def insisted(
+def pinned(
     *, pin: Mapping[str, int], allow: Mapping[str, tuple[int, ...]], limits: Iterable[Bound] = ()
 ) -> dict[str, tuple[int, ...]]:
     """

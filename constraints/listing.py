@@ -14,7 +14,7 @@ from constraints.rule import Holds, Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listing:
+class CandidateList:
     """
     Strategies, each given by some of its decisions.
 
@@ -46,14 +46,14 @@ class Listing:
         return all(name in row for row in self.rows)
 
 
-def listing_rules(listing: Listing, growth: Sequence[str]) -> tuple[Rule, ...]:
+def candidate_list_rules(listing: CandidateList, growth: Sequence[str]) -> tuple[Rule, ...]:
     """
     The strategy is one of a list, as one rule about all its decisions and a rule for each beginning of ``growth``.
 
     The latter follow from the former; they are asked early, while a space grows by one decision at a time.
 
-    >>> listing = Listing(source="mine.csv", rows=({"tp": 2, "pp": 4}, {"tp": 8}), places=("line 2", "line 3"))
-    >>> whole, beginning = listing_rules(listing, ("tp", "pp"))[:2]
+    >>> listing = CandidateList(source="mine.csv", rows=({"tp": 2, "pp": 4}, {"tp": 8}), places=("line 2", "line 3"))
+    >>> whole, beginning = candidate_list_rules(listing, ("tp", "pp"))[:2]
     >>> whole.__doc__, bool(whole(tp=2, pp=4)), bool(whole(tp=2, pp=2)), bool(beginning(tp=4))
     ('search.candidates: the strategy is one of the 2 in mine.csv.', True, False, False)
     """

@@ -67,6 +67,6 @@ def in_front(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
     return np.array(values).reshape(-1, *(1,) * max(np.ndim(decision) for decision in decisions.values()))
 
 
-def over_kinds(decision: Any) -> NDArray[Any]:
+def with_layer_axis(decision: Any) -> NDArray[Any]:
     """A decision with an axis for the kinds of layers (or for the ranks) behind its own."""
     return np.asarray(decision)[..., None]

@@ -126,11 +126,11 @@ class TokenDispatcher(Decision):
     HYBRIDEP = 2
 
 
-def sends_tokens_once(*, token_dispatcher: Any) -> Any:
+def deduplicates_dispatch(*, token_dispatcher: Any) -> Any:
     """
     Whether a dispatcher sends a token once to each device that it visits, not once per expert.
 
-    >>> bool(sends_tokens_once(token_dispatcher=TokenDispatcher.HYBRIDEP))
+    >>> bool(deduplicates_dispatch(token_dispatcher=TokenDispatcher.HYBRIDEP))
     True
     """
     return np.asarray(token_dispatcher) != int(TokenDispatcher.ALLTOALL)
@@ -368,7 +368,7 @@ class Strategy:
         return {name: getattr(self, name) for name in DECISIONS}
 
 
-def usual_group(*, pp: Any, vpp: Any) -> Any:
+def default_microbatch_group(*, pp: Any, vpp: Any) -> Any:
     """
     Micro-batches in a group unless told otherwise: as many as ranks where chunks interleave, else 1.
 

@@ -46,7 +46,7 @@ class Facts:
         What :func:`lookup` computed of them, for single strategies and for many: a step asks for the same quantities
         several times, and a search for the same combinations in each of its batches.
     latest
-        What :func:`recalled` made last, and of what.
+        What :func:`memoize_last` made last, and of what.
     """
 
     model: Model
@@ -101,10 +101,10 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
     given = [_decision(facts, decisions, name) for name in decision_names]
     if all(isinstance(value, int) for value in given):
         return _made(quantity, facts, decisions, (quantity, *given))
-    return recalled(facts, quantity, given, lambda: _looked_up(quantity, facts, decisions, given))
+    return memoize_last(facts, quantity, given, lambda: _looked_up(quantity, facts, decisions, given))
 
 
-def recalled(facts: Facts, name: Any, given: Sequence[Any], make: Callable[[], Result]) -> Result:
+def memoize_last(facts: Facts, name: Any, given: Sequence[Any], make: Callable[[], Result]) -> Result:
     """
     What was made of the very same arrays the last time that ``name`` was asked for.
 
@@ -287,7 +287,7 @@ def _take(table: Any, where: NDArray[np.int64]) -> Any:
 def microbatches(facts: Facts, decisions: Mapping[str, Any]) -> Any:
     """Micro-batches of the strategies that the decisions span, by :func:`num_microbatches`."""
     dp, mbs = decisions["dp"], decisions["mbs"]
-    return recalled(facts, num_microbatches, (dp, mbs), lambda: num_microbatches(facts.workload, dp=dp, mbs=mbs))
+    return memoize_last(facts, num_microbatches, (dp, mbs), lambda: num_microbatches(facts.workload, dp=dp, mbs=mbs))
 
 
 def num_microbatches(workload: Workload, *, dp: Any, mbs: Any) -> Any:

@@ -21,7 +21,7 @@ class CheckpointSchedule:
     ----------
     interval_steps, interval_seconds
         Steps from one checkpoint to the next, K, and their time without interruptions.
-    k_real
+    continuous_interval_steps
         The interval before rounding, equation (44); infinite where nothing fails.
     num_steps
         Optimizer steps of the whole training.
@@ -37,7 +37,7 @@ class CheckpointSchedule:
 
     interval_steps: int
     interval_seconds: float
-    k_real: float
+    continuous_interval_steps: float
     num_steps: int
     effective_seconds: float
     interruption_seconds: float
@@ -70,7 +70,9 @@ def schedule_checkpoints(
     """
     _refuse_standstill(cluster, reliability, interval_steps=1, step_seconds=step_seconds)
     num_steps = formulas.num_steps(workload)
-    k_real = formulas.optimal_interval_steps(cluster, reliability, num_steps=num_steps, step_seconds=step_seconds)
+    continuous_interval_steps = formulas.optimal_interval_steps(
+        cluster, reliability, num_steps=num_steps, step_seconds=step_seconds
+    )
 
     def total_seconds(interval_steps: int) -> float:
         return formulas.total_seconds(
@@ -78,7 +80,9 @@ def schedule_checkpoints(
         )
 
     shortest = min(math.ceil(reliability.write_seconds / step_seconds), num_steps)
-    interval_steps = min(_neighbours(k_real, shortest=max(shortest, 1), num_steps=num_steps), key=total_seconds)
+    interval_steps = min(
+        _neighbours(continuous_interval_steps, shortest=max(shortest, 1), num_steps=num_steps), key=total_seconds
+    )
     return schedule_every(cluster, workload, reliability, step_seconds=step_seconds, interval_steps=interval_steps)
 
 
@@ -106,7 +110,9 @@ def schedule_every(
     return CheckpointSchedule(
         interval_steps=interval_steps,
         interval_seconds=interval_steps * step_seconds,
-        k_real=formulas.optimal_interval_steps(cluster, reliability, num_steps=num_steps, step_seconds=step_seconds),
+        continuous_interval_steps=formulas.optimal_interval_steps(
+            cluster, reliability, num_steps=num_steps, step_seconds=step_seconds
+        ),
         num_steps=num_steps,
         effective_seconds=effective,
         interruption_seconds=interruption,
@@ -144,13 +150,13 @@ LEAST_PROGRESS = 0.5
 """Share of the time that failures must leave for an interval to be worth showing."""
 
 
-def _neighbours(k_real: float, *, shortest: int, num_steps: int) -> tuple[int, int]:
+def _neighbours(continuous_interval_steps: float, *, shortest: int, num_steps: int) -> tuple[int, int]:
     """
     Both roundings, inside [shortest, num_steps]: the total time has one minimum, so no other interval is better.
 
     Both leave progress if an interval of 1 does: equation (44) stays below half of the interval that leaves none.
     """
-    inside = min(max(k_real, shortest), num_steps)
+    inside = min(max(continuous_interval_steps, shortest), num_steps)
     return math.floor(inside), math.ceil(inside)
 
 

@@ -28,9 +28,9 @@ from planner.checkpoints import CheckpointSchedule, schedule_checkpoints
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, StageChoice
-from planner.jobs.strategy_file import Given
+from planner.jobs.strategy_file import GivenStrategy
 from planner.jobs.values import checked
-from planner.search.listed import Listed, listed
+from planner.search.listed import CandidateListReport, listed
 from planner.search.rules import problem_rules
 from planner.search.space import build_space
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
@@ -213,7 +213,7 @@ class PlanReport:
     plans: tuple[Plan, ...]
     outcome: Outcome
     closest: Estimate | None = None
-    listed: Listed | None = None
+    listed: CandidateListReport | None = None
 
     @property
     def exit_code(self) -> int:
@@ -333,7 +333,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     if problem.search.framework_rules:
         require_features(problem.facts.cluster, {name: (value,) for name, value in asked.items()}, "strategy")
     given = {**problem.search.pin, **problem.given.decisions, **asked}
-    whole = Given(decisions=given, layout=problem.given.layout)
+    whole = GivenStrategy(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)
     conventions = _conventions(problem.facts)
     estimated = evaluate(problem, strategy, conventions)

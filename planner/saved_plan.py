@@ -24,7 +24,7 @@ HINT = "Make one with: planner plan JOB.yaml --format json -o plan.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
+class SavedPlan:
     """
     A plan of a report.
 
@@ -48,7 +48,7 @@ class Recorded:
         return self.plan.step_seconds / self.step_seconds - 1
 
 
-def read_plan(path: Path, number: int = 1) -> Recorded:
+def read_plan(path: Path, number: int = 1) -> SavedPlan:
     """
     Read one plan of a JSON report, as ``planner plan`` and ``planner estimate`` write it.
 
@@ -78,7 +78,7 @@ def read_plan(path: Path, number: int = 1) -> Recorded:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise SpecError(str(path), f"is no complete report: {error}.", HINT) from None
     strategy = completed(problem.facts, given, deals=False)
-    return Recorded(problem=problem, plan=evaluate(problem, strategy), step_seconds=step_seconds)
+    return SavedPlan(problem=problem, plan=evaluate(problem, strategy), step_seconds=step_seconds)
 
 
 def _report(path: Path) -> Mapping[str, Any]:

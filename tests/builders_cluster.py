@@ -19,7 +19,7 @@ from costmodel.strategy import (
     Strategy,
     TokenDispatcher,
     Vocabulary,
-    usual_group,
+    default_microbatch_group,
 )
 from costmodel.tables import Facts
 
@@ -59,7 +59,7 @@ def achieved(device: EquippedDevice | None = None, **entries: Any) -> dict[str, 
     """
     Constants and behaviour of a device, by the names of their entries wherever they stand.
 
-    A test writes ``a_device(**achieved(kernel_seconds=2e-6, scatters_hops=True))``, or starts from those of a device.
+    A test writes ``a_device(**achieved(kernel_gap_seconds=2e-6, scatter_gather_p2p=True))``, or starts from a device.
     """
     behaviour = device.behaviour if device else Behaviour()
     records = {one.name: getattr(behaviour, one.name) for one in fields(Behaviour)}
@@ -122,7 +122,7 @@ def a_strategy(**changes: Any) -> Strategy:
         "ep": 1,
         "etp": 1,
         "vpp": 1,
-        "group": int(usual_group(pp=changes.get("pp", 1), vpp=changes.get("vpp", 1))),
+        "group": int(default_microbatch_group(pp=changes.get("pp", 1), vpp=changes.get("vpp", 1))),
         "mbs": 1,
         "sequence_parallel": False,
         "schedule": Schedule.ONE_F_ONE_B,

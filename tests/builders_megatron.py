@@ -24,7 +24,7 @@ from costmodel.strategy import (
     Strategy,
     TokenDispatcher,
     Vocabulary,
-    usual_group,
+    default_microbatch_group,
 )
 from planner.frameworks.megatron.stages import full_by_block, stage_layers
 from planner.jobs.problem import Problem, load
@@ -106,7 +106,7 @@ def drawn(chooser: random.Random, name: str, precision: str) -> tuple[Problem, S
         "ep": chooser.choice((1, 2, 4, 8)) if has_experts else 1,
         "etp": chooser.choice((1, tp)) if has_experts else 1,
         "vpp": vpp,
-        "group": int(usual_group(pp=pp, vpp=vpp)) + (chooser.choice((0, 0, pp)) if vpp > 1 else 0),
+        "group": int(default_microbatch_group(pp=pp, vpp=vpp)) + (chooser.choice((0, 0, pp)) if vpp > 1 else 0),
         "mbs": chooser.choice((1, 2, 4)),
         "sequence_parallel": tp > 1 and (has_experts or chooser.random() < 0.8),
         "schedule": Schedule.ONE_F_ONE_B,

@@ -68,7 +68,7 @@ def a_timed_device(**changes: Any) -> EquippedDevice:
         matmul_efficiency={"bf16": 0.7},
         attention_efficiency=0.5,
         memory_efficiency=0.8,
-        kernel_seconds=2e-6,
+        kernel_gap_seconds=2e-6,
         overlap_slowdown_compute=1.05,
         overlap_slowdown_communication=1.2,
     )

@@ -13,7 +13,7 @@ from benchmarks.accuracy.tables import FOLDER, read_table
 from benchmarks.measured_runs.columns import EXPLICIT
 from planner.runs.jobs import References, references
 from planner.runs.predictions import Case, Prediction, case, predictions
-from planner.runs.table import NotRun, Run, read
+from planner.runs.table import RejectedRow, Run, read
 
 GOOD: dict[str, str] = {
     **dict.fromkeys(EXPLICIT, ""),
@@ -62,7 +62,7 @@ def a_file(folder: Path, *rows: Mapping[str, str], columns: tuple[str, ...] = ()
     return path
 
 
-def rows_of(folder: Path, *rows: Mapping[str, str]) -> list[Run | NotRun]:
+def rows_of(folder: Path, *rows: Mapping[str, str]) -> list[Run | RejectedRow]:
     """Such rows, read."""
     return list(read(a_file(folder, *rows)))
 
@@ -96,7 +96,7 @@ def a_case(folder: Path, **cells: str) -> Case:
     return case(a_run(folder, **cells), project_references())
 
 
-def results_of(folder: Path, *rows: Mapping[str, str]) -> list[Prediction | NotRun]:
+def results_of(folder: Path, *rows: Mapping[str, str]) -> list[Prediction | RejectedRow]:
     """Rows predicted."""
     return list(predictions(rows_of(folder, *rows), project_references()))
 
@@ -109,7 +109,7 @@ def predicted(folder: Path, *rows: Mapping[str, str]) -> list[Prediction]:
 
 
 @cache
-def project_results() -> tuple[Prediction | NotRun, ...]:
+def project_results() -> tuple[Prediction | RejectedRow, ...]:
     """Every row of the project's own table, predicted once for all tests."""
     return tuple(predictions(*read_table()))
 

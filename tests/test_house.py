@@ -19,7 +19,7 @@ EXCEPTIONS = {
     "costmodel.lowering.shape.layer_shape": "parameters",
     "costmodel.pipelines.simulator.simulate": "parameters",
     "costmodel.step.compute.layer_seconds": "parameters",
-    "costmodel.step.embedding_head.edge_seconds": "parameters",
+    "costmodel.step.embedding_head.embedding_head_seconds": "parameters",
     "costmodel.models.description.Description": "fields",
     "costmodel.models.huggingface.Family": "fields",
     "costmodel.models.huggingface": "lines",

@@ -22,7 +22,7 @@ from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel.errors import PlanningError
 from planner.runs.jobs import References
 from planner.runs.predictions import Prediction, predictions
-from planner.runs.table import NotRun
+from planner.runs.table import RejectedRow
 
 ROWS_REFUSED = 1
 NO_TABLE = 2
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _held_out(
-    options: argparse.Namespace, known: References, results: Sequence[Prediction | NotRun]
+    options: argparse.Namespace, known: References, results: Sequence[Prediction | RejectedRow]
 ) -> dict[str, HeldOut]:
     """Stored predictions of groups left out, of rows that are as they were then; or those of fits made now."""
     if not options.folds:

@@ -35,8 +35,8 @@ from planner.calibration.fit import Fit, covariance, fit, priors_of
 from planner.calibration.left_out import Weights, left_out_logarithms
 from planner.jobs.cluster import Fitted as FittedConstants
 from planner.runs.jobs import References
-from planner.runs.predictions import Case, cases, left_unsaid
-from planner.runs.table import NotRun, Run
+from planner.runs.predictions import Case, cases, unreported_recompute
+from planner.runs.table import RejectedRow, Run
 from planner.uncertainty.intervals import TABLE as INTERVALS
 
 HELD_OUT = Path(__file__).parent / "held_out.csv"
@@ -63,7 +63,7 @@ class Fitted:
     folds: Sequence[int]
 
 
-def timed_cases(rows: Iterable[Run | NotRun], known: References) -> list[Case]:
+def timed_cases(rows: Iterable[Run | RejectedRow], known: References) -> list[Case]:
     """Rows with a step time that can be predicted."""
     found = (one for one in cases(rows, known) if isinstance(one, Case))
     return [one for one in found if one.run.step_seconds is not None]
@@ -138,7 +138,7 @@ def fitted_modes(
     Rows that leave unsaid what they recomputed are predicted like all others, but nothing is fitted to them.
     """
     modes = {"alone": False, "shipped": True} if frameworks else {"alone": False}
-    weigh = partial(source_weights, without={case.run.id for case in timed if left_unsaid(case)})
+    weigh = partial(source_weights, without={case.run.id for case in timed if unreported_recompute(case)})
     return {
         name: fitted(timed, known, weigh, frameworks=with_factors, num_folds=num_folds, num_processes=num_processes)
         for name, with_factors in modes.items()

@@ -14,7 +14,7 @@ import yaml
 from benchmarks.accuracy.metrics import grouped, shared
 from planner.calibration.cases import group_of
 from planner.runs.predictions import Case, Prediction
-from planner.runs.table import NotRun
+from planner.runs.table import RejectedRow
 from planner.uncertainty.intervals import Error, Spread, kind_of, spreads
 
 
@@ -72,14 +72,14 @@ def _held_out(cells: dict[str, str]) -> HeldOut:
 
 
 def as_held_out(
-    results: Sequence[Prediction | NotRun], known: dict[str, HeldOut], *, frameworks: bool
+    results: Sequence[Prediction | RejectedRow], known: dict[str, HeldOut], *, frameworks: bool
 ) -> list[Prediction]:
     """Predictions with the step times of the fits that had not seen them; rows without one are left away."""
     return list(_as_held_out(results, known, frameworks=frameworks))
 
 
 def _as_held_out(
-    results: Sequence[Prediction | NotRun], known: dict[str, HeldOut], *, frameworks: bool
+    results: Sequence[Prediction | RejectedRow], known: dict[str, HeldOut], *, frameworks: bool
 ) -> Iterator[Prediction]:
     for one in results:
         if isinstance(one, Prediction) and one.run.id in known and one.run.step_seconds is not None:

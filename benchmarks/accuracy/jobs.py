@@ -17,10 +17,10 @@ from planner.plan import estimate
 from planner.report import render
 from planner.runs.jobs import strategy_entries
 from planner.runs.predictions import GIB, Case, Prediction
-from planner.runs.table import NotRun
+from planner.runs.table import RejectedRow
 
 
-def write_jobs(folder: Path, results: Iterable[Prediction | NotRun]) -> int:
+def write_jobs(folder: Path, results: Iterable[Prediction | RejectedRow]) -> int:
     """
     Write every predicted row as ``<id>.yaml``; returns how many.
 
@@ -65,7 +65,7 @@ def job_entries(case: Case) -> dict[str, Any]:
 # --- whether the files say what was predicted ----------------------------------------------------------------
 
 
-def differences(results: Iterable[Prediction | NotRun], folder: Path | None = None) -> Iterator[tuple[str, str]]:
+def differences(results: Iterable[Prediction | RejectedRow], folder: Path | None = None) -> Iterator[tuple[str, str]]:
     """
     Ids of rows whose job files ``planner estimate`` costs otherwise than the benchmark the rows, and how.
 
@@ -108,7 +108,7 @@ SEEN = {"allocated": "allocated_bytes", "unspecified": "allocated_bytes", "reser
 """Kinds of measured memory that are less than the whole peak, and what the command calls them."""
 
 
-def check_lines(results: Iterable[Prediction | NotRun], differing: Sequence[tuple[str, str]]) -> Iterator[str]:
+def check_lines(results: Iterable[Prediction | RejectedRow], differing: Sequence[tuple[str, str]]) -> Iterator[str]:
     """How many job files agree, and where the others differ, as text."""
     count = sum(isinstance(one, Prediction) for one in results)
     agreeing = count - len({row for row, _ in differing})

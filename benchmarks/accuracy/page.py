@@ -13,7 +13,7 @@ from benchmarks.accuracy.metrics import Errors, grouped
 from benchmarks.accuracy.report import Report, report
 from benchmarks.accuracy.tables import read_table
 from planner.runs.predictions import Prediction, predictions
-from planner.runs.table import NotRun
+from planner.runs.table import RejectedRow
 from planner.uncertainty.intervals import intervals
 
 PAGE = Path(__file__).parent / "README.md"
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def generated() -> tuple[str, list[Prediction]]:
     """The page of the project's own rows, and the rows behind its plots."""
     known: dict[str, HeldOut] = read_held_out(HELD_OUT)
-    results: list[Prediction | NotRun] = list(predictions(*read_table()))
+    results: list[Prediction | RejectedRow] = list(predictions(*read_table()))
     is_shipped = any(row.shipped_seconds is not None for row in known.values())
     left_out = as_held_out(results, known, frameworks=is_shipped)
     return page(report(results, known), left_out), left_out

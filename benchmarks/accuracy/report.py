@@ -26,7 +26,7 @@ from benchmarks.accuracy.metrics import (
 from costmodel.strategy import Recompute, Sharding
 from planner.report.records.record import finite
 from planner.runs.predictions import GIB, Prediction
-from planner.runs.table import NotRun
+from planner.runs.table import RejectedRow
 
 WORST = 12
 """Rows that the report lists one by one."""
@@ -77,7 +77,7 @@ class Report:
     left_out: LeftOut | None
 
 
-def report(results: Sequence[Prediction | NotRun], held_out: Mapping[str, HeldOut] | None = None) -> Report:
+def report(results: Sequence[Prediction | RejectedRow], held_out: Mapping[str, HeldOut] | None = None) -> Report:
     """
     Summarise predictions and what was not predicted.
 
@@ -89,7 +89,7 @@ def report(results: Sequence[Prediction | NotRun], held_out: Mapping[str, HeldOu
         Rows predicted by fits that had not seen their groups, by id.
     """
     predicted = [one for one in results if isinstance(one, Prediction)]
-    others = [one for one in results if isinstance(one, NotRun)]
+    others = [one for one in results if isinstance(one, RejectedRow)]
     timed = [one for one in predicted if one.time_error is not None]
     sized = [one for one in predicted if one.memory_error is not None]
     sources = grouped(predicted, lambda one: one.run.source)
@@ -290,7 +290,7 @@ ROW_COLUMNS = (
 )
 
 
-def write_rows(path: Path, results: Sequence[Prediction | NotRun]) -> None:
+def write_rows(path: Path, results: Sequence[Prediction | RejectedRow]) -> None:
     """One line for every row of the file, predicted or not."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -298,8 +298,8 @@ def write_rows(path: Path, results: Sequence[Prediction | NotRun]) -> None:
         writer.writerows(_cells(one) for one in results)
 
 
-def _cells(one: Prediction | NotRun) -> tuple[Any, ...]:
-    if isinstance(one, NotRun):
+def _cells(one: Prediction | RejectedRow) -> tuple[Any, ...]:
+    if isinstance(one, RejectedRow):
         return (one.id, one.step_seconds, "", one.peak_memory_gib, "", "", "", one.reason)
     run = one.run
     memory = (run.peak_memory_gib, one.peak_memory_gib, one.device_bytes / GIB)

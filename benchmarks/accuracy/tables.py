@@ -12,14 +12,14 @@ from benchmarks.measured_runs.__main__ import convert_files
 from benchmarks.measured_runs.conversion import is_collected
 from costmodel.errors import SpecError
 from planner.runs.jobs import References, references
-from planner.runs.table import NotRun, Run, read, read_rows
+from planner.runs.table import RejectedRow, Run, read, read_rows
 
 FOLDER = Path(__file__).parents[1] / "measured_runs"
 RUNS = FOLDER / "runs.csv"
 COLLECTED_MODELS = FOLDER / "collected" / "models.yaml"
 
 
-def read_table(runs: Path = RUNS, models: Path | None = None) -> tuple[list[Run | NotRun], References]:
+def read_table(runs: Path = RUNS, models: Path | None = None) -> tuple[list[Run | RejectedRow], References]:
     """
     The rows of a table, and what they refer to.
 

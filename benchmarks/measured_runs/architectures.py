@@ -27,7 +27,7 @@ CATALOG_NAMES = {
 NOT_COMPARED = ("name", "source", "family", "config", "learned_positions", "mtp_layers")
 """What may differ between an entry and the catalog's model: names, and what rows and :func:`_on_top` say."""
 
-STATED_NOWHERE_VOCAB = {"zb-": 32_000}
+ASSUMED_VOCAB = {"zb-": 32_000}
 """
 Vocabularies that a source does not state, by the start of the key.
 
@@ -265,7 +265,7 @@ def _vocab(key: str, entry: Mapping[str, Any]) -> Any:
     stated = next((entry[name] for name in ("vocab", "padded_vocab") if entry.get(name) is not None), None)
     if stated is not None:
         return stated
-    return next((vocab for start, vocab in STATED_NOWHERE_VOCAB.items() if key.startswith(start)), None)
+    return next((vocab for start, vocab in ASSUMED_VOCAB.items() if key.startswith(start)), None)
 
 
 def _experts(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,10 +118,10 @@ def kernels(row: Row, model: Mapping[str, Any]) -> dict[str, object]:
     return {
         "settings.kernels": "eager" if is_eager else None,
         "settings.attention": "flash" if FLASH_ATTENTION.search(str(model.get("where"))) else None,
-        "settings.composition": "parts" if is_sum_of_parts(row) else None,
+        "settings.composition": "parts" if is_profiled_per_layer(row) else None,
     }
 
 
-def is_sum_of_parts(row: Row) -> bool:
+def is_profiled_per_layer(row: Row) -> bool:
     """Whether its step is a sum of layers that were timed alone (README.md)."""
     return row.text("id").startswith(SUMS_OF_PARTS)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from benchmarks.measured_runs.cells import Row
-from benchmarks.measured_runs.settings import OFFLOADED_LAYERS, is_sum_of_parts
+from benchmarks.measured_runs.settings import OFFLOADED_LAYERS, is_profiled_per_layer
 from benchmarks.measured_runs.stages import NOTED, printed_stages
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.strategy import MODULES
@@ -194,7 +194,7 @@ def recompute(row: Row) -> dict[str, object]:
         For an unknown entry.
     """
     said = row.word("recompute")
-    if not said or is_sum_of_parts(row):
+    if not said or is_profiled_per_layer(row):
         return {}
     if said.startswith(MODULES_SAID):
         return {"strategy.recompute": _modules(said.removeprefix(MODULES_SAID))}

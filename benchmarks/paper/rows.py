@@ -22,7 +22,7 @@ from costmodel.strategy import (
     Strategy,
     TokenDispatcher,
     Vocabulary,
-    usual_group,
+    default_microbatch_group,
 )
 from costmodel.tables import Facts
 
@@ -93,7 +93,7 @@ def llama_strategy(row: Any, *, optimizer: str, vpp: int, mbs: int = 2, **featur
         "ep": 1,
         "etp": 1,
         "vpp": vpp,
-        "group": int(usual_group(pp=int(row.p), vpp=vpp)),
+        "group": int(default_microbatch_group(pp=int(row.p), vpp=vpp)),
         "mbs": mbs,
         "sequence_parallel": True,
         "schedule": Schedule.ONE_F_ONE_B,
@@ -157,7 +157,7 @@ def table8_strategy(row: Any) -> Strategy:
         ep=int(row.e),
         etp=1,
         vpp=64 // int(row.p),
-        group=int(usual_group(pp=int(row.p), vpp=64 // int(row.p))),
+        group=int(default_microbatch_group(pp=int(row.p), vpp=64 // int(row.p))),
         mbs=int(row.mbs),
         sequence_parallel=False,
         schedule=Schedule.ONE_F_ONE_B,

@@ -149,8 +149,8 @@ def tight_problem(chooser: random.Random) -> Problem:
 
 def with_layers(model: Model, num_layers: int) -> Model:
     """The model with another number of layers of its last kind."""
-    front = [layer for layer in model.layers if layer != model.layers[-1]]
-    return replace(model, layers=(*front, *(model.layers[-1],) * max(1, num_layers - len(front))))
+    pareto_front = [layer for layer in model.layers if layer != model.layers[-1]]
+    return replace(model, layers=(*pareto_front, *(model.layers[-1],) * max(1, num_layers - len(pareto_front))))
 
 
 # --- reports -----------------------------------------------------------------------------------------------

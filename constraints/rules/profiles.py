@@ -9,7 +9,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.step.compute import layer_seconds
-from costmodel.step.embedding_head import edge_seconds
+from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.strategy import CudaGraphs, TokenDispatcher, Vocabulary
 from costmodel.tables import Facts, lookup
 
@@ -33,5 +33,5 @@ def profile_has_measured_the_shapes(
     degrees = {"tp": tp, "cp": cp, "dp": 1, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel}
     whole = {"pp": 1, "vocabulary": Vocabulary.ENDS, "cuda_graphs": CudaGraphs.NONE}
     layer = degrees | {"token_dispatcher": TokenDispatcher.ALLTOALL, "cuda_graphs": CudaGraphs.NONE}
-    layers, edges = lookup(layer_seconds, facts, layer), lookup(edge_seconds, facts, degrees | whole)
+    layers, edges = lookup(layer_seconds, facts, layer), lookup(embedding_head_seconds, facts, degrees | whole)
     return np.logical_and(np.isfinite(layers.forward).all(axis=-1), np.isfinite(edges.head))

@@ -77,10 +77,10 @@ def _inherited(sources: Mapping[str, str], before: Mapping[str, Any], said: Mapp
     One of a group is then of those of its entries that are left. What an entry says otherwise, or gives a source of its
     own, is nobody else's.
 
-    >>> before = {"stages": "filled", "behaviour": {"batch_first": True, "scatters_hops": True}}
-    >>> sources = {"stages": "here", "behaviour": "there", "factors.hop_seconds": "a fit"}
+    >>> before = {"stages": "filled", "behaviour": {"batch_first": True, "scatter_gather_p2p": True}}
+    >>> sources = {"stages": "here", "behaviour": "there", "factors.p2p_seconds": "a fit"}
     >>> _inherited(sources, before, {"stages": "even", "behaviour": {"batch_first": False}})
-    {'behaviour.scatters_hops': 'there'}
+    {'behaviour.scatter_gather_p2p': 'there'}
     """
     known, changed, own = _leaves(before), _leaves(said), tuple(said.get("sources") or ())
     kept = {

@@ -105,9 +105,9 @@ class Measured:
         Measured bandwidths of data-parallel communication; empty computes it over the networks.
     dp_overlap
         Measured form of equation (24); None computes it.
-    head_fill_fraction
+    head_pipeline_fill_fraction
         Share of the head's time that each pipeline rank adds once per step.
-    edge_fraction
+    embedding_head_fraction
         Share of the parameters of embedding and head that the times of update and data-parallel communication count.
     tp_contention
         Computation lost to tensor-parallel collectives that do not overlap, as a fraction of their time.
@@ -119,8 +119,8 @@ class Measured:
     collectives: tuple[MeasuredCollective, ...] = ()
     dp_bandwidths: tuple[DpBandwidth, ...] = ()
     dp_overlap: DpOverlap | None = None
-    head_fill_fraction: NotNegative = 0.0
-    edge_fraction: Fraction = 1.0
+    head_pipeline_fill_fraction: NotNegative = 0.0
+    embedding_head_fraction: Fraction = 1.0
     tp_contention: NotNegative = 0.0
     compute_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
     communication_scaling: Annotated[float, Field(ge=1, le=100)] = 1.0
@@ -139,23 +139,23 @@ class Constants:
         Achieved fraction of the dense peak of large matmuls, per dtype.
     grouped_matmul_efficiency
         The same for experts' grouped matmuls, relative to ``matmul_efficiency``.
-    grouped_narrow_efficiency
+    grouped_low_precision_efficiency
         The same beside ``grouped_matmul_efficiency`` for recipes below 16 bits, which cast and pad group by group.
-    grouped_half_rows
+    grouped_half_saturation_rows
         Rows per expert at which a grouped matmul reaches half of that (m / (m + half)): its weights are read while
         little is computed with them, and its last tile is partly empty.
     attention_efficiency
         Fraction of the 16-bit dense peak that attention kernels achieve at long sequences.
-    sustained_clock
+    throttled_clock
         Clock under load over the one that the device's power limit lets expect (``Device.power_clock``).
     link_efficiency
         Achieved fraction of the nominal bandwidth of a level of interconnect, by its name; 1 for others.
-    device_spread
+    straggler_spread
         By how much longer devices of this kind take for the same work, relative to the usual time: the mean of an
         exponential tail. The devices of a pipeline stage wait for the slowest of them.
-    exposed_writes
+    epilogue_store_fraction
         Share of the time of writing a matmul's results that its multiplications do not hide: a tile is written after
-        it is multiplied. Grouped matmuls have ``grouped_half_rows`` instead.
+        it is multiplied. Grouped matmuls have ``grouped_half_saturation_rows`` instead.
     attention_half_length
         Sequence length at which attention reaches half of that (s / (s + half)).
     memory_efficiency
@@ -169,22 +169,22 @@ class Constants:
     score_efficiency
         The same for softmax, mask and dropout of scores where attention is not one kernel (a warp per row, random
         numbers for each score). None: as ``memory_efficiency``.
-    kernel_seconds
+    kernel_gap_seconds
         Time between the ends of two kernels that no roofline sees: launch and tail. Kernels of CUDA graphs that only
         move bytes have hardly any.
-    host_kernel_seconds
+    launch_overhead_seconds
         Time in which the host launches one of the counted kernels (and what eager code does around it): a pass cannot
         be shorter than its launches.
     microbatch_seconds
         Time per micro-batch and pipeline rank that no operator explains: data loading, synchronisation.
     step_seconds
         Time per step that no operator explains: logging, gradient norm, timers.
-    hop_seconds
+    p2p_overhead_seconds
         What each transfer between pipeline ranks takes beyond latency and bandwidth: the host waits for the device on
         both sides and launches anew (Megatron-LM, ``p2p_communication.py``, synchronises after each batch of sends).
     overlap_slowdown_compute, overlap_slowdown_communication
         MoFa's k and c: how much slower each gets when both run at once.
-    overlap_processors
+    communication_sm_fraction
         Share of the device's processors on which a collective runs, lost to computation while it runs.
     parameter_pass_bytes
         Device memory traffic per parameter of a device in the passes that no sharding shortens (zeroing gradients,
@@ -196,26 +196,26 @@ class Constants:
     times: Literal["roofline", "modified_roofline", "measured"] = "modified_roofline"
     matmul_efficiency: dict[Dtype, Annotated[Fraction, Field(gt=0)]] = field(default_factory=dict)
     grouped_matmul_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
-    grouped_narrow_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
-    grouped_half_rows: NotNegative = 0.0
+    grouped_low_precision_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
+    grouped_half_saturation_rows: NotNegative = 0.0
     attention_efficiency: Annotated[Fraction, Field(gt=0)]
-    sustained_clock: Positive = 1.0
+    throttled_clock: Positive = 1.0
     link_efficiency: dict[str, Annotated[Fraction, Field(gt=0)]] = field(default_factory=dict)
-    device_spread: Fraction = 0.0
-    exposed_writes: Fraction = 0.0
+    straggler_spread: Fraction = 0.0
+    epilogue_store_fraction: Fraction = 0.0
     attention_half_length: NotNegative = 0.0
     memory_efficiency: Annotated[Fraction, Field(gt=0)]
     elementwise_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     scan_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
     score_efficiency: Annotated[Fraction, Field(gt=0)] | None = None
-    kernel_seconds: NotNegative = 0.0
-    host_kernel_seconds: NotNegative = 0.0
+    kernel_gap_seconds: NotNegative = 0.0
+    launch_overhead_seconds: NotNegative = 0.0
     microbatch_seconds: NotNegative = 0.0
     step_seconds: NotNegative = 0.0
-    hop_seconds: NotNegative = 0.0
+    p2p_overhead_seconds: NotNegative = 0.0
     overlap_slowdown_compute: Annotated[float, Field(ge=1, le=10)] = 1.0
     overlap_slowdown_communication: Annotated[float, Field(ge=1, le=10)] = 1.0
-    overlap_processors: Fraction = 0.0
+    communication_sm_fraction: Fraction = 0.0
     parameter_pass_bytes: NotNegative = 0.0
     measured: Measured = field(default_factory=Measured)
 

@@ -193,5 +193,5 @@ class EquippedDevice(Device):
         return {
             "slowdown_communication": self.constants.overlap_slowdown_communication,
             "slowdown_compute": self.constants.overlap_slowdown_compute,
-            "processors_taken": self.constants.overlap_processors,
+            "processors_taken": self.constants.communication_sm_fraction,
         }

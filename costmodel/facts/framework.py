@@ -76,17 +76,17 @@ class CommunicationStyle:
     tp_overlaps_single_matmuls
         Whether tensor-parallel communication overlaps only with the one matmul that it feeds or that feeds it
         (PyTorch, ``_inductor/fx_passes/micro_pipeline_tp.py``).
-    tp_sums_beside_weights
+    async_tp_allreduce
         Whether the backward pass sums a column-parallel linear's input gradients over the tensor-parallel ranks while
         it computes the weight's gradients, and gathers the input again while it computes the input's gradients, where
         tensor-parallel communication does not overlap otherwise
         (Megatron-LM since 2022, ``LinearWithGradAccumulationAndAsyncCommunication``).
     tp_overlap_splits
         Pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
-    scatters_hops
+    scatter_gather_p2p
         Whether tensor-parallel ranks without sequence parallelism send a share of a tensor each to the next pipeline
         rank, where it is gathered again (Narayanan et al., arXiv:2104.04473, section 4.1).
-    rings_cross_sockets
+    cross_socket_rings
         Whether a ring of some of a host's devices leaves by the network adapter by which it came, through the host's
         processors (NCCL before 2.12; since then it reaches the adapter over NVLink).
     shared_expert_overlap
@@ -96,10 +96,10 @@ class CommunicationStyle:
     """
 
     tp_overlaps_single_matmuls: bool = False
-    tp_sums_beside_weights: bool = False
+    async_tp_allreduce: bool = False
     tp_overlap_splits: Count = 4
-    scatters_hops: bool = False
-    rings_cross_sockets: bool = False
+    scatter_gather_p2p: bool = False
+    cross_socket_rings: bool = False
     shared_expert_overlap: bool = False
     communication_sms: Count | None = None
 
@@ -143,18 +143,18 @@ class HostStyle:
 
     Parameters
     ----------
-    waits_for_collectives
+    blocking_collectives
         Whether the host waits for each collective of a layer, as a profiler does that times them one by one.
-    launches_block
+    launch_blocking
         Whether the host waits for each kernel before it launches the next one (``CUDA_LAUNCH_BLOCKING=1``).
     """
 
-    waits_for_collectives: bool = False
-    launches_block: bool = False
+    blocking_collectives: bool = False
+    launch_blocking: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
-class Retention:
+class MemoryModel:
     """
     Device memory that the software takes for the backward pass and for buffers, beyond the fewest tensors.
 
@@ -222,7 +222,7 @@ class Behaviour:
     communication: CommunicationStyle = field(default_factory=CommunicationStyle)
     optimizer: OptimizerStyle = field(default_factory=OptimizerStyle)
     host: HostStyle = field(default_factory=HostStyle)
-    memory: Retention = field(default_factory=Retention)
+    memory: MemoryModel = field(default_factory=MemoryModel)
 
 
 StoredDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "bf16+fp32"]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Constants
 from costmodel.facts.device import Device, EquippedDevice, Network
-from costmodel.facts.framework import Behaviour, Framework, Retention, Settings
+from costmodel.facts.framework import Behaviour, Framework, MemoryModel, Settings
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
 
@@ -108,7 +108,7 @@ def _constants(device: Device, framework: Framework) -> Constants:
     """The calibration's, at the clock of the device's power limit, times the framework's factors."""
     constants = device.calibration.constants
     if device.power_clock != 1:
-        constants = replace(constants, sustained_clock=constants.sustained_clock * device.power_clock)
+        constants = replace(constants, throttled_clock=constants.throttled_clock * device.power_clock)
     for key, factor in framework.factors.items():
         name, _, architecture = key.partition("@")
         before = getattr(constants, _constant(framework, name))
@@ -155,7 +155,7 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     if settings.attention is not None:
         kernels["fused_attention"] = settings.attention == "flash"
     if settings.launches is not None:
-        host["launches_block"] = settings.launches == "blocking"
+        host["launch_blocking"] = settings.launches == "blocking"
     if settings.optimizer_group is not None:
         optimizer["sharding_ranks"] = None if settings.optimizer_group == "all" else settings.optimizer_group
     if settings.shared_expert_overlap is not None:
@@ -169,14 +169,14 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         memory["offloaded_fraction"] = min(settings.offloaded_layers / model.num_layers, 1.0)
     if settings.composition == "parts":
         memory.update(PARTS_DROPOUT)
-        host["waits_for_collectives"] = True
+        host["blocking_collectives"] = True
         kernels.update(PARTS_LOSS_BYTES)
     return Behaviour(**{name: replace(getattr(behaviour, name), **changed) for name, changed in changes.items()})
 
 
-def loss_of(retention: Retention) -> Loss:
+def loss_of(memory_model: MemoryModel) -> Loss:
     """Which loss it is: one that keeps no more than 16-bit logits is the fused one."""
-    return "fused" if retention.logit_bytes <= LOGIT_BYTES["fused"] else "unfused"
+    return "fused" if memory_model.logit_bytes <= LOGIT_BYTES["fused"] else "unfused"
 
 
 # --- bytes of the recipe, and the model that is trained ----------------------------------------------------

@@ -35,7 +35,7 @@ class Precision:
         Read and written per element to bring a linear's input into a narrower dtype, amax and transposed copy included.
     transposed_bytes
         Per element of that and per parameter of ``copy_bytes``: the transposed copy, see :meth:`on`.
-    casts_shards
+    quantizes_before_gather
         Whether sequence-parallel ranks cast their shards of what they gather, and transpose the whole.
     gathered_input_bytes, gathered_gradient_bytes
         Per element of what sequence-parallel ranks gather in front of a linear split by columns, and in the backward
@@ -53,7 +53,7 @@ class Precision:
     linear_input_bytes: Positive | None = None
     cast_bytes: NotNegative = 0.0
     transposed_bytes: NotNegative = 0.0
-    casts_shards: bool = False
+    quantizes_before_gather: bool = False
     gathered_input_bytes: Positive | None = None
     gathered_gradient_bytes: Positive | None = None
 

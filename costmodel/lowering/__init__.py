@@ -10,9 +10,9 @@ from costmodel.lowering.layer import (
     layer_communications,
     layer_operators,
     mtp_communications,
-    mtp_edge_communications,
-    mtp_edge_operators,
     mtp_operators,
+    mtp_projection_communications,
+    mtp_projection_operators,
 )
 from costmodel.lowering.shape import Shape
 
@@ -25,7 +25,7 @@ __all__ = [
     "layer_communications",
     "layer_operators",
     "mtp_communications",
-    "mtp_edge_communications",
-    "mtp_edge_operators",
     "mtp_operators",
+    "mtp_projection_communications",
+    "mtp_projection_operators",
 ]

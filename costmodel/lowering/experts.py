@@ -10,9 +10,9 @@ import numpy as np
 from costmodel.facts.model import Experts
 from costmodel.lowering.kernels import elementwise, matmul, tensor_parallel_collectives
 from costmodel.lowering.mlp import activation, feed_forward_operators
-from costmodel.lowering.shape import Shape, visited_fraction
+from costmodel.lowering.shape import Shape, distinct_ranks_fraction
 from costmodel.operators.work import Communication, Numbers, Operator
-from costmodel.strategy import sends_tokens_once
+from costmodel.strategy import deduplicates_dispatch
 
 
 def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
@@ -137,7 +137,7 @@ def _sorted_before(experts: Experts, shape: Shape) -> Numbers:
     Where a token is sent once, nothing is sorted before: its copies for the local experts are made where it arrives.
     """
     moved = shape.tokens / shape.sequence_shards + sent_tokens(experts, shape)
-    once = sends_tokens_once(token_dispatcher=shape.token_dispatcher)
+    once = deduplicates_dispatch(token_dispatcher=shape.token_dispatcher)
     elements: Numbers = np.where(once, 0.0, moved * sent_width(experts, shape))[()]
     return elements
 
@@ -145,8 +145,8 @@ def _sorted_before(experts: Experts, shape: Shape) -> Numbers:
 def _sorted_behind(experts: Experts, shape: Shape) -> Numbers:
     """Elements read and written to sort tokens by local expert where they arrive."""
     received = received_tokens(experts, shape)
-    visited = visited_fraction(shape.ep, num_experts=experts.num_experts, top_k=experts.top_k)
-    once = sends_tokens_once(token_dispatcher=shape.token_dispatcher)
+    visited = distinct_ranks_fraction(shape.ep, num_experts=experts.num_experts, top_k=experts.top_k)
+    once = deduplicates_dispatch(token_dispatcher=shape.token_dispatcher)
     elements: Numbers = np.where(once, received + received * visited, 2 * received)[()] * sent_width(experts, shape)
     return elements
 

@@ -128,7 +128,7 @@ def output_projection(shape: Shape, *, inputs: Numbers, bias: bool = False) -> O
 
 def _cast_bytes(shape: Shape, *, gathered: bool) -> Numbers:
     """Read and written per element of a whole tensor; who gathers narrow shards casts a share and transposes all."""
-    if not (gathered and shape.casts_shards):
+    if not (gathered and shape.quantizes_before_gather):
         return shape.cast_bytes
     shared = (shape.cast_bytes - NARROW_BYTES) / shape.sequence_shards + 2 * NARROW_BYTES
     return np.where(np.asarray(shape.sequence_shards) > 1, shared, shape.cast_bytes)[()]
@@ -143,7 +143,7 @@ def _kept_element_bytes(shape: Shape, saved_as: str, narrow: bool) -> float:
 
 LOOPED_LAUNCH = 0.2
 """Of a launch from eager code: a library's loop launches a matmul in 10 us, PyTorch in 50 (Transformer Engine,
-``general_grouped_gemm``; the constant ``host_kernel_seconds`` of the devices)."""
+``general_grouped_gemm``; the constant ``launch_overhead_seconds`` of the devices)."""
 
 
 def shared_input(

@@ -111,13 +111,13 @@ def mtp_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     return tuple(operator for block in blocks for operator in next_token_operators(model, shape, block))
 
 
-def mtp_edge_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
+def mtp_projection_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     """What multi-token prediction computes around its transformer layers: embedding, projection, norms, head, loss."""
     return tuple(operator for _ in model.mtp_layers for operator in next_token_operators(model, shape, ()))
 
 
-def mtp_edge_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
-    """Collectives of :func:`mtp_edge_operators`."""
+def mtp_projection_communications(model: Model, shape: Shape) -> tuple[Communication, ...]:
+    """Collectives of :func:`mtp_projection_operators`."""
     return tuple(collective for _ in model.mtp_layers for collective in next_token_communications(model, shape, ()))
 
 

@@ -104,7 +104,7 @@ BEHIND_THE_LAST_KEPT = {"down": 1.0, "residuals": 1 / 2}
 """Operators, and which share of them, that compute nothing which a dense layer's backward pass reads."""
 
 
-def unread(operators: Iterable[Operator], values: Iterable[Numbers]) -> Numbers:
+def early_stop_saving(operators: Iterable[Operator], values: Iterable[Numbers]) -> Numbers:
     """The sum over what full recomputation need not repeat of a number of each operator."""
     pairs = zip(operators, values, strict=True)
     return sum((BEHIND_THE_LAST_KEPT.get(operator.name, 0.0) * value for operator, value in pairs), start=0.0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import Dtype
-from costmodel.facts.framework import Kernels, Retention
+from costmodel.facts.framework import Kernels, MemoryModel
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.operators.work import Numbers
@@ -39,7 +39,7 @@ class Shape:
         Per element that sequence-parallel ranks gather, as in :class:`costmodel.facts.workload.Precision`.
     gradient_traffic_bytes
         Read and written per element of a weight's gradient by the matmul that computes it.
-    casts_shards
+    quantizes_before_gather
         Whether sequence-parallel ranks cast their shards before they gather them.
     compute_dtype, wide_dtype
         Of the recipe's matmuls, and of those that it leaves in 16 bits.
@@ -68,12 +68,12 @@ class Shape:
     gathered_input_bytes: float = 2.0
     gathered_gradient_bytes: float = 2.0
     gradient_traffic_bytes: float = 2.0
-    casts_shards: bool = False
+    quantizes_before_gather: bool = False
     compute_dtype: Dtype = "bf16"
     wide_dtype: Dtype = "bf16"
     recipe: str = "bf16"
     kernels: Kernels = field(default_factory=Kernels)
-    memory: Retention = field(default_factory=Retention)
+    memory: MemoryModel = field(default_factory=MemoryModel)
     mbs: Numbers = 1
     tp: Numbers = 1
     cp: Numbers = 1
@@ -119,7 +119,7 @@ class Shape:
         return stacked
 
 
-def visited_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Numbers:
+def distinct_ranks_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Numbers:
     r"""
     Different places that a token visits, over the experts that it visits: 1 where no two of them share a place.
 
@@ -128,7 +128,7 @@ def visited_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Number
     The product is the chance that none of k different ones among E experts is at one of G places with E / G each
     (balanced routing).
 
-    >>> float(visited_fraction(2, num_experts=4, top_k=2))  # 2 of 4 share a place in 1 of 3 draws: (1 + 2 * 2) / 3 / 2
+    >>> float(distinct_ranks_fraction(2, num_experts=4, top_k=2))  # 2 of 4 share one in 1 of 3 draws
     0.8333333333333333
     """
     missed: Numbers = 1.0
@@ -165,7 +165,7 @@ def layer_shape(
         gathered_gradient_bytes=precision.gathered_gradient_bytes or precision.activation_bytes,
         gradient_traffic_bytes=2 * precision.gradient_bytes if fused else precision.activation_bytes,
         causal=kernels.causal_attention and kernels.fused_attention,
-        casts_shards=precision.casts_shards,
+        quantizes_before_gather=precision.quantizes_before_gather,
         compute_dtype=precision.compute,
         wide_dtype=device.wide_dtype(precision.compute),
         recipe=precision.name,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
-from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_edge_operators
+from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_projection_operators
 from costmodel.lowering.recompute import per_module
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.operators.work import Numbers, Operator
@@ -46,7 +46,7 @@ class LayerFootprint(Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EdgeFootprint(Record):
+class EmbeddingHeadFootprint(Record):
     """
     What embedding (first rank), head and MTP (last rank) keep on one device, shape (...).
 
@@ -110,7 +110,7 @@ def has_embedding_copy(model: Model) -> bool:
     return model.tied_embeddings or bool(model.mtp_layers)
 
 
-def edge_footprint(
+def embedding_head_footprint(
     model: Model,
     cluster: Cluster,
     workload: Workload,
@@ -122,7 +122,7 @@ def edge_footprint(
     etp: Numbers,
     mbs: Numbers,
     sequence_parallel: Numbers,
-) -> EdgeFootprint:
+) -> EmbeddingHeadFootprint:
     """
     Parameters and saved activations of embedding, head and MTP.
 
@@ -134,12 +134,12 @@ def edge_footprint(
     embedding, head, mtp = (
         embedding_operators(model, shape),
         head_operators(model, shape),
-        mtp_edge_operators(model, shape),
+        mtp_projection_operators(model, shape),
     )
     zero = shape.zeros + np.zeros(np.shape(pp))
     embedding_parameters = zero + _parameters(embedding, expert=False)
     copy = embedding_parameters * (np.asarray(pp) > 1) * has_embedding_copy(model)
-    return EdgeFootprint(
+    return EmbeddingHeadFootprint(
         embedding_parameters=embedding_parameters,
         head_parameters=zero + _parameters(head, expert=False) + copy,
         mtp_parameters=zero + _parameters(mtp, expert=False),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.framework import Retention
+from costmodel.facts.framework import MemoryModel
 from costmodel.facts.workload import Precision
 from costmodel.lowering.recompute import over_modules
 from costmodel.operators.work import Numbers
@@ -53,7 +53,7 @@ def optimizer_bytes(precision: Precision, *, parameters: Numbers, group_ranks: N
 
 
 def activation_bytes(
-    retention: Retention,
+    memory_model: MemoryModel,
     kept_bytes: Numbers,
     input_bytes: Numbers,
     *,
@@ -70,7 +70,7 @@ def activation_bytes(
 
     Parameters
     ----------
-    retention
+    memory_model
         Which part of the layers is offloaded.
     kept_bytes, input_bytes
         Of all layers of the rank, one micro-batch: :func:`kept_bytes`, A_in.
@@ -79,8 +79,8 @@ def activation_bytes(
     activation_offload
         Decision.
     """
-    resident = np.minimum(microbatches_in_flight, 1.0) * input_bytes * retention.offload_keeps_inputs
-    here, there = microbatches_in_flight * kept_bytes, retention.offloaded_fraction
+    resident = np.minimum(microbatches_in_flight, 1.0) * input_bytes * memory_model.offload_keeps_inputs
+    here, there = microbatches_in_flight * kept_bytes, memory_model.offloaded_fraction
     return np.where(np.asarray(activation_offload) > 0, there * resident + (1 - there) * here, here)
 
 
@@ -105,7 +105,7 @@ def kept_bytes(
 
 
 def working_bytes(
-    retention: Retention,
+    memory_model: MemoryModel,
     saved_bytes: Numbers,
     module_bytes: NDArray[np.float64],
     *,
@@ -121,7 +121,7 @@ def working_bytes(
 
     Parameters
     ----------
-    retention
+    memory_model
         Which part of the layers is offloaded.
     saved_bytes, module_bytes
         Of one layer, as in :func:`kept_bytes`.
@@ -131,12 +131,12 @@ def working_bytes(
     recompute = np.asarray(recompute)
     dropped = over_modules(module_bytes, recompute=recompute)
     recomputed = np.where(recompute == int(Recompute.FULL), saved_bytes, dropped)
-    in_transit = 2 * np.asarray(saved_bytes) if retention.offloaded_fraction == 1 else recomputed
+    in_transit = 2 * np.asarray(saved_bytes) if memory_model.offloaded_fraction == 1 else recomputed
     return np.where(np.asarray(activation_offload) > 0, in_transit, recomputed)
 
 
 def offloaded_bytes(
-    retention: Retention, kept_bytes: Numbers, *, microbatches_in_flight: Numbers, activation_offload: Numbers
+    memory_model: MemoryModel, kept_bytes: Numbers, *, microbatches_in_flight: Numbers, activation_offload: Numbers
 ) -> Numbers:
     """
     Activations of a rank's layers that wait in host memory.
@@ -145,7 +145,7 @@ def offloaded_bytes(
     ----------
     MoFa, arXiv:2511.09837, the capacity limit of (33)-(35).
     """
-    waiting = retention.offloaded_fraction * np.asarray(microbatches_in_flight) * kept_bytes
+    waiting = memory_model.offloaded_fraction * np.asarray(microbatches_in_flight) * kept_bytes
     return np.where(np.asarray(activation_offload) > 0, waiting, 0.0)
 
 

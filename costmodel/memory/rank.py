@@ -10,10 +10,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, added, largest, over_kinds
+from costmodel.axes import Array, Decisions, added, largest, with_layer_axis
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.workload import Precision
-from costmodel.memory.footprint import EdgeFootprint, LayerFootprint, edge_footprint, layer_footprint
+from costmodel.memory.footprint import EmbeddingHeadFootprint, LayerFootprint, embedding_head_footprint, layer_footprint
 from costmodel.memory.parts import (
     activation_bytes,
     gathered_bytes,
@@ -28,7 +28,7 @@ from costmodel.network.groups import Group, dense_data_group, expert_data_group,
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.schedules import chunks_alive, parameter_copies
 from costmodel.pipelines.stages import Stages, stages
-from costmodel.tables import Facts, lookup, microbatches, recalled
+from costmodel.tables import Facts, lookup, memoize_last, microbatches
 
 StateBytes: TypeAlias = Callable[..., Numbers]
 """Bytes of weights, gradients or optimizer states: one signature in ``memory``."""
@@ -122,14 +122,14 @@ def different_ranks(facts: Facts, decisions: Decisions) -> Stages:
 def data_groups(decisions: Decisions) -> tuple[Group, Group]:
     """The groups that share dense and expert parameters, with an axis for the ranks."""
     dense = dense_data_group(
-        tp=over_kinds(decisions["tp"]), cp=over_kinds(decisions["cp"]), dp=over_kinds(decisions["dp"])
+        tp=with_layer_axis(decisions["tp"]), cp=with_layer_axis(decisions["cp"]), dp=with_layer_axis(decisions["dp"])
     )
     expert = expert_data_group(
-        tp=over_kinds(decisions["tp"]),
-        cp=over_kinds(decisions["cp"]),
-        dp=over_kinds(decisions["dp"]),
-        ep=over_kinds(decisions["ep"]),
-        etp=over_kinds(decisions["etp"]),
+        tp=with_layer_axis(decisions["tp"]),
+        cp=with_layer_axis(decisions["cp"]),
+        dp=with_layer_axis(decisions["dp"]),
+        ep=with_layer_axis(decisions["ep"]),
+        etp=with_layer_axis(decisions["etp"]),
     )
     return dense, expert
 
@@ -143,7 +143,7 @@ def sharing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
 
 def whole_stages(decisions: Decisions, held: Stages) -> Stages:
     """All that the ranks hold, both stages where they have one for each direction (DualPipe)."""
-    copies = over_kinds(parameter_copies(schedule=decisions["schedule"]))
+    copies = with_layer_axis(parameter_copies(schedule=decisions["schedule"]))
     if (copies == 1).all():
         return held
     return replace(
@@ -157,16 +157,18 @@ def whole_stages(decisions: Decisions, held: Stages) -> Stages:
 
 def rank_parameters(facts: Facts, decisions: Decisions, held: Stages) -> RankParameters:
     """Parameters on one device of each rank, every copy counted: the sum of S_w in (4)."""
-    layer, edge = lookup(layer_footprint, facts, decisions), lookup(edge_footprint, facts, decisions)
+    layer, edge = lookup(layer_footprint, facts, decisions), lookup(embedding_head_footprint, facts, decisions)
     given = (layer, edge, held, decisions["schedule"])
-    return recalled(facts, rank_parameters, given, lambda: _rank_parameters(layer, edge, whole_stages(decisions, held)))
+    return memoize_last(
+        facts, rank_parameters, given, lambda: _rank_parameters(layer, edge, whole_stages(decisions, held))
+    )
 
 
-def _rank_parameters(layer: LayerFootprint, edge: EdgeFootprint, held: Stages) -> RankParameters:
-    last = over_kinds(edge.head_parameters) + over_kinds(edge.mtp_parameters)
+def _rank_parameters(layer: LayerFootprint, edge: EmbeddingHeadFootprint, held: Stages) -> RankParameters:
+    last = with_layer_axis(edge.head_parameters) + with_layer_axis(edge.mtp_parameters)
     return RankParameters(
         layers=_over_layers(held.layers, layer.dense_parameters),
-        edges=held.first * over_kinds(edge.embedding_parameters) + held.last * last,
+        edges=held.first * with_layer_axis(edge.embedding_parameters) + held.last * last,
         experts=_over_layers(held.layers, layer.expert_parameters),
     )
 
@@ -184,11 +186,11 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     device = facts.cluster.device
     precision = facts.workload.precision.on(device.silicon)
     layer = lookup(layer_footprint, facts, decisions)
-    edge = lookup(edge_footprint, facts, decisions)
+    edge = lookup(embedding_head_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, held)
     whole = whole_stages(decisions, held)
-    recompute, offload = over_kinds(decisions["recompute"]), over_kinds(decisions["activation_offload"])
-    sharding, in_flight = over_kinds(decisions["sharding"]), microbatches_in_flight(facts, decisions, held)
+    recompute, offload = with_layer_axis(decisions["recompute"]), with_layer_axis(decisions["activation_offload"])
+    sharding, in_flight = with_layer_axis(decisions["sharding"]), microbatches_in_flight(facts, decisions, held)
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
     alive = partial(activation_bytes, device.behaviour.memory, activation_offload=offload)
@@ -201,9 +203,11 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
         working = np.maximum(working, largest(in_full))
     largest_layer = np.maximum(
         _largest(layer.dense_parameters + layer.expert_parameters),
-        np.maximum(whole.first * over_kinds(edge.embedding_parameters), whole.last * over_kinds(edge.head_parameters)),
+        np.maximum(
+            whole.first * with_layer_axis(edge.embedding_parameters), whole.last * with_layer_axis(edge.head_parameters)
+        ),
     )
-    ones, logits = np.ones_like(held.rank), whole.last * over_kinds(edge.last_saved_bytes)
+    ones, logits = np.ones_like(held.rank), whole.last * with_layer_axis(edge.last_saved_bytes)
     at_work = ones * device.behaviour.memory.working_layers * working
     if device.behaviour.memory.follows_the_backward_pass:
         microbatch = _kept_of_rank(held, held.layers, np.asarray(kept), layer.input_bytes)
@@ -211,7 +215,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     return RankBytes(
         weights=states(weight_bytes),
         gradients=states(gradient_bytes),
-        optimizer=np.where(over_kinds(decisions["optimizer_offload"]), 0.0, states(optimizer_bytes)),
+        optimizer=np.where(with_layer_axis(decisions["optimizer_offload"]), 0.0, states(optimizer_bytes)),
         activations=_over_alive_layers(alive, held, in_flight, np.asarray(kept), layer.input_bytes),
         logits=logits,
         working=at_work,
@@ -243,19 +247,19 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
     layer = lookup(layer_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, held)
-    precision, sharding = facts.workload.precision, over_kinds(decisions["sharding"])
+    precision, sharding = facts.workload.precision, with_layer_axis(decisions["sharding"])
     states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
     offloaded = partial(
         offloaded_bytes,
         facts.cluster.device.behaviour.memory,
-        activation_offload=over_kinds(decisions["activation_offload"]),
+        activation_offload=with_layer_axis(decisions["activation_offload"]),
     )
-    recompute, in_flight = over_kinds(decisions["recompute"]), microbatches_in_flight(facts, decisions, held)
+    recompute, in_flight = with_layer_axis(decisions["recompute"]), microbatches_in_flight(facts, decisions, held)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
     activations = _over_alive_layers(
         lambda waiting, _, **alive: offloaded(waiting, **alive), held, in_flight, np.asarray(kept), layer.input_bytes
     )
-    return np.asarray(np.where(over_kinds(decisions["optimizer_offload"]), states, 0.0) + activations)
+    return np.asarray(np.where(with_layer_axis(decisions["optimizer_offload"]), states, 0.0) + activations)
 
 
 def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
@@ -269,21 +273,21 @@ def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> 
     """
     names = ("pp", "vpp", "dp", "mbs", "schedule", "vocabulary", "group", "ep_overlap")
     given = (held, *(decisions[name] for name in names))
-    return recalled(facts, microbatches_in_flight, given, lambda: _in_flight(facts, decisions, held))
+    return memoize_last(facts, microbatches_in_flight, given, lambda: _in_flight(facts, decisions, held))
 
 
 def _in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
-    vpp, m = over_kinds(decisions["vpp"]), over_kinds(microbatches(facts, decisions))
-    chunks = held.excess * chunks_alive(
-        pp=over_kinds(decisions["pp"]),
+    vpp, m = with_layer_axis(decisions["vpp"]), with_layer_axis(microbatches(facts, decisions))
+    chunks = held.in_flight_imbalance * chunks_alive(
+        pp=with_layer_axis(decisions["pp"]),
         vpp=vpp,
         num_microbatches=m,
         rank=held.rank,
-        schedule=over_kinds(decisions["schedule"]),
-        vocabulary=over_kinds(decisions["vocabulary"]),
-        group=over_kinds(decisions["group"]),
+        schedule=with_layer_axis(decisions["schedule"]),
+        vocabulary=with_layer_axis(decisions["vocabulary"]),
+        group=with_layer_axis(decisions["group"]),
     )
-    overlapped = over_kinds(decisions["ep_overlap"]) / np.maximum(held.largest_chunk, 1)
+    overlapped = with_layer_axis(decisions["ep_overlap"]) / np.maximum(held.largest_chunk, 1)
     return np.asarray(np.minimum(chunks + overlapped, m * vpp) / vpp)
 
 
@@ -330,7 +334,12 @@ def _kept_of_rank(held: Stages, layers: Array, kept: Array, layer_input: Array) 
 
 
 def _beside_the_waiting(
-    recomputed: Array, logits: Array, layer: LayerFootprint, edge: EdgeFootprint, held: Stages, microbatch: Array
+    recomputed: Array,
+    logits: Array,
+    layer: LayerFootprint,
+    edge: EmbeddingHeadFootprint,
+    held: Stages,
+    microbatch: Array,
 ) -> Array:
     """
     What the backward pass needs beside the activations that wait and beyond the logits, where it needs most.
@@ -339,18 +348,21 @@ def _beside_the_waiting(
     gradient of the embedding, when the layers of its micro-batch are done too.
     """
     in_layers = recomputed + _largest(layer.gradient_bytes) - logits
-    in_embedding = held.first * over_kinds(edge.gradient_bytes) - microbatch - logits
+    in_embedding = held.first * with_layer_axis(edge.gradient_bytes) - microbatch - logits
     return np.asarray(np.maximum(np.maximum(in_layers, in_embedding), 0.0))
 
 
-def _buffer_bytes(device: EquippedDevice, edge: EdgeFootprint, held: Stages) -> Array:
+def _buffer_bytes(device: EquippedDevice, edge: EmbeddingHeadFootprint, held: Stages) -> Array:
     """Copies of the embedding, gradients to hand on, workspaces."""
     embedding = (
-        held.first * device.behaviour.memory.embedding_buffers * BUFFER_BYTES * over_kinds(edge.embedding_parameters)
+        held.first
+        * device.behaviour.memory.embedding_buffers
+        * BUFFER_BYTES
+        * with_layer_axis(edge.embedding_parameters)
     )
-    shapes = over_kinds(edge.layer_shapes_parameters) + held.last * over_kinds(edge.head_shape_parameters)
-    retention = device.behaviour.memory
-    return np.asarray(embedding + retention.weight_gradient_bytes * shapes + retention.workspace_bytes)
+    shapes = with_layer_axis(edge.layer_shapes_parameters) + held.last * with_layer_axis(edge.head_shape_parameters)
+    memory_model = device.behaviour.memory
+    return np.asarray(embedding + memory_model.weight_gradient_bytes * shapes + memory_model.workspace_bytes)
 
 
 def _over_layers(layers: Array, per_kind: Array) -> Array:

@@ -59,9 +59,9 @@ def gap_seconds(communication: Communication, device: EquippedDevice, shape: Sha
     """
     is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
     launches = (
-        LAUNCHES_BEHIND * device.behaviour.host.waits_for_collectives
-        + device.behaviour.host.launches_block * is_launched
+        LAUNCHES_BEHIND * device.behaviour.host.blocking_collectives
+        + device.behaviour.host.launch_blocking * is_launched
     )
-    gap = device.constants.kernel_seconds if communication.group in TENSOR_PARALLEL else 0.0
-    seconds: Numbers = gap + launches * device.constants.host_kernel_seconds
+    gap = device.constants.kernel_gap_seconds if communication.group in TENSOR_PARALLEL else 0.0
+    seconds: Numbers = gap + launches * device.constants.launch_overhead_seconds
     return seconds

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Network
-from costmodel.lowering.shape import visited_fraction
+from costmodel.lowering.shape import distinct_ranks_fraction
 from costmodel.operators.work import Communication, Numbers
-from costmodel.strategy import TokenDispatcher, sends_tokens_once
+from costmodel.strategy import TokenDispatcher, deduplicates_dispatch
 
 
 def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
@@ -55,7 +55,7 @@ def _around_rings(
     per_byte: Numbers = 0.0
     latency: Numbers = 0.0
     device = cluster.device
-    sockets = device.socket_bandwidth if device.behaviour.communication.rings_cross_sockets else None
+    sockets = device.socket_bandwidth if device.behaviour.communication.cross_socket_rings else None
     for level in _levels(cluster, ranks=ranks, stride=stride):
         per_byte = np.maximum(per_byte, level.is_crossed / (level.links * level.bandwidth))
         if sockets is not None:
@@ -155,7 +155,7 @@ def dispatch(
     """
 
     def visiting(level: _Level) -> Numbers:
-        return nbytes * visited_fraction(ranks / level.inner, num_experts=num_experts, top_k=top_k)
+        return nbytes * distinct_ranks_fraction(ranks / level.inner, num_experts=num_experts, top_k=top_k)
 
     return _exchange(cluster, visiting, ranks=ranks, stride=stride)
 
@@ -269,7 +269,7 @@ def communication_seconds(
         Decision; of an exchange with experts.
     """
     group, kind, nbytes = communication.group, communication.kind, communication.nbytes
-    once = np.asarray(sends_tokens_once(token_dispatcher=token_dispatcher) & (communication.top_k > 0))
+    once = np.asarray(deduplicates_dispatch(token_dispatcher=token_dispatcher) & (communication.top_k > 0))
     pairs: Numbers = np.nan
     if not once.all():
         pairs = collective_seconds(cluster, group, kind, nbytes=nbytes, ranks=ranks, stride=stride)
@@ -316,7 +316,7 @@ def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict
     leaves = np.asarray(ranks) > members
     share = np.where(leaves, np.minimum(members / FILLING_MEMBERS, 1.0), 1.0)
     slowdown = np.where(leaves, 1.0, device.constants.overlap_slowdown_communication)
-    own = (slowdown, device.constants.overlap_processors * share)
+    own = (slowdown, device.constants.communication_sm_fraction * share)
     return device.slowdowns | dict(zip(OF_RINGS, own, strict=True))
 
 

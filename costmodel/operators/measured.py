@@ -38,7 +38,7 @@ class MeasuredTimes:
 
     def launch_seconds(self, operator: Operator) -> Numbers:
         """Seconds in which the host launches its forward pass, if the device's constants know any."""
-        return self.device.constants.host_kernel_seconds * operator.kernels
+        return self.device.constants.launch_overhead_seconds * operator.kernels
 
     def origin(self, operator: Operator) -> str:
         """The table, or that the operator is inside another one's rate."""

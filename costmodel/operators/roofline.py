@@ -58,21 +58,21 @@ class Roofline:
         The same for kinds of operators with a rate of their own: ``elementwise`` (and casts), ``scan``, ``scores``.
     casts
         Kinds of operators whose inputs are cast into a narrower dtype first.
-    grouped_half_rows
+    grouped_half_saturation_rows
         Rows per expert at which grouped matmuls reach half of their rate.
     attention_half_length
         Length at which attention reaches half of its rate.
     exponential_width
         Width of a head whose matmuls take as long as the exponentials of its scores.
-    kernel_seconds
+    kernel_gap_seconds
         Gap that every kernel adds.
     host_seconds
         Time in which the host launches a kernel outside of CUDA graphs.
-    launches_block
+    launch_blocking
         Whether it launches one only when the last one has ended.
     cuda_graphs
         The decision, which may be an array: kernels that only move bytes lose the gap where a graph holds them.
-    exposed_writes
+    epilogue_store_fraction
         Share of the time of writing a matmul's results that its multiplications do not hide.
     compute_scaling
         MoFa's alpha, equation (17).
@@ -83,14 +83,14 @@ class Roofline:
     bytes_per_second: float
     kind_bytes_per_second: Mapping[str, float] = field(default_factory=dict)
     casts: frozenset[str] = frozenset()
-    grouped_half_rows: float = 0.0
+    grouped_half_saturation_rows: float = 0.0
     attention_half_length: float = 0.0
     exponential_width: float = 0.0
-    kernel_seconds: float = 0.0
+    kernel_gap_seconds: float = 0.0
     host_seconds: float = 0.0
-    launches_block: bool = False
+    launch_blocking: bool = False
     cuda_graphs: Numbers = CudaGraphs.NONE
-    exposed_writes: float = 0.0
+    epilogue_store_fraction: float = 0.0
     compute_scaling: float = 1.0
 
     def forward_seconds(self, operator: Operator) -> Numbers:
@@ -117,16 +117,16 @@ class Roofline:
         return self.host_seconds * np.where(is_graphed(operator, self.cuda_graphs), 0.0, launches)[()]
 
     def _gap_seconds(self, operator: Operator) -> Numbers:
-        if not self.launches_block:
+        if not self.launch_blocking:
             return self._device_gap_seconds(operator)
         launched: Numbers = np.where(is_graphed(operator, self.cuda_graphs), 0.0, self.host_seconds)[()]
         return self._device_gap_seconds(operator) + launched
 
     def _device_gap_seconds(self, operator: Operator) -> Numbers:
         if operator.kind not in MEMORY_BOUND:
-            return self.kernel_seconds
-        launched = self.kernel_seconds if operator.is_routed else min(self.kernel_seconds, STREAMING_SECONDS)
-        graphed = min(self.kernel_seconds, GRAPHED_SECONDS)
+            return self.kernel_gap_seconds
+        launched = self.kernel_gap_seconds if operator.is_routed else min(self.kernel_gap_seconds, STREAMING_SECONDS)
+        graphed = min(self.kernel_gap_seconds, GRAPHED_SECONDS)
         seconds: Numbers = np.where(is_graphed(operator, self.cuda_graphs), graphed, launched)[()]
         return seconds
 
@@ -145,8 +145,8 @@ class Roofline:
         Of the bytes W that a matmul writes, a share w shows behind its multiplications: :math:`F / P + w W / B`.
         """
         computing = flops / self._rate(operator)
-        if operator.kind == "matmul" and self.exposed_writes:
-            computing = computing + self.exposed_writes * written / self.bytes_per_second
+        if operator.kind == "matmul" and self.epilogue_store_fraction:
+            computing = computing + self.epilogue_store_fraction * written / self.bytes_per_second
         seconds: Numbers = np.maximum(computing, nbytes / self._bytes_rate(operator.kind))
         if operator.kind in self.casts and f"{operator.kind}:{operator.dtype}" not in self.flops_per_second:
             seconds = seconds + cast_bytes / self._bytes_rate("elementwise")
@@ -161,7 +161,7 @@ class Roofline:
             rates.get(f"{operator.kind}:{operator.dtype}", rates.get(operator.kind, np.inf)) * operator.flops_fraction
         )
         if operator.kind == "grouped_matmul":
-            return rate * operator.rows / (operator.rows + self.grouped_half_rows * operator.groups)
+            return rate * operator.rows / (operator.rows + self.grouped_half_saturation_rows * operator.groups)
         if operator.kind != "attention":
             return rate
         if not isinstance(operator.size, AttentionSize):
@@ -204,7 +204,7 @@ def modified_roofline(
 ) -> Roofline:
     """The roofline with the device's fitted rates, and the gap between kernels that no rate explains."""
     constants, wide = device.constants, device.wide_dtype(compute_dtype)
-    clock = constants.sustained_clock
+    clock = constants.throttled_clock
     own_efficiencies = {
         "elementwise": constants.elementwise_efficiency,
         "scan": constants.scan_efficiency,
@@ -226,21 +226,21 @@ def modified_roofline(
             kind: device.memory_bandwidth * efficiency for kind, efficiency in own_efficiencies.items() if efficiency
         },
         casts=_casts(compute_dtype),
-        grouped_half_rows=constants.grouped_half_rows,
+        grouped_half_saturation_rows=constants.grouped_half_saturation_rows,
         attention_half_length=constants.attention_half_length,
         exponential_width=device.silicon.exponential_width * _attention_instructions(device),
-        kernel_seconds=constants.kernel_seconds,
-        host_seconds=constants.host_kernel_seconds,
-        launches_block=device.behaviour.host.launches_block,
+        kernel_gap_seconds=constants.kernel_gap_seconds,
+        host_seconds=constants.launch_overhead_seconds,
+        launch_blocking=device.behaviour.host.launch_blocking,
         cuda_graphs=cuda_graphs,
-        exposed_writes=constants.exposed_writes,
+        epilogue_store_fraction=constants.epilogue_store_fraction,
         compute_scaling=constants.measured.compute_scaling,
     )
 
 
 def _grouped_fraction(device: EquippedDevice, compute_dtype: Dtype) -> float:
     """What casting and padding of each group leave of a narrow recipe's rate."""
-    return device.constants.grouped_narrow_efficiency if _casts(compute_dtype) else 1.0
+    return device.constants.grouped_low_precision_efficiency if _casts(compute_dtype) else 1.0
 
 
 def _attention_instructions(device: EquippedDevice) -> float:

@@ -131,5 +131,5 @@ def operator_times(
         usual: OperatorTimes = MeasuredTimes(device=device)
     else:
         usual = modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)
-    spread = device.constants.device_spread
+    spread = device.constants.straggler_spread
     return SlowestTimes(usual=usual, slowdown=slowest_of(num_devices, spread=spread)) if spread else usual

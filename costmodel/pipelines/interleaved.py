@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.operators.work import Numbers
 
 
-def warmup_seconds(forward_seconds: Numbers, hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers) -> Numbers:
+def warmup_seconds(forward_seconds: Numbers, p2p_seconds: Numbers, *, pp: Numbers, vpp: Numbers) -> Numbers:
     r"""
     Warm-up: the first micro-batch runs through all chunks.
 
@@ -21,13 +21,13 @@ def warmup_seconds(forward_seconds: Numbers, hop_seconds: Numbers, *, pp: Number
     ----------
     MoFa, arXiv:2511.09837, equation (9).
     """
-    return pp * vpp * forward_seconds + (pp * vpp - 1) * hop_seconds
+    return pp * vpp * forward_seconds + (pp * vpp - 1) * p2p_seconds
 
 
 def steady_seconds(
     forward_seconds: Numbers,
     backward_seconds: Numbers,
-    hop_seconds: Numbers,
+    p2p_seconds: Numbers,
     *,
     pp: Numbers,
     vpp: Numbers,
@@ -43,10 +43,10 @@ def steady_seconds(
     MoFa, arXiv:2511.09837, equation (10).
     """
     slots = steady_slots(pp=pp, vpp=vpp, num_microbatches=num_microbatches)
-    return slots * (forward_seconds + backward_seconds + 2 * hop_seconds)
+    return slots * (forward_seconds + backward_seconds + 2 * p2p_seconds)
 
 
-def cooldown_seconds(backward_seconds: Numbers, hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers) -> Numbers:
+def cooldown_seconds(backward_seconds: Numbers, p2p_seconds: Numbers, *, pp: Numbers, vpp: Numbers) -> Numbers:
     r"""
     Cool-down: the last micro-batch runs back through all chunks.
 
@@ -56,7 +56,7 @@ def cooldown_seconds(backward_seconds: Numbers, hop_seconds: Numbers, *, pp: Num
     ----------
     MoFa, arXiv:2511.09837, equation (11).
     """
-    return pp * vpp * backward_seconds + (pp * vpp - 1) * hop_seconds
+    return pp * vpp * backward_seconds + (pp * vpp - 1) * p2p_seconds
 
 
 def steady_slots(*, pp: Numbers, vpp: Numbers, num_microbatches: Numbers) -> Numbers:
@@ -143,7 +143,7 @@ def chunks_waiting_seconds(
 
 
 def in_step_seconds(
-    slowest_rank_seconds: Numbers, pace_seconds: Numbers, *, vpp: Numbers, num_microbatches: Numbers
+    slowest_rank_seconds: Numbers, steady_state_seconds: Numbers, *, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
     What the step takes longer because ranks of unequal chunks wait for each other.
@@ -156,16 +156,16 @@ def in_step_seconds(
     ----------
     slowest_rank_seconds
         One micro-batch on the slowest rank: max R.
-    pace_seconds
+    steady_state_seconds
         The most that one takes on a rank with its waiting (:func:`chunks_waiting_seconds`): P.
     vpp, num_microbatches
         Chunks per rank, micro-batches.
     """
-    return (num_microbatches - 1 / np.asarray(vpp)) * (pace_seconds - slowest_rank_seconds)
+    return (num_microbatches - 1 / np.asarray(vpp)) * (steady_state_seconds - slowest_rank_seconds)
 
 
-def hop_exposed_seconds(
-    hop_seconds: Numbers, steady_hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+def p2p_exposed_seconds(
+    p2p_seconds: Numbers, steady_hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
     Exposed stage-to-stage transfers of the whole step.
@@ -174,7 +174,7 @@ def hop_exposed_seconds(
 
     Parameters
     ----------
-    hop_seconds
+    p2p_seconds
         One transfer, T_pp: warm-up and cool-down pay it in full.
     steady_hop_seconds
         What of it the steady phase does not hide: T_pp without overlap, else by (23).
@@ -184,7 +184,7 @@ def hop_exposed_seconds(
     MoFa, arXiv:2511.09837, equations (9)-(11), the terms in T_pp.
     """
     steady = np.maximum(steady_slots(pp=pp, vpp=vpp, num_microbatches=num_microbatches), 0)
-    return 2 * (pp * vpp - 1) * hop_seconds + 2 * steady * steady_hop_seconds
+    return 2 * (pp * vpp - 1) * p2p_seconds + 2 * steady * steady_hop_seconds
 
 
 def chunks_in_flight(

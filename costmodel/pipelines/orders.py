@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, usual_group
+from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, default_microbatch_group
 
 Blocks: TypeAlias = NDArray[np.int64]
 """What one rank does, in order: shape (n, 3), columns as in :data:`FORWARD`, :data:`BACKWARD`, :data:`WEIGHT`."""
@@ -51,7 +51,7 @@ def has_order(schedule: Schedule, *, pp: int, vpp: int, num_microbatches: int, g
     Interleaved ranks would wait for each other for ever with a group, or a remainder of one, of less than p.
     """
     if schedule == Schedule.ONE_F_ONE_B and vpp > 1:
-        size = group or int(usual_group(pp=pp, vpp=vpp))
+        size = group or int(default_microbatch_group(pp=pp, vpp=vpp))
         return size >= pp and (num_microbatches % size == 0 or num_microbatches % size >= pp)
     if (schedule in V_SHAPED and vpp != 2) or (schedule in ONE_CHUNK and vpp != 1):
         return False
@@ -106,7 +106,7 @@ def _one_f_one_b(rank: int, *, pp: int, vpp: int, num_microbatches: int, group: 
     Megatron-LM, megatron-core 0.16.1, megatron/core/pipeline_parallel/schedules.py: ``get_pp_rank_microbatches``,
     ``get_schedule_table``.
     """
-    size = group or int(usual_group(pp=pp, vpp=vpp))
+    size = group or int(default_microbatch_group(pp=pp, vpp=vpp))
     every = np.arange(num_microbatches)
     microbatch, chunk = np.tile(every, vpp), np.repeat(np.arange(vpp), num_microbatches)
     in_turn = np.lexsort([microbatch, chunk, microbatch // size])

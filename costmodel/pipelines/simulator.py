@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.pipelines.orders import BACKWARD, FORWARD, NONE, WEIGHT, Blocks, order, stages_of_rank
-from costmodel.strategy import BIDIRECTIONAL, Schedule, usual_group
+from costmodel.strategy import BIDIRECTIONAL, Schedule, default_microbatch_group
 
 Seconds: TypeAlias = Sequence[float] | NDArray[np.float64]
 """Of each virtual stage, in model order."""
@@ -93,7 +93,7 @@ def simulate(
     vpp: int,
     num_microbatches: int,
     group: int | None = None,
-    hop_seconds: float = 0.0,
+    p2p_seconds: float = 0.0,
     hop_blocks: bool = False,
     overlapped_fraction: float = 1.0,
     keep_passes: bool = False,
@@ -110,7 +110,7 @@ def simulate(
         weights' gradients; those. Schedules that do the whole backward pass at once add the two.
     pp, vpp, num_microbatches, group
         As in :func:`costmodel.pipelines.orders.order`; ``has_order`` there says which there are.
-    hop_seconds
+    p2p_seconds
         From one virtual stage to the next on another rank, either direction.
     hop_blocks
         Whether the sender does nothing else meanwhile; else transfers run beside computation.
@@ -119,9 +119,9 @@ def simulate(
     keep_passes
         Whether the passes are wanted.
     """
-    graph = _graph(schedule, pp, vpp, num_microbatches, group or int(usual_group(pp=pp, vpp=vpp)))
+    graph = _graph(schedule, pp, vpp, num_microbatches, group or int(default_microbatch_group(pp=pp, vpp=vpp)))
     seconds = graph.block_seconds(forward, backward, weight, overlapped_fraction)
-    ends = graph.ends(seconds, hop_seconds, hop_blocks)
+    ends = graph.ends(seconds, p2p_seconds, hop_blocks)
     return Timeline(
         seconds=float(ends.max()),
         spans=tuple(graph.spans(ends, seconds).tolist()),
@@ -175,7 +175,7 @@ def span_seconds(
     schedule, forward, backward, weight, pp, vpp, num_microbatches, group
         As in :func:`simulate`.
     """
-    size = group or int(usual_group(pp=pp, vpp=vpp))
+    size = group or int(default_microbatch_group(pp=pp, vpp=vpp))
     pipeline = _Pipeline(
         schedule=schedule, forward=forward, backward=backward, weight=weight, pp=pp, vpp=vpp, group=size
     )
@@ -286,7 +286,7 @@ def alive_by_chunk(
         Shape (n, vpp); (n, 2) where a rank holds a stage for each direction (DualPipe), the one nearer the first rank
         of its direction being of the rank's own number.
     """
-    size = group or int(usual_group(pp=pp, vpp=vpp))
+    size = group or int(default_microbatch_group(pp=pp, vpp=vpp))
     period = 2 * size if schedule in BIDIRECTIONAL else size
     enough = 6 * max(pp, period)
     if schedule != Schedule.GPIPE and num_microbatches > enough:

@@ -100,7 +100,7 @@ GROUPS_IN_FLIGHT = 3
 
 
 @cache
-def excess(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
+def in_flight_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
     """
     Activations alive at the peak of interleaved 1F1B over those of as many chunks of average size, at least 1.
 
@@ -162,7 +162,7 @@ class Stages(Record):
     full_layers: NDArray[np.float64]
     largest_chunk: NDArray[np.float64]
     last_chunk: NDArray[np.float64]
-    excess: NDArray[np.float64]
+    in_flight_imbalance: NDArray[np.float64]
     all_layers: NDArray[np.float64]
 
 
@@ -194,12 +194,12 @@ class _Layout:
             return (base + 1,) * remainder + (base,) * (self.pp * self.vpp - remainder)
         return layers_per_chunk(num_layers, num_chunks=self.pp * self.vpp, mtp_layers=int(order.mtp.sum()))
 
-    def excess(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    def in_flight_imbalance(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """The excess of each rank's chunks, shape (pp,); 1 in orders other than 1F1B."""
         if self.vpp == 1 or self.schedule != Schedule.ONE_F_ONE_B:
             return np.ones(self.pp)
         ranks = enumerate(map(tuple, sizes.tolist()))
-        return np.array([excess(own, rank=rank, pp=self.pp) for rank, own in ranks])
+        return np.array([in_flight_imbalance(own, rank=rank, pp=self.pp) for rank, own in ranks])
 
     def layers_of_each_kind(self, order: _Order) -> NDArray[np.int64]:
         """Layers of each kind of each virtual stage, shape (pp * vpp, K)."""
@@ -272,7 +272,7 @@ def _ranks(
     first, last = layout.share(0), layout.share(-1)
     per_rank = per_rank + np.outer(last, mtp_layers)
     chunks = per_chunk.sum(axis=1)[layout.chunks]
-    columns = [first, last, chunks.max(axis=1), chunks[:, -1], layout.excess(chunks), per_rank]
+    columns = [first, last, chunks.max(axis=1), chunks[:, -1], layout.in_flight_imbalance(chunks), per_rank]
     held = [tuple(row) for row in np.column_stack(columns).tolist()]
     return np.array([(rank, *held[rank]) for rank in select(held)], dtype=np.float64)
 
@@ -374,6 +374,6 @@ def _stages(
         full_layers=np.zeros_like(layers),
         largest_chunk=padded[..., 3],
         last_chunk=padded[..., 4],
-        excess=padded[..., 5],
+        in_flight_imbalance=padded[..., 5],
         all_layers=np.broadcast_to(every, (*pp.shape, len(every))),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, added, over_kinds
+from costmodel.axes import Array, Decisions, added, with_layer_axis
 from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.rank import data_groups
 from costmodel.network.groups import Group, layer_group
@@ -23,9 +23,12 @@ def adapter_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[A
 
     Overlapped, a forward pass hides the expert-parallel exchange of another micro-batch's backward pass.
     """
-    seconds, degrees = lookup(layer_seconds, facts, decisions), {name: over_kinds(decisions[name]) for name in LAYER}
+    seconds, degrees = (
+        lookup(layer_seconds, facts, decisions),
+        {name: with_layer_axis(decisions[name]) for name in LAYER},
+    )
     leaves = {
-        name: over_kinds(decisions[f"{name}_overlap"]) * _leaves_domain(facts, layer_group(name, **degrees))
+        name: with_layer_axis(decisions[f"{name}_overlap"]) * _leaves_domain(facts, layer_group(name, **degrees))
         for name in ("ep", "cp")
     }
     forward = leaves["ep"] * seconds.ep_backward + leaves["cp"] * seconds.cp_forward
@@ -49,11 +52,11 @@ def _copies_at_the_adapter(facts: Facts, decisions: Decisions) -> tuple[Array, A
     A device on PCIe has one port, behind a switch with its adapter (NVIDIA DGX H100 user guide, figure of the system
     topology): what comes from or goes to other nodes passes it like copies from and to the host.
     """
-    device, offloads = facts.cluster.device, over_kinds(decisions["activation_offload"])
+    device, offloads = facts.cluster.device, with_layer_axis(decisions["activation_offload"])
     if device.host_link != "pcie" or not offloads.any():
         return np.zeros(1), np.zeros(1)
     footprint = lookup(layer_footprint, facts, decisions)
-    copies = host_copy_seconds(device, footprint, recompute=over_kinds(decisions["recompute"]))
+    copies = host_copy_seconds(device, footprint, recompute=with_layer_axis(decisions["recompute"]))
     dense, _ = data_groups(decisions)
     share = offloads * device.behaviour.memory.offloaded_fraction * _leaves_domain(facts, dense)
     return np.asarray(share * copies[0]), np.asarray(share * copies[1])

@@ -23,7 +23,7 @@ from costmodel.lowering import (
     layer_communications,
     layer_operators,
 )
-from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, per_module, unread
+from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, per_module
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.calls import (
     LAUNCHES_BEHIND,
@@ -105,7 +105,7 @@ class LayerSeconds(LayerCommunication):
         The weights' gradients in ``backward``: what a zero-bubble schedule does apart.
     again
         What of ``forward`` full recomputation repeats.
-    tp_shown
+    exposed_tp_backward
         ``tp_backward`` without what the weights' gradients hide, with what shows of gathering inputs once more.
     module_forward
         What of ``forward`` each module computes again, on one more axis in the order of ``MODULES``.
@@ -123,7 +123,7 @@ class LayerSeconds(LayerCommunication):
     backward: NDArray[np.float64]
     weight: NDArray[np.float64]
     again: NDArray[np.float64]
-    tp_shown: NDArray[np.float64]
+    exposed_tp_backward: NDArray[np.float64]
     module_forward: NDArray[np.float64]
     overlapped: LayerCommunication
     least_communication: NDArray[np.float64]
@@ -191,7 +191,7 @@ def _least_communication(
     parts: Mapping[str, NDArray[np.float64]], overlapped: LayerCommunication
 ) -> NDArray[np.float64]:
     """What remains of every group's communication, overlapped or not, whichever is shorter."""
-    shown = {"tp": "tp_shown", "cp": "cp_backward", "ep": "ep_backward"}
+    shown = {"tp": "exposed_tp_backward", "cp": "cp_backward", "ep": "ep_backward"}
     faster = [
         np.minimum(
             parts[f"{name}_forward"] + parts[backward],
@@ -357,18 +357,18 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         seconds = [(one, call) for one, call in calls if one.group == name]
         parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
-    if device.behaviour.host.waits_for_collectives:
+    if device.behaviour.host.blocking_collectives:
         for name in ("forward", "backward"):
-            parts[name] = parts[name] + LAUNCHES_BEHIND * device.constants.host_kernel_seconds
+            parts[name] = parts[name] + LAUNCHES_BEHIND * device.constants.launch_overhead_seconds
     parts["again"] = parts["forward"] - (
-        unread(operators, forward) if device.behaviour.kernels.recompute_stops_early else 0.0
+        early_stop_saving(operators, forward) if device.behaviour.kernels.recompute_stops_early else 0.0
     )
     gradients = (
         _beside_gradients(operators, backward, calls, device)
-        if device.behaviour.communication.tp_sums_beside_weights
+        if device.behaviour.communication.async_tp_allreduce
         else 0.0
     )
-    parts["tp_shown"] = parts["tp_backward"] + gradients
+    parts["exposed_tp_backward"] = parts["tp_backward"] + gradients
     again = per_module(operators, launches, dropped=False)
     return _OneLayer(
         parts=parts,
@@ -418,11 +418,11 @@ def _beside_single_matmuls(
     PyTorch, ``torch/_inductor/fx_passes/micro_pipeline_tp.py`` (``_find_producer_matmul``: a ``mm``, or a reshaped
     one); ``torch/distributed/_symmetric_memory/__init__.py`` (``_pipelined_produce_and_all2all``).
     """
-    feeds = shape.casts_shards or not shape.cast_bytes
+    feeds = shape.quantizes_before_gather or not shape.cast_bytes
     gathers = [(one, call, copy) for one, call, copy in ours if one.kind == "all_gather"]
     scatters = [(one, call) for one, call, _ in ours if one.kind == "reduce_scatter"]
     sums = [(one, call) for one, call, _ in ours if one.kind not in ("all_gather", "reduce_scatter")]
-    piece = (np.asarray(shape.tp) - 1) * device.constants.kernel_seconds
+    piece = (np.asarray(shape.tp) - 1) * device.constants.kernel_gap_seconds
     column, row = (sum(one.kernels for one in operators if one.name in names) for names in (ANY_COLUMN, ROW_PARALLEL))
     shown = [(one, call + copy) for one, call, copy in gathers if not feeds] + sums
     rate = device.achieved_memory_bandwidth
@@ -479,9 +479,9 @@ def _host(
     forward = np.asarray(sum(launches, start=np.float64(0.0)))
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one, call in calls:
-        waited = call - gap_seconds(one, device, shape) if device.behaviour.host.waits_for_collectives else 0.0
+        waited = call - gap_seconds(one, device, shape) if device.behaviour.host.blocking_collectives else 0.0
         own = 1 + _ring_launches(one, shape)
-        seconds = (device.constants.host_kernel_seconds * own + waited) * is_called(one, shape)
+        seconds = (device.constants.launch_overhead_seconds * own + waited) * is_called(one, shape)
         forward = np.asarray(forward + one.forward * seconds)
         backward = np.asarray(backward + one.backward * seconds)
     launches_any = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, added, over_kinds
+from costmodel.axes import Array, Decisions, added, with_layer_axis
 from costmodel.facts.cluster import Cluster
 from costmodel.lowering.recompute import over_modules
-from costmodel.memory.footprint import edge_footprint, has_embedding_copy
+from costmodel.memory.footprint import embedding_head_footprint, has_embedding_copy
 from costmodel.memory.parts import state_shards
 from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, sharing_groups
 from costmodel.network.collectives import OF_RINGS, all_reduce, ring_slowdowns
@@ -86,7 +86,7 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     ----------
     MoFa, arXiv:2511.09837, equation (13); Rajbhandari et al., arXiv:1910.02054, section 7.
     """
-    sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
+    sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
     cluster, precision, device = facts.cluster, facts.workload.precision, facts.cluster.device
     parameters = rank_parameters(facts, decisions, held)
     pieces = _num_buckets(decisions, held, parameters)
@@ -128,7 +128,7 @@ def _over_data_groups(
     bytes_per_parameter: Numbers,
 ) -> Numbers:
     """One reduce-scatter or all-gather of all parameters of each rank, dense and expert ones in their own groups."""
-    counted = parameters.layers + cluster.device.constants.measured.edge_fraction * parameters.edges
+    counted = parameters.layers + cluster.device.constants.measured.embedding_head_fraction * parameters.edges
     dense, expert = groups
     dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
     if not cluster.device.constants.measured.dp_bandwidths:
@@ -162,13 +162,13 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
             exposed_dp_seconds_measured(
                 plain,
                 rank_seconds(facts, decisions, held, parts.compute + parts.tp),
-                pp=over_kinds(decisions["pp"]),
+                pp=with_layer_axis(decisions["pp"]),
                 unhidden=law.unhidden,
                 slowdown=law.slowdown,
                 window=law.window,
             )
         )
-    exposed = np.where(over_kinds(decisions["dp_overlap"]), overlapped, plain)
+    exposed = np.where(with_layer_axis(decisions["dp_overlap"]), overlapped, plain)
     exposed = exposed + embedding_copy_seconds(facts, decisions, held)
     if device.behaviour.optimizer.sharding_copies == "none":
         return exposed
@@ -186,14 +186,14 @@ def embedding_copy_seconds(facts: Facts, decisions: Decisions, held: Stages) -> 
     """
     if not has_embedding_copy(facts.model):
         return 0.0
-    edge = lookup(edge_footprint, facts, decisions)
+    edge = lookup(embedding_head_footprint, facts, decisions)
     pipeline = pipeline_ranks(decisions)
     is_inside = pipeline.ranks * pipeline.stride <= facts.cluster.scale_up_size
     apart = np.where(is_inside, 1, np.maximum(pipeline.ranks - 1, 1))
     nbytes = edge.embedding_parameters * facts.workload.precision.gradient_bytes
     seconds = all_reduce(facts.cluster, nbytes=nbytes, ranks=2, stride=pipeline.stride * apart)
     is_copied = (held.first > 0) != (held.last > 0)
-    return np.asarray(is_copied * over_kinds(seconds))
+    return np.asarray(is_copied * with_layer_axis(seconds))
 
 
 def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
@@ -216,8 +216,10 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     parameters, (dense, expert) = rank_parameters(facts, decisions, held), sharing_groups(facts, decisions)
     shared = parameters.dense * (np.asarray(dense.ranks) > 1) + parameters.experts * (np.asarray(expert.ranks) > 1)
     per_parameter = nbytes / device.achieved_memory_bandwidth
-    rounds = over_kinds(microbatches(facts, decisions))
-    return np.where(over_kinds(decisions["sharding"]) == int(Sharding.WEIGHTS), rounds * per_parameter * shared, 0.0)
+    rounds = with_layer_axis(microbatches(facts, decisions))
+    return np.where(
+        with_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), rounds * per_parameter * shared, 0.0
+    )
 
 
 def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: DataParallel, parts: LayerParts) -> Array:
@@ -232,7 +234,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
     A device that waits for its host does so in either pass alike; the network goes on.
     """
     device = facts.cluster.device
-    sharding, m = over_kinds(decisions["sharding"]), over_kinds(microbatches(facts, decisions))
+    sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
     forward, backward = _window_seconds(facts, decisions, held)
     busy_forward, busy_backward = adapter_seconds(facts, decisions, held)
     pieces, once = alone.pieces, _window_fraction(decisions, held)
@@ -263,7 +265,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
 def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
     """Computation of one micro-batch on each rank behind which communication can hide: forward and backward."""
     seconds = lookup(layer_seconds, facts, decisions)
-    recompute = over_kinds(decisions["recompute"])
+    recompute = with_layer_axis(decisions["recompute"])
     modules = over_modules(seconds.module_forward, recompute=recompute)
     again = np.where(recompute == int(Recompute.FULL), seconds.again, modules)
     forward = added(held.layers * seconds.forward[..., None, :])
@@ -282,8 +284,8 @@ def _window_fraction(decisions: Decisions, held: Stages) -> Array:
 
     .. math:: w = \left[(v - 1) g + 1 - 1/l\right] / v
     """
-    vpp, chunk = over_kinds(decisions["vpp"]), held.largest_chunk
-    return np.asarray(((vpp - 1) * over_kinds(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
+    vpp, chunk = with_layer_axis(decisions["vpp"]), held.largest_chunk
+    return np.asarray(((vpp - 1) * with_layer_axis(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
 
 
 def _num_buckets(decisions: Decisions, held: Stages, parameters: RankParameters) -> Array:
@@ -294,10 +296,10 @@ def _num_buckets(decisions: Decisions, held: Stages, parameters: RankParameters)
     """
     dense, _ = data_groups(decisions)
     size = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * np.asarray(dense.ranks))
-    layers = over_kinds(decisions["vpp"]) * held.largest_chunk
+    layers = with_layer_axis(decisions["vpp"]) * held.largest_chunk
     by_size = np.minimum((parameters.dense + parameters.experts) / size, layers)
-    buckets = np.where(over_kinds(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)
-    return np.asarray(np.maximum(buckets, over_kinds(decisions["vpp"])))
+    buckets = np.where(with_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)
+    return np.asarray(np.maximum(buckets, with_layer_axis(decisions["vpp"])))
 
 
 def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
@@ -311,7 +313,7 @@ def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     device = facts.cluster.device
     parameters = rank_parameters(facts, decisions, held)
     dense, expert = sharing_groups(facts, decisions)
-    updated = parameters.layers + device.constants.measured.edge_fraction * parameters.edges
+    updated = parameters.layers + device.constants.measured.embedding_head_fraction * parameters.edges
     local = updated / _shards(dense, decisions, Sharding.OPTIMIZER) + parameters.experts / _shards(
         expert, decisions, Sharding.OPTIMIZER
     )
@@ -321,8 +323,8 @@ def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
         expert, decisions, Sharding.WEIGHTS
     )
     passes = parameter_pass_seconds(device, parameters=whole)
-    return passes + np.where(over_kinds(decisions["optimizer_offload"]), on_host, on_device)
+    return passes + np.where(with_layer_axis(decisions["optimizer_offload"]), on_host, on_device)
 
 
 def _shards(group: Group, decisions: Decisions, level: Sharding) -> Numbers:
-    return state_shards(group.ranks, sharding=over_kinds(decisions["sharding"]), level=level)
+    return state_shards(group.ranks, sharding=with_layer_axis(decisions["sharding"]), level=level)

@@ -16,7 +16,7 @@ from costmodel.lowering.embedding import (
     head_communications,
     head_operators,
 )
-from costmodel.lowering.layer import mtp_edge_communications, mtp_edge_operators
+from costmodel.lowering.layer import mtp_projection_communications, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.calls import call_seconds, copy_seconds
 from costmodel.operators.source import OperatorTimes, operator_times
@@ -27,7 +27,7 @@ from costmodel.tables import Record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EdgeSeconds(Record):
+class EmbeddingHeadSeconds(Record):
     """
     One micro-batch, forward and backward, on the first rank (embedding) and the last one (head, MTP) beyond its layers.
 
@@ -64,7 +64,7 @@ class EdgeSeconds(Record):
         return self.head + self.mtp + self.head_communication + self.mtp_communication
 
 
-def edge_seconds(
+def embedding_head_seconds(
     model: Model,
     cluster: Cluster,
     workload: Workload,
@@ -79,7 +79,7 @@ def edge_seconds(
     pp: Numbers,
     vocabulary: Numbers,
     cuda_graphs: Numbers,
-) -> EdgeSeconds:
+) -> EmbeddingHeadSeconds:
     """
     The embedding, the head with its loss, and the multi-token prediction, shape (...).
 
@@ -109,12 +109,12 @@ def edge_seconds(
             embedding_communications(model, shape),
         ),
         "head": (_in_slices(head_operators(model, shape), slices), head_communications(model, shape)),
-        "mtp": (mtp_edge_operators(model, shape), mtp_edge_communications(model, shape)),
+        "mtp": (mtp_projection_operators(model, shape), mtp_projection_communications(model, shape)),
     }
     parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}
     last = (parts["head"], parts["mtp"])
     zeros = shape.zeros
-    return EdgeSeconds(
+    return EmbeddingHeadSeconds(
         **{name: zeros + end.compute for name, end in parts.items()},
         **{f"{name}_communication": zeros + end.communication for name, end in parts.items()},
         first_forward=zeros + parts["embedding"].forward,

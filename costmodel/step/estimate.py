@@ -14,7 +14,7 @@ from costmodel.pipelines.simulator import Timeline, simulate
 from costmodel.pipelines.stages import Stages, every_stage
 from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
-from costmodel.step.embedding_head import edge_seconds
+from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.layouts import (
     IN_FULL,
@@ -27,11 +27,11 @@ from costmodel.step.layouts import (
 )
 from costmodel.step.p2p import pp_seconds, sent_seconds
 from costmodel.step.rank_time import (
-    ep_edge_seconds,
+    ep_fill_seconds,
     fill_seconds,
-    played_order,
-    played_waiting_seconds,
     rank_seconds,
+    simulated_order,
+    simulated_waiting_seconds,
     slices_seconds,
     stage_passes,
     waiting_seconds,
@@ -107,7 +107,7 @@ class Estimate:
         One optimizer step, its pipeline played through stage by stage.
     closed_form_seconds
         The same by the formulas of :func:`costmodel.step.step.step_seconds`, which a search compares strategies by;
-        they differ where stages do (:func:`costmodel.step.rank_time.played_waiting_seconds` says how much).
+        they differ where stages do (:func:`costmodel.step.rank_time.simulated_waiting_seconds` says how much).
     breakdown
         Where the step goes, on the rank that is slowest.
     ranks
@@ -133,7 +133,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlayedStep:
+class SimulatedStep:
     """
     The pipeline of a step as :attr:`Estimate.step_seconds` has it, pass by pass, and what the step has beside it.
 
@@ -158,7 +158,7 @@ class PlayedStep:
         return max(self.timeline.spans) + sum(self.beside_seconds.values())
 
 
-def played_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> PlayedStep | None:
+def played_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> SimulatedStep | None:
     """
     Play the pipeline of one strategy and keep its passes.
 
@@ -171,16 +171,16 @@ def played_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Played
 
     Returns
     -------
-    PlayedStep or None
+    SimulatedStep or None
         None where the step is known by its closed form alone, or where there are too many passes.
     """
     decisions = strategy.decisions()
-    order = played_order(facts, decisions)
+    order = simulated_order(facts, decisions)
     if order is None or 2 * order["pp"] * order["vpp"] * order["num_microbatches"] > most_passes:
         return None
     passes = layout_passes(facts, strategy) if strategy.layout else stage_passes(facts, decisions)
     ranks, whole = _ranks_of(facts, strategy), average_rank(facts, decisions)
-    return PlayedStep(
+    return SimulatedStep(
         timeline=simulate(
             forward=np.asarray(passes.forward),
             backward=np.asarray(passes.backward),
@@ -190,7 +190,7 @@ def played_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Played
         ),
         passes=passes,
         beside_seconds={
-            "ep": float(ep_edge_seconds(whole, layer_parts(facts, decisions))),
+            "ep": float(ep_fill_seconds(whole, layer_parts(facts, decisions))),
             "host": facts.cluster.device.constants.step_seconds,
             "pp": _transfer_seconds(facts, decisions, whole),
             "bubble": float(fill_seconds(facts, decisions)),
@@ -278,7 +278,7 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
     }
     whole = average_rank(facts, decisions)
     sent = m * float(ranks.each(sent_seconds(facts, decisions, ranks.held))[slowest])
-    edges = float(ep_edge_seconds(whole, layer_parts(facts, decisions)))
+    edges = float(ep_fill_seconds(whole, layer_parts(facts, decisions)))
     exposed = busy | {
         "compute": busy["compute"] + m * float(edge.compute[slowest]),
         "tp": busy["tp"] + m * float(edge.communication[slowest]),
@@ -317,7 +317,7 @@ def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
     else:
         passes = stage_passes(facts, decisions)
         closed_form = float(waiting_seconds(facts, decisions, ranks.held, ranks.parts, ranks.seconds))
-    return played_waiting_seconds(facts, decisions, passes, float(ranks.seconds.max()), closed_form=closed_form)
+    return simulated_waiting_seconds(facts, decisions, passes, float(ranks.seconds.max()), closed_form=closed_form)
 
 
 def _transfer_seconds(facts: Facts, decisions: Decisions, whole: Stages) -> float:
@@ -341,7 +341,7 @@ class _EdgeParts:
 
 def _edge_parts(facts: Facts, ranks: _Ranks) -> _EdgeParts:
     """What embedding, head and MTP add to each rank."""
-    edge = lookup(edge_seconds, facts, {**ranks.decisions})
+    edge = lookup(embedding_head_seconds, facts, {**ranks.decisions})
     first, last = ranks.held.first.ravel(), ranks.held.last.ravel()
     return _EdgeParts(
         compute=first * edge.embedding + last * (edge.head + edge.mtp),

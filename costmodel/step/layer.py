@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, over_kinds
+from costmodel.axes import Array, Decisions, with_layer_axis
 from costmodel.facts.device import EquippedDevice
 from costmodel.lowering.recompute import over_modules, recomputes
 from costmodel.memory.footprint import LayerFootprint, layer_footprint
@@ -83,7 +83,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     ----------
     MoFa, arXiv:2511.09837, equations (7), (8) with (20)-(22), (30), (32), (34), (35).
     """
-    device, recompute = facts.cluster.device, over_kinds(decisions["recompute"])
+    device, recompute = facts.cluster.device, with_layer_axis(decisions["recompute"])
     seconds = lookup(layer_seconds, facts, decisions)
     exposed = exposed_seconds(facts, decisions, seconds)
     forward = seconds.forward + exposed.contention * seconds.tp_forward + exposed.tp_forward + exposed.cp_forward
@@ -104,7 +104,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
         backward_seconds=backward_seconds + again,
         recompute=recompute,
     )
-    offloads, fraction = over_kinds(decisions["activation_offload"]), device.behaviour.memory.offloaded_fraction
+    offloads, fraction = with_layer_axis(decisions["activation_offload"]), device.behaviour.memory.offloaded_fraction
     ep = exposed.ep_forward + exposed.ep_backward
     return LayerParts(
         compute=_compute(seconds, exposed),
@@ -156,11 +156,11 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
     pass's all-to-alls counts in the forward pass, and the other way round.
     """
     device = facts.cluster.device
-    tp_overlap, cp_overlap, ep_overlap = (over_kinds(decisions[name]) for name in LAYER_OVERLAPS)
+    tp_overlap, cp_overlap, ep_overlap = (with_layer_axis(decisions[name]) for name in LAYER_OVERLAPS)
     overlapped = seconds.overlapped
     return Exposed(
         tp_forward=np.where(tp_overlap, overlapped.tp_forward, seconds.tp_forward),
-        tp_backward=np.where(tp_overlap, overlapped.tp_backward, seconds.tp_shown),
+        tp_backward=np.where(tp_overlap, overlapped.tp_backward, seconds.exposed_tp_backward),
         cp_forward=np.where(cp_overlap, overlapped.cp_forward, seconds.cp_forward),
         cp_backward=np.where(cp_overlap, overlapped.cp_backward, seconds.cp_backward),
         ep_forward=np.where(ep_overlap, overlapped.ep_backward, seconds.ep_forward),

@@ -23,12 +23,12 @@ from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, in_step_seconds
 from costmodel.pipelines.schedules import Passes
-from costmodel.pipelines.stages import Stages, excess, layers_between, layers_of_each_kind
+from costmodel.pipelines.stages import Stages, in_flight_imbalance, layers_between, layers_of_each_kind
 from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.layer import IDEAL, layer_parts
 from costmodel.step.p2p import pp_seconds
-from costmodel.step.rank_time import ep_edge_seconds, fill_seconds, pace_seconds, passes_of, rank_seconds
+from costmodel.step.rank_time import ep_fill_seconds, fill_seconds, passes_of, rank_seconds, steady_state_seconds
 from costmodel.step.step import Cost, cost, ideal_seconds, step_seconds
 from costmodel.strategy import Recompute, StageLayout, Strategy
 from costmodel.tables import Facts, lookup, microbatches
@@ -57,7 +57,7 @@ class Contents:
     full_layers: Array
     largest_chunk: Array
     last_chunk: Array
-    excess: Array
+    in_flight_imbalance: Array
 
     def take(self, which: Ints) -> Contents:
         """Some of them."""
@@ -75,7 +75,7 @@ class Contents:
             full_layers=self.full_layers[:, None, :],
             largest_chunk=self.largest_chunk[:, None],
             last_chunk=self.last_chunk[:, None],
-            excess=self.excess[:, None],
+            in_flight_imbalance=self.in_flight_imbalance[:, None],
             all_layers=np.broadcast_to(every, self.layers.shape),
         )
 
@@ -89,8 +89,8 @@ class RankCosts:
     ----------
     seconds
         One micro-batch, forward and backward.
-    pace_seconds
-        The same with what the rank waits meanwhile: :func:`costmodel.step.rank_time.pace_seconds`.
+    steady_state_seconds
+        The same with what the rank waits meanwhile: :func:`costmodel.step.rank_time.steady_state_seconds`.
     ending_seconds
         Exposed data-parallel communication and the update of the parameters.
     device_bytes, host_bytes
@@ -98,7 +98,7 @@ class RankCosts:
     """
 
     seconds: Array
-    pace_seconds: Array
+    steady_state_seconds: Array
     ending_seconds: Array
     device_bytes: Array
     host_bytes: Array
@@ -181,7 +181,9 @@ def contents_of(strategy: Strategy, model: Model) -> Contents:
         full_layers=full,
         largest_chunk=sizes.max(axis=1).astype(np.float64),
         last_chunk=sizes[:, -1].astype(np.float64),
-        excess=np.array([excess(tuple(own), rank=rank, pp=strategy.pp) for rank, own in enumerate(sizes.tolist())]),
+        in_flight_imbalance=np.array(
+            [in_flight_imbalance(tuple(own), rank=rank, pp=strategy.pp) for rank, own in enumerate(sizes.tolist())]
+        ),
     )
 
 
@@ -220,7 +222,7 @@ def rank_costs(facts: Facts, decisions: Decisions, contents: Contents) -> RankCo
     seconds, pace = contents_seconds(facts, decisions, contents)
     return RankCosts(
         seconds=seconds,
-        pace_seconds=pace,
+        steady_state_seconds=pace,
         ending_seconds=contents_ending_seconds(facts, decisions, contents),
         device_bytes=device,
         host_bytes=host,
@@ -237,7 +239,7 @@ def contents_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> 
     if int(decisions["vpp"]) == 1:
         return seconds[..., 0], seconds[..., 0]
     average = rank_seconds(facts, decisions, average_rank(facts, decisions), layer)[..., 0]
-    return seconds[..., 0], pace_seconds(facts, decisions, held, layer, seconds, average)[..., 0]
+    return seconds[..., 0], steady_state_seconds(facts, decisions, held, layer, seconds, average)[..., 0]
 
 
 def _modes(decisions: Decisions) -> tuple[dict[str, Any], Any]:
@@ -276,7 +278,7 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
     parts = layer_parts(facts, decisions)
     return np.asarray(
         fill_seconds(facts, decisions)
-        + ep_edge_seconds(held, parts)
+        + ep_fill_seconds(held, parts)
         + pp_seconds(facts, decisions, held)
         + facts.cluster.device.constants.step_seconds
     )
@@ -293,7 +295,7 @@ def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tupl
     :func:`costmodel.pipelines.interleaved.busy_seconds`, :func:`costmodel.pipelines.interleaved.bubble_seconds`,
     :func:`costmodel.pipelines.interleaved.in_step_seconds`.
     """
-    slowest, pace = ranks.seconds.max(), ranks.pace_seconds.max()
+    slowest, pace = ranks.seconds.max(), ranks.steady_state_seconds.max()
     waiting = bubble_seconds(slowest, ranks.seconds.sum(), vpp=vpp)
     waiting = waiting + in_step_seconds(slowest, pace, vpp=vpp, num_microbatches=num_microbatches)
     busy = busy_seconds(slowest, num_microbatches=num_microbatches)
@@ -369,7 +371,7 @@ def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
         full_layers=np.zeros_like(layers),
         largest_chunk=chunk,
         last_chunk=chunk,
-        excess=np.ones_like(share),
+        in_flight_imbalance=np.ones_like(share),
         all_layers=np.broadcast_to(every, (*pp.shape, len(every))),
     )
 
@@ -442,7 +444,9 @@ def _mean_and_slowest(facts: Facts, decisions: Decisions, average: Stages, layer
     return mean, np.maximum(mean, fewest * layer.min(axis=-1))
 
 
-def squeeze_seconds(facts: Facts, decisions: Decisions, modes: Sequence[tuple[int, bool]], room_bytes: float) -> Array:
+def least_recompute_seconds(
+    facts: Facts, decisions: Decisions, modes: Sequence[tuple[int, bool]], room_bytes: float
+) -> Array:
     r"""
     What the average rank spends at least for one micro-batch to fit into memory.
 

@@ -6,21 +6,21 @@ from functools import partial
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, added, over_kinds
+from costmodel.axes import Array, Decisions, added, with_layer_axis
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.network.collectives import collective_seconds, ring_slowdowns
 from costmodel.network.groups import Group, pipeline_group
 from costmodel.operators.work import Numbers
-from costmodel.pipelines.interleaved import hop_exposed_seconds
+from costmodel.pipelines.interleaved import p2p_exposed_seconds
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds
 from costmodel.step.overlap import exposed_beside_seconds
 from costmodel.tables import Facts, lookup, microbatches
 
 
-def hop_seconds(
+def p2p_seconds(
     model: Model,
     cluster: Cluster,
     workload: Workload,
@@ -44,26 +44,26 @@ def hop_seconds(
     group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
     nbytes = micro_batch_bytes(model, workload, tp=tp, cp=cp, mbs=mbs, sequence_parallel=sequence_parallel)
     device, send = cluster.device, partial(collective_seconds, cluster, "pp", "send")
-    if not device.behaviour.communication.scatters_hops:
+    if not device.behaviour.communication.scatter_gather_p2p:
         seconds = send(nbytes=nbytes, ranks=group.ranks, stride=group.stride)
     else:
         scattered = 1 + (1 - np.asarray(sequence_parallel)) * (np.asarray(tp) - 1)
         gathered = nbytes * (scattered > 1)
         seconds = send(nbytes=nbytes / scattered, ranks=group.ranks, stride=group.stride)
         seconds = seconds + collective_seconds(cluster, "tp", "all_gather", nbytes=gathered, ranks=tp, stride=1)
-    return np.asarray((seconds + device.constants.hop_seconds) * (np.asarray(pp) > 1))
+    return np.asarray((seconds + device.constants.p2p_overhead_seconds) * (np.asarray(pp) > 1))
 
 
-def plain_hop_seconds(facts: Facts, decisions: Decisions) -> Array:
+def whole_p2p_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
-    A transfer that its sender waits for: :func:`hop_seconds` without interleaving, else zero.
+    A transfer that its sender waits for: :func:`p2p_seconds` without interleaving, else zero.
 
     References
     ----------
     Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``,
     ``forward_backward_pipelining_without_interleaving``.
     """
-    return np.where(np.asarray(decisions["vpp"]) > 1, 0.0, lookup(hop_seconds, facts, decisions))
+    return np.where(np.asarray(decisions["vpp"]) > 1, 0.0, lookup(p2p_seconds, facts, decisions))
 
 
 def sent_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
@@ -72,7 +72,7 @@ def sent_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
 
     Each sends activations to the next rank and gradients to the one before, the ends of the pipeline half of that.
     """
-    return np.asarray((2 - held.first - held.last) * over_kinds(plain_hop_seconds(facts, decisions)))
+    return np.asarray((2 - held.first - held.last) * with_layer_axis(whole_p2p_seconds(facts, decisions)))
 
 
 def micro_batch_bytes(
@@ -90,7 +90,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_com
 
     Only interleaved chunks have other work to hide a transfer behind; those of the plain schedule, which waits for
     every one, are part of :func:`rank_seconds`. What is hidden takes the time of its bytes, nobody waits for its
-    synchronisation (``hop_seconds`` of the device).
+    synchronisation (``p2p_seconds`` of the device).
 
     Parameters
     ----------
@@ -104,17 +104,17 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_com
     MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk.
     """
     device = facts.cluster.device
-    hop = lookup(hop_seconds, facts, decisions)
+    hop = lookup(p2p_seconds, facts, decisions)
     seconds = lookup(layer_seconds, facts, decisions)
     num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
     chunk = added(held.all_layers * seconds.forward) / num_chunks
     group = pipeline_ranks(decisions)
     slowdowns = ring_slowdowns(facts.cluster, ranks=group.ranks, stride=group.stride)
     slowdowns |= {} if slowdown_compute is None else {"slowdown_compute": slowdown_compute}
-    hidden = exposed_beside_seconds(np.maximum(hop - device.constants.hop_seconds, 0.0), chunk, **slowdowns)
+    hidden = exposed_beside_seconds(np.maximum(hop - device.constants.p2p_overhead_seconds, 0.0), chunk, **slowdowns)
     steady = np.where(decisions["pp_overlap"], hidden, hop)
     m = microbatches(facts, decisions)
-    exposed = hop_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m)
+    exposed = p2p_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m)
     return np.where(np.asarray(decisions["vpp"]) > 1, exposed, 0.0)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, added, largest, over_kinds
+from costmodel.axes import Array, Decisions, added, largest, with_layer_axis
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
@@ -19,10 +19,10 @@ from costmodel.pipelines.orders import has_order
 from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary_delay
 from costmodel.pipelines.simulator import span_seconds
 from costmodel.pipelines.stages import Stages, virtual_stage_layers
-from costmodel.step.embedding_head import edge_seconds
+from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.overlap import exposed_beside_seconds
-from costmodel.step.p2p import micro_batch_bytes, plain_hop_seconds, sent_seconds
+from costmodel.step.p2p import micro_batch_bytes, sent_seconds, whole_p2p_seconds
 from costmodel.strategy import Schedule, Vocabulary, is_one_of
 from costmodel.tables import Facts, lookup, microbatches
 
@@ -36,7 +36,7 @@ def pipeline_seconds(
     """Busy time, bubble, and what the pipeline's edges add: (12) without the transfers between ranks."""
     slowest = largest(ranks)
     return np.asarray(
-        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions)) + waiting + ep_edge_seconds(held, parts)
+        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions)) + waiting + ep_fill_seconds(held, parts)
     )
 
 
@@ -46,7 +46,7 @@ def rank_seconds(
     """
     One micro-batch on each different rank, forward and backward: R, shape (..., U).
 
-    In a plain pipeline a rank sends what it computed before it goes on (:func:`plain_hop_seconds`).
+    In a plain pipeline a rank sends what it computed before it goes on (:func:`whole_p2p_seconds`).
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def rank_seconds(
     full_layer
         The same of layers that are recomputed in full, where a rank has some.
     """
-    edge = lookup(edge_seconds, facts, decisions)
-    edges = held.first * over_kinds(edge.first) + held.last * over_kinds(edge.last)
-    edges = edges + over_kinds(lookup(slices_seconds, facts, decisions))
+    edge = lookup(embedding_head_seconds, facts, decisions)
+    edges = held.first * with_layer_axis(edge.first) + held.last * with_layer_axis(edge.last)
+    edges = edges + with_layer_axis(lookup(slices_seconds, facts, decisions))
     edges = edges + sent_seconds(facts, decisions, held)
     always = facts.cluster.device.constants.microbatch_seconds
     layers = added(held.layers * layer[..., None, :])
@@ -70,11 +70,11 @@ def rank_seconds(
 
 def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array) -> Array:
     """One micro-batch on all ranks together: the whole model once, shape (...)."""
-    edge = lookup(edge_seconds, facts, decisions)
+    edge = lookup(embedding_head_seconds, facts, decisions)
     layers = added(held.all_layers * layer)
     of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
     pp = np.asarray(decisions["pp"])
-    hops = 2 * (pp - 1) * plain_hop_seconds(facts, decisions)
+    hops = 2 * (pp - 1) * whole_p2p_seconds(facts, decisions)
     return np.asarray(layers + edge.first + edge.last + hops + pp * of_each_rank)
 
 
@@ -94,14 +94,16 @@ def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: Lay
         )
     delay = vocabulary_delay(vocabulary=decisions["vocabulary"]) * slowest
     if np.any(np.asarray(decisions["vpp"]) > 1):
-        pace = largest(pace_seconds(facts, decisions, held, parts.total, ranks, every / decisions["pp"]))
+        pace = largest(steady_state_seconds(facts, decisions, held, parts.total, ranks, every / decisions["pp"]))
         delay = delay + in_step_seconds(
             slowest, pace, vpp=decisions["vpp"], num_microbatches=microbatches(facts, decisions)
         )
     return np.asarray(idle + delay + fill_seconds(facts, decisions))
 
 
-def pace_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array, ranks: Array, average: Array) -> Array:
+def steady_state_seconds(
+    facts: Facts, decisions: Decisions, held: Stages, layer: Array, ranks: Array, average: Array
+) -> Array:
     """
     One micro-batch on each rank with what it waits for others chunk by chunk: P, shape (..., U).
 
@@ -116,28 +118,28 @@ def pace_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array,
     average
         The work of an average rank, shape (...).
     """
-    edge = lookup(edge_seconds, facts, decisions)
-    of_layer = over_kinds(added(held.all_layers * layer) / held.all_layers.sum(axis=-1))
-    beside = held.last * over_kinds(edge.last) + added(held.mtp_layers * layer[..., None, :])
+    edge = lookup(embedding_head_seconds, facts, decisions)
+    of_layer = with_layer_axis(added(held.all_layers * layer) / held.all_layers.sum(axis=-1))
+    beside = held.last * with_layer_axis(edge.last) + added(held.mtp_layers * layer[..., None, :])
     waiting = chunks_waiting_seconds(
         ranks,
         held.last_chunk * of_layer + beside,
-        over_kinds(average),
-        vpp=over_kinds(decisions["vpp"]),
-        group=over_kinds(decisions["group"]),
+        with_layer_axis(average),
+        vpp=with_layer_axis(decisions["vpp"]),
+        group=with_layer_axis(decisions["group"]),
     )
     in_chunks = (np.asarray(decisions["vpp"]) > 1) & (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B)
     in_chunks = in_chunks & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED)
-    return np.asarray(ranks + np.where(over_kinds(in_chunks), waiting, 0.0))
+    return np.asarray(ranks + np.where(with_layer_axis(in_chunks), waiting, 0.0))
 
 
 def slowest_passes(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Passes:
     """The passes of the rank that takes longest."""
-    edge = lookup(edge_seconds, facts, decisions)
+    edge = lookup(embedding_head_seconds, facts, decisions)
     slowest = ranks.argmax(axis=-1)[..., None]
 
     def of_slowest(layer: Array, first: Array | float, last: Array | float) -> Array:
-        edges = held.first * over_kinds(first) + held.last * over_kinds(last)
+        edges = held.first * with_layer_axis(first) + held.last * with_layer_axis(last)
         seconds = np.asarray(added(held.layers * layer[..., None, :]) + edges)
         return np.take_along_axis(np.broadcast_to(seconds, ranks.shape), slowest, axis=-1)[..., 0]
 
@@ -148,7 +150,7 @@ def slowest_passes(facts: Facts, decisions: Decisions, held: Stages, parts: Laye
 
 def all_passes(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts) -> Passes:
     """The passes of all ranks together: the whole model once."""
-    edge = lookup(edge_seconds, facts, decisions)
+    edge = lookup(embedding_head_seconds, facts, decisions)
     forward = added(held.all_layers * parts.forward) + edge.first_forward + edge.last_forward
     weight = added(held.all_layers * parts.weight) + edge.last_weight
     every = all_ranks_seconds(facts, decisions, held, parts.total)
@@ -178,21 +180,21 @@ def stage_passes(facts: Facts, decisions: Decisions) -> Passes:
 
 def passes_of(facts: Facts, decisions: Decisions, forward: Array, weight: Array, total: Array) -> Passes:
     """The passes of virtual stages whose layers take given seconds, shape (pp * vpp,)."""
-    edge = lookup(edge_seconds, facts, decisions)
+    edge = lookup(embedding_head_seconds, facts, decisions)
     forward[0] += edge.first_forward  # one after the other: the first stage may be the last one too
     forward[-1] += edge.last_forward
     weight[-1] += edge.last_weight
     total[0] += edge.first
     total[-1] += edge.last
     beside = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
-    hop = plain_hop_seconds(facts, decisions)
+    hop = whole_p2p_seconds(facts, decisions)
     total[1:] += hop
     total[:-1] += hop
     backward = total + beside / decisions["vpp"] - forward - weight
     return Passes(forward=forward, backward=backward, weight=weight)
 
 
-def played_waiting_seconds(
+def simulated_waiting_seconds(
     facts: Facts, decisions: Decisions, passes: Passes, slowest: float, *, closed_form: float
 ) -> float:
     """
@@ -217,7 +219,7 @@ def played_waiting_seconds(
     closed_form
         What :func:`waiting_seconds` says.
     """
-    order = played_order(facts, decisions)
+    order = simulated_order(facts, decisions)
     if order is None or order["pp"] == 1:
         return closed_form
     span = span_seconds(
@@ -230,7 +232,7 @@ def played_waiting_seconds(
     return span - busy + float(fill_seconds(facts, decisions))
 
 
-def played_order(facts: Facts, decisions: Decisions) -> dict[str, Any] | None:
+def simulated_order(facts: Facts, decisions: Decisions) -> dict[str, Any] | None:
     """What :mod:`costmodel.pipelines.simulator` needs beside the passes; None where the closed form is kept."""
     plan = {name: int(decisions[name]) for name in ("pp", "vpp")}
     plan["num_microbatches"] = int(microbatches(facts, decisions))
@@ -244,11 +246,11 @@ def played_order(facts: Facts, decisions: Decisions) -> dict[str, Any] | None:
 
 def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
     """What each rank adds once per step because the head's slot is longer than the others, as measured."""
-    head = lookup(edge_seconds, facts, decisions).head
-    return np.asarray(facts.cluster.device.constants.measured.head_fill_fraction * head * decisions["pp"])
+    head = lookup(embedding_head_seconds, facts, decisions).head
+    return np.asarray(facts.cluster.device.constants.measured.head_pipeline_fill_fraction * head * decisions["pp"])
 
 
-def ep_edge_seconds(held: Stages, parts: LayerParts) -> Array:
+def ep_fill_seconds(held: Stages, parts: LayerParts) -> Array:
     """
     Expert-parallel communication that warm-up and cool-down expose though the steady phase hides it.
 

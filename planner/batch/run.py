@@ -14,7 +14,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from planner.batch.choices import BACKENDS, LOCAL
-from planner.batch.executors.local import Crew, Lanes, LocalCrew
+from planner.batch.executors.local import Lanes, LocalCrew, WorkerPool
 from planner.batch.fingerprint import Contents
 from planner.batch.job_result import LOST, Answer, JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob, as_job
@@ -107,7 +107,7 @@ def plan_many(
 
 def make_crew(
     make_lanes: Callable[[], Lanes], *, backend: str = LOCAL, scheduler: str | None = None, processes: int | None = None
-) -> Crew:
+) -> WorkerPool:
     """Who does the jobs; ``make_lanes`` is called here or on the machines of the cluster."""
     if backend == LOCAL:
         if scheduler is not None:
@@ -116,11 +116,11 @@ def make_crew(
     if backend not in BACKENDS:
         raise SpecError("backend", f"there is no '{backend}'.", did_you_mean(backend, BACKENDS))
     home = import_module(f"planner.batch.executors.{backend}")
-    crew: Crew = getattr(home, f"{backend.title()}Crew")(make_lanes, scheduler=scheduler, processes=processes)
+    crew: WorkerPool = getattr(home, f"{backend.title()}Crew")(make_lanes, scheduler=scheduler, processes=processes)
     return crew
 
 
-def finished(crew: Crew, jobs: Iterable[BatchJob]) -> Generator[JobResult, None, None]:
+def finished(crew: WorkerPool, jobs: Iterable[BatchJob]) -> Generator[JobResult, None, None]:
     """The results of jobs as they finish; at most the crew's capacity is in flight, whatever their number."""
     waiting: dict[Future[Answer], BatchJob] = {}
     done: queue.SimpleQueue[Future[Answer]] = queue.SimpleQueue()

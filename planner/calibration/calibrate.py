@@ -16,14 +16,14 @@ from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError
 from costmodel.facts.calibration import Calibration as DeviceCalibration
 from planner.calibration.advice import Advice, advice
-from planner.calibration.cases import FAINTEST, Predictor, folds_of, group_of, measured_logarithms
+from planner.calibration.cases import LEAST_SENSITIVITY, Predictor, folds_of, group_of, measured_logarithms
 from planner.calibration.constants import Constant, constants, read, written_fields
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
 from planner.jobs.entries import Reference
 from planner.runs.jobs import References
-from planner.runs.predictions import Case, cases, left_unsaid
-from planner.runs.table import NotRun
+from planner.runs.predictions import Case, cases, unreported_recompute
+from planner.runs.table import RejectedRow
 from planner.runs.table import read as read_runs
 
 FEWEST_RUNS = 3
@@ -114,8 +114,8 @@ class Calibration:
     error_before: float
     error_left_out: float
     error_fitted: float
-    refused: tuple[NotRun, ...]
-    skipped: tuple[NotRun, ...]
+    refused: tuple[RejectedRow, ...]
+    skipped: tuple[RejectedRow, ...]
     advice: Advice
 
     @property
@@ -152,9 +152,9 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
         known = replace(known, device=base)
     found = list(cases(rows, known))
     timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
-    reasons = [_of_another_device(one, base) or left_unsaid(one) for one in timed]
+    reasons = [_of_another_device(one, base) or unreported_recompute(one) for one in timed]
     timed = [one for one, reason in zip(timed, reasons, strict=True) if reason is None]
-    others = (*(one for one in found if isinstance(one, NotRun)), *(reason for reason in reasons if reason))
+    others = (*(one for one in found if isinstance(one, RejectedRow)), *(reason for reason in reasons if reason))
     refused = tuple(one for one in others if one.is_refused)
     _require_enough(timed, others)
     _require_consistent(timed)
@@ -193,11 +193,11 @@ def _base_name(case: Case) -> str:
     return entry if isinstance(entry, str) else str(entry.get("base", entry.get("name", "inline")))
 
 
-def _of_another_device(one: Case, base: str | None) -> NotRun | None:
+def _of_another_device(one: Case, base: str | None) -> RejectedRow | None:
     name = _base_name(one)
     if base in (None, name):
         return None
-    return NotRun(
+    return RejectedRow(
         id=one.run.id,
         reason=f"{OF_ANOTHER_DEVICE} {name}",
         is_usable=True,
@@ -221,7 +221,7 @@ def _one_device(timed: Sequence[Case]) -> str:
     return names[0]
 
 
-def _require_enough(timed: Sequence[Case], others: Sequence[NotRun]) -> None:
+def _require_enough(timed: Sequence[Case], others: Sequence[RejectedRow]) -> None:
     layouts = {_configuration(case) for case in timed}
     if len(timed) < FEWEST_RUNS or len(layouts) < FEWEST_LAYOUTS:
         refused = [one for one in others if one.is_refused]
@@ -304,7 +304,7 @@ def _start(timed: Sequence[Case], known: References, all_constants: Sequence[Con
     predictor = Predictor(cases=timed, constants=all_constants, known=known)
     logs = priors_of(all_constants).mean
     jacobian = predictor.jacobian(logs)
-    is_seen = np.abs(jacobian).max(axis=0) > FAINTEST
+    is_seen = np.abs(jacobian).max(axis=0) > LEAST_SENSITIVITY
     chosen = tuple(constant for constant, seen in zip(all_constants, is_seen, strict=True) if seen)
     residuals = predictor.logarithms(logs) - measured_logarithms(timed)
     return replace(predictor, constants=chosen), Fit(

@@ -25,7 +25,7 @@ Group: TypeAlias = tuple[str, str, str, int]
 DIFFERENCE = 0.01
 """Step in the logarithm of a constant over which a derivative is taken; a matter of numerics only."""
 
-FAINTEST = 1e-3
+LEAST_SENSITIVITY = 1e-3
 """Derivative of a step time by a constant, both in logarithms, that is not worth computing anew."""
 
 
@@ -126,7 +126,7 @@ class Predictor:
         logs
             Logarithms of the constants.
         before
-            Derivatives at another place; where they are below ``FAINTEST`` they stay as they are.
+            Derivatives at another place; where they are below ``LEAST_SENSITIVITY`` they stay as they are.
         """
         column = self._column(logs, before)
         columns = over_processes(column, len(self.constants), self.num_processes)
@@ -143,7 +143,7 @@ class Predictor:
             moved = with_values(base, [constant], [float(np.exp(logs[index] + step))])
             change = np.zeros(len(self.cases)) if before is None else before[:, index].copy()
             for row, (case, setting) in enumerate(zip(self.cases, settings, strict=True)):
-                if constant.touches(**setting) and (before is None or abs(change[row]) > FAINTEST):
+                if constant.touches(**setting) and (before is None or abs(change[row]) > LEAST_SENSITIVITY):
                     change[row] = (np.log(_closed_form_seconds(case, moved)) - closed[row]) / step
             return change
 

@@ -21,7 +21,7 @@ from planner.jobs.problem import Problem, SearchLimits, StageChoice
 from planner.jobs.values import checked
 from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, plan
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
-from planner.search.candidates import OWN, Ints, Tabulator, capacity
+from planner.search.candidates import OWN, CostTable, Ints, capacity
 from planner.search.clock import Clock
 from planner.search.domains import divisors
 from planner.search.rules import SEARCH_BOUNDS, problem_rules
@@ -410,7 +410,7 @@ def _with_next(binding: Binding, problem: Problem, seconds: float, clock: Clock)
 def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | None:
     """Of all strategies that take less time and fit on the host, the one that takes least device memory."""
     space = build_space(problem)
-    tabulator = Tabulator(
+    tabulator = CostTable(
         space=space,
         capacity=capacity(problem),
         headroom_bytes=problem.search.memory_headroom_bytes,

@@ -15,8 +15,8 @@ from planner.frameworks.target import (
     Entries,
     Export,
     Program,
-    Refusal,
     Say,
+    Unsupported,
     checkpoints,
     entries_of,
     has_own_bytes,
@@ -126,48 +126,48 @@ def _dp(plan: Plan) -> Entries:
     }
 
 
-def _etp(plan: Plan) -> Entries | Refusal:
+def _etp(plan: Plan) -> Entries | Unsupported:
     if plan.facts.model.has_experts and plan.strategy.tp > 1:
-        return Refusal(
+        return Unsupported(
             "How experts are split is the tensor-parallel plan of the model in transformers, not a key of the YAML."
         )
     return {}
 
 
-def _mbs(plan: Plan) -> Entries | Refusal:
+def _mbs(plan: Plan) -> Entries | Unsupported:
     total = num_microbatches(plan)
     if total is None:
-        return Refusal("The global batch is no multiple of dp * mbs, whole micro-batches are accumulated.")
+        return Unsupported("The global batch is no multiple of dp * mbs, whole micro-batches are accumulated.")
     return {ACCUMULATION: total}
 
 
-def _sequence_parallel(plan: Plan) -> Entries | Refusal:
+def _sequence_parallel(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.tp > 1 and plan.strategy.sequence_parallel:
-        return Refusal(
+        return Unsupported(
             "Tensor parallelism is the plan of the model in transformers, whose norms and residuals are whole; its sp "
             "is another one (accelerate/parallelism_config.py, sp_backend deepspeed)."
         )
     return {}
 
 
-def _sharding(plan: Plan) -> Entries | Refusal:
+def _sharding(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.sharding < Sharding.GRADIENTS:
-        return Refusal(
+        return Unsupported(
             "FSDP2 shards gradients and optimizer states, with or without the weights, over two ranks at least "
             "(accelerate/parallelism_config.py:383)."
         )
     return {"fsdp_config.fsdp_reshard_after_forward": plan.strategy.sharding == Sharding.WEIGHTS}
 
 
-def _recompute(plan: Plan) -> Entries | Refusal:
+def _recompute(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.recompute not in (Recompute.NONE, Recompute.FULL):
-        return Refusal("Whole layers are recomputed or none (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac).")
+        return Unsupported("Whole layers are recomputed or none (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac).")
     return {"fsdp_config.fsdp_activation_checkpointing": plan.strategy.recompute == Recompute.FULL}
 
 
-def _optimizer_offload(plan: Plan) -> Entries | Refusal:
+def _optimizer_offload(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.optimizer_offload:
-        return Refusal("Its fsdp_offload_params moves weights and gradients to the host too.")
+        return Unsupported("Its fsdp_offload_params moves weights and gradients to the host too.")
     return {"fsdp_config.fsdp_offload_params": False}
 
 
@@ -179,16 +179,16 @@ def _cp_overlap(plan: Plan) -> Entries:
     return {"parallelism_config.parallelism_config_cp_comm_strategy": way}
 
 
-def _dp_overlap(plan: Plan) -> Entries | Refusal:
+def _dp_overlap(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.dp_overlap:
         return {}
-    return Refusal("FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).")
+    return Unsupported("FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).")
 
 
-def _gradient_dtype(plan: Plan) -> Entries | Refusal:
+def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     if told(plan).gradient_dtype == plan.facts.workload.precision.name:
         return {}
-    return Refusal(
+    return Unsupported(
         f"Gradients are reduced in {plan.facts.workload.precision.name}, as mixed_precision says; another dtype is an "
         "argument of the training script's plugin (set_mixed_precision, accelerate/utils/dataclasses.py:2137)."
     )

@@ -15,8 +15,8 @@ from planner.frameworks.target import (
     Entries,
     Export,
     Program,
-    Refusal,
     Say,
+    Unsupported,
     checkpoints,
     entries_of,
     has_own_bytes,
@@ -100,12 +100,12 @@ def _ep(plan: Plan) -> Entries:
     return {"expert_parallel.enabled": True, "expert_parallel.autoep_size": ep} if ep > 1 else {}
 
 
-def _etp(plan: Plan) -> Entries | Refusal:
+def _etp(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     split = strategy.tp if strategy.ep == 1 else 1
     if not plan.facts.model.has_experts or strategy.etp == split:
         return {}
-    return Refusal(
+    return Unsupported(
         "Experts that are spread are not split (deepspeed/module_inject/auto_ep_folding.py, validate_folding_global); "
         "others are split like the rest (deepspeed/module_inject/autotp_config.py:433)."
     )
@@ -116,33 +116,35 @@ def _dp(plan: Plan) -> Entries:
     return {"train_batch_size": plan.facts.workload.global_batch_size}
 
 
-def _mbs(plan: Plan) -> Entries | Refusal:
+def _mbs(plan: Plan) -> Entries | Unsupported:
     total = num_microbatches(plan)
     if total is None:
-        return Refusal("The global batch is no multiple of dp * mbs (_batch_assertion, deepspeed/runtime/config.py).")
+        return Unsupported(
+            "The global batch is no multiple of dp * mbs (_batch_assertion, deepspeed/runtime/config.py)."
+        )
     return {"train_micro_batch_size_per_gpu": plan.strategy.mbs, "gradient_accumulation_steps": total}
 
 
-def _sequence_parallel(plan: Plan) -> Entries | Refusal:
+def _sequence_parallel(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.tp > 1 and plan.strategy.sequence_parallel:
-        return Refusal(
+        return Unsupported(
             "AutoTP reduces whole activations; norms and residuals are not split (deepspeed/module_inject/layers.py)."
         )
     return {}
 
 
-def _sharding(plan: Plan) -> Entries | Refusal:
+def _sharding(plan: Plan) -> Entries | Unsupported:
     stage = _stage(plan)
     if stage == Sharding.NONE and plan.facts.workload.precision.name == "bf16":
-        return Refusal(KEEPS_FP32)
+        return Unsupported(KEEPS_FP32)
     return {"zero_optimization.stage": stage}
 
 
-def _recompute(plan: Plan) -> Entries | Refusal:
+def _recompute(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.recompute == Recompute.NONE:
         return {}
     if plan.strategy.recompute != Recompute.FULL:
-        return Refusal(
+        return Unsupported(
             "The JSON knows checkpoints of whole layers only (deepspeed/runtime/activation_checkpointing/config.py)."
         )
     return {
@@ -152,16 +154,16 @@ def _recompute(plan: Plan) -> Entries | Refusal:
     }
 
 
-def _optimizer_offload(plan: Plan) -> Entries | Refusal:
+def _optimizer_offload(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if not strategy.optimizer_offload:
         return {}
     if strategy.tp > 1 and strategy.ep > 1:
-        return Refusal(
+        return Unsupported(
             "Spread experts with tensor parallelism exclude it (deepspeed/module_inject/auto_ep_folding.py)."
         )
     if _stage(plan) == Sharding.NONE:
-        return Refusal("It needs ZeRO, stage 1 at least (deepspeed/runtime/zero/config.py, offload_optimizer).")
+        return Unsupported("It needs ZeRO, stage 1 at least (deepspeed/runtime/zero/config.py, offload_optimizer).")
     return {
         "zero_optimization.offload_optimizer.device": "cpu",
         "zero_optimization.offload_optimizer.pin_memory": True,
@@ -172,15 +174,15 @@ def _tp_overlap(plan: Plan) -> Entries:
     return {"tensor_parallel.tp_overlap_comm": plan.strategy.tp_overlap} if plan.strategy.tp > 1 else {}
 
 
-def _dp_overlap(plan: Plan) -> Entries | Refusal:
+def _dp_overlap(plan: Plan) -> Entries | Unsupported:
     strategy, stage = plan.strategy, _stage(plan)
     if not strategy.dp_overlap:
         ahead = {"zero_optimization.stage3_prefetch_bucket_size": 0} if stage == Sharding.WEIGHTS else {}
         return {"zero_optimization.overlap_comm": False, **ahead}
     if stage == Sharding.NONE:
-        return Refusal("Without ZeRO gradients are reduced after the backward pass (deepspeed/runtime/engine.py).")
+        return Unsupported("Without ZeRO gradients are reduced after the backward pass (deepspeed/runtime/engine.py).")
     if _has_bf16_optimizer(plan):
-        return Refusal(
+        return Unsupported(
             "Stage 1 in bf16 with FP32 gradients is BF16_Optimizer, which reduces after the backward pass "
             "(deepspeed/runtime/engine.py:2305,2611)."
         )
@@ -197,21 +199,23 @@ def _has_bf16_optimizer(plan: Plan) -> bool:
     return is_bf16 and in_fp32 and _stage(plan) == Sharding.OPTIMIZER and not plan.strategy.optimizer_offload
 
 
-def _gradient_dtype(plan: Plan) -> Entries | Refusal:
+def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     """BF16_Optimizer reduces its FP32 gradients; it keeps 16-bit ones beside them unless they are added at once."""
     given, half = told(plan).gradient_dtype, plan.facts.workload.precision.name
     if given not in ("fp32", "bf16+fp32", half):
-        return Refusal(f"Gradients are {half}, as the weights are, or FP32 (deepspeed/runtime/engine.py:1799).")
+        return Unsupported(f"Gradients are {half}, as the weights are, or FP32 (deepspeed/runtime/engine.py:1799).")
     if _has_bf16_optimizer(plan):
         at_once = {"bf16.immediate_grad_update": True} if given == "fp32" else {}
         return {"data_types.grad_accum_dtype": "fp32", **at_once}
     if given == "bf16+fp32":
-        return Refusal(
+        return Unsupported(
             "Both are BF16_Optimizer's: stage 1 in bf16, optimizer states not offloaded "
             "(deepspeed/runtime/engine.py:2305)."
         )
     if given == "fp32" and _stage(plan) == Sharding.NONE:
-        return Refusal("Without ZeRO gradients accumulate in the weights' dtype (deepspeed/runtime/engine.py:2323).")
+        return Unsupported(
+            "Without ZeRO gradients accumulate in the weights' dtype (deepspeed/runtime/engine.py:2323)."
+        )
     reduced = {"communication_data_type": "fp32"} if given == "fp32" else {}
     return {} if _stage(plan) == Sharding.NONE else {"data_types.grad_accum_dtype": given, **reduced}
 

@@ -64,7 +64,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Unsupported:
     """Why a target cannot express the value of a decision or setting: one sentence with its source."""
 
     reason: str
@@ -73,7 +73,7 @@ class Refusal:
 Entries: TypeAlias = dict[str, Any]
 """Options of a target with their values."""
 
-Say: TypeAlias = Callable[[Plan], Entries | Refusal]
+Say: TypeAlias = Callable[[Plan], Entries | Unsupported]
 """What a target says for one field of a strategy or of the settings."""
 
 EVERY_FIELD = frozenset(one.name for one in fields(Strategy))
@@ -102,7 +102,7 @@ def only(name: str, value: object, reason: str) -> Say:
     reason
         Why: one sentence with its source.
     """
-    return lambda plan: {} if getattr(plan.strategy, name) == value else Refusal(reason)
+    return lambda plan: {} if getattr(plan.strategy, name) == value else Unsupported(reason)
 
 
 def told_only(name: str, value: object, reason: str) -> Say:
@@ -118,7 +118,7 @@ def told_only(name: str, value: object, reason: str) -> Say:
     reason
         Why: one sentence with its source.
     """
-    return lambda plan: {} if getattr(told(plan), name) == value else Refusal(reason)
+    return lambda plan: {} if getattr(told(plan), name) == value else Unsupported(reason)
 
 
 def unsaid(plan: Plan) -> Entries:
@@ -150,7 +150,7 @@ def entries_of(plan: Plan, target: str, says: Mapping[str, Say], settings: Mappi
     assert settings.keys() == EVERY_SETTING, f"{target} has no answer for {sorted(EVERY_SETTING ^ settings.keys())}"
     named = {**says, **{f"settings.{name}": say for name, say in settings.items()}}
     said = {name: say(plan) for name, say in named.items()}
-    refused = {name: one.reason for name, one in said.items() if isinstance(one, Refusal)}
+    refused = {name: one.reason for name, one in said.items() if isinstance(one, Unsupported)}
     if refused:
         raise SpecError(
             "strategy", f"{target} cannot express this plan:{_reasons(plan, refused)}\n{_hint(plan, refused)}"
@@ -208,7 +208,7 @@ def told(plan: Plan) -> Settings:
         kernels="fused" if device.behaviour.kernels.fused_kernels else "eager",
         attention="flash" if device.behaviour.kernels.fused_attention else "unfused",
         loss=loss_of(device.behaviour.memory),
-        launches="blocking" if device.behaviour.host.launches_block else "asynchronous",
+        launches="blocking" if device.behaviour.host.launch_blocking else "asynchronous",
         composition="step",
     )
     whole = replace(cluster.settings.over(usual), mtp_layers=len(plan.facts.model.mtp_layers))
@@ -240,10 +240,12 @@ def num_sharing_groups(plan: Plan) -> int | None:
     return None if ranks % group or group % plan.strategy.cp else ranks // group
 
 
-def hybrid_sharding(plan: Plan) -> Entries | Refusal:
+def hybrid_sharding(plan: Plan) -> Entries | Unsupported:
     """What FSDP2's targets say of groups that share states: the degrees of data parallelism have them."""
     if num_sharing_groups(plan) is None:
-        return Refusal("Groups hold equally many replicas with all of their context-parallel ranks (a device mesh).")
+        return Unsupported(
+            "Groups hold equally many replicas with all of their context-parallel ranks (a device mesh)."
+        )
     return {}
 
 

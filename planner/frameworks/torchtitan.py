@@ -21,8 +21,8 @@ from planner.frameworks.target import (
     Entries,
     Export,
     Program,
-    Refusal,
     Say,
+    Unsupported,
     checkpoints,
     entries_of,
     has_own_bytes,
@@ -114,39 +114,43 @@ def to_torchtitan(plan: Plan) -> Export:
 # --- decisions ---------------------------------------------------------------------------------------------
 
 
-def _tp(plan: Plan) -> Entries | Refusal:
+def _tp(plan: Plan) -> Entries | Unsupported:
     mixers = [kind.attention for kind in plan.facts.model.kinds]
     heads = {mixer.num_kv_heads for mixer in mixers if isinstance(mixer, Attention)}
     if any(number % plan.strategy.tp for number in heads):
-        return Refusal("It divides the key-value heads (torchtitan/models/common/decoder.py:153).")
+        return Unsupported("It divides the key-value heads (torchtitan/models/common/decoder.py:153).")
     return {"parallelism.tensor_parallel_degree": plan.strategy.tp}
 
 
-def _cp(plan: Plan) -> Entries | Refusal:
+def _cp(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.cp > 1 and plan.facts.model.mtp_layers:
-        return Refusal(
+        return Unsupported(
             "Multi-token prediction excludes context parallelism (torchtitan/models/deepseek_v3/mtp.py:206)."
         )
     return {"parallelism.context_parallel_degree": plan.strategy.cp}
 
 
-def _pp(plan: Plan) -> Entries | Refusal:
+def _pp(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if strategy.pp > 1 and plan.facts.model.mtp_layers:
-        return Refusal("Multi-token prediction excludes pipelines (torchtitan/models/deepseek_v3/mtp.py:201).")
+        return Unsupported("Multi-token prediction excludes pipelines (torchtitan/models/deepseek_v3/mtp.py:201).")
     if strategy.pp > 1 and plan.facts.model.tied_embeddings:
-        return Refusal("Embedding and head with the same weights exclude it (torchtitan/models/common/decoder.py:139).")
+        return Unsupported(
+            "Embedding and head with the same weights exclude it (torchtitan/models/common/decoder.py:139)."
+        )
     return {"parallelism.pipeline_parallel_degree": strategy.pp}
 
 
-def _cuda_graphs(plan: Plan) -> Entries | Refusal:
+def _cuda_graphs(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if strategy.cuda_graphs not in (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION):
-        return Refusal(
+        return Unsupported(
             "One graph holds forward and backward pass, or none (wrap_with_cuda_graph, torchtitan/trainer.py:614)."
         )
     if strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and (strategy.pp > 1 or strategy.ep > 1):
-        return Refusal("They support neither pipelines nor the standard dispatcher (torchtitan/trainer.py:183,204).")
+        return Unsupported(
+            "They support neither pipelines nor the standard dispatcher (torchtitan/trainer.py:183,204)."
+        )
     return {"training.disable_cuda_graphs": strategy.cuda_graphs == CudaGraphs.NONE}
 
 
@@ -163,51 +167,51 @@ def _num_copies(plan: Plan) -> int:
     return plan.strategy.dp if plan.strategy.sharding == Sharding.NONE else num_sharing_groups(plan) or 1
 
 
-def _ep(plan: Plan) -> Entries | Refusal:
+def _ep(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     ranks = strategy.cp * strategy.tp * strategy.dp // _num_copies(plan)
     if ranks % strategy.ep:
-        return Refusal(
+        return Unsupported(
             f"Experts are spread over the ranks that shard weights, context or tensors, here {ranks}: no multiple of "
             f"{strategy.ep} (torchtitan/distributed/parallel_dims.py:279)."
         )
     return {"parallelism.expert_parallel_degree": strategy.ep}
 
 
-def _etp(plan: Plan) -> Entries | Refusal:
+def _etp(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     split = strategy.tp if strategy.ep == 1 else 1
     if plan.facts.model.has_experts and strategy.etp != split:
-        return Refusal(
+        return Unsupported(
             "Experts are split by tensor parallelism where they are not spread (ep is 1), else never "
             "(torchtitan/models/common/moe_sharding.py:317)."
         )
     return {}
 
 
-def _vpp(plan: Plan) -> Entries | Refusal:
+def _vpp(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     chunks = {Schedule.GPIPE: 1, Schedule.ZB_V: 2, Schedule.DUALPIPEV: 2}.get(strategy.schedule, strategy.vpp)
     if strategy.vpp != chunks or (strategy.vpp > 1 and strategy.pp == 1):
-        return Refusal(
+        return Unsupported(
             "Only 1f1b in a pipeline has any number of chunks, gpipe one, zb_v and dualpipev two "
             "(torchtitan/distributed/pipeline_parallel.py, _get_pp_rank_to_stage_indices_mapping)."
         )
     if strategy.vpp > NUM_ACTIVE_CHUNKS and strategy.sharding > Sharding.NONE:
-        return Refusal(
+        return Unsupported(
             f"Weights of {NUM_ACTIVE_CHUNKS} chunks of a rank stay gathered, of more they are gathered again and again "
             "(_add_unshard_reshard, torch/distributed/pipelining/schedules.py:1287)."
         )
     return {}
 
 
-def _group(plan: Plan) -> Entries | Refusal:
+def _group(plan: Plan) -> Entries | Unsupported:
     strategy, total = plan.strategy, num_microbatches(plan)
     if strategy.vpp == 1 or strategy.schedule != Schedule.ONE_F_ONE_B or total is None:
         return {}
     rounds = max(1, total // strategy.pp)
     if total % rounds or strategy.group != total // rounds:
-        return Refusal(
+        return Unsupported(
             f"{total} micro-batches are dealt in {rounds} equal rounds (ScheduleInterleaved1F1B, "
             "torch/distributed/pipelining/schedules.py:2935), not in groups of "
             f"{strategy.group}."
@@ -215,12 +219,12 @@ def _group(plan: Plan) -> Entries | Refusal:
     return {}
 
 
-def _mbs(plan: Plan) -> Entries | Refusal:
+def _mbs(plan: Plan) -> Entries | Unsupported:
     strategy, total = plan.strategy, num_microbatches(plan)
     if total is None:
-        return Refusal("The global batch is no multiple of dp * mbs (torchtitan/trainer.py, Trainer.__init__).")
+        return Unsupported("The global batch is no multiple of dp * mbs (torchtitan/trainer.py, Trainer.__init__).")
     if strategy.pp > 1 and strategy.schedule == Schedule.ONE_F_ONE_B and strategy.vpp == 1 and total < strategy.pp:
-        return Refusal(
+        return Unsupported(
             f"1F1B needs a micro-batch for each of {strategy.pp} stages, here are {total} "
             "(torch/distributed/pipelining/schedules.py:1020)."
         )
@@ -236,41 +240,43 @@ def _sequence_parallel(plan: Plan) -> Entries:
     return {"parallelism.enable_sequence_parallel": plan.strategy.sequence_parallel}
 
 
-def _schedule(plan: Plan) -> Entries | Refusal:
+def _schedule(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if strategy.schedule == Schedule.ONE_F_ONE_B:
         name = "Interleaved1F1B" if strategy.vpp > 1 else "1F1B"
         return {"parallelism.pipeline_parallel_schedule": name}
     if strategy.schedule not in SCHEDULES:
-        return Refusal(
+        return Unsupported(
             "PyTorch's pipelines are 1f1b, gpipe, zb_v and dualpipev "
             "(get_schedule_class, torch/distributed/pipelining/schedules.py)."
         )
     return {"parallelism.pipeline_parallel_schedule": SCHEDULES[strategy.schedule]}
 
 
-def _vocabulary(plan: Plan) -> Entries | Refusal:
+def _vocabulary(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.vocabulary > Vocabulary.REDISTRIBUTED:
-        return Refusal(
+        return Unsupported(
             "Embedding and head are modules of one stage each (torchtitan/distributed/pipeline_parallel.py, "
             "_split_module)."
         )
     return {}
 
 
-def _sharding(plan: Plan) -> Entries | Refusal:
+def _sharding(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if strategy.sharding == Sharding.NONE:
         if strategy.cp > 1:
-            return Refusal("Context-parallel ranks always shard weights (torchtitan/distributed/parallel_dims.py:215).")
+            return Unsupported(
+                "Context-parallel ranks always shard weights (torchtitan/distributed/parallel_dims.py:215)."
+            )
         return {"parallelism.fsdp_reshard_after_forward": "never"}
     if strategy.pp > 1 and strategy.sharding > Sharding.OPTIMIZER:
-        return Refusal(
+        return Unsupported(
             "In a pipeline FSDP2 gathers weights once and keeps gradients whole until the last micro-batch, which is "
             "optimizer (torch/distributed/pipelining/stage.py:845)."
         )
     if strategy.pp == 1 and strategy.sharding == Sharding.OPTIMIZER:
-        return Refusal(
+        return Unsupported(
             "FSDP2 shards gradients after each backward pass, which is gradients or weights "
             "(torchtitan/distributed/fsdp.py, apply_fsdp_to_decoder)."
         )
@@ -278,52 +284,52 @@ def _sharding(plan: Plan) -> Entries | Refusal:
     return {"parallelism.fsdp_reshard_after_forward": "never" if whole else "always"}
 
 
-def _recompute(plan: Plan) -> Entries | Refusal:
+def _recompute(plan: Plan) -> Entries | Unsupported:
     known = {
         Recompute.NONE: None,
         Recompute.FULL: "FullAC",
         Recompute.of("every_other_matmul"): "SelectiveAC",
     }
     if plan.strategy.recompute not in known:
-        return Refusal(
+        return Unsupported(
             "Layers are recomputed in full (full) or but for every other matmul (every_other_matmul) "
             "(torchtitan/distributed/activation_checkpoint.py:166,185)."
         )
     return {"activation_checkpoint": known[plan.strategy.recompute]}
 
 
-def _tp_overlap(plan: Plan) -> Entries | Refusal:
+def _tp_overlap(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if strategy.tp_overlap and not strategy.sequence_parallel:
-        return Refusal(
+        return Unsupported(
             "Asynchronous tensor parallelism cuts the gathers and scatters of sequence parallelism "
             "(torchtitan/distributed/compile.py:75; torch/_inductor/fx_passes/micro_pipeline_tp.py)."
         )
     return {"compile.enable": True, "compile.enable_async_tensor_parallel": strategy.tp_overlap}
 
 
-def _pp_overlap(plan: Plan) -> Entries | Refusal:
+def _pp_overlap(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.pp_overlap == (plan.strategy.vpp > 1):
         return {}
-    return Refusal(
+    return Unsupported(
         "Schedules with several chunks per rank send behind computation, 1f1b and gpipe with one never "
         "(torch/distributed/pipelining/schedules.py:1105,2216)."
     )
 
 
-def _dp_overlap(plan: Plan) -> Entries | Refusal:
+def _dp_overlap(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if strategy.dp * strategy.cp == 1 or strategy.dp_overlap == (strategy.pp == 1):
         return {}
     if strategy.pp > 1:
-        return Refusal(
+        return Unsupported(
             "In a pipeline FSDP2 reduces gradients after the last backward pass "
             "(perform_reduce_grad, torch/distributed/pipelining/stage.py)."
         )
-    return Refusal("FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).")
+    return Unsupported("FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).")
 
 
-def _layout(plan: Plan) -> Entries | Refusal:
+def _layout(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     layout = strategy.layout
     if layout is not None:
@@ -331,7 +337,7 @@ def _layout(plan: Plan) -> Entries | Refusal:
             strategy.activation_offload
         }
         if not same or any(layout.full_layers):
-            return Refusal(
+            return Unsupported(
                 "All stages recompute alike (pipeline_llm passes one policy, "
                 "torchtitan/distributed/pipeline_parallel.py); plan with search.stages: layers or even."
             )
@@ -339,16 +345,16 @@ def _layout(plan: Plan) -> Entries | Refusal:
     return {"parallelism.module_fqns_per_model_part": _Code(stages)}
 
 
-def _gradient_dtype(plan: Plan) -> Entries | Refusal:
+def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     if told(plan).gradient_dtype != "fp32":
-        return Refusal("FSDP2 reduces in FP32, always (mixed_precision_reduce, torchtitan/config/configs.py:93).")
+        return Unsupported("FSDP2 reduces in FP32, always (mixed_precision_reduce, torchtitan/config/configs.py:93).")
     return {"training.mixed_precision_reduce": "float32"}
 
 
-def _weight_dtype(plan: Plan) -> Entries | Refusal:
+def _weight_dtype(plan: Plan) -> Entries | Unsupported:
     """With bfloat16 shards there would be no FP32 weights at all."""
     if told(plan).weight_dtype != "fp32":
-        return Refusal(
+        return Unsupported(
             "Ranks hold shards of FP32 weights, which are cast before they are gathered "
             "(mixed_precision_param, torchtitan/config/configs.py:85)."
         )

@@ -29,9 +29,9 @@ from planner.search.domains import (
     Columns,
     chosen_values,
     default_domains,
+    default_microbatch_groups,
     feature_values,
     row_domains,
-    usual_groups,
 )
 from planner.search.rules import Rules, needs
 from planner.search.space import Space, grow, space_of
@@ -171,7 +171,7 @@ def _domains(problem: Problem, rules: Sequence[Rule], most: int) -> Columns:
     domains = row_domains(problem)
     others = {name: domains[name] for name in ("mbs", "vpp")}
     left = {name: _left(problem.facts, rules, name, values, others) for name, values in free.items()}
-    return domains | left | ({} if "group" in chosen_values(problem) else usual_groups(left["pp"]))
+    return domains | left | ({} if "group" in chosen_values(problem) else default_microbatch_groups(left["pp"]))
 
 
 def _left(facts: Facts, rules: Sequence[Rule], name: str, values: NDArray[np.int64], others: Columns) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from constraints.rule import sentence
 from planner.infeasibility.repairs import explain
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Outcome, Status, search
-from planner.search.candidates import OWN, Formulas, Tabulator
+from planner.search.candidates import OWN, CostTable, Formulas
 
 EXPLANATION_FRACTION = 0.1
 """Share of the time limit that an explanation has at least."""
@@ -65,7 +65,7 @@ def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_le
 def _least_bubble_fraction(problem: Problem, outcome: Outcome, formulas: Formulas, end: float) -> float | None:
     """The smallest share of the step that the bubble takes in a strategy that fits; None where time is short."""
     space, least = outcome.space, np.inf
-    table = Tabulator.of(problem, space, formulas)
+    table = CostTable.of(problem, space, formulas)
     for start in range(0, space.num_rows, BUBBLE_ROWS):
         if time.perf_counter() > end:
             return None

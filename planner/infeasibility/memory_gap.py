@@ -19,7 +19,7 @@ CHUNK_ROWS = 2**12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shortage:
+class MemoryGap:
     """
     What the strategy that comes closest lacks.
 
@@ -92,7 +92,7 @@ def chunks(rows: Ints) -> Iterator[Ints]:
         yield rows[start : start + CHUNK_ROWS]
 
 
-def closest(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> Shortage | None:
+def closest(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> MemoryGap | None:
     """
     The strategy that lacks least device memory of all that satisfy the other rules, host memory among them.
 
@@ -108,7 +108,7 @@ def closest(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock
     bounds = least_lacking(problem, space, rows, memory, clock)
     order = np.argsort(bounds, kind="stable")
     best: tuple[float, float] = (np.inf, np.inf)
-    found: Shortage | None = None
+    found: MemoryGap | None = None
     for some in chunks(order):
         if (0.0, float(bounds[some[0]])) >= best:
             break
@@ -121,15 +121,15 @@ def closest(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock
     return found
 
 
-def _unproven(found: Shortage) -> Shortage:
-    return Shortage(
+def _unproven(found: MemoryGap) -> MemoryGap:
+    return MemoryGap(
         device_bytes=found.device_bytes, host_bytes=found.host_bytes, strategy=found.strategy, is_proven=False
     )
 
 
 def _closest_of(
     problem: Problem, space: Space, memory: MemoryFunction, rows: Ints
-) -> tuple[tuple[float, float], Shortage | None]:
+) -> tuple[tuple[float, float], MemoryGap | None]:
     """The closest strategy of some rows, those that fit on the host first; of equals the first."""
     box = space.box(rows)
     used, fold = mode_memory(problem.facts, box.degrees, box.features, memory)
@@ -137,7 +137,7 @@ def _closest_of(
     lacks = Lacks.of(problem, used)
     every = np.where(overlaps.any(axis=-1), lacks.device + lacks.host, np.inf)
     best: tuple[float, float] = (np.inf, np.inf)
-    found: Shortage | None = None
+    found: MemoryGap | None = None
     for which in (lacks.host == 0, lacks.host > 0):
         row, mode = np.unravel_index(np.where(which, every, np.inf).argmin(), every.shape)
         key = (float(lacks.host[row, mode] > 0), float(every[row, mode]))
@@ -146,7 +146,7 @@ def _closest_of(
             values = {name: int(degrees[row]) for name, degrees in box.degrees.items()}
             values |= {name: int(value) for name, value in features.items()}
             best = key
-            found = Shortage(
+            found = MemoryGap(
                 device_bytes=float(lacks.device[row, mode]),
                 host_bytes=float(lacks.host[row, mode]),
                 strategy=strategy_of(values),

@@ -31,7 +31,7 @@ from constraints.limits import unless
 from constraints.rule import Rule, sentence
 from costmodel.tables import tabulate
 from planner.infeasibility.cluster_sizes import smallest_cluster
-from planner.infeasibility.memory_gap import Shortage, chunks, closest, least_host_bytes
+from planner.infeasibility.memory_gap import MemoryGap, chunks, closest, least_host_bytes
 from planner.jobs.problem import Problem
 from planner.search.candidates import Memory, MemoryFunction, fits, least_memory, memory_alone, mode_memory
 from planner.search.clock import Clock, OutOfTimeError
@@ -40,18 +40,18 @@ from planner.search.domains import (
     Columns,
     column,
     default_domains,
+    default_microbatch_groups,
     divisors,
     free_replicas,
-    insisted_values,
+    pinned_values,
     usual_features,
-    usual_groups,
 )
 from planner.search.rules import SEARCH_BOUNDS, Rules, needs
-from planner.search.space import Fold, Space, allowed_features, classify_features, grow, spread
+from planner.search.space import FeatureSplit, Space, allowed_features, classify_features, grow, spread
 
 WORLD = frozenset({"tp", "cp", "pp", "dp"})
 
-MAX_STRAYS = 16
+MAX_OUT_OF_DOMAIN = 16
 """Values outside a degree's own domain that the explanation looks at."""
 
 MAX_LISTED = 16
@@ -129,7 +129,7 @@ def _cut(sets: Sequence[RuleSet], what: str) -> Iterator[str]:
         yield f"Of {len(sets):,} {what}, the smallest {MAX_LISTED} are listed."
 
 
-def _memory_of(problem: Problem, nearest: Shortage | None) -> dict[str, Any]:
+def _memory_of(problem: Problem, nearest: MemoryGap | None) -> dict[str, Any]:
     """What the closest strategy lacks, and what would be enough for it."""
     if nearest is None:
         return {}
@@ -174,7 +174,7 @@ class _Relaxation:
         self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
         framework = FRAMEWORK_RULES if num_rows > WIDE_ROWS else ()
         self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.listing, *framework}
-        replicas = (*insisted_values(problem).get("dp", ()), *free_replicas(problem))
+        replicas = (*pinned_values(problem).get("dp", ()), *free_replicas(problem))
         self.rows, row_classes = grow(
             self.facts,
             relaxed_domains(problem),
@@ -230,7 +230,7 @@ class _Relaxation:
                         modes=(broken[position] == cell).any(axis=1),
                     )
 
-    def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, Fold]:
+    def mode_memory(self, rows: NDArray[np.int64]) -> tuple[Memory, FeatureSplit]:
         """Memory of some rows in every mode."""
         return mode_memory(self.facts, self.degrees(rows), self.features, self.memory)
 
@@ -324,15 +324,15 @@ def _memory_rules(rules: Rules) -> tuple[RuleSet, RuleSet]:
 
 def _lifted_bounds(problem: Problem) -> Iterator[Rule]:
     """The search's bounds that the job lifts for some values; they return where its entries are released."""
-    chosen = insisted_values(problem)
+    chosen = pinned_values(problem)
     yield from (unless(bound, name, chosen[name]) for name, bound in SEARCH_BOUNDS.items() if chosen.get(name))
 
 
 def _relaxed_features(problem: Problem) -> Columns:
     """Values of each feature: all that the search tries, and what the job insists on."""
-    chosen = insisted_values(problem)
+    chosen = pinned_values(problem)
     return {
-        name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_STRAYS]))))
+        name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_OUT_OF_DOMAIN]))))
         for name, values in usual_features(problem.facts).items()
     }
 
@@ -342,16 +342,16 @@ def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -
     defaults = default_domains(problem.facts, problem.search.max_devices) | {
         "tp": divisors(problem.facts.cluster.num_devices)
     }
-    chosen = insisted_values(problem)
+    chosen = pinned_values(problem)
     domains = {}
     for name, values in defaults.items():
         own = column(name, values)
         for rule in physics:
             if needs(rule) == {name}:
                 own = own[np.broadcast_to(np.asarray(tabulate(rule, problem.facts, {name: own})), own.shape)]
-        strays = [value for value in dict.fromkeys(chosen.get(name, ())) if value not in own][:MAX_STRAYS]
+        strays = [value for value in dict.fromkeys(chosen.get(name, ())) if value not in own][:MAX_OUT_OF_DOMAIN]
         domains[name] = column(name, [*own.tolist(), *strays])
-    return domains if "group" in chosen else domains | usual_groups(domains["pp"])
+    return domains if "group" in chosen else domains | default_microbatch_groups(domains["pp"])
 
 
 # --- conflicts ---------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
     usual = usual_features(problem.facts)
     features = {n: column(n, values if n in named else values[:1]) for n, values in usual.items()}
-    replicas = (1, 2, *insisted_values(problem).get("dp", ()), *free_replicas(problem))
+    replicas = (1, 2, *pinned_values(problem).get("dp", ()), *free_replicas(problem))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]
     rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)
     of_features = [rule for rule in rules if needs(rule) & set(FEATURES)]

@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from constraints.listing import Listing
+from constraints.listing import CandidateList
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.strategy import DECISIONS
 from costmodel.validation import shown
@@ -22,7 +22,7 @@ MAX_BYTES = 2**22
 """Size of a list."""
 
 
-def read_listing(path: Path) -> Listing:
+def read_candidate_list(path: Path) -> CandidateList:
     """
     Strategies from a CSV file with a header of decisions, or from a YAML list of mappings.
 
@@ -49,7 +49,7 @@ def read_listing(path: Path) -> Listing:
         rows[place] = {name: decision_value(name, value, f"{path}, {place}, {name}") for name, value in entry.items()}
     if not rows:
         raise SpecError(str(path), "holds no strategy.", "Write a header such as tp,pp,recompute and one row for each.")
-    return Listing(source=path.name, rows=tuple(rows.values()), places=tuple(rows))
+    return CandidateList(source=path.name, rows=tuple(rows.values()), places=tuple(rows))
 
 
 def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

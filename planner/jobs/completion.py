@@ -19,17 +19,17 @@ from costmodel.strategy import (
     Sharding,
     Strategy,
     Vocabulary,
-    usual_group,
+    default_microbatch_group,
 )
 from costmodel.tables import Facts, num_microbatches
-from planner.jobs.strategy_file import Given, stage_layout
+from planner.jobs.strategy_file import GivenStrategy, stage_layout
 from planner.jobs.values import MAX_DEGREE, decision_value
 
 UNKNOWN = Framework(name="unknown", strategy={"sequence_parallel": True, "sharding": "optimizer"}, whole_experts=True)
 """What is assumed of a framework of which nothing is known."""
 
 
-def completed(facts: Facts, given: Given, max_devices: int | None = None, *, deals: bool = True) -> Strategy:
+def completed(facts: Facts, given: GivenStrategy, max_devices: int | None = None, *, deals: bool = True) -> Strategy:
     """
     The strategy that some decisions mean.
 
@@ -80,7 +80,7 @@ def _degrees(facts: Facts, given: Mapping[str, int], framework: Framework, max_d
     dp = int(given.get("dp", devices // (degrees["tp"] * degrees["cp"] * degrees["pp"])))
     if "etp" not in given and not framework.whole_experts:
         degrees["etp"] = _expert_tp(degrees, dp)
-    return {**degrees, "dp": dp, "group": int(usual_group(pp=degrees["pp"], vpp=degrees["vpp"]))}
+    return {**degrees, "dp": dp, "group": int(default_microbatch_group(pp=degrees["pp"], vpp=degrees["vpp"]))}
 
 
 def _expert_tp(degrees: Mapping[str, int], dp: int) -> int:

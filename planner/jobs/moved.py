@@ -46,18 +46,45 @@ OF_DEVICE = {
 }
 """Entries of a device's ``profile`` that went elsewhere than into its calibration or a framework's behaviour."""
 
-CONSTANTS = {one.name: one.name for one in fields(Constants)} | {
-    "measured_rates": "measured.rates",
-    "measured_collectives": "measured.collectives",
-    **{one.name: f"measured.{one.name}" for one in fields(Measured)},
+RENAMED = {
+    "measured_rates": "rates",
+    "measured_collectives": "collectives",
+    "edge_fraction": "embedding_head_fraction",
+    "head_fill_fraction": "head_pipeline_fill_fraction",
+    "device_spread": "straggler_spread",
+    "exposed_writes": "epilogue_store_fraction",
+    "grouped_half_rows": "grouped_half_saturation_rows",
+    "grouped_narrow_efficiency": "grouped_low_precision_efficiency",
+    "hop_seconds": "p2p_overhead_seconds",
+    "host_kernel_seconds": "launch_overhead_seconds",
+    "kernel_seconds": "kernel_gap_seconds",
+    "overlap_processors": "communication_sm_fraction",
+    "sustained_clock": "throttled_clock",
+    "launches_block": "launch_blocking",
+    "rings_cross_sockets": "cross_socket_rings",
+    "scatters_hops": "scatter_gather_p2p",
+    "tp_sums_beside_weights": "async_tp_allreduce",
+    "waits_for_collectives": "blocking_collectives",
 }
+"""Entries of calibrations and frameworks that are called otherwise now."""
+
+
+def _with_old_names(places: dict[str, str]) -> dict[str, str]:
+    return places | {old: places[new] for old, new in RENAMED.items() if new in places}
+
+
+CONSTANTS = _with_old_names(
+    {one.name: one.name for one in fields(Constants)} | {one.name: f"measured.{one.name}" for one in fields(Measured)}
+)
 """Where each constant is in a calibration, those of before among them."""
 
-BEHAVIOUR = {
-    entry.name: f"{part.name}.{entry.name}"
-    for part in fields(Behaviour)
-    for entry in fields(getattr(Behaviour(), part.name))
-} | {"retention": "memory"}
+BEHAVIOUR = _with_old_names(
+    {
+        entry.name: f"{part.name}.{entry.name}"
+        for part in fields(Behaviour)
+        for entry in fields(getattr(Behaviour(), part.name))
+    }
+) | {"retention": "memory"}
 """The same of a framework's behaviour."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from constraints.limits import Bound
-from constraints.listing import Listing
+from constraints.listing import CandidateList
 from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.errors import SpecError, did_you_mean
@@ -26,7 +26,7 @@ from costmodel.strategy import DECISIONS, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import build, shown
 from planner.jobs.bounds import read_bound, read_condition
-from planner.jobs.candidate_list import read_listing
+from planner.jobs.candidate_list import read_candidate_list
 from planner.jobs.cluster import CATALOG, Fitted, cluster_of, device_path
 from planner.jobs.document import apply_override, mapping_from_python, read_mapping, split_assignment
 from planner.jobs.entries import (
@@ -41,7 +41,7 @@ from planner.jobs.entries import (
 from planner.jobs.framework import require_features
 from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
-from planner.jobs.strategy_file import Given, read_given
+from planner.jobs.strategy_file import GivenStrategy, read_given
 from planner.jobs.values import decision_value
 
 GIB_BYTES = 2**30
@@ -104,7 +104,7 @@ class SearchLimits:
     time_limit_seconds: float
     stages: StageChoice = StageChoice.EVEN
     limits: tuple[Bound, ...] = ()
-    candidates: Listing | None = None
+    candidates: CandidateList | None = None
     max_bubble_fraction: float | None = None
     max_devices: int | None = None
 
@@ -182,7 +182,7 @@ class Problem:
     sources: tuple[Path, ...] = ()
     variants: Literal["groups", "all"] = "groups"
     checkpoints_follow: bool = False
-    given: Given = field(default_factory=Given)
+    given: GivenStrategy = field(default_factory=GivenStrategy)
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
     machine: Machine | None = field(default=None, compare=False)
 
@@ -265,7 +265,7 @@ def _problem(
     )
 
 
-def _require_features(cluster: Cluster, given: Given, search: SearchLimits) -> None:
+def _require_features(cluster: Cluster, given: GivenStrategy, search: SearchLimits) -> None:
     """What the job itself asks for, its framework has; unless the job wants no framework's rules."""
     if not search.framework_rules:
         return
@@ -436,7 +436,7 @@ def _search(section: SearchSection, listing: Path | None) -> SearchLimits:
         time_limit_seconds=section.time_limit_seconds,
         stages=StageChoice(section.stages),
         limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
-        candidates=read_listing(listing) if listing else None,
+        candidates=read_candidate_list(listing) if listing else None,
         max_bubble_fraction=section.max_bubble_fraction,
         max_devices=section.max_devices,
     )

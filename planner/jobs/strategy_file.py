@@ -20,7 +20,7 @@ PER_RANK = ("recompute", "full_layers", "activation_offload")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Given:
+class GivenStrategy:
     """
     What is given of a strategy.
 
@@ -37,12 +37,12 @@ class Given:
     layout: Mapping[str, tuple[int, ...]] | None = None
 
 
-def read_given(entries: Mapping[str, Any], where: str = "strategy") -> Given:
+def read_given(entries: Mapping[str, Any], where: str = "strategy") -> GivenStrategy:
     """
     Read a strategy as a job file or a report writes it.
 
     >>> read_given({"tp": 8, "recompute": "full", "layout": {"layers": [1, 2, 1]}})
-    Given(decisions={'tp': 8, 'recompute': <Recompute.FULL: 2>}, layout={'layers': (1, 2, 1)})
+    GivenStrategy(decisions={'tp': 8, 'recompute': <Recompute.FULL: 2>}, layout={'layers': (1, 2, 1)})
 
     Raises
     ------
@@ -54,7 +54,7 @@ def read_given(entries: Mapping[str, Any], where: str = "strategy") -> Given:
         if name not in known:
             raise SpecError(f"{where}.{shown(name)[1:-1]}", "no such decision.", did_you_mean(name, known))
     layout = entries.get("layout")
-    return Given(
+    return GivenStrategy(
         decisions={
             name: decision_value(name, value, f"{where}.{name}") for name, value in entries.items() if name in DECISIONS
         },

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from planner.report.records.outcome import EffortRecord
     from planner.report.records.plan import PlanRecord
     from planner.report.records.reports import PlanReportRecord
-    from planner.search.branch_and_bound import Effort
+    from planner.search.branch_and_bound import SearchStats
 
 
 def listed_sections(whole: PlanReportRecord) -> Iterator[Section]:
@@ -68,7 +68,7 @@ def search_section(report: PlanReport, whole: PlanReportRecord) -> Section:
     )
 
 
-def _solver(whole: PlanReportRecord, effort: Effort) -> str:
+def _solver(whole: PlanReportRecord, effort: SearchStats) -> str:
     """What the solver chose from."""
     search = whole.search
     if whole.job.variants == "all" and not search.num_solves:
@@ -77,13 +77,13 @@ def _solver(whole: PlanReportRecord, effort: Effort) -> str:
     return f"{candidates} in {solves}, {effort.num_unfit:,} of them too large for the memory"
 
 
-def _left_out(effort: Effort) -> str:
+def _left_out(effort: SearchStats) -> str:
     """What was never handed to the solver, and for what reason."""
     pruned = effort.pruned
     reasons = {
         "by the bound of their degrees": effort.num_bounded,
         "by the bound without overlaps": pruned.bounded,
-        "by a rule of the time": pruned.timeless,
+        "by a rule of the time": pruned.infeasible_time,
         "by faster overlaps": pruned.folded,
         "by what was found already": pruned.cut,
         "by one that is better in time and memory": pruned.dominated,

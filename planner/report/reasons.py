@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from planner.report.records.explained import BindingRecord, DifferenceRecord
     from planner.report.records.plan import PlanRecord
 
-TELLING_SHARE = 0.001
+REPORTED_SHARE = 0.001
 """Share of a step from which on a difference is worth a line."""
 
 
@@ -128,7 +128,7 @@ def differences_section(
     lines: Sequence[DifferenceRecord], best: PlanRecord, given: PlanRecord, which: str = "asked"
 ) -> Section:
     """Where two steps differ, line by line."""
-    telling = [one for one in lines if abs(one.difference_seconds) > TELLING_SHARE * best.step_time_seconds]
+    telling = [one for one in lines if abs(one.difference_seconds) > REPORTED_SHARE * best.step_time_seconds]
     rows = [
         (one.name, seconds(one.best_seconds), seconds(one.given_seconds), f"{one.difference_seconds:+,.3f}")
         for one in telling

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from costmodel.strategy import DECISIONS, DEGREES, ENUMS, OVERLAPS, usual_group
+from costmodel.strategy import DECISIONS, DEGREES, ENUMS, OVERLAPS, default_microbatch_group
 from planner.report.section import Section
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ _LEGEND = (
 def _unusual(strategies: Sequence[StrategyRecord]) -> tuple[str, ...]:
     """Of stages, groups, schedule and vocabulary what any of the strategies has otherwise than usual."""
     stages = ("stages",) if any(one.layout for one in strategies) else ()
-    groups = ("group",) if any(one.group != usual_group(pp=one.pp, vpp=one.vpp) for one in strategies) else ()
+    groups = (
+        ("group",) if any(one.group != default_microbatch_group(pp=one.pp, vpp=one.vpp) for one in strategies) else ()
+    )
     named = (name for name in ("schedule", "vocabulary") if any(getattr(one, name) != _off(name) for one in strategies))
     return (*stages, *groups, *named)
 

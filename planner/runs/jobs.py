@@ -19,7 +19,7 @@ from planner.jobs.cluster import CATALOG, Fitted, device_path
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, load
-from planner.jobs.strategy_file import Given, read_given
+from planner.jobs.strategy_file import GivenStrategy, read_given
 from planner.jobs.values import decision_value
 from planner.runs.table import Run
 
@@ -187,7 +187,9 @@ def strategy_of(run: Run, problem: Problem) -> tuple[Strategy, bool]:
     if needed is None or facts.model.has_experts or unsaid_peak_bytes(run, facts, strategy) is None:
         return strategy, False
     recompute = decision_value("recompute", needed, "recompute_if_needed")
-    return completed(facts, Given(decisions={**given.decisions, "recompute": recompute}, layout=given.layout)), True
+    return completed(
+        facts, GivenStrategy(decisions={**given.decisions, "recompute": recompute}, layout=given.layout)
+    ), True
 
 
 def unsaid_peak_bytes(run: Run, facts: Facts, strategy: Strategy) -> float | None:

@@ -28,7 +28,7 @@ from planner.runs.jobs import (
     strategy_of,
     unsaid_peak_bytes,
 )
-from planner.runs.table import NotRun, Run
+from planner.runs.table import RejectedRow, Run
 from planner.uncertainty.intervals import Interval, architecture_of, step_interval
 
 GIB = 2**30
@@ -157,19 +157,19 @@ class Prediction:
         return self.peak_memory_gib / self.run.peak_memory_gib - 1
 
 
-def predictions(rows: Iterable[Run | NotRun], known: References) -> Iterator[Prediction | NotRun]:
+def predictions(rows: Iterable[Run | RejectedRow], known: References) -> Iterator[Prediction | RejectedRow]:
     """Predict every row that can be, and give the reason for each of the others; in the order of the file."""
     for row in rows:
-        yield row if isinstance(row, NotRun) else _predicted(row, known)
+        yield row if isinstance(row, RejectedRow) else _predicted(row, known)
 
 
-def cases(rows: Iterable[Run | NotRun], known: References) -> Iterator[Case | NotRun]:
+def cases(rows: Iterable[Run | RejectedRow], known: References) -> Iterator[Case | RejectedRow]:
     """Every row that can be predicted, and the reason for each of the others; in the order of the file."""
     for row in rows:
-        yield row if isinstance(row, NotRun) else _case_or_reason(row, known)
+        yield row if isinstance(row, RejectedRow) else _case_or_reason(row, known)
 
 
-def left_unsaid(one: Case) -> NotRun | None:
+def unreported_recompute(one: Case) -> RejectedRow | None:
     """
     The reason why nothing is fitted to a row that names neither recomputation nor offload, and could not run without.
 
@@ -188,9 +188,9 @@ def left_unsaid(one: Case) -> NotRun | None:
     )
 
 
-def _predicted(run: Run, known: References) -> Prediction | NotRun:
+def _predicted(run: Run, known: References) -> Prediction | RejectedRow:
     found = _case_or_reason(run, known)
-    if isinstance(found, NotRun):
+    if isinstance(found, RejectedRow):
         return found
     prediction = predict(found, known)
     if isfinite(prediction.step_seconds + prediction.peak_memory_gib):
@@ -199,7 +199,7 @@ def _predicted(run: Run, known: References) -> Prediction | NotRun:
     return _not_predicted(run, reason, is_refused=False)
 
 
-def _case_or_reason(run: Run, known: References) -> Case | NotRun:
+def _case_or_reason(run: Run, known: References) -> Case | RejectedRow:
     try:
         return case(run, known)
     except Unpredictable as error:
@@ -211,8 +211,8 @@ def _case_or_reason(run: Run, known: References) -> Case | NotRun:
         return _not_predicted(run, f"{error.title}.{first['loc'][0]}: {first['msg']}.", is_refused=True)
 
 
-def _not_predicted(run: Run, reason: str, *, is_refused: bool) -> NotRun:
-    return NotRun(
+def _not_predicted(run: Run, reason: str, *, is_refused: bool) -> RejectedRow:
+    return RejectedRow(
         id=run.id,
         reason=reason,
         is_usable=True,

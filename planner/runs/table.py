@@ -128,7 +128,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NotRun:
+class RejectedRow:
     """
     A row that is not predicted.
 
@@ -152,7 +152,7 @@ class NotRun:
     peak_memory_gib: float | None = None
 
 
-def read(path: Path) -> Iterator[Run | NotRun]:
+def read(path: Path) -> Iterator[Run | RejectedRow]:
     """
     Every row of a file, valid or not.
 
@@ -177,7 +177,7 @@ BROKEN_BYTES = "surrogateescape"
 """How bytes that are no UTF-8 stay in a cell until its row is refused."""
 
 
-def read_rows(reader: csv.DictReader[str], where: str) -> Iterator[Run | NotRun]:
+def read_rows(reader: csv.DictReader[str], where: str) -> Iterator[Run | RejectedRow]:
     """The rows of an open table; errors as in :func:`read`."""
     if not reader.fieldnames:
         raise SpecError(where, "is empty; its first line must name the columns.")
@@ -227,7 +227,7 @@ def _records(reader: csv.DictReader[str]) -> Iterator[Mapping[str, str] | csv.Er
         yield cells
 
 
-def _row(cells: Mapping[str, str] | csv.Error, *, line: int, seen: set[str]) -> Run | NotRun:
+def _row(cells: Mapping[str, str] | csv.Error, *, line: int, seen: set[str]) -> Run | RejectedRow:
     if isinstance(cells, csv.Error):
         return _not_run({}, line, f"row: cannot be read as CSV: {cells}.", is_refused=True)
     try:
@@ -279,8 +279,8 @@ def _not_offered(cells: Mapping[str, str]) -> str:
 
 def _not_run(
     cells: Mapping[str, str], line: int, reason: str, *, is_usable: bool = True, is_refused: bool = False
-) -> NotRun:
-    return NotRun(
+) -> RejectedRow:
+    return RejectedRow(
         id=_printable_id(cells.get("id") or "") or f"line {line}",
         reason=reason,
         is_usable=is_usable,

@@ -44,15 +44,15 @@ from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import (
     OWN,
     CostLike,
+    CostTable,
     Formulas,
     Ints,
     Pruned,
     SecondsFunction,
-    Tabulator,
 )
 from planner.search.domains import ROW_DECISIONS
-from planner.search.space import Box, Space, build_space, strategy_of
-from planner.search.stage_search import StageEffort, StageSearch
+from planner.search.space import CandidateBlock, Space, build_space, strategy_of
+from planner.search.stage_search import StageSearch, StageSearchStats
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 8, 2048
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
@@ -63,7 +63,7 @@ BOUND_ROWS, MEMORY_ROWS = 2**15, 2**12
 CHECK_SECONDS = 2e-3
 """Time that is set aside for each strategy in hand, to evaluate it again at the end."""
 
-FRUITLESS_ROWS = 2**12
+INFEASIBILITY_CHECK_ROWS = 2**12
 """Rows without a strategy that fits after which the search asks whether any row has one."""
 
 SHORTEST_SECONDS = 1e-3
@@ -89,7 +89,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Effort:
+class SearchStats:
     """
     What the search had to do.
 
@@ -129,7 +129,7 @@ class Effort:
     num_candidates: int
     num_unfit: int
     num_solves: int
-    stages: StageEffort
+    stages: StageSearchStats
     build_seconds: float
     solve_seconds: float
 
@@ -172,7 +172,7 @@ class Outcome:
     lower_bound_seconds: float
     gap: float
     rounding_bound_seconds: float
-    effort: Effort
+    effort: SearchStats
     space: Space
     even: tuple[Strategy | None, ...] = ()
     conflict: Conflict | None = None
@@ -220,7 +220,7 @@ class _Found:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Board:
+class _IncumbentPool:
     """The best strategy of each group so far, and the cut that follows; of all variants each is a group."""
 
     top: int
@@ -259,10 +259,10 @@ class _Search:
         self.problem = problem
         self.formulas = formulas
         self.space = build_space(problem)
-        self.tabulator = Tabulator.of(problem, self.space, formulas)
-        self.board = _Board(top=problem.top)
+        self.tabulator = CostTable.of(problem, self.space, formulas)
+        self.board = _IncumbentPool(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
-        self.stage_effort = StageEffort()
+        self.stage_effort = StageSearchStats()
         self.bounds = _bounds(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
         self.group_of_row = _groups(self.space)
         self.unresolved_ticks = MAX_TICKS
@@ -298,7 +298,7 @@ class _Search:
         """Whether uneven stages are looked at."""
         return self.problem.search.stages != StageChoice.EVEN and not self.space.rules.timed and self.space.num_rows > 0
 
-    def promising(self, rows: Ints) -> tuple[Box, Ints]:
+    def promising(self, rows: Ints) -> tuple[CandidateBlock, Ints]:
         """What of some rows may matter, and the row of each of the box; few rows are all tabulated."""
         if len(rows) <= FIRST_BATCH_ROWS:
             return self.space.box(rows), rows
@@ -306,7 +306,7 @@ class _Search:
         self.pruned += pruned
         return box, row
 
-    def affordable(self, box: Box, row: Ints) -> Iterator[tuple[Box, Ints]]:
+    def affordable(self, box: CandidateBlock, row: Ints) -> Iterator[tuple[CandidateBlock, Ints]]:
         """A box in parts that the time left allows for at the pace so far; the rest is left when time is up."""
         position = 0
         while position < len(row):
@@ -319,7 +319,7 @@ class _Search:
             self.pace = max(time.perf_counter() - began, SHORTEST_SECONDS) / (len(row[part]) * box.width)
             position += size
 
-    def compete(self, box: Box, groups: Ints) -> None:
+    def compete(self, box: CandidateBlock, groups: Ints) -> None:
         """Look for the best strategy of each group."""
         competitors = groups if self.board.top > 1 else np.zeros_like(groups)
         candidates, row, pruned = self.tabulator.fastest(box, self.board.cuts(groups), competitors)
@@ -327,7 +327,7 @@ class _Search:
         if len(candidates):
             self.select(candidates, groups[row])
 
-    def collect(self, box: Box) -> None:
+    def collect(self, box: CandidateBlock) -> None:
         """Look for the best strategies whatever their group; each is compared as it is, with no solver's choice."""
         found, pruned = self.tabulator.variants(box, self.board.cut, self.board.top)
         self.pruned += pruned
@@ -362,9 +362,9 @@ class _Search:
             if self.seconds_left <= 0:
                 self.leave(int(self.bounds[order[position]]))
                 return
-            if position >= FRUITLESS_ROWS and not self.board.groups and not doubted:
+            if position >= INFEASIBILITY_CHECK_ROWS and not self.board.groups and not doubted:
                 doubted = True
-                roomy = self.roomy_row()
+                roomy = self.feasible_row()
                 if roomy is None:
                     return
                 yield np.array([roomy])
@@ -378,7 +378,7 @@ class _Search:
         """Note that time is up, and that something as fast as this may have been left."""
         self.unresolved_ticks = min(self.unresolved_ticks, ticks)
 
-    def roomy_row(self) -> int | None:
+    def feasible_row(self) -> int | None:
         """A row that fits into memory, however slow; None where there is none, so that the search is over."""
         found = []
         for start in range(0, self.space.num_rows, MEMORY_ROWS):
@@ -508,9 +508,9 @@ class _Search:
         assert found.ticks == MAX_TICKS or abs(seconds / TICK_SECONDS - found.ticks) <= 1, (seconds, found)
         return seconds
 
-    def effort(self) -> Effort:
+    def effort(self) -> SearchStats:
         elapsed = time.perf_counter() - self.started
-        return Effort(
+        return SearchStats(
             raw_size=self.space.raw_size,
             size=self.space.size,
             bounds=self.space.rules.bound_sentences,

@@ -33,7 +33,7 @@ from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
 from planner.search.domains import Columns
 from planner.search.rules import Rules, needs
-from planner.search.space import Box, Fold, Space, spread
+from planner.search.space import CandidateBlock, FeatureSplit, Space, spread
 
 MODES = ("recompute", "activation_offload", "optimizer_offload", "token_dispatcher", "cuda_graphs")
 """Features that decide most of what a strategy takes in time and memory."""
@@ -195,14 +195,16 @@ def capacity(problem: Problem) -> Capacity:
     )
 
 
-def mode_memory(facts: Facts, degrees: Columns, features: Columns, memory: MemoryFunction) -> tuple[Memory, Fold]:
+def mode_memory(
+    facts: Facts, degrees: Columns, features: Columns, memory: MemoryFunction
+) -> tuple[Memory, FeatureSplit]:
     """Memory of rows in every mode of the features, shape (rows, modes), and what the modes are."""
     return by_mode(memory(facts, spread(degrees, features)), len(degrees["tp"]), features)
 
 
-def by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tuple[Memory, Fold]:
+def by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tuple[Memory, FeatureSplit]:
     """Memory without the axes of folded overlaps, shape (rows, modes)."""
-    fold = Fold.of(features, memory.device_bytes, memory.host_bytes)
+    fold = FeatureSplit.of(features, memory.device_bytes, memory.host_bytes)
     shape = (num_rows, *(1 if name in fold.overlaps else len(values) for name, values in features.items()))
     return Memory(
         device_bytes=fold.flat(np.broadcast_to(memory.device_bytes, shape))[..., 0],
@@ -235,7 +237,7 @@ class Pruned:
 
     tabulated: int = 0
     bounded: int = 0
-    timeless: int = 0
+    infeasible_time: int = 0
     folded: int = 0
     cut: int = 0
     dominated: int = 0
@@ -247,7 +249,7 @@ class Pruned:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tabulator:
+class CostTable:
     """
     Tabulates rows of one problem's space.
 
@@ -269,12 +271,12 @@ class Tabulator:
     formulas: Formulas
 
     @classmethod
-    def of(cls, problem: Problem, space: Space, formulas: Formulas) -> Tabulator:
+    def of(cls, problem: Problem, space: Space, formulas: Formulas) -> CostTable:
         """The one of a problem."""
         headroom_bytes = problem.search.memory_headroom_bytes
         return cls(space=space, capacity=capacity(problem), headroom_bytes=headroom_bytes, formulas=formulas)
 
-    def promising(self, rows: Ints, cuts: Ints) -> tuple[Box, Ints, Pruned]:
+    def promising(self, rows: Ints, cuts: Ints) -> tuple[CandidateBlock, Ints, Pruned]:
         """
         The modes of some rows of which a strategy may fit and be at most ``cuts`` ticks long, and the row of each.
 
@@ -304,7 +306,7 @@ class Tabulator:
         fit = fits(self.space.facts, self.space.rules, _below_noise(least), self.headroom_bytes)
         return np.asarray(fit.device & fit.host)
 
-    def fastest(self, box: Box, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
+    def fastest(self, box: CandidateBlock, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
         """
         What of a box may be the fastest strategy that fits, at most ``cuts`` ticks long, and its row in the box.
 
@@ -329,14 +331,14 @@ class Tabulator:
         num_allowed = int(allowed.sum())
         pruned = Pruned(
             tabulated=num_allowed,
-            timeless=num_allowed - num_possible,
+            infeasible_time=num_allowed - num_possible,
             folded=num_possible - num_timed,
             cut=num_timed - num_within,
             dominated=num_within - len(row),
         )
         return candidates, row, pruned
 
-    def variants(self, box: Box, cut: int, most: int) -> tuple[Candidates, Pruned]:
+    def variants(self, box: CandidateBlock, cut: int, most: int) -> tuple[Candidates, Pruned]:
         """
         The strategies of a box that fit, at most ``cut`` ticks long: the ``most`` preferred of them.
 
@@ -361,7 +363,7 @@ class Tabulator:
         counts = [int(table.sum()) for table in (allowed, possible, within, fitting)]
         return found.take(preferred), Pruned(
             tabulated=counts[0],
-            timeless=counts[0] - counts[1],
+            infeasible_time=counts[0] - counts[1],
             cut=counts[1] - counts[2] + counts[3] - len(preferred),
             unfit=counts[2] - counts[3],
         )
@@ -410,7 +412,7 @@ def not_dominated(ticks: Ints, device: Ints, host: Ints, group: Ints) -> Ints:
     return np.array(sorted(kept), dtype=np.int64)
 
 
-def _fewest_of_the_fastest(features: Columns, fold: Fold, seconds: Floats) -> Ints:
+def _fewest_of_the_fastest(features: Columns, fold: FeatureSplit, seconds: Floats) -> Ints:
     """The fastest combination of folded overlaps of each candidate; of equally fast ones, to the tick, the fewest."""
     combinations = np.arange(seconds.shape[-1])
     flags = fold.chosen(features, np.zeros_like(combinations), combinations)
@@ -423,7 +425,7 @@ def _fewest_of_the_fastest(features: Columns, fold: Fold, seconds: Floats) -> In
 
 
 def _candidates(
-    box: Box, row: Ints, features: Columns, ticks: Ints, device_mebibytes: Ints, host_mebibytes: Ints
+    box: CandidateBlock, row: Ints, features: Columns, ticks: Ints, device_mebibytes: Ints, host_mebibytes: Ints
 ) -> Candidates:
     values = {name: degrees[row] for name, degrees in box.degrees.items()} | features
     return Candidates(

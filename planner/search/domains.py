@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.limits import insisted, limited
+from constraints.limits import limited, pinned
 from constraints.rules.features import graph_modules
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
@@ -58,10 +58,10 @@ def row_domains(problem: Problem) -> Columns:
     united = {name: _united(values, _listed_values(problem, name)) for name, values in domains.items()}
     columns = {name: column(name, chosen.get(name, values)) for name, values in united.items()}
     given = _united(chosen.get("group", ()), _listed_values(problem, "group"))
-    return columns | ({"group": column("group", given)} if given else usual_groups(columns["pp"]))
+    return columns | ({"group": column("group", given)} if given else default_microbatch_groups(columns["pp"]))
 
 
-def usual_groups(pp: NDArray[np.int64]) -> Columns:
+def default_microbatch_groups(pp: NDArray[np.int64]) -> Columns:
     """Values of ``group`` that the job does not limit: as many as ranks, or 1."""
     return {"group": np.unique([1, *pp.tolist()])}
 
@@ -189,10 +189,10 @@ def chosen_values(problem: Problem) -> dict[str, tuple[int, ...]]:
     return {n: tuple(v for v in own.get(n, listed.get(n, ())) if v in listed.get(n, (v,))) for n in own | listed}
 
 
-def insisted_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+def pinned_values(problem: Problem) -> dict[str, tuple[int, ...]]:
     """Every value that an entry of the job names, also where another entry excludes it."""
     search = problem.search
-    own = insisted(pin=search.pin, allow=search.allow, limits=search.limits)
+    own = pinned(pin=search.pin, allow=search.allow, limits=search.limits)
     return {name: _united(own.get(name, ()), _listed_values(problem, name)) for name in DECISIONS}
 
 

@@ -19,7 +19,7 @@ MAX_EXPLAINED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
+class CandidateListReport:
     """
     What the rules leave of a list.
 
@@ -40,7 +40,7 @@ class Listed:
     impossible: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def listed(problem: Problem, space: Space) -> Listed | None:
+def listed(problem: Problem, space: Space) -> CandidateListReport | None:
     """What the rules leave of a problem's list; None without one."""
     listing = problem.search.candidates
     if listing is None:
@@ -48,7 +48,7 @@ def listed(problem: Problem, space: Space) -> Listed | None:
     matches = _Matches(space)
     impossible = [number for number, row in enumerate(listing.rows) if not matches.any(row)]
     asked = [rule for rule in (*space.rules.rows, *space.rules.mixed) if rule not in space.rules.listing]
-    return Listed(
+    return CandidateListReport(
         source=listing.source,
         num_rows=len(listing.rows),
         num_impossible=len(impossible),

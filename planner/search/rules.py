@@ -8,7 +8,7 @@ import numpy as np
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.limits import bubble_rule, devices_rule, limit_rules
-from constraints.listing import listing_rules
+from constraints.listing import candidate_list_rules
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
 from constraints.rules import topology
 from costmodel.facts.cluster import Cluster
@@ -19,8 +19,8 @@ from costmodel.strategy import (
     Recompute,
     Schedule,
     Vocabulary,
+    default_microbatch_group,
     is_one_of,
-    usual_group,
 )
 from costmodel.tables import signature
 from planner.jobs.problem import Problem
@@ -58,7 +58,7 @@ def vocabulary_is_at_the_ends(*, vocabulary: Ints) -> Holds:
 
 def groups_are_as_many_as_ranks(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
     """Groups of micro-batches are as many as pipeline ranks (search.allow.group changes that)."""
-    answer: Holds = np.equal(group, usual_group(pp=pp, vpp=vpp))
+    answer: Holds = np.equal(group, default_microbatch_group(pp=pp, vpp=vpp))
     return answer
 
 
@@ -133,7 +133,7 @@ def problem_rules(problem: Problem) -> Rules:
     """The rules of a problem: physics, frameworks if the job wants them, its own limits, the search's bounds."""
     search = problem.search
     limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
-    listing = listing_rules(search.candidates, GROWTH) if search.candidates else ()
+    listing = candidate_list_rules(search.candidates, GROWTH) if search.candidates else ()
     lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
     lifted |= {"cuda_graphs"} if any("cuda_graphs" in one for one in search.forbid) else set()
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)

@@ -93,7 +93,7 @@ class Space:
         """The decisions of some rows, one axis."""
         return {name: values[rows] for name, values in self.rows.items()}
 
-    def box(self, rows: NDArray[np.int64]) -> Box:
+    def box(self, rows: NDArray[np.int64]) -> CandidateBlock:
         """Some rows with all the features that any of them may have."""
         classes, class_of_row = np.unique(self.feature_class[rows], return_inverse=True)
         allowed, features = self.allowed[classes], dict(self.features)
@@ -101,11 +101,13 @@ class Space:
             used, name = present(where), list(features)[axis]
             if len(used) < len(features[name]):
                 allowed, features[name] = allowed.take(used, axis=1 + axis), features[name][used]
-        return Box(degrees=self.degrees(rows), features=features, of_class=allowed, class_of_row=class_of_row)
+        return CandidateBlock(
+            degrees=self.degrees(rows), features=features, of_class=allowed, class_of_row=class_of_row
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Box:
+class CandidateBlock:
     """
     Some rows, and the smallest table of features around what they may have.
 
@@ -136,7 +138,7 @@ class Box:
         """Combinations of features, allowed or not."""
         return prod(len(values) for values in self.features.values())
 
-    def take(self, which: slice) -> Box:
+    def take(self, which: slice) -> CandidateBlock:
         """Some of the rows."""
         degrees = {name: values[which] for name, values in self.degrees.items()}
         return replace(self, degrees=degrees, class_of_row=self.class_of_row[which])
@@ -150,7 +152,7 @@ class Box:
         furthest: NDArray[np.int64] = self.features["sharding"][allowed.shape[1] - 1 - allowed[:, ::-1].argmax(axis=1)]
         return furthest[self.class_of_row]
 
-    def split(self, chosen: NDArray[np.bool_], names: Sequence[str]) -> tuple[Box, NDArray[np.int64]]:
+    def split(self, chosen: NDArray[np.bool_], names: Sequence[str]) -> tuple[CandidateBlock, NDArray[np.int64]]:
         """
         Some combinations of features as rows of their own, and the row of each.
 
@@ -165,7 +167,7 @@ class Box:
         order = [1 + list(self.features).index(name) for name in (*names, *others)]
         row, mode = np.divmod(np.flatnonzero(chosen), chosen[0].size)
         where = zip(names, np.unravel_index(mode, chosen.shape[1:]), strict=True)
-        return Box(
+        return CandidateBlock(
             degrees={name: values[row] for name, values in self.degrees.items()}
             | {name: self.features[name][at] for name, at in where},
             features=others,
@@ -180,7 +182,7 @@ class Box:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fold:
+class FeatureSplit:
     """
     The features in two parts: modes, which change memory, and overlaps (and alike) that change time alone.
 
@@ -194,7 +196,7 @@ class Fold:
     overlaps: tuple[str, ...]
 
     @classmethod
-    def of(cls, features: Iterable[str], *memory: Any) -> Fold:
+    def of(cls, features: Iterable[str], *memory: Any) -> FeatureSplit:
         """The fold of memory tables with rows on the first axis: an overlap without an axis of its own is folded."""
         names = tuple(features)
         shape = np.broadcast_shapes(*(np.shape(table) for table in memory), (1,) * (1 + len(names)))

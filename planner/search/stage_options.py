@@ -12,7 +12,7 @@ import numpy as np
 
 from constraints.stages import RANK_TICK_SECONDS, Ints, Pipeline, StageOptions
 from costmodel.facts.model import Model
-from costmodel.pipelines.stages import excess
+from costmodel.pipelines.stages import in_flight_imbalance
 from costmodel.step.layouts import (
     Contents,
     beside_layers,
@@ -132,13 +132,13 @@ def _rows_of(
 def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
     kinds = {kind: position for position, kind in enumerate(model.kinds)}
     rank, num, first_kind, num_full = (np.array([row[i] for row in rows], dtype=np.int64) for i in (0, 1, 2, 5))
-    front, behind = kinds[model.layers[0]], kinds[model.layers[-1]]
+    pareto_front, behind = kinds[model.layers[0]], kinds[model.layers[-1]]
     layers, full, mtp = (np.zeros((len(rows), len(kinds))) for _ in range(3))
-    layers[:, front] += first_kind
+    layers[:, pareto_front] += first_kind
     layers[:, behind] += num - first_kind
     of_first_chunk = [full_by_chunk(row[5], row[3])[0] if row[5] and row[2] else 0 for row in rows]
     full_in_front = np.minimum(of_first_chunk, first_kind)
-    full[:, front] += full_in_front
+    full[:, pareto_front] += full_in_front
     full[:, behind] += num_full - full_in_front
     for layer in model.mtp_layers:
         mtp[rank == pp - 1, kinds[layer]] += 1
@@ -151,7 +151,9 @@ def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
         full_layers=full,
         largest_chunk=np.array([max(own) for own in sizes], dtype=np.float64),
         last_chunk=np.array([own[-1] for own in sizes], dtype=np.float64),
-        excess=np.array([excess(own, rank=int(r), pp=pp) for own, r in zip(sizes, rank, strict=True)]),
+        in_flight_imbalance=np.array(
+            [in_flight_imbalance(own, rank=int(r), pp=pp) for own, r in zip(sizes, rank, strict=True)]
+        ),
     )
     return Held(
         contents=contents,
@@ -179,7 +181,7 @@ class Costs:
 
     Parameters
     ----------
-    seconds, pace_seconds
+    seconds, steady_state_seconds
         One micro-batch, without and with what the rank waits meanwhile.
     device_bytes, host_bytes
         Memory.
@@ -188,7 +190,7 @@ class Costs:
     """
 
     seconds: Any
-    pace_seconds: Any
+    steady_state_seconds: Any
     device_bytes: Any
     host_bytes: Any
     update_seconds: Any
@@ -213,7 +215,7 @@ def costs_of(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Costs:
     seconds, pace = _part(facts, decisions, held, _both_seconds, NOT_IN_TIME)
     return Costs(
         seconds=seconds,
-        pace_seconds=pace,
+        steady_state_seconds=pace,
         device_bytes=device,
         host_bytes=host,
         update_seconds=_part(facts, decisions, held, contents_update_seconds, NOT_IN_UPDATE, once=True),
@@ -323,7 +325,7 @@ def layout_of(held: Held, chosen: Ints) -> StageLayout:
     )
 
 
-def may_undercut(
+def can_improve_incumbent(
     held: Held, seconds: Any, pace: Any, ending: Any, pipeline: Pipeline, *, num_microbatches: Ints, limits: Any
 ) -> Any:
     """

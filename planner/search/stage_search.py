@@ -24,24 +24,24 @@ from costmodel.step.layouts import (
     balanced_bound_seconds,
     layout_cost,
     least_memory,
-    squeeze_seconds,
+    least_recompute_seconds,
 )
-from costmodel.strategy import DECISIONS, Recompute, Schedule, Strategy, Vocabulary, usual_group
+from costmodel.strategy import DECISIONS, Recompute, Schedule, Strategy, Vocabulary, default_microbatch_group
 from costmodel.tables import microbatches
 from planner.jobs.problem import Problem, StageChoice
-from planner.search.candidates import Ints, Memory, Tabulator
+from planner.search.candidates import CostTable, Ints, Memory
 from planner.search.candidates import fits as memory_fits
 from planner.search.domains import FEATURES
-from planner.search.space import Box, strategy_of
+from planner.search.space import CandidateBlock, strategy_of
 from planner.search.stage_options import (
     Held,
     Mode,
+    can_improve_incumbent,
     costs_of,
     ending_seconds,
     held_by_ranks,
     layout_of,
     least_of_each,
-    may_undercut,
     num_leading,
     options_of,
 )
@@ -56,7 +56,7 @@ BALANCE = tuple(field.name for field in fields(Balance))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StageEffort:
+class StageSearchStats:
     """
     What a stage search had to do.
 
@@ -79,7 +79,7 @@ class Run(Protocol):
     """What a stage search needs of the search that it is a part of."""
 
     problem: Problem
-    tabulator: Tabulator
+    tabulator: CostTable
     group_of_row: Ints
 
     @property
@@ -142,9 +142,9 @@ class StageSearch:
         self.least_ticks = 0
 
     @property
-    def effort(self) -> StageEffort:
+    def effort(self) -> StageSearchStats:
         """What it took so far."""
-        return StageEffort(pipelines=self.num_outer, costed=self.num_bounded, solved=self.num_solved)
+        return StageSearchStats(pipelines=self.num_outer, costed=self.num_bounded, solved=self.num_solved)
 
     def search(self) -> None:
         """Improve on what the run has found, or prove that no uneven stages do."""
@@ -181,7 +181,7 @@ class StageSearch:
         columns = self.space.rows
         pipelined = (columns["pp"] > 1) | self.free
         usual = (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vocabulary"] == Vocabulary.ENDS)
-        usual &= columns["group"] == usual_group(pp=columns["pp"], vpp=columns["vpp"])
+        usual &= columns["group"] == default_microbatch_group(pp=columns["pp"], vpp=columns["vpp"])
         rows = np.flatnonzero(pipelined & usual)
         if not len(rows):
             return rows
@@ -196,7 +196,7 @@ class StageSearch:
         decisions = box.decisions
         if self.free:
             decisions = decisions | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
-        balance = balance_of(self.facts, decisions, self.squeeze_seconds(box, decisions))
+        balance = balance_of(self.facts, decisions, self.least_recompute_seconds(box, decisions))
         axes = tuple(1 + FEATURES.index(name) for name in PER_RANK) if self.free else ()
         allowed = box.allowed.any(axis=axes, keepdims=True) if self.free else box.allowed
         of_each = [np.broadcast_to(getattr(balance, name), allowed.shape) for name in BALANCE]
@@ -221,14 +221,14 @@ class StageSearch:
                 pipeline=self.pipeline(decisions_of_one, number),
             )
 
-    def squeeze_seconds(self, box: Box, decisions: Mapping[str, Any]) -> Any:
+    def least_recompute_seconds(self, box: CandidateBlock, decisions: Mapping[str, Any]) -> Any:
         """What ranks spend at least to fit into memory, where they choose how."""
         if not self.free:
             return 0.0
         room = self.facts.cluster.device.memory_bytes - self.run.tabulator.headroom_bytes
-        return squeeze_seconds(self.facts, decisions, self.all_modes(box), room)
+        return least_recompute_seconds(self.facts, decisions, self.all_modes(box), room)
 
-    def light_enough(self, box: Box, shape: tuple[int, ...]) -> Any:
+    def light_enough(self, box: CandidateBlock, shape: tuple[int, ...]) -> Any:
         """Whether an average rank fits with what saves most memory."""
         of_modes = [dict(zip(PER_RANK, map(np.asarray, mode), strict=True)) for mode in self.all_modes(box)]
         lightest = np.zeros(shape, dtype=bool)
@@ -242,13 +242,15 @@ class StageSearch:
         answer = memory_fits(self.facts, self.space.rules, memory, self.run.tabulator.headroom_bytes)
         return answer.device & answer.host
 
-    def all_modes(self, box: Box) -> list[Mode]:
+    def all_modes(self, box: CandidateBlock) -> list[Mode]:
         """Every pair of recomputation and offload that any of some rows may have."""
         return [
             (int(again), bool(off)) for again in box.features["recompute"] for off in box.features["activation_offload"]
         ]
 
-    def modes(self, box: Box, position: int, features: Sequence[int], decisions: Mapping[str, Any]) -> tuple[Mode, ...]:
+    def modes(
+        self, box: CandidateBlock, position: int, features: Sequence[int], decisions: Mapping[str, Any]
+    ) -> tuple[Mode, ...]:
         """What the ranks of one combination may do with their activations."""
         again, off = (FEATURES.index(name) for name in PER_RANK)
         if not self.free:
@@ -282,14 +284,14 @@ class StageSearch:
         self.num_bounded += len(alike)
         costs = costs_of(self.facts, _columns(alike), held)
         fits = self.fit(costs.device_bytes, costs.host_bytes)
-        seconds, pace = (np.where(fits, values, np.inf) for values in (costs.seconds, costs.pace_seconds))
+        seconds, pace = (np.where(fits, values, np.inf) for values in (costs.seconds, costs.steady_state_seconds))
         least, least_pace = least_of_each(seconds, held), least_of_each(pace, held)
-        left = np.flatnonzero(self.may_undercut(alike, held, least, least_pace, costs.update_seconds))
+        left = np.flatnonzero(self.can_improve_incumbent(alike, held, least, least_pace, costs.update_seconds))
         if not len(left):
             return
         few = [alike[index] for index in left.tolist()]
         ending = ending_seconds(self.facts, _columns(few), held)
-        still = self.may_undercut(few, held, least[left], least_pace[left], least_of_each(ending, held))
+        still = self.can_improve_incumbent(few, held, least[left], least_pace[left], least_of_each(ending, held))
         for position in np.flatnonzero(still).tolist():
             own = left[position]
             yield _Inner(
@@ -300,9 +302,9 @@ class StageSearch:
                 ending=ending[position],
             )
 
-    def may_undercut(self, alike: Sequence[_Outer], held: Held, seconds: Any, pace: Any, ending: Any) -> Any:
+    def can_improve_incumbent(self, alike: Sequence[_Outer], held: Held, seconds: Any, pace: Any, ending: Any) -> Any:
         """Which combinations of one shape may be faster than the best so far, from the least that their ranks take."""
-        return may_undercut(
+        return can_improve_incumbent(
             held,
             seconds,
             pace,
@@ -323,7 +325,7 @@ class StageSearch:
             return
         pipeline, limit = one.outer.pipeline, float(self.limits([one.outer])[0])
         least = (least_of_each(values, one.held)[None] for values in (one.seconds, one.pace, one.ending))
-        if not self.may_undercut([one.outer], one.held, *least)[0]:
+        if not self.can_improve_incumbent([one.outer], one.held, *least)[0]:
             return
         slowest = limit * pipeline.vpp / (pipeline.weight_of_slowest + 1)
         options, which = options_of(one.held, one.seconds, one.pace, one.ending, slowest=slowest)

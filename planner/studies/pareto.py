@@ -49,7 +49,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Front:
+class ParetoFront:
     """
     The fastest strategies, each within another amount of memory.
 
@@ -68,7 +68,7 @@ class Front:
     left_out: tuple[float, ...] = ()
 
 
-def front(report: PlanReport, clock: Clock) -> Front:
+def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
     """
     Search again with less and with more memory, with even stages: many searches in the time of one.
 
@@ -95,7 +95,7 @@ def front(report: PlanReport, clock: Clock) -> Front:
             late.append(amount)
             continue
         points += _searched(problem, amount, clock)
-    return Front(
+    return ParetoFront(
         points=tuple(_fastest(points, one) for one in sorted(points, key=lambda point: point.allowed_bytes)),
         least_bytes=least,
         left_out=tuple(sorted(late)),

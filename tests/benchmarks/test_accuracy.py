@@ -13,7 +13,7 @@ from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.metrics import errors, ranking_summary, rankings, regret, spearman
 from benchmarks.accuracy.report import ROW_COLUMNS, as_json, family, lines, report
 from planner.runs.predictions import Prediction
-from planner.runs.table import NotRun
+from planner.runs.table import RejectedRow
 from tests.builders_runs import a_file, predicted, project_predictions, project_results
 
 # --- figures -----------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_every_row_of_the_projects_own_table_is_predicted_or_has_a_reason():
     results = project_results()
 
     found = [one for one in results if isinstance(one, Prediction)]
-    others = [one for one in results if isinstance(one, NotRun)]
+    others = [one for one in results if isinstance(one, RejectedRow)]
     assert len(results) == 1432
     assert [one.id for one in others if one.is_refused or one.is_usable or not one.reason] == []
     assert len(found) == 1210

@@ -14,7 +14,7 @@ from benchmarks.accuracy.held_out import read_held_out
 from benchmarks.accuracy.tables import FOLDER, RUNS, read_table
 from benchmarks.measured_runs.columns import COLLECTED
 from planner.runs.predictions import Prediction, predictions
-from planner.runs.table import NotRun
+from planner.runs.table import RejectedRow
 
 HEADER, *LINES = RUNS.read_text(encoding="utf-8").splitlines()
 
@@ -50,10 +50,12 @@ def test_predictions_without_their_group_are_of_rows_that_there_are():
     stored = read_held_out(HELD_OUT)
 
     assert stored
-    assert [name for name in stored if isinstance(rows.get(name, NOT), NotRun) or rows[name].step_seconds is None] == []
+    assert [
+        name for name in stored if isinstance(rows.get(name, NOT), RejectedRow) or rows[name].step_seconds is None
+    ] == []
 
 
-NOT = NotRun(id="", reason="", is_usable=False, is_refused=False)
+NOT = RejectedRow(id="", reason="", is_usable=False, is_refused=False)
 
 
 # --- tables as collected -----------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ def test_architectures_of_a_collected_table_may_be_others(tmp_path):
 
     ours, llama = predictions(*read_table(path, tmp_path / "models.yaml"))
 
-    assert isinstance(ours, NotRun)
+    assert isinstance(ours, RejectedRow)
     assert "ffn_hidden" in ours.reason
     assert isinstance(llama, Prediction)
 

@@ -13,7 +13,7 @@ from costmodel import catalog
 from costmodel.strategy import TokenDispatcher
 from planner import estimate, load
 from planner.calibration.cases import setting_of
-from planner.runs.predictions import NotRun
+from planner.runs.predictions import RejectedRow
 from planner.runs.table import Run
 from tests.builders_runs import predicted, project_predictions, project_results
 
@@ -119,6 +119,6 @@ def test_a_framework_was_measured_where_rows_of_its_kernels_ran(name):
 
 def test_every_usable_row_is_predicted_without_refusal():
     """What the table offers is costed on the user's road; what it does not offer is no wrong row."""
-    others = [one for one in project_results() if isinstance(one, NotRun)]
+    others = [one for one in project_results() if isinstance(one, RejectedRow)]
 
     assert [one.id for one in others if one.is_usable or one.is_refused] == []

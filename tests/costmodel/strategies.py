@@ -21,7 +21,7 @@ from costmodel.strategy import (
     Strategy,
     TokenDispatcher,
     Vocabulary,
-    usual_group,
+    default_microbatch_group,
 )
 from costmodel.tables import Facts
 from tests.builders import a_latent_model, a_model, a_moe_model
@@ -122,7 +122,7 @@ def random_degrees(model: Model, num: int, *, seed: int, gbs: int = 256) -> dict
     index = np.flatnonzero(fits)[:num]
     assert len(index) == num, "Too few random strategies fit."
     degrees = {name: values[index] for name, values in drawn.items()}
-    return degrees | {"group": usual_group(pp=degrees["pp"], vpp=degrees["vpp"])}
+    return degrees | {"group": default_microbatch_group(pp=degrees["pp"], vpp=degrees["vpp"])}
 
 
 def random_strategies(model: Model, num: int, *, seed: int) -> dict[str, NDArray[np.int64]]:

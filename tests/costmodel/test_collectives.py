@@ -13,7 +13,7 @@ from costmodel import catalog
 from costmodel.facts.calibration import MeasuredCollective
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Network
-from costmodel.lowering.shape import visited_fraction
+from costmodel.lowering.shape import distinct_ranks_fraction
 from costmodel.network.collectives import (
     COLLECTIVES,
     all_gather,
@@ -64,7 +64,7 @@ def test_all_gather_of_strangers_uses_one_adapter():
 
 def test_rings_between_nodes_take_two_channels_per_adapter():
     """Eight devices of a node take as many processors as within it, one of them an eighth; only within it is slower."""
-    profile = a_profile(overlap_processors=0.16, overlap_slowdown_communication=1.25)
+    profile = a_profile(communication_sm_fraction=0.16, overlap_slowdown_communication=1.25)
     cluster = a_cluster(**profile)
     taken = [ring_slowdowns(cluster, ranks=16, stride=stride)["processors_taken"] for stride in (1, 2, 8)]
 
@@ -95,7 +95,7 @@ def test_stride_decides_how_many_members_share_a_node():
 )
 def test_rings_of_a_part_of_a_node_cross_its_sockets(ranks, stride, seconds):
     """0.8 GB before NCCL 2.12: a ring of some of a node's devices leaves by the adapter by which it came."""
-    profile = achieved(a_cluster().device, rings_cross_sockets=True)
+    profile = achieved(a_cluster().device, cross_socket_rings=True)
     cluster = a_cluster(**profile, socket_bandwidth=16 * GB)
 
     assert all_gather(cluster, nbytes=0.8 * GB, ranks=ranks, stride=stride) == pytest.approx(seconds)
@@ -103,7 +103,7 @@ def test_rings_of_a_part_of_a_node_cross_its_sockets(ranks, stride, seconds):
 
 def test_rings_that_need_not_cross_sockets_do_not():
     """With NCCL from 2.12 on, or nodes of one processor, two members per node have two adapters."""
-    profile = achieved(a_cluster().device, rings_cross_sockets=True)
+    profile = achieved(a_cluster().device, cross_socket_rings=True)
     plain = all_gather(a_cluster(), nbytes=0.8 * GB, ranks=4, stride=4)
 
     for cluster in (a_cluster(socket_bandwidth=16 * GB), a_cluster(**profile)):
@@ -184,7 +184,7 @@ def test_a_dispatcher_sends_pairs_or_tokens():
 
 def test_deepseek_tokens_visit_few_nodes():
     """8 of 256 experts on 8 nodes: 8 (1 - (7/8)^8) = 5.25 nodes with replacement, a little more without: 5.29 of 8."""
-    assert 8 * visited_fraction(8, num_experts=256, top_k=8) == pytest.approx(5.29, abs=0.01)
+    assert 8 * distinct_ranks_fraction(8, num_experts=256, top_k=8) == pytest.approx(5.29, abs=0.01)
 
 
 def test_send_is_the_average_hop():

@@ -22,7 +22,7 @@ from tests.costmodel.strategies import DENSE, LATENT_MOE, MODELS, MOE, one_of, r
 PROFILES: tuple[dict[str, Any], ...] = (
     {},
     {"overlap_slowdown_communication": 1.5, "overlap_slowdown_compute": 1.3, "tp_contention": 0.0233},
-    {"dp_overlap": {"unhidden": 0.303, "slowdown": 1.64, "window": 0.216}, "head_fill_fraction": 0.3},
+    {"dp_overlap": {"unhidden": 0.303, "slowdown": 1.64, "window": 0.216}, "head_pipeline_fill_fraction": 0.3},
 )
 
 

@@ -13,7 +13,7 @@ from costmodel.catalog.software import framework_of
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
 from costmodel.facts.features import feature_of, has_values, lacks
-from costmodel.facts.framework import Behaviour, Framework, Kernels, Retention, Settings
+from costmodel.facts.framework import Behaviour, Framework, Kernels, MemoryModel, Settings
 from costmodel.facts.profiles import equipped, stored_precision, trained_model
 from costmodel.pipelines.stage_dealing import dealt_stages
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, CudaGraphs, Recompute, Schedule
@@ -42,7 +42,7 @@ def equipped_with(framework: Framework, settings: Settings | None = None, **othe
 
 def test_a_profile_is_constants_and_behaviour():
     """Without factors and settings each part is as its entry has it."""
-    behaviour = Behaviour(kernels=Kernels(fused_attention=False), memory=Retention(logit_bytes=10.0))
+    behaviour = Behaviour(kernels=Kernels(fused_attention=False), memory=MemoryModel(logit_bytes=10.0))
 
     device = equipped_with(a_framework(behaviour=behaviour))
 
@@ -51,9 +51,9 @@ def test_a_profile_is_constants_and_behaviour():
 
 def test_factors_multiply_what_the_calibration_says():
     """Twice the time between kernels; every dtype's matmul at half of its rate."""
-    device = equipped_with(a_framework(factors={"kernel_seconds": 2.0, "matmul_efficiency": 0.5}))
+    device = equipped_with(a_framework(factors={"kernel_gap_seconds": 2.0, "matmul_efficiency": 0.5}))
 
-    assert device.constants.kernel_seconds == 2 * CONSTANTS.kernel_seconds
+    assert device.constants.kernel_gap_seconds == 2 * CONSTANTS.kernel_gap_seconds
     assert device.constants.matmul_efficiency == {
         name: 0.5 * rate for name, rate in CONSTANTS.matmul_efficiency.items()
     }
@@ -62,12 +62,12 @@ def test_factors_multiply_what_the_calibration_says():
 def test_a_factor_lifts_no_rate_above_its_peak():
     """A fraction of a peak ends at 1, a mapping's as well; seconds end nowhere."""
     device = equipped_with(
-        a_framework(factors={"memory_efficiency": 9.0, "matmul_efficiency": 9.0, "kernel_seconds": 9.0})
+        a_framework(factors={"memory_efficiency": 9.0, "matmul_efficiency": 9.0, "kernel_gap_seconds": 9.0})
     )
 
     assert device.constants.memory_efficiency == 1
     assert set(device.constants.matmul_efficiency.values()) == {1}
-    assert device.constants.kernel_seconds == 9 * CONSTANTS.kernel_seconds
+    assert device.constants.kernel_gap_seconds == 9 * CONSTANTS.kernel_gap_seconds
 
 
 def test_a_factor_may_be_of_one_architecture():
@@ -92,8 +92,8 @@ def test_a_factor_may_be_of_one_architecture():
         ({"times": 2.0}, "factors.times: of test-framework is nothing that a factor could multiply"),
         ({"measured": 2.0}, "factors.measured: of test-framework is nothing that a factor could multiply"),
         (
-            {"overlap_processors": 9.0},
-            "factors.overlap_processors: of test-framework makes it impossible: Input should be less than or equal",
+            {"communication_sm_fraction": 9.0},
+            "factors.communication_sm_fraction: of test-framework makes it impossible: Input should be less than",
         ),
         (
             {"atention_efficiency@volta": 0.5},
@@ -122,10 +122,10 @@ def test_networks_achieve_a_share_of_their_nominal_bandwidth():
 
 def test_a_power_limit_moves_the_sustained_clock():
     """Of a device that its power lets run at 0.9 of its relative's clock, 0.9 of what the calibration sustains."""
-    constants = replace(CONSTANTS, sustained_clock=1.1)
+    constants = replace(CONSTANTS, throttled_clock=1.1)
     device = replace(H100, power_clock=0.9, calibration=replace(H100.calibration, constants=constants))
 
-    assert equipped(device, a_framework()).constants.sustained_clock == pytest.approx(0.99)
+    assert equipped(device, a_framework()).constants.throttled_clock == pytest.approx(0.99)
 
 
 # --- settings ----------------------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ def test_a_power_limit_moves_the_sustained_clock():
         ({"kernels": "fused"}, "kernels.fused_kernels", False, True),
         ({"attention": "unfused"}, "kernels.fused_attention", True, False),
         ({"attention": "flash"}, "kernels.fused_attention", False, True),
-        ({"launches": "blocking"}, "host.launches_block", False, True),
-        ({"launches": "asynchronous"}, "host.launches_block", True, False),
+        ({"launches": "blocking"}, "host.launch_blocking", False, True),
+        ({"launches": "asynchronous"}, "host.launch_blocking", True, False),
         ({"optimizer_group": 8}, "optimizer.sharding_ranks", None, 8),
         ({"optimizer_group": "all"}, "optimizer.sharding_ranks", 8, None),
         ({"shared_expert_overlap": True}, "communication.shared_expert_overlap", False, True),
@@ -161,8 +161,8 @@ def test_settings_of_the_framework_hold_where_none_are_given():
     """None is as its recipes have it, an empty record is not."""
     framework = a_framework(settings=Settings(launches="blocking"))
 
-    assert equipped_with(framework).behaviour.host.launches_block
-    assert not equipped_with(framework, Settings()).behaviour.host.launches_block
+    assert equipped_with(framework).behaviour.host.launch_blocking
+    assert not equipped_with(framework, Settings()).behaviour.host.launch_blocking
 
 
 @pytest.mark.parametrize(("layers", "share"), [(1, 0.5), (2, 1.0), (9, 1.0)])
@@ -206,7 +206,7 @@ def test_the_loss_is_the_recipes_or_another_one(recipe, loss, expected):
 
 def test_a_framework_with_another_loss_of_its_own_keeps_it():
     """Told the same as it does anyway, nothing changes."""
-    own = a_framework(behaviour=Behaviour(kernels=Kernels(loss_forward_bytes=8.0), memory=Retention(logit_bytes=2.0)))
+    own = a_framework(behaviour=Behaviour(kernels=Kernels(loss_forward_bytes=8.0), memory=MemoryModel(logit_bytes=2.0)))
 
     assert loss_bytes(equipped_with(own, Settings(loss="fused"))) == loss_bytes(equipped_with(own)) == (8, 14, 2)
 
@@ -215,7 +215,7 @@ def test_parts_are_timed_one_by_one():
     """No time of a step beside them, collectives that are waited for, the loss on 16-bit logits, dropout on."""
     device = equipped_with(a_framework(), Settings(composition="parts"))
 
-    assert (device.constants.step_seconds, device.behaviour.host.waits_for_collectives) == (0, True)
+    assert (device.constants.step_seconds, device.behaviour.host.blocking_collectives) == (0, True)
     assert (device.behaviour.kernels.loss_forward_bytes, device.behaviour.kernels.loss_backward_bytes) == (
         2 + 4 + 4 + 4 + 2,
         4,

@@ -87,7 +87,7 @@ def test_sequences_before_tokens_are_copied_into_the_order_of_ranks():
 
 def test_sums_of_several_matmuls_do_not_overlap_with_one():
     """PyTorch: of eight collectives the backward pass's two scatters show; ranks add up what the forward pass sends."""
-    given = on_the_networks(DENSE, tp_overlaps_single_matmuls=True, kernel_seconds=0.0)
+    given = on_the_networks(DENSE, tp_overlaps_single_matmuls=True, kernel_gap_seconds=0.0)
     rate = given.cluster.device.memory_bandwidth * given.cluster.device.constants.memory_efficiency
     plain, overlapped = (parts_of(given, tp=2, sequence_parallel=True, tp_overlap=on).tp for on in (False, True))
 
@@ -223,7 +223,7 @@ def test_a_tensor_parallel_collective_has_a_kernel_s_gap():
     """Without sequence parallelism two sums in either pass, with it two gathers and two scatters: 10 us each."""
     for sequence_parallel, calls in ((False, 2), (True, 4)):
         degrees = {"tp": 2, "sequence_parallel": sequence_parallel}
-        plain, late = (alone(on_the_networks(DENSE, kernel_seconds=gap), **degrees) for gap in (0.0, 1e-5))
+        plain, late = (alone(on_the_networks(DENSE, kernel_gap_seconds=gap), **degrees) for gap in (0.0, 1e-5))
 
         assert late.tp_forward - plain.tp_forward == pytest.approx(calls * 1e-5)
         assert late.tp_backward - plain.tp_backward == pytest.approx(calls * 1e-5)
@@ -231,8 +231,8 @@ def test_a_tensor_parallel_collective_has_a_kernel_s_gap():
 
 def test_a_host_that_waits_for_collectives_has_the_next_kernels_to_launch():
     """Three of a second each behind each of two sums, one rank has none; and three in front of either pass."""
-    given = on_the_networks(DENSE, host_kernel_seconds=1.0)
-    waiting = on_the_networks(DENSE, host_kernel_seconds=1.0, waits_for_collectives=True)
+    given = on_the_networks(DENSE, launch_overhead_seconds=1.0)
+    waiting = on_the_networks(DENSE, launch_overhead_seconds=1.0, blocking_collectives=True)
 
     assert alone(waiting).forward - alone(given).forward == pytest.approx(3.0)
     assert alone(waiting).backward - alone(given).backward == pytest.approx(3.0)
@@ -242,8 +242,8 @@ def test_a_host_that_waits_for_collectives_has_the_next_kernels_to_launch():
 
 def test_a_host_that_waits_for_collectives_launches_nothing_meanwhile():
     """Its time in a pass is that of the launches and of the collectives; one that runs ahead only launches them."""
-    given = alone(on_the_networks(DENSE, host_kernel_seconds=1.0), tp=2)
-    waiting = alone(on_the_networks(DENSE, host_kernel_seconds=1.0, waits_for_collectives=True), tp=2)
+    given = alone(on_the_networks(DENSE, launch_overhead_seconds=1.0), tp=2)
+    waiting = alone(on_the_networks(DENSE, launch_overhead_seconds=1.0, blocking_collectives=True), tp=2)
 
     assert (given.tp_forward > 0).all()
     assert waiting.host_forward - given.host_forward == pytest.approx(given.tp_forward)
@@ -252,7 +252,7 @@ def test_a_host_that_waits_for_collectives_launches_nothing_meanwhile():
 
 def test_a_blocking_host_waits_for_collectives_outside_of_a_graph_only():
     """One launch of a second with each of two sums in the forward pass; a graph of all holds them too."""
-    given, blocking = (on_the_networks(DENSE, host_kernel_seconds=1.0, launches_block=on) for on in (False, True))
+    given, blocking = (on_the_networks(DENSE, launch_overhead_seconds=1.0, launch_blocking=on) for on in (False, True))
     graphed = {"tp": 2, "cuda_graphs": CudaGraphs.FULL_ITERATION}
 
     assert alone(blocking, tp=2).tp_forward - alone(given, tp=2).tp_forward == pytest.approx(2)
@@ -262,8 +262,8 @@ def test_a_blocking_host_waits_for_collectives_outside_of_a_graph_only():
 
 def test_pieces_of_ring_attention_are_launched_one_by_one():
     """Four pieces, twice as much backward, more than an all-to-all; a graph leaves the ring's own send."""
-    given = on_the_networks(DENSE, host_kernel_seconds=1.0)
-    all_to_all = on_the_networks(DENSE, host_kernel_seconds=1.0, context_output=True)
+    given = on_the_networks(DENSE, launch_overhead_seconds=1.0)
+    all_to_all = on_the_networks(DENSE, launch_overhead_seconds=1.0, context_output=True)
     ring, exchange = alone(given, cp=4), alone(all_to_all, cp=4)
 
     assert ring.host_forward - exchange.host_forward == pytest.approx(RING_LAUNCHES + 4 * PIECE_LAUNCHES)
@@ -275,7 +275,7 @@ def test_pieces_of_ring_attention_are_launched_one_by_one():
 
 def test_graphs_launch_what_they_hold():
     """Attention and feed-forward of a dense layer each launch some kernels, together all; the ring's send is left."""
-    given = on_the_networks(DENSE, host_kernel_seconds=1.0)
+    given = on_the_networks(DENSE, launch_overhead_seconds=1.0)
     sets = ("none", "attn", "mlp", "attn+mlp", "full_iteration", "moe_router+mamba")
     eager, attn, mlp, both, full, others = (alone(given, cuda_graphs=CudaGraphs.named(text)) for text in sets)
 
@@ -286,7 +286,7 @@ def test_graphs_launch_what_they_hold():
 
 def test_graphs_of_experts_hold_the_router_and_what_comes_before_the_dispatch():
     """Of the kernels of a layer with experts the routed ones, the way back and the residual are launched one by one."""
-    given = on_the_networks(MOE, host_kernel_seconds=1.0)
+    given = on_the_networks(MOE, launch_overhead_seconds=1.0)
     sets = ("attn", "attn+moe_router", "attn+moe_router+moe_preprocess", "attn+moe")
     launched = [float(alone(given, cuda_graphs=CudaGraphs.named(text)).host_forward[-1]) for text in sets]
 
@@ -339,7 +339,7 @@ def replace_shared(model: Any, width: int | None) -> Any:
 def test_sums_run_beside_the_weights_gradients(sequence_parallel, summed):
     """Of the backward pass's collectives the sums are hidden where there is time: all, or half with gathers."""
     degrees = {"tp": 2, "sequence_parallel": sequence_parallel}
-    plain, beside = (on_the_networks(DENSE, tp_sums_beside_weights=beside) for beside in (False, True))
+    plain, beside = (on_the_networks(DENSE, async_tp_allreduce=beside) for beside in (False, True))
     seconds = alone(plain, **degrees)
 
     hidden = parts_of(plain, **degrees).tp - parts_of(beside, **degrees).tp
@@ -352,7 +352,7 @@ def test_sums_beside_the_weights_gradients_are_exposed_where_those_are_short():
     """A network a thousand times slower: nothing but the weights' gradients of the two wide linears hides anything."""
     slow = tuple(replace(network, bandwidth=network.bandwidth / 1000) for network in NO_LATENCY)
     plain, beside = (
-        with_device(on_the_networks(DENSE, tp_sums_beside_weights=beside), networks=slow) for beside in (False, True)
+        with_device(on_the_networks(DENSE, async_tp_allreduce=beside), networks=slow) for beside in (False, True)
     )
     seconds = alone(plain, tp=2)
 
@@ -366,7 +366,7 @@ def test_an_input_that_is_gathered_again_shows_where_its_gradient_is_short():
     """A slow network, sequence parallelism: the second gather of both inputs costs more than the sums gain."""
     slow = tuple(replace(network, bandwidth=network.bandwidth / 1000) for network in NO_LATENCY)
     plain, beside = (
-        with_device(on_the_networks(DENSE, tp_sums_beside_weights=beside), networks=slow) for beside in (False, True)
+        with_device(on_the_networks(DENSE, async_tp_allreduce=beside), networks=slow) for beside in (False, True)
     )
     seconds = alone(plain, tp=2, sequence_parallel=True)
     gathers = seconds.tp_forward / 2
@@ -379,7 +379,7 @@ def test_an_input_that_is_gathered_again_shows_where_its_gradient_is_short():
 
 def test_offloading_shows_what_a_layer_cannot_hide():
     """Saved bytes at 32 GB/s down behind the forward, up behind the backward pass (34), (35), as no collective is."""
-    given = on_the_networks(DENSE, overlap_slowdown_communication=1.5, overlap_processors=0.2)
+    given = on_the_networks(DENSE, overlap_slowdown_communication=1.5, communication_sm_fraction=0.2)
     seconds = alone(given)
     tokens, hidden, kv, wide = 4096, 2048, 1024, 6144
     # Norms 2 h, input h, Q h, K and V, output h, input h, activation 2 g, down g; 2 bytes each.
@@ -427,7 +427,7 @@ def test_faster_kernels_by_the_paper_s_factors():
 
 def test_a_device_never_overtakes_its_host():
     """Launches of 1 s each, twice as many backward: three forward passes of launches, whatever the device."""
-    given = on_the_networks(DENSE, host_kernel_seconds=1.0)
+    given = on_the_networks(DENSE, launch_overhead_seconds=1.0)
     parts, seconds = parts_of(given), alone(given)
     kernels = float(seconds.host_forward[0])
 
@@ -438,7 +438,7 @@ def test_a_device_never_overtakes_its_host():
 @pytest.mark.parametrize(("tp", "slowdown", "taken"), [(1, 1.25, 0.16), (8, 1.0, 0.02)])
 def test_experts_between_nodes_take_the_processors_of_one_adapter(tp, slowdown, taken):
     """Two ranks of a node exchange tokens as its network does; of two nodes by an adapter each, which nothing slows."""
-    given = on_the_networks(MOE, overlap_processors=0.16, overlap_slowdown_communication=1.25)
+    given = on_the_networks(MOE, communication_sm_fraction=0.16, overlap_slowdown_communication=1.25)
 
     seconds = alone(given, tp=tp, etp=tp, ep=2, dp=2)
 
@@ -461,7 +461,7 @@ def test_a_host_that_is_ahead_after_one_pass_is_so_in_the_next():
 
 def test_full_recomputation_launches_the_forward_pass_again():
     """Four passes' worth of launches instead of three."""
-    given = on_the_networks(DENSE, host_kernel_seconds=1.0)
+    given = on_the_networks(DENSE, launch_overhead_seconds=1.0)
     plain, again = (parts_of(given, recompute=what).total for what in (Recompute.NONE, Recompute.FULL))
 
     assert again == pytest.approx(4 / 3 * plain)
@@ -469,6 +469,6 @@ def test_full_recomputation_launches_the_forward_pass_again():
 
 def test_a_fast_host_is_not_seen():
     """A nanosecond per launch hides behind every kernel."""
-    given = on_the_networks(DENSE, host_kernel_seconds=1e-9)
+    given = on_the_networks(DENSE, launch_overhead_seconds=1e-9)
 
     assert parts_of(given).host == [0]

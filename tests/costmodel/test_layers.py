@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 import pytest
 
-from costmodel.facts.framework import Kernels, Retention
+from costmodel.facts.framework import Kernels, MemoryModel
 from costmodel.facts.model import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.lowering import (
     Shape,
@@ -38,7 +38,7 @@ SHARED = Experts(
 MAMBA = Mamba(num_heads=4, head_dim=8, state_size=6, num_groups=2, chunk_size=4)
 ON_A_LATENT = Experts(num_experts=4, top_k=2, ffn_hidden_size=24, shared_ffn_hidden_size=12, gated=False, latent_size=8)
 
-DROPOUT = Retention(attention_score_bytes=5, dropout_mask_bytes=1)
+DROPOUT = MemoryModel(attention_score_bytes=5, dropout_mask_bytes=1)
 
 LAYERS = {
     "dense": a_model().layers[0],
@@ -329,7 +329,7 @@ def test_saved_activations_of_an_expert_layer():
 
 def test_weighted_activations_keep_no_outputs_of_experts():
     """Since Megatron-Core 0.12 the router's scores weight the inner activation, whose input is kept anyway."""
-    found = saved(LAYERS["experts"], a_shape(memory=Retention(expert_output=False)))
+    found = saved(LAYERS["experts"], a_shape(memory=MemoryModel(expert_output=False)))
 
     assert found["experts"] == 2048
 
@@ -352,7 +352,7 @@ def test_several_kernels_keep_what_they_hand_on():
 
 def test_all_to_all_context_parallelism_keeps_the_output_twice():
     """Transformer Engine saves it by heads, the projection behind it by tokens; one rank exchanges nothing."""
-    shapes = {cp: a_shape(cp=cp, memory=Retention(context_output=True)) for cp in (1, 2)}
+    shapes = {cp: a_shape(cp=cp, memory=MemoryModel(context_output=True)) for cp in (1, 2)}
 
     found = {cp: saved(LAYERS["dense"], shape) for cp, shape in shapes.items()}
 
@@ -451,7 +451,7 @@ def test_separate_projections_do_the_same_work_and_sum_their_gradients():
 @pytest.mark.parametrize(("tp", "per_element"), [(1, 4), (4, 3 / 4 + 2)])
 def test_ranks_cast_shards_before_they_gather_them(tp: int, per_element: float):
     """torchao: a cast of 4 bytes per element, or a quarter with 3 and a transposed copy; Q, K, V share theirs."""
-    shape = a_shape(tp=tp, sequence_parallel=1, cast_bytes=4, casts_shards=True, fused_projections=False)
+    shape = a_shape(tp=tp, sequence_parallel=1, cast_bytes=4, quantizes_before_gather=True, fused_projections=False)
     cast = {one.name: one for one in layer_operators(LAYERS["dense"], shape) if one.kind == "matmul"}
 
     inputs = {name: float(one.cast_bytes) for name, one in cast.items() if one.cast_bytes}

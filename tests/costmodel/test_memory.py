@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.facts.framework import Retention
+from costmodel.facts.framework import MemoryModel
 from costmodel.facts.workload import Precision
 from costmodel.lowering.recompute import over_modules
 from costmodel.memory.footprint import layer_footprint
@@ -31,7 +31,7 @@ SIXTEEN = Precision(
 LAYERS = (100.0, np.array([5.0, 25.0, 8.0, 40.0, 0.0, 0.0, 0.0, 0.0]), 10.0)
 """Saved bytes, shares of the modules (attention core 5, Q, K and V 25, norms 8, feed-forward 40), input."""
 
-KEEPS = Retention()
+KEEPS = MemoryModel()
 
 
 def states(sharding: Sharding, *, parameters: float, ranks: int) -> float:
@@ -95,7 +95,7 @@ def test_offloading_leaves_the_inputs_of_one_microbatch():
 
 def test_offloading_a_quarter_of_the_layers():
     """Megatron-LM's cpu_offloading_num_layers, 20 of 80: three quarters of 400 stay, and a quarter of the inputs."""
-    quarter = Retention(offloaded_fraction=0.25)
+    quarter = MemoryModel(offloaded_fraction=0.25)
 
     assert activation_bytes(quarter, 100.0, 10.0, microbatches_in_flight=4.0, activation_offload=True) == 302.5
     assert offloaded_bytes(quarter, 100.0, microbatches_in_flight=4.0, activation_offload=True) == 100

@@ -121,13 +121,15 @@ def test_scans_have_their_own_share_of_the_memory_rate():
 def test_results_of_matmuls_are_written_behind_them():
     """Half of 2 and 6 GB at half of 4 TB/s show; traffic of 8 GB hides them; a grouped matmul has another law."""
     written = {"written_bytes": 2e9, "backward_written_bytes": 6e9}
-    source = a_source(exposed_writes=0.5)
+    source = a_source(epilogue_store_fraction=0.5)
 
     assert seconds(source, an_operator(**written)) == pytest.approx((2e-3 + 0.5e-3, 4e-3 + 1.5e-3))
     assert seconds(source, an_operator(bytes=8e9, **written)) == pytest.approx((4e-3, 4e-3 + 1.5e-3))
     for kind in ("grouped_matmul", "attention"):
         assert seconds(source, an_operator(kind, **written)) == seconds(source, an_operator(kind))
-    assert seconds(a_source("roofline", exposed_writes=0.5), an_operator(**written)) == pytest.approx((1e-3, 2e-3))
+    assert seconds(a_source("roofline", epilogue_store_fraction=0.5), an_operator(**written)) == pytest.approx(
+        (1e-3, 2e-3)
+    )
 
 
 @pytest.mark.parametrize(("device", "before", "after"), [("a100-80gb-pcie", 0.027, 0.015), ("b200", 0.041, 0.035)])
@@ -136,7 +138,7 @@ def test_measured_matmuls_show_half_of_their_writes(device: str, before: float, 
     Matmuls of a millisecond and more, by one rate alone and by one rate and a share of their writes.
 
     Results have 16 bits; gradients of weights are added to 32-bit ones, which reads and writes 8 bytes. The share is
-    the prior of ``exposed_writes``.
+    the prior of ``epilogue_store_fraction``.
 
     References
     ----------
@@ -168,7 +170,7 @@ def test_every_kernel_adds_a_gap_and_the_backward_pass_has_twice_as_many():
     """3 kernels of 10 us forward, 6 backward."""
     operator = an_operator(kernels=3)
 
-    assert seconds(a_source(kernel_seconds=1e-5), operator) == pytest.approx((2e-3 + 3e-5, 4e-3 + 6e-5))
+    assert seconds(a_source(kernel_gap_seconds=1e-5), operator) == pytest.approx((2e-3 + 3e-5, 4e-3 + 6e-5))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_every_kernel_adds_a_gap_and_the_backward_pass_has_twice_as_many():
 def test_graphs_take_the_gaps_of_kernels_that_move_bytes(cuda_graphs, kind, module, gap):
     """Of the modules that they hold; a matmul's tail is its own."""
     operator = Operator(name="norms", kind=kind, kernels=3, graph_module=module)
-    source = a_source(kernel_seconds=1e-5, cuda_graphs=CudaGraphs.named(cuda_graphs))
+    source = a_source(kernel_gap_seconds=1e-5, cuda_graphs=CudaGraphs.named(cuda_graphs))
 
     assert seconds(source, operator) == pytest.approx((3 * gap, 6 * gap))
 
@@ -197,7 +199,7 @@ def test_graphs_of_many_strategies_are_timed_at_once():
     operator = Operator(name="norms", kind="copy", kernels=3, graph_module="attn")
     graphs = np.array([CudaGraphs.NONE, CudaGraphs.of("attn"), CudaGraphs.FULL_ITERATION])
 
-    forward, _ = seconds(a_source(kernel_seconds=1e-5, cuda_graphs=graphs), operator)
+    forward, _ = seconds(a_source(kernel_gap_seconds=1e-5, cuda_graphs=graphs), operator)
 
     assert forward == pytest.approx([3e-5, 3 * GRAPHED_SECONDS, 3 * GRAPHED_SECONDS])
 
@@ -210,7 +212,7 @@ def test_kernels_that_only_move_bytes_have_no_matmul_s_tail(kind, is_routed, gap
     """A gap of 40 us is a matmul's; routed tokens pass several kernels more."""
     operator = Operator(name="norms", kind=kind, kernels=3, is_routed=is_routed)
 
-    assert seconds(a_source(kernel_seconds=4e-5), operator) == pytest.approx((3 * gap, 6 * gap))
+    assert seconds(a_source(kernel_gap_seconds=4e-5), operator) == pytest.approx((3 * gap, 6 * gap))
 
 
 def test_graphs_add_nothing_where_there_are_no_gaps():
@@ -227,7 +229,7 @@ def test_grouped_matmuls_are_slower_by_their_own_factor():
 
 def test_grouped_matmuls_of_few_rows_are_slow():
     """4,096 rows among 4 experts are 1,024 each: with half of the rate at 256, 4/5 of 0.5 PFLOP/s."""
-    source = a_source(grouped_half_rows=256)
+    source = a_source(grouped_half_saturation_rows=256)
 
     assert source.forward_seconds(an_operator("grouped_matmul", groups=4)) == pytest.approx(2.5e-3)
 
@@ -241,7 +243,7 @@ def test_grouped_matmuls_of_a_b200_agree_with_measurements(rows, tflops):
     of many rows is 0.5 PFLOP/s.
     """
     operator = an_operator("grouped_matmul", groups=1, rows=rows)
-    share = 2e-3 / a_source(grouped_half_rows=281).forward_seconds(operator)
+    share = 2e-3 / a_source(grouped_half_saturation_rows=281).forward_seconds(operator)
 
     assert 1090 * share == pytest.approx(tflops, rel=0.05)
 
@@ -460,7 +462,7 @@ def test_the_slowest_of_many_devices_is_the_largest_of_random_delays(num_devices
 @pytest.mark.parametrize("times", ["modified_roofline", "measured"])
 def test_times_of_many_devices_are_those_of_the_slowest(times):
     """64 devices with a spread of 1 % take 1 + ln(64) / 100 of the time of one; the names of the sources stay."""
-    one, many = (a_source(times, num_devices=n, device_spread=0.01) for n in (1, np.array([1, 64])))
+    one, many = (a_source(times, num_devices=n, straggler_spread=0.01) for n in (1, np.array([1, 64])))
     usual, slowest = seconds(a_source(times), an_operator()), seconds(many, an_operator())
 
     assert seconds(one, an_operator()) == pytest.approx(usual)
@@ -471,15 +473,15 @@ def test_times_of_many_devices_are_those_of_the_slowest(times):
 
 def test_the_theoretical_roofline_knows_no_slowest():
     """It stays a lower bound."""
-    one, many = (a_source("roofline", num_devices=n, device_spread=0.01) for n in (1, 64))
+    one, many = (a_source("roofline", num_devices=n, straggler_spread=0.01) for n in (1, 64))
 
     assert seconds(many, an_operator()) == seconds(one, an_operator())
 
 
 def test_a_host_that_waits_launches_every_kernel_late():
     """7 us in front of each kernel, whether it computes or moves bytes; twice as many backward."""
-    plain = a_source(host_kernel_seconds=7e-6, kernel_seconds=2e-5)
-    blocking = a_source(host_kernel_seconds=7e-6, kernel_seconds=2e-5, launches_block=True)
+    plain = a_source(launch_overhead_seconds=7e-6, kernel_gap_seconds=2e-5)
+    blocking = a_source(launch_overhead_seconds=7e-6, kernel_gap_seconds=2e-5, launch_blocking=True)
 
     for kind in ("matmul", "elementwise"):
         forward, backward = np.subtract(seconds(blocking, an_operator(kind)), seconds(plain, an_operator(kind)))
@@ -492,7 +494,7 @@ def test_a_host_that_waits_launches_every_kernel_late():
 def test_a_host_that_waits_launches_no_kernel_of_a_graph(graphs, late):
     """What a CUDA graph holds does not wait for it: all, or the feed-forward's own; other graphs leave it as it is."""
     plain, blocking = (
-        a_source(host_kernel_seconds=7e-6, launches_block=on, cuda_graphs=CudaGraphs.named(graphs))
+        a_source(launch_overhead_seconds=7e-6, launch_blocking=on, cuda_graphs=CudaGraphs.named(graphs))
         for on in (False, True)
     )
     operator = an_operator("matmul", graph_module="mlp")

@@ -10,7 +10,7 @@ from costmodel.pipelines.interleaved import (
     busy_seconds,
     chunks_in_flight,
     cooldown_seconds,
-    hop_exposed_seconds,
+    p2p_exposed_seconds,
     steady_seconds,
     steady_slots,
     warmup_seconds,
@@ -56,8 +56,8 @@ def test_phases_of_a_step():
 
 def test_hidden_hops_do_not_depend_on_the_number_of_microbatches():
     """MoFa's PP column: 2 (p v - 1) T, so that 128 chunks over 64 cost 127 / 63 (5.47 s and 2.72 s)."""
-    few, many = (hop_exposed_seconds(0.02, 0.0, pp=16, vpp=8, num_microbatches=m) for m in (16, 512))
-    half = hop_exposed_seconds(0.02, 0.0, pp=8, vpp=8, num_microbatches=64)
+    few, many = (p2p_exposed_seconds(0.02, 0.0, pp=16, vpp=8, num_microbatches=m) for m in (16, 512))
+    half = p2p_exposed_seconds(0.02, 0.0, pp=8, vpp=8, num_microbatches=64)
 
     assert few == many
     assert few / half == pytest.approx(127 / 63)
@@ -65,12 +65,12 @@ def test_hidden_hops_do_not_depend_on_the_number_of_microbatches():
 
 def test_one_rank_sends_nothing():
     """Without a pipeline the hop is zero, and so is the number of those at the edges."""
-    assert hop_exposed_seconds(1.0, 0.0, pp=1, vpp=1, num_microbatches=8) == 0
+    assert p2p_exposed_seconds(1.0, 0.0, pp=1, vpp=1, num_microbatches=8) == 0
 
 
 def test_fewer_microbatches_than_ranks_do_not_give_time_back():
     """The steady phase has at least no slots."""
-    assert hop_exposed_seconds(1.0, 1.0, pp=8, vpp=4, num_microbatches=1) == 62
+    assert p2p_exposed_seconds(1.0, 1.0, pp=8, vpp=4, num_microbatches=1) == 62
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.facts.framework import Retention
+from costmodel.facts.framework import MemoryModel
 from costmodel.facts.model import Model
 from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.rank import (
@@ -234,7 +234,7 @@ def test_logits_are_on_the_last_rank():
 def with_retention(given: Facts, **changes: Any) -> Facts:
     """The same facts on other software."""
     device = given.cluster.device
-    profile = achieved(device, memory=Retention(**changes))
+    profile = achieved(device, memory=MemoryModel(**changes))
     return replace(given, cluster=replace(given.cluster, device=replace(device, **profile)))
 
 
@@ -289,7 +289,7 @@ def test_sharded_weights_gather_the_embedding_too():
 
 def test_the_least_of_all_shardings_gathers_nothing():
     """Eight replicas share 18 bytes per parameter, and with a fifth of fragments each byte that is gathered is 1.2."""
-    given = with_profile(the_facts(DENSE), memory=Retention(fragmentation=0.2))
+    given = with_profile(the_facts(DENSE), memory=MemoryModel(fragmentation=0.2))
     strategy = a_strategy(dp=8, sharding=Sharding.WEIGHTS)
     held = every_stage(DENSE, pp=1, vpp=1)
 

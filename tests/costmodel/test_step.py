@@ -17,12 +17,12 @@ from costmodel.memory.rank import rank_parameters
 from costmodel.pipelines.stages import every_stage
 from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import data_parallel_seconds, dp_seconds, update_seconds
-from costmodel.step.embedding_head import edge_seconds
+from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.estimate import estimate
-from costmodel.step.p2p import hop_seconds, pp_seconds, sent_seconds
-from costmodel.step.rank_time import ep_edge_seconds
+from costmodel.step.p2p import p2p_seconds, pp_seconds, sent_seconds
+from costmodel.step.rank_time import ep_fill_seconds
 from costmodel.step.step import cost, different_ranks, layer_parts, least_seconds, lower_bound_seconds
-from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary, usual_group
+from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary, default_microbatch_group
 from costmodel.tables import Facts, lookup, microbatches
 from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import (
@@ -52,15 +52,15 @@ PROFILES: dict[str, dict[str, Any]] = {
     "measured overlap": {"dp_overlap": {"unhidden": 0.303, "slowdown": 1.64, "window": 0.216}},
     "all constants": {
         "overlap_slowdown_communication": 1.2,
-        "head_fill_fraction": 0.3,
+        "head_pipeline_fill_fraction": 0.3,
         "embedding_buffers": 1.0,
         "working_layers": 2.0,
         "parameter_pass_bytes": 24.0,
-        "edge_fraction": 0.5,
-        "kernel_seconds": 4e-6,
+        "embedding_head_fraction": 0.5,
+        "kernel_gap_seconds": 4e-6,
         "attention_half_length": 1000.0,
         "tp_contention": 0.1,
-        "device_spread": 0.02,
+        "straggler_spread": 0.02,
     },
 }
 
@@ -89,7 +89,7 @@ def test_a_stage_waits_for_the_slowest_of_its_devices():
     """Layers on 4 x 8 devices of a stage take 1 + 2 % of ln(32); other stages do not count."""
 
     def computing(spread: float, **degrees: int) -> float:
-        given = with_profile(the_facts(DENSE), device_spread=spread)
+        given = with_profile(the_facts(DENSE), straggler_spread=spread)
         return float(layer_parts(given, a_strategy(**degrees).decisions()).compute[0])
 
     usual = computing(0.0, tp=4, dp=8)
@@ -157,7 +157,7 @@ def test_a_hop_is_a_share_of_the_hidden_state():
     given = one_switch(the_facts(DENSE))
     facts = (given.model, given.cluster, given.workload)
 
-    seconds = hop_seconds(*facts, tp=2, cp=4, pp=2, dp=1, mbs=1, sequence_parallel=True)
+    seconds = p2p_seconds(*facts, tp=2, cp=4, pp=2, dp=1, mbs=1, sequence_parallel=True)
 
     assert seconds == pytest.approx(4096 * 2048 * 2 / 8 / (50 * GB))
 
@@ -165,15 +165,15 @@ def test_a_hop_is_a_share_of_the_hidden_state():
 def test_a_hop_can_be_scattered_and_gathered_again():
     """Without sequence parallelism both ranks send all 16.8 MB; or a half each, and get the other from each other."""
     given = one_switch(the_facts(DENSE))
-    scattering = with_profile(given, scatters_hops=True)
+    scattering = with_profile(given, scatter_gather_p2p=True)
     degrees = {"tp": 2, "cp": 1, "pp": 2, "dp": 1, "mbs": 1, "sequence_parallel": False}
     whole = 4096 * 2048 * 2 / (50 * GB)
 
-    plain, halves = (hop_seconds(one.model, one.cluster, one.workload, **degrees) for one in (given, scattering))
+    plain, halves = (p2p_seconds(one.model, one.cluster, one.workload, **degrees) for one in (given, scattering))
 
     assert plain == pytest.approx(whole)
     assert halves == pytest.approx(whole / 2 + whole / 2)
-    assert hop_seconds(given.model, scattering.cluster, given.workload, **{**degrees, "sequence_parallel": True}) == (
+    assert p2p_seconds(given.model, scattering.cluster, given.workload, **{**degrees, "sequence_parallel": True}) == (
         pytest.approx(whole / 2)
     )
 
@@ -183,7 +183,7 @@ def test_no_pipeline_no_hop():
     given = one_switch(the_facts(DENSE))
     facts = (given.model, given.cluster, given.workload)
 
-    assert hop_seconds(*facts, tp=1, cp=1, pp=1, dp=1, mbs=1, sequence_parallel=False) == 0
+    assert p2p_seconds(*facts, tp=1, cp=1, pp=1, dp=1, mbs=1, sequence_parallel=False) == 0
 
 
 def test_hops_of_a_step():
@@ -290,7 +290,7 @@ def test_weights_come_while_a_device_waits_for_its_host():
     held = every_stage(DENSE, pp=1, vpp=1)
     decisions = a_strategy(dp=8, mbs=1, sharding=Sharding.WEIGHTS, dp_overlap=True).decisions()
 
-    alone, late = (with_profile(given, host_kernel_seconds=seconds) for seconds in (0.0, 1.0))
+    alone, late = (with_profile(given, launch_overhead_seconds=seconds) for seconds in (0.0, 1.0))
 
     assert dp_seconds(late, decisions, held) < dp_seconds(alone, decisions, held)
 
@@ -379,7 +379,7 @@ def test_edges_of_overlapped_expert_parallelism_do_not_depend_on_the_pipeline():
     given = the_facts(MOE)
     edges = [
         float(
-            ep_edge_seconds(
+            ep_fill_seconds(
                 held, layer_parts(given, a_strategy(pp=pp, vpp=vpp, dp=8, ep=8, ep_overlap=True).decisions())
             )
         )
@@ -429,7 +429,10 @@ def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, A
 @models
 def test_no_graphs_undercut_the_lower_bound_of_a_host_that_waits(model: Model):
     """A graph of a whole iteration spares its collectives their launches, too: of 5 ms each, those of 12 degrees."""
-    given, degrees = the_facts(model, host_kernel_seconds=5e-3, launches_block=True), random_degrees(model, 12, seed=37)
+    given, degrees = (
+        the_facts(model, launch_overhead_seconds=5e-3, launch_blocking=True),
+        random_degrees(model, 12, seed=37),
+    )
     features = dict.fromkeys(all_features()[0], 0)
     graphs = np.array(GRAPHS)[:, None]
 
@@ -699,7 +702,7 @@ def random_schedules(model: Model, num: int, *, seed: int) -> dict[str, Any]:
     strategies["schedule"] = rng.integers(0, len(Schedule), num)
     strategies["vocabulary"] = rng.integers(0, len(Vocabulary), num)
     strategies["vpp"] = np.where(np.isin(strategies["schedule"], V_SHAPED), 2, 1)
-    strategies["group"] = usual_group(pp=strategies["pp"], vpp=strategies["vpp"])
+    strategies["group"] = default_microbatch_group(pp=strategies["pp"], vpp=strategies["vpp"])
     return strategies
 
 
@@ -720,8 +723,8 @@ def test_every_slice_of_the_vocabulary_launches_every_kernel():
     """A gap of 10 us on 4 ranks: that of the head's matmul and its two gradients, once per slice."""
 
     def heads(vocabulary: Vocabulary, gap: float) -> float:
-        given = with_profile(the_facts(DENSE), kernel_seconds=gap)
-        return float(lookup(edge_seconds, given, a_strategy(pp=4, vocabulary=vocabulary).decisions()).head)
+        given = with_profile(the_facts(DENSE), kernel_gap_seconds=gap)
+        return float(lookup(embedding_head_seconds, given, a_strategy(pp=4, vocabulary=vocabulary).decisions()).head)
 
     (ends, slices) = (heads(one, 1e-5) - heads(one, 0.0) for one in (Vocabulary.ENDS, Vocabulary.VOCAB_1))
 

@@ -10,15 +10,15 @@ import pytest
 from numpy.typing import NDArray
 
 from costmodel import tables
-from costmodel.memory.footprint import edge_footprint, layer_footprint
+from costmodel.memory.footprint import embedding_head_footprint, layer_footprint
 from costmodel.pipelines.stages import stages
 from costmodel.step.compute import layer_seconds
-from costmodel.step.embedding_head import edge_seconds
-from costmodel.step.p2p import hop_seconds
+from costmodel.step.embedding_head import embedding_head_seconds
+from costmodel.step.p2p import p2p_seconds
 from costmodel.tables import WORTH_A_TABLE, Record, lookup, microbatches, num_microbatches, signature, tabulate
 from tests.costmodel.strategies import MODELS, random_strategies, the_facts
 
-QUANTITIES = (layer_seconds, edge_seconds, layer_footprint, edge_footprint, hop_seconds, stages)
+QUANTITIES = (layer_seconds, embedding_head_seconds, layer_footprint, embedding_head_footprint, p2p_seconds, stages)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ def assert_same(seen: object, expected: object) -> None:
 def test_signature_tells_facts_from_decisions():
     """Positional parameters are facts, keyword-only ones decisions."""
     assert signature(num_microbatches) == (("workload",), ("dp", "mbs"))
-    assert signature(hop_seconds) == (
+    assert signature(p2p_seconds) == (
         ("model", "cluster", "workload"),
         ("tp", "cp", "pp", "dp", "mbs", "sequence_parallel"),
     )

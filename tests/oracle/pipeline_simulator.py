@@ -60,7 +60,7 @@ def simulate(
     *,
     pp: int,
     num_microbatches: int,
-    hop_seconds: float = 0.0,
+    p2p_seconds: float = 0.0,
     hop_blocks: bool = False,
 ) -> Timeline:
     """
@@ -74,20 +74,20 @@ def simulate(
         Pipeline ranks.
     num_microbatches
         Micro-batches; a multiple of pp where there is more than one chunk per rank.
-    hop_seconds, hop_blocks
+    p2p_seconds, hop_blocks
         As in :func:`play`.
     """
     vpp = len(forward) // pp
     work = [order(rank, pp=pp, vpp=vpp, num_microbatches=num_microbatches) for rank in range(pp)]
     seconds = {FORWARD: forward, BACKWARD: backward}
-    return play(work, seconds, hop_seconds=hop_seconds, hop_blocks=hop_blocks)
+    return play(work, seconds, p2p_seconds=p2p_seconds, hop_blocks=hop_blocks)
 
 
 def play(
     work: Sequence[Sequence[Block]],
     seconds: dict[str, Sequence[float]],
     *,
-    hop_seconds: float = 0.0,
+    p2p_seconds: float = 0.0,
     hop_blocks: bool = False,
 ) -> Timeline:
     """
@@ -99,7 +99,7 @@ def play(
         What each rank does, in order.
     seconds
         Of each kind of pass, for every virtual stage in model order.
-    hop_seconds
+    p2p_seconds
         From one virtual stage to the next on another rank, either direction.
     hop_blocks
         Whether the sender does nothing else meanwhile; else transfers run beside computation.
@@ -118,13 +118,13 @@ def play(
                 before = [other for one in block for other in predecessors(one, last=last) if other not in block]
                 if any(one not in ends for one in before):
                     break
-                ready = max((ends[one] + (rank_of[one] != rank) * hop_seconds for one in before), default=0.0)
+                ready = max((ends[one] + (rank_of[one] != rank) * p2p_seconds for one in before), default=0.0)
                 start = max(clock[rank], ready)
                 begins[rank] = min(begins[rank], start)
                 end = start + sum(seconds[one.kind][one.stage] for one in block)
                 ends |= dict.fromkeys(block, end)
                 waited_for = any(rank_of[other] != rank for one in block for other in successors(one, last=last))
-                clock[rank] = end + hop_blocks * waited_for * hop_seconds
+                clock[rank] = end + hop_blocks * waited_for * p2p_seconds
                 position[rank] += 1
                 progress = True
     assert all(done == len(own) for done, own in zip(position, blocks, strict=True)), "The schedule deadlocks."

@@ -22,7 +22,7 @@ import pytest
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.limits import Bound
-from constraints.listing import Listing as CandidateList
+from constraints.listing import CandidateList
 from constraints.rule import Rule
 from constraints.rules.topology import degrees_multiply_to_the_devices
 from constraints.verdict import violated
@@ -48,7 +48,7 @@ FEATURE_VALUES = {
     "cuda_graphs": (0, 1, int(CudaGraphs.of("attn"))),
 }
 
-Listing = list[dict[str, Any]]
+Rows = list[dict[str, Any]]
 
 
 @pytest.mark.parametrize("first_seed", range(0, NUM_PROBLEMS, NUM_PROBLEMS_PER_TEST))
@@ -186,7 +186,7 @@ def meets(problem: Problem, strategy: dict[str, Any], name: str, condition: Any)
     return COMPARE[relation](product_of_values, number)
 
 
-def expected_seconds(problem: Problem, listing: Listing, costs: Cost | None) -> list[float]:
+def expected_seconds(problem: Problem, listing: Rows, costs: Cost | None) -> list[float]:
     """Step times of what fits into memory, fastest first: of all strategies, or of the best one of each group."""
     if costs is None:
         return []
@@ -218,7 +218,7 @@ def assert_same(outcome: Outcome, expected: list[float], seed: int) -> None:
         assert outcome.lower_bound_seconds <= expected[0] + outcome.rounding_bound_seconds
 
 
-def columns(listing: Listing) -> dict[str, Any]:
+def columns(listing: Rows) -> dict[str, Any]:
     """A list of strategies as one array per decision."""
     return {name: np.array([strategy[name] for strategy in listing]) for name in DECISIONS}
 
@@ -338,7 +338,7 @@ def a_bound(text: str) -> Bound:
     return Bound(names=tuple(names), relation=relation, number=int(number))
 
 
-def a_tight_problem(chooser: random.Random) -> tuple[Problem, Listing, Cost | None]:
+def a_tight_problem(chooser: random.Random) -> tuple[Problem, Rows, Cost | None]:
     """A random problem on devices in which only a random share of the strategies fits, its strategies, their costs."""
     problem = a_random_problem(chooser)
     listing = list(enumerate_strategies(problem))

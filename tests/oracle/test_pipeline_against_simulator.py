@@ -14,8 +14,8 @@ from costmodel.pipelines.interleaved import (
     chunks_in_flight,
     chunks_waiting_seconds,
     cooldown_seconds,
-    hop_exposed_seconds,
     in_step_seconds,
+    p2p_exposed_seconds,
     steady_seconds,
     warmup_seconds,
 )
@@ -199,10 +199,10 @@ def test_hops_beside_computation_of_an_interleaved_pipeline():
     interleaved = [case for case in CASES if case.vpp > 1]
     hop = 0.1
     exposed = [
-        hop_exposed_seconds(hop, 0.0, pp=case.pp, vpp=case.vpp, num_microbatches=case.num_microbatches)
+        p2p_exposed_seconds(hop, 0.0, pp=case.pp, vpp=case.vpp, num_microbatches=case.num_microbatches)
         for case in interleaved
     ]
-    waited = [played(case, hop_seconds=hop) - computed(case) for case in interleaved]
+    waited = [played(case, p2p_seconds=hop) - computed(case) for case in interleaved]
 
     assert len(interleaved) > 100
     assert waited == pytest.approx(exposed, rel=1e-9)
@@ -215,7 +215,7 @@ def test_hops_beside_computation_of_a_plain_pipeline_are_not_hidden():
     Eight ranks, F = 1, B = 2, hops of 0.1 s: each further micro-batch waits for 2 (p - 1) / p = 1.75 of them.
     """
     eight, sixteen = (Case(8, 1, num_microbatches, 1.0, 2.0) for num_microbatches in (64, 128))
-    waits = [played(case, hop_seconds=0.1) - computed(case) for case in (eight, sixteen)]
+    waits = [played(case, p2p_seconds=0.1) - computed(case) for case in (eight, sixteen)]
 
     assert waits[1] - waits[0] == pytest.approx(64 * 1.75 * 0.1)
 
@@ -224,7 +224,7 @@ def test_hops_that_block_the_sender():
     """Hops that nothing hides: the formula counts one too many in the plain schedule of three ranks or more ..."""
     plain = [case for case in CASES if case.vpp == 1 and case.pp > 2 and case.num_microbatches >= case.pp]
     hop = 0.1
-    waited = np.array([played(case, hop_seconds=hop, hop_blocks=True) - computed(case) for case in plain])
+    waited = np.array([played(case, p2p_seconds=hop, hop_blocks=True) - computed(case) for case in plain])
     formula = np.array([2 * (case.num_microbatches + case.pp - 2) for case in plain])
 
     assert len(plain) > 30
@@ -242,7 +242,7 @@ def test_hops_that_block_unequal_ranks(head: float):
     pp, hop = 6, 0.1
     forward, backward = [1.0] * pp, [2.0] * (pp - 1) + [2.0 + head]
     few, many = (
-        simulate(forward, backward, pp=pp, num_microbatches=m, hop_seconds=hop, hop_blocks=True).seconds
+        simulate(forward, backward, pp=pp, num_microbatches=m, p2p_seconds=hop, hop_blocks=True).seconds
         for m in (32, 96)
     )
     ranks = np.array([3.0] * (pp - 1) + [3.0 + head]) + hop * np.array([1, *[2] * (pp - 2), 1])
@@ -255,8 +255,8 @@ def test_hops_that_block_unequal_ranks(head: float):
 def test_hops_that_block_the_sender_between_two_ranks():
     """... and of two ranks, each of which sends once per micro-batch only, almost twice what they wait: m + 1 hops."""
     case = Case(2, 1, 10, 1.0, 2.0)
-    waited = played(case, hop_seconds=0.1, hop_blocks=True) - computed(case)
-    formula = hop_exposed_seconds(0.1, 0.1, pp=2, vpp=1, num_microbatches=10)
+    waited = played(case, p2p_seconds=0.1, hop_blocks=True) - computed(case)
+    formula = p2p_exposed_seconds(0.1, 0.1, pp=2, vpp=1, num_microbatches=10)
 
     assert (waited, formula) == (pytest.approx(1.1), pytest.approx(2.0))
 
@@ -266,7 +266,7 @@ def test_hops_that_block_the_sender_of_an_interleaved_pipeline():
     interleaved = [case for case in CASES if case.vpp > 1]
     hop = 0.1
     for case in interleaved:
-        waited = (played(case, hop_seconds=hop, hop_blocks=True) - computed(case)) / hop
+        waited = (played(case, p2p_seconds=hop, hop_blocks=True) - computed(case)) / hop
         formula = 2 * (case.num_microbatches * case.vpp + case.pp - 2)
 
         assert waited <= formula

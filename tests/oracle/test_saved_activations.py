@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from costmodel.facts import spec
-from costmodel.facts.framework import Retention
+from costmodel.facts.framework import MemoryModel
 from costmodel.lowering import layer_operators
 from costmodel.lowering.recompute import per_module
 from costmodel.lowering.shape import Shape
@@ -62,7 +62,7 @@ def the_shape(sizes: Sizes) -> Shape:
         tp=sizes.tp,
         sequence_parallel=int(sizes.sequence_parallel),
         fused_attention=sizes.attention != "scores",
-        memory=Retention(
+        memory=MemoryModel(
             attention_score_bytes=5.0 if sizes.attention == "scores" else 0.0,
             dropout_mask_bytes=1.0 if sizes.dropout else 0.0,
             eager=sizes.eager,
@@ -154,7 +154,7 @@ def test_experts():
         activation_bytes=2,
         causal=False,
         mbs=MBS,
-        memory=Retention(expert_output=False),
+        memory=MemoryModel(expert_output=False),
     )
 
     kept = reference.saved_bytes(

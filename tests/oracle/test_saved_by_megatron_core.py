@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from costmodel.facts import spec
-from costmodel.facts.framework import Retention
+from costmodel.facts.framework import MemoryModel
 from costmodel.lowering import layer_operators
 from costmodel.lowering.shape import Shape
 
@@ -103,7 +103,7 @@ def test_a_layer_of_two_tensor_parallel_ranks():
         mbs=MBS,
         tp=TP,
         fused_attention=False,
-        memory=Retention(attention_score_bytes=2),
+        memory=MemoryModel(attention_score_bytes=2),
     )
 
     kept = reference.saved_bytes(build, (SEQUENCE, MBS, HIDDEN))

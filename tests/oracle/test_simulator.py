@@ -64,8 +64,8 @@ def test_every_time_is_that_of_the_naive_simulator(schedule, hop, blocks):
     for _ in range(100):
         pipeline = random_pipeline(schedule, random)
         seconds = random_seconds(pipeline["pp"] * pipeline["vpp"], random)
-        expected = naive.play(naive_work(schedule, pipeline), seconds, hop_seconds=hop, hop_blocks=blocks)
-        timeline = simulate(schedule, **seconds, **pipeline, hop_seconds=hop, hop_blocks=blocks)
+        expected = naive.play(naive_work(schedule, pipeline), seconds, p2p_seconds=hop, hop_blocks=blocks)
+        timeline = simulate(schedule, **seconds, **pipeline, p2p_seconds=hop, hop_blocks=blocks)
 
         assert timeline.seconds == pytest.approx(expected.seconds, rel=1e-12)
         assert timeline.spans == pytest.approx(expected.spans, rel=1e-12)

@@ -272,7 +272,7 @@ def step_seconds(problem: Problem, strategy: Strategy, costs: dict[Any, Any]) ->
     return joined + costs[alike, "constant"]
 
 
-COLUMNS = ("seconds", "pace_seconds", "ending_seconds", "device_bytes", "host_bytes")
+COLUMNS = ("seconds", "steady_state_seconds", "ending_seconds", "device_bytes", "host_bytes")
 
 
 def a_random_problem(chooser: random.Random) -> Problem:

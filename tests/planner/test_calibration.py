@@ -247,9 +247,9 @@ constants:
   matmul_efficiency: {bf16: 0.7, fp8: 0.6}
   link_efficiency:
     nvlink: 0.8  # of the nominal
-  kernel_seconds: 5.0e-06
+  kernel_gap_seconds: 5.0e-06
 sources:
-  kernel_seconds: 'assumption'
+  kernel_gap_seconds: 'assumption'
   link_efficiency: >-
     two
     lines
@@ -261,7 +261,7 @@ def test_only_the_fitted_numbers_of_a_file_change():
     numbers = {
         "constants.link_efficiency.nvlink": 0.85,
         "constants.matmul_efficiency.fp8": 0.65,
-        "constants.kernel_seconds": 7e-6,
+        "constants.kernel_gap_seconds": 7e-6,
         "constants.new_seconds": 1e-3,
     }
 
@@ -274,10 +274,10 @@ def test_only_the_fitted_numbers_of_a_file_change():
         "constants": {
             "matmul_efficiency": {"bf16": 0.7, "fp8": 0.65},
             "link_efficiency": {"nvlink": 0.85},
-            "kernel_seconds": 7e-6,
+            "kernel_gap_seconds": 7e-6,
             "new_seconds": 1e-3,
         },
-        "sources": {"kernel_seconds": "assumption", "link_efficiency": "fitted", "new_seconds": "fitted too"},
+        "sources": {"kernel_gap_seconds": "assumption", "link_efficiency": "fitted", "new_seconds": "fitted too"},
     }
 
 

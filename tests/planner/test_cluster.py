@@ -100,7 +100,7 @@ def test_constants_may_be_changed_alone():
     assert constants == replace(known, matmul_efficiency={**known.matmul_efficiency, "bf16": 0.5})
     assert device.calibration.name == "hopper, changed"
     assert device.calibration.sources["matmul_efficiency"] == "job file"
-    assert device.calibration.sources["kernel_seconds"] == H100.calibration.sources["kernel_seconds"]
+    assert device.calibration.sources["kernel_gap_seconds"] == H100.calibration.sources["kernel_gap_seconds"]
     assert device.sources == H100.sources
 
 
@@ -109,10 +109,10 @@ def test_a_calibration_may_be_another_entry():
     ampere = catalog.calibration("ampere").constants
 
     named = device_of({"base": "h100-80gb-sxm", "calibration": "ampere"})
-    based = device_of({"base": "h100-80gb-sxm", "calibration": {"base": "ampere", "device_spread": 0.0}})
+    based = device_of({"base": "h100-80gb-sxm", "calibration": {"base": "ampere", "straggler_spread": 0.0}})
 
     assert named.calibration == catalog.calibration("ampere")
-    assert based.calibration.constants == replace(ampere, device_spread=0.0)
+    assert based.calibration.constants == replace(ampere, straggler_spread=0.0)
 
 
 def test_a_device_may_be_described_whole():
@@ -188,11 +188,11 @@ def test_precision_is_the_frameworks_unless_told():
 
 def test_a_framework_may_be_changed_by_the_job():
     """On top of a release: its kernels are what they are, its launches block."""
-    base = {"base": "megatron-bridge-26.06", "behaviour": {"host": {"launches_block": True}}}
+    base = {"base": "megatron-bridge-26.06", "behaviour": {"host": {"launch_blocking": True}}}
 
     changed = cluster(framework=base)
 
-    assert changed.device == replace(cluster().device, **achieved(cluster().device, launches_block=True))
+    assert changed.device == replace(cluster().device, **achieved(cluster().device, launch_blocking=True))
     assert changed.framework.name == "megatron-bridge-26.06, changed"
 
 
@@ -228,11 +228,13 @@ def test_the_catalogs_constants_are_the_default():
 
 def test_other_constants_take_the_place_of_the_catalogs():
     """Of the device's calibration or one that it extends; another's changes nothing; dotted names reach inside."""
-    fitted = Fitted(constants={"hopper": {"kernel_seconds": 1e-6, "link_efficiency.rail": 0.5}, "ampere": {"x": 1.0}})
+    fitted = Fitted(
+        constants={"hopper": {"kernel_gap_seconds": 1e-6, "link_efficiency.rail": 0.5}, "ampere": {"x": 1.0}}
+    )
 
     for name in ("h100-80gb-sxm", "h100-96gb-hbm2e"):
         device, usual = fitted_cluster(fitted, name).device, fitted_cluster(CATALOG, name).device
-        assert device.calibration.constants.kernel_seconds == 1e-6
+        assert device.calibration.constants.kernel_gap_seconds == 1e-6
         assert device.networks[1].bandwidth == pytest.approx(0.5 * catalog.device(name).networks[1].bandwidth)
         assert (device.networks[0], device.networks[2]) == (usual.networks[0], usual.networks[2])
 
@@ -240,10 +242,10 @@ def test_other_constants_take_the_place_of_the_catalogs():
 def test_other_factors_take_the_place_of_the_catalogs():
     """Those of the kernels that a release has; none at all where none are given for them."""
     plain = fitted_cluster(Fitted(factors={})).device
-    half = fitted_cluster(Fitted(factors={"megatron-bridge-26.04": {"kernel_seconds": 0.5}})).device
+    half = fitted_cluster(Fitted(factors={"megatron-bridge-26.04": {"kernel_gap_seconds": 0.5}})).device
 
     assert plain.constants.attention_efficiency == H100.calibration.constants.attention_efficiency
-    assert half.constants == replace(plain.constants, kernel_seconds=0.5 * plain.constants.kernel_seconds)
+    assert half.constants == replace(plain.constants, kernel_gap_seconds=0.5 * plain.constants.kernel_gap_seconds)
 
 
 def test_constants_that_do_not_exist_are_refused():
@@ -315,12 +317,12 @@ def test_defaults_may_be_of_larger_clusters():
             "factors.kernel_second: 'kernel_second' is no constant of a calibration.",
         ),
         (
-            {"factors": {"kernel_seconds@hoper": 2.0}},
-            "factors.kernel_seconds@hoper: 'hoper' is no architecture. Did you mean 'hopper'?",
+            {"factors": {"kernel_gap_seconds@hoper": 2.0}},
+            "factors.kernel_gap_seconds@hoper: 'hoper' is no architecture. Did you mean 'hopper'?",
         ),
         (
-            {"factors": {"overlap_processors": 9.0}},
-            "factors.overlap_processors: of nemo-25.07, changed makes it imposs",
+            {"factors": {"communication_sm_fraction": 9.0}},
+            "factors.communication_sm_fraction: of nemo-25.07, changed makes it imposs",
         ),
         ({"factors": {"times": 2.0}}, "factors.times: of nemo-25.07, changed is nothing that a factor could multiply."),
     ],
@@ -336,7 +338,7 @@ def test_an_inline_framework_says_what_there_is(changes, message):
 def test_what_an_inline_framework_may_say():
     """Values of every kind, a month or none."""
     features = {"cuda_graphs": ["none", "modules"], "tp_overlap": ["false"], "recompute": ["modules"], "tp": ["1", "8"]}
-    changes = {"features": features, "since": "", "factors": {"kernel_seconds@volta": 2.0}, "precision": "fp8"}
+    changes = {"features": features, "since": "", "factors": {"kernel_gap_seconds@volta": 2.0}, "precision": "fp8"}
 
     assert cluster(framework={"base": "nemo-25.07", **changes}).framework.precision == "fp8"
 

@@ -9,7 +9,7 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from planner.infeasibility.conflict import search_or_explain
-from planner.jobs.candidate_list import MAX_ROWS, read_listing
+from planner.jobs.candidate_list import MAX_ROWS, read_candidate_list
 from planner.jobs.problem import load
 from planner.plan import plan
 from planner.report import render
@@ -27,7 +27,7 @@ def read(tmp_path):
     def write_and_read(text, name="mine.csv"):
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
-        return read_listing(path)
+        return read_candidate_list(path)
 
     return write_and_read
 

@@ -61,7 +61,7 @@ def test_every_stack_has_become_a_release(name):
 @pytest.mark.parametrize(
     ("field", "hint"),
     [
-        ("kernel_seconds", "Write cluster.device.calibration.kernel_seconds."),
+        ("kernel_seconds", "Write cluster.device.calibration.kernel_gap_seconds."),
         ("matmul_efficiency", "Write cluster.device.calibration.matmul_efficiency."),
         ("runtime_bytes", "Write cluster.device.runtime_bytes."),
         ("cpu_parameters_per_second", "Write cluster.device.cpu_parameters_per_second."),
@@ -85,7 +85,10 @@ def test_entries_of_a_profile_have_other_places(field, hint):
 
 @pytest.mark.parametrize(
     ("field", "hint"),
-    [("kernel_second", "Did you mean 'kernel_seconds'?"), ("foo", "what software does is in cluster.framework.beha")],
+    [
+        ("kernel_second", "Did you mean 'kernel_gap_seconds'?"),
+        ("foo", "what software does is in cluster.framework.beha"),
+    ],
 )
 def test_what_no_profile_ever_had_has_no_other_place(field, hint):
     """A misspelt entry is one, in the words of today where one is near."""
@@ -136,7 +139,7 @@ def test_the_places_exist():
     cluster = load(job).facts.cluster
     assert cluster.device.runtime_bytes == 1e9
     assert cluster.device.constants.parameter_pass_bytes == 4
-    assert (cluster.device.behaviour.optimizer.sharding_ranks, cluster.device.behaviour.host.launches_block) == (
+    assert (cluster.device.behaviour.optimizer.sharding_ranks, cluster.device.behaviour.host.launch_blocking) == (
         8,
         True,
     )

@@ -30,7 +30,7 @@ from planner.report.records.reports import report_record
 from planner.report.results import results_section
 from planner.report.strategies import strategies_section
 from planner.search.clock import Clock
-from planner.studies.pareto import front
+from planner.studies.pareto import pareto_front
 from tests.planner.test_job import JOBS, a_job
 
 LARGEST_BYTES = 6e6
@@ -173,7 +173,7 @@ def test_constants_and_behaviour_stand_with_their_sources(report):
     fitted, known = cluster.device.calibration, cluster.framework
 
     assert rows["calibration"][0] == fitted.name
-    assert rows["calibration.kernel_seconds"][1] == fitted.sources["kernel_seconds"]
+    assert rows["calibration.kernel_gap_seconds"][1] == fitted.sources["kernel_gap_seconds"]
     assert rows["framework"][0] == known.name
     assert rows["framework.behaviour.kernels.vocabulary_multiple"] == (
         "128",
@@ -351,19 +351,19 @@ def test_the_chosen_interval_is_best(report):
 
 def test_less_memory_is_never_faster(studied):
     """The front falls; each strategy fits into what its point allows, and nothing fits below the least."""
-    points = studied.front.points
+    points = studied.pareto_front.points
     steps = [point.estimate.step_seconds for point in points]
 
     assert len(points) > 3
     assert steps == sorted(steps, reverse=True)
     assert all(point.estimate.device_bytes <= point.allowed_bytes for point in points)
-    assert points[0].estimate.device_bytes == pytest.approx(studied.front.least_bytes, abs=2**21)
+    assert points[0].estimate.device_bytes == pytest.approx(studied.pareto_front.least_bytes, abs=2**21)
 
 
 def test_the_front_passes_through_the_plan(report, studied):
     """Within what the job allows the plan itself is fastest."""
     room = report.plans[0].memory_bytes - report.problem.search.memory_headroom_bytes
-    (own,) = [point for point in studied.front.points if point.allowed_bytes == room][:1]
+    (own,) = [point for point in studied.pareto_front.points if point.allowed_bytes == room][:1]
 
     assert own.estimate.step_seconds == report.plans[0].step_seconds
     assert own.is_proven
@@ -371,7 +371,7 @@ def test_the_front_passes_through_the_plan(report, studied):
 
 def test_a_front_without_time_is_the_plan(report):
     """What was not searched is named, or not known at all."""
-    found = front(report, Clock(seconds=0))
+    found = pareto_front(report, Clock(seconds=0))
 
     assert [point.estimate for point in found.points] == [report.plans[0].estimate]
     assert found.least_bytes is None

@@ -15,7 +15,7 @@ from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenD
 from planner import load
 from planner.calibration.constants import with_values
 from planner.runs.jobs import job_of, references, strategy_entries
-from planner.runs.predictions import Case, NotRun, Prediction, cases, left_unsaid, predict, predictions
+from planner.runs.predictions import Case, Prediction, RejectedRow, cases, predict, predictions, unreported_recompute
 from tests.builders_runs import (
     DEEPSEEK_V3,
     a_case,
@@ -91,7 +91,7 @@ def test_a_decision_that_the_framework_has_not_is_refused(tmp_path):
     """DeepEP is younger than Megatron-LM of 2022."""
     (row,) = results_of(tmp_path, {"cluster.framework": "megatron-lm-2022", "strategy.token_dispatcher": "deepep"})
 
-    assert isinstance(row, NotRun)
+    assert isinstance(row, RejectedRow)
     assert row.is_refused
     assert "deepep" in row.reason
     assert "megatron-lm-2022" in row.reason
@@ -116,7 +116,7 @@ def test_a_layout_of_another_pipeline_is_refused(tmp_path, layers, vpp, problem)
 
     (row,) = results_of(tmp_path, cells)
 
-    assert isinstance(row, NotRun)
+    assert isinstance(row, RejectedRow)
     assert row.is_refused
     assert "strategy.layout" in row.reason
     assert problem in row.reason
@@ -191,9 +191,9 @@ def test_what_a_silent_row_must_have_recomputed(tmp_path):
 
     assert (silent.strategy.recompute, other.strategy.recompute) == (Recompute.FULL, Recompute.NONE)
     assert (silent.is_inferred, other.is_inferred) == (True, False)
-    assert left_unsaid(silent) is not None
-    assert left_unsaid(other) is not None
-    assert (stated.strategy.recompute, left_unsaid(stated)) == (Recompute.NONE, None)
+    assert unreported_recompute(silent) is not None
+    assert unreported_recompute(other) is not None
+    assert (stated.strategy.recompute, unreported_recompute(stated)) == (Recompute.NONE, None)
 
 
 # --- the facts ---------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_what_measured_operators_do_not_cover_is_said(tmp_path):
 
     (row,) = results_of(tmp_path, cells)
 
-    assert isinstance(row, NotRun)
+    assert isinstance(row, RejectedRow)
     assert not row.is_refused
     assert "do not cover" in row.reason
 
@@ -348,7 +348,7 @@ def test_an_architecture_that_lacks_something_costs_its_rows_alone(tmp_path, ent
 
     broken, good = predictions(rows, known(**models))
 
-    assert isinstance(broken, NotRun)
+    assert isinstance(broken, RejectedRow)
     assert broken.is_refused
     assert problem in broken.reason
     assert isinstance(good, Prediction)
@@ -358,7 +358,7 @@ def test_a_model_of_unknown_sizes_says_why(tmp_path):
     """Nothing is wrong with its rows."""
     (row,) = predictions(rows_of(tmp_path, {"model": "secret"}), known(secret={"unknown": "nobody printed its sizes"}))
 
-    assert isinstance(row, NotRun)
+    assert isinstance(row, RejectedRow)
     assert (row.reason, row.is_refused) == ("nobody printed its sizes", False)
 
 
@@ -378,7 +378,7 @@ def test_a_device_file_that_lacks_something_costs_its_rows_alone(tmp_path, text,
 
     broken, good = predictions(rows, replace(known(), folder=tmp_path))
 
-    assert isinstance(broken, NotRun)
+    assert isinstance(broken, RejectedRow)
     assert broken.is_refused
     assert problem in broken.reason
     assert isinstance(good, Prediction)
@@ -417,7 +417,7 @@ def test_a_device_that_nobody_knows_is_taken_for_the_one_that_is_given(tmp_path)
     refused, _ = cases(rows, known())
     taken, known_one = cases(rows, replace(known(), device="h100-80gb-sxm"))
 
-    assert isinstance(refused, NotRun)
+    assert isinstance(refused, RejectedRow)
     assert "'our-hopper' is not in the catalog" in refused.reason
     assert isinstance(taken, Case)
     assert isinstance(known_one, Case)

@@ -9,7 +9,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.runs.jobs import references
 from planner.runs.predictions import Prediction
-from planner.runs.table import CONVERTER, FORMER, REQUIRED, NotRun, Run, plain, read
+from planner.runs.table import CONVERTER, FORMER, REQUIRED, RejectedRow, Run, plain, read
 from tests.builders_runs import GOOD, a_file, a_run, results_of, rows_of
 
 REFUSED = {
@@ -65,7 +65,7 @@ def test_a_wrong_row_is_refused_with_its_reason_and_the_rest_goes_on(tmp_path, c
 
     assert isinstance(first, Prediction)
     assert isinstance(last, Prediction)
-    assert isinstance(bad, NotRun)
+    assert isinstance(bad, RejectedRow)
     assert (bad.is_refused, bad.is_usable) == (True, True)
     assert sentence in bad.reason
 
@@ -124,7 +124,7 @@ def test_rows_that_contradict_themselves_are_refused_alone(tmp_path, cells, sent
 
     assert isinstance(first, Run)
     assert isinstance(last, Run)
-    assert isinstance(bad, NotRun)
+    assert isinstance(bad, RejectedRow)
     assert bad.is_refused
     assert bad.reason.startswith(sentence)
 
@@ -151,7 +151,7 @@ def test_a_row_that_cannot_be_predicted_is_not_refused(tmp_path, cells, reason):
     """Nothing is wrong with the row; the reason stands where the prediction would."""
     (row,) = results_of(tmp_path, cells)
 
-    assert isinstance(row, NotRun)
+    assert isinstance(row, RejectedRow)
     assert not row.is_refused
     assert reason in row.reason
 
@@ -212,7 +212,7 @@ def test_rows_without_the_cells_of_a_layout_are_skipped(tmp_path):
     """A table may lack a column that another one has; then no row of it says so."""
     rows = list(read(a_file(tmp_path, {}, {"id": "b"}, columns=without("training.global_batch_size"))))
 
-    assert [row.reason for row in rows if isinstance(row, NotRun)] == [
+    assert [row.reason for row in rows if isinstance(row, RejectedRow)] == [
         "no layout: the row does not say training.global_batch_size"
     ] * 2
 
@@ -256,7 +256,7 @@ def test_no_as_programs_write_it(tmp_path, cell):
     """Such a row is skipped, not refused."""
     (skipped,) = rows_of(tmp_path, {"usable": cell})
 
-    assert isinstance(skipped, NotRun)
+    assert isinstance(skipped, RejectedRow)
     assert (skipped.is_refused, skipped.is_usable) == (False, False)
 
 
@@ -313,7 +313,7 @@ def test_a_cell_that_is_too_long_costs_its_row_alone(tmp_path):
 
     assert isinstance(first, Run)
     assert isinstance(last, Run)
-    assert isinstance(long, NotRun)
+    assert isinstance(long, RejectedRow)
     assert (long.id, long.is_refused) == ("line 3", True)
     assert "field limit (131072)" in long.reason
 
@@ -328,7 +328,7 @@ def test_a_long_cell_of_several_lines_is_refused_line_by_line(tmp_path):
     assert isinstance(last, Run)
     assert [one.id for one in others][:2] == ["line 4", "line 5"]
     assert max(len(one.id) for one in others) < 10
-    assert all(isinstance(one, NotRun) and one.is_refused for one in others)
+    assert all(isinstance(one, RejectedRow) and one.is_refused for one in others)
 
 
 def test_a_header_that_is_not_utf_8_is_no_table(tmp_path):
@@ -352,10 +352,10 @@ def test_the_id_of_a_refused_row_is_free(tmp_path):
     """A correction below a wrong row is predicted; blanks around an id do not make it another."""
     wrong, corrected, again = rows_of(tmp_path, {"id": "a", "step_seconds": "-1"}, {"id": "a"}, {"id": " a "})
 
-    assert isinstance(wrong, NotRun)
+    assert isinstance(wrong, RejectedRow)
     assert isinstance(corrected, Run)
     assert corrected.id == "a"
-    assert isinstance(again, NotRun)
+    assert isinstance(again, RejectedRow)
     assert again.reason == "id: 'a' is the id of an earlier row too."
 
 

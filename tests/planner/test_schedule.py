@@ -89,7 +89,7 @@ def test_without_failures_one_checkpoint_at_the_end():
 
     schedule = schedule_checkpoints(a_cluster(), a_training(100), never, step_seconds=2)
 
-    assert (schedule.interval_steps, schedule.k_real) == (100, math.inf)
+    assert (schedule.interval_steps, schedule.continuous_interval_steps) == (100, math.inf)
     assert schedule.total_seconds == 205
     assert schedule.failures == 0
 

@@ -184,7 +184,9 @@ def test_every_strategy_is_accounted_for():
 
         pruned = effort.pruned
         assert effort.num_bounded + pruned.tabulated == effort.size
-        left_out = pruned.timeless + pruned.bounded + pruned.folded + pruned.cut + pruned.dominated + pruned.unfit
+        left_out = (
+            pruned.infeasible_time + pruned.bounded + pruned.folded + pruned.cut + pruned.dominated + pruned.unfit
+        )
         went_on = pruned.tabulated - left_out
         assert went_on >= 5 if variants == "all" else went_on == effort.num_candidates
 
@@ -335,7 +337,7 @@ def test_time_that_runs_out_leaves_a_gap(monkeypatch):
 
 def test_a_search_that_finds_nothing_for_long_asks_for_the_roomiest_row(monkeypatch):
     """The only row that fits comes last by its bound; then the search goes on from it."""
-    monkeypatch.setattr(module, "FRUITLESS_ROWS", 32)
+    monkeypatch.setattr(module, "INFEASIBILITY_CHECK_ROWS", 32)
 
     def cost(facts, decisions):
         last = decisions["tp"] * decisions["pp"] == 8
@@ -352,7 +354,7 @@ def test_a_search_that_finds_nothing_for_long_asks_for_the_roomiest_row(monkeypa
 
 def test_nothing_that_fits_is_proven_infeasible_early(monkeypatch):
     """After few rows the solver is asked about memory alone."""
-    monkeypatch.setattr(module, "FRUITLESS_ROWS", 32)
+    monkeypatch.setattr(module, "INFEASIBILITY_CHECK_ROWS", 32)
     problem = a_problem(a_model(num_layers=8), device=a_timed_device(memory_bytes=1e6))
 
     outcome = search_or_explain(problem)

@@ -10,14 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from costmodel.errors import SpecError
-from planner.batch.executors.worker import ClosedError, Lane, Work
+from planner.batch.executors.worker import ClosedError, Work, Worker
 from planner.batch.job_result import Answer
 from planner.batch.jobs import BatchJob
 
 MAX_PROCESSES = 1024
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """
     Somebody who does jobs, each in a worker process of its own that may be stopped.
 
@@ -52,8 +52,8 @@ class Lanes:
 
     def __init__(self, work: Work, *, prepare: Callable[[], object], timeout_seconds: float | None) -> None:
         self._work, self._prepare, self._timeout_seconds = work, prepare, timeout_seconds
-        self._idle: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-        self._all: list[Lane] = []
+        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self._all: list[Worker] = []
         self._is_closed = False
         self._lock = threading.Lock()
 
@@ -72,14 +72,14 @@ class Lanes:
             for lane in self._all:
                 lane.close()
 
-    def _take(self) -> Lane:
+    def _take(self) -> Worker:
         try:
             return self._idle.get_nowait()
         except queue.Empty:
             with self._lock:
                 if self._is_closed:
                     raise ClosedError from None
-                self._all.append(Lane(self._work, prepare=self._prepare))
+                self._all.append(Worker(self._work, prepare=self._prepare))
                 return self._all[-1]
 
 

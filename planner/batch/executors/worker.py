@@ -50,7 +50,7 @@ class ClosedError(Exception):
     """The batch was given up while a job waited or ran."""
 
 
-class Lane:
+class Worker:
     """
     One worker process after the other.
 

@@ -22,7 +22,7 @@ from costmodel.strategy import (
     Strategy,
     TokenDispatcher,
     Vocabulary,
-    usual_group,
+    default_microbatch_group,
 )
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines
@@ -34,7 +34,7 @@ from planner.frameworks.megatron.settings import (
     shares_by_layers,
 )
 from planner.frameworks.megatron.stages import block_of, stage_entries
-from planner.frameworks.target import Entries, Export, Program, Refusal, Say, entries_of, has_own_bytes, variables
+from planner.frameworks.target import Entries, Export, Program, Say, Unsupported, entries_of, has_own_bytes, variables
 from planner.plan import Plan
 
 TARGET = "Megatron-LM"
@@ -166,23 +166,23 @@ def _says_stages(plan: Plan) -> Entries:
 
 def _says_group(plan: Plan) -> Entries:
     strategy = plan.strategy
-    if strategy.group == usual_group(pp=strategy.pp, vpp=strategy.vpp):
+    if strategy.group == default_microbatch_group(pp=strategy.pp, vpp=strategy.vpp):
         return {}
     return {"--microbatch-group-size-per-virtual-pipeline-stage": strategy.group}
 
 
-def _says_schedule(plan: Plan) -> Entries | Refusal:
+def _says_schedule(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.schedule == Schedule.ONE_F_ONE_B:
         return {}
-    return Refusal(
+    return Unsupported(
         f"{plan.strategy.schedule.text} is not in megatron/core/pipeline_parallel/schedules.py, which runs 1f1b."
     )
 
 
-def _says_vocabulary(plan: Plan) -> Entries | Refusal:
+def _says_vocabulary(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.vocabulary <= Vocabulary.REDISTRIBUTED:
         return _says_stages(plan)
-    return Refusal(
+    return Unsupported(
         f"{plan.strategy.vocabulary.text} has slices of the vocabulary on all ranks; embedding and head are on the "
         "first and the last one (megatron/core/models/gpt/gpt_model.py)."
     )
@@ -209,16 +209,16 @@ def _says_sharding(plan: Plan) -> Entries:
     return {} if shares_by_layers(plan) else SHARDINGS[plan.strategy.sharding]
 
 
-def _says_recompute(plan: Plan) -> Entries | Refusal:
+def _says_recompute(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     block = block_of(strategy.layout, strategy.pp) if strategy.layout else None
     if strategy.recompute == Recompute.FULL:
         return _fully("uniform", 1)
     if block:
-        return _fully("block", block) if strategy.recompute == Recompute.NONE else Refusal(_BLOCK_AND_MODULES)
+        return _fully("block", block) if strategy.recompute == Recompute.NONE else Unsupported(_BLOCK_AND_MODULES)
     nameless = recomputes("every_other_matmul", recompute=strategy.recompute)
     if nameless:
-        return Refusal("every_other_matmul is torchtitan's; --recompute-modules has no word for it.")
+        return Unsupported("every_other_matmul is torchtitan's; --recompute-modules has no word for it.")
     modules = recompute_modules(strategy.recompute)
     return {"--recompute-granularity": "selective", "--recompute-modules": modules} if modules else {}
 
@@ -302,7 +302,7 @@ def _says_cuda_graphs(plan: Plan) -> Entries:
 DROPOUTS = ("--attention-dropout", "--hidden-dropout")
 
 
-def _says_cp(plan: Plan) -> Entries | Refusal:
+def _says_cp(plan: Plan) -> Entries | Unsupported:
     """All-to-alls trade tokens for heads, of which each rank gets as many."""
     strategy, kinds = plan.strategy, plan.facts.model.kinds
     degree: Entries = {"--context-parallel-size": strategy.cp}
@@ -310,51 +310,53 @@ def _says_cp(plan: Plan) -> Entries | Refusal:
         return degree
     counts = {getattr(kind.attention, name, 0) for kind in kinds for name in ("num_heads", "num_kv_heads")}
     if any(max(count // strategy.tp, 1) % strategy.cp for count in counts - {0}):
-        return Refusal(
+        return Unsupported(
             "What is costed exchanges heads (cp_comm_type a2a), of which each tensor-parallel rank has a "
             "multiple (Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A)."
         )
     return degree
 
 
-def _says_cp_overlap(plan: Plan) -> Entries | Refusal:
+def _says_cp_overlap(plan: Plan) -> Entries | Unsupported:
     exchange = context_exchange(plan.cluster)
     if plan.strategy.cp > 1 and not plan.strategy.cp_overlap and exchange == "p2p":
-        return Refusal(
+        return Unsupported(
             "the ring's sends always run behind the attention (transformer_config.py:737, cp_comm_type p2p)."
         )
     return {"--cp-comm-type": [exchange]} if plan.strategy.cp > 1 else {}
 
 
-def _says_pp_overlap(plan: Plan) -> Entries | Refusal:
+def _says_pp_overlap(plan: Plan) -> Entries | Unsupported:
     """On by itself with virtual stages, off without."""
     strategy = plan.strategy
     if strategy.pp_overlap and strategy.vpp == 1:
-        return Refusal("megatron/training/arguments.py switches it off without virtual stages (vpp above 1).")
+        return Unsupported("megatron/training/arguments.py switches it off without virtual stages (vpp above 1).")
     return {"--no-overlap-p2p-communication": True} if strategy.vpp > 1 and not strategy.pp_overlap else {}
 
 
-def _says_dp_overlap(plan: Plan) -> Entries | Refusal:
+def _says_dp_overlap(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if strategy.dp_overlap and strategy.sharding == Sharding.NONE:
-        return Refusal("--overlap-param-gather needs the distributed optimizer (sharding: optimizer).")
+        return Unsupported("--overlap-param-gather needs the distributed optimizer (sharding: optimizer).")
     if not strategy.dp_overlap and strategy.sharding >= Sharding.GRADIENTS:
-        return Refusal("Megatron-FSDP always overlaps (megatron_fsdp.py:276).")
+        return Unsupported("Megatron-FSDP always overlaps (megatron_fsdp.py:276).")
     return {"--overlap-grad-reduce": True, "--overlap-param-gather": True} if strategy.dp_overlap else {}
 
 
-def _says_layout(plan: Plan) -> Entries | Refusal:
+def _says_layout(plan: Plan) -> Entries | Unsupported:
     strategy, layout = plan.strategy, plan.strategy.layout
     if layout is None:
         return {}
     unlike = _unlike(layout, strategy)
     if unlike:
-        return Refusal(f"{unlike} differs between pipeline ranks; Megatron-LM has one option for all of them.")
+        return Unsupported(f"{unlike} differs between pipeline ranks; Megatron-LM has one option for all of them.")
     if any(layout.full_layers) and (strategy.ep_overlap or strategy.activation_offload):
         beside = "ep_overlap" if strategy.ep_overlap else "activation_offload"
-        return Refusal(f"full_layers beside {beside}, which excludes full recomputation (transformer_config.py:1871).")
+        return Unsupported(
+            f"full_layers beside {beside}, which excludes full recomputation (transformer_config.py:1871)."
+        )
     if any(layout.full_layers) and strategy.cuda_graphs > CudaGraphs.FULL_ITERATION:
-        return Refusal("full_layers beside CUDA graphs of modules, which exclude it (transformer_config.py:1781).")
+        return Unsupported("full_layers beside CUDA graphs of modules, which exclude it (transformer_config.py:1781).")
     return _says_stages(plan)
 
 

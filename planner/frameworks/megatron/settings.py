@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from costmodel.facts.cluster import Cluster
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher
-from planner.frameworks.target import EVERY_SETTING, NO_STEP, Entries, Refusal, Say, told, told_only, unsaid
+from planner.frameworks.target import EVERY_SETTING, NO_STEP, Entries, Say, Unsupported, told, told_only, unsaid
 from planner.plan import Plan
 
 DISTRIBUTED: Entries = {"--use-distributed-optimizer": True}
@@ -43,19 +43,19 @@ def _replicas(plan: Plan) -> int:
     return plan.strategy.dp * plan.strategy.cp
 
 
-def _with_shared_optimizer(plan: Plan, entries: Entries, source: str) -> Entries | Refusal:
+def _with_shared_optimizer(plan: Plan, entries: Entries, source: str) -> Entries | Unsupported:
     """Options that need the distributed optimizer, which one replica has for nothing."""
     if plan.strategy.sharding > Sharding.NONE:
         return entries
     if _replicas(plan) == 1:
         return {**DISTRIBUTED, **entries}
-    return Refusal(f"it needs the distributed optimizer (sharding: optimizer) or Megatron-FSDP ({source}).")
+    return Unsupported(f"it needs the distributed optimizer (sharding: optimizer) or Megatron-FSDP ({source}).")
 
 
 # --- numbers -----------------------------------------------------------------------------------------------
 
 
-def _says_gradient_dtype(plan: Plan) -> Entries | Refusal:
+def _says_gradient_dtype(plan: Plan) -> Entries | Unsupported:
     """In FP32 by default where weights are BF16, in 16 bits where they are FP16 (arguments.py, validate_args)."""
     given, is_fp16 = told(plan).gradient_dtype, plan.facts.workload.precision.compute == "fp16"
     known: dict[str, Entries] = {
@@ -65,25 +65,25 @@ def _says_gradient_dtype(plan: Plan) -> Entries | Refusal:
     assert given is not None
     if given in known:
         return known[given]
-    return Refusal(
+    return Unsupported(
         "gradients have one buffer, of the weights' dtype or of FP32 (grad_reduce_in_fp32, "
         "megatron/core/distributed/distributed_data_parallel_config.py:11)."
     )
 
 
-def _says_moments_dtype(plan: Plan) -> Entries | Refusal:
+def _says_moments_dtype(plan: Plan) -> Entries | Unsupported:
     moments = told(plan).moments_dtype
     if moments == "fp32":
         return {}
     if plan.strategy.optimizer_offload:
-        return Refusal(
+        return Unsupported(
             "moments in host memory are FP32 (megatron/core/optimizer/cpu_offloading has no option for them)."
         )
     options = {"--use-precision-aware-optimizer": True, "--exp-avg-dtype": moments, "--exp-avg-sq-dtype": moments}
     return _with_shared_optimizer(plan, options, "megatron/core/optimizer/optimizer_config.py:381")
 
 
-def _says_fp8_param_gather(plan: Plan) -> Entries | Refusal:
+def _says_fp8_param_gather(plan: Plan) -> Entries | Unsupported:
     """Only MXFP8's copies are gathered through the gradients' buffer, which Megatron-FSDP has not."""
     if not told(plan).fp8_param_gather:
         return {}
@@ -95,7 +95,7 @@ def _says_fp8_param_gather(plan: Plan) -> Entries | Refusal:
 # --- the optimizer -----------------------------------------------------------------------------------------
 
 
-def _says_optimizer(plan: Plan) -> Entries | Refusal:
+def _says_optimizer(plan: Plan) -> Entries | Unsupported:
     """
     Muon on whole matrices keeps everything about the distributed optimizer off.
 
@@ -107,13 +107,13 @@ def _says_optimizer(plan: Plan) -> Entries | Refusal:
     if settings.optimizer == "adam":
         return {}
     if strategy.sharding > Sharding.OPTIMIZER:
-        return Refusal(
+        return Unsupported(
             "it shares optimizer states only, not gradients (megatron/core/optimizer/layer_wise_optimizer.py:30)."
         )
     if strategy.sharding == Sharding.NONE and _replicas(plan) > 1:
-        return Refusal("it shares optimizer states (sharding: optimizer), always (layer_wise_optimizer.py:29).")
+        return Unsupported("it shares optimizer states (sharding: optimizer), always (layer_wise_optimizer.py:29).")
     if plan.facts.workload.precision.compute == "fp16":
-        return Refusal("muon with fp16 is not supported (megatron/core/optimizer/muon.py:196).")
+        return Unsupported("muon with fp16 is not supported (megatron/core/optimizer/muon.py:196).")
     beside = {
         "dp_overlap": strategy.dp_overlap,
         "optimizer_offload": strategy.optimizer_offload,
@@ -123,25 +123,25 @@ def _says_optimizer(plan: Plan) -> Entries | Refusal:
     }
     excluded = [name for name, is_on in beside.items() if is_on]
     if excluded:
-        return Refusal(
+        return Unsupported(
             f"it excludes {', '.join(excluded)}, which are the distributed optimizer's "
             "(megatron/core/optimizer/muon.py:193, layer_wise_optimizer.py:30)."
         )
     return {"--optimizer": "dist_muon"}
 
 
-def _says_optimizer_group(plan: Plan) -> Entries | Refusal:
+def _says_optimizer_group(plan: Plan) -> Entries | Unsupported:
     """Megatron-LM counts the groups, of dense weights and of experts alike."""
     group, strategy, ranks = told(plan).optimizer_group, plan.strategy, _replicas(plan)
     if not isinstance(group, int):
         return {}
     if ranks % group:
-        return Refusal(f"it divides the {ranks} replicas (megatron/core/parallel_state.py:833).")
+        return Unsupported(f"it divides the {ranks} replicas (megatron/core/parallel_state.py:833).")
     instances = ranks // group
     if plan.facts.model.has_experts:
         experts = strategy.tp * ranks // (strategy.ep * strategy.etp)
         if experts % instances or experts // instances != min(experts, group):
-            return Refusal(
+            return Unsupported(
                 f"experts have {experts} replicas, which are divided over as many instances, {instances}, and so not "
                 f"shared by {min(experts, group)} (megatron/core/parallel_state.py:1264)."
             )
@@ -151,24 +151,24 @@ def _says_optimizer_group(plan: Plan) -> Entries | Refusal:
 # --- layers ------------------------------------------------------------------------------------------------
 
 
-def _says_shared_expert_overlap(plan: Plan) -> Entries | Refusal:
+def _says_shared_expert_overlap(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if not told(plan).shared_expert_overlap:
         return {}
     if strategy.token_dispatcher != TokenDispatcher.ALLTOALL:
-        return Refusal("it works with the alltoall dispatcher only (transformer_config.py:1090).")
+        return Unsupported("it works with the alltoall dispatcher only (transformer_config.py:1090).")
     if strategy.ep_overlap:
-        return Refusal("ep_overlap excludes it (transformer_config.py:1887).")
+        return Unsupported("ep_overlap excludes it (transformer_config.py:1887).")
     if recomputes("shared_experts", recompute=strategy.recompute) and strategy.recompute != Recompute.FULL:
-        return Refusal("recomputed shared experts exclude it (transformer_config.py:1235).")
+        return Unsupported("recomputed shared experts exclude it (transformer_config.py:1235).")
     return {"--moe-shared-expert-overlap": True}
 
 
-def _says_delay_wgrad(plan: Plan) -> Entries | Refusal:
+def _says_delay_wgrad(plan: Plan) -> Entries | Unsupported:
     if not told(plan).delay_wgrad:
         return {}
     if not plan.strategy.ep_overlap:
-        return Refusal("it needs ep_overlap (transformer_config.py:1909).")
+        return Unsupported("it needs ep_overlap (transformer_config.py:1909).")
     return {"--delay-wgrad-compute": True}
 
 
@@ -178,20 +178,20 @@ def _says_communication_sms(plan: Plan) -> Entries:
     return {} if number is None else {NUM_SMS[plan.strategy.token_dispatcher]: number}
 
 
-def _says_offloaded_layers(plan: Plan) -> Entries | Refusal:
+def _says_offloaded_layers(plan: Plan) -> Entries | Unsupported:
     """The number itself is said with the decision to offload."""
     if told(plan).offloaded_layers is None or offloads_whole_layers(plan):
         return {}
-    return Refusal(
+    return Unsupported(
         "only whole layers are counted, without pipeline and recomputation; --offload-modules are those of every layer "
         "(transformer_config.py:1144,1149,1268)."
     )
 
 
-def _says_mtp_layers(plan: Plan) -> Entries | Refusal:
+def _says_mtp_layers(plan: Plan) -> Entries | Unsupported:
     """The model says their number."""
     if told(plan).mtp_layers and plan.facts.model.learned_positions:
-        return Refusal("with learned positions there is none (megatron/training/arguments.py, validate_args).")
+        return Unsupported("with learned positions there is none (megatron/training/arguments.py, validate_args).")
     return {}
 
 

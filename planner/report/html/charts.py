@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from planner.report.records.plan import MemoryRecord, PlanRecord
     from planner.report.records.reports import EstimateReportRecord, PlanReportRecord
     from planner.report.records.setting import SettingRecord
-    from planner.studies.pareto import Front, Point
+    from planner.studies.pareto import ParetoFront, Point
 
 Chart: TypeAlias = dict[str, Any]
 
@@ -147,11 +147,11 @@ MOST_TIMES = 4
 """Points of the front that are so much slower than its fastest are in the table alone: they would hide the others."""
 
 
-def front_chart(whole: PlanReportRecord | EstimateReportRecord, front: Front) -> Chart:
+def front_chart(whole: PlanReportRecord | EstimateReportRecord, pareto_front: ParetoFront) -> Chart:
     """The best step time for each amount of memory."""
     capacity = whole.cluster.memory_bytes
-    fastest = min(one.estimate.step_seconds for one in front.points)
-    shown = [one for one in front.points if one.estimate.step_seconds <= MOST_TIMES * fastest]
+    fastest = min(one.estimate.step_seconds for one in pareto_front.points)
+    shown = [one for one in pareto_front.points if one.estimate.step_seconds <= MOST_TIMES * fastest]
     points = [_front_point(one) for one in shown]
     marks = [
         {"x": chosen.peak_memory_bytes / GIB_BYTES, "y": chosen.step_time_seconds, "text": "strategy 1"}

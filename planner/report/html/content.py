@@ -25,7 +25,7 @@ from planner.report.wording import gib, seconds
 if TYPE_CHECKING:
     from planner.report.html.study import Study
     from planner.report.records.plan import NumberedPlanRecord
-    from planner.studies.pareto import Front
+    from planner.studies.pareto import ParetoFront
 
 TILES = ("step, s", "tokens/s/GPU", "MFU", "peak GiB", "ETTR", "days")
 """Columns of the results that stand large at the top."""
@@ -57,8 +57,8 @@ def _chapters(study: Study) -> Iterator[tuple[str, str, Iterable[str]]]:
         yield "pipeline", "The pipeline, pass by pass", _each(study, _timeline)
     if study.explanation:
         yield "binds", "What holds strategy 1 back", _bindings(study)
-    if study.front and study.front.points:
-        yield "front", "Step time against memory", _front(study.front)
+    if study.pareto_front and study.pareto_front.points:
+        yield "front", "Step time against memory", _front(study.pareto_front)
     if whole.plans:
         yield "checkpoints", "How often to save a checkpoint", _each(study, _checkpoints)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
@@ -210,7 +210,7 @@ def _bindings(study: Study) -> Iterator[str]:
         yield section_html(Section(title="What is not known", rows=rows))
 
 
-def _front(front: Front) -> Iterator[str]:
+def _front(pareto_front: ParetoFront) -> Iterator[str]:
     rows = [
         (
             gib(point.allowed_bytes),
@@ -219,11 +219,13 @@ def _front(front: Front) -> Iterator[str]:
             seconds(point.estimate.closed_form_seconds),
             "proven" if point.is_proven else "not proven",
         )
-        for point in front.points
+        for point in pareto_front.points
     ]
-    notes = [_FRONT, f"Nothing fits below {gib(front.least_bytes)} GiB."] if front.least_bytes else [_FRONT]
-    if front.left_out:
-        notes.append(f"Not searched for want of time: {', '.join(map(gib, front.left_out))} GiB.")
+    notes = (
+        [_FRONT, f"Nothing fits below {gib(pareto_front.least_bytes)} GiB."] if pareto_front.least_bytes else [_FRONT]
+    )
+    if pareto_front.left_out:
+        notes.append(f"Not searched for want of time: {', '.join(map(gib, pareto_front.left_out))} GiB.")
     table = Section(
         title="The front",
         header=("may use, GiB", "uses", "step, s", "closed form", "proof"),

@@ -62,8 +62,8 @@ def page_data(study: Study) -> dict[str, Any]:
         charts["memory closest"] = memory_chart(whole, whole.conflict.closest)
     if study.explanation and study.bindings:
         charts["bindings"] = bindings_chart(study.explanation, study.bindings)
-    if study.front and study.front.points:
-        charts["front"] = front_chart(whole, study.front)
+    if study.pareto_front and study.pareto_front.points:
+        charts["front"] = front_chart(whole, study.pareto_front)
     shown = report.plans[:MOST_TIMELINES]
     timelines = {str(n): timeline_of(report.problem.facts, one.estimate) for n, one in enumerate(shown, start=1)}
     data: dict[str, Any] = finite(

@@ -9,7 +9,7 @@ from planner.plan import EstimateReport, PlanReport
 from planner.report.records.explained import BindingRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, report_record
 from planner.search.clock import Clock
-from planner.studies.pareto import Front, front
+from planner.studies.pareto import ParetoFront, pareto_front
 
 SHARE = 0.5
 """Of the time that the search has left: for what holds the plan back; the front gets what that leaves."""
@@ -36,7 +36,7 @@ class Study:
     report: PlanReport | EstimateReport
     whole: PlanReportRecord | EstimateReportRecord
     explanation: Explanation | None = None
-    front: Front | None = None
+    pareto_front: ParetoFront | None = None
 
     @property
     def bindings(self) -> tuple[BindingRecord, ...]:
@@ -55,5 +55,5 @@ def study(report: PlanReport | EstimateReport) -> Study:
     clock = Clock(seconds=(1 - RESERVE) * report.problem.search.time_limit_seconds - spent)
     explanation = explain_plan(report, Clock(seconds=SHARE * clock.seconds_left)) if report.plans else None
     matters = bool(report.plans) or report.closest is not None
-    found = front(report, clock) if matters else None
-    return Study(report=report, whole=whole, explanation=explanation, front=found)
+    found = pareto_front(report, clock) if matters else None
+    return Study(report=report, whole=whole, explanation=explanation, pareto_front=found)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from costmodel.pipelines.simulator import Pass
-from costmodel.step.estimate import PARTS, Estimate, PlayedStep, played_step
+from costmodel.step.estimate import PARTS, Estimate, SimulatedStep, played_step
 from costmodel.tables import Facts
 
 MOST_PASSES = 400_000
@@ -64,7 +64,7 @@ def timeline_of(facts: Facts, estimate: Estimate) -> dict[str, Any] | None:
     }
 
 
-def pieces(played: PlayedStep) -> Iterator[Piece]:
+def pieces(played: SimulatedStep) -> Iterator[Piece]:
     """
     The passes one by one, rank by rank in the order of time.
 
@@ -75,7 +75,7 @@ def pieces(played: PlayedStep) -> Iterator[Piece]:
         yield from _divided(list(block), played)
 
 
-def _divided(block: Sequence[Pass], played: PlayedStep) -> Iterator[Piece]:
+def _divided(block: Sequence[Pass], played: SimulatedStep) -> Iterator[Piece]:
     forward = [one for one in block if one.kind == "forward"]
     others = [one for one in block if one.kind != "forward"]
     lanes = (UPPER, LOWER) if forward and others else (WHOLE, WHOLE)

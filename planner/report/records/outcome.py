@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from costmodel.step.estimate import Estimate
     from costmodel.tables import Facts
     from planner.plan import PlanReport
-    from planner.search.branch_and_bound import Effort
-    from planner.search.listed import Listed
+    from planner.search.branch_and_bound import SearchStats
+    from planner.search.listed import CandidateListReport
 
 
 class ExcludedRecord(Record):
@@ -30,12 +30,12 @@ class ExcludedRecord(Record):
     memory: int = Field(description="Too large for device or host.")
 
     @classmethod
-    def of(cls, effort: Effort) -> ExcludedRecord:
+    def of(cls, effort: SearchStats) -> ExcludedRecord:
         """What a search left out."""
         pruned = effort.pruned
         return cls(
             lower_bound=effort.num_bounded + pruned.bounded,
-            rules_of_time=pruned.timeless,
+            rules_of_time=pruned.infeasible_time,
             overlaps=pruned.folded,
             cut=pruned.cut,
             dominance=pruned.dominated,
@@ -61,7 +61,7 @@ class EffortRecord(Record):
     solve_seconds: Figure = Field(description="Time inside CP-SAT.")
 
     @classmethod
-    def of(cls, effort: Effort) -> EffortRecord:
+    def of(cls, effort: SearchStats) -> EffortRecord:
         """The record of a search."""
         return cls(
             num_raw_strategies=effort.raw_size,
@@ -96,7 +96,7 @@ class CandidatesRecord(Record):
     impossible: list[ImpossibleRecord] = Field(description="The first of them.")
 
     @classmethod
-    def of(cls, listed: Listed) -> CandidatesRecord:
+    def of(cls, listed: CandidateListReport) -> CandidatesRecord:
         """The record of a list of strategies."""
         return cls(
             source=listed.source,

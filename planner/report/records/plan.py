@@ -95,7 +95,7 @@ class CheckpointRecord(Record):
         return cls(
             interval_steps=plan.schedule.interval_steps,
             interval_seconds=plan.schedule.interval_seconds,
-            unrounded_interval_steps=plan.schedule.k_real,
+            unrounded_interval_steps=plan.schedule.continuous_interval_steps,
             seconds=plan.checkpoint_seconds,
         )
 

@@ -1,0 +1,108 @@
+"""The words are the field's: no private names in the code, no riddles in the sentences, units and sources stated."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("costmodel", "constraints", "planner")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+WORDS = {row["private"]: row["field"] for row in csv.DictReader((ROOT / "tests" / "data" / "words.csv").open())}
+"""What the code called a thing once, and what the field calls it; grows when a reader stumbles."""
+
+TELLS_OLD_NAMES = ("planner/jobs/moved.py", "costmodel/former_names.py")
+"""Files that know old names, to say the new ones."""
+
+PHRASES = ("What the others lose", "What they reach", "played through", "not told apart", "no fit had seen")
+"""Riddles that readers of the output met."""
+
+MOST_WORDS = 35
+"""Of a sentence in a docstring."""
+
+COSTING = ("network", "lowering", "pipelines", "memory", "step", "operators", "reliability")
+UNIT = re.compile(r"\b(seconds?|bytes?|FLOPs?|fraction|per second|share of|count of|number of)\b|[Uu]nit:")
+SOURCE = re.compile(r"References|Derivation|arXiv|MoFa|[Ee]quation|Megatron|PyTorch|NCCL|Transformer Engine|NVIDIA")
+LEAST_UNITS, LEAST_SOURCES = 0.8, 0.6
+"""Shares of the cost functions whose docstring states a unit, and a source or derivation."""
+
+
+def label(path: Path) -> str:
+    """The path as one reads it."""
+    return str(path.relative_to(ROOT))
+
+
+def identifiers(path: Path) -> Iterator[str]:
+    """Names that a module defines or uses: variables, attributes, functions, classes, parameters, keywords."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for field in ("id", "attr", "name", "arg"):
+            name = getattr(node, field, None)
+            if isinstance(name, str):
+                yield name
+
+
+def docstrings(path: Path) -> Iterator[tuple[str, str]]:
+    """Every docstring of a module, those of constants among them, with its first line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield f"{label(path)}:{node.lineno}", node.value.value
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Sentences of a docstring's prose: formulas, examples, tables and headings are none."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        lines = [line.strip() for line in paragraph.splitlines()]
+        prose = " ".join(line for line in lines if not re.match(r"(>>>|\.\.\.? |\.\. math|-{3,}|[-*] |\|)", line))
+        if not prose.startswith((":math", "\\", "T_")):
+            yield from re.split(r"(?<=[.:;?!])\s+", prose)
+
+
+def cost_functions() -> Iterator[tuple[str, str]]:
+    """Public functions of the cost model that return numbers, with their docstrings."""
+    for path in FILES:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[0] != "costmodel" or parts[1] not in COSTING:
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                returns = ast.unparse(node.returns) if node.returns else ""
+                if re.search(r"Numbers|Array|float|\bint\b", returns) and "bool" not in returns:
+                    yield f"{label(path)}:{node.name}", ast.get_docstring(node) or ""
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if label(path) not in TELLS_OLD_NAMES], ids=label)
+def test_names_are_the_fields(path):
+    """No private word is a name; the table says the field's."""
+    assert {name: WORDS[name] for name in identifiers(path) if name in WORDS} == {}
+
+
+@pytest.mark.parametrize("path", [*FILES, ROOT / "README.md"], ids=label)
+def test_output_has_no_riddles(path):
+    """The listed phrases are said plainly."""
+    text = " ".join(path.read_text(encoding="utf-8").split())
+
+    assert [phrase for phrase in PHRASES if phrase in text] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_sentences_are_short(path):
+    """A docstring's sentence has at most ``MOST_WORDS`` words."""
+    long = [
+        (place, one) for place, text in docstrings(path) for one in sentences(text) if len(one.split()) > MOST_WORDS
+    ]
+
+    assert long == []
+
+
+@pytest.mark.parametrize(("what", "least"), [(UNIT, LEAST_UNITS), (SOURCE, LEAST_SOURCES)], ids=["units", "sources"])
+def test_cost_functions_state(what, least):
+    """What a number is in, and where it comes from."""
+    found = list(cost_functions())
+    without = [name for name, text in found if not what.search(text)]
+
+    assert 1 - len(without) / len(found) >= least, without

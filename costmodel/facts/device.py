@@ -71,6 +71,9 @@ class Silicon:
         Width of an attention head whose matmuls take as long as the exponentials of its scores.
     older_kernels_fraction
         Share of the Tensor Core peak that attention kernels written for the generation before reach.
+    unaligned_fraction, unaligned_logits_fraction
+        Share of the matmul rate that is left where sizes are no multiples of what Tensor Cores take: of matmuls that
+        add up in FP32, and of the head's logits.
     multiplies_any_layout
         Whether 8-bit Tensor Cores multiply rows with columns, rows with rows and columns with columns.
     sources
@@ -80,6 +83,8 @@ class Silicon:
     name: str = ""
     exponential_width: NotNegative = 0.0
     older_kernels_fraction: Annotated[Fraction, Field(gt=0)] = 1.0
+    unaligned_fraction: Annotated[Fraction, Field(gt=0)] = 19.5 / 312
+    unaligned_logits_fraction: Annotated[Fraction, Field(gt=0)] = 78 / 250
     multiplies_any_layout: bool = False
     sources: dict[str, str] = field(default_factory=dict)
 

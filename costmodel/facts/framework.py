@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field, fields, replace
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.fields import STRICT, Architecture, Count, CountOrZero, Flag, Fraction, NotNegative, Positive
@@ -21,8 +22,9 @@ class Kernels:
         Whether the matmul of a weight's gradient adds it to those of earlier micro-batches, in their precision
         (Megatron-LM's argument of that name); else it writes 16 bits.
     attention_kernels
-        ``native`` to the device; ``mma``: written before warp-group instructions, which later devices run slower;
-        ``triton``: the same in Triton, of FlashAttention's first generation.
+        ``native`` to the device; ``mma``: written before warp-group instructions, which later devices run slower.
+    attention_fraction
+        Share of the rate of the device's best attention kernels of that kind that these reach.
     causal_attention
         Whether the kernel skips the masked half of the scores.
     fused_attention
@@ -52,7 +54,8 @@ class Kernels:
     """
 
     gradient_accumulation_fusion: bool = True
-    attention_kernels: Literal["native", "mma", "triton"] = "native"
+    attention_kernels: Literal["native", "mma"] = "native"
+    attention_fraction: Annotated[Fraction, Field(gt=0)] = 1.0
     causal_attention: bool = True
     fused_attention: bool = True
     fused_kernels: bool = True
@@ -124,6 +127,9 @@ class OptimizerStyle:
         order too (FSDP2: ``all_gather_copy_out``, ``reduce_scatter_copy_in``).
     sharding_ranks
         Data-parallel ranks that share states at most (ZeRO within a node); None: all.
+    bucket_parameters, bucket_parameters_per_rank
+        Parameters of a bucket of data-parallel communication: the larger of the first, and the second times the ranks
+        of the group (Megatron-LM, ``megatron/core/distributed/distributed_data_parallel.py``, default ``bucket_size``).
     optimizer_bytes_per_parameter
         Device memory traffic of one parameter's update, the norm of its gradient and clipping included.
     """
@@ -133,6 +139,8 @@ class OptimizerStyle:
     weight_sync_overlaps: bool = True
     sharding_copies: Literal["none", "flat", "tensors"] = "none"
     sharding_ranks: Count | None = None
+    bucket_parameters: Positive = 40e6
+    bucket_parameters_per_rank: NotNegative = 1e6
     optimizer_bytes_per_parameter: NotNegative = 30.0
 
 
@@ -174,7 +182,7 @@ class MemoryModel:
         Per parameter of one weight of each shape: gradients that are held to be handed on, not to be read.
     workspace_bytes
         What matmul libraries take from the framework's allocator.
-    eager
+    unfused_kernels
         Whether norms and gated activations are several kernels each, which keep what they hand on.
     follows_the_backward_pass
         Whether the peak is sought along the backward pass: first the loss, then the layer at work with its gradients.
@@ -198,7 +206,7 @@ class MemoryModel:
     expert_output: bool = True
     weight_gradient_bytes: NotNegative = 0.0
     workspace_bytes: NotNegative = 0.0
-    eager: bool = False
+    unfused_kernels: bool = False
     follows_the_backward_pass: bool = False
     fragmentation: NotNegative = 0.0
     offloaded_fraction: Fraction = 1.0

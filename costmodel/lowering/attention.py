@@ -99,16 +99,16 @@ def _query_key_norm(attention: Attention, shape: Shape, *, queries: Numbers, key
     )
 
 
-EAGER_ROTARY_PASSES = 10
+UNFUSED_ROTARY_PASSES = 10
 """A cast to fp32 (6 bytes), the product with complex numbers (8), a cast back (6), in passes of 2 bytes."""
 
-EAGER_ROTARY_KERNELS = 3
+UNFUSED_ROTARY_KERNELS = 3
 
 
 def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:
     if not attention.rotary:
         return ()
-    passes, kernels = (2, 1) if shape.kernels.fused_kernels else (EAGER_ROTARY_PASSES, EAGER_ROTARY_KERNELS)
+    passes, kernels = (2, 1) if shape.kernels.fused_kernels else (UNFUSED_ROTARY_PASSES, UNFUSED_ROTARY_KERNELS)
     return (
         elementwise(
             "rotary",

@@ -312,7 +312,7 @@ def _unfused(fused: Operator, shape: Shape) -> tuple[Operator, ...]:
     assert isinstance(size, AttentionSize), "an attention has an attention's size"
     scores, width = shape.tokens * shape.sequence_length * size.heads, size.head_dim
     score_bytes = shape.activation_bytes * scores
-    aligned = _aligned(size.qk_head_dim, size.v_head_dim, otherwise=UNALIGNED_FRACTION)
+    aligned = _aligned(size.qk_head_dim, size.v_head_dim, otherwise=shape.silicon.unaligned_fraction)
     matmuls = replace(
         fused,
         kind="batched_matmul",
@@ -340,14 +340,14 @@ def _softmax(shape: Shape, *, heads: Numbers, scores: Numbers) -> Operator:
     """
     has_kernel = (np.asarray(shape.mbs * heads) % SOFTMAX_HEADS == 0) & (shape.sequence_length % SOFTMAX_HEADS == 0)
     dropout = DROPOUT_BYTES * (shape.memory.dropout_mask_bytes > 0)
-    forward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[0], EAGER_SOFTMAX_BYTES[0]) + dropout
-    backward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[1], EAGER_SOFTMAX_BYTES[1]) + dropout
+    forward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[0], UNFUSED_SOFTMAX_BYTES[0]) + dropout
+    backward = np.where(has_kernel, FUSED_SOFTMAX_BYTES[1], UNFUSED_SOFTMAX_BYTES[1]) + dropout
     return Operator(
         name="softmax",
         kind="scores",
         bytes=scores * forward,
         backward_bytes=scores * backward,
-        kernels=np.where(has_kernel, 1, EAGER_SOFTMAX_KERNELS) + 1,
+        kernels=np.where(has_kernel, 1, UNFUSED_SOFTMAX_KERNELS) + 1,
         saved_bytes=shape.memory.attention_score_bytes * scores,
         saved_as="core_attention",
         rows=shape.tokens,
@@ -370,15 +370,9 @@ DROPOUT_BYTES = 5
 FUSED_SOFTMAX_BYTES = (4, 6)
 """Per score and pass: 2 read, 2 written; backward two tensors of 2 read, one written."""
 
-EAGER_SOFTMAX_KERNELS = 5
-EAGER_SOFTMAX_BYTES = (6 + 8 + 9 + 8 + 6, 6 + 12 + 9 + 8 + 6)
+UNFUSED_SOFTMAX_KERNELS = 5
+UNFUSED_SOFTMAX_BYTES = (6 + 8 + 9 + 8 + 6, 6 + 12 + 9 + 8 + 6)
 """Cast to fp32, scale, mask (a byte more), softmax, cast back; each reads and writes, softmax's backward reads two."""
-
-UNALIGNED_FRACTION = 19.5 / 312
-"""
-FP32 rate over the FP16 rate of Tensor Cores (NVIDIA A100 datasheet): matmuls add up in FP32, which without Tensor Cores
-means to multiply in it too.
-"""
 
 
 def _aligned(*sizes: int, otherwise: float) -> float:
@@ -392,19 +386,13 @@ def _aligned(*sizes: int, otherwise: float) -> float:
     return 1.0 if all(size % 8 == 0 for size in sizes) else otherwise
 
 
-UNALIGNED_LOGITS_FRACTION = 78 / 250
-"""
-FP16 rate without Tensor Cores (NVIDIA A100 whitepaper, Table 1) over the rate that matmuls reach with them.
-
-With 50,257 columns the head's matmuls in vTrain's profiles run at 77 to 93 TFLOP/s, with 50,432 over two ranks at 250.
-"""
-
-
 def logits_fraction(shape: Shape, vocab_size: int) -> Numbers:
     """Share of the matmul rate that a vocabulary leaves on one rank where nobody pads it; several always pad it."""
     if shape.kernels.pads_vocabulary:
         return 1.0
-    return np.where(np.asarray(shape.tp) == 1, _aligned(vocab_size, otherwise=UNALIGNED_LOGITS_FRACTION), 1.0)[()]
+    return np.where(
+        np.asarray(shape.tp) == 1, _aligned(vocab_size, otherwise=shape.silicon.unaligned_logits_fraction), 1.0
+    )[()]
 
 
 def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
@@ -447,15 +435,15 @@ def mean_keys(shape: Shape, window: int | None = None) -> float:
     return keys * (1 - keys / (2 * shape.sequence_length)) if shape.causal else keys
 
 
-EAGER_NORM_PASSES = (18, 25)
+UNFUSED_NORM_PASSES = (18, 25)
 """
 Forward and backward passes of 2 bytes of an RMS norm kernel by kernel: cast to fp32 (6 bytes), square (8), mean (4),
 product (8), cast (6), weight (4); backward twice the products, both reductions and the casts.
 """
 
-EAGER_NORM_KERNELS = 6
+UNFUSED_NORM_KERNELS = 6
 
-EAGER_NORM_BYTES = 4
+UNFUSED_NORM_BYTES = 4
 """Beyond its 16-bit input: 4 of an fp32 copy instead of 2, and 2 of the normalised input before the weight."""
 
 
@@ -479,9 +467,9 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     weights = {"rms": 1, "layer": 2, "none": 0}[norm]
     elements = count * shape.tokens * shape.hidden_size / shape.sequence_shards
-    kept = elements * (1 + EAGER_NORM_BYTES / shape.activation_bytes if shape.memory.eager else 1)
+    kept = elements * (1 + UNFUSED_NORM_BYTES / shape.activation_bytes if shape.memory.unfused_kernels else 1)
     is_one_kernel = shape.kernels.fused_kernels or norm == "layer"
-    forward_passes, backward_passes = (2, 3) if is_one_kernel else EAGER_NORM_PASSES
+    forward_passes, backward_passes = (2, 3) if is_one_kernel else UNFUSED_NORM_PASSES
     return elementwise(
         name,
         shape,
@@ -489,7 +477,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
         forward_passes=forward_passes,
         backward_passes=backward_passes,
         all_counted=True,
-        kernels=count if is_one_kernel else EAGER_NORM_KERNELS * count,
+        kernels=count if is_one_kernel else UNFUSED_NORM_KERNELS * count,
         saved_elements=kept,
         saved_as="norm",
         parameters=count * weights * shape.hidden_size,

@@ -76,7 +76,7 @@ gradient (3), ReLU's mask (3).
 """
 
 
-EAGER_GATE_PASSES = (5, 9)
+UNFUSED_GATE_PASSES = (5, 9)
 """SiLU (2) and the product (3); backward two products and SiLU's gradient (3 each)."""
 
 
@@ -104,7 +104,7 @@ def activation(
     if squared_relu:
         forward_passes, backward_passes = SQUARED_RELU_PASSES
     elif gated and not shape.kernels.fused_kernels:
-        forward_passes, backward_passes = EAGER_GATE_PASSES
+        forward_passes, backward_passes = UNFUSED_GATE_PASSES
     return elementwise(
         name,
         shape,
@@ -112,6 +112,6 @@ def activation(
         forward_passes=forward_passes,
         backward_passes=backward_passes,
         all_counted=not squared_relu,
-        saved_elements=(halves + 1 if gated and shape.memory.eager else halves) * elements,
+        saved_elements=(halves + 1 if gated and shape.memory.unfused_kernels else halves) * elements,
         saved_as=saved_as,
     )

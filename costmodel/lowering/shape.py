@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Silicon
 from costmodel.facts.fields import Dtype
 from costmodel.facts.framework import Kernels, MemoryModel
 from costmodel.facts.model import Model
@@ -45,8 +46,8 @@ class Shape:
         Of the recipe's matmuls, and of those that it leaves in 16 bits.
     recipe
         Its name.
-    kernels, memory
-        What the framework launches, and what it keeps.
+    kernels, memory, silicon
+        What the framework launches, and what it keeps; what the device's generation can do.
     causal
         Whether attention kernels skip the masked half of the scores.
     mbs
@@ -74,6 +75,7 @@ class Shape:
     recipe: str = "bf16"
     kernels: Kernels = field(default_factory=Kernels)
     memory: MemoryModel = field(default_factory=MemoryModel)
+    silicon: Silicon = field(default_factory=Silicon)
     mbs: Numbers = 1
     tp: Numbers = 1
     cp: Numbers = 1
@@ -171,6 +173,7 @@ def layer_shape(
         recipe=precision.name,
         kernels=kernels,
         memory=memory,
+        silicon=device.silicon,
         mbs=mbs,
         tp=tp,
         cp=cp,

@@ -13,12 +13,6 @@ from costmodel.facts.fields import Dtype
 from costmodel.operators.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, is_graphed
 from costmodel.strategy import CudaGraphs
 
-TRITON_FRACTION = 1 / 1.3
-"""
-Of the second FlashAttention that its first generation in Triton reaches (Dao, FlashAttention-2, arXiv:2307.08691,
-section 4.1: "1.3-2.5x faster"; long causal sequences and wide heads are at the lower end).
-"""
-
 USUAL_HEAD = 128
 """Width of a head for which attention efficiencies are quoted."""
 
@@ -251,8 +245,7 @@ def _attention_instructions(device: EquippedDevice) -> float:
 
 def _attention_fraction(device: EquippedDevice) -> float:
     """Share of the rate of a device's own attention kernels that those of the software reach."""
-    generation = TRITON_FRACTION if device.behaviour.kernels.attention_kernels == "triton" else 1.0
-    return generation * _attention_instructions(device)
+    return device.behaviour.kernels.attention_fraction * _attention_instructions(device)
 
 
 def _casts(compute_dtype: Dtype) -> frozenset[str]:

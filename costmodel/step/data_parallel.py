@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodel.axes import Array, Decisions, added, with_layer_axis
 from costmodel.facts.cluster import Cluster
+from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.recompute import over_modules
 from costmodel.memory.footprint import embedding_head_footprint, has_embedding_copy
 from costmodel.memory.parts import state_shards
@@ -39,15 +40,6 @@ from costmodel.tables import Facts, lookup, microbatches
 
 PARAMETER_TENSORS = 9
 """Of a layer: two norms, queries with keys and values, the output, three of a gated block, two biases (InternLM)."""
-
-
-BUCKET_PARAMETERS = 40e6
-
-
-BUCKET_PARAMETERS_PER_RANK = 1e6
-"""A bucket of data-parallel communication holds the larger of the two, the second times the group's ranks (Megatron-LM,
-``megatron/core/distributed/distributed_data_parallel.py``, default ``bucket_size``)."""
-
 
 WIDE_BYTES = 2.0
 """Of a gradient as a layer's matmul leaves it."""
@@ -89,7 +81,7 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
     cluster, precision, device = facts.cluster, facts.workload.precision, facts.cluster.device
     parameters = rank_parameters(facts, decisions, held)
-    pieces = _num_buckets(decisions, held, parameters)
+    pieces = _num_buckets(device.behaviour.optimizer, decisions, held, parameters)
     reduce = pieces * _over_data_groups(
         cluster, data_groups(decisions), parameters, reduce_seconds, precision.gradient_bytes / pieces
     )
@@ -288,14 +280,14 @@ def _window_fraction(decisions: Decisions, held: Stages) -> Array:
     return np.asarray(((vpp - 1) * with_layer_axis(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
 
 
-def _num_buckets(decisions: Decisions, held: Stages, parameters: RankParameters) -> Array:
+def _num_buckets(style: OptimizerStyle, decisions: Decisions, held: Stages, parameters: RankParameters) -> Array:
     """
     Buckets of a rank's parameters: none spans two chunks, none is smaller than a layer or the framework's size.
 
     Sharded weights come and go layer by layer (FSDP's units), whatever their size.
     """
     dense, _ = data_groups(decisions)
-    size = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * np.asarray(dense.ranks))
+    size = np.maximum(style.bucket_parameters, style.bucket_parameters_per_rank * np.asarray(dense.ranks))
     layers = with_layer_axis(decisions["vpp"]) * held.largest_chunk
     by_size = np.minimum((parameters.dense + parameters.experts) / size, layers)
     buckets = np.where(with_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)

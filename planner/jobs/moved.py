@@ -65,6 +65,7 @@ RENAMED = {
     "scatters_hops": "scatter_gather_p2p",
     "tp_sums_beside_weights": "async_tp_allreduce",
     "waits_for_collectives": "blocking_collectives",
+    "eager": "unfused_kernels",
 }
 """Entries of calibrations and frameworks that are called otherwise now."""
 
@@ -152,7 +153,7 @@ def require_no_profile(device: object, where: str) -> None:
         raise SpecError(f"{where}.profile", "has another place now.", _places(where))
     entry, place = f"{where}.profile.{name}", _place(str(name), where)
     if place is None:
-        nearest = did_you_mean(name, [*CONSTANTS, *BEHAVIOUR])
+        nearest = did_you_mean(name, [*CONSTANTS.values(), *BEHAVIOUR])
         hint = nearest if nearest.startswith("Did") else _places(where)
         raise SpecError(entry, "no such entry, neither before nor now.", hint)
     raise SpecError(entry, "has another place now.", place)

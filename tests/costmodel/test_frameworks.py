@@ -391,10 +391,12 @@ def test_a_framework_may_start_from_another():
     """Only what differs is written; nested mappings merge, the rest stays as the release has it."""
     known = catalog.framework("torchtitan-0.1")
 
-    changed = framework_of({"base": "torchtitan-0.1", "behaviour": {"memory": {"eager": True}}}, "cluster.framework")
+    changed = framework_of(
+        {"base": "torchtitan-0.1", "behaviour": {"memory": {"unfused_kernels": True}}}, "cluster.framework"
+    )
 
     assert changed.name == "torchtitan-0.1, changed"
-    assert changed.behaviour == replace(known.behaviour, memory=replace(known.behaviour.memory, eager=True))
+    assert changed.behaviour == replace(known.behaviour, memory=replace(known.behaviour.memory, unfused_kernels=True))
     assert replace(changed, name=known.name, behaviour=known.behaviour, sources=known.sources) == known
 
 

@@ -342,7 +342,7 @@ def test_several_kernels_keep_what_they_hand_on():
     normalised input are 6 bytes per element instead of 2; SwiGLU keeps the gate's activation too.
     """
     one_kernel = saved(LAYERS["dense"], a_shape())
-    several = saved(LAYERS["dense"], a_shape(fused_attention=False, memory=replace(DROPOUT, eager=True)))
+    several = saved(LAYERS["dense"], a_shape(fused_attention=False, memory=replace(DROPOUT, unfused_kernels=True)))
 
     assert several["core_attention"] == 5 * 4 * 8**2 * 2
     assert several["dropout"] == 2 * 16 * 32

@@ -17,7 +17,7 @@ from costmodel.facts.workload import Precision
 from costmodel.memory.parts import gathered_bytes, gradient_bytes, weight_bytes
 from costmodel.strategy import Sharding
 
-EAGER_LOSS = catalog.framework("torchtitan-0.1").behaviour.memory.logit_bytes
+UNFUSED_LOSS = catalog.framework("torchtitan-0.1").behaviour.memory.logit_bytes
 """Bytes per logit of PyTorch's cross-entropy, in its backward pass."""
 
 REASON = "the oracle needs torch: pip install -e .[oracle]"
@@ -55,7 +55,7 @@ def test_eager_loss():
         with tracker:
             F.cross_entropy(logits.float(), labels).backward()
 
-    assert peak_bytes(tracker)["Total"] / (TOKENS * VOCABULARY) == pytest.approx(EAGER_LOSS, rel=0.01)
+    assert peak_bytes(tracker)["Total"] / (TOKENS * VOCABULARY) == pytest.approx(UNFUSED_LOSS, rel=0.01)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.facts import spec
-from costmodel.facts.framework import MemoryModel
+from costmodel.facts.framework import Kernels, MemoryModel
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mlp
 from costmodel.lowering import layer_operators
 from costmodel.lowering.recompute import per_module
 from costmodel.lowering.shape import Shape
@@ -32,7 +32,7 @@ def log_sum_exp(sizes: Sizes) -> int:
     return 4 * TOKENS * sizes.heads // sizes.tp
 
 
-def ours(layer: spec.Layer, shape: Shape, recompute: Recompute = Recompute.NONE) -> float:
+def ours(layer: Layer, shape: Shape, recompute: Recompute = Recompute.NONE) -> float:
     """What the cost model says that a layer keeps."""
     operators = layer_operators(layer, shape)
     saved = [float(one.saved_bytes) for one in operators]
@@ -41,13 +41,11 @@ def ours(layer: spec.Layer, shape: Shape, recompute: Recompute = Recompute.NONE)
     return float(kept_bytes(sum(saved), modules, layer_input, recompute=recompute))
 
 
-def the_layer(sizes: Sizes) -> spec.Layer:
+def the_layer(sizes: Sizes) -> Layer:
     """The cost model's layer of the same sizes."""
-    return spec.Layer(
-        attention=spec.Attention(
-            num_heads=sizes.heads, num_kv_heads=sizes.kv_heads, head_dim=sizes.head_dim, rotary=False
-        ),
-        feed_forward=spec.Mlp(ffn_hidden_size=sizes.ffn, gated=sizes.gated),
+    return Layer(
+        attention=Attention(num_heads=sizes.heads, num_kv_heads=sizes.kv_heads, head_dim=sizes.head_dim, rotary=False),
+        feed_forward=Mlp(ffn_hidden_size=sizes.ffn, gated=sizes.gated),
     )
 
 
@@ -61,11 +59,11 @@ def the_shape(sizes: Sizes) -> Shape:
         mbs=MBS,
         tp=sizes.tp,
         sequence_parallel=int(sizes.sequence_parallel),
-        fused_attention=sizes.attention != "scores",
+        kernels=Kernels(fused_attention=sizes.attention != "scores"),
         memory=MemoryModel(
             attention_score_bytes=5.0 if sizes.attention == "scores" else 0.0,
             dropout_mask_bytes=1.0 if sizes.dropout else 0.0,
-            eager=sizes.eager,
+            unfused_kernels=sizes.eager,
         ),
     )
 
@@ -131,10 +129,10 @@ def test_checkpointed_modules(sizes, recompute, small):
 def test_latent_attention():
     """Latents before and after their norms (two more reciprocal roots), unfolded heads in a kernel."""
     sizes = Sizes(gated=True)
-    latent = spec.LatentAttention(
+    latent = LatentAttention(
         num_heads=4, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16
     )
-    layer = spec.Layer(attention=latent, feed_forward=spec.Mlp(ffn_hidden_size=sizes.ffn))
+    layer = Layer(attention=latent, feed_forward=Mlp(ffn_hidden_size=sizes.ffn))
 
     kept = reference.saved_bytes(
         lambda: reference.Layer(sizes, attention=reference.LatentAttention(sizes, latent)), (MBS, SEQUENCE, 64)
@@ -146,8 +144,8 @@ def test_latent_attention():
 def test_experts():
     """Dispatched tokens, both sides of the activation, the router's input and probabilities; one index per pair."""
     sizes = Sizes(gated=True)
-    experts = spec.Experts(num_experts=8, top_k=2, ffn_hidden_size=48)
-    layer = spec.Layer(attention=the_layer(sizes).attention, feed_forward=experts)
+    experts = Experts(num_experts=8, top_k=2, ffn_hidden_size=48)
+    layer = Layer(attention=the_layer(sizes).attention, feed_forward=experts)
     shape = Shape(
         hidden_size=64,
         sequence_length=SEQUENCE,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from costmodel.facts import spec
-from costmodel.facts.framework import MemoryModel
+from costmodel.facts.framework import Kernels, MemoryModel
+from costmodel.facts.model import Attention, Layer, Mlp
 from costmodel.lowering import layer_operators
 from costmodel.lowering.shape import Shape
 
@@ -90,9 +90,9 @@ class _Called(torch.nn.Module):
 @pytest.mark.usefixtures("two_ranks")
 def test_a_layer_of_two_tensor_parallel_ranks():
     """Unfused attention without dropout keeps 2 bytes per score; mean and root per norm and token, and the mask."""
-    layer = spec.Layer(
-        attention=spec.Attention(num_heads=HEADS, num_kv_heads=HEADS, head_dim=HIDDEN // HEADS, rotary=False),
-        feed_forward=spec.Mlp(ffn_hidden_size=FFN, gated=False),
+    layer = Layer(
+        attention=Attention(num_heads=HEADS, num_kv_heads=HEADS, head_dim=HIDDEN // HEADS, rotary=False),
+        feed_forward=Mlp(ffn_hidden_size=FFN, gated=False),
         norm="layer",
     )
     shape = Shape(
@@ -102,7 +102,7 @@ def test_a_layer_of_two_tensor_parallel_ranks():
         causal=False,
         mbs=MBS,
         tp=TP,
-        fused_attention=False,
+        kernels=Kernels(fused_attention=False),
         memory=MemoryModel(attention_score_bytes=2),
     )
 

@@ -60,31 +60,30 @@ INSIDE = {"experts": ("shared_experts", "expert_activation")}
 """Modules that are parts of others."""
 
 
-class Recompute(Decision):
+class ModulesDecision(Decision):
     """
-    What the backward pass computes again instead of keeping it.
+    A decision that has a value for every set of modules: a bit for each, behind those of its members.
 
-    Besides its members it has a value for every set of modules, such as ``Recompute.of("core_attention", "mlp")``:
-    a bit for each module, behind those of the members.
+    A subclass names its modules.
     """
-
-    NONE = 0
-    SELECTIVE = 1
-    FULL = 2
 
     @classmethod
-    def of(cls, *modules: str) -> Recompute:
-        """
-        The decision to compute some modules again, and what is inside them.
-
-        >>> Recompute.of("mlp", "core_attention").text
-        'core_attention+mlp'
-        """
-        whole = {part for module in modules for part in (module, *INSIDE.get(module, ()))}
-        return cls(sum(4 << MODULES.index(module) for module in whole))
+    def modules(cls) -> tuple[str, ...]:
+        """Names that a set may hold, in the order of their bits."""
+        raise NotImplementedError
 
     @classmethod
-    def named(cls, text: str) -> Recompute:
+    def first_bit(cls) -> int:
+        """The bit of the first module, above those of the members."""
+        return 1 << max(int(member) for member in cls).bit_length()
+
+    @classmethod
+    def of(cls, *modules: str) -> Self:
+        """The decision for some modules."""
+        return cls(sum(cls.first_bit() << cls.modules().index(module) for module in set(modules)))
+
+    @classmethod
+    def named(cls, text: str) -> Self:
         """
         The decision of a name, or of modules joined by ``+``.
 
@@ -98,19 +97,47 @@ class Recompute(Decision):
         """
         members = {member.text: member for member in cls}
         modules = text.split("+")
-        if text not in members and not set(modules) <= set(MODULES):
+        if text not in members and not set(modules) <= set(cls.modules()):
             raise KeyError(text)
         return members[text] if text in members else cls.of(*modules)
 
     @classmethod
-    def _missing_(cls, value: object) -> Recompute | None:
+    def _missing_(cls, value: object) -> Self | None:
+        first, names = cls.first_bit(), cls.modules()
         number = int(value) if isinstance(value, Integral) else 0
-        if number % 4 or not 0 < number < 4 << len(MODULES):
+        if number % first or not 0 < number < first << len(names):
             return None
         member = int.__new__(cls, number)
-        member._name_ = "+".join(name for i, name in enumerate(MODULES) if number & (4 << i)).upper()
+        member._name_ = "+".join(name for i, name in enumerate(names) if number & (first << i)).upper()
         member._value_ = number
         return member
+
+
+class Recompute(ModulesDecision):
+    """
+    What the backward pass computes again instead of keeping it.
+
+    A set of modules is ``Recompute.of("core_attention", "mlp")``.
+    """
+
+    NONE = 0
+    SELECTIVE = 1
+    FULL = 2
+
+    @classmethod
+    def modules(cls) -> tuple[str, ...]:
+        """Names of :data:`MODULES`."""
+        return MODULES
+
+    @classmethod
+    def of(cls, *modules: str) -> Recompute:
+        """
+        The decision to compute some modules again, and what is inside them.
+
+        >>> Recompute.of("mlp", "core_attention").text
+        'core_attention+mlp'
+        """
+        return super().of(*(part for module in modules for part in (module, *INSIDE.get(module, ()))))
 
 
 class TokenDispatcher(Decision):
@@ -146,55 +173,20 @@ all of a mixture of experts; ``moe_router``: the norm in front of it, its router
 """
 
 
-class CudaGraphs(Decision):
+class CudaGraphs(ModulesDecision):
     """
     What the host launches at once, as CUDA graphs.
 
-    Besides its members it has a value for every set of modules of each layer, such as ``CudaGraphs.of("attn", "mlp")``:
-    a bit for each of ``GRAPH_MODULES``, behind those of the members.
+    A set of modules of each layer is ``CudaGraphs.of("attn", "mlp")``.
     """
 
     NONE = 0
     FULL_ITERATION = 1
 
     @classmethod
-    def of(cls, *modules: str) -> CudaGraphs:
-        """
-        The decision to capture some modules of each layer.
-
-        >>> CudaGraphs.of("moe_router", "attn").text
-        'attn+moe_router'
-        """
-        return cls(sum(2 << GRAPH_MODULES.index(module) for module in set(modules)))
-
-    @classmethod
-    def named(cls, text: str) -> CudaGraphs:
-        """
-        The decision of a name, or of modules joined by ``+``.
-
-        >>> CudaGraphs.named("mamba+attn") == CudaGraphs.of("attn", "mamba")
-        True
-
-        Raises
-        ------
-        KeyError
-            If there is no such name or module.
-        """
-        members = {member.text: member for member in cls}
-        modules = text.split("+")
-        if text not in members and not set(modules) <= set(GRAPH_MODULES):
-            raise KeyError(text)
-        return members[text] if text in members else cls.of(*modules)
-
-    @classmethod
-    def _missing_(cls, value: object) -> CudaGraphs | None:
-        number = int(value) if isinstance(value, Integral) else 0
-        if number % 2 or not 0 < number < 2 << len(GRAPH_MODULES):
-            return None
-        member = int.__new__(cls, number)
-        member._name_ = "+".join(name for i, name in enumerate(GRAPH_MODULES) if number & (2 << i)).upper()
-        member._value_ = number
-        return member
+    def modules(cls) -> tuple[str, ...]:
+        """Names of :data:`GRAPH_MODULES`."""
+        return GRAPH_MODULES
 
 
 def captures(module: str, *, cuda_graphs: Any) -> NDArray[np.bool_]:

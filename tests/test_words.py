@@ -26,8 +26,10 @@ MOST_WORDS = 35
 """Of a sentence in a docstring."""
 
 COSTING = ("network", "lowering", "pipelines", "memory", "step", "operators", "reliability")
-UNIT = re.compile(r"\b(seconds?|bytes?|FLOPs?|fraction|per second|share of|count of|number of)\b|[Uu]nit:")
-SOURCE = re.compile(r"References|Derivation|arXiv|MoFa|[Ee]quation|Megatron|PyTorch|NCCL|Transformer Engine|NVIDIA")
+UNIT = re.compile(
+    r"\b([Ss]econds?|[Bb]ytes?|FLOPs?|[Ff]raction|per second|[Ss]hare of|[Cc]ount of|[Nn]umber of)\b|[Uu]nit: \w"
+)
+SOURCE = re.compile(r"References|Derivation: \S|arXiv|MoFa|[Ee]quation|Megatron|PyTorch|NCCL|Transformer Engine|NVIDIA")
 LEAST_UNITS, LEAST_SOURCES = 0.8, 0.6
 """Shares of the cost functions whose docstring states a unit, and a source or derivation."""
 

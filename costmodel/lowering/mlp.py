@@ -47,7 +47,7 @@ def feed_forward_operators(
     saved_input
         Elements of the input kept here; 0 if another operator keeps that tensor.
     prefix
-        In front of the operators' names.
+        Text in front of the operators' names.
     """
     width = ffn_hidden_size / shape.tp
     if gated and not shape.kernels.fused_projections:
@@ -77,7 +77,10 @@ gradient (3), ReLU's mask (3).
 
 
 EAGER_GATE_PASSES = (5, 9)
-"""SiLU (2) and the product (3); backward two products and SiLU's gradient (3 each)."""
+"""
+Forward and backward passes of an unfused SiLU gate: SiLU (2) and the product (3); backward two products and SiLU's
+gradient (3 each).
+"""
 
 
 def activation(

@@ -307,8 +307,8 @@ def _output_bias(experts: Experts, shape: Shape, *, elements: Numbers, groups: N
     The bias of the down-projections times the router's score of each token, which no kernel fuses.
 
     A loop over the local experts in 32 bits makes a product and a sum for each (4 and 10 bytes per element), then one
-    concatenation and a cast (8 and 6). The backward pass makes the two casts, the gradients of the bias and of the
-    scores (each a product and a sum over it), and the concatenation of the parts (12, 12, 12 and 4).
+    concatenation and a cast (8 and 6). The backward pass makes two casts (12), the gradients of the bias and of the
+    scores (12 each: a product and a sum over it), and the concatenation of the parts (4).
 
     References
     ----------

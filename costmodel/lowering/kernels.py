@@ -503,7 +503,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     name, shape
         What they normalise; the micro-batch.
     count
-        How many norms.
+        Number of norms.
     norm
         ``rms``, ``layer`` or ``none``, as in :class:`costmodel.facts.model.Layer`; layer norms are one kernel.
     """

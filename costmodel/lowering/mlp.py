@@ -43,7 +43,7 @@ def feed_forward_operators(
     shape
         The micro-batch.
     ffn_hidden_size, gated, bias, squared_relu
-        As in :class:`costmodel.facts.model.Mlp`.
+        Sizes and switches of the block, as in :class:`costmodel.facts.model.Mlp`.
     saved_input
         Elements of the input kept here; 0 if another operator keeps that tensor.
     prefix
@@ -100,7 +100,7 @@ def activation(
     gated
         Whether a gate doubles the input.
     squared_relu
-        As in :class:`costmodel.facts.model.Mlp`.
+        Whether the non-linearity is the square of ReLU, as in :class:`costmodel.facts.model.Mlp`.
     """
     halves = 2 if gated else 1
     forward_passes, backward_passes = halves + 1, 2 * halves + 1

@@ -331,7 +331,7 @@ def _over_alive_layers(
 
 
 def _kept_of_rank(held: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:
-    """What a rank's layers keep of one micro-batch; layers that are recomputed in full keep their input alone."""
+    """Bytes that a rank's layers keep of one micro-batch; fully recomputed layers keep their input alone."""
     whole = _over_layers(layers, kept)
     return whole + _over_layers(held.full_layers, layer_input - kept) if held.full_layers.any() else whole
 
@@ -345,7 +345,7 @@ def _beside_the_waiting(
     microbatch: Array,
 ) -> Array:
     """
-    What the backward pass needs beside the activations that wait and beyond the logits, where it needs most.
+    Bytes that the backward pass needs beside waiting activations and logits, at its peak.
 
     In the first layers these are the recomputed activations with their gradients, when the logits are gone. In the end
     it is the whole gradient of the embedding, when the layers of its micro-batch are done too.

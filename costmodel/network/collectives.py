@@ -25,7 +25,7 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     r"""
     Seconds until every rank has the whole of a tensor of which each had one shard, equation (2).
 
-    Rings through all ranks, as NCCL builds them: every rank receives what it lacks over the scale-up network, and as
+    Rings run through all ranks, as NCCL builds them. Every rank receives what it lacks over the scale-up network. As
     many rings run in parallel as the group has members in one scale-up domain, each with its own link to the next.
 
     .. math:: T = Q \frac{n-1}{n} \max\left(\frac{1}{B_1}, \frac{1}{g_1 B_2}, \frac{1}{g_1 B_3} \ldots\right)

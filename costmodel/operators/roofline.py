@@ -49,7 +49,7 @@ class Roofline:
     Parameters
     ----------
     name
-        What the report calls this source.
+        Name of this source in the report.
     flops_per_second
         Peak rate by operator kind, or by kind and dtype (``matmul:bf16``); kinds that are not listed only move bytes.
     bytes_per_second

@@ -115,9 +115,10 @@ def operator_times(
     compute_dtype
         Dtype of the matmuls.
     num_devices
-        How many work side by side and wait for one another. The theoretical roofline, a bound, knows no slowest.
+        Number of devices that work side by side and wait for one another. The theoretical roofline, a bound, knows no
+        slowest.
     cuda_graphs
-        The decision of that name; measured rates are what they are.
+        Decision of that name; measured rates do not depend on it.
 
     Raises
     ------

@@ -92,7 +92,7 @@ class ScanSize:
 
 
 Size: TypeAlias = MatmulSize | AttentionSize | ScanSize
-"""What a table, a sampled model or a trace knows an operator by."""
+"""Shape by which a table, a sampled model or a trace knows an operator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +105,7 @@ class Operator:
     Parameters
     ----------
     name
-        What it computes: ``qkv``, ``core_attention``, ``up``, ``norm`` ...
+        Name of what it computes: ``qkv``, ``core_attention``, ``up``, ``norm`` ...
     kind
         Which law times it: ``matmul``, ``grouped_matmul``, ``attention``; ``batched_matmul``: of activations alone, one
         per sequence and head; ``elementwise`` where frameworks make more passes over memory than needed, ``copy`` where

@@ -86,7 +86,7 @@ def order(
     Parameters
     ----------
     schedule
-        Which order.
+        Schedule whose order it is.
     rank, pp, vpp, num_microbatches
         Whose, of how many ranks, chunks per rank and micro-batches; see :func:`has_order`.
     group

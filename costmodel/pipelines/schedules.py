@@ -193,7 +193,7 @@ def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
 
     and (3 F + 2 B - W) / 2 for p = 2. F = B = W and 4 divides p: (13 p - 8) / 8 F.
 
-    Equal lags of 2, 1, 2 and 1 slots have a third way, F + 4 B of a chunk per micro-batch, that is longer than a rank's
+    Equal lags of 2, 1, 2 and 1 slots have a third way, F + 4 B of a chunk per micro-batch. It is longer than a rank's
     passes where 2 B > F + 2 W. It is not counted: authors who order passes by their times can choose other lags. With
     3, 1, 3 and 1 on 8 ranks no micro-batch waits, for 2 chunks more in flight. The best building blocks found take, for
     passes of 1, 1.4 and 0.7, 6 % less (p = 8) to 2 % more (16) than this; for p = 24 none was found below 12 % more.
@@ -319,8 +319,8 @@ def chunks_alive(
 
     1F1B keeps those of :func:`costmodel.pipelines.interleaved.chunks_in_flight`, GPipe all m micro-batches. The others
     keep equally many micro-batches on all ranks: p in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3) / 2 in
-    V-Half, p + 1 in DualPipe, whose ranks hold a stage for each direction, p + 1/2 in DualPipeV. They live until their
-    weights' gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches, see
+    V-Half. DualPipe, whose ranks hold a stage for each direction, keeps p + 1, and DualPipeV p + 1/2. They live until
+    their weights' gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches, see
     :func:`vocabulary_delay`.
 
     References

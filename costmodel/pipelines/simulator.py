@@ -424,14 +424,14 @@ class _Graph:
     def block_seconds(
         self, forward: Seconds, backward: Seconds, weight: Seconds, overlapped_fraction: float
     ) -> NDArray[np.float64]:
-        """How long each block takes."""
+        """Seconds of each block."""
         stages = self.blocks // self.num_microbatches
         kinds = [np.append(kind, 0.0)[stages[:, column]] for column, kind in enumerate((forward, backward, weight))]
         together = (self.blocks[:, FORWARD] != NONE) & (self.blocks[:, BACKWARD] != NONE)
         return np.asarray(np.where(together, overlapped_fraction, 1.0) * sum(kinds))
 
     def ends(self, seconds: NDArray[np.float64], hop: float = 0.0, blocks: bool = False) -> NDArray[np.float64]:
-        """When each block ends: as soon as its rank and all that it waits for allow."""
+        """Second at which each block ends: as soon as its rank and all that it waits for allow."""
         num_blocks = len(self.blocks)
         renumbered = np.empty(num_blocks + 1, dtype=np.int64)
         renumbered[self.sequence], renumbered[num_blocks] = np.arange(num_blocks), num_blocks
@@ -469,7 +469,7 @@ class _Graph:
 
     def period_seconds(self, ends: NDArray[np.float64], stride: int, *, size: int) -> float | None:
         """
-        By how much all blocks of a stride of micro-batches end later than those of the stride before.
+        Seconds by which all blocks of a stride of micro-batches end later than those of the stride before.
 
         None unless it is the same for all and both strides are the same blocks but for their micro-batches. Nor may a
         block of the second stride or behind it wait for one in front of the stride before its own. Then further
@@ -506,6 +506,6 @@ class _Graph:
         return period
 
     def spans(self, ends: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """From the start of each rank's first block to the end of its last one."""
+        """Seconds from the start of each rank's first block to the end of its last one."""
         first, last = self.firsts, self.stops - 1
         return np.asarray(ends[last] - (ends[first] - seconds[first]))

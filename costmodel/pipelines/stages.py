@@ -120,7 +120,7 @@ def in_flight_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
     sizes
         Layers of the rank's chunks.
     rank, pp
-        Which rank of how many.
+        Number of the pipeline rank, and of all ranks.
 
     >>> [round(in_flight_imbalance(sizes, rank=0, pp=4), 3) for sizes in ((2, 2), (1, 2), (2, 1))]
     [1.0, 1.0, 1.152]
@@ -318,7 +318,7 @@ def stages(
     Parameters
     ----------
     model
-        Its layers.
+        Model whose layers are dealt.
     pp, vpp, schedule, vocabulary
         Decisions, scalars or arrays of one shape.
     """

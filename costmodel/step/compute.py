@@ -59,14 +59,15 @@ ROW_PARALLEL = frozenset({"output_projection", "down", "shared_down"})
 
 RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
 """
-Of ring attention in the forward pass, in launches of eager code: of the whole, and of each piece.
+Number of launches of ring attention in the forward pass, in launches of eager code: of the whole, and of each piece.
 
-Of a piece: copies of the halves that it attends to, its kernels, a send and a receive in a group, streams that wait for
-each other, corrections of the sums of exponentials and of the output. Of the whole: the choice of a kernel for the
-shapes, buffers, casts of queries, keys, values and of the output (Transformer Engine, ``DotProductAttention``,
-``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece). What both are for two pieces is chosen on
-NVIDIA's runs (benchmarks/LEDGER.md): 8-bit layers of Llama-3 70B with 4,096 tokens per rank, whose kernels are the
-shortest beside a ring, are late on H100 and GB200, those of twice the work are not. No run tells four pieces from two.
+A piece launches copies of the halves that it attends to, its kernels, a send and a receive in a group. Its streams wait
+for each other, and it corrects the sums of exponentials and the output. The whole chooses a kernel for the shapes,
+makes buffers, and casts queries, keys, values and the output (Transformer Engine, ``DotProductAttention``,
+``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece). The numbers for two pieces are chosen on
+NVIDIA's runs (benchmarks/LEDGER.md). There 8-bit layers of Llama-3 70B with 4,096 tokens per rank, whose kernels are
+the shortest beside a ring, wait for the host on H100 and GB200, those of twice the work do not. No run tells four
+pieces from two.
 """
 
 SUMS = ("all_reduce", "reduce_scatter")
@@ -192,7 +193,7 @@ def layer_seconds(
 def _least_communication(
     parts: Mapping[str, NDArray[np.float64]], overlapped: LayerCommunication
 ) -> NDArray[np.float64]:
-    """What remains of every group's communication, overlapped or not, whichever is shorter."""
+    """Seconds that remain of every group's communication, overlapped or not, whichever is shorter."""
     shown = {"tp": "exposed_tp_backward", "cp": "cp_backward", "ep": "ep_backward"}
     faster = [
         np.minimum(
@@ -256,7 +257,7 @@ def _overlapped(
     cluster: Cluster,
     shape: Shape,
 ) -> LayerCommunication:
-    """What computation does not hide of the communication beside it: (20), (21), and (22) beside the opposite pass."""
+    """Seconds of communication that computation does not hide: (20), (21), and (22) beside the opposite pass."""
     device, cp = cluster.device, np.asarray(shape.cp)[..., None]
     of_rings, of_experts = (_slowdowns(name, cluster, shape) for name in ("cp", "ep"))
     exposed: dict[str, Numbers] = {}
@@ -279,7 +280,7 @@ def _beside_shared_experts(
     shape: Shape,
 ) -> dict[str, NDArray[np.float64]]:
     """
-    What shared experts leave of the exchange that they run beside; all of it in layers without them.
+    Seconds of the exchange that shared experts beside it leave; all of it in layers without them.
 
     References
     ----------
@@ -415,7 +416,7 @@ def _beside_single_matmuls(
     device: EquippedDevice,
 ) -> dict[str, Numbers]:
     """
-    What pieces of a single matmul hide of what feeds it or what it feeds, and what shows beside: seconds of each pass.
+    Seconds of either pass that pieces of one matmul may hide, and seconds that show in any case.
 
     Gathered inputs and gradients feed matmuls unless they are cast in between; what is scattered is one matmul's result
     in the forward pass, in the backward pass the sum of several. Nothing is copied: pieces arrive in their places. Each
@@ -451,7 +452,7 @@ def _beside_gradients(
     device: EquippedDevice,
 ) -> Numbers:
     """
-    What shows of the communication beside the gradients of column-parallel linears, less what it takes alone: seconds.
+    Seconds that communication beside column-parallel linears' gradients shows, less those that it takes alone.
 
     In each block the weight's gradient hides the sum of the input's gradient. The input's gradient hides that the
     input, of which each rank kept its share of the sequence, is gathered once more.
@@ -497,7 +498,7 @@ def _host(
 
 
 def _ring_launches(communication: Communication, shape: Shape) -> Numbers:
-    """What a ring's pieces of attention launch: twice as much backward; nothing where a graph or an all-to-all is."""
+    """Number of launches of a ring's pieces of attention; none where a graph or an all-to-all is."""
     if communication.kind != "ring" or shape.memory.context_output:
         return 0.0
     graphs = np.asarray(shape.cuda_graphs)

@@ -125,7 +125,7 @@ def embedding_head_seconds(
 
 def _in_slices(operators: tuple[Operator, ...], slices: Numbers, *, rows: Numbers = 1) -> tuple[Operator, ...]:
     """
-    What all slices of a vocabulary do together: each its share of the logits, but every kernel.
+    Operators of all slices of a vocabulary together: each has its share of the logits, but every kernel.
 
     Of the embedding every slice moves all tokens' ``rows``, zeros for those of others, so that their sum has all of
     them (Megatron-LM, ``VocabParallelEmbedding``; Yeung et al., arXiv:2411.05288, Table 3, recalled: input layers scale

@@ -69,7 +69,7 @@ class RankEstimate:
     Parameters
     ----------
     rank
-        Its number.
+        Number of the pipeline rank.
     num_layers
         Layers it holds, those of multi-token prediction included.
     microbatch_seconds

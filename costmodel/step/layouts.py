@@ -61,11 +61,11 @@ class Contents:
     in_flight_imbalance: Array
 
     def take(self, which: Ints) -> Contents:
-        """Some of them."""
+        """Contents of some of the ranks."""
         return Contents(**{field.name: getattr(self, field.name)[which] for field in fields(Contents)})
 
     def stages(self, facts: Facts, *, pp: int) -> Stages:
-        """The same as strategies of one rank: U = 1."""
+        """Contents as strategies of one rank: U = 1."""
         every, _ = layers_of_each_kind(facts.model)
         return Stages(
             rank=self.rank[:, None].astype(np.float64),
@@ -226,9 +226,10 @@ def rank_costs(facts: Facts, decisions: Decisions, contents: Contents) -> RankCo
     facts
         Model, cluster, workload.
     decisions
-        Of the pipeline; ``recompute`` and ``activation_offload`` may be arrays of shape (A,), others of shape (..., 1).
+        Decisions of the pipeline; ``recompute`` and ``activation_offload`` may be arrays of shape (A,), others of shape
+        (..., 1).
     contents
-        What they hold.
+        Layers that the ranks hold.
     """
     device, host = contents_bytes(facts, decisions, contents)
     seconds, pace = contents_seconds(facts, decisions, contents)

@@ -103,7 +103,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_com
     Parameters
     ----------
     facts, decisions, held
-        As in :func:`step_seconds`.
+        As in :func:`costmodel.step.step.step_seconds`.
     slowdown_compute
         k, where it is not the device's.
 

@@ -129,8 +129,9 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     Lower bound in seconds of a step over all choices of features, from the degrees alone.
 
-    Nothing is recomputed or offloaded, each communication takes the faster of its two ways by the fastest dispatcher,
-    data-parallel communication is hidden, states are updated where that is fastest, no kernel is launched alone.
+    Nothing is recomputed or offloaded, and each communication takes the faster of its two ways by the fastest
+    dispatcher. Data-parallel communication is hidden, states are updated where that is fastest, and no kernel is
+    launched alone.
 
     Derivation: each term of :func:`step_seconds` is replaced by the least that any feature makes of it.
 

@@ -18,7 +18,7 @@ DAY = 86_400.0
 
 def num_steps(workload: Workload) -> int:
     r"""
-    Optimizer steps of the whole training, MoFa equation (37).
+    Number of optimizer steps of the whole training, MoFa equation (37).
 
     .. math:: N_{step} = \lceil D / (gbs \cdot s) \rceil
     """
@@ -27,7 +27,7 @@ def num_steps(workload: Workload) -> int:
 
 def effective_seconds(*, num_steps: int, step_seconds: float) -> float:
     r"""
-    Time in which the training makes progress, MoFa equation (37).
+    Seconds in which the training makes progress, MoFa equation (37).
 
     .. math:: T_{eff} = N_{step} T_{step}
     """
@@ -45,7 +45,7 @@ def failures_per_second(cluster: Cluster, reliability: Reliability) -> float:
 
 def num_failures(cluster: Cluster, reliability: Reliability, *, total_seconds: float) -> float:
     r"""
-    Mean failures of the whole training, MoFa equation (38); also interruptions can fail.
+    Mean number of failures of the whole training, MoFa equation (38); also interruptions can fail.
 
     .. math:: N_{fail} = q (T_{eff} + T_{int})
     """
@@ -54,7 +54,7 @@ def num_failures(cluster: Cluster, reliability: Reliability, *, total_seconds: f
 
 def failure_seconds(reliability: Reliability, *, interval_steps: float, step_seconds: float) -> float:
     r"""
-    Time lost to one failure, a part of MoFa equation (39): recovery and half an interval done again.
+    Seconds lost to one failure, a part of MoFa equation (39): recovery and half an interval done again.
 
     .. math:: MTTR + K T_{step} / 2
     """
@@ -65,7 +65,7 @@ def interruption_seconds(
     reliability: Reliability, *, failures: float, interval_steps: float, num_steps: int, step_seconds: float
 ) -> float:
     r"""
-    Time without progress, MoFa equation (39): the start, the failures and the checkpoints.
+    Seconds without progress, MoFa equation (39): the start, the failures and the checkpoints.
 
     .. math:: T_{int} = T_{init} + N_{fail} (MTTR + K T_{step} / 2) + (N_{step} / K) T_{ckpt}
     """
@@ -78,7 +78,7 @@ def progress_fraction(
     cluster: Cluster, reliability: Reliability, *, interval_steps: float, step_seconds: float
 ) -> float:
     r"""
-    Share of the time that failures leave, the numerator of MoFa equation (40); without progress not positive.
+    Fraction of the time that failures leave, the numerator of MoFa (40); not positive without progress.
 
     .. math:: 1 - q (MTTR + K T_{step} / 2)
     """
@@ -90,7 +90,7 @@ def total_seconds(
     cluster: Cluster, reliability: Reliability, *, interval_steps: float, num_steps: int, step_seconds: float
 ) -> float:
     r"""
-    Time of the whole training, MoFa equations (38) and (39) solved for it.
+    Seconds of the whole training, MoFa equations (38) and (39) solved for it.
 
     .. math:: T_{total} = \frac{N_{step} T_{step} + (N_{step} / K) T_{ckpt} + T_{init}}{1 - q (MTTR + K T_{step} / 2)}
 
@@ -104,7 +104,7 @@ def total_seconds(
 
 def ettr_fraction(*, effective_seconds: float, interruption_seconds: float) -> float:
     r"""
-    Effective training time ratio, MoFa equation (36).
+    Effective training time ratio, a fraction of the total time: MoFa equation (36).
 
     .. math:: ETTR = T_{eff} / (T_{eff} + T_{int})
     """
@@ -115,7 +115,7 @@ def ettr_closed_fraction(
     cluster: Cluster, reliability: Reliability, *, interval_steps: float, num_steps: int, step_seconds: float
 ) -> float:
     r"""
-    Effective training time ratio without the detour over the total time, MoFa equation (40).
+    Effective training time ratio without the detour over the total time, a fraction: MoFa equation (40).
 
     .. math::
 
@@ -129,7 +129,7 @@ def ettr_closed_fraction(
 
 def mttr_seconds(levels: Iterable[RecoveryLevel]) -> float:
     r"""
-    Mean time to repair, MoFa equation (41).
+    Mean seconds to repair, MoFa equation (41).
 
     .. math:: MTTR = \sum_i P_i T_i
 
@@ -144,7 +144,7 @@ def mttr_seconds(levels: Iterable[RecoveryLevel]) -> float:
 
 def optimal_interval_steps(cluster: Cluster, reliability: Reliability, *, num_steps: int, step_seconds: float) -> float:
     r"""
-    Steps between checkpoints that minimise the total time, real valued, MoFa equation (44).
+    Number of steps between checkpoints that minimises the total time, real valued, MoFa equation (44).
 
     .. math:: K^* = \frac{-T_{ckpt} + \sqrt{T_{ckpt}^2 + 2 T_{ckpt} (1 - q MTTR) e / (q T_{step})}}{e}
 
@@ -167,7 +167,7 @@ def optimal_interval_steps(cluster: Cluster, reliability: Reliability, *, num_st
 
 def linearity_fraction(*, small_step_seconds: float, large_step_seconds: float) -> float:
     r"""
-    How much of a cluster's speed per device a larger one keeps, MoFa equation (45).
+    Fraction of a cluster's speed per device that a larger one keeps, MoFa equation (45).
 
     The global batch grows with the number of devices, so that each device has the same work in both.
 
@@ -177,17 +177,22 @@ def linearity_fraction(*, small_step_seconds: float, large_step_seconds: float) 
 
 
 def checkpoint_bytes(workload: Workload, *, num_parameters: float) -> float:
-    """Bytes of one checkpoint: the weights and the optimizer states of the whole model, once."""
+    """
+    Bytes of one checkpoint: the weights and the optimizer states of the whole model, once.
+
+    Derivation: D_w + 4 D_o bytes per parameter, the states of MoFa's equation (4) without gradients, which the next
+    step makes anew.
+    """
     precision = workload.precision
     return num_parameters * (precision.weight_bytes + precision.optimizer_bytes)
 
 
 def checkpoint_seconds(cluster: Cluster, *, checkpoint_bytes: float, asynchronous: bool) -> float:
     """
-    Training time that one checkpoint takes.
+    Seconds of training that one checkpoint takes.
 
-    Every device saves an equal share: it copies it to the host, and the host writes it. A synchronous save waits for
-    both, an asynchronous one for the copy.
+    Derivation: every device saves an equal share of the bytes. It copies the share to the host, and the host writes it.
+    A synchronous save waits for both, an asynchronous one for the copy.
     """
     share = checkpoint_bytes / cluster.num_devices
     copy_seconds = share / cluster.device.device_to_host_bandwidth
@@ -196,11 +201,20 @@ def checkpoint_seconds(cluster: Cluster, *, checkpoint_bytes: float, asynchronou
 
 
 def load_seconds(cluster: Cluster, *, checkpoint_bytes: float) -> float:
-    """Time to read a checkpoint and to copy it to the devices, an equal share each."""
+    """
+    Seconds to read a checkpoint and to copy it to the devices, an equal share each.
+
+    Derivation: every device's host reads its share of the bytes from storage, then copies it; one after the other.
+    """
     share = checkpoint_bytes / cluster.num_devices
     return share / cluster.device.disk_read_bandwidth + share / cluster.device.host_to_device_bandwidth
 
 
 def recovery_seconds(cluster: Cluster, *, restart_seconds: float, checkpoint_bytes: float) -> float:
-    """Time to repair, from the time to detect and restart and the time to load the last checkpoint."""
+    """
+    Seconds from a failure to training again.
+
+    Derivation: the time to detect the failure and to restart, then the time to load the last checkpoint; T_i of MoFa's
+    equation (41).
+    """
     return restart_seconds + load_seconds(cluster, checkpoint_bytes=checkpoint_bytes)

@@ -274,8 +274,8 @@ class StageLayout:
         Layers of each virtual stage in model order, pp * vpp of them; embedding and head stay on the first and the last
         one, which may hold no layer beside them. Those of multi-token prediction are on the last one, not counted.
     recompute, full_layers, activation_offload
-        Of each pipeline rank: what its layers compute again; how many of them, the first of each chunk, are recomputed
-        in full instead; whether their activations wait in host memory.
+        Recomputation of each pipeline rank's layers; number of its layers, the first of each chunk, that are recomputed
+        in full instead; whether its activations wait in host memory.
     """
 
     layers: tuple[int, ...]
@@ -295,33 +295,33 @@ class Strategy:
         Tensor-, context-, pipeline-, data-, expert-parallel degree, and the tensor-parallel degree inside experts.
         ``tp * cp * pp * dp`` is the number of devices; experts fold over ``tp * cp * dp``.
     vpp
-        Model chunks per pipeline rank; 1 is the plain schedule.
+        Number of model chunks per pipeline rank; 1 is the plain schedule.
     group
-        Micro-batches that pass through a chunk before the next one begins, where chunks interleave; 1 without them.
+        Number of micro-batches that pass through a chunk before the next one begins, where chunks interleave; else 1.
     mbs
-        Sequences per micro-batch.
+        Number of sequences per micro-batch.
     sequence_parallel
-        Norms and residuals are split over the tensor-parallel ranks.
+        Whether norms and residuals are split over the tensor-parallel ranks.
     schedule
-        In which order the pipeline ranks work.
+        Order in which the pipeline ranks work.
     vocabulary
-        Where the pipeline keeps embedding and head.
+        Placement of embedding and head in the pipeline.
     sharding
-        What the data-parallel ranks share instead of replicating.
+        States that the data-parallel ranks shard instead of replicating (ZeRO).
     recompute
-        What the backward pass computes again.
+        Activations that the backward pass computes again.
     activation_offload
-        Activations wait for their backward pass in host memory.
+        Whether activations wait for their backward pass in host memory.
     optimizer_offload
-        Optimizer states live in host memory and the CPU updates the parameters.
+        Whether optimizer states live in host memory and the CPU updates the parameters.
     token_dispatcher
-        How tokens get to their experts and back.
+        Method by which tokens get to their experts and back.
     cuda_graphs
-        What the host launches at once.
+        Kernels that the host launches at once, as CUDA graphs.
     tp_overlap, cp_overlap, ep_overlap, pp_overlap, dp_overlap
-        Communication of that dimension runs behind computation.
+        Whether communication of that dimension runs behind computation.
     layout
-        The stages, where they are not those that the other decisions mean; ``recompute`` and ``activation_offload`` are
+        Stages, where they are not those that the other decisions mean; ``recompute`` and ``activation_offload`` are
         then those of most ranks.
     """
 
@@ -352,7 +352,7 @@ class Strategy:
 
     @property
     def num_devices(self) -> int:
-        """Devices that it takes."""
+        """Number of devices that the strategy takes."""
         return self.tp * self.cp * self.pp * self.dp
 
     def decisions(self) -> dict[str, Any]:
@@ -362,7 +362,7 @@ class Strategy:
 
 def default_microbatch_group(*, pp: Any, vpp: Any) -> Any:
     """
-    Micro-batches in a group unless told otherwise: as many as ranks where chunks interleave, else 1.
+    Number of micro-batches in a group unless told otherwise: p where chunks interleave, else 1.
 
     References
     ----------

@@ -43,10 +43,10 @@ class Facts:
     model, cluster, workload
         The records.
     made, tables
-        What :func:`lookup` computed of them, for single strategies and for many: a step asks for the same quantities
-        several times, and a search for the same combinations in each of its batches.
+        Results of :func:`lookup`, for single strategies and for many: a step asks for the same quantities several
+        times, and a search for the same combinations in each of its batches.
     latest
-        What :func:`memoize_last` made last, and of what.
+        Last result of :func:`memoize_last` by name, and the arrays that it was made of.
     """
 
     model: Model
@@ -81,7 +81,7 @@ def tabulate(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[s
     quantity
         A function of facts (positional) and decisions (keyword-only).
     facts
-        What is given.
+        Model, cluster, workload.
     decisions
         Values by name; arrays must broadcast. ``num_microbatches`` is derived where it is missing.
     """
@@ -92,7 +92,7 @@ def tabulate(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[s
 
 def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any]) -> Result:
     """
-    The same values as :func:`tabulate`, computed once for each combination of the quantity's own decisions.
+    Values as of :func:`tabulate`, computed once for each combination of the quantity's own decisions.
 
     Where many strategies share few combinations, the quantity's table is computed, kept with the facts, and looked up.
     The result may be an array or a record of arrays (:class:`Record`), whose first axes are those of the decisions.
@@ -106,7 +106,7 @@ def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str
 
 def memoize_last(facts: Facts, name: Any, given: Sequence[Any], make: Callable[[], Result]) -> Result:
     """
-    What was made of the very same arrays the last time that ``name`` was asked for.
+    The last result of ``name``, if it was made of the very same arrays; else a new one.
 
     The parts of a step ask for the same quantities of the same strategies. Nobody may change what is returned, nor the
     arrays that it was made of.
@@ -156,8 +156,8 @@ class _Table:
     keys
         The combinations as mixed-radix numbers, ascending, shape (N,).
     values
-        Of each combination: an array or a dataclass of arrays with N entries on the first axis; without axes where all
-        have the same.
+        Value of each combination: an array or a dataclass of arrays with N entries on the first axis; without axes
+        where all are equal.
     """
 
     columns: NDArray[np.int64]
@@ -177,7 +177,7 @@ class _Table:
 
 
 _LARGEST = np.maximum.reduce
-"""Of small arrays in half the time of their method."""
+"""Maximum over an array: of small arrays it takes half the time of their method."""
 
 
 def _keys(columns: Iterable[NDArray[Any]], radices: Iterable[int]) -> Any:

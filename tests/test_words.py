@@ -26,9 +26,11 @@ MOST_WORDS = 35
 """Of a sentence in a docstring."""
 
 COSTING = ("network", "lowering", "pipelines", "memory", "step", "operators", "reliability")
-UNIT = re.compile(r"\b(seconds?|bytes?|FLOPs?|fraction|per second|share of|count of|number of)\b|[Uu]nit:")
-SOURCE = re.compile(r"References|Derivation|arXiv|MoFa|[Ee]quation|Megatron|PyTorch|NCCL|Transformer Engine|NVIDIA")
-LEAST_UNITS, LEAST_SOURCES = 0.8, 0.6
+UNIT = re.compile(
+    r"\b([Ss]econds?|[Bb]ytes?|FLOPs?|[Ff]raction|per second|[Ss]hare of|[Cc]ount of|[Nn]umber of)\b|[Uu]nit: \w"
+)
+SOURCE = re.compile(r"References|Derivation: \S|arXiv|MoFa|[Ee]quation|Megatron|PyTorch|NCCL|Transformer Engine|NVIDIA")
+LEAST_UNITS, LEAST_SOURCES = 0.95, 0.9
 """Shares of the cost functions whose docstring states a unit, and a source or derivation."""
 
 
@@ -58,7 +60,7 @@ def sentences(text: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", text):
         lines = [line.strip() for line in paragraph.splitlines()]
         prose = " ".join(line for line in lines if not re.match(r"(>>>|\.\.\.? |\.\. math|-{3,}|[-*] |\|)", line))
-        if not prose.startswith((":math", "\\", "T_")):
+        if not prose.startswith((":math", "\\", "T_", "T = ")):
             yield from re.split(r"(?<=[.:;?!])\s+", prose)
 
 

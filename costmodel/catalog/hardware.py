@@ -14,7 +14,7 @@ from costmodel.facts.device import Device, Silicon
 from costmodel.validation import build, shown
 
 BESIDE_CONSTANTS = ("base", "name", "sources")
-"""What a calibration that a job or a file describes has beside its constants."""
+"""Entries of a calibration in a job or a file that are no constants."""
 
 Changes = Mapping[str, Mapping[str, float]]
 """Other constants: by entry of the catalog and dotted name."""

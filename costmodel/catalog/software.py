@@ -15,10 +15,10 @@ from costmodel.facts.framework import Framework
 from costmodel.validation import build, shown
 
 OWN = ("extends", "name", "description", "releases", "since", "is_default", "measured_on", "kernels_of", "factors")
-"""Of an entry alone; whatever else it does not say is as in the entry that it extends."""
+"""Entries that no framework inherits; all others are as in the entry that it extends unless it says them itself."""
 
 REPLACED = ("architectures", "settings_by_precision", "strategy_by_precision")
-"""Mappings and lists that are as a whole one's own or the other's."""
+"""Mappings and lists that replace those of the extended entry as a whole."""
 
 Factors = Mapping[str, Mapping[str, float]]
 """Factors on constants by entry, instead of the catalog's."""

@@ -21,9 +21,9 @@ class MeasuredRate:
     kinds
         Operator kinds (or, with a colon, kind and name: ``matmul:head``) that the rate is for.
     flops_per_second
-        Achieved rate, forward and backward alike.
+        Achieved FLOPs per second, forward and backward alike.
     rows, shards, groups
-        The shape that it was measured at; None matches every shape.
+        Shape that it was measured at, as in :class:`costmodel.operators.work.Operator`; None matches every shape.
     """
 
     kinds: tuple[str, ...]
@@ -41,11 +41,11 @@ class MeasuredCollective:
     Parameters
     ----------
     group, kind
-        As in :class:`costmodel.operators.work.Communication`; ``pp`` sends are of kind ``send``.
+        Group and kind, as in :class:`costmodel.operators.work.Communication`; ``pp`` sends are of kind ``send``.
     seconds
-        Of one call.
+        Seconds of one call.
     ranks, nbytes
-        The shape that it was measured at; None matches every one.
+        Ranks and bytes that it was measured with; None matches every number.
     """
 
     group: str
@@ -100,15 +100,15 @@ class Measured:
     Parameters
     ----------
     rates, collectives
-        Tables of ``measured``.
+        Tables of measured operator rates and collective times.
     dp_bandwidths
         Measured bandwidths of data-parallel communication; empty computes it over the networks.
     dp_overlap
         Measured form of equation (24); None computes it.
     head_pipeline_fill_fraction
-        Share of the head's time that each pipeline rank adds once per step.
+        Fraction of the head's time that each pipeline rank adds once per step.
     embedding_head_fraction
-        Share of the parameters of embedding and head that the times of update and data-parallel communication count.
+        Fraction of the parameters of embedding and head that the times of update and data-parallel communication count.
     tp_contention
         Computation lost to tensor-parallel collectives that do not overlap, as a fraction of their time.
     compute_scaling, communication_scaling
@@ -138,59 +138,61 @@ class Constants:
     matmul_efficiency
         Achieved fraction of the dense peak of large matmuls, per dtype.
     grouped_matmul_efficiency
-        The same for experts' grouped matmuls, relative to ``matmul_efficiency``.
+        Rate of experts' grouped matmuls, as a fraction of what ``matmul_efficiency`` gives.
     grouped_low_precision_efficiency
-        The same beside ``grouped_matmul_efficiency`` for recipes below 16 bits, which cast and pad group by group.
+        Further fraction of that rate for recipes below 16 bits, which cast and pad group by group.
     grouped_half_saturation_rows
-        Rows per expert at which a grouped matmul reaches half of that (m / (m + half)): its weights are read while
+        Rows per expert at which a grouped matmul reaches half of its rate (m / (m + half)): its weights are read while
         little is computed with them, and its last tile is partly empty.
     attention_efficiency
         Fraction of the 16-bit dense peak that attention kernels achieve at long sequences.
     throttled_clock
-        Clock under load over the one that the device's power limit lets expect (``Device.power_clock``).
+        Clock under load, as a fraction of the one that the device's power limit lets expect (``Device.power_clock``).
     link_efficiency
         Achieved fraction of the nominal bandwidth of a level of interconnect, by its name; 1 for others.
     straggler_spread
-        By how much longer devices of this kind take for the same work, relative to the usual time: the mean of an
-        exponential tail. The devices of a pipeline stage wait for the slowest of them.
+        Straggler effect: the extra time that devices of this kind take for the same work, as a fraction of the usual
+        time. It is the mean of an exponential tail; the devices of a pipeline stage wait for the slowest of them.
     epilogue_store_fraction
-        Share of the time of writing a matmul's results that its multiplications do not hide: a tile is written after
+        Fraction of the time of writing a matmul's results that its multiplications do not hide: a tile is written after
         it is multiplied. Grouped matmuls have ``grouped_half_saturation_rows`` instead.
     attention_half_length
-        Sequence length at which attention reaches half of that (s / (s + half)).
+        Sequence length at which attention reaches half of its rate (s / (s + half)).
     memory_efficiency
         Achieved fraction of the device memory's bandwidth.
     elementwise_efficiency
-        The same for casts, norms of queries and keys, gates, routing and convolutions, over the fewest passes that they
-        need: frameworks make more (maxima for scales, transposed copies, fp32). None: as ``memory_efficiency``.
+        Achieved fraction of the device memory's bandwidth of casts, norms of queries and keys, gates, routing and
+        convolutions, over the fewest passes that they need: frameworks make more (maxima for scales, transposed copies,
+        fp32). None: as ``memory_efficiency``.
     scan_efficiency
-        The same for the kernels of state-space scans, whose tiles are too small to fill the device. None: as
-        ``memory_efficiency``.
+        Achieved fraction of the device memory's bandwidth of state-space scans, whose tiles are too small to fill the
+        device. None: as ``memory_efficiency``.
     score_efficiency
-        The same for softmax, mask and dropout of scores where attention is not one kernel (a warp per row, random
-        numbers for each score). None: as ``memory_efficiency``.
+        Achieved fraction of the device memory's bandwidth of softmax, mask and dropout of scores where attention is not
+        one kernel (a warp per row, random numbers for each score). None: as ``memory_efficiency``.
     kernel_gap_seconds
-        Time between the ends of two kernels that no roofline sees: launch and tail. Kernels of CUDA graphs that only
+        Seconds between the ends of two kernels that no roofline sees: launch and tail. Kernels of CUDA graphs that only
         move bytes have hardly any.
     launch_overhead_seconds
-        Time in which the host launches one of the counted kernels (and what eager code does around it): a pass cannot
-        be shorter than its launches.
+        Seconds in which the host launches one of the counted kernels (and what eager code does around it): a pass
+        cannot be shorter than its launches.
     microbatch_seconds
-        Time per micro-batch and pipeline rank that no operator explains: data loading, synchronisation.
+        Seconds per micro-batch and pipeline rank that no operator explains: data loading, synchronisation.
     step_seconds
-        Time per step that no operator explains: logging, gradient norm, timers.
+        Seconds per step that no operator explains: logging, gradient norm, timers.
     p2p_overhead_seconds
-        What each transfer between pipeline ranks takes beyond latency and bandwidth: the host waits for the device on
-        both sides and launches anew (Megatron-LM, ``p2p_communication.py``, synchronises after each batch of sends).
+        Seconds that each transfer between pipeline ranks takes beyond latency and bandwidth: the host waits for the
+        device on both sides and launches anew (Megatron-LM, ``p2p_communication.py``, synchronises after each batch of
+        sends).
     overlap_slowdown_compute, overlap_slowdown_communication
-        MoFa's k and c: how much slower each gets when both run at once.
+        MoFa's k and c: factors by which computation and communication get slower when both run at once.
     communication_sm_fraction
-        Share of the device's processors on which a collective runs, lost to computation while it runs.
+        Fraction of the device's processors (SMs) on which a collective runs, lost to computation while it runs.
     parameter_pass_bytes
-        Device memory traffic per parameter of a device in the passes that no sharding shortens (zeroing gradients,
-        copies).
+        Bytes of device memory traffic per parameter of a device in the passes that no sharding shortens (zeroing
+        gradients, copies).
     measured
-        What was measured of whole layers, collectives and steps.
+        Measured numbers of whole layers, collectives and steps.
     """
 
     times: Literal["roofline", "modified_roofline", "measured"] = "modified_roofline"
@@ -228,13 +230,13 @@ class Calibration:
     Parameters
     ----------
     name
-        As the catalog calls it.
+        Name of the calibration in the catalog.
     description
-        Which devices it is of.
+        Devices that it is fitted to.
     constants
-        Its own and those of the entry that it extends.
+        Constants of the entry, those of the entry that it extends included.
     sources
-        Constant to where its number comes from.
+        Source of each constant's number, by the constant's name.
     """
 
     name: str

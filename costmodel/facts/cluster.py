@@ -21,11 +21,11 @@ class Cluster:
     device
         The accelerator with its framework.
     num_devices
-        How many of them the job gets.
+        Number of devices that the job gets.
     framework
-        What trains on it; None: unknown, nothing is refused for its sake.
+        Training framework; None: unknown, and nothing is refused for its sake.
     settings
-        What the framework is told, its recipes' defaults included.
+        Settings of the framework, its recipes' defaults included.
     """
 
     device: EquippedDevice
@@ -35,10 +35,10 @@ class Cluster:
 
     @property
     def scale_up_size(self) -> int:
-        """Devices of one NVLink domain."""
+        """Number of devices in one scale-up (NVLink) domain."""
         return self.device.networks[0].num_peers
 
     @property
     def num_nodes(self) -> int:
-        """Hosts, the last one possibly in part."""
+        """Number of hosts, the last one possibly in part."""
         return -(-self.num_devices // self.device.devices_per_node)

@@ -35,8 +35,8 @@ class Network:
     parallel_links
         Links of this level that one group can use at once from one scale-up domain; None: one per member there.
     reduce_scatter_latency, all_reduce_latency
-        The same in each step of a reduce-scatter, and of an all-reduce, which switches may sum (NVLink SHARP); None: as
-        ``latency``.
+        Seconds of latency in each step of a reduce-scatter, and of an all-reduce, which switches may sum (NVLink
+        SHARP); None: as ``latency``.
     is_mesh
         Whether each device has links of its own to every peer instead of all to a switch: a group uses those between
         its members only.
@@ -66,18 +66,18 @@ class Silicon:
     Parameters
     ----------
     name
-        The architecture.
+        Name of the architecture.
     exponential_width
         Width of an attention head whose matmuls take as long as the exponentials of its scores.
     older_kernels_fraction
-        Share of the Tensor Core peak that attention kernels written for the generation before reach.
+        Fraction of the Tensor Core peak that attention kernels written for the generation before reach.
     unaligned_fraction, unaligned_logits_fraction
         Share of the matmul rate that is left where sizes are no multiples of what Tensor Cores take: of matmuls that
         add up in FP32, and of the head's logits.
     multiplies_any_layout
         Whether 8-bit Tensor Cores multiply rows with columns, rows with rows and columns with columns.
     sources
-        Field name to where its number comes from.
+        Source of each number, by field name.
     """
 
     name: str = ""
@@ -97,47 +97,49 @@ class Device:
     Parameters
     ----------
     name
-        As the catalog calls it.
+        Name of the device in the catalog.
     architecture
-        Generation of its kernels, whose measured runs say how far predictions for it are off; None: of none.
+        Architecture (generation) of the device, whose measured runs say how far predictions for it are off; None: of
+        none.
     silicon
-        What all devices of its architecture can do; the catalog's, where one is named.
+        Properties that all devices of its architecture share; the catalog's, where one is named.
     calibration
-        What its architecture achieves.
+        Constants that its architecture achieves.
     peak_flops
-        Dense peak per dtype, FLOP/s.
+        Dense peak per dtype in FLOPs per second.
     memory_bytes, memory_bandwidth
-        Device memory and its bytes per second.
+        Bytes of device memory, and its bandwidth in bytes per second.
     devices_per_node
         Devices that share a host.
     networks
-        From the innermost level outwards; the first is the scale-up domain (NVLink). Bandwidths are nominal, where the
-        calibration knows what is achieved of them.
+        Levels of interconnect, from the innermost outwards; the first is the scale-up domain (NVLink). Bandwidths are
+        nominal, where the calibration knows what is achieved of them.
     host_memory_bytes
-        Host memory per device.
+        Bytes of host memory per device.
     host_to_device_bandwidth, device_to_host_bandwidth
-        Bytes per second and direction.
+        Bytes per second of copies from the host and to the host.
     host_link
-        What copies from and to the host go through: ``pcie``, by the port at which the network adapter is reached, too;
-        ``nvlink_c2c``, a link of their own.
+        Link of copies from and to the host: ``pcie``, whose port is also that of the network adapter; ``nvlink_c2c``, a
+        link of their own.
     disk_write_bandwidth, disk_read_bandwidth
         Bytes per second per device to checkpoint storage.
     runtime_bytes
-        Device memory that the driver, the communication library and the allocator take.
+        Bytes of device memory that the driver, the communication library and the allocator take.
     cpu_parameters_per_second
-        Parameters that the host's CPU updates per second and device.
+        Number of parameters that the host's CPU updates per second and device.
     power_clock
-        Clock that its power limit lets expect over that of the relative whose calibration it shares.
+        Clock that its power limit lets expect, over that of the relative whose calibration it shares.
     num_processors
-        Processors (SMs); None: not known.
+        Number of processors (SMs); None: not known.
     socket_bandwidth
         Bytes per second and direction between the processors of a host; None: nothing has to pass there.
     framework
-        What a job without a framework gets on it; None: the newest that is a default.
+        Framework of a job that names none; None: the newest that is a default.
     left_out_errors
-        Logarithms of measured over predicted step time of runs that the constants were not fitted to; empty: of none.
+        Logarithms of measured over predicted step time of runs that the constants were not fitted to; empty: there are
+        none.
     sources
-        Field name to where its number comes from.
+        Source of each number, by field name.
     """
 
     name: str
@@ -173,9 +175,9 @@ class EquippedDevice(Device):
     Parameters
     ----------
     constants
-        What it achieves: those of its calibration, times the framework's factors.
+        Constants of its calibration, times the framework's factors.
     behaviour
-        What the framework's code does on it, as its settings have it.
+        Behaviour of the framework's code on it, with its settings.
     """
 
     constants: Constants

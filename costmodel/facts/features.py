@@ -11,10 +11,10 @@ from costmodel.facts.framework import Framework
 from costmodel.strategy import DECISIONS, DEGREES, ENUMS, decision_text
 
 MODULES = "modules"
-"""What a framework's entry says of decisions whose value is a set of modules, whichever they are."""
+"""Entry for decisions whose value is a set of modules: the framework supports every set."""
 
 MANY = "many"
-"""What a framework's entry says of degrees above 1, whatever they are."""
+"""Entry for degrees: the framework supports every degree above 1."""
 
 
 def feature_of(name: str, value: int) -> str:
@@ -33,7 +33,7 @@ def feature_of(name: str, value: int) -> str:
 
 def lacks(framework: Framework, name: str, value: int) -> bool:
     """
-    Whether a framework does not have a value of a decision; what its entry does not list it has.
+    Whether a framework does not have a value of a decision; it has every value of a decision that it does not list.
 
     An entry lists sets of modules as ``modules``, all of them, or each by its own text.
     """
@@ -49,7 +49,7 @@ def lists(framework: Framework | None, name: str) -> bool:
 
 
 def has_values(framework: Framework | None, name: str, values: Any) -> NDArray[np.bool_]:
-    """Of an array of values of a decision, which a framework has."""
+    """Whether a framework has each value of an array of a decision's values."""
     if framework is None or not lists(framework, name):
         return np.ones(np.shape(values), dtype=bool)
     unique, where = np.unique(np.asarray(values), return_inverse=True)

@@ -34,15 +34,16 @@ class Kernels:
     fused_projections
         Whether queries, keys and values are one matmul, and a feed-forward's gate and what it multiplies another.
     fuses_experts_in_graphs
-        Whether one CUDA graph of the whole iteration comes with fused experts where the recipe is MXFP8: the first
-        grouped matmul's kernel activates its result and casts it for the second one, in the backward pass the second
-        one's does the same with the gradient, and biases are added inside (Megatron-Bridge's recipes from 26.06 on).
+        Whether one CUDA graph of the whole iteration comes with fused experts where the recipe is MXFP8
+        (Megatron-Bridge's recipes from 26.06 on). The first grouped matmul's kernel then activates its result and casts
+        it for the second one. In the backward pass the second one's kernel does so with the gradient; biases are added
+        inside.
     batch_first
         Whether sequences come before tokens in a tensor, so that sequence-parallel ranks gather and scatter slices of
         each sequence: PyTorch's functional collectives copy the whole tensor into or out of the order of ranks
         (``torch/distributed/_functional_collectives.py``: ``torch.cat(torch.chunk(...))``).
     loss_forward_bytes, loss_backward_bytes
-        What the loss's kernels read and write per logit.
+        Bytes per logit that the loss's kernels read and write in either pass.
     recompute_stops_early
         Whether full recomputation ends with the last tensor that the backward pass needs (PyTorch's non-reentrant
         checkpoints since 2.1): a feed-forward's last matmul and what follows it are not repeated.
@@ -50,7 +51,7 @@ class Kernels:
         Whether a vocabulary that no tensor-parallel ranks share is padded to what Tensor Cores take (Megatron-LM,
         ``make_vocab_size_divisible_by``); else its logits take longer.
     vocabulary_multiple
-        What a tensor-parallel rank's share of the vocabulary is padded to multiples of (Megatron-LM: 128).
+        Number to whose multiples a tensor-parallel rank's share of the vocabulary is padded (Megatron-LM: 128).
     """
 
     gradient_accumulation_fusion: bool = True
@@ -80,12 +81,12 @@ class CommunicationStyle:
         Whether tensor-parallel communication overlaps only with the one matmul that it feeds or that feeds it
         (PyTorch, ``_inductor/fx_passes/micro_pipeline_tp.py``).
     async_tp_allreduce
-        Whether the backward pass sums a column-parallel linear's input gradients over the tensor-parallel ranks while
-        it computes the weight's gradients, and gathers the input again while it computes the input's gradients, where
-        tensor-parallel communication does not overlap otherwise
-        (Megatron-LM since 2022, ``LinearWithGradAccumulationAndAsyncCommunication``).
+        Whether the backward pass of a column-parallel linear hides its communication (Megatron-LM since 2022,
+        ``LinearWithGradAccumulationAndAsyncCommunication``): the input's gradients are summed over the tensor-parallel
+        ranks beside the weight's gradients, and the input is gathered again beside its own. It counts where
+        tensor-parallel communication does not overlap otherwise.
     tp_overlap_splits
-        Pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
+        Number of pieces into which an overlapped tensor-parallel collective is split, n in equation (20).
     scatter_gather_p2p
         Whether tensor-parallel ranks without sequence parallelism send a share of a tensor each to the next pipeline
         rank, where it is gathered again (Narayanan et al., arXiv:2104.04473, section 4.1).
@@ -95,7 +96,7 @@ class CommunicationStyle:
     shared_expert_overlap
         Whether shared experts run beside the token dispatch.
     communication_sms
-        Processors that kernels of a token dispatcher take; None: as many as other collectives.
+        Number of processors (SMs) that kernels of a token dispatcher take; None: as many as other collectives.
     """
 
     tp_overlaps_single_matmuls: bool = False
@@ -115,23 +116,24 @@ class OptimizerStyle:
     Parameters
     ----------
     gradient_sync
-        How sharded optimizer states get their gradients (ZeRO-1): ``reduce_scatter``, each rank its shard; or
-        ``all_reduce``, each rank all of them.
+        Collective by which sharded optimizer states get their gradients (ZeRO-1): ``reduce_scatter``, each rank its
+        shard; or ``all_reduce``, each rank all of them.
     weight_sync
-        How updated weights come back: ``all_gather``; or ``broadcast``, each owner sends its tensors to all others.
+        Collective by which updated weights come back: ``all_gather``; or ``broadcast``, by which each owner sends its
+        tensors to all others.
     weight_sync_overlaps
-        Whether that runs behind the next forward pass where data-parallel communication overlaps.
+        Whether the weights come back behind the next forward pass where data-parallel communication overlaps.
     sharding_copies
-        What a device copies where weights are shared (ZeRO-3): ``none``; ``flat``, gradients into one flat tensor per
-        layer (PyTorch's first FSDP, whose weights are views of it); ``tensors``, gathered weights out of the ranks'
-        order too (FSDP2: ``all_gather_copy_out``, ``reduce_scatter_copy_in``).
+        Copies that a device makes where weights are sharded (ZeRO-3): ``none``; ``flat``, gradients into one flat
+        tensor per layer (PyTorch's first FSDP, whose weights are views of it); ``tensors``, gathered weights out of the
+        ranks' order too (FSDP2: ``all_gather_copy_out``, ``reduce_scatter_copy_in``).
     sharding_ranks
-        Data-parallel ranks that share states at most (ZeRO within a node); None: all.
+        Largest number of data-parallel ranks that share states (ZeRO within a node); None: all.
     bucket_parameters, bucket_parameters_per_rank
         Parameters of a bucket of data-parallel communication: the larger of the first, and the second times the ranks
         of the group (Megatron-LM, ``megatron/core/distributed/distributed_data_parallel.py``, default ``bucket_size``).
     optimizer_bytes_per_parameter
-        Device memory traffic of one parameter's update, the norm of its gradient and clipping included.
+        Bytes of device memory traffic for one parameter's update, the norm of its gradient and clipping included.
     """
 
     gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
@@ -169,34 +171,34 @@ class MemoryModel:
     Parameters
     ----------
     attention_score_bytes
-        Per score of an attention that is not one kernel; 0: flash attention.
+        Bytes kept per score of an attention that is not one kernel; 0: flash attention.
     dropout_mask_bytes
-        Per element that attention and feed-forward add to the residual stream; 0: no dropout.
+        Bytes of dropout's mask per element that attention and feed-forward add to the residual stream; 0: no dropout.
     logit_bytes
-        Alive per logit where the loss is computed: fp32 copies, softmax, gradients.
+        Bytes alive per logit where the loss is computed: fp32 copies, softmax, gradients.
     context_output
         Whether context parallelism keeps the attention's output in two layouts (all-to-all instead of a ring).
     expert_output
         Whether the router's scores weight what experts put out, which is kept for it; else their inner activation.
     weight_gradient_bytes
-        Per parameter of one weight of each shape: gradients that are held to be handed on, not to be read.
+        Bytes per parameter of one weight of each shape: gradients that are held to be handed on, not to be read.
     workspace_bytes
-        What matmul libraries take from the framework's allocator.
+        Bytes that matmul libraries take from the framework's allocator.
     unfused_kernels
         Whether norms and gated activations are several kernels each, which keep what they hand on.
     follows_the_backward_pass
         Whether the peak is sought along the backward pass: first the loss, then the layer at work with its gradients.
         Else the loss and the recomputed layer count both, and gradients of activations do not.
     fragmentation
-        Memory that the allocator holds beyond what is allocated, as a share of that.
+        Memory that the allocator holds beyond what is allocated, as a fraction of that.
     offloaded_fraction
-        Share of the layers whose activations wait in host memory where activations are offloaded.
+        Fraction of the layers whose activations wait in host memory where activations are offloaded.
     offload_keeps_inputs
         Whether the inputs of offloaded layers stay in device memory (MoFa, equation (33)).
     working_layers
-        Layers whose activations are in device memory while the others are offloaded or recomputed.
+        Number of layers whose activations are in device memory while the others are offloaded or recomputed.
     embedding_buffers
-        Extra 16-bit copies of the embedding that the framework keeps on its rank.
+        Number of extra 16-bit copies of the embedding that the framework keeps on its rank.
     """
 
     attention_score_bytes: NotNegative = 0.0
@@ -223,7 +225,7 @@ class Behaviour:
     Parameters
     ----------
     kernels, communication, optimizer, host, memory
-        By subject.
+        Behaviour by subject.
     """
 
     kernels: Kernels = field(default_factory=Kernels)
@@ -244,46 +246,47 @@ class Settings:
     Parameters
     ----------
     gradient_dtype
-        Of the gradients as accumulated and reduced (Megatron-LM: ``fp32`` with
+        Dtype of the gradients as accumulated and reduced (Megatron-LM: ``fp32`` with
         ``--accumulate-allreduce-grads-in-fp32``); ``bf16+fp32``: added up in FP32 beside the 16-bit ones (DeepSpeed's
         ``BF16_Optimizer``).
     weight_dtype
-        Of the weights that ranks hold: ``fp32`` where shards of them are cast before they are gathered (FSDP).
+        Dtype of the weights that ranks hold: ``fp32`` where shards of them are cast before they are gathered (FSDP).
     moments_dtype
-        Of Adam's two moments (Megatron-LM: ``--exp-avg-dtype``, ``--exp-avg-sq-dtype``).
+        Dtype of Adam's two moments (Megatron-LM: ``--exp-avg-dtype``, ``--exp-avg-sq-dtype``).
     fp8_param_gather
         Whether 8-bit recipes hold and gather weights in 8 bits only (Megatron-LM: ``--fp8-param-gather``).
     mtp_layers
-        Layers of multi-token prediction that are trained; None: as the model has.
+        Number of layers of multi-token prediction that are trained; None: as the model has.
     shared_expert_overlap
         Whether shared experts run beside the token dispatch (Megatron-LM: ``--moe-shared-expert-overlap``).
     delay_wgrad
         Whether weight gradients wait so that expert-parallel communication hides behind them (Megatron-LM:
         ``--delay-wgrad-compute``). Measured: 0.4 % of a step (Qwen3-30B on 16 H100); the cost model takes it as done.
     communication_sms
-        Processors (SMs) that the kernels of DeepEP or HybridEP take, at most those of the device; None: as many as
-        other collectives.
+        Number of processors (SMs) that the kernels of DeepEP or HybridEP take, at most those of the device; None: as
+        many as other collectives.
     offloaded_layers
-        Layers of the model whose activations are offloaded where activations are (Megatron-LM:
+        Number of the model's layers whose activations are offloaded, where activations are (Megatron-LM:
         ``--cpu-offloading-num-layers``); None: all.
     optimizer_group
-        Data-parallel ranks that share optimizer states; ``all``: all of them.
+        Number of data-parallel ranks that share optimizer states; ``all``: all of them.
     optimizer
-        ``adam``, or Muon on whole matrices, ``dist_muon``. The cost model takes it as Adam, though Muon keeps one
-        moment of a matrix where Adam keeps two, and multiplies matrices in its update.
+        Optimizer: ``adam``, or Muon on whole matrices, ``dist_muon``. The cost model takes Muon as Adam, though Muon
+        keeps one moment of a matrix where Adam keeps two, and multiplies matrices in its update.
     kernels
-        ``fused``: norms, rotations and gated activations are one kernel each, written so or compiled; ``eager``:
-        several.
+        Kernels: ``fused``, where norms, rotations and gated activations are one kernel each, written so or compiled;
+        ``eager``, where they are several.
     attention
-        ``flash``: scores stay inside one kernel; ``unfused``: they pass through device memory.
+        Attention: ``flash``, where scores stay inside one kernel; ``unfused``, where they pass through device memory.
     loss
-        ``fused``: Transformer Engine's cross-entropy, which writes the gradient over 16-bit logits (Megatron-LM:
-        ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``); ``unfused``: any other, as the
+        Loss: ``fused``, Transformer Engine's cross-entropy, which writes the gradient over 16-bit logits (Megatron-LM:
+        ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``); ``unfused``, any other, as the
         framework's recipes have it, or Megatron-LM's own in FP32 where theirs is the fused one.
     launches
-        ``blocking``: the host waits for each kernel (``CUDA_LAUNCH_BLOCKING=1``); ``asynchronous``.
+        Kernel launches: ``blocking``, where the host waits for each kernel (``CUDA_LAUNCH_BLOCKING=1``); or
+        ``asynchronous``.
     composition
-        ``step``: a training step; ``parts``: a sum of layers that a profiler timed alone.
+        Measured unit: ``step``, a training step; ``parts``, a sum of layers that a profiler timed alone.
     """
 
     gradient_dtype: StoredDtype | None = None
@@ -317,48 +320,48 @@ class Framework:
     Parameters
     ----------
     name
-        Stack and release, as the catalog calls it.
+        Name of the stack and its release in the catalog.
     description
-        What it is, and what is particular about it.
+        Description of the release, and what is particular about it.
     releases
         Names of other releases of which nothing else is known.
     since
-        Month of its first run or of its release.
+        Month of the release, or of its first run.
     architectures
-        Those that it runs on; empty: all.
+        Architectures that the release runs on; empty: all.
     measured_on
-        Architectures on which runs of it, or of a release with the same kernels, were measured; on others its constants
+        Architectures on which runs of it, or of a release with the same kernels, were measured. On others its constants
         are those of the architecture, which is an extrapolation.
     is_default
-        Whether the newest of these is what a job without a framework gets.
+        Whether a job without a framework gets it; of several such releases, the newest.
     behaviour
-        What its code does.
+        Behaviour of its code.
     features
-        Values that it has of a decision; decisions that are not listed have all of them. ``modules`` are all sets of
-        modules, ``many`` all degrees above 1.
+        Values of a decision that the release supports; it supports all values of decisions that are not listed.
+        ``modules`` are all sets of modules, ``many`` all degrees above 1.
     settings
-        Its recipes' settings.
+        Settings of its recipes.
     settings_by_precision
-        The same by precision, where it matters.
+        Settings of its recipes for one precision, where they differ.
     precision
-        The recipe of runs that do not say theirs.
+        Precision recipe of runs that do not say theirs.
     strategy
         Decisions that its recipes make unless told otherwise.
     strategy_by_precision
-        The same by precision, where it matters.
+        Decisions that its recipes make for one precision, where they differ.
     stages
-        How it deals layers to pipeline stages that do not divide them: ``even``, as the planner; ``filled``, one stage
+        Dealing of layers to pipeline stages that do not divide them: ``even``, as the planner; ``filled``, one stage
         after the other (Megatron-Bridge); ``modules``, embedding and head counted as modules (DeepSpeed).
     whole_experts
         Whether experts are not split over tensor-parallel ranks unless told otherwise.
     recompute_if_needed
-        What its recipes recompute where nothing is said and nothing recomputed would not fit.
+        Recomputation of its recipes where nothing is said and a strategy without any would not fit.
     kernels_of
-        The entry whose fitted factors hold for it, too; None: its own.
+        Entry whose fitted factors hold for it, too; None: its own.
     factors
         Factors on constants of the device's calibration, by name; ``name@architecture`` on that architecture only.
     sources
-        Entry to where it comes from.
+        Source of each entry.
     """
 
     name: str

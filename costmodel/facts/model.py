@@ -56,7 +56,7 @@ class LatentAttention:
     Parameters
     ----------
     num_heads
-        Heads.
+        Number of heads.
     q_lora_rank
         Rank of the query's down-projection; None projects queries directly.
     kv_lora_rank
@@ -161,13 +161,13 @@ class Experts:
     Parameters
     ----------
     num_experts, top_k
-        Routed experts; how many of them a token visits.
+        Number of routed experts; number of them that a token visits.
     ffn_hidden_size
         Width inside one routed expert.
     shared_ffn_hidden_size
         Width of all shared experts together; 0 is none.
     gated, bias, squared_relu
-        As in :class:`Mlp`, for routed and shared experts.
+        Gate, biases and non-linearity of routed and shared experts, as in :class:`Mlp`.
     router_bias
         Whether the router's logits have a learned bias (gpt-oss).
     shared_gate
@@ -236,7 +236,7 @@ class Model:
     Parameters
     ----------
     name, source
-        What it is called and where its numbers come from.
+        Name of the model, and where its numbers come from.
     family
         The Hugging Face ``model_type``, or ``inline``.
     hidden_size, vocab_size
@@ -250,7 +250,7 @@ class Model:
     learned_positions
         Entries of a learned position embedding; 0 is none.
     final_norm
-        As :attr:`Layer.norm`.
+        Norm in front of the head, as :attr:`Layer.norm`.
     head_bias
         Whether the head adds a bias.
     """
@@ -269,7 +269,7 @@ class Model:
 
     @property
     def num_layers(self) -> int:
-        """Layers without the multi-token prediction."""
+        """Number of layers without the multi-token prediction."""
         return len(self.layers)
 
     @property
@@ -285,6 +285,6 @@ class Model:
 
     @property
     def layer_counts(self) -> dict[Layer, int]:
-        """How many layers there are of each kind, without the multi-token prediction."""
+        """Number of layers of each kind, without the multi-token prediction."""
         counts = Counter(map(id, self.layers))  # equal ones are one object
         return {layer: counts[number] for number, layer in {id(layer): layer for layer in self.layers}.items()}

@@ -31,7 +31,7 @@ NARROW_GATHERS = {"fp8": 1.0, "fp8_current": 1.0}
 """
 Bytes per parameter that ``fp8_param_gather`` gathers, by recipe.
 
-Those of MXFP8, whose two copies have scales along different axes, are gathered in 16 bits and cast then (Megatron-LM,
+Weights of MXFP8, whose two copies have scales along different axes, are gathered in 16 bits and cast then (Megatron-LM,
 ``reuse_grad_buf_for_mxfp8_param_ag``).
 """
 
@@ -49,8 +49,8 @@ logits twice and writes their gradient over them, then multiplies it in place. U
 
 LOGIT_BYTES: dict[Loss, float] = {"fused": 2.0, "unfused": 6.0}
 """
-What the same keep per logit: 16 bits, and Megatron-LM's FP32 copy beside them in which all happens in place since 2023
-(``megatron/core/tensor_parallel/cross_entropy.py``).
+Bytes per logit that either loss keeps. Fused: 16 bits. Unfused: Megatron-LM's FP32 copy beside them, in which all
+happens in place since 2023 (``megatron/core/tensor_parallel/cross_entropy.py``).
 """
 
 PARTS_LOSS_BYTES = {"loss_forward_bytes": 16.0, "loss_backward_bytes": 4.0}
@@ -75,11 +75,11 @@ def equipped(
     device
         The accelerator, bandwidths of its networks nominal.
     framework
-        What its code does, and factors on the constants of the device's calibration.
+        Framework: the behaviour of its code, and factors on the constants of the device's calibration.
     settings
-        What the framework is told, defaults included; None: its recipes' own.
+        Settings of the framework, defaults included; None: its recipes' own.
     model
-        What is trained, where a setting counts its layers.
+        Trained model, where a setting counts its layers.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def _achieved(network: Network, constants: Constants) -> Network:
 
 
 def _constants(device: Device, framework: Framework) -> Constants:
-    """The calibration's, at the clock of the device's power limit, times the framework's factors."""
+    """Constants of the calibration, at the clock of the device's power limit, times the framework's factors."""
     constants = device.calibration.constants
     if device.power_clock != 1:
         constants = replace(constants, throttled_clock=constants.throttled_clock * device.power_clock)
@@ -146,7 +146,7 @@ def _scaled(value: Any, factor: float, framework: Framework, name: str) -> Any:
 
 
 def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) -> Behaviour:
-    """What the code does with its settings."""
+    """Behaviour of the code with its settings."""
     changes: dict[str, dict[str, Any]] = {one.name: {} for one in fields(Behaviour)}
     kernels, host, memory = changes["kernels"], changes["host"], changes["memory"]
     communication, optimizer = changes["communication"], changes["optimizer"]
@@ -175,7 +175,7 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
 
 
 def loss_of(memory_model: MemoryModel) -> Loss:
-    """Which loss it is: one that keeps no more than 16-bit logits is the fused one."""
+    """The loss of a memory model: one that keeps no more than 16-bit logits is the fused one."""
     return "fused" if memory_model.logit_bytes <= LOGIT_BYTES["fused"] else "unfused"
 
 

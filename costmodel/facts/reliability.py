@@ -17,9 +17,9 @@ class RecoveryLevel:
     name
         ``process``, ``pod``, ``job``.
     probability
-        Share of the failures that this level recovers.
+        Fraction of the failures that this level recovers.
     seconds
-        From the failure to the next step.
+        Seconds from the failure to the next step.
     """
 
     name: str
@@ -35,15 +35,16 @@ class Reliability:
     Parameters
     ----------
     failures_per_node_day
-        Mean failures of one node in 86,400 s.
+        Mean number of failures of one node in 86,400 s.
     mttr_seconds
-        Mean time to repair: from failure to training again.
+        Mean seconds to repair: from failure to training again.
     checkpoint_seconds
-        Training time lost per checkpoint.
+        Seconds of training lost per checkpoint.
     init_seconds
-        From the start of the job to its first step.
+        Seconds from the start of the job to its first step.
     write_seconds
-        From the start of a checkpoint until it is on storage, beside the training: the shortest interval.
+        Seconds from the start of a checkpoint until it is on storage, beside the training: the shortest interval
+        between two.
     """
 
     failures_per_node_day: NotNegative

@@ -18,28 +18,30 @@ class Precision:
     Parameters
     ----------
     name
-        Recipe, such as ``bf16``.
+        Name of the recipe, such as ``bf16``.
     compute
         Dtype of the matmuls.
     weight_bytes, gradient_bytes, optimizer_bytes
-        Per parameter: weights, gradients as accumulated and reduced, all optimizer states together.
+        Bytes per parameter of weights, of gradients as accumulated and reduced, and of all optimizer states together.
     copy_bytes
-        Per parameter: narrower copies of the weights that matmuls keep for all micro-batches; no checkpoint has them.
+        Bytes per parameter of lower-precision copies of the weights that matmuls keep for all micro-batches; no
+        checkpoint has them.
     parameter_gather_bytes
-        Per parameter, when data-parallel ranks gather updated weights.
+        Bytes per parameter that data-parallel ranks gather of updated weights.
     activation_bytes
-        Per element of an activation.
+        Bytes per element of an activation.
     linear_input_bytes
-        Per element of a linear's input as it is kept for the backward pass; None: as ``activation_bytes``.
+        Bytes per element of a linear's input as it is kept for the backward pass; None: as ``activation_bytes``.
     cast_bytes
-        Read and written per element to bring a linear's input into a narrower dtype, amax and transposed copy included.
+        Bytes read and written per element to bring a linear's input into a lower precision, amax and transposed copy
+        included.
     transposed_bytes
-        Per element of that and per parameter of ``copy_bytes``: the transposed copy, see :meth:`on`.
+        Bytes of the transposed copy, per element of ``cast_bytes`` and per parameter of ``copy_bytes``; see :meth:`on`.
     quantizes_before_gather
-        Whether sequence-parallel ranks cast their shards of what they gather, and transpose the whole.
+        Whether sequence-parallel ranks cast their shards before they gather them, and transpose the gathered tensor.
     gathered_input_bytes, gathered_gradient_bytes
-        Per element of what sequence-parallel ranks gather in front of a linear split by columns, and in the backward
-        pass in front of one split by rows; None: as ``activation_bytes``.
+        Bytes per element that sequence-parallel ranks gather in front of a column-parallel linear, and in the backward
+        pass in front of a row-parallel one; None: as ``activation_bytes``.
     """
 
     name: str
@@ -85,13 +87,13 @@ class Workload:
     Parameters
     ----------
     global_batch_size
-        Sequences per optimizer step.
+        Number of sequences per optimizer step.
     sequence_length
-        Tokens per sequence.
+        Number of tokens per sequence.
     tokens
-        Tokens of the whole training.
+        Number of tokens of the whole training.
     precision
-        Bytes and dtypes.
+        Precision recipe: dtypes and bytes.
     """
 
     global_batch_size: Count

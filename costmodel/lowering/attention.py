@@ -51,7 +51,12 @@ def attention_communications(attention: Attention, shape: Shape) -> tuple[Commun
 
 
 def kv_heads_per_device(attention: Attention, shape: Shape) -> Numbers:
-    """Key-value heads of one device; every device owns at least one, replicated where tp exceeds them."""
+    """
+    Number of key-value heads on one device, at least 1.
+
+    Derivation: tensor parallelism splits a_kv heads into a_kv / t each; a query head needs a whole one, so that more
+    ranks than heads hold copies.
+    """
     return np.maximum(attention.num_kv_heads / shape.tp, 1.0)
 
 
@@ -100,7 +105,10 @@ def _query_key_norm(attention: Attention, shape: Shape, *, queries: Numbers, key
 
 
 UNFUSED_ROTARY_PASSES = 10
-"""A cast to fp32 (6 bytes), the product with complex numbers (8), a cast back (6), in passes of 2 bytes."""
+"""
+Passes of 2 bytes of an unfused rotary embedding: a cast to fp32 (6 bytes), the product with complex numbers (8), a cast
+back (6).
+"""
 
 UNFUSED_ROTARY_KERNELS = 3
 

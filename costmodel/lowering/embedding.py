@@ -14,7 +14,7 @@ from costmodel.operators.work import Communication, Numbers, Operator
 
 def rank_vocabulary(model: Model, shape: Shape) -> Numbers:
     r"""
-    Entries of the vocabulary on one tensor-parallel rank, padded to what each rank takes whole.
+    Number of vocabulary entries on one tensor-parallel rank, padded to what each rank takes whole.
 
     .. math:: \lceil V / (m t) \rceil m
 

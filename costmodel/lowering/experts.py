@@ -71,17 +71,32 @@ def experts_communications(experts: Experts, shape: Shape) -> tuple[Communicatio
 
 
 def sent_tokens(experts: Experts, shape: Shape) -> Numbers:
-    """(Token, expert) pairs that one device dispatches, N k / tp."""
+    """
+    Number of (token, expert) pairs that one device dispatches per micro-batch: N k / t.
+
+    Derivation: each of the N tokens of a context-parallel rank visits k experts, and with sequence parallelism each of
+    the t tensor-parallel ranks dispatches its own N / t tokens.
+    """
     return shape.tokens * experts.top_k / shape.tp
 
 
 def received_tokens(experts: Experts, shape: Shape) -> Numbers:
-    """Tokens that the local experts of one device work on: N' = N k etp / tp, each with 1 / etp of the width."""
+    """
+    Number of tokens that the local experts of one device process per micro-batch: N' = N k e_t / t.
+
+    Derivation: under balanced routing a device receives as many pairs as it sends, N k / t; the e_t ranks that split an
+    expert gather all their pairs, and each computes 1 / e_t of the width.
+    """
     return sent_tokens(experts, shape) * shape.etp
 
 
 def sent_width(experts: Experts, shape: Shape) -> int:
-    """Elements per token that routed experts read and write."""
+    """
+    Number of elements per token that routed experts read and write: the latent width, or h without one.
+
+    Derivation: Megatron-LM projects tokens to the latent width before it dispatches them (``moe_layer.py``,
+    ``fc1_latent_proj``).
+    """
     return experts.latent_size or shape.hidden_size
 
 
@@ -132,7 +147,7 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
 
 def _sorted_before(experts: Experts, shape: Shape) -> Numbers:
     """
-    Elements read and written to sort tokens by destination device.
+    Number of elements read and written to sort tokens by destination device.
 
     Where a token is sent once, nothing is sorted before: its copies for the local experts are made where it arrives.
     """
@@ -143,7 +158,7 @@ def _sorted_before(experts: Experts, shape: Shape) -> Numbers:
 
 
 def _sorted_behind(experts: Experts, shape: Shape) -> Numbers:
-    """Elements read and written to sort tokens by local expert where they arrive."""
+    """Number of elements read and written to sort tokens by local expert where they arrive."""
     received = received_tokens(experts, shape)
     visited = distinct_ranks_fraction(shape.ep, num_experts=experts.num_experts, top_k=experts.top_k)
     once = deduplicates_dispatch(token_dispatcher=shape.token_dispatcher)
@@ -291,9 +306,9 @@ def _output_bias(experts: Experts, shape: Shape, *, elements: Numbers, groups: N
     """
     The bias of the down-projections times the router's score of each token, which no kernel fuses.
 
-    A loop over the local experts in 32 bits: a product and a sum for each (4 and 10 bytes per element), one
-    concatenation and a cast (8 and 6); on the way back the two casts, the gradients of the bias and of the scores,
-    each a product and a sum over it, and the concatenation of the parts (12, 12, 12 and 4).
+    A loop over the local experts in 32 bits makes a product and a sum for each (4 and 10 bytes per element), then one
+    concatenation and a cast (8 and 6). The backward pass makes two casts (12), the gradients of the bias and of the
+    scores (12 each: a product and a sum over it), and the concatenation of the parts (4).
 
     References
     ----------

@@ -15,19 +15,27 @@ CAUSAL_BACKWARD = 2.5
 """Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
 
 FULL_BACKWARD = 2.0
-"""The same by the convention of MoFa's Table 2 (arXiv 2511.09837), which recomputes no scores."""
+"""
+Backward over forward FLOPs of attention by the convention of MoFa's Table 2 (arXiv 2511.09837), which recomputes no
+scores.
+"""
 
 
 KEPT_NARROW = frozenset({"attention_input", "norm_output", "latent", "mlp", "shared_mlp", "experts", "expert_hidden"})
-"""Inputs of linears that nothing else keeps: an 8-bit recipe keeps only their 8-bit copy. Router, head and embedding
-stay in 16 bits."""
+"""
+Inputs of linears that nothing else keeps: an 8-bit recipe keeps only their 8-bit copy. Router, head and embedding stay
+in 16 bits.
+"""
 
 KEPT_TWICE = frozenset({"output_projection"})
-"""The attention's output, which the attention core keeps in 16 bits and an 8-bit linear as its copy besides."""
+"""
+Modules whose output an 8-bit recipe keeps twice: the attention core keeps it in 16 bits, the linear behind it an 8-bit
+copy.
+"""
 
 
 NARROW_BYTES = 1.0
-"""Per element that a matmul of an 8-bit recipe reads. (Grouped ones have a law of few rows instead.)"""
+"""Bytes per element that a matmul of an 8-bit recipe reads. (Grouped matmuls have a law of few rows instead.)"""
 
 
 def matmul(
@@ -71,7 +79,7 @@ def matmul(
     gathered
         Which of ``input`` and ``gradient`` sequence-parallel ranks gather.
     dtype
-        What it is costed in; None: the recipe's.
+        Dtype in which it is costed; None: the recipe's.
     """
     weight = groups * inputs * outputs
     flops = 2 * rows * inputs * outputs
@@ -127,7 +135,7 @@ def output_projection(shape: Shape, *, inputs: Numbers, bias: bool = False) -> O
 
 
 def _cast_bytes(shape: Shape, *, gathered: bool) -> Numbers:
-    """Read and written per element of a whole tensor; who gathers narrow shards casts a share and transposes all."""
+    """Bytes read and written to cast one element; who gathers 8-bit shards casts a share and transposes all."""
     if not (gathered and shape.quantizes_before_gather):
         return shape.cast_bytes
     shared = (shape.cast_bytes - NARROW_BYTES) / shape.sequence_shards + 2 * NARROW_BYTES
@@ -142,8 +150,10 @@ def _kept_element_bytes(shape: Shape, saved_as: str, narrow: bool) -> float:
 
 
 LOOPED_LAUNCH = 0.2
-"""Of a launch from eager code: a library's loop launches a matmul in 10 us, PyTorch in 50 (Transformer Engine,
-``general_grouped_gemm``; the constant ``launch_overhead_seconds`` of the devices)."""
+"""
+Launch time of a matmul from a library's loop, as a fraction of a launch from eager code: 10 us against PyTorch's 50
+(Transformer Engine, ``general_grouped_gemm``; the constant ``launch_overhead_seconds`` of the devices).
+"""
 
 
 def shared_input(
@@ -365,14 +375,20 @@ Filling and draining a tile of the result take as long as two steps of 32 of its
 SOFTMAX_HEADS = 4
 
 DROPOUT_BYTES = 5
-"""Per score: 2 read, 2 written, 1 of mask; in the backward pass too."""
+"""Bytes per score of dropout, in either pass: 2 read, 2 written, 1 of mask."""
 
 FUSED_SOFTMAX_BYTES = (4, 6)
-"""Per score and pass: 2 read, 2 written; backward two tensors of 2 read, one written."""
+"""
+Bytes per score and pass of the fused softmax: 2 read and 2 written forward; backward two tensors of 2 read, one
+written.
+"""
 
 UNFUSED_SOFTMAX_KERNELS = 5
 UNFUSED_SOFTMAX_BYTES = (6 + 8 + 9 + 8 + 6, 6 + 12 + 9 + 8 + 6)
-"""Cast to fp32, scale, mask (a byte more), softmax, cast back; each reads and writes, softmax's backward reads two."""
+"""
+Bytes per score and pass of the unfused softmax: cast to fp32, scale, mask (a byte more), softmax, cast back; each reads
+and writes, softmax's backward reads two tensors.
+"""
 
 
 def _aligned(*sizes: int, otherwise: float) -> float:
@@ -387,7 +403,13 @@ def _aligned(*sizes: int, otherwise: float) -> float:
 
 
 def logits_fraction(shape: Shape, vocab_size: int) -> Numbers:
-    """Share of the matmul rate that a vocabulary leaves on one rank where nobody pads it; several always pad it."""
+    """
+    Fraction of the matmul rate that the head reaches with a vocabulary of this size, shape of ``tp``.
+
+    Derivation: Tensor Cores want 16 bytes side by side (NVIDIA, Matrix Multiplication Background User's Guide), hence a
+    vocabulary that is a multiple of 8. Frameworks that pad it and several tensor-parallel ranks always have one: 1.
+    Others reach the ``unaligned_logits_fraction`` of the device's generation.
+    """
     if shape.kernels.pads_vocabulary:
         return 1.0
     return np.where(
@@ -417,16 +439,21 @@ def context_output(shape: Shape, *, width: Numbers) -> tuple[Operator, ...]:
 
 
 def readable_keys(shape: Shape, window: int | None = None) -> int:
-    """Keys before the causal mask: the whole sequence, or the window."""
+    """
+    Number of keys that a query may read before the causal mask: the sequence s, or the window w.
+
+    Derivation: min(w, s), as a window that is longer than the sequence masks nothing.
+    """
     return shape.sequence_length if window is None else min(window, shape.sequence_length)
 
 
 def mean_keys(shape: Shape, window: int | None = None) -> float:
     """
-    Keys that a query is multiplied with, averaged over the sequence.
+    Number of keys that a query is multiplied with, averaged over the sequence.
 
-    Without a mask all s of them, in a window of w tokens at most w. A kernel that skips what the causal mask hides
-    multiplies w - w^2 / (2 s), which is s / 2 without a window.
+    Without a mask that is all s of them (MoFa, Table 2), in a window of w tokens at most w. Derivation: a kernel that
+    skips what the causal mask hides multiplies query i with min(i, w) keys. Their mean over s queries is w - w^2 / (2
+    s), which is s / 2 without a window.
 
     >>> mean_keys(Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True))
     2048.0
@@ -444,24 +471,27 @@ product (8), cast (6), weight (4); backward twice the products, both reductions 
 UNFUSED_NORM_KERNELS = 6
 
 UNFUSED_NORM_BYTES = 4
-"""Beyond its 16-bit input: 4 of an fp32 copy instead of 2, and 2 of the normalised input before the weight."""
+"""
+Bytes per element that unfused norms keep beyond their 16-bit input: 4 of an fp32 copy instead of 2, and 2 of the
+normalised input before the weight.
+"""
 
 
 def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     """
     Norms over the hidden size; each keeps its input.
 
-    One kernel each, which runs at the memory's rate: what sequence parallelism among 8 ranks saves of a layer's forward
-    pass in Megatron's model of 22 billion, 0.5 ms, is seven eighths of the passes of norms and residuals at 0.97 of the
-    datasheet's bandwidth (Korthikanti et al., arXiv:2205.05198, Table 4). In several kernels a norm keeps an fp32 copy
-    of its input instead, and what it multiplies with its weight.
+    Each is one kernel, which runs at the memory's rate. Sequence parallelism among 8 ranks saves 0.5 ms of a layer's
+    forward pass in Megatron's model of 22 billion (Korthikanti et al., arXiv:2205.05198, Table 4). That is seven
+    eighths of the passes of norms and residuals at 0.97 of the datasheet's bandwidth. In several kernels a norm keeps
+    an fp32 copy of its input instead, and what it multiplies with its weight.
 
     Parameters
     ----------
     name, shape
         What they normalise; the micro-batch.
     count
-        How many norms.
+        Number of norms.
     norm
         ``rms``, ``layer`` or ``none``, as in :class:`costmodel.facts.model.Layer`; layer norms are one kernel.
     """

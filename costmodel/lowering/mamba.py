@@ -28,12 +28,12 @@ class _Widths:
 
     @property
     def convolved(self) -> Numbers:
-        """What goes through the convolution: x, B, C."""
+        """Elements per token that go through the convolution: x, B, C."""
         return self.inner + self.shared
 
     @property
     def projected(self) -> Numbers:
-        """What the input projection makes: gate, x, B, C, steps."""
+        """Elements per token that the input projection makes: gate, x, B, C, steps."""
         return self.inner + self.convolved + self.steps
 
 

@@ -43,11 +43,11 @@ def feed_forward_operators(
     shape
         The micro-batch.
     ffn_hidden_size, gated, bias, squared_relu
-        As in :class:`costmodel.facts.model.Mlp`.
+        Sizes and switches of the block, as in :class:`costmodel.facts.model.Mlp`.
     saved_input
         Elements of the input kept here; 0 if another operator keeps that tensor.
     prefix
-        In front of the operators' names.
+        Text in front of the operators' names.
     """
     width = ffn_hidden_size / shape.tp
     if gated and not shape.kernels.fused_projections:
@@ -77,7 +77,10 @@ gradient (3), ReLU's mask (3).
 
 
 UNFUSED_GATE_PASSES = (5, 9)
-"""SiLU (2) and the product (3); backward two products and SiLU's gradient (3 each)."""
+"""
+Forward and backward passes of an unfused SiLU gate: SiLU (2) and the product (3); backward two products and SiLU's
+gradient (3 each).
+"""
 
 
 def activation(
@@ -97,7 +100,7 @@ def activation(
     gated
         Whether a gate doubles the input.
     squared_relu
-        As in :class:`costmodel.facts.model.Mlp`.
+        Whether the non-linearity is the square of ReLU, as in :class:`costmodel.facts.model.Mlp`.
     """
     halves = 2 if gated else 1
     forward_passes, backward_passes = halves + 1, 2 * halves + 1

@@ -20,14 +20,14 @@ FIRST_MODULE = int(Recompute.of(MODULES[0]))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Module:
     """
-    One module.
+    A module of a layer that the backward pass may compute again.
 
     Parameters
     ----------
     drops
-        Saved tensors that are not kept, ``saved_as`` of operators, and which share of them.
+        Saved tensors that are not kept, by ``saved_as`` of their operators, and the share of each that is dropped.
     repeats
-        Names of the operators that run again, and which share of them.
+        Names of the operators that run again, and the share of each that is repeated.
     """
 
     drops: Mapping[str, float]
@@ -76,20 +76,23 @@ What Megatron-LM's ``recompute_modules`` drop (``megatron/core/transformer/trans
 mla_up_proj (``qkv``), layernorm, mlp, shared_experts, moe_act, moe (``experts``). MoFa's selective recomputation is
 ``core_attention+qkv``, its equations (29) and (30).
 
-``every_other_matmul`` is torchtitan's ``selective`` (``apply_ac``, operators): it keeps the attention core's output and
-every second matmul's, wq, wv, w1 and w2, and computes wk (a sixth of Q, K and V at 4 queries per key), wo, w3 and all
-between them again. Not for use with other modules.
+``every_other_matmul`` is torchtitan's ``selective`` (``apply_ac``, operators). It keeps the attention core's output and
+every second matmul's: wq, wv, w1 and w2. It computes wk (a sixth of Q, K and V at 4 queries per key), wo, w3 and all
+between them again. It is not for use with other modules.
 """
 
 
 def per_module(operators: Iterable[Operator], values: Iterable[Numbers], *, dropped: bool) -> list[Numbers]:
     """
-    Sums over the operators of each module, in the order of ``MODULES``.
+    Sum over the operators of each module, in the order of ``MODULES`` and in the unit of ``values``.
+
+    Derivation: an operator counts with the share of it that the module drops or repeats (:data:`CONTENTS`, after
+    Megatron-LM's ``recompute_modules``).
 
     Parameters
     ----------
     operators, values
-        What a layer computes; a number of each operator.
+        What a layer computes; a number of each operator, such as seconds or bytes.
     dropped
         Whether the sum is over what a module drops, or over what it repeats.
     """
@@ -105,7 +108,12 @@ BEHIND_THE_LAST_KEPT = {"down": 1.0, "residuals": 1 / 2}
 
 
 def early_stop_saving(operators: Iterable[Operator], values: Iterable[Numbers]) -> Numbers:
-    """The sum over what full recomputation need not repeat of a number of each operator."""
+    """
+    Sum, in the unit of ``values``, over the operators that full recomputation need not repeat.
+
+    Derivation: recomputation may end with the last tensor that the backward pass reads; what the layer computes behind
+    it (:data:`BEHIND_THE_LAST_KEPT`) needs no second run.
+    """
     pairs = zip(operators, values, strict=True)
     return sum((BEHIND_THE_LAST_KEPT.get(operator.name, 0.0) * value for operator, value in pairs), start=0.0)
 
@@ -124,12 +132,15 @@ def recomputes(name: str, *, recompute: Numbers | NDArray[np.int64]) -> NDArray[
 
 def over_modules(values: NDArray[np.float64], *, recompute: Numbers | NDArray[np.int64]) -> NDArray[np.float64]:
     """
-    The sum over recomputed modules of a number per module, which are on its last axis.
+    Sum of a number per module over the recomputed modules, in the unit of ``values`` (seconds, bytes).
+
+    Derivation: modules drop and repeat disjoint shares of operators (:data:`CONTENTS`), so that their numbers add up.
+    The shape is that of ``values`` without its last axis.
 
     Parameters
     ----------
     values
-        Of each module in the order of ``MODULES``.
+        A number of each module, in the order of ``MODULES`` on the last axis.
     recompute
         Decision; broadcasts against the axes before the last.
     """

@@ -31,21 +31,21 @@ class Shape:
     hidden_size, sequence_length
         Width of the residual stream; tokens of one whole sequence.
     activation_bytes
-        Per element.
+        Bytes per element of an activation.
     linear_input_bytes
-        Per element of a linear's input as it is kept for the backward pass.
+        Bytes per element of a linear's input as it is kept for the backward pass.
     cast_bytes
-        Read and written per element that a recipe of less than 16 bits casts.
+        Bytes read and written per element that a recipe of less than 16 bits casts.
     gathered_input_bytes, gathered_gradient_bytes
-        Per element that sequence-parallel ranks gather, as in :class:`costmodel.facts.workload.Precision`.
+        Bytes per element that sequence-parallel ranks gather, as in :class:`costmodel.facts.workload.Precision`.
     gradient_traffic_bytes
-        Read and written per element of a weight's gradient by the matmul that computes it.
+        Bytes read and written per element of a weight's gradient by the matmul that computes it.
     quantizes_before_gather
         Whether sequence-parallel ranks cast their shards before they gather them.
     compute_dtype, wide_dtype
-        Of the recipe's matmuls, and of those that it leaves in 16 bits.
+        Dtype of the recipe's matmuls, and of those that it leaves in 16 bits.
     recipe
-        Its name.
+        Name of the precision recipe.
     kernels, memory, silicon
         What the framework launches, and what it keeps; what the device's generation can do.
     causal
@@ -123,12 +123,13 @@ class Shape:
 
 def distinct_ranks_fraction(places: Numbers, *, num_experts: int, top_k: int) -> Numbers:
     r"""
-    Different places that a token visits, over the experts that it visits: 1 where no two of them share a place.
+    Number of different places that a token visits, as a fraction of the k experts that it visits.
 
     .. math:: v(G) = \frac{G}{k} \left[1 - \prod_{i=0}^{k-1} \left(1 - \frac{E/G}{E - i}\right)\right]
 
-    The product is the chance that none of k different ones among E experts is at one of G places with E / G each
-    (balanced routing).
+    Derivation: the product is the chance that none of k different ones among E experts is at one of G places with E / G
+    each (balanced routing). One minus it is the chance that a place is visited; times G places, over k. It is 1 where
+    no two of the token's experts share a place.
 
     >>> float(distinct_ranks_fraction(2, num_experts=4, top_k=2))  # 2 of 4 share one in 1 of 3 draws
     0.8333333333333333

@@ -26,15 +26,15 @@ class LayerFootprint(Record):
     Parameters
     ----------
     dense_parameters, expert_parameters
-        Parameters.
+        Number of parameters on one device, outside and inside of routed experts.
     saved_bytes
         Activations of one micro-batch between forward and backward.
     module_bytes
-        The share of them that recomputing each module drops, modules on one more axis.
+        Bytes of them that recomputing each module drops, modules on one more axis.
     input_bytes
-        The layer's input.
+        Bytes of the layer's input.
     gradient_bytes
-        Gradients of activations alive at once in its backward pass.
+        Bytes of the gradients of activations that are alive at once in its backward pass.
     """
 
     dense_parameters: NDArray[np.float64]
@@ -53,13 +53,13 @@ class EmbeddingHeadFootprint(Record):
     Parameters
     ----------
     embedding_parameters, head_parameters, mtp_parameters
-        Parameters; those of MTP around its transformer layers, which count as layers of the last rank.
+        Number of parameters; MTP's are those around its transformer layers, which count as layers of the last rank.
     layer_shapes_parameters, head_shape_parameters
-        One weight of each shape in the layers; the head's weight.
+        Parameters of one weight of each shape in the layers; of the head's weight.
     gradient_bytes
-        The embedding's gradient as the backward pass makes it.
+        Bytes of the embedding's gradient as the backward pass makes it.
     last_saved_bytes
-        Activations of one micro-batch of head, loss and MTP.
+        Bytes of one micro-batch's activations in head, loss and MTP.
     """
 
     embedding_parameters: NDArray[np.float64]

@@ -18,7 +18,7 @@ from costmodel.strategy import Recompute, Sharding
 
 def weight_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
     r"""
-    Weights and their narrower copies, :math:`D_w P`, sharded from ZeRO-3 on.
+    Bytes of weights and their 8-bit copies on one device, :math:`D_w P`, sharded from ZeRO-3 on.
 
     References
     ----------
@@ -30,7 +30,7 @@ def weight_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numb
 
 def gradient_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
     r"""
-    Accumulated gradients, :math:`D_g P`, sharded from ZeRO-2 on.
+    Bytes of accumulated gradients on one device, :math:`D_g P`, sharded from ZeRO-2 on.
 
     References
     ----------
@@ -42,7 +42,7 @@ def gradient_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Nu
 
 def optimizer_bytes(precision: Precision, *, parameters: Numbers, group_ranks: Numbers, sharding: Numbers) -> Numbers:
     r"""
-    Optimizer states wherever they live, :math:`4 D_o P / d`, sharded from ZeRO-1 on.
+    Bytes of optimizer states per device, wherever they live, :math:`4 D_o P / d`, sharded from ZeRO-1 on.
 
     References
     ----------
@@ -61,7 +61,7 @@ def activation_bytes(
     activation_offload: Numbers,
 ) -> Numbers:
     r"""
-    Activations of a rank's layers that stay in device memory until their backward pass.
+    Bytes of activations of a rank's layers that stay in device memory until their backward pass.
 
     .. math::
 
@@ -73,11 +73,15 @@ def activation_bytes(
     memory_model
         Which part of the layers is offloaded.
     kept_bytes, input_bytes
-        Of all layers of the rank, one micro-batch: :func:`kept_bytes`, A_in.
+        Bytes of one micro-batch in all layers of the rank: :func:`kept_bytes`, A_in.
     microbatches_in_flight
         Micro-batches alive on the rank, n (chunks in flight / chunks per rank).
     activation_offload
         Decision.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equations (5), (29), (31) and (33).
     """
     resident = np.minimum(microbatches_in_flight, 1.0) * input_bytes * memory_model.offload_keeps_inputs
     here, there = microbatches_in_flight * kept_bytes, memory_model.offloaded_fraction
@@ -88,7 +92,7 @@ def kept_bytes(
     saved_bytes: Numbers, module_bytes: NDArray[np.float64], input_bytes: Numbers, *, recompute: Numbers
 ) -> Numbers:
     """
-    Activations of one micro-batch that are kept, on the device or the host: (5), (29) or (31).
+    Bytes of one micro-batch's activations that are kept, on the device or the host.
 
     Parameters
     ----------
@@ -98,6 +102,10 @@ def kept_bytes(
         What recomputation drops of it, modules on the last axis.
     recompute
         Decision.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, the activations in equations (5), (29) and (31).
     """
     recompute = np.asarray(recompute)
     dropped = over_modules(module_bytes, recompute=recompute)
@@ -113,7 +121,7 @@ def working_bytes(
     activation_offload: Numbers,
 ) -> Numbers:
     """
-    Activations of the layer at work that are not among the resident ones, per working layer of the framework.
+    Bytes of the layer at work that are not among the resident activations, per working layer.
 
     A whole layer under full recomputation, else its recomputed modules; with offloading two layers are in transit or
     at work (MoFa, arXiv:2511.09837, the term A_layer of (31), and the prose of (33)). Where some layers stay on the
@@ -124,7 +132,7 @@ def working_bytes(
     memory_model
         Which part of the layers is offloaded.
     saved_bytes, module_bytes
-        Of one layer, as in :func:`kept_bytes`.
+        Bytes of one layer, as in :func:`kept_bytes`.
     recompute, activation_offload
         Decisions.
     """
@@ -139,7 +147,7 @@ def offloaded_bytes(
     memory_model: MemoryModel, kept_bytes: Numbers, *, microbatches_in_flight: Numbers, activation_offload: Numbers
 ) -> Numbers:
     """
-    Activations of a rank's layers that wait in host memory.
+    Bytes of a rank's activations that wait in host memory.
 
     References
     ----------
@@ -151,11 +159,11 @@ def offloaded_bytes(
 
 def gathered_bytes(precision: Precision, *, largest_layer_parameters: Numbers, sharding: Numbers) -> Numbers:
     """
-    Whole tensors of the layers at work, while the states are sharded.
+    Bytes of the whole tensors of the layers at work, while the states are sharded.
 
-    Under ZeRO-3 the weights of the layer at work and of the next one (prefetch), from ZeRO-2 on the gradients of the
-    layer at work and of the last one, which is being scattered, in the bytes of a gathered parameter. PyTorch's own
-    tracker of FSDP2 sees as much (``tests/oracle/test_memory_peaks.py``).
+    Under ZeRO-3 the weights of the layer at work and of the next one (prefetch) are whole. From ZeRO-2 on so are the
+    gradients of the layer at work and of the last one, which is being scattered. All count with the bytes of a gathered
+    parameter. PyTorch's own tracker of FSDP2 sees as much (``tests/oracle/test_memory_peaks.py``).
     """
     sharding = np.asarray(sharding)
     layer = precision.parameter_gather_bytes * largest_layer_parameters
@@ -165,7 +173,11 @@ def gathered_bytes(precision: Precision, *, largest_layer_parameters: Numbers, s
 
 def state_shards(group_ranks: Numbers, *, sharding: Numbers, level: Sharding) -> Numbers:
     """
-    Ways in which a state is split: over its data-parallel group from ``level`` of sharding on, else not at all.
+    Number of ways in which a state is split: its data-parallel group from ``level`` of sharding on, else 1.
+
+    References
+    ----------
+    Rajbhandari et al., arXiv:1910.02054: ZeRO's stages share optimizer states, then gradients, then weights.
 
     >>> float(state_shards(64, sharding=1, level=Sharding.OPTIMIZER))
     64.0

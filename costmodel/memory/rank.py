@@ -47,9 +47,9 @@ class RankParameters:
     layers
         Dense parameters of the layers.
     edges
-        Those of embedding, head and MTP.
+        Parameters of embedding, head and MTP.
     experts
-        Those of routed experts.
+        Parameters of routed experts.
     """
 
     layers: Array
@@ -58,7 +58,7 @@ class RankParameters:
 
     @property
     def dense(self) -> Array:
-        """All that are not in routed experts."""
+        """All parameters that are not in routed experts."""
         return self.layers + self.edges
 
 
@@ -70,21 +70,22 @@ class RankBytes:
     Parameters
     ----------
     weights, gradients, optimizer
-        Model states.
+        Bytes of the model states.
     activations
-        Of all micro-batches in flight.
+        Activations of all micro-batches in flight.
     logits
-        Saved by head, loss and MTP.
+        Activations saved by head, loss and MTP.
     working
-        Of the layer at work: its activations while the others are recomputed or offloaded, its gradients.
+        Activations and gradients of the layer at work: its own activations count where the others' are recomputed or
+        offloaded.
     gathered
-        Whole weights of the layers at work under sharded weights.
+        Whole weights and gradients of the layers at work while states are sharded.
     buffers
         Copies of the embedding, gradients to hand on, and workspaces that the framework keeps.
     runtime
-        Driver and communication library.
+        Memory of driver and communication library.
     fragmentation
-        What the allocator holds beyond what is allocated, as a share of that.
+        Memory that the allocator holds beyond what is allocated, as a fraction of that.
     """
 
     weights: Array
@@ -100,11 +101,11 @@ class RankBytes:
 
     @property
     def total(self) -> Array:
-        """The peak: equation (6). What depends on the same decisions is added first: tables are large."""
+        """The peak, equation (6); terms of the same decisions are added first, since tables are large."""
         return np.asarray(self.runtime + (1 + self.fragmentation) * self._allocated)
 
     def by_part(self) -> dict[str, Array]:
-        """The same by what it holds; fragments are a part of the runtime."""
+        """The peak by what it holds; fragmentation is counted in ``runtime``."""
         parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "fragmentation"}
         return {**parts, "runtime": self.runtime + self.fragmentation * self._allocated}
 
@@ -228,10 +229,11 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
 
 def least_rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
-    A lower bound of each rank's peak over all shardings up to the given one.
+    Lower bound in bytes of each rank's peak over all shardings up to the given one, shape (..., U).
 
-    States are sharded as far as the decisions say, and no tensor is whole for the layer at work, which less sharding
-    saves; fragments are a share of what is allocated, so that theirs is gone, too.
+    Derivation: :func:`rank_bytes` with states sharded as far as the decisions say, minus the tensors that sharding
+    makes whole for the layer at work. Less sharding makes the states larger and may need no whole tensors. Fragments
+    are a fraction of what is allocated, so that those of the subtracted tensors go, too.
     """
     peak, share = rank_bytes(facts, decisions, held), facts.cluster.device.behaviour.memory.fragmentation
     return np.asarray(peak.total - (1 + share) * peak.gathered)
@@ -239,7 +241,7 @@ def least_rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
 
 def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
-    Host memory that one device of each rank needs: offloaded activations and optimizer states.
+    Bytes of host memory that one device of each rank needs: offloaded activations and optimizer states.
 
     References
     ----------
@@ -264,12 +266,13 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
 
 def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
-    Micro-batches whose activations a rank holds at the peak, in units of all its layers.
+    Number of micro-batches whose activations a rank holds at the peak, in units of all its layers.
 
     Overlapped expert parallelism runs a forward chunk beside a backward chunk, layer by layer: one chunk fills as the
-    other one empties, so that one more layer is alive (Megatron-LM, ``megatron/core/models/common/
-    model_chunk_schedule_plan.py``, ``TransformerLayerSchedulePlan.run``; warm-up has the one chunk more in which the
-    steady phase begins, ``get_pp_rank_microbatches``).
+    other one empties, so that one more layer is alive (Megatron-LM, ``megatron/core/models/common/``,
+    ``model_chunk_schedule_plan.py``, ``TransformerLayerSchedulePlan.run``). Warm-up has the one chunk more in which the
+    steady phase begins (``get_pp_rank_microbatches``). The chunks are those of
+    :func:`costmodel.pipelines.schedules.chunks_alive`.
     """
     names = ("pp", "vpp", "dp", "mbs", "schedule", "vocabulary", "group", "ep_overlap")
     given = (held, *(decisions[name] for name in names))
@@ -328,7 +331,7 @@ def _over_alive_layers(
 
 
 def _kept_of_rank(held: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:
-    """What a rank's layers keep of one micro-batch; layers that are recomputed in full keep their input alone."""
+    """Bytes that a rank's layers keep of one micro-batch; fully recomputed layers keep their input alone."""
     whole = _over_layers(layers, kept)
     return whole + _over_layers(held.full_layers, layer_input - kept) if held.full_layers.any() else whole
 
@@ -342,10 +345,10 @@ def _beside_the_waiting(
     microbatch: Array,
 ) -> Array:
     """
-    What the backward pass needs beside the activations that wait and beyond the logits, where it needs most.
+    Bytes that the backward pass needs beside waiting activations and logits, at its peak.
 
-    In the first layers the recomputed activations with their gradients, when the logits are gone; in the end the whole
-    gradient of the embedding, when the layers of its micro-batch are done too.
+    In the first layers these are the recomputed activations with their gradients, when the logits are gone. In the end
+    it is the whole gradient of the embedding, when the layers of its micro-batch are done too.
     """
     in_layers = recomputed + _largest(layer.gradient_bytes) - logits
     in_embedding = held.first * with_layer_axis(edge.gradient_bytes) - microbatch - logits
@@ -353,7 +356,7 @@ def _beside_the_waiting(
 
 
 def _buffer_bytes(device: EquippedDevice, edge: EmbeddingHeadFootprint, held: Stages) -> Array:
-    """Copies of the embedding, gradients to hand on, workspaces."""
+    """Bytes of copies of the embedding, of gradients to hand on, and of workspaces."""
     embedding = (
         held.first
         * device.behaviour.memory.embedding_buffers
@@ -384,7 +387,11 @@ WITHOUT_RUNTIME = ("allocated", "unspecified")
 
 def seen_bytes(device: EquippedDevice, device_bytes: float, memory_kind: str) -> float:
     """
-    A peak as a kind of measurement sees it: ``allocated`` tensors, what the allocator ``reserved``, or all of it.
+    Bytes of a peak as a kind of measurement sees it: ``allocated``, ``reserved``, or all of the device.
+
+    Derivation: the peak is (1 + fragmentation) times the allocated bytes, plus the runtime's. A counter of the
+    allocator's reserved memory misses the runtime, one of allocated tensors also the fragments; what a counter misses
+    is taken off.
 
     >>> from costmodel import catalog
     >>> h100 = catalog.equipped_device("h100-80gb-sxm")

@@ -41,21 +41,21 @@ class Description:
     gated, mlp_bias, squared_relu
         Whether the feed-forward has a gate, and biases; whether its non-linearity is the square of ReLU.
     qkv_bias, output_bias, qk_norm, window, rotary
-        As in :class:`costmodel.facts.model.Attention`.
+        Switches and window of attention, as in :class:`costmodel.facts.model.Attention`.
     tied_embeddings, learned_positions, head_bias
-        As in :class:`costmodel.facts.model.Model`; learned positions take the place of rotations.
+        Embedding and head, as in :class:`costmodel.facts.model.Model`; learned positions take the place of rotations.
     norm, num_norms, parallel_blocks
-        As in :class:`costmodel.facts.model.Layer`.
+        Norms and order of blocks, as in :class:`costmodel.facts.model.Layer`.
     q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim
         Latent attention; all but the first, or none.
     num_experts, top_k, expert_ffn_hidden_size
         Routed experts; all three, or none.
     shared_ffn_hidden_size, shared_gate, router_bias, expert_latent_size
-        As in :class:`costmodel.facts.model.Experts`.
+        Shared experts, router and latent width, as in :class:`costmodel.facts.model.Experts`.
     first_dense_layers, moe_layer_interval
         Dense layers in front; of the following ones every n-th has experts, the last of each n.
     mamba_num_heads, mamba_head_dim, mamba_state_size, mamba_num_groups, mamba_conv_kernel, mamba_chunk_size
-        As in :class:`costmodel.facts.model.Mamba`; the first four, or none.
+        Sizes of Mamba blocks, as in :class:`costmodel.facts.model.Mamba`; the first four, or none.
     mtp_layers, mtp_pattern
         Layers of multi-token prediction, each like the last layer; beside a ``pattern`` each of these two blocks.
     """

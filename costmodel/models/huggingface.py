@@ -35,17 +35,18 @@ class Family:
     latent
         Multi-head latent attention instead of query, key and value heads.
     linear
-        Which linear attention ``linear_attention`` in ``layer_types`` means; None: not allowed.
+        Linear attention that ``linear_attention`` in ``layer_types`` means; None: not allowed.
     experts
         Whether the feed-forward blocks are mixtures of experts where the pattern does not say otherwise.
     tied, gated, squared_relu, norm, num_norms
         Fields of :class:`costmodel.facts.model.Model`, ``Layer`` and ``Mlp``.
     qkv_bias, output_bias, mlp_bias, router_bias, expert_bias, qk_norm_switch
-        What turns these on.
+        Keys that turn these on.
     qk_norm
-        Which norm of queries and keys, where the switch is on.
+        Norm of queries and keys, where the switch is on.
     output_gate, sinks, shared_gate
-        As in :class:`costmodel.facts.model.Attention` and :class:`costmodel.facts.model.Experts`.
+        Parts of attention and experts, as in :class:`costmodel.facts.model.Attention` and
+        :class:`costmodel.facts.model.Experts`.
     head_dim
         Width of a head where the key is absent; None: hidden size over heads.
     multi_head
@@ -63,7 +64,7 @@ class Family:
     period
         Pattern of attention where ``layer_types`` is absent.
     parallel_blocks
-        What turns :attr:`costmodel.facts.model.Layer.parallel_blocks` on.
+        Key that turns :attr:`costmodel.facts.model.Layer.parallel_blocks` on.
     learned_positions
         Positions are an embedding of ``n_positions`` entries instead of rotations.
     rotary

@@ -19,11 +19,19 @@ TENSOR_PARALLEL = ("tp", "etp")
 
 
 LAUNCHES_BEHIND = 3
-"""Before an idle device has a long kernel again: behind a collective come a residual's addition, a norm, a linear."""
+"""
+Number of launches until an idle device has a long kernel again: behind a collective come a residual's addition, a norm,
+a linear.
+"""
 
 
 def copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> Numbers:
-    """What it takes to bring a whole tensor, sequence by sequence, into or out of the order of ranks."""
+    """
+    Seconds to copy a whole tensor, sequence by sequence, into or out of the order of ranks.
+
+    Derivation: the tensor is read and written once at the achieved memory bandwidth, and one kernel's gap passes. Only
+    tensors with the batch first need it, of more than one sequence.
+    """
     if not device.behaviour.kernels.batch_first or communication.kind not in ("all_gather", "reduce_scatter"):
         return 0.0
     seconds = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
@@ -36,12 +44,17 @@ def call_group(name: str, shape: Shape) -> Group:
 
 
 def is_called(communication: Communication, shape: Shape) -> NDArray[np.bool_]:
-    """Whether there is anything to send, and anybody to send it to."""
+    """Whether there is anything to send, and a rank to send it to."""
     return (np.asarray(communication.nbytes) > 0) & (np.asarray(call_group(communication.group, shape).ranks) > 1)
 
 
 def call_seconds(cluster: Cluster, communication: Communication, shape: Shape) -> Numbers:
-    """Seconds of a collective with the gap beside it."""
+    """
+    Seconds of a collective with the gap beside it; 0 where nothing is sent.
+
+    Derivation: the transfer of MoFa's equation (2) by :func:`communication_seconds`, and :func:`gap_seconds`, in which
+    nothing is sent yet.
+    """
     group = call_group(communication.group, shape)
     dispatcher = shape.token_dispatcher
     seconds = communication_seconds(
@@ -53,9 +66,11 @@ def call_seconds(cluster: Cluster, communication: Communication, shape: Shape) -
 
 def gap_seconds(communication: Communication, device: EquippedDevice, shape: Shape) -> Numbers:
     """
-    A tensor-parallel collective is a kernel in front of others; a host that waits for it launches around it.
+    Seconds that pass beside a collective: the gap of its kernel, and launches that the device waits for.
 
-    Only graphs of a whole iteration hold collectives, which no host launches then.
+    Derivation: a tensor-parallel collective is a kernel in front of others and has their gap. A host that waits for the
+    collective launches :data:`LAUNCHES_BEHIND` kernels anew behind it; one with blocking launches starts the collective
+    itself only then. Only graphs of a whole iteration hold collectives, which no host launches then.
     """
     is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
     launches = (

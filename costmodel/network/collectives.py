@@ -25,7 +25,7 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     r"""
     Seconds until every rank has the whole of a tensor of which each had one shard, equation (2).
 
-    Rings through all ranks, as NCCL builds them: every rank receives what it lacks over the scale-up network, and as
+    Rings run through all ranks, as NCCL builds them. Every rank receives what it lacks over the scale-up network. As
     many rings run in parallel as the group has members in one scale-up domain, each with its own link to the next.
 
     .. math:: T = Q \frac{n-1}{n} \max\left(\frac{1}{B_1}, \frac{1}{g_1 B_2}, \frac{1}{g_1 B_3} \ldots\right)
@@ -67,12 +67,12 @@ def _around_rings(
 
 def _socket_seconds_per_byte(level: _Level, bandwidth: float, *, devices_per_node: int) -> Numbers:
     r"""
-    Of a ring between hosts that has some of a host's devices: all such rings of the host share what joins its sockets.
+    Seconds per byte between the sockets of a host, for a ring that has some of its devices.
 
     .. math:: T = Q \frac{d}{g_1 B_s}
 
-    with d devices per host, d / g_1 rings. A ring of all devices has two neighbours of each adapter, one of a single
-    device has its own.
+    with d devices per host: its d / g_1 rings share the link between the sockets. A ring of all devices has two
+    neighbours of each adapter, one of a single device has its own.
 
     References
     ----------
@@ -85,12 +85,26 @@ def _socket_seconds_per_byte(level: _Level, bandwidth: float, *, devices_per_nod
 
 
 def reduce_scatter(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
-    """Seconds until every rank has one shard of the sum: :func:`all_gather` backwards, the same traffic."""
+    """
+    Seconds until every rank has one shard of the sum.
+
+    Derivation: a ring reduce-scatter is :func:`all_gather` backwards, with the same traffic on every link and its own
+    latency per step.
+    """
     return _around_rings(cluster, lambda level: level.scatter_latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
 def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
-    """Seconds until every rank has the sum: what :func:`reduce_scatter`, then :func:`all_gather` send."""
+    """
+    Seconds until every rank has the sum.
+
+    Derivation: a ring all-reduce is a :func:`reduce_scatter` and an :func:`all_gather`, each of (n - 1) / n of the
+    bytes, with its own latency per step.
+
+    References
+    ----------
+    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69 (2009).
+    """
     return 2 * _around_rings(cluster, lambda level: level.sum_latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
 
@@ -181,12 +195,13 @@ def _exchange(cluster: Cluster, nbytes_of: Callable[[_Level], Numbers], *, ranks
 
 def send(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     r"""
-    Seconds of the average send of ``nbytes`` from one rank of a chain to the next: few of them leave a node.
+    Seconds of the average send of ``nbytes`` from one rank of a chain to the next.
 
     .. math:: T = \frac{1}{n - 1} \sum_k (n / g_{k-1} - n / g_k) (Q / B_k + \lambda_k)
 
-    with the members :math:`g_k` of the group within one network of level k, as in :func:`all_gather`. A micro-batch
-    passes all of them, and ranks that wait for each other in turn share the slow ones.
+    with the members :math:`g_k` of the group within one network of level k, as in :func:`all_gather`. Derivation: of
+    the chain's n - 1 sends, n / g_{k-1} - n / g_k cross level k, few of them leave a node. A micro-batch passes all of
+    them, and ranks that wait for each other in turn share the slow ones, so that the mean counts.
     """
     seconds: Numbers = 0.0
     for level in _levels(cluster, ranks=ranks, stride=stride):
@@ -197,9 +212,10 @@ def send(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) 
 
 def ring(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers:
     """
-    Seconds of n - 1 sends to the next rank, one after the other, that take ``nbytes`` from every rank together.
+    Seconds of n - 1 sends to the next rank, one after the other, of ``nbytes`` per rank together.
 
-    All ranks send at the same time, and wait for the slowest send, the one between networks.
+    Derivation: in each of the n - 1 steps all ranks send nbytes / (n - 1) at the same time, and wait for the slowest
+    send, the one between networks.
     """
     steps = ranks - 1
     each = nbytes / np.maximum(steps, 1)
@@ -225,6 +241,9 @@ def collective_seconds(
 ) -> Numbers:
     """
     Seconds of one collective: measured where the device knows its shape, else computed; none without bytes.
+
+    Derivation: MoFa's equation (2) with the volume and the links of each kind in ``COLLECTIVES``; a measured time
+    replaces it, scaled as equation (18) scales bandwidths.
 
     Parameters
     ----------
@@ -257,6 +276,9 @@ def communication_seconds(
     """
     Seconds of one of the collectives of a layer's communication, for one micro-batch.
 
+    Derivation: :func:`collective_seconds`; where a dispatcher sends a token once to each place, an exchange with
+    experts is a :func:`dispatch`.
+
     Parameters
     ----------
     cluster
@@ -264,9 +286,9 @@ def communication_seconds(
     communication
         What a layer communicates; ``forward`` and ``backward`` say how often.
     ranks, stride
-        Of the group ``communication.group``.
+        Size and stride of the group ``communication.group``.
     token_dispatcher
-        Decision; of an exchange with experts.
+        Decision; concerns exchanges with experts.
     """
     group, kind, nbytes = communication.group, communication.kind, communication.nbytes
     once = np.asarray(deduplicates_dispatch(token_dispatcher=token_dispatcher) & (communication.top_k > 0))
@@ -286,7 +308,7 @@ FILLING_MEMBERS = 8
 
 
 OF_RINGS = ("slowdown_communication", "processors_taken")
-"""What of the device's ``slowdowns`` depends on a group."""
+"""Those of the device's ``slowdowns`` that depend on a group."""
 
 
 def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict[str, Any]:
@@ -336,13 +358,13 @@ class _Level:
     members, links
         Members within one scale-up domain, and the links that work in parallel for them.
     bandwidth, latency
-        Of one link.
+        Bytes per second and seconds of one link.
     scatter_latency, sum_latency
-        Of one step of a reduce-scatter, of an all-reduce.
+        Latency of one step of a reduce-scatter, of an all-reduce.
     pair_bandwidth
-        From one member to a single other one.
+        Bytes per second from one member to a single other one.
     send_speedup
-        Over that where nothing is received meanwhile.
+        Speed over that where nothing is received meanwhile.
     """
 
     inner: Numbers

@@ -62,7 +62,7 @@ def measured(constants: Constants, operator: Operator) -> NDArray[np.bool_]:
 
 def measured_rate(constants: Constants, operator: Operator) -> Numbers:
     """
-    FLOP/s of the operator's shape; NaN where it was not measured.
+    FLOPs per second of the operator's shape, P of MoFa's equation (1); NaN where it was not measured.
 
     Entries for the operator's kind and name go before entries for its kind, earlier ones before later ones.
     """

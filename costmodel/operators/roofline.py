@@ -18,17 +18,17 @@ USUAL_HEAD = 128
 
 GRAPHED_SECONDS = 0.5e-6
 """
-Between two kernels of a CUDA graph: kernels of 2.9 us take 3.4 us each (Gray, "Getting Started with CUDA Graphs",
-NVIDIA developer blog, 2019). A matmul's own waves and tail stay.
+Seconds between two kernels of a CUDA graph: kernels of 2.9 us take 3.4 us each (Gray, "Getting Started with CUDA
+Graphs", NVIDIA developer blog, 2019). A matmul's own waves and tail stay.
 """
 
 STREAMING_SECONDS = 15e-6
 """
-Gap of a kernel that only moves bytes, without a matmul's waves and tail.
+Gap in seconds of a kernel that only moves bytes, without a matmul's waves and tail.
 
-2 us between two kernels and 2 us that the smallest take (DeepSeek-V3's trace on H800), and for one that is counted
-there are three or four (sums over rows in two kernels, copies); 5 to 15 us fit alike. Where tokens are routed there are
-more of them: a matmul's gap.
+Two us pass between two kernels, and the smallest kernel takes 2 us (DeepSeek-V3's trace on H800). For one that is
+counted there are three or four (sums over rows in two kernels, copies); 5 to 15 us fit alike. Where tokens are routed
+there are more of them: a matmul's gap.
 """
 
 BACKWARD_KERNELS = 2
@@ -43,13 +43,14 @@ class Roofline:
     Parameters
     ----------
     name
-        What the report calls this source.
+        Name of this source in the report.
     flops_per_second
         Peak rate by operator kind, or by kind and dtype (``matmul:bf16``); kinds that are not listed only move bytes.
     bytes_per_second
-        Rate of the device memory.
+        Bytes per second of the device memory.
     kind_bytes_per_second
-        The same for kinds of operators with a rate of their own: ``elementwise`` (and casts), ``scan``, ``scores``.
+        Bytes per second for kinds of operators with a rate of their own: ``elementwise`` (and casts), ``scan``,
+        ``scores``.
     casts
         Kinds of operators whose inputs are cast into a narrower dtype first.
     grouped_half_saturation_rows
@@ -59,11 +60,11 @@ class Roofline:
     exponential_width
         Width of a head whose matmuls take as long as the exponentials of its scores.
     kernel_gap_seconds
-        Gap that every kernel adds.
+        Gap in seconds that every kernel adds.
     host_seconds
-        Time in which the host launches a kernel outside of CUDA graphs.
+        Seconds in which the host launches a kernel outside of CUDA graphs.
     launch_blocking
-        Whether it launches one only when the last one has ended.
+        Whether the host launches a kernel only when the last one has ended.
     cuda_graphs
         The decision, which may be an array: kernels that only move bytes lose the gap where a graph holds them.
     epilogue_store_fraction
@@ -233,12 +234,12 @@ def modified_roofline(
 
 
 def _grouped_fraction(device: EquippedDevice, compute_dtype: Dtype) -> float:
-    """What casting and padding of each group leave of a narrow recipe's rate."""
+    """Fraction of an 8-bit recipe's rate that casting and padding of each group leave."""
     return device.constants.grouped_low_precision_efficiency if _casts(compute_dtype) else 1.0
 
 
 def _attention_instructions(device: EquippedDevice) -> float:
-    """Share of the rate that attention kernels of the generation before reach."""
+    """Fraction of the rate that attention kernels of the generation before reach."""
     is_native = device.behaviour.kernels.attention_kernels == "native"
     return 1.0 if is_native else device.silicon.older_kernels_fraction
 

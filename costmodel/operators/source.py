@@ -49,7 +49,7 @@ class SlowestTimes:
     usual
         Times on a usual device.
     slowdown
-        Times on the slowest over those, at least 1.
+        Times on the slowest device over those on a usual one, at least 1.
     """
 
     usual: OperatorTimes
@@ -74,12 +74,12 @@ class SlowestTimes:
 
 def slowest_of(num_devices: Numbers, *, spread: float) -> Numbers:
     r"""
-    Time of the slowest of n devices for the same work, over the usual time.
+    Time of the slowest of n devices for the same work over the usual time. Unit: none, at least 1.
 
     .. math:: 1 + \sigma \ln n
 
-    Over that of one device the mean of the slowest of n is H_n - 1 tails, where times have an exponential tail: ln n
-    within 0.43 of one.
+    Derivation: where times have an exponential tail, the slowest of n is in the mean H_n - 1 tails above one device.
+    H_n is the harmonic number, and H_n - 1 is ln n within 0.43.
 
     Parameters
     ----------
@@ -115,9 +115,10 @@ def operator_times(
     compute_dtype
         Dtype of the matmuls.
     num_devices
-        How many work side by side and wait for one another. The theoretical roofline, a bound, knows no slowest.
+        Number of devices that work side by side and wait for one another. The theoretical roofline, a bound, knows no
+        slowest.
     cuda_graphs
-        The decision of that name; measured rates are what they are.
+        Decision of that name; measured rates do not depend on it.
 
     Raises
     ------

@@ -30,10 +30,10 @@ class MatmulSize:
     Parameters
     ----------
     m, n, k
-        Rows, columns of the result, and what is summed over; the rows of all ``batch`` matmuls together where they are
-        grouped by experts.
+        Rows, columns of the result, and the inner dimension that is summed over; grouped matmuls count the rows of all
+        ``batch`` together.
     batch
-        How many there are: local experts, or sequences times heads.
+        Number of matmuls: local experts, or sequences times heads.
     """
 
     m: Numbers
@@ -92,7 +92,7 @@ class ScanSize:
 
 
 Size: TypeAlias = MatmulSize | AttentionSize | ScanSize
-"""What a table, a sampled model or a trace knows an operator by."""
+"""Shape by which a table, a sampled model or a trace knows an operator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +105,7 @@ class Operator:
     Parameters
     ----------
     name
-        What it computes: ``qkv``, ``core_attention``, ``up``, ``norm`` ...
+        Name of what it computes: ``qkv``, ``core_attention``, ``up``, ``norm`` ...
     kind
         Which law times it: ``matmul``, ``grouped_matmul``, ``attention``; ``batched_matmul``: of activations alone, one
         per sequence and head; ``elementwise`` where frameworks make more passes over memory than needed, ``copy`` where
@@ -114,17 +114,17 @@ class Operator:
     size
         What it multiplies, attends to or scans; None: it only moves bytes.
     dtype
-        Of what it multiplies; empty: it multiplies nothing.
+        Dtype of what it multiplies; empty: it multiplies nothing.
     flops, backward_flops
         Floating-point operations of the forward and of the whole backward pass.
     flops_fraction
-        Share of its kind's rate that its sizes allow.
+        Fraction of its kind's rate that its sizes allow.
     bytes, backward_bytes
         Bytes read and written in device memory.
     cast_bytes, backward_cast_bytes
         Bytes read and written to bring inputs, weights and gradients into a narrower dtype, where the recipe has one.
     written_bytes, backward_written_bytes
-        What a matmul's multiplications have to end before: its results, and those that it adds them to.
+        Bytes that a matmul writes when its multiplications have ended: its results, and those that it adds them to.
     kernels
         Kernels launched in the forward pass (the backward launches twice as many).
     more_launches
@@ -134,7 +134,7 @@ class Operator:
     graph_module
         The module of ``costmodel.strategy.GRAPH_MODULES`` with which CUDA graphs hold it; empty: none does.
     saved_bytes
-        What stays in memory between forward and backward.
+        Bytes that stay in memory between forward and backward.
     saved_as
         The module of the saved bytes, by which selective recomputation drops them.
     parameters
@@ -216,9 +216,10 @@ class Communication:
         Bytes of the whole tensor: gathered output, scattered input; or what a rank sends in an all-to-all, or in all
         steps of a ring together.
     forward, backward
-        How many of them in each pass.
+        Number of them in each pass.
     num_experts, top_k
-        Of an all-to-all to experts: among how many each token chooses how many; 0: what is sent has one destination.
+        Number of experts of an all-to-all to experts, and how many each token chooses; 0: what is sent has one
+        destination.
     """
 
     group: str

@@ -13,7 +13,7 @@ from costmodel.operators.work import Numbers
 
 def warmup_seconds(forward_seconds: Numbers, p2p_seconds: Numbers, *, pp: Numbers, vpp: Numbers) -> Numbers:
     r"""
-    Warm-up: the first micro-batch runs through all chunks.
+    Seconds of the warm-up: the first micro-batch runs through all chunks.
 
     .. math:: T_{warmup} = p v F + (p v - 1) T_{pp}
 
@@ -34,7 +34,7 @@ def steady_seconds(
     num_microbatches: Numbers,
 ) -> Numbers:
     r"""
-    Steady phase: one forward and one backward chunk in each slot, and what a hop in each direction leaves exposed.
+    Seconds of the steady phase: one forward and one backward chunk per slot, and what hops leave exposed.
 
     .. math:: T_{steady} = (m v - p v + p - 1)(F + B + 2 T_{pp})
 
@@ -48,7 +48,7 @@ def steady_seconds(
 
 def cooldown_seconds(backward_seconds: Numbers, p2p_seconds: Numbers, *, pp: Numbers, vpp: Numbers) -> Numbers:
     r"""
-    Cool-down: the last micro-batch runs back through all chunks.
+    Seconds of the cool-down: the last micro-batch runs back through all chunks.
 
     .. math:: T_{cooldown} = p v B + (p v - 1) T_{pp}
 
@@ -61,9 +61,12 @@ def cooldown_seconds(backward_seconds: Numbers, p2p_seconds: Numbers, *, pp: Num
 
 def steady_slots(*, pp: Numbers, vpp: Numbers, num_microbatches: Numbers) -> Numbers:
     r"""
-    Slots of the steady phase, idle ones included.
+    Number of slots of the steady phase, idle ones included.
 
     .. math:: n = m v - p v + p - 1
+
+    Derivation: a step has m v + p - 1 slots of one forward and one backward chunk (equation (12)), of which warm-up and
+    cool-down together take p v.
 
     >>> steady_slots(pp=4, vpp=2, num_microbatches=8)
     11
@@ -73,16 +76,19 @@ def steady_slots(*, pp: Numbers, vpp: Numbers, num_microbatches: Numbers) -> Num
 
 def busy_seconds(slowest_rank_seconds: Numbers, *, num_microbatches: Numbers) -> Numbers:
     r"""
-    Time in which the slowest rank works.
+    Seconds in which the slowest rank works in one step.
 
     .. math:: T_{busy} = m \max_i R_i
+
+    Derivation: it works R seconds on each of m micro-batches; with equal ranks, R = v (F + B), this is the term m v (F
+    + B) of MoFa's equation (12).
     """
     return num_microbatches * slowest_rank_seconds
 
 
 def bubble_seconds(slowest_rank_seconds: Numbers, all_ranks_seconds: Numbers, *, vpp: Numbers) -> Numbers:
     r"""
-    Time in which the slowest rank waits for the others while the pipeline fills and drains.
+    Seconds in which the slowest rank waits for the others while the pipeline fills and drains.
 
     .. math:: T_{bubble} = \left(\sum_i R_i - \max_i R_i\right) / v
 
@@ -94,7 +100,7 @@ def bubble_seconds(slowest_rank_seconds: Numbers, all_ranks_seconds: Numbers, *,
     slowest_rank_seconds
         One micro-batch, forward and backward, on the slowest rank: max R.
     all_ranks_seconds
-        The same summed over the ranks: the whole model once.
+        One micro-batch summed over all ranks: the whole model once.
     vpp
         Chunks per rank.
 
@@ -109,7 +115,7 @@ def chunks_waiting_seconds(
     rank_seconds: Numbers, last_chunk_seconds: Numbers, average_seconds: Numbers, *, vpp: Numbers, group: Numbers
 ) -> Numbers:
     r"""
-    Time in which an interleaved rank waits for the others in each micro-batch because its chunks are unlike.
+    Seconds per micro-batch that an interleaved rank waits for others because its chunks are unlike.
 
     .. math:: W = \max\left(0,\; \max((v - 1) t - (R - C), 0) + \max(t - C, 0) - t / g\right), \qquad t = \bar{R} / v
 
@@ -121,17 +127,17 @@ def chunks_waiting_seconds(
     Parameters
     ----------
     rank_seconds, last_chunk_seconds
-        One micro-batch on the rank, and in its last chunk: R, C.
+        Seconds of one micro-batch on the rank, and in its last chunk: R, C.
     average_seconds
-        One on an average rank.
+        Seconds of one micro-batch on an average rank.
     vpp, group
         Chunks per rank, micro-batches that pass through a chunk before the next one begins.
 
     References
     ----------
-    Derived: in the order of Megatron-LM's interleaved schedule (:mod:`costmodel.pipelines.orders`) a circle through two
-    neighbours, forward to the next rank and backward from it, is a slot longer than what is done in it. ``tests`` play
-    such pipelines through.
+    Derivation: in the order of Megatron-LM's interleaved schedule (:mod:`costmodel.pipelines.orders`) a circle through
+    two neighbours, forward to the next rank and backward from it, is a slot longer than what is done in it. ``tests``
+    simulate such pipelines.
 
     >>> float(chunks_waiting_seconds(7.8, 2.8, 8.0, vpp=4, group=8))  # chunks of 1, 2, 2 and 2.8
     0.75
@@ -146,18 +152,21 @@ def in_step_seconds(
     slowest_rank_seconds: Numbers, steady_state_seconds: Numbers, *, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    What the step takes longer because ranks of unequal chunks wait for each other.
+    Seconds by which the step is longer because ranks of unequal chunks wait for each other.
 
     .. math:: \Delta T = (m - 1/v) (P - \max_i R_i)
 
     so that with the work and the bubble :math:`T = (m - 1/v) P + \sum_i R_i / v`: P sets the pace instead of max R.
 
+    Derivation: work and bubble are (m - 1/v) max R + sum R / v; a rank that also waits in each micro-batch takes P for
+    it, so that P takes the place of max R in the first term.
+
     Parameters
     ----------
     slowest_rank_seconds
-        One micro-batch on the slowest rank: max R.
+        Seconds of one micro-batch on the slowest rank: max R.
     steady_state_seconds
-        The most that one takes on a rank with its waiting (:func:`chunks_waiting_seconds`): P.
+        Most seconds of one micro-batch on a rank with its waiting (:func:`chunks_waiting_seconds`): P.
     vpp, num_microbatches
         Chunks per rank, micro-batches.
     """
@@ -168,16 +177,16 @@ def p2p_exposed_seconds(
     p2p_seconds: Numbers, steady_hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    Exposed stage-to-stage transfers of the whole step.
+    Seconds of exposed stage-to-stage transfers in the whole step.
 
     .. math:: T = 2 (p v - 1) T_{pp} + 2 (m v - p v + p - 1) T_{pp}^{steady}
 
     Parameters
     ----------
     p2p_seconds
-        One transfer, T_pp: warm-up and cool-down pay it in full.
+        Seconds of one transfer, T_pp: warm-up and cool-down pay it in full.
     steady_hop_seconds
-        What of it the steady phase does not hide: T_pp without overlap, else by (23).
+        Seconds of it that the steady phase does not hide: T_pp without overlap, else by (23).
 
     References
     ----------
@@ -191,7 +200,7 @@ def chunks_in_flight(
     *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, rank: Numbers, group: Numbers | None = None
 ) -> Numbers:
     r"""
-    Chunk activations alive at the peak on pipeline rank r.
+    Number of chunk activations alive at the peak on pipeline rank r.
 
     .. math:: n(r) = \min(2 (p - r - 1) + (v - 1) g + 1,\; m v) \quad (v > 1), \qquad \min(p - r,\; m) \quad (v = 1)
 

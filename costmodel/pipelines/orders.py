@@ -65,7 +65,12 @@ def has_order(schedule: Schedule, *, pp: int, vpp: int, num_microbatches: int, g
 
 
 def stages_of_rank(schedule: Schedule, rank: int, *, pp: int, vpp: int) -> tuple[int, ...]:
-    """Virtual stages of a rank, its first chunk first; V-shaped schedules turn round with every chunk."""
+    """
+    Virtual stages of a rank, its first chunk first. Unit: virtual stage, numbered through the model.
+
+    Derivation: chunk c of rank r is stage c p + r; V-shaped schedules turn round with every chunk, so that their odd
+    chunks count the ranks backwards. With both directions (DualPipe) rank r holds stages r and p - 1 - r.
+    """
     if schedule in BIDIRECTIONAL:
         return rank, pp - 1 - rank
     turns = schedule in V_SHAPED
@@ -81,7 +86,7 @@ def order(
     Parameters
     ----------
     schedule
-        Which order.
+        Schedule whose order it is.
     rank, pp, vpp, num_microbatches
         Whose, of how many ranks, chunks per rank and micro-batches; see :func:`has_order`.
     group
@@ -120,7 +125,13 @@ def _one_f_one_b(rank: int, *, pp: int, vpp: int, num_microbatches: int, group: 
 
 
 def warmup_chunks(rank: int, *, pp: int, vpp: int, group: int) -> int:
-    """Forward chunks before the first block of 1F1B in turn."""
+    """
+    Number of forward chunks that a rank runs before its first 1F1B block.
+
+    References
+    ----------
+    Megatron-LM, megatron-core 0.16.1, megatron/core/pipeline_parallel/schedules.py: ``get_pp_rank_microbatches``.
+    """
     if vpp == 1:
         return pp - rank - 1
     return 2 * (pp - rank - 1) + (vpp - 1) * group
@@ -298,11 +309,11 @@ def _bidirectional(work: _Work, depth: int, middle: int, num_microbatches: int) 
     Parameters
     ----------
     work
-        Of a rank; chunk 0 is the one whose micro-batches come first.
+        Blocks of a rank; chunk 0 is the one whose micro-batches come first.
     depth, middle
         Ranks from the nearer end of the pipeline; ranks from an end to the middle, where the chunks meet.
     num_microbatches
-        Of each chunk.
+        Micro-batches of each chunk.
 
     References
     ----------

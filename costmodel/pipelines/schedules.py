@@ -4,8 +4,8 @@ Pipeline schedules: how long a rank waits, and how many chunks it keeps, in each
 F, B and W are the seconds of a rank's forward pass, input gradients and weights' gradients of one micro-batch, p the
 ranks, v the chunks of each, m the micro-batches. Idle time is that of one rank from its first pass to its last one:
 ranks of a zero-bubble schedule begin and end one after the other, and so does their optimizer (Qi et al.,
-arXiv:2401.10241, section 4). Every formula is exact for equal stages where W is at most F and F at most B; unequal ones
-are what :mod:`costmodel.pipelines.simulator` plays through.
+arXiv:2401.10241, section 4). Every formula is exact for equal stages where W is at most F and F at most B; unequal
+stages are simulated by :mod:`costmodel.pipelines.simulator`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Passes:
     forward
         Forward pass, F.
     backward
-        The backward pass but for the weights' gradients, B; recomputation and what else is not forward included.
+        The backward pass but for the weights' gradients, B; recomputation and all else that is not forward is in it.
     weight
         Weights' gradients, W.
     """
@@ -44,7 +44,7 @@ class Passes:
 
     @property
     def total(self) -> Numbers:
-        """All of them, R."""
+        """Seconds of all passes, R."""
         return self.forward + self.backward + self.weight
 
     def __sub__(self, other: Passes) -> Passes:
@@ -64,7 +64,7 @@ def one_f_one_b_idle_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    1F1B, plain or interleaved, and GPipe.
+    Idle seconds of 1F1B, plain or interleaved, and of GPipe.
 
     .. math:: T = (p - 1)(F + B + W) / v
 
@@ -79,7 +79,7 @@ def zb_h1_idle_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    Zero bubble in the memory of 1F1B: rank r delays weights' gradients by r micro-batches.
+    Idle seconds of zero bubble in the memory of 1F1B: rank r delays weights' gradients by r micro-batches.
 
     .. math:: T = (p - 1)(F + B - W)
 
@@ -94,9 +94,11 @@ def zb_h2_idle_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    Zero bubble in twice the memory: further forward passes fill the warm-up, rank r delays 2 r weights' gradients.
+    Idle seconds of zero bubble in twice the memory of 1F1B.
 
     .. math:: T = (p - 1) \max(F + B - 2 W, B - F, 0)
+
+    Further forward passes fill the warm-up; rank r delays 2 r weights' gradients.
 
     References
     ----------
@@ -110,12 +112,14 @@ def zb_2p_idle_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    Zero bubble in twice the memory, scheduled automatically: as ZB-H2 with 3 r delayed weights' gradients.
+    Idle seconds of zero bubble in twice the memory, scheduled automatically.
 
     .. math:: T = (p - 1) \max(F + B - 3 W, B - F, 0)
 
     What waits for its weight's gradient takes less memory than what waits for its backward pass, so that more of it
     fits into the same limit.
+
+    As in ZB-H2, but 3 r weights' gradients of rank r are delayed.
 
     References
     ----------
@@ -134,7 +138,7 @@ def zb_v_idle_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    Zero bubble in the memory of 1F1B, two chunks in a V.
+    Idle seconds of zero bubble in the memory of 1F1B, two chunks in a V.
 
     .. math:: T = (p - 1)(\max(F, B) - W)
 
@@ -152,7 +156,7 @@ def v_half_idle_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    Half the memory of 1F1B, two chunks in a V.
+    Idle seconds of half the memory of 1F1B, two chunks in a V.
 
     .. math:: T = \max\left[T_{equal} - m (R_s - \bar R),\; \frac{p - 2}{2} \bar F\right]
 
@@ -164,7 +168,7 @@ def v_half_idle_seconds(
     References
     ----------
     Qi et al., arXiv:2405.15362, V-Half: the building block whose passes are 2, 1, 2 and 1 slots behind those of the
-    rank before, played through.
+    rank before, simulated.
     """
     num_others = np.maximum(np.asarray(pp) - 1, 1)
     mean = Passes(
@@ -177,9 +181,10 @@ def v_half_idle_seconds(
 
 def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
     r"""
-    V-Half on equal ranks: the longest of two ways through the order.
+    Idle seconds of V-Half on equal ranks: the longest of two ways through the order.
 
     .. math::
+
         T = \frac{1}{2} \max \begin{cases}
         (p + 2) F + (3 p - 6) B - (p - 3) W \\
         (7 p / 4 - 1) F + (2 p - 2) B - (p / 2 - 1) W & \text{4 divides p} \\
@@ -188,7 +193,7 @@ def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
 
     and (3 F + 2 B - W) / 2 for p = 2. F = B = W and 4 divides p: (13 p - 8) / 8 F.
 
-    Equal lags of 2, 1, 2 and 1 slots have a third way, F + 4 B of a chunk per micro-batch, that is longer than a rank's
+    Equal lags of 2, 1, 2 and 1 slots have a third way, F + 4 B of a chunk per micro-batch. It is longer than a rank's
     passes where 2 B > F + 2 W. It is not counted: authors who order passes by their times can choose other lags. With
     3, 1, 3 and 1 on 8 ranks no micro-batch waits, for 2 chunks more in flight. The best building blocks found take, for
     passes of 1, 1.4 and 0.7, 6 % less (p = 8) to 2 % more (16) than this; for p = 24 none was found below 12 % more.
@@ -219,7 +224,7 @@ def dualpipe_idle_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    DualPipe: micro-batches from both ends meet in the middle.
+    Idle seconds of DualPipe, in which micro-batches from both ends meet in the middle.
 
     .. math:: T = \max\left[(p / 2 - 1)(2 F + B),\; (p / 2 - 1)(F + 2 B) - F\right] - (p / 2 - 1) W
 
@@ -238,7 +243,7 @@ def dualpipev_idle_seconds(
     slowest: Passes, others: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
-    DualPipe cut in half: the other direction's micro-batches are the own ones on their way back through a V.
+    Idle seconds of DualPipeV, in which micro-batches turn round in a V instead of coming from both ends.
 
     .. math:: T = \max\left[(p - 1)(2 F + B),\; (p - 1)(F + 2 B) - F\right] / 2 - (p - 1) W / 2
 
@@ -281,7 +286,7 @@ def idle_seconds(
     slowest: Passes, every: Passes, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, schedule: Numbers
 ) -> Numbers:
     """
-    Time in which the slowest rank waits while the pipeline fills and drains, by the schedule's own formula.
+    Seconds in which the slowest rank waits while the pipeline fills and drains, by its schedule's formula.
 
     Parameters
     ----------
@@ -289,6 +294,10 @@ def idle_seconds(
         The slowest rank; all ranks together.
     pp, vpp, num_microbatches, schedule
         Decisions.
+
+    References
+    ----------
+    The papers cited at each formula of :data:`IDLE`.
     """
     others, degrees = every - slowest, {"pp": pp, "vpp": vpp, "num_microbatches": num_microbatches}
     formulas = {one: partial(formula, slowest, others, **degrees) for one, formula in IDLE.items()}
@@ -306,12 +315,12 @@ def chunks_alive(
     group: Numbers | None = None,
 ) -> Numbers:
     r"""
-    Chunk activations alive at the peak on pipeline rank r.
+    Number of chunk activations alive at the peak on pipeline rank r.
 
-    1F1B as in :func:`costmodel.pipelines.interleaved.chunks_in_flight`; all m micro-batches in GPipe; equally many on
-    all ranks in the others: p micro-batches in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3) / 2 in V-Half,
-    p + 1 in DualPipe, whose ranks hold a stage for each direction, p + 1/2 in DualPipeV. They live until their weights'
-    gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches, see
+    1F1B keeps those of :func:`costmodel.pipelines.interleaved.chunks_in_flight`, GPipe all m micro-batches. The others
+    keep equally many micro-batches on all ranks: p in ZB-H1 and ZB-V, 2 p - 1 in ZB-H2, 2 p in ZB-2p, (p + 3) / 2 in
+    V-Half. DualPipe, whose ranks hold a stage for each direction, keeps p + 1, and DualPipeV p + 1/2. They live until
+    their weights' gradients; what is left of them then counts whole. A vocabulary in slices adds micro-batches, see
     :func:`vocabulary_delay`.
 
     References
@@ -341,7 +350,7 @@ def chunks_alive(
 
 def parameter_copies(*, schedule: Numbers) -> Numbers:
     """
-    Ranks that hold each stage, with its parameters, gradients and optimizer states: two where both directions meet.
+    Number of ranks that hold each stage with all its states: two where both directions meet.
 
     References
     ----------
@@ -352,7 +361,9 @@ def parameter_copies(*, schedule: Numbers) -> Numbers:
 
 def vocabulary_delay(*, vocabulary: Numbers) -> Numbers:
     """
-    Micro-batches by which a vocabulary in slices delays each backward pass: one for each barrier between its passes.
+    Number of micro-batches by which a vocabulary in slices delays each backward pass.
+
+    One for each barrier between its passes.
 
     References
     ----------

@@ -1,5 +1,5 @@
 """
-A pipeline played through: when each pass of each micro-batch starts and ends, for ranks and chunks of any lengths.
+A pipeline simulated pass by pass: when each pass of each micro-batch starts and ends, for any ranks and chunks.
 
 It knows no formula, only the order in which each rank works (:mod:`costmodel.pipelines.orders`) and what a pass waits
 for: a forward pass for that of the virtual stage before, a backward pass for that of the one behind.
@@ -19,10 +19,10 @@ from costmodel.pipelines.orders import BACKWARD, FORWARD, NONE, WEIGHT, Blocks, 
 from costmodel.strategy import BIDIRECTIONAL, Schedule, default_microbatch_group
 
 Seconds: TypeAlias = Sequence[float] | NDArray[np.float64]
-"""Of each virtual stage, in model order."""
+"""Seconds of each virtual stage, in model order."""
 
 MOST_PASSES = 200_000
-"""Passes that :func:`span_seconds` plays at once; a matter of time only, about a tenth of a second."""
+"""Number of passes that :func:`span_seconds` simulates at once; a matter of time only, about a tenth of a second."""
 
 SAME_SLOPE = 1e-9
 """Relative difference of two slopes that are equal but for rounding."""
@@ -31,10 +31,12 @@ STRIDES = 4
 """Strides of micro-batches, of at least a pipeline's ranks each, after which most pipelines repeat themselves."""
 
 WORTH_A_TRY = 1.5
-"""Times as many micro-batches from which on it is tried whether they repeat themselves; a matter of time only."""
+"""
+Factor of micro-batches over the few that may repeat themselves, from which on this is tried; a matter of time only.
+"""
 
 KEPT_GRAPHS = 16
-"""Graphs of what waits for what that are kept: a pipeline is played with several lengths of its stages."""
+"""Number of dependency graphs that are kept: a pipeline is simulated with several lengths of its stages."""
 
 
 class Pass(NamedTuple):
@@ -44,11 +46,11 @@ class Pass(NamedTuple):
     Parameters
     ----------
     kind
-        ``forward``, ``backward`` (input gradients) or ``weight``.
+        ``forward``, ``backward`` (input gradients) or ``weight`` (weights' gradients).
     rank, stage, microbatch
-        Where it runs, what it runs.
+        Rank that runs it; virtual stage and micro-batch that it is of.
     start, end
-        Seconds; of passes at the same time, or of both halves of a backward pass, those of all of them.
+        Seconds since the step began; passes at the same time, and both halves of a backward pass, share theirs.
     """
 
     kind: str
@@ -62,14 +64,14 @@ class Pass(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeline:
     """
-    What happened.
+    One simulated step of a pipeline.
 
     Parameters
     ----------
     seconds
-        From the first pass of all to the end of the last one.
+        Seconds from the first pass of all to the end of the last one.
     spans
-        The same of each rank's own passes.
+        Seconds of each rank from its own first pass to the end of its last one.
     peak_chunks
         Most chunk activations alive at once, per rank: from the forward to the end of the backward pass, of its second
         half where it has two.
@@ -99,7 +101,7 @@ def simulate(
     keep_passes: bool = False,
 ) -> Timeline:
     """
-    One step of a pipeline.
+    Simulate one step of a pipeline.
 
     Parameters
     ----------
@@ -107,15 +109,16 @@ def simulate(
         In which order the ranks work.
     forward, backward, weight
         Seconds of each virtual stage in model order, pp * vpp of them: forward pass; the backward pass but for the
-        weights' gradients; those. Schedules that do the whole backward pass at once add the two.
+        weights' gradients; those gradients. Schedules that do the whole backward pass at once add the two.
     pp, vpp, num_microbatches, group
         As in :func:`costmodel.pipelines.orders.order`; ``has_order`` there says which there are.
     p2p_seconds
-        From one virtual stage to the next on another rank, either direction.
+        Seconds from one virtual stage to the next on another rank, either direction.
     hop_blocks
         Whether the sender does nothing else meanwhile; else transfers run beside computation.
     overlapped_fraction
-        How long a forward and a backward pass at the same time take (DualPipe's F&B), of the two one after the other.
+        Time of a forward and a backward pass that run together (DualPipe's F&B), as a fraction of both one after the
+        other.
     keep_passes
         Whether the passes are wanted.
     """
@@ -156,18 +159,18 @@ def span_seconds(
     group: int | None = None,
 ) -> float:
     r"""
-    The longest time of a rank from its first pass to its last one.
+    Seconds of the rank that takes longest from its first pass to its last one.
 
-    Long steps are not played whole. A pipeline is a max-plus linear system: where all passes of a stride of
-    micro-batches end equally long after those of the stride before, so do all that follow (1F1B; exact). Else a
-    pipeline is played whole up to :data:`MOST_PASSES` passes. Beyond, each further group of micro-batches takes equally
-    long once it is full, the mean of its slowest cycle,
+    Long steps are not simulated whole. Derivation: a pipeline is a max-plus linear system. Where all passes of a stride
+    of micro-batches end equally long after those of the stride before, so do all that follow (1F1B; exact). Else a
+    pipeline is simulated whole up to :data:`MOST_PASSES` passes. Beyond, each further group of micro-batches takes
+    equally long once it is full, the mean of its slowest cycle,
 
     .. math:: T(m) = T(m_3) + (m - m_3) \frac{T(m_3) - T(m_1)}{m_3 - m_1}
 
     with m, :math:`m_1, m_2, m_3` equal modulo the group. Two equal slopes of every rank between them show that it is
-    full; else twice as many are played. A rank that is slowest by so little that others still determine the slope is
-    counted by the way through all of its own passes; a cycle through several ranks of which the same is true is not
+    full; else twice as many are simulated. A rank that is slowest by so little that others still determine the slope is
+    counted by the way through all of its own passes. A cycle through several ranks of which the same is true is not
     (too little by up to 0.3 % for one in fifty pipelines of random stages).
 
     Parameters
@@ -200,7 +203,7 @@ def span_seconds(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pipeline:
-    """Everything but the number of micro-batches."""
+    """All that says how a pipeline runs but the number of micro-batches."""
 
     schedule: Schedule
     forward: Seconds
@@ -211,14 +214,14 @@ class _Pipeline:
     group: int
 
     def spans(self, num_microbatches: int, *, late: int | None = None, delay: float = 0.0) -> NDArray[np.float64]:
-        """Of every rank; the last block of one of them may be late."""
+        """Seconds of every rank from its first to its last pass; the last block of one rank may be late."""
         graph, seconds = self.blocks(num_microbatches)
         if late is not None:
             seconds[graph.stops[late] - 1] += delay
         return graph.spans(graph.ends(seconds), seconds)
 
     def blocks(self, num_microbatches: int) -> tuple[_Graph, NDArray[np.float64]]:
-        """All of them, and how long each takes."""
+        """All blocks, and how long each takes."""
         graph = _graph(self.schedule, self.pp, self.vpp, num_microbatches, self.group)
         return graph, graph.block_seconds(self.forward, self.backward, self.weight, 1.0)
 
@@ -237,7 +240,7 @@ class _Pipeline:
         return None if period is None else float(graph.spans(ends, seconds).max()) + further * period
 
     def rank_seconds(self, rank: int) -> float:
-        """One micro-batch on a rank, the mean of both directions where there are two."""
+        """Seconds of one micro-batch on a rank, the mean of both directions where there are two."""
         stages = list(stages_of_rank(self.schedule, rank, pp=self.pp, vpp=self.vpp))
         every = (np.asarray(self.forward) + self.backward + self.weight)[stages]
         return float(every.mean() if self.schedule in BIDIRECTIONAL else every.sum())
@@ -245,7 +248,7 @@ class _Pipeline:
     def extrapolated(
         self, num_microbatches: int, *, played: int, spans: NDArray[np.float64], slopes: NDArray[np.float64]
     ) -> float:
-        """By the slopes, and by the way through each rank that needs longer for a micro-batch than they say."""
+        """Span by the slopes, and by the way through each rank whose micro-batch takes longer than they say."""
         rest = num_microbatches - played
         paces = {rank: self.rank_seconds(rank) for rank in range(self.pp)}
         slower = {rank: pace for rank, pace in paces.items() if pace > float(slopes.max()) * (1 + SAME_SLOPE)}
@@ -270,10 +273,13 @@ def alive_by_chunk(
     schedule: Schedule, *, rank: int, pp: int, vpp: int, num_microbatches: int, group: int | None = None
 ) -> NDArray[np.int64]:
     """
-    How many activations of each of its chunks a rank holds at once, wherever no other moment has more of all of them.
+    Number of activations of each of its chunks that a rank holds at once, at the moments that hold most.
 
     An activation is alive from its forward pass to the end of the backward pass, of its second half where it has two.
     What a rank with unequal chunks needs memory for is the largest of these rows times its chunks' bytes.
+
+    Moments are left out where another one has at least as many of all chunks. Derivation: the passes are walked through
+    in order; each forward pass adds an activation, each weights' gradient ends one.
 
     Parameters
     ----------
@@ -384,11 +390,11 @@ class _Graph:
     Parameters
     ----------
     blocks, rank
-        All of them, rank by rank; of which rank each is.
+        All blocks, rank by rank; the rank of each.
     stops
-        Where the blocks of each rank end.
+        Index behind the last block of each rank.
     num_microbatches
-        What divides a pass into its virtual stage and its micro-batch.
+        Number by which a pass is divided into its virtual stage and its micro-batch.
     previous, before, behind
         The block before on the same rank; those with the forward pass of the virtual stage before and with the
         backward pass of the one behind.
@@ -407,7 +413,7 @@ class _Graph:
 
     @property
     def firsts(self) -> NDArray[np.int64]:
-        """Where the blocks of each rank begin."""
+        """Index of the first block of each rank."""
         return np.concatenate([[0], self.stops[:-1]])
 
     @property
@@ -418,14 +424,14 @@ class _Graph:
     def block_seconds(
         self, forward: Seconds, backward: Seconds, weight: Seconds, overlapped_fraction: float
     ) -> NDArray[np.float64]:
-        """How long each block takes."""
+        """Seconds of each block."""
         stages = self.blocks // self.num_microbatches
         kinds = [np.append(kind, 0.0)[stages[:, column]] for column, kind in enumerate((forward, backward, weight))]
         together = (self.blocks[:, FORWARD] != NONE) & (self.blocks[:, BACKWARD] != NONE)
         return np.asarray(np.where(together, overlapped_fraction, 1.0) * sum(kinds))
 
     def ends(self, seconds: NDArray[np.float64], hop: float = 0.0, blocks: bool = False) -> NDArray[np.float64]:
-        """When each block ends: as soon as its rank and all that it waits for allow."""
+        """Second at which each block ends: as soon as its rank and all that it waits for allow."""
         num_blocks = len(self.blocks)
         renumbered = np.empty(num_blocks + 1, dtype=np.int64)
         renumbered[self.sequence], renumbered[num_blocks] = np.arange(num_blocks), num_blocks
@@ -445,7 +451,7 @@ class _Graph:
     def _ends_with_hops(
         self, seconds: NDArray[np.float64], waits: list[list[int]], hop: float, blocks: bool
     ) -> NDArray[np.float64]:
-        """The same with transfers between ranks."""
+        """When each block ends, with transfers between ranks."""
         rank = np.append(self.rank, NONE)
         crossed = [hop * ((rank[each] != self.rank) & (rank[each] != NONE)) for each in (self.before, self.behind)]
         sends = np.zeros(len(rank))
@@ -463,11 +469,11 @@ class _Graph:
 
     def period_seconds(self, ends: NDArray[np.float64], stride: int, *, size: int) -> float | None:
         """
-        By how much all blocks of a stride of micro-batches end later than those of the stride before.
+        Seconds by which all blocks of a stride of micro-batches end later than those of the stride before.
 
-        None unless it is the same for all, both are the same blocks but for their micro-batches, and no block of the
-        second or behind it waits for one in front of the stride before its own: then further strides, put between the
-        second and what follows, take as long.
+        None unless it is the same for all and both strides are the same blocks but for their micro-batches. Nor may a
+        block of the second stride or behind it wait for one in front of the stride before its own. Then further
+        strides, put between the second and what follows, take as long.
 
         Parameters
         ----------
@@ -500,6 +506,6 @@ class _Graph:
         return period
 
     def spans(self, ends: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """From the start of each rank's first block to the end of its last one."""
+        """Seconds from the start of each rank's first block to the end of its last one."""
         first, last = self.firsts, self.stops - 1
         return np.asarray(ends[last] - (ends[first] - seconds[first]))

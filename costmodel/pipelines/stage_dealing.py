@@ -7,14 +7,19 @@ from costmodel.pipelines.stages import EDGE_SLOTS
 
 
 def dealt_stages(framework: Framework, num_layers: int, num_stages: int) -> tuple[int, ...] | None:
-    """Layers of each stage as a framework deals them; None: as :func:`costmodel.pipelines.stages.layers_per_chunk`."""
+    """
+    Number of layers of each stage as a framework deals them; None: as the planner does.
+
+    Derivation: by the framework's ``stages``, :func:`filled_stages` or :func:`module_stages`. Without either,
+    :func:`costmodel.pipelines.stages.layers_per_chunk` deals them.
+    """
     deal = {"filled": filled_stages, "modules": module_stages}.get(framework.stages)
     return deal(num_layers, num_stages) if deal else None
 
 
 def filled_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     """
-    Layers of each stage in Megatron-Bridge's recipes, where Megatron-LM cannot deal them evenly.
+    Number of layers of each stage in Megatron-Bridge's recipes, where Megatron-LM cannot deal them evenly.
 
     It can with and without embedding and head as a layer each; recipes of other models (DeepSeek-V3, Kimi-K2: 61
     layers) print a layout that fills one stage after the other.
@@ -35,7 +40,7 @@ def filled_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
 
 MODULES_AT_ENDS = (1, 3)
 """
-As how many layers GPT-NeoX's list of modules counts what is in front of its layers and what is behind them.
+Number of layers for which GPT-NeoX's list of modules counts what is in front of its layers, and what is behind them.
 
 Of 44, 40 and 32 layers the first, the middle and the last of four stages have 11/12/9, 10/11/8 and 8/9/6 (the tables of
 arXiv 2509.22832's predictor).
@@ -44,7 +49,7 @@ arXiv 2509.22832's predictor).
 
 def module_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     """
-    Layers of each stage where DeepSpeed deals modules evenly, later stages getting the remainder.
+    Number of layers of each stage where DeepSpeed deals modules evenly, later stages getting the remainder.
 
     None for stages too short for their end.
 

@@ -28,7 +28,7 @@ EDGE_SLOTS = 2
 
 def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -> tuple[int, ...]:
     """
-    Layers of each virtual stage in model order, those of multi-token prediction not counted.
+    Number of layers of each virtual stage in model order, those of multi-token prediction not counted.
 
     Where the layers divide evenly, every virtual stage gets as many. Otherwise embedding, head and each layer of
     multi-token prediction count as one slot, slots are dealt evenly, and virtual stages in front get the remainder.
@@ -41,6 +41,11 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
         Virtual stages, pp * vpp.
     mtp_layers
         Layers of multi-token prediction, on the last virtual stage.
+
+    References
+    ----------
+    Megatron-LM, ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split``: embedding and
+    head count as a layer each.
 
     >>> layers_per_chunk(80, num_chunks=8)
     (10, 10, 10, 10, 10, 10, 10, 10)
@@ -65,7 +70,7 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
 
 def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float) -> tuple[int, ...]:
     """
-    Layers of each stage when the last one has as many less as makes the longest stage shortest.
+    Number of layers of each stage when the last has as many less as makes the longest stage shortest.
 
     Of equally long layouts the one that moves fewest layers; the others divide theirs evenly, later ranks get the
     remainder (the first one, with embedding and most micro-batches in flight, is the fullest).
@@ -75,7 +80,7 @@ def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float
     num_layers, num_stages
         Layers of the model; stages, one per rank.
     head_layers
-        Layers that take as long as the head.
+        Number of layers that take as long as the head.
 
     References
     ----------
@@ -96,25 +101,29 @@ def redistributed_layers(num_layers: int, *, num_stages: int, head_layers: float
 
 
 GROUPS_IN_FLIGHT = 3
-"""Groups of micro-batches after which no other moment of interleaved 1F1B has more alive."""
+"""Number of groups of micro-batches after which no other moment of interleaved 1F1B has more alive."""
 
 
 @cache
 def in_flight_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
     """
-    Activations alive at the peak of interleaved 1F1B over those of as many chunks of average size, at least 1.
+    Activations alive at the peak over those of as many average chunks. Unit: none, at least 1.
 
     Early chunks have more micro-batches in flight than late ones: a rank whose late chunks are shorter holds more.
+
+    Derivation: at each moment the simulated order has so many activations of every chunk
+    (:func:`costmodel.pipelines.simulator.alive_by_chunk`); weighted with the chunks' layers, the largest sum is divided
+    by the largest number of chunks times the average size.
 
     Parameters
     ----------
     sizes
         Layers of the rank's chunks.
     rank, pp
-        Which rank of how many.
+        Number of the pipeline rank, and of all ranks.
 
-    >>> excess((2, 2), rank=0, pp=4), excess((1, 2), rank=0, pp=4), round(excess((2, 1), rank=0, pp=4), 3)
-    (1.0, 1.0, 1.152)
+    >>> [round(in_flight_imbalance(sizes, rank=0, pp=4), 3) for sizes in ((2, 2), (1, 2), (2, 1))]
+    [1.0, 1.0, 1.152]
     """
     if list(sizes) == sorted(sizes):
         return 1.0
@@ -139,16 +148,16 @@ class Stages(Record):
     layers
         Layers of each kind on that rank, those of multi-token prediction on the last one included; shape (..., U, K).
     mtp_layers
-        Those of multi-token prediction among them.
+        Layers of multi-token prediction among them.
     first, last
-        Share of the embedding, of the head that the rank holds, mostly 0 or 1; shape (..., U).
+        Fraction of the embedding, and of the head, that the rank holds, mostly 0 or 1; shape (..., U).
     full_layers
-        Those that are recomputed in full whatever the strategy's decision says; shape (..., U, K).
+        Layers that are recomputed in full whatever the strategy's decision says; shape (..., U, K).
     largest_chunk
         Layers of the rank's largest virtual stage, shape (..., U).
     last_chunk
-        Layers of its last one, those of multi-token prediction not counted, shape (..., U).
-    excess
+        Layers of its last virtual stage, those of multi-token prediction not counted, shape (..., U).
+    in_flight_imbalance
         Activations alive at the peak over those of as many chunks of average size, at least 1; shape (..., U).
     all_layers
         Layers of each kind over all ranks, shape (..., K).
@@ -195,7 +204,7 @@ class _Layout:
         return layers_per_chunk(num_layers, num_chunks=self.pp * self.vpp, mtp_layers=int(order.mtp.sum()))
 
     def in_flight_imbalance(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The excess of each rank's chunks, shape (pp,); 1 in orders other than 1F1B."""
+        """The imbalance of each rank's chunks, shape (pp,); 1 in orders other than 1F1B."""
         if self.vpp == 1 or self.schedule != Schedule.ONE_F_ONE_B:
             return np.ones(self.pp)
         ranks = enumerate(map(tuple, sizes.tolist()))
@@ -208,7 +217,7 @@ class _Layout:
         return np.asarray(order.before[ends] - order.before[np.concatenate([[0], ends[:-1]])])
 
     def share(self, stage: int) -> NDArray[np.float64]:
-        """What each rank holds of the embedding (stage 0) or the head (stage -1), shape (pp,)."""
+        """Fraction of the embedding (stage 0) or the head (stage -1) that each rank holds, shape (pp,)."""
         if self.vocabulary > Vocabulary.REDISTRIBUTED:
             return np.full(self.pp, 1 / self.pp)
         holds = self.chunks == stage % (self.pp * self.vpp)
@@ -248,13 +257,22 @@ def _order(model: _Same) -> _Order:
 
 
 def layers_between(model: Model, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Layers of each kind from some positions in the model to others, one row each: (S, K)."""
+    """
+    Number of layers of each kind between positions in the model, one row per pair of positions: (S, K).
+
+    Derivation: the layers of each kind in front of every position are counted once; a difference of two counts is what
+    lies between.
+    """
     before = _order(_Same(model)).before
     return np.asarray(before[ends] - before[starts], dtype=np.float64)
 
 
 def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """All layers, those of multi-token prediction included, and these alone; shape (K,) each."""
+    """
+    Number of layers of each kind, and of those in multi-token prediction alone; shape (K,) each.
+
+    Derivation: a count over the model's layers; the first number has the second one in it.
+    """
     order = _order(_Same(model))
     mtp = order.mtp.astype(np.float64)
     return order.before[-1] + mtp, mtp
@@ -264,7 +282,7 @@ def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.f
 def _ranks(
     model: _Same, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
 ) -> NDArray[np.float64]:
-    """Selected ranks of one pipeline, rows of (rank, first, last, largest and last chunk, excess, layers per kind)."""
+    """Selected ranks of a pipeline, rows of (rank, first, last, largest and last chunk, imbalance, layers per kind)."""
     order = _order(model)
     mtp_layers = order.mtp
     per_chunk = layout.layers_of_each_kind(order)
@@ -300,7 +318,7 @@ def stages(
     Parameters
     ----------
     model
-        Its layers.
+        Model whose layers are dealt.
     pp, vpp, schedule, vocabulary
         Decisions, scalars or arrays of one shape.
     """
@@ -315,7 +333,12 @@ def virtual_stage_layers(
     schedule: int = Schedule.ONE_F_ONE_B,
     vocabulary: int = Vocabulary.ENDS,
 ) -> NDArray[np.float64]:
-    """Layers of each kind of each virtual stage of one strategy in model order, MTP on the last: (pp * vpp, K)."""
+    """
+    Number of layers of each kind of each virtual stage of one strategy in model order: (pp * vpp, K).
+
+    Derivation: :func:`layers_per_chunk` (or the layout of the vocabulary) cuts the list of layers; those of multi-token
+    prediction are on the last stage.
+    """
     order = _order(_Same(model))
     layout = _Layout(pp=pp, vpp=vpp, schedule=schedule, vocabulary=vocabulary)
     layers = layout.layers_of_each_kind(order)

@@ -14,14 +14,17 @@ from costmodel.step.layer import host_copy_seconds
 from costmodel.tables import Facts, lookup
 
 LAYER = ("tp", "cp", "ep", "etp")
-"""Degrees of the groups within a layer."""
+"""Names of the degrees that split a layer."""
 
 
 def adapter_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
     """
-    What each rank's layers send over its network adapter while they compute: forward and backward, shape (..., U).
+    Seconds per micro-batch in which each rank's layers use its network adapter while they compute.
 
     Overlapped, a forward pass hides the expert-parallel exchange of another micro-batch's backward pass.
+
+    Forward and backward pass, shape (..., U) each. Derivation: the sum over the rank's layers of overlapped exchanges
+    that leave the scale-up domain, and of offloading copies through the adapter's port.
     """
     seconds, degrees = (
         lookup(layer_seconds, facts, decisions),

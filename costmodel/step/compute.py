@@ -59,18 +59,21 @@ ROW_PARALLEL = frozenset({"output_projection", "down", "shared_down"})
 
 RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
 """
-Of ring attention in the forward pass, in launches of eager code: of the whole, and of each piece.
+Number of launches of ring attention in the forward pass, in launches of eager code: of the whole, and of each piece.
 
-Of a piece: copies of the halves that it attends to, its kernels, a send and a receive in a group, streams that wait for
-each other, corrections of the sums of exponentials and of the output. Of the whole: the choice of a kernel for the
-shapes, buffers, casts of queries, keys, values and of the output (Transformer Engine, ``DotProductAttention``,
-``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece). What both are for two pieces is chosen on
-NVIDIA's runs (benchmarks/LEDGER.md): 8-bit layers of Llama-3 70B with 4,096 tokens per rank, whose kernels are the
-shortest beside a ring, are late on H100 and GB200, those of twice the work are not. No run tells four pieces from two.
+A piece launches copies of the halves that it attends to, its kernels, a send and a receive in a group. Its streams wait
+for each other, and it corrects the sums of exponentials and the output. The whole chooses a kernel for the shapes,
+makes buffers, and casts queries, keys, values and the output (Transformer Engine, ``DotProductAttention``,
+``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece). The numbers for two pieces are chosen on
+NVIDIA's runs (benchmarks/LEDGER.md). There 8-bit layers of Llama-3 70B with 4,096 tokens per rank, whose kernels are
+the shortest beside a ring, wait for the host on H100 and GB200, those of twice the work do not. No run tells four
+pieces from two.
 """
 
 SUMS = ("all_reduce", "reduce_scatter")
-"""Collectives of theirs that do so in the backward pass: a block has one of each, and uses one of them."""
+"""
+Collectives that sum over tensor-parallel ranks in the backward pass: a block has one of each, and uses one of them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +84,7 @@ class LayerCommunication(Record):
     Parameters
     ----------
     tp_forward, tp_backward, cp_forward, cp_backward, ep_forward, ep_backward
-        Of each in either pass.
+        Seconds of tensor-, context- and expert-parallel communication in either pass.
     """
 
     tp_forward: NDArray[np.float64]
@@ -100,23 +103,23 @@ class LayerSeconds(LayerCommunication):
     Parameters
     ----------
     forward, backward
-        Computation.
+        Seconds of computation.
     weight
-        The weights' gradients in ``backward``: what a zero-bubble schedule does apart.
+        Seconds of the weights' gradients in ``backward``: what a zero-bubble schedule does apart.
     again
-        What of ``forward`` full recomputation repeats.
+        Seconds of ``forward`` that full recomputation repeats.
     exposed_tp_backward
         ``tp_backward`` without what the weights' gradients hide, with what shows of gathering inputs once more.
     module_forward
-        What of ``forward`` each module computes again, on one more axis in the order of ``MODULES``.
+        Seconds of ``forward`` that each module computes again, on one more axis in the order of ``MODULES``.
     overlapped
-        What of the communication is exposed where it overlaps.
+        Seconds of the communication that are exposed where it overlaps.
     least_communication
-        Each communication by the faster of its two ways.
+        Seconds of each communication by the faster of its two ways.
     host_forward, host_backward
-        Time in which the host launches all of it.
+        Seconds in which the host launches all of it.
     module_host
-        Of what each module computes again, on one more axis.
+        Seconds in which the host launches what each module computes again, on one more axis.
     """
 
     forward: NDArray[np.float64]
@@ -190,7 +193,7 @@ def layer_seconds(
 def _least_communication(
     parts: Mapping[str, NDArray[np.float64]], overlapped: LayerCommunication
 ) -> NDArray[np.float64]:
-    """What remains of every group's communication, overlapped or not, whichever is shorter."""
+    """Seconds that remain of every group's communication, overlapped or not, whichever is shorter."""
     shown = {"tp": "exposed_tp_backward", "cp": "cp_backward", "ep": "ep_backward"}
     faster = [
         np.minimum(
@@ -216,14 +219,15 @@ def least_layer_seconds(
     dp: Numbers,
 ) -> NDArray[np.float64]:
     r"""
-    What no dispatcher, no CUDA graphs and no overlaps undercut; nothing is recomputed, no host is late: shape (..., K).
+    Lower bound in seconds of a layer, over dispatchers, CUDA graphs and overlaps: shape (..., K).
 
     .. math:: T \ge T_{comp} + T_{exp}' - 2 (k - 1) (T_{comp}' - T_{comp})
 
-    with the computation in one graph, the longer one of single kernels (primed), and what that leaves of communication:
-    whatever is in between hides less. A graph of all does not wait for the launches of collectives: what it leaves
-    itself counts where that is less. Slowed down by k, it loses less beside communication; of all groups together at
-    most two passes run beside each kernel.
+    with the computation in one graph, the longer one of single kernels (primed), and what that leaves of communication.
+    Nothing is recomputed, and no host is late. Derivation: computation between the two hides less than the longer one.
+    A graph of all does not wait for the launches of collectives: what it leaves itself counts where that is less.
+    Slowed down by k, a shorter computation loses less beside communication, at most the difference times k - 1 for each
+    of two passes: no more run beside a kernel, of all groups together.
     """
     given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
     axes = (1,) * max(np.ndim(value) for value in given.values())
@@ -244,7 +248,7 @@ def least_layer_seconds(
 
 
 DIFFERENT_DISPATCHERS = (TokenDispatcher.ALLTOALL, TokenDispatcher.HYBRIDEP)
-"""One of each sort: what sends a token once to each device costs alike."""
+"""One dispatcher of each sort: those that send a token once to each device cost alike."""
 
 
 def _overlapped(
@@ -253,7 +257,7 @@ def _overlapped(
     cluster: Cluster,
     shape: Shape,
 ) -> LayerCommunication:
-    """What computation does not hide of the communication beside it: (20), (21), and (22) beside the opposite pass."""
+    """Seconds of communication that computation does not hide: (20), (21), and (22) beside the opposite pass."""
     device, cp = cluster.device, np.asarray(shape.cp)[..., None]
     of_rings, of_experts = (_slowdowns(name, cluster, shape) for name in ("cp", "ep"))
     exposed: dict[str, Numbers] = {}
@@ -276,7 +280,7 @@ def _beside_shared_experts(
     shape: Shape,
 ) -> dict[str, NDArray[np.float64]]:
     """
-    What shared experts leave of the exchange that they run beside; all of it in layers without them.
+    Seconds of the exchange that shared experts beside it leave; all of it in layers without them.
 
     References
     ----------
@@ -292,7 +296,11 @@ def _beside_shared_experts(
 
 
 def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
-    """Those of a group's communication, with an axis for the kinds of layers; dispatchers may say what they take."""
+    """
+    Slow-downs of a group's communication, with an axis for the kinds of layers.
+
+    Dispatchers may say how many processors they take.
+    """
     group, device = call_group(name, shape), cluster.device
     ranks, stride = (np.asarray(size)[..., None] for size in (group.ranks, group.stride))
     slowdowns = ring_slowdowns(cluster, ranks=ranks, stride=stride)
@@ -310,15 +318,16 @@ def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _OneLayer:
     """
-    One kind of layer.
+    Seconds of one kind of layer.
 
     Parameters
     ----------
     parts
         Fields of :class:`LayerSeconds`.
     beside
-        Of tensor-parallel communication that overlaps: what matmuls may hide (``pipelined``), what shows in any case;
-        the attention core, which rings overlap with; shared experts, which the token dispatch may.
+        Seconds beside which communication runs, or that it shows. Of overlapping tensor-parallel communication what
+        matmuls may hide (``pipelined``) and what shows in any case; the attention core, which rings overlap with;
+        shared experts, which the token dispatch may.
     module_forward, module_host
         As in :class:`LayerSeconds`, by module.
     """
@@ -407,7 +416,7 @@ def _beside_single_matmuls(
     device: EquippedDevice,
 ) -> dict[str, Numbers]:
     """
-    What pieces of a single matmul hide of what feeds it or what it feeds, and what shows beside: seconds of each pass.
+    Seconds of either pass that pieces of one matmul may hide, and seconds that show in any case.
 
     Gathered inputs and gradients feed matmuls unless they are cast in between; what is scattered is one matmul's result
     in the forward pass, in the backward pass the sum of several. Nothing is copied: pieces arrive in their places. Each
@@ -443,7 +452,7 @@ def _beside_gradients(
     device: EquippedDevice,
 ) -> Numbers:
     """
-    What shows of the communication beside the gradients of column-parallel linears, less what it takes alone: seconds.
+    Seconds that communication beside column-parallel linears' gradients shows, less those that it takes alone.
 
     In each block the weight's gradient hides the sum of the input's gradient. The input's gradient hides that the
     input, of which each rank kept its share of the sequence, is gathered once more.
@@ -471,7 +480,7 @@ def _host(
     launches: Iterable[Numbers], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: EquippedDevice
 ) -> dict[str, Numbers]:
     """
-    Launches of both passes, from those of each operator in the forward one; a collective as one kernel.
+    Seconds of launches in both passes, from those of each operator in the forward one; a collective as one kernel.
 
     The host runs ahead of the device until its queue is full, so that what counts is the sum over both passes. One
     that waits for collectives launches nothing meanwhile: they add to its time as to the device's.
@@ -489,7 +498,7 @@ def _host(
 
 
 def _ring_launches(communication: Communication, shape: Shape) -> Numbers:
-    """What a ring's pieces of attention launch: twice as much backward; nothing where a graph or an all-to-all is."""
+    """Number of launches of a ring's pieces of attention; none where a graph or an all-to-all is."""
     if communication.kind != "ring" or shape.memory.context_output:
         return 0.0
     graphs = np.asarray(shape.cuda_graphs)
@@ -498,6 +507,11 @@ def _ring_launches(communication: Communication, shape: Shape) -> Numbers:
 
 
 def weight_gradient_seconds(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbers:
-    """Gradients of weights: half of a matmul's backward pass; attention cores and element-wise operators have none."""
+    """
+    Seconds of the weights' gradients in the backward pass of some operators.
+
+    Derivation: the backward pass of a matmul is two products of equal FLOPs, the input's and the weight's gradient, so
+    that half of it counts. Attention cores and element-wise operators have no weights' gradients apart.
+    """
     matmuls = (operator.kind in ("matmul", "grouped_matmul") for operator in operators)
     return sum(compress(backward, matmuls), start=0.0) / 2

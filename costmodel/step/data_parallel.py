@@ -39,25 +39,29 @@ from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts, lookup, microbatches
 
 PARAMETER_TENSORS = 9
-"""Of a layer: two norms, queries with keys and values, the output, three of a gated block, two biases (InternLM)."""
+"""
+Number of parameter tensors of a layer: two norms, queries with keys and values, the output, three of a gated block, two
+biases (InternLM).
+"""
 
 WIDE_BYTES = 2.0
-"""Of a gradient as a layer's matmul leaves it."""
+"""Bytes of a gradient's element as a layer's matmul leaves it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataParallel:
     """
-    Data-parallel communication of one step alone, on each different rank: shape (..., U).
+    Seconds of one step's data-parallel communication alone, on each different rank: shape (..., U).
 
     Parameters
     ----------
     reduce, gather
-        All reduce-scatters of gradients; all gathers of parameters (or the second half of the all-reduces).
+        Seconds of all reduce-scatters of gradients; of all gathers of parameters (or the second half of the
+        all-reduces).
     pieces
         Buckets into which each of them is divided.
     slowdowns
-        Theirs beside computation: :func:`costmodel.network.collectives.ring_slowdowns`.
+        Slow-downs of this communication beside computation: :func:`costmodel.network.collectives.ring_slowdowns`.
     """
 
     reduce: Array
@@ -106,7 +110,7 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
 
 
 def _dp_slowdowns(cluster: Cluster, groups: tuple[Group, Group], parameters: RankParameters) -> dict[str, Any]:
-    """Those of the groups of dense and of expert parameters, in the mean over parameters."""
+    """Slow-downs of the groups of dense and of expert parameters, averaged over the parameters."""
     dense, expert = (ring_slowdowns(cluster, ranks=group.ranks, stride=group.stride) for group in groups)
     share = parameters.experts / np.maximum(parameters.dense + parameters.experts, 1.0)
     return dense | {name: dense[name] + share * (expert[name] - dense[name]) for name in OF_RINGS}
@@ -133,14 +137,18 @@ def _over_data_groups(
 
 def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts | None = None) -> Array:
     """
-    Exposed data-parallel communication of each different rank, by (24) or by a measured law.
+    Seconds of exposed data-parallel communication on each different rank: shape (..., U).
 
     Parameters
     ----------
     facts, decisions, held
-        As in :func:`step_seconds`.
+        As in :func:`costmodel.step.step.step_seconds`.
     parts
-        Of one layer, where they are known: :func:`costmodel.step.layer.layer_parts`.
+        Seconds of one layer, where they are known: :func:`costmodel.step.layer.layer_parts`.
+
+    References
+    ----------
+    MoFa, arXiv:2511.09837, equation (24), or a law measured on its cluster (:func:`exposed_dp_seconds_measured`).
     """
     parts = parts or layer_parts(facts, decisions)
     device = facts.cluster.device
@@ -169,7 +177,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
 
 def embedding_copy_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array | float:
     """
-    Sum of the embedding's gradients on the first rank of a pipeline and of its copy on the last one: (..., U).
+    Seconds to sum the gradients of the embedding and of its copy on the last rank: shape (..., U).
 
     References
     ----------
@@ -190,10 +198,12 @@ def embedding_copy_seconds(facts: Facts, decisions: Decisions, held: Stages) -> 
 
 def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
-    Copies between tensors and what collectives send where weights are shared, in the stream that computes: (..., U).
+    Seconds of copies between tensors and collectives' buffers where weights are sharded: (..., U).
 
     Per parameter and micro-batch: gathered weights read and written before either pass; gradients read in 16 bits and
     written as they are reduced. Of weights that are views of a flat tensor, gradients alone.
+
+    The copies run in the stream that computes.
 
     References
     ----------
@@ -218,10 +228,10 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
     """
     Equation (24), once for what runs behind forward passes and once for what runs behind backward passes.
 
-    Without sharding that is the all-reduce behind the last micro-batches; under ZeRO-1 a gather behind the first and a
-    reduce-scatter behind the last ones; from ZeRO-2 on a reduce-scatter behind every backward pass; under ZeRO-3 also
-    half of the gathers behind each pass, and no micro-batch starts before the one before has reduced everything (FSDP
-    waits at the end of each backward pass).
+    Without sharding that is the all-reduce behind the last micro-batches. Under ZeRO-1 it is a gather behind the first
+    and a reduce-scatter behind the last ones, from ZeRO-2 on a reduce-scatter behind every backward pass. Under ZeRO-3
+    half of the gathers run behind each pass, too, and no micro-batch starts before the one before has reduced
+    everything (FSDP waits at the end of each backward pass).
 
     A device that waits for its host does so in either pass alike; the network goes on.
     """
@@ -296,7 +306,7 @@ def _num_buckets(style: OptimizerStyle, decisions: Decisions, held: Stages, para
 
 def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
-    Parameter update of each different rank, on the device or on the host, shape (..., U).
+    Seconds of the parameter update of each different rank, on the device or on the host, shape (..., U).
 
     References
     ----------

@@ -34,13 +34,13 @@ class EmbeddingHeadSeconds(Record):
     Parameters
     ----------
     embedding, head, mtp
-        Computation; that of MTP around its transformer layers, which count as layers of the last rank.
+        Seconds of computation; MTP's are those around its transformer layers, which count as layers of the last rank.
     embedding_communication, head_communication, mtp_communication
-        Collectives, which nothing hides.
+        Seconds of collectives, which nothing hides.
     first_forward, last_forward
-        Forward pass in all that the first and in all that the last rank adds.
+        Seconds of the forward pass in all that the first rank adds, and in all that the last rank adds.
     last_weight
-        Weights' gradients in what the last rank adds.
+        Seconds of the weights' gradients in what the last rank adds.
     """
 
     embedding: NDArray[np.float64]
@@ -55,12 +55,12 @@ class EmbeddingHeadSeconds(Record):
 
     @property
     def first(self) -> NDArray[np.float64]:
-        """All that the first rank adds."""
+        """Seconds that the first rank adds."""
         return self.embedding + self.embedding_communication
 
     @property
     def last(self) -> NDArray[np.float64]:
-        """All that the last rank adds."""
+        """Seconds that the last rank adds."""
         return self.head + self.mtp + self.head_communication + self.mtp_communication
 
 
@@ -81,10 +81,10 @@ def embedding_head_seconds(
     cuda_graphs: Numbers,
 ) -> EmbeddingHeadSeconds:
     """
-    The embedding, the head with its loss, and the multi-token prediction, shape (...).
+    Seconds of the embedding, the head with its loss, and the multi-token prediction, shape (...).
 
-    Only graphs of a whole iteration hold them. Of a vocabulary in slices those of all ranks together, see
-    :func:`_in_slices`.
+    Only CUDA graphs of a whole iteration hold their kernels. Where a vocabulary is in slices, these are the seconds of
+    all ranks together, see :func:`_in_slices`.
     """
     shape = layer_shape(
         model,
@@ -125,7 +125,7 @@ def embedding_head_seconds(
 
 def _in_slices(operators: tuple[Operator, ...], slices: Numbers, *, rows: Numbers = 1) -> tuple[Operator, ...]:
     """
-    What all slices of a vocabulary do together: each its share of the logits, but every kernel.
+    Operators of all slices of a vocabulary together: each has its share of the logits, but every kernel.
 
     Of the embedding every slice moves all tokens' ``rows``, zeros for those of others, so that their sum has all of
     them (Megatron-LM, ``VocabParallelEmbedding``; Yeung et al., arXiv:2411.05288, Table 3, recalled: input layers scale

@@ -51,9 +51,9 @@ class Part:
         ``compute``, ``recompute``, ``tp``, ``cp``, ``ep``, ``offload``, ``host``, ``pp``, ``bubble``, ``dp``,
         ``optimizer``.
     exposed_seconds
-        Its share of the step; the parts add up to the step.
+        Seconds that it adds to the step; those of all parts add up to the step.
     hidden_seconds
-        What runs behind computation.
+        Seconds that run behind computation.
     """
 
     name: str
@@ -69,15 +69,15 @@ class RankEstimate:
     Parameters
     ----------
     rank
-        Its number.
+        Number of the pipeline rank.
     num_layers
         Layers it holds, those of multi-token prediction included.
     microbatch_seconds
-        One micro-batch, forward and backward.
+        Seconds of one micro-batch, forward and backward.
     bytes_by_part
         Peak device memory by what it holds, as :meth:`costmodel.memory.rank.RankBytes.by_part` names it.
     host_bytes
-        Host memory that one of its devices needs.
+        Bytes of host memory that one of its devices needs.
     """
 
     rank: int
@@ -88,7 +88,7 @@ class RankEstimate:
 
     @property
     def device_bytes(self) -> float:
-        """Peak device memory."""
+        """Bytes of peak device memory."""
         return sum(self.bytes_by_part.values())
 
 
@@ -104,10 +104,11 @@ class Estimate:
     num_microbatches
         Micro-batches per pipeline and step.
     step_seconds
-        One optimizer step, its pipeline played through stage by stage.
+        Seconds of one optimizer step, its pipeline simulated pass by pass.
     closed_form_seconds
-        The same by the formulas of :func:`costmodel.step.step.step_seconds`, which a search compares strategies by;
-        they differ where stages do (:func:`costmodel.step.rank_time.simulated_waiting_seconds` says how much).
+        Seconds of the same step by the formulas of :func:`costmodel.step.step.step_seconds`, by which a search compares
+        strategies. Both differ where stages do (:func:`costmodel.step.rank_time.simulated_waiting_seconds` says how
+        much).
     breakdown
         Where the step goes, on the rank that is slowest.
     ranks
@@ -142,10 +143,10 @@ class SimulatedStep:
     timeline
         Every pass of every rank.
     passes
-        The passes of every virtual stage in model order, shape (pp * vpp,): what was played.
+        Seconds of the passes of every virtual stage in model order, shape (pp * vpp,): what was simulated.
     beside_seconds
-        By lines of the breakdown what no pass contains: transfers between ranks and the edges of expert-parallel
-        communication, which are spread over the step; its ending.
+        Seconds that no pass contains, by line of the breakdown: transfers between ranks and the edges of
+        expert-parallel communication, which are spread over the step; its ending.
     """
 
     timeline: Timeline
@@ -154,20 +155,20 @@ class SimulatedStep:
 
     @property
     def step_seconds(self) -> float:
-        """One optimizer step: the pipeline, as long as a rank is at it, and what is beside it."""
+        """Seconds of one optimizer step: the span of the rank that takes longest, and what is beside it."""
         return max(self.timeline.spans) + sum(self.beside_seconds.values())
 
 
 def played_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> SimulatedStep | None:
     """
-    Play the pipeline of one strategy and keep its passes.
+    Simulate the pipeline of one strategy and keep its passes.
 
     Parameters
     ----------
     facts, strategy
         As in :func:`estimate`.
     most_passes
-        Passes, forward and backward, beyond which none are played.
+        Number of passes, forward and backward, beyond which nothing is simulated.
 
     Returns
     -------
@@ -310,7 +311,7 @@ PARTS = ("compute", "recompute", "tp", "cp", "ep", "offload", "host", "pp", "bub
 
 
 def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
-    """Idle time of the slowest rank, played through."""
+    """Seconds in which the slowest rank waits, its pipeline simulated."""
     decisions = strategy.decisions()
     if strategy.layout:
         passes, closed_form = layout_passes(facts, strategy), 0.0
@@ -340,7 +341,7 @@ class _EdgeParts:
 
 
 def _edge_parts(facts: Facts, ranks: _Ranks) -> _EdgeParts:
-    """What embedding, head and MTP add to each rank."""
+    """Seconds that embedding, head and MTP add to each rank."""
     edge = lookup(embedding_head_seconds, facts, {**ranks.decisions})
     first, last = ranks.held.first.ravel(), ranks.held.last.ravel()
     return _EdgeParts(

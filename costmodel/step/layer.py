@@ -31,17 +31,17 @@ class LayerParts:
     Parameters
     ----------
     compute, recompute
-        Computation, and what recomputation adds (its communication included).
+        Seconds of computation, and those that recomputation adds (its communication included).
     tp, cp, ep, offload
-        Exposed communication and transfers in the steady phase.
+        Seconds of exposed communication and transfers in the steady phase.
     host
-        Waiting for the host to launch kernels.
+        Seconds of waiting for the host to launch kernels.
     ep_edges
-        What warm-up and cool-down expose of expert parallelism beyond ``ep``.
+        Seconds of expert-parallel communication that warm-up and cool-down expose beyond ``ep``.
     forward
-        The forward pass in ``total``, without offloading.
+        Seconds of the forward pass in ``total``, without offloading.
     weight
-        The weights' gradients in ``compute``.
+        Seconds of the weights' gradients in ``compute``.
     """
 
     compute: Array
@@ -69,7 +69,7 @@ class Exposed(LayerCommunication):
     Parameters
     ----------
     contention
-        What computation loses beside tensor-parallel collectives that do not overlap, as a fraction of their time.
+        Computation lost beside tensor-parallel collectives that do not overlap, as a fraction of their time.
     """
 
     contention: Array
@@ -121,7 +121,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
 
 
 def _whole_again(device: EquippedDevice, seconds: LayerSeconds, exposed: Exposed) -> Array:
-    """What full recomputation repeats: the forward pass with its exposed communication, or most of it."""
+    """Seconds that full recomputation repeats: the forward pass with its exposed communication, or most of it."""
     gathers = 1 - LAST_COLLECTIVE if device.behaviour.kernels.recompute_stops_early else 1
     inside = exposed.contention * seconds.tp_forward + gathers * exposed.tp_forward + exposed.cp_forward
     return np.asarray(seconds.again + inside + seconds.ep_forward)
@@ -144,7 +144,7 @@ LONGEST: Decisions = {"token_dispatcher": TokenDispatcher.ALLTOALL, "cuda_graphs
 
 
 def _compute(seconds: LayerSeconds, exposed: Exposed) -> Array:
-    """Computation, and what it loses to collectives beside it."""
+    """Seconds of computation, with what it loses to collectives beside it."""
     return seconds.forward + seconds.backward + exposed.contention * (seconds.tp_forward + seconds.tp_backward)
 
 
@@ -170,18 +170,22 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
 
 
 LAST_COLLECTIVE = 1 / 4
-"""Of a layer's tensor-parallel forward communication with sequence parallelism: the scatter behind the feed-forward."""
+"""
+Fraction of a layer's tensor-parallel forward communication with sequence parallelism that is the scatter behind the
+feed-forward.
+"""
 
 LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
 
 
 def modules_forward(seconds: LayerSeconds, tp_forward: Array, cp_forward: Array, *, recompute: NDArray[Any]) -> Array:
     """
-    Forward pass of the modules that a decision recomputes, with the exposed communication inside them.
+    Seconds of the forward pass of the modules that a decision recomputes, exposed communication included.
 
-    The context-parallel ring belongs to the attention core, the all-to-alls to the experts, and of the tensor-parallel
-    collectives, which attention and feed-forward need alike, half to a dense feed-forward. torchtitan keeps what is
-    reduced and scattered, and gathers again (``apply_ac``, ``_op_sac_save_list``).
+    Derivation: the modules' own seconds are added up, and the communication that runs inside them. The context-parallel
+    ring belongs to the attention core, the all-to-alls to the experts, and of the tensor-parallel collectives, which
+    attention and feed-forward need alike, half to a dense feed-forward. torchtitan keeps what is reduced and scattered,
+    and gathers again (``apply_ac``, ``_op_sac_save_list``).
     """
     inside = (
         ("core_attention", cp_forward),
@@ -195,16 +199,17 @@ def modules_forward(seconds: LayerSeconds, tp_forward: Array, cp_forward: Array,
 
 def recompute_seconds(forward_seconds: Array, modules_seconds: Array, *, recompute: NDArray[Any]) -> Array:
     r"""
-    What recomputation adds to the backward pass.
+    Seconds that recomputation adds to the backward pass of a layer.
 
     .. math:: T_{BWD} \mathrel{+}= T_Q + T_K + T_V + T_{attn} \;\text{(selective)}, \qquad T_{FWD} \;\text{(full)}
 
     Parameters
     ----------
     forward_seconds
-        The whole forward pass, its exposed communication included.
+        Seconds of the whole forward pass, its exposed communication included.
     modules_seconds
-        The recomputed modules alone: for (30) projections of queries, keys and values and the attention core.
+        Seconds of the recomputed modules alone: for (30) projections of queries, keys and values and the attention
+        core.
     recompute
         Decision.
 
@@ -219,21 +224,22 @@ def host_exposed(
     seconds: LayerSeconds, *, forward_seconds: Array, backward_seconds: Array, recompute: NDArray[Any]
 ) -> Array:
     r"""
-    What launching a layer's kernels takes longer than running them: a device never overtakes its host.
+    Seconds by which launching a layer's kernels takes longer than running them.
 
     .. math:: T = \max(0, H_f + H_b - T_f - T_b)
 
-    A host that is ahead after one pass is so in the next one, of this micro-batch or another: its queue has room for
-    1,024 launches, those of some ten layers, and nothing in between waits for the device.
+    Derivation: a kernel cannot run before the host has launched it. A host that is ahead after one pass is so in the
+    next one, of this micro-batch or another: its queue has room for 1,024 launches, those of some ten layers, and
+    nothing in between waits for the device. So only the sums over both passes count.
 
     Parameters
     ----------
     seconds
-        The layer, its launches in it.
+        Seconds of the layer, those of its launches among them.
     forward_seconds, backward_seconds
-        Both passes as the device runs them, recomputation in the second one.
+        Seconds of both passes on the device, recomputation in the second one.
     recompute
-        Decision; full recomputation launches the forward pass again, that of modules theirs.
+        Decision; full recomputation launches the forward pass again, recomputed modules their own kernels.
     """
     modules = over_modules(seconds.module_host, recompute=recompute)
     again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, modules)
@@ -242,7 +248,9 @@ def host_exposed(
 
 
 COPY_ENGINES = {"slowdown_communication": 1.0, "processors_taken": 0.0}
-"""What collectives suffer beside computation, and take from it, as far as copies to and from the host do."""
+"""
+Slow-down of copies to and from the host beside computation, and processors that they take: none, unlike collectives.
+"""
 
 
 def _offload_exposed(
@@ -254,13 +262,14 @@ def _offload_exposed(
     recompute: NDArray[Any],
 ) -> Array:
     r"""
-    What copies to and from the host add, one layer behind the other; copy engines take no processors, and share none.
+    Seconds that copies to and from the host add, one layer behind the other.
 
     .. math:: T_{FWD,off} = \max(k T_{FWD}, A / B_{D2H}), \qquad T_{BWD,off} = \max(k' T_{BWD}, A / B_{H2D})
 
     References
     ----------
-    MoFa, arXiv:2511.09837, equations (34) and (35), there with a slow-down c of the copies.
+    MoFa, arXiv:2511.09837, equations (34) and (35), there with a slow-down c of the copies. Here copy engines take no
+    processors, and share none.
     """
     slowdowns = device.slowdowns | COPY_ENGINES
     down, up = host_copy_seconds(device, footprint, recompute=recompute)
@@ -271,6 +280,11 @@ def _offload_exposed(
 def host_copy_seconds(
     device: EquippedDevice, footprint: LayerFootprint, *, recompute: NDArray[Any]
 ) -> tuple[Array, Array]:
-    """Copies of a layer's activations to the host in the forward pass and back in the backward pass, alone."""
+    """
+    Seconds of copying a layer's activations to the host in the forward pass, and back in the backward pass.
+
+    Both are alone, shape (..., K). Derivation: the kept bytes over the bandwidth of either direction, the term A_layer
+    / B of MoFa's equations (34) and (35).
+    """
     kept = kept_bytes(footprint.saved_bytes, footprint.module_bytes, footprint.input_bytes, recompute=recompute)
     return np.asarray(kept / device.device_to_host_bandwidth), np.asarray(kept / device.host_to_device_bandwidth)

@@ -46,8 +46,9 @@ class Contents:
     rank
         Pipeline rank, shape (A,).
     layers, mtp_layers, full_layers
-        Layers of each kind, those of multi-token prediction included; these alone; those recomputed in full; (A, K).
-    largest_chunk, last_chunk, excess
+        Layers of each kind, those of multi-token prediction included; those of multi-token prediction alone; those
+        recomputed in full; (A, K).
+    largest_chunk, last_chunk, in_flight_imbalance
         As in :class:`costmodel.pipelines.stages.Stages`, shape (A,).
     """
 
@@ -60,11 +61,11 @@ class Contents:
     in_flight_imbalance: Array
 
     def take(self, which: Ints) -> Contents:
-        """Some of them."""
+        """Contents of some of the ranks."""
         return Contents(**{field.name: getattr(self, field.name)[which] for field in fields(Contents)})
 
     def stages(self, facts: Facts, *, pp: int) -> Stages:
-        """The same as strategies of one rank: U = 1."""
+        """Contents as strategies of one rank: U = 1."""
         every, _ = layers_of_each_kind(facts.model)
         return Stages(
             rank=self.rank[:, None].astype(np.float64),
@@ -88,13 +89,13 @@ class RankCosts:
     Parameters
     ----------
     seconds
-        One micro-batch, forward and backward.
+        Seconds of one micro-batch, forward and backward.
     steady_state_seconds
-        The same with what the rank waits meanwhile: :func:`costmodel.step.rank_time.steady_state_seconds`.
+        Seconds of it with what the rank waits meanwhile: :func:`costmodel.step.rank_time.steady_state_seconds`.
     ending_seconds
-        Exposed data-parallel communication and the update of the parameters.
+        Seconds of exposed data-parallel communication and of the update of the parameters.
     device_bytes, host_bytes
-        Peak memory of one of its devices, and of its share of the host.
+        Bytes of peak memory of one of its devices, and of its share of the host.
     """
 
     seconds: Array
@@ -109,7 +110,9 @@ class RankCosts:
 
 def even_chunks(num_layers: int, *, vpp: int) -> tuple[int, ...]:
     """
-    Layers of a rank's chunks: as even as they come; later chunks, which have fewer micro-batches in flight, get more.
+    Number of layers of each of a rank's chunks, as even as they come; later chunks get the remainder.
+
+    Derivation: a later chunk has fewer micro-batches in flight, so that a layer more there costs the least memory.
 
     >>> even_chunks(7, vpp=3)
     (2, 2, 3)
@@ -119,7 +122,12 @@ def even_chunks(num_layers: int, *, vpp: int) -> tuple[int, ...]:
 
 
 def beside_layers(model: Model) -> float:
-    """Layers of as much work as what the last chunk has beside its own: head and multi-token prediction."""
+    """
+    Number of layers of as much work as what the last chunk has beside its own: head and MTP.
+
+    Derivation: the head counts by its FLOPs over a layer's (:func:`costmodel.models.flops.head_layers`); each layer of
+    multi-token prediction (MTP) is one layer and one more head.
+    """
     num_mtp = len(model.mtp_layers)
     return head_layers(model) * (1 + num_mtp) + num_mtp
 
@@ -134,7 +142,10 @@ Time tells differently: layers of experts wait for all-to-alls, those in 8 bits 
 
 def last_rank_chunks(num_layers: int, *, vpp: int, beside_layers: float) -> tuple[tuple[int, ...], ...]:
     """
-    Layers of the last rank's chunks, in some ways: its last one has the head beside its own.
+    Number of layers of the last rank's chunks, in some ways: its last one has the head beside its own.
+
+    Derivation: chunks are equal in work where the last one has (n + b) / v - b of n layers, b for the head. A few
+    layers more or less are tried (:data:`BESIDE_THE_HEAD`), the others divided by :func:`even_chunks`.
 
     >>> last_rank_chunks(7, vpp=3, beside_layers=1.3)
     ((3, 4, 0), (3, 3, 1), (2, 3, 2), (2, 2, 3))
@@ -149,9 +160,10 @@ def last_rank_chunks(num_layers: int, *, vpp: int, beside_layers: float) -> tupl
 
 def full_by_chunk(num_full: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """
-    How many layers of each chunk are recomputed in full: equally many, the first chunks one more.
+    Number of layers of each chunk that are recomputed in full: equally many, the first chunks one more.
 
-    Early chunks have more micro-batches in flight, so that this keeps no more than the average chunk would.
+    Derivation: layers are taken from each chunk in turn. Early chunks have more micro-batches in flight, so that this
+    keeps no more than the average chunk would.
 
     >>> full_by_chunk(5, (2, 2, 2)), full_by_chunk(5, (1, 2, 3))
     ((2, 2, 1), (1, 2, 2))
@@ -214,9 +226,10 @@ def rank_costs(facts: Facts, decisions: Decisions, contents: Contents) -> RankCo
     facts
         Model, cluster, workload.
     decisions
-        Of the pipeline; ``recompute`` and ``activation_offload`` may be arrays of shape (A,), others of shape (..., 1).
+        Decisions of the pipeline; ``recompute`` and ``activation_offload`` may be arrays of shape (A,), others of shape
+        (..., 1).
     contents
-        What they hold.
+        Layers that the ranks hold.
     """
     device, host = contents_bytes(facts, decisions, contents)
     seconds, pace = contents_seconds(facts, decisions, contents)
@@ -230,7 +243,12 @@ def rank_costs(facts: Facts, decisions: Decisions, contents: Contents) -> RankCo
 
 
 def contents_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> tuple[Array, Array]:
-    """One micro-batch on each rank, without and with what it waits meanwhile; parameters as in :func:`rank_costs`."""
+    """
+    Seconds of one micro-batch on each rank, without and with what it waits meanwhile: shape (..., A).
+
+    Derivation: :func:`costmodel.step.rank_time.rank_seconds` and :func:`costmodel.step.rank_time.steady_state_seconds`
+    of strategies of one rank. Parameters as in :func:`rank_costs`.
+    """
     held = contents.stages(facts, pp=int(decisions["pp"]))
     modes, of_mode = _modes(decisions)
     layer = layer_parts(facts, modes).total[..., of_mode, :]
@@ -256,24 +274,44 @@ PER_RANK = ("recompute", "activation_offload")
 
 
 def contents_ending_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
-    """What follows the last micro-batch on each rank; parameters as in :func:`rank_costs`."""
+    """
+    Seconds that follow the last micro-batch on each rank: shape (..., A).
+
+    Derivation: the exposed data-parallel communication and the update, the T_opt of MoFa's equation (13), one after the
+    other. Parameters as in :func:`rank_costs`.
+    """
     held = contents.stages(facts, pp=int(decisions["pp"]))
     return (dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held))[..., 0]
 
 
 def contents_update_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
-    """The update of each rank's parameters alone; parameters as in :func:`rank_costs`."""
+    """
+    Seconds of the update of each rank's parameters alone: shape (..., A).
+
+    Derivation: :func:`costmodel.step.data_parallel.update_seconds` of strategies of one rank. Parameters as in
+    :func:`rank_costs`.
+    """
     return update_seconds(facts, decisions, contents.stages(facts, pp=int(decisions["pp"])))[..., 0]
 
 
 def contents_bytes(facts: Facts, decisions: Decisions, contents: Contents) -> tuple[Array, Array]:
-    """Device and host memory of each rank; parameters as in :func:`rank_costs`."""
+    """
+    Bytes of device memory and of host memory of each rank: shape (..., A).
+
+    Derivation: :func:`costmodel.memory.rank.rank_bytes` and :func:`costmodel.memory.rank.rank_host_bytes` of strategies
+    of one rank. Parameters as in :func:`rank_costs`.
+    """
     held = contents.stages(facts, pp=int(decisions["pp"]))
     return rank_bytes(facts, decisions, held).total[..., 0], rank_host_bytes(facts, decisions, held)[..., 0]
 
 
 def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
-    """What a step adds to its ranks' work whatever they hold: transfers between them, edges, the host."""
+    """
+    Seconds that a step adds to its ranks' work whatever they hold: transfers, edges, the host.
+
+    Derivation: the terms of :func:`costmodel.step.step.step_seconds` in which only the whole model counts: pipeline
+    fill, all-to-alls of warm-up and cool-down, transfers of an interleaved pipeline, the time per step of the host.
+    """
     held = average_rank(facts, decisions)
     parts = layer_parts(facts, decisions)
     return np.asarray(
@@ -286,7 +324,7 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tuple[float, float]:
     r"""
-    The step of some ranks without what is constant, and what of it the slowest waits: all of them fill and drain.
+    Seconds of a step without :func:`constant_seconds`, and of it the slowest rank's waiting.
 
     .. math:: T = (m - 1/v) \max_i P_i + \sum_i R_i / v + \max_i E_i
 
@@ -321,7 +359,11 @@ def strategy_cost(facts: Facts, strategy: Strategy) -> Cost:
 
 
 def strategy_seconds(facts: Facts, strategy: Strategy) -> float:
-    """Its step time alone: of :func:`strategy_cost`."""
+    """
+    Seconds of one strategy's step by the closed form, of :func:`strategy_cost` without its memory.
+
+    Derivation: :func:`layout_cost` with a layout, :func:`costmodel.step.step.step_seconds` without.
+    """
     if strategy.layout:
         return float(layout_cost(facts, strategy).step_seconds)
     decisions = strategy.decisions()
@@ -384,11 +426,11 @@ class Balance:
     Parameters
     ----------
     seconds
-        One optimizer step.
+        Seconds of one optimizer step.
     constant_seconds
-        Its part that does not follow from what the ranks hold.
+        Seconds of it that do not follow from what the ranks hold.
     mean_seconds, layer_seconds
-        One micro-batch on the average rank, and in the fastest kind of layer.
+        Seconds of one micro-batch on the average rank, and in the fastest kind of layer.
     """
 
     seconds: Array
@@ -408,7 +450,7 @@ def balance_of(facts: Facts, decisions: Decisions, extra_seconds: Array | float 
     decisions
         Every decision, as in :func:`costmodel.step.step.cost`.
     extra_seconds
-        What the average rank needs beyond them at least for one micro-batch.
+        Seconds that the average rank needs at least beside these decisions for one micro-batch.
     """
     parts, average = layer_parts(facts, decisions), average_rank(facts, decisions)
     mean, slowest = _mean_and_slowest(facts, decisions, average, parts.total)
@@ -430,7 +472,12 @@ def balance_of(facts: Facts, decisions: Decisions, extra_seconds: Array | float 
 
 
 def balanced_bound_seconds(facts: Facts, degrees: Decisions) -> Array:
-    """The same whatever the features: :func:`costmodel.step.step.lower_bound_seconds` of ranks that share evenly."""
+    """
+    Lower bound in seconds of a step whatever the features, where ranks share the model evenly.
+
+    Derivation: :func:`costmodel.step.step.lower_bound_seconds` with the average rank in place of those of a layout. No
+    layout's slowest rank is faster than the mean, nor than its whole layers.
+    """
     ideal = {**degrees, **IDEAL}
     average, layer = average_rank(facts, ideal), lookup(least_layer_seconds, facts, ideal)
     mean, slowest = _mean_and_slowest(facts, ideal, average, layer)
@@ -438,7 +485,7 @@ def balanced_bound_seconds(facts: Facts, degrees: Decisions) -> Array:
 
 
 def _mean_and_slowest(facts: Facts, decisions: Decisions, average: Stages, layer: Array) -> tuple[Array, Array]:
-    """The mean of the ranks, and what the slowest takes at least: the mean, and its part of layers that are whole."""
+    """Seconds of the average rank, and the least of the slowest one: that mean, or its layers that are whole."""
     mean = rank_seconds(facts, decisions, average, layer)[..., 0]
     fewest = np.ceil(facts.model.num_layers / np.asarray(decisions["pp"]))
     return mean, np.maximum(mean, fewest * layer.min(axis=-1))
@@ -448,12 +495,13 @@ def least_recompute_seconds(
     facts: Facts, decisions: Decisions, modes: Sequence[tuple[int, bool]], room_bytes: float
 ) -> Array:
     r"""
-    What the average rank spends at least for one micro-batch to fit into memory.
+    Seconds that the average rank spends at least per micro-batch on recomputation to fit into memory.
 
     .. math:: \Delta R = \frac{M - M_{max}}{n} \min_s \frac{\Delta t_s}{\Delta A_s}
 
-    with the memory M and the micro-batches in flight n of the last rank, which has fewest, and for every way s to keep
-    less what a layer's time grows by and its activations shrink by.
+    M is the memory of the average rank with the micro-batches in flight n of the last one, which has fewest. Every way
+    s to keep less makes a layer's time grow and its activations shrink. Derivation: the missing bytes over n must be
+    saved per micro-batch, at no less than the best ratio of time to bytes.
 
     Parameters
     ----------
@@ -483,12 +531,17 @@ def least_recompute_seconds(
 
 
 def _as_the_last(average: Stages, decisions: Decisions) -> Stages:
-    """The average rank with as little in flight as the last one."""
+    """The average rank, with as few micro-batches in flight as the last one."""
     last = np.broadcast_to(np.asarray(decisions["pp"]) - 1.0, average.rank.shape[:-1])
     return replace(average, rank=last[..., None])
 
 
 def least_memory(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
-    """Device and host bytes that no layout's fullest rank undercuts: its share, as little in flight as the last."""
+    """
+    Lower bound in bytes of device and host memory of a layout's fullest rank: shape (...).
+
+    Derivation: the fullest rank holds no less than the average share; with as few micro-batches in flight as the last
+    rank has, which has fewest, that share needs least.
+    """
     last = _as_the_last(average_rank(facts, decisions), decisions)
     return rank_bytes(facts, decisions, last).total[..., 0], rank_host_bytes(facts, decisions, last)[..., 0]

@@ -18,7 +18,7 @@ from costmodel.operators.work import Numbers
 
 def reduce_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Numbers:
     r"""
-    One reduce-scatter of the gradients of a rank over its data-parallel group.
+    Seconds of one reduce-scatter of the gradients of a rank over its data-parallel group.
 
     .. math:: T_{RS} = S_{grad} / B_{RS}
 
@@ -31,7 +31,7 @@ def reduce_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Number
 
 def gather_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Numbers:
     r"""
-    One all-gather of the parameters of a rank over its data-parallel group.
+    Seconds of one all-gather of the parameters of a rank over its data-parallel group.
 
     .. math:: T_{AG} = S_{para} / B_{AG}
 
@@ -44,11 +44,11 @@ def gather_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Number
 
 def broadcast_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group, num_tensors: Numbers) -> Numbers:
     r"""
-    All parameters of a rank from their owners to the data-parallel group, one broadcast per owner.
+    Seconds to send all parameters of a rank from their owners to the data-parallel group.
 
     .. math:: T = M\, T_{broadcast}(S_{para} / M), \qquad M = \min(d, \text{tensors})
 
-    Tensors are not cut, so that no more ranks own something than there are tensors.
+    There is one broadcast per owner. Tensors are not cut, so that no more ranks own something than there are tensors.
 
     References
     ----------
@@ -63,7 +63,7 @@ def replicas_seconds_measured(
     cluster: Cluster, *, dense_bytes: Numbers, expert_bytes: Numbers, dense: Group, expert: Group
 ) -> Numbers:
     r"""
-    One reduce-scatter or all-gather of all parameters by measured bandwidths, instead of the networks'.
+    Seconds of one reduce-scatter or all-gather of all parameters by measured bandwidths.
 
     .. math:: T = \left[Q_{dense} / B_{dense} + Q_{expert} (d - 1) / (d B_{expert})\right] / \gamma^{\log_2(e d / n_0)}
 
@@ -72,7 +72,7 @@ def replicas_seconds_measured(
     cluster
         Nodes, and the measured ``dp_bandwidths``.
     dense_bytes, expert_bytes
-        What a rank holds of both.
+        Bytes of both that a rank holds.
     dense, expert
         Their groups: e d and d replicas.
 
@@ -99,7 +99,7 @@ def replicas_seconds_measured(
 
 def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) -> Numbers:
     r"""
-    The optimizer's update on the device: bound by its memory, on the rank's shard of the states.
+    Seconds of the optimizer's update on the device: bound by its memory, on the rank's shard of the states.
 
     .. math:: T_{upd,dist} = T_{upd} / d
 
@@ -108,7 +108,7 @@ def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) 
     device
         The accelerator.
     local_parameters
-        Parameters whose states this device holds.
+        Number of parameters whose states this device holds.
 
     References
     ----------
@@ -121,7 +121,7 @@ def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) 
 
 def host_update_seconds(device: EquippedDevice, workload: Workload, *, local_parameters: Numbers) -> Numbers:
     r"""
-    The optimizer's update on the host: gradients down, update, weights up.
+    Seconds of the optimizer's update on the host: gradients down, update, weights up.
 
     .. math:: T_{cpu} = D_g P / B_{D2H} + P / P_{cpu} + D_w P / B_{H2D}
 
@@ -142,5 +142,9 @@ HOST_TRANSFER_BYTES = 2.0
 
 
 def parameter_pass_seconds(device: EquippedDevice, *, parameters: Numbers) -> Numbers:
-    """Passes over all parameters of a rank that no sharding shortens: zeroing, copies (MoFa prints a floor)."""
+    """
+    Seconds of passes over all parameters of a rank that no sharding shortens: zeroing, copies.
+
+    MoFa prints such a floor under the update of (26).
+    """
     return parameters * device.constants.parameter_pass_bytes / device.achieved_memory_bandwidth

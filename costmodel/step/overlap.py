@@ -24,7 +24,7 @@ def exposed_beside_seconds(
     processors_taken: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Time beyond the computation when one communication runs beside it: the pattern of (22), (23), (34) and (35).
+    Seconds beyond the computation when one communication runs beside it.
 
     .. math:: T_{exp} = \max(c T_{comm}, k T_{comp}, T_{comp} + \varphi c T_{comm}) - T_{comp}
 
@@ -66,7 +66,7 @@ def exposed_tp_seconds(
     processors_taken: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Exposed tensor-parallel communication that is split into n stages and pipelined with its matmul.
+    Seconds of exposed tensor-parallel communication in n pieces, pipelined with its matmul.
 
     .. math:: T_{exp} = T/n + (n-1) \max(c T/n, k C/n) - (n-1) C/n
 
@@ -99,9 +99,11 @@ def exposed_cp_seconds(
     processors_taken: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Exposed context-parallel communication of ring attention: c pieces of attention, c - 1 sends behind the first ones.
+    Seconds of exposed context-parallel communication of ring attention.
 
     .. math:: T_{exp} = \sum_{i=1}^{c-1} \left[\max(k A_i, c' R_{i+1}) - A_i\right]
+
+    There are c pieces of attention, and c - 1 sends behind the first ones.
 
     Parameters
     ----------
@@ -138,7 +140,7 @@ def exposed_dp_seconds(
     idle_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Exposed data-parallel communication in n equal pieces: the first alone, the others behind computation.
+    Seconds of exposed data-parallel communication in n equal pieces: the first alone, the others hidden.
 
     .. math:: T_{exp} = T_1 + \sum_{i=2}^{n} \left[\max(c T_i, k W_i) - W_i\right]
 
@@ -185,9 +187,11 @@ def exposed_dp_seconds_measured(
     window: float,
 ) -> Numbers:
     r"""
-    Exposed data-parallel communication by a law measured on one cluster, the rival of :func:`exposed_dp_seconds`.
+    Seconds of exposed data-parallel communication by a law measured on one cluster.
 
     .. math:: T_{exp} = u T + \max(0, c T - w p A)
+
+    It is the rival of :func:`exposed_dp_seconds`.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ def p2p_seconds(
     sequence_parallel: Numbers,
 ) -> Array:
     r"""
-    One transfer of a micro-batch's activations between pipeline ranks; zero without a pipeline.
+    Seconds of one transfer of a micro-batch's activations between pipeline ranks; zero without a pipeline.
 
     .. math:: T_{pp} = b s h D / (t c B)
 
@@ -56,7 +56,7 @@ def p2p_seconds(
 
 def whole_p2p_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
-    A transfer that its sender waits for: :func:`p2p_seconds` without interleaving, else zero.
+    Seconds of a transfer that its sender waits for: :func:`p2p_seconds` without interleaving, else zero.
 
     References
     ----------
@@ -68,9 +68,12 @@ def whole_p2p_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 def sent_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     """
-    What each rank of a plain pipeline waits for per micro-batch until its own transfers are done, shape (..., U).
+    Seconds per micro-batch that a plain pipeline's rank waits for its own transfers, shape (..., U).
 
-    Each sends activations to the next rank and gradients to the one before, the ends of the pipeline half of that.
+    Interleaved ranks do not wait for theirs.
+
+    Derivation: each rank sends activations to the next rank and gradients to the one before, two transfers; the ends of
+    the pipeline have one neighbour.
     """
     return np.asarray((2 - held.first - held.last) * with_layer_axis(whole_p2p_seconds(facts, decisions)))
 
@@ -78,7 +81,11 @@ def sent_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
 def micro_batch_bytes(
     model: Model, workload: Workload, *, tp: Numbers, cp: Numbers, mbs: Numbers, sequence_parallel: Numbers
 ) -> Numbers:
-    """A rank's activations of a micro-batch between two layers: all of its sequence, or its share of it."""
+    """
+    Bytes of a rank's activations of a micro-batch between two layers.
+
+    Derivation: b s h D / c, the P2P volume of MoFa; with sequence parallelism a tensor-parallel rank has 1 / t of it.
+    """
     shards = cp * (1 + sequence_parallel * (tp - 1))
     elements = mbs * workload.sequence_length * model.hidden_size / shards
     return workload.precision.activation_bytes * elements
@@ -86,16 +93,17 @@ def micro_batch_bytes(
 
 def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_compute: float | None = None) -> Array:
     """
-    Exposed transfers of an interleaved pipeline: all of them in warm-up and cool-down, the rest of (23) in between.
+    Seconds of exposed transfers of an interleaved pipeline in one step, shape (...); a plain one has none here.
 
-    Only interleaved chunks have other work to hide a transfer behind; those of the plain schedule, which waits for
-    every one, are part of :func:`rank_seconds`. What is hidden takes the time of its bytes, nobody waits for its
-    synchronisation (``p2p_seconds`` of the device).
+    Warm-up and cool-down expose all transfers, the steady phase what (23) leaves. Only interleaved chunks have other
+    work to hide a transfer behind; those of the plain schedule, which waits for every one, are part of
+    :func:`rank_seconds`. What is hidden takes the time of its bytes, nobody waits for its synchronisation
+    (``p2p_overhead_seconds`` of the device).
 
     Parameters
     ----------
     facts, decisions, held
-        As in :func:`step_seconds`.
+        As in :func:`costmodel.step.step.step_seconds`.
     slowdown_compute
         k, where it is not the device's.
 

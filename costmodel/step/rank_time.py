@@ -27,13 +27,18 @@ from costmodel.strategy import Schedule, Vocabulary, is_one_of
 from costmodel.tables import Facts, lookup, microbatches
 
 SCALAR_BYTES = 4.0
-"""Of a token's maximum, sum or logit in the loss, FP32."""
+"""Bytes of a token's maximum, sum or logit in the loss, FP32."""
 
 
 def pipeline_seconds(
     facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array, waiting: Array
 ) -> Array:
-    """Busy time, bubble, and what the pipeline's edges add: (12) without the transfers between ranks."""
+    """
+    Seconds of a step's pipeline: busy time, bubble, and what its edges add.
+
+    Derivation: MoFa's equation (12) without the transfers between ranks, of unequal ranks: :func:`busy_seconds` of the
+    slowest one, its waiting, and the all-to-alls that only warm-up and cool-down expose.
+    """
     slowest = largest(ranks)
     return np.asarray(
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions)) + waiting + ep_fill_seconds(held, parts)
@@ -44,18 +49,21 @@ def rank_seconds(
     facts: Facts, decisions: Decisions, held: Stages, layer: Array, full_layer: Array | None = None
 ) -> Array:
     """
-    One micro-batch on each different rank, forward and backward: R, shape (..., U).
+    Seconds of one micro-batch on each different rank, forward and backward: R, shape (..., U).
 
     In a plain pipeline a rank sends what it computed before it goes on (:func:`whole_p2p_seconds`).
+
+    Derivation: the sum of its layers (MoFa's equations (7) and (8)), of embedding and head where it holds them, of its
+    transfers and of the host's time per micro-batch.
 
     Parameters
     ----------
     facts, decisions, held
-        As in :func:`step_seconds`.
+        As in :func:`costmodel.step.step.step_seconds`.
     layer
         Seconds of one layer of each kind, shape (..., K).
     full_layer
-        The same of layers that are recomputed in full, where a rank has some.
+        Seconds of one layer that is recomputed in full, of each kind, where a rank has some.
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
     edges = held.first * with_layer_axis(edge.first) + held.last * with_layer_axis(edge.last)
@@ -69,7 +77,11 @@ def rank_seconds(
 
 
 def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array) -> Array:
-    """One micro-batch on all ranks together: the whole model once, shape (...)."""
+    """
+    Seconds of one micro-batch on all ranks together: the whole model once, shape (...).
+
+    Derivation: the sum of :func:`rank_seconds` over the ranks; p ranks have 2 (p - 1) transfers.
+    """
     edge = lookup(embedding_head_seconds, facts, decisions)
     layers = added(held.all_layers * layer)
     of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
@@ -79,7 +91,12 @@ def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: A
 
 
 def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Array:
-    """Time in which the slowest rank waits for others: the schedule's idle time, delays of a vocabulary in slices."""
+    """
+    Seconds in which the slowest rank waits for others in one step: shape (...).
+
+    Derivation: the schedule's idle time (MoFa's equation (12) for 1F1B), a micro-batch for each barrier of a vocabulary
+    in slices, the waiting of unequal chunks, and the measured fill of the head's slot.
+    """
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, held, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
         idle = bubble_seconds(slowest, every, vpp=decisions["vpp"])
@@ -105,18 +122,21 @@ def steady_state_seconds(
     facts: Facts, decisions: Decisions, held: Stages, layer: Array, ranks: Array, average: Array
 ) -> Array:
     """
-    One micro-batch on each rank with what it waits for others chunk by chunk: P, shape (..., U).
+    Seconds of one micro-batch on each rank, with its waiting for others chunk by chunk: P, (..., U).
+
+    Derivation: R and :func:`costmodel.pipelines.interleaved.chunks_waiting_seconds`, where 1F1B interleaves; the last
+    chunk has the head and multi-token prediction beside its layers.
 
     Parameters
     ----------
     facts, decisions, held
-        As in :func:`step_seconds`.
+        As in :func:`costmodel.step.step.step_seconds`.
     layer
         Seconds of one layer of each kind, shape (..., K).
     ranks
-        Each rank's own work, shape (..., U).
+        Seconds of each rank's own work, shape (..., U).
     average
-        The work of an average rank, shape (...).
+        Seconds of an average rank's work, shape (...).
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
     of_layer = with_layer_axis(added(held.all_layers * layer) / held.all_layers.sum(axis=-1))
@@ -198,26 +218,26 @@ def simulated_waiting_seconds(
     facts: Facts, decisions: Decisions, passes: Passes, slowest: float, *, closed_form: float
 ) -> float:
     """
-    :func:`waiting_seconds` of one strategy, its pipeline played through stage by stage.
+    :func:`waiting_seconds` of one strategy, its pipeline simulated pass by pass: seconds.
 
-    The same for equal stages. The formula counts the other ranks by their mean and a rank's chunks but its last one as
-    equal, which a solver's table can hold. Played through, a plain pipeline takes up to 9 % less time, an interleaved
-    one whose chunks divide the layers from 6 % less to 6 % more (more where they hold different kinds of layers), the
-    other schedules from 8 % less to 15 % more (``tests`` have the bounds). The formula is kept for slices of the
-    vocabulary, for decisions for which a schedule has no order, and for V-Half, whose authors order the passes anew for
-    the times of each model: in equal stages' order a rank with both ends of the model would wait longer than measured
-    (up to 8 % of a step, arXiv:2411.05288, Table 6).
+    Both agree for equal stages. The formula counts the other ranks by their mean and a rank's chunks but its last one
+    as equal, which a solver's table can hold. Simulated, a plain pipeline takes up to 9 % less time. An interleaved one
+    whose chunks divide the layers takes from 6 % less to 6 % more, and more than that where they hold different kinds
+    of layers. The other schedules take from 8 % less to 15 % more (``tests`` have the bounds). The formula is kept for
+    slices of the vocabulary, for decisions for which a schedule has no order, and for V-Half. The authors of V-Half
+    order the passes anew for the times of each model: in equal stages' order a rank with both ends of the model would
+    wait longer than measured (up to 8 % of a step, arXiv:2411.05288, Table 6).
 
     Parameters
     ----------
     facts, decisions
         As in :func:`waiting_seconds`; scalars.
     passes
-        Of every virtual stage, as :func:`stage_passes` makes them.
+        Seconds of every virtual stage, as :func:`stage_passes` makes them.
     slowest
-        One micro-batch on the slowest rank.
+        Seconds of one micro-batch on the slowest rank.
     closed_form
-        What :func:`waiting_seconds` says.
+        Seconds by :func:`waiting_seconds`.
     """
     order = simulated_order(facts, decisions)
     if order is None or order["pp"] == 1:
@@ -245,14 +265,19 @@ def simulated_order(facts: Facts, decisions: Decisions) -> dict[str, Any] | None
 
 
 def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
-    """What each rank adds once per step because the head's slot is longer than the others, as measured."""
+    """
+    Seconds that all ranks add once per step because the head's slot is longer than the others.
+
+    Derivation: a measured fraction of the head's time for each of p ranks. MoFa's computation columns (Tables 6 and 8)
+    need a term p E beside m E, E being the head's time beyond a layer's.
+    """
     head = lookup(embedding_head_seconds, facts, decisions).head
     return np.asarray(facts.cluster.device.constants.measured.head_pipeline_fill_fraction * head * decisions["pp"])
 
 
 def ep_fill_seconds(held: Stages, parts: LayerParts) -> Array:
     """
-    Expert-parallel communication that warm-up and cool-down expose though the steady phase hides it.
+    Seconds of expert-parallel communication that only warm-up and cool-down expose, shape (...).
 
     Each passes all chunks once, so that the whole model's all-to-alls are exposed once (MoFa, Table 8: the EP column
     depends on neither the number of micro-batches nor of ranks).
@@ -274,7 +299,7 @@ def slices_seconds(
     vocabulary: Numbers,
 ) -> Array:
     r"""
-    Exposed communication of one micro-batch among the slices of a vocabulary.
+    Seconds of exposed communication of one micro-batch among the slices of a vocabulary.
 
     .. math:: T = 2 T_{broadcast} + 2 T_{all-reduce} + 3 T_{scalars}
 

@@ -47,13 +47,13 @@ class Cost:
     Parameters
     ----------
     step_seconds
-        One optimizer step.
+        Seconds of one optimizer step.
     bubble_seconds
-        What of it the slowest pipeline rank waits for others.
+        Seconds of it in which the slowest pipeline rank waits for others.
     device_bytes
-        Peak memory of the fullest device.
+        Bytes of peak memory of the fullest device.
     host_bytes
-        Host memory that one device needs.
+        Bytes of host memory that one device needs.
     """
 
     step_seconds: Array
@@ -85,7 +85,7 @@ def cost(facts: Facts, decisions: Decisions) -> Cost:
 
 def step_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     r"""
-    One optimizer step.
+    Seconds of one optimizer step, shape of the decisions.
 
     .. math:: T_{step} = T_{warmup} + T_{steady} + T_{cooldown} + T_{opt}
 
@@ -97,7 +97,7 @@ def step_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     facts, decisions
         As in :func:`cost`.
     held
-        What the ranks hold.
+        What the ranks hold: :func:`costmodel.memory.rank.different_ranks`.
 
     References
     ----------
@@ -107,7 +107,12 @@ def step_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
 
 
 def step_and_bubble_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
-    """One optimizer step as in :func:`step_seconds`, and the waiting in it by :func:`waiting_seconds`."""
+    """
+    Seconds of one optimizer step as in :func:`step_seconds`, and of the waiting in it.
+
+    Derivation: MoFa's equation (14). The pipeline by :func:`costmodel.step.rank_time.pipeline_seconds`, exposed
+    transfers, the host's time per step, and the ending of the rank that ends last.
+    """
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, held, parts.total)
     waiting = waiting_seconds(facts, decisions, held, parts, ranks)
@@ -122,10 +127,13 @@ def step_and_bubble_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
 
 def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
-    A step time that no choice of features undercuts, from the degrees alone.
+    Lower bound in seconds of a step over all choices of features, from the degrees alone.
 
-    Nothing is recomputed or offloaded, each communication takes the faster of its two ways by the fastest dispatcher,
-    data-parallel communication is hidden, states are updated where that is fastest, no kernel is launched alone.
+    Nothing is recomputed or offloaded, and each communication takes the faster of its two ways by the fastest
+    dispatcher. Data-parallel communication is hidden, states are updated where that is fastest, and no kernel is
+    launched alone.
+
+    Derivation: each term of :func:`step_seconds` is replaced by the least that any feature makes of it.
 
     Parameters
     ----------
@@ -143,7 +151,10 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 def least_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
-    A step time that no choice of overlaps undercuts, nor less sharding, which leaves each rank more to update.
+    Lower bound in seconds of a step over all choices of overlaps and over less sharding.
+
+    Derivation: each layer and transfer takes the fastest of its overlaps, and data-parallel communication takes no
+    time. Less sharding leaves each rank more to update.
 
     Parameters
     ----------
@@ -162,14 +173,24 @@ def least_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 
 def ideal_seconds(facts: Facts, ideal: Decisions, held: Stages, slowest: Array, every: Array) -> Array:
-    """The bound of a step whose slowest rank and all of whose ranks take given seconds per micro-batch at least."""
+    """
+    Lower bound in seconds of a step whose ranks take given seconds per micro-batch at least.
+
+    Derivation: the pipeline of the slowest rank and of all ranks, transfers beside the longest computation (which hides
+    most), and :func:`ideal_update_seconds`.
+    """
     longest = {**ideal, **LONGEST, "pp_overlap": either(ideal)}
     sent = pp_seconds(facts, longest, held, slowdown_compute=1.0).min(axis=0)
     return _least_step(facts, ideal, slowest, every, sent + ideal_update_seconds(facts, ideal))
 
 
 def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
-    """However states are sharded, no device updates less than an equal share of the layers' on the faster processor."""
+    """
+    Lower bound in seconds of the update, however states are sharded and wherever they live.
+
+    Derivation: some device updates at least an equal share of the layers' parameters, and no faster than the faster of
+    device and host.
+    """
     device = facts.cluster.device
     num_devices = np.asarray(decisions["tp"]) * decisions["cp"] * decisions["pp"] * decisions["dp"]
     share = lookup(layers_parameters, facts, {}) / num_devices
@@ -181,7 +202,7 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 
 def _least_step(facts: Facts, decisions: Decisions, slowest: Array, every: Array, beside: Array) -> Array:
-    """The step without data-parallel communication, with what transfers and the update take at least beside it."""
+    """Seconds of a step without data-parallel communication, with the least of transfers and update given."""
     bubble = bubble_seconds(slowest, every, vpp=decisions["vpp"])
     return np.asarray(
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))

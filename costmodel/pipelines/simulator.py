@@ -197,7 +197,7 @@ def span_seconds(
         spans = [pipeline.spans(count) for count in (first, first + stride, last)]
         early, late = ((spans[i + 1] - spans[i]) / stride for i in (0, 1))
         if (np.abs(late - early) <= SAME_SLOPE * late).all() or 2 * last * per_microbatch > MOST_PASSES:
-            return pipeline.extrapolated(num_microbatches, played=last, spans=spans[-1], slopes=late)
+            return pipeline.extrapolated(num_microbatches, num_simulated=last, spans=spans[-1], slopes=late)
         stride, fewest = 2 * stride, 2 * fewest
 
 
@@ -246,13 +246,13 @@ class _Pipeline:
         return float(every.mean() if self.schedule in BIDIRECTIONAL else every.sum())
 
     def extrapolated(
-        self, num_microbatches: int, *, played: int, spans: NDArray[np.float64], slopes: NDArray[np.float64]
+        self, num_microbatches: int, *, num_simulated: int, spans: NDArray[np.float64], slopes: NDArray[np.float64]
     ) -> float:
         """Span by the slopes, and by the way through each rank whose micro-batch takes longer than they say."""
-        rest = num_microbatches - played
+        rest = num_microbatches - num_simulated
         paces = {rank: self.rank_seconds(rank) for rank in range(self.pp)}
         slower = {rank: pace for rank, pace in paces.items() if pace > float(slopes.max()) * (1 + SAME_SLOPE)}
-        ways = [self.way_through(rank, pace, played) + rest * pace for rank, pace in slower.items()]
+        ways = [self.way_through(rank, pace, num_simulated) + rest * pace for rank, pace in slower.items()]
         return max([float((spans + rest * slopes).max()), *ways])
 
     def way_through(self, rank: int, pace: float, num_microbatches: int) -> float:

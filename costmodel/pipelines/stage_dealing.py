@@ -60,9 +60,9 @@ def module_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     >>> module_stages(44, 4), module_stages(7, 8)
     ((11, 12, 12, 9), None)
     """
-    pareto_front, behind = MODULES_AT_ENDS
-    base, remainder = divmod(num_layers + pareto_front + behind, num_stages)
+    ahead, behind = MODULES_AT_ENDS
+    base, remainder = divmod(num_layers + ahead + behind, num_stages)
     sizes = [base] * (num_stages - remainder) + [base + 1] * remainder
-    sizes[0] -= pareto_front
+    sizes[0] -= ahead
     sizes[-1] -= behind
     return tuple(sizes) if min(sizes) >= 0 else None

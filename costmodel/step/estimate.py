@@ -159,7 +159,7 @@ class SimulatedStep:
         return max(self.timeline.spans) + sum(self.beside_seconds.values())
 
 
-def played_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> SimulatedStep | None:
+def simulated_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> SimulatedStep | None:
     """
     Simulate the pipeline of one strategy and keep its passes.
 

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.page import BROWSERS, OPTIONS
 from costmodel.errors import SpecError
-from costmodel.step.estimate import played_step
+from costmodel.step.estimate import simulated_step
 from planner.checkpoints import schedules_around
 from planner.explanation.explain import explain
 from planner.jobs.problem import load
@@ -263,7 +263,7 @@ def test_a_played_step_is_the_estimate_s(decisions):
     problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
     one = estimate(problem, decisions).plan
 
-    played = played_step(problem.facts, one.strategy, most_passes=MOST_PASSES)
+    played = simulated_step(problem.facts, one.strategy, most_passes=MOST_PASSES)
 
     assert played.step_seconds == pytest.approx(one.step_seconds, rel=1e-9)
     exposed = {part.name: part.exposed_seconds for part in one.estimate.breakdown}
@@ -274,7 +274,7 @@ def test_a_played_step_is_the_estimate_s(decisions):
 def test_pieces_are_the_simulator_s_passes(decisions):
     """Each pass once, inside its block; of a block that holds one direction the pieces fill it without a gap."""
     problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
-    played = played_step(problem.facts, estimate(problem, decisions).plan.strategy, most_passes=MOST_PASSES)
+    played = simulated_step(problem.facts, estimate(problem, decisions).plan.strategy, most_passes=MOST_PASSES)
     passes = {one[:4]: one for one in played.timeline.passes}
 
     made = list(pieces(played))
@@ -292,7 +292,7 @@ def test_packed_time_lines_hold_the_passes(report, page):
     """Starts, kinds, stages and micro-batches as the simulator has them, to a millionth of the step; it ends there."""
     best = report.plans[0]
     packed = data_of(page)["timelines"]["1"]
-    played = played_step(report.problem.facts, best.strategy, most_passes=MOST_PASSES)
+    played = simulated_step(report.problem.facts, best.strategy, most_passes=MOST_PASSES)
     made = list(pieces(played))
     code, start = column(packed["code"]).astype(np.int64), column(packed["start"]) * packed["tick"]
     stage, microbatch = np.divmod(code // 16, packed["microbatches"])

@@ -14,58 +14,36 @@ from typing import TYPE_CHECKING, Any
 from costmodel.former_names import install
 
 if TYPE_CHECKING:
-    from costmodel.errors import PlanningError, SpecError
-    from planner.batch.job_result import JobResult
-    from planner.batch.run import plan_many
-    from planner.explanation.compare import Comparison, compare
-    from planner.explanation.explain import Explanation, explain
-    from planner.frameworks import export
-    from planner.frameworks.accelerate import to_accelerate
-    from planner.frameworks.deepspeed import to_deepspeed
-    from planner.frameworks.launch import launched
-    from planner.frameworks.megatron.bridge import to_megatron_bridge
-    from planner.frameworks.megatron.lm import to_megatron_lm
-    from planner.frameworks.megatron.read import Imported, from_megatron_lm
-    from planner.frameworks.target import Export
-    from planner.frameworks.torchtitan import to_torchtitan
-    from planner.jobs.problem import Problem, load
-    from planner.plan import EstimateReport, Plan, PlanReport, estimate, plan
-    from planner.report import render
-    from planner.saved_plan import read_plan
-    from planner.studies.device_counts import PlansBySize, SizedPlan, plan_for_sizes
-
-__all__ = [
-    "Comparison",
-    "EstimateReport",
-    "Explanation",
-    "Export",
-    "Imported",
-    "JobResult",
-    "Plan",
-    "PlanReport",
-    "PlanningError",
-    "PlansBySize",
-    "Problem",
-    "SizedPlan",
-    "SpecError",
-    "compare",
-    "estimate",
-    "explain",
-    "export",
-    "from_megatron_lm",
-    "launched",
-    "load",
-    "plan",
-    "plan_for_sizes",
-    "plan_many",
-    "read_plan",
-    "render",
-    "to_accelerate",
-    "to_deepspeed",
-    "to_megatron_bridge",
-    "to_megatron_lm",
-    "to_torchtitan",
-]
+    from costmodel.errors import PlanningError as PlanningError
+    from costmodel.errors import SpecError as SpecError
+    from planner.batch.job_result import JobResult as JobResult
+    from planner.batch.run import plan_many as plan_many
+    from planner.explanation.compare import Comparison as Comparison
+    from planner.explanation.compare import compare as compare
+    from planner.explanation.explain import Explanation as Explanation
+    from planner.explanation.explain import explain as explain
+    from planner.frameworks import export as export
+    from planner.frameworks.accelerate import to_accelerate as to_accelerate
+    from planner.frameworks.deepspeed import to_deepspeed as to_deepspeed
+    from planner.frameworks.launch import launched as launched
+    from planner.frameworks.megatron.bridge import to_megatron_bridge as to_megatron_bridge
+    from planner.frameworks.megatron.lm import to_megatron_lm as to_megatron_lm
+    from planner.frameworks.megatron.read import Imported as Imported
+    from planner.frameworks.megatron.read import from_megatron_lm as from_megatron_lm
+    from planner.frameworks.target import Export as Export
+    from planner.frameworks.torchtitan import to_torchtitan as to_torchtitan
+    from planner.jobs.problem import Problem as Problem
+    from planner.jobs.problem import load as load
+    from planner.plan import EstimateReport as EstimateReport
+    from planner.plan import Plan as Plan
+    from planner.plan import PlanReport as PlanReport
+    from planner.plan import estimate as estimate
+    from planner.plan import plan as plan
+    from planner.report import render as render
+    from planner.saved_plan import read_plan as read_plan
+    from planner.studies.device_counts import PlansBySize as PlansBySize
+    from planner.studies.device_counts import SizedPlan as SizedPlan
+    from planner.studies.device_counts import plan_for_sizes as plan_for_sizes
 
 _NAMES = {
     "costmodel.errors": "PlanningError SpecError",
@@ -91,6 +69,8 @@ _NAMES = {
 """Public names by the module that defines them."""
 
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.builders_extension import SCHEMAS, Extended, copied, rows
+from tests.extension_examples import a_decision, a_layer_kind, its_answers, its_letter, its_rules
 
 ESTIMATE = "estimate job.yaml --format json"
 
@@ -205,55 +206,8 @@ def test_setting_of_a_framework(extend):
 def test_layer_kind(extend):
     """A mixer of two linears of width 1024 in a pattern: 2 x 64 x 1024 parameters of each such layer."""
     copy = extend("layer kind")
-    copy.write(
-        "costmodel/lowering/mixing.py",
-        "from costmodel.lowering.kernels import tensor_parallel_collectives\n"
-        "from costmodel.lowering.mlp import feed_forward_operators\n\n\n"
-        "def mixing_operators(mixing, shape):\n"
-        "    return feed_forward_operators(\n"
-        "        shape, ffn_hidden_size=mixing.width, gated=False, bias=False, squared_relu=False,\n"
-        '        saved_input=shape.tokens * shape.hidden_size / shape.sequence_shards, prefix="mixing_")\n\n\n'
-        "def mixing_communications(mixing, shape):\n"
-        "    return tensor_parallel_collectives(shape)\n",
-    )
-    copy.edit(
-        "costmodel/facts/model.py",
-        (
-            "Mixer: TypeAlias = Attention",
-            "@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)\n"
-            'class Mixing:\n    """Two linears."""\n\n    width: Count\n\n\nMixer: TypeAlias = Mixing | Attention',
-        ),
-    )
-    copy.add(
-        "costmodel/lowering/layer.py",
-        (
-            "Mamba, Mlp, Model\n",
-            "from costmodel.facts.model import Mixing\n"
-            "from costmodel.lowering.mixing import mixing_communications, mixing_operators\n",
-        ),
-        ("    Mlp: mlp_operators,\n", "    Mixing: mixing_operators,\n"),
-        ("    Mlp: mlp_communications,\n", "    Mixing: mixing_communications,\n"),
-        ('    Mlp: "mlp",\n', '    Mixing: "attn",\n'),
-    )
-    copy.edit(
-        "costmodel/models/patterns.py",
-        ("Mamba, Mlp\n", "Mamba, Mixing, Mlp\n"),
-        ("Block: TypeAlias = Attention", "Block: TypeAlias = Mixing | Attention"),
-        ('LETTERS = {"M": "mamba"', 'LETTERS = {"X": "mixing", "M": "mamba"'),
-    )
-    copy.edit(
-        "costmodel/models/description.py",
-        ("Mamba, Mlp, Model\n", "Mamba, Mixing, Mlp, Model\n"),
-        ("    mtp_layers, mtp_pattern\n", "    mixing_width\n        Width.\n    mtp_layers, mtp_pattern\n"),
-        (
-            "    mamba_num_heads: Count | None = None\n",
-            "    mixing_width: Count | None = None\n    mamba_num_heads: Count | None = None\n",
-        ),
-        (
-            '        "mamba": _mamba,\n',
-            '        "mixing": lambda said, where: Mixing(width=said.mixing_width),\n        "mamba": _mamba,\n',
-        ),
-    )
+    a_layer_kind(copy)
+    its_letter(copy)
     sizes = "hidden_size: 64, num_heads: 4, vocab_size: 1000, ffn_hidden_size: 128, mixing_width: 1024"
     model = f"{{{sizes}, num_layers: 4, pattern: 'X-*-'}}"
 
@@ -313,62 +267,9 @@ def test_formula_or_a_rival_of_one(extend):
 def test_decision(extend):
     """Gradients sent in half of their bytes: searched, in the report, forbidden without replicas, and exported."""
     copy = extend("decision (a feature)")
-    copy.edit(
-        "costmodel/strategy.py",
-        (
-            "    layout\n        Stages, where",
-            "    half_gradients\n        Whether half.\n    layout\n        Stages, where",
-        ),
-        (
-            "    layout: StageLayout | None = None\n",
-            "    half_gradients: bool\n    layout: StageLayout | None = None\n",
-        ),
-        ('"optimizer_offload", *OVERLAPS)', '"optimizer_offload", "half_gradients", *OVERLAPS)'),
-    )
-    copy.edit(
-        "costmodel/step/data_parallel.py",
-        (
-            "        reduce=np.asarray(reduce * reduces),\n",
-            '        reduce=np.asarray(reduce * reduces) / (1 + with_layer_axis(decisions["half_gradients"])),\n',
-        ),
-    )
-    copy.add(
-        "constraints/rules/features.py",
-        (
-            "implies(ep_overlap, ep > 1)\n",
-            "\n\ndef half_gradients_need_replicas(*, cp: Ints, dp: Ints, half_gradients: Flags) -> Holds:\n"
-            '    """Only replicas halve gradients."""\n    return implies(half_gradients, dp * cp > 1)\n',
-        ),
-    )
-    copy.add(
-        "constraints/rules/releases.py",
-        (
-            'has_values(cluster.framework, "dp_overlap", dp_overlap)\n',
-            "\n\ndef release_halves_gradients(cluster: Cluster, *, half_gradients: Flags) -> Holds:\n"
-            '    """Gradients are halved only where the release does that."""\n'
-            '    return has_values(cluster.framework, "half_gradients", half_gradients)\n',
-        ),
-    )
-    copy.add(
-        "constraints/__init__.py",
-        ("    features.ep_overlap_needs_ep,\n", "    features.half_gradients_need_replicas,\n"),
-        ("    releases.release_overlaps_dp,\n", "    releases.release_halves_gradients,\n"),
-    )
-    copy.add(
-        "planner/report/records/strategy.py",
-        (
-            'description="Whether data-parallel communication runs behind computation.")\n',
-            '    half_gradients: bool = Field(description="Whether gradients are halved.")\n',
-        ),
-    )
-    for target in ("accelerate", "deepspeed", "torchtitan"):
-        copy.add(
-            f"planner/frameworks/{target}.py", ('    "dp_overlap": _dp_overlap,\n', '    "half_gradients": unsaid,\n')
-        )
-    copy.add(
-        "planner/frameworks/megatron/lm.py",
-        ('    "dp_overlap": _says_dp_overlap,\n', '    "half_gradients": lambda plan: {},\n'),
-    )
+    a_decision(copy)
+    its_rules(copy)
+    its_answers(copy)
 
     _, planned, broken, _ = copy.say(
         SCHEMAS,

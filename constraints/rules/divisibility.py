@@ -6,7 +6,7 @@ from math import gcd
 from typing import TypeVar
 
 from constraints.rule import Flags, Holds, Ints, every, implies
-from costmodel.facts.model import Attention, Experts, Layer, LinearAttention, Mamba, Mlp, Model
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.facts.workload import Workload
 
 Kind = TypeVar("Kind", Mlp, Experts)
@@ -73,11 +73,9 @@ def sequence_splits_over_tp(workload: Workload, *, tp: Ints, cp: Ints, sequence_
 
 
 def _head_counts(layer: Layer) -> tuple[int, ...]:
-    if layer.attention is None or isinstance(layer.attention, Mamba):
-        return ()
     if isinstance(layer.attention, LinearAttention):
         return layer.attention.num_key_heads, layer.attention.num_value_heads
-    return (layer.attention.num_heads,)
+    return (layer.attention.num_heads,) if isinstance(layer.attention, Attention | LatentAttention) else ()
 
 
 def _state_spaces(model: Model) -> list[Mamba]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from constraints.rule import Flags, Holds, Ints, every, implies
-from costmodel.facts.model import Experts, Layer, Mamba, Mlp, Model
+from costmodel.facts.model import Experts, Layer, Model
+from costmodel.lowering.layer import GRAPH_MODULE
 from costmodel.strategy import GRAPH_MODULES, Recompute, Sharding, TokenDispatcher, captures
 
 
@@ -45,10 +46,9 @@ def graph_modules(model: Model) -> tuple[str, ...]:
 
 
 def _modules_of(layer: Layer) -> tuple[str, ...]:
-    mixer = () if layer.attention is None else ("mamba",) if isinstance(layer.attention, Mamba) else ("attn",)
-    dense = ("mlp",) if isinstance(layer.feed_forward, Mlp) else ()
+    whole = tuple(GRAPH_MODULE[type(block)] for block in layer.blocks if type(block) in GRAPH_MODULE)
     routed = ("moe", "moe_router", "moe_preprocess") if isinstance(layer.feed_forward, Experts) else ()
-    return (*mixer, *dense, *routed)
+    return (*whole, *routed)
 
 
 def pp_overlap_needs_pp(*, pp: Ints, pp_overlap: Flags) -> Holds:

@@ -191,7 +191,8 @@ def stored_precision(precision: Precision, settings: Settings) -> Precision:
     Megatron-LM: ``grad_reduce_in_fp32``, ``fp8_param_gather``, ``exp_avg_dtype``; FSDP: shards in FP32, cast when they
     are gathered (PyTorch, ``MixedPrecisionPolicy``).
     """
-    if settings.fp8_param_gather and precision.compute in NARROW_WEIGHTS:
+    has_copy = precision.compute in NARROW_WEIGHTS and precision.copy_bytes > precision.transposed_bytes
+    if settings.fp8_param_gather and has_copy:
         precision = _narrow_weights(precision)
     if settings.weight_dtype == "fp32":
         moments = NUM_MOMENTS * DTYPE_BYTES["fp32"]

@@ -263,6 +263,13 @@ def test_moments_may_be_narrower():
     assert bytes_of("bf16", moments_dtype="fp32")["optimizer"] == 4 + 2 * 4
 
 
+def test_weights_without_an_8_bit_copy_stay():
+    """Once a recipe of the job's own in FP8, which kept no copies of weights, ended in a traceback."""
+    own = replace(catalog.precision("fp8"), copy_bytes=0.0, transposed_bytes=0.0)
+
+    assert stored_precision(own, Settings(fp8_param_gather=True)) == own
+
+
 def test_weights_in_fp32_are_their_own_masters():
     """FSDP: 4 bytes of weight, two moments of 4, cast to 2 bytes when they are gathered; no copies."""
     assert bytes_of("bf16", weight_dtype="fp32") == {

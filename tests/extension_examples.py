@@ -1,0 +1,130 @@
+"""Extensions of many files: a layer kind that is two linears, and a decision that halves the bytes of gradients."""
+
+from __future__ import annotations
+
+from tests.builders_extension import Extended
+
+
+def a_layer_kind(copy: Extended) -> None:
+    """Two linears of some width in the place of attention."""
+    copy.write(
+        "costmodel/lowering/mixing.py",
+        "from costmodel.lowering.kernels import tensor_parallel_collectives\n"
+        "from costmodel.lowering.mlp import feed_forward_operators\n\n\n"
+        "def mixing_operators(mixing, shape):\n"
+        "    return feed_forward_operators(\n"
+        "        shape, ffn_hidden_size=mixing.width, gated=False, bias=False, squared_relu=False,\n"
+        '        saved_input=shape.tokens * shape.hidden_size / shape.sequence_shards, prefix="mixing_")\n\n\n'
+        "def mixing_communications(mixing, shape):\n"
+        "    return tensor_parallel_collectives(shape)\n",
+    )
+    copy.edit(
+        "costmodel/facts/model.py",
+        (
+            "Mixer: TypeAlias = Attention",
+            "@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)\n"
+            'class Mixing:\n    """Two linears."""\n\n    width: Count\n\n\nMixer: TypeAlias = Mixing | Attention',
+        ),
+    )
+    copy.add(
+        "costmodel/lowering/layer.py",
+        (
+            "Mamba, Mlp, Model\n",
+            "from costmodel.facts.model import Mixing\n"
+            "from costmodel.lowering.mixing import mixing_communications, mixing_operators\n",
+        ),
+        ("    Mlp: mlp_operators,\n", "    Mixing: mixing_operators,\n"),
+        ("    Mlp: mlp_communications,\n", "    Mixing: mixing_communications,\n"),
+        ('    Mlp: "mlp",\n', '    Mixing: "attn",\n'),
+    )
+
+
+def its_letter(copy: Extended) -> None:
+    """X in a pattern is one."""
+    copy.edit(
+        "costmodel/models/patterns.py",
+        ("Mamba, Mlp\n", "Mamba, Mixing, Mlp\n"),
+        ("Block: TypeAlias = Attention", "Block: TypeAlias = Mixing | Attention"),
+        ('LETTERS = {"M": "mamba"', 'LETTERS = {"X": "mixing", "M": "mamba"'),
+    )
+    copy.edit(
+        "costmodel/models/description.py",
+        ("Mamba, Mlp, Model\n", "Mamba, Mixing, Mlp, Model\n"),
+        ("    mtp_layers, mtp_pattern\n", "    mixing_width\n        Width.\n    mtp_layers, mtp_pattern\n"),
+        (
+            "    mamba_num_heads: Count | None = None\n",
+            "    mixing_width: Count | None = None\n    mamba_num_heads: Count | None = None\n",
+        ),
+        (
+            '        "mamba": _mamba,\n',
+            '        "mixing": lambda said, where: Mixing(width=said.mixing_width),\n        "mamba": _mamba,\n',
+        ),
+    )
+
+
+def a_decision(copy: Extended) -> None:
+    """Whether replicas send gradients in half of their bytes."""
+    copy.edit(
+        "costmodel/strategy.py",
+        (
+            "    layout\n        Stages, where",
+            "    half_gradients\n        Whether half.\n    layout\n        Stages, where",
+        ),
+        (
+            "    layout: StageLayout | None = None\n",
+            "    half_gradients: bool\n    layout: StageLayout | None = None\n",
+        ),
+        ('"optimizer_offload", *OVERLAPS)', '"optimizer_offload", "half_gradients", *OVERLAPS)'),
+    )
+    copy.edit(
+        "costmodel/step/data_parallel.py",
+        (
+            "        reduce=np.asarray(reduce * reduces),\n",
+            '        reduce=np.asarray(reduce * reduces) / (1 + with_layer_axis(decisions["half_gradients"])),\n',
+        ),
+    )
+
+
+def its_rules(copy: Extended) -> None:
+    """Where there is something to do, and where the release does it."""
+    copy.add(
+        "constraints/rules/features.py",
+        (
+            "implies(ep_overlap, ep > 1)\n",
+            "\n\ndef half_gradients_need_replicas(*, cp: Ints, dp: Ints, half_gradients: Flags) -> Holds:\n"
+            '    """Only replicas halve gradients."""\n    return implies(half_gradients, dp * cp > 1)\n',
+        ),
+    )
+    copy.add(
+        "constraints/rules/releases.py",
+        (
+            'has_values(cluster.framework, "dp_overlap", dp_overlap)\n',
+            "\n\ndef release_halves_gradients(cluster: Cluster, *, half_gradients: Flags) -> Holds:\n"
+            '    """Gradients are halved only where the release does that."""\n'
+            '    return has_values(cluster.framework, "half_gradients", half_gradients)\n',
+        ),
+    )
+    copy.add(
+        "constraints/__init__.py",
+        ("    features.ep_overlap_needs_ep,\n", "    features.half_gradients_need_replicas,\n"),
+        ("    releases.release_overlaps_dp,\n", "    releases.release_halves_gradients,\n"),
+    )
+
+
+def its_answers(copy: Extended) -> None:
+    """In reports and exports."""
+    copy.add(
+        "planner/report/records/strategy.py",
+        (
+            'description="Whether data-parallel communication runs behind computation.")\n',
+            '    half_gradients: bool = Field(description="Whether gradients are halved.")\n',
+        ),
+    )
+    for target in ("accelerate", "deepspeed", "torchtitan"):
+        copy.add(
+            f"planner/frameworks/{target}.py", ('    "dp_overlap": _dp_overlap,\n', '    "half_gradients": unsaid,\n')
+        )
+    copy.add(
+        "planner/frameworks/megatron/lm.py",
+        ('    "dp_overlap": _says_dp_overlap,\n', '    "half_gradients": lambda plan: {},\n'),
+    )

@@ -1,0 +1,605 @@
+"""Where a new thing goes, CONTRIBUTING.md says: with what it names touched and nothing else, the new thing works."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders_extension import SCHEMAS, Extended, copied, rows
+from tests.extension_examples import a_decision, a_layer_kind, its_answers, its_letter, its_rules
+
+ESTIMATE = "estimate job.yaml --format json"
+
+Extend = Callable[..., Extended]
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages as they are, compiled, with a plan of the job."""
+    folder = copied(tmp_path_factory.mktemp("packages"))
+    Extended(folder).say("plan job.yaml --format json -o plan.json")
+    return folder
+
+
+@pytest.fixture
+def extend(packages: Path, tmp_path: Path) -> Extend:
+    """Makes a copy that may be touched where rows of the table say."""
+    return lambda *things: Extended(Path(shutil.copytree(packages, tmp_path / "copy")), *things)
+
+
+def numbers(text: str) -> dict[str, Any]:
+    """A report, or another answer in JSON."""
+    return json.loads(text)
+
+
+def schema_of(copy: Extended) -> str:
+    """The schema of the job file."""
+    return copy.text("planner/job.schema.json")
+
+
+# --- the catalog -----------------------------------------------------------------------------------------------
+
+
+def test_device(extend):
+    """A copy of the H200 with another memory is a device of the catalog, of jobs and of the schema."""
+    copy = extend("device")
+    copy.like(
+        "costmodel/catalog/devices/x200.yaml", "costmodel/catalog/devices/h200.yaml", name="x200", memory_bytes="2e+11"
+    )
+
+    _, known, report = copy.say(SCHEMAS, "catalog devices", f"{ESTIMATE} cluster.device=x200")
+
+    assert "x200" in known
+    assert numbers(report)["cluster"]["memory_bytes"] == 2e11
+    assert '"x200"' in schema_of(copy)
+
+
+def test_model_of_a_known_family(extend):
+    """Llama 3 8B with half of its layers, as a file of the catalog."""
+    copy = extend("model of a known family")
+    known = copy.text("costmodel/catalog/models/llama3-8b.yaml")
+    half = known.replace("name: llama3-8b", "name: llama-half").replace("layers: 32", "layers: 16")
+    copy.write("costmodel/catalog/models/llama-half.yaml", half)
+
+    _, report = copy.say(SCHEMAS, f"{ESTIMATE} model=llama-half")
+
+    assert numbers(report)["model"]["num_layers"] == 16
+    assert '"llama-half"' in schema_of(copy)
+
+
+def test_model_family(extend):
+    """Like Llama with tied embeddings: each of 2 layers has 4 x 64 x 64 + 2 x 64 + 3 x 64 x 128 parameters."""
+    copy = extend("model family")
+    copy.add(
+        "costmodel/models/huggingface.py", ("FAMILIES: dict[str, Family] = {\n", '    "yak": Family(tied=True),\n')
+    )
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+    config = {"model_type": "yak", **sizes, "intermediate_size": 128, "vocab_size": 1000, "hidden_act": "silu"}
+    (copy.folder / "config.json").write_text(json.dumps(config))
+
+    (described,) = copy.say("model config.json --format json")
+
+    assert numbers(described)["family"] == "yak"
+    assert numbers(described)["parameters"] == 2 * (4 * 64 * 64 + 2 * 64 + 3 * 64 * 128) + 64 + 1000 * 64
+
+
+def test_precision(extend):
+    """A recipe of FP8, and one of a new number format with its peak and its efficiency."""
+    copy = extend("precision")
+    recipe = (
+        "weight_bytes: 2, gradient_bytes: 4, optimizer_bytes: 12, parameter_gather_bytes: 2, activation_bytes: 2, "
+        "linear_input_bytes: 1, cast_bytes: 3, source: a test"
+    )
+    copy.edit(
+        "costmodel/catalog/precisions.yaml",
+        ("\nmofa:\n", f"\nfp8_own: {{compute: fp8, {recipe}}}\nmxfp6: {{compute: mxfp6, {recipe}}}\nmofa:\n"),
+    )
+    copy.edit("costmodel/facts/fields.py", ('"nvfp4"]', '"nvfp4", "mxfp6"]'))
+    copy.edit("costmodel/catalog/devices/b200.yaml", ("nvfp4: 9.0e+15", "nvfp4: 9.0e+15, mxfp6: 6.0e+15"))
+    copy.edit("costmodel/catalog/calibrations/blackwell.yaml", ("nvfp4: 0.725", "nvfp4: 0.725, mxfp6: 0.7"))
+
+    _, eight, six = copy.say(
+        SCHEMAS,
+        f"{ESTIMATE} training.precision=fp8_own",
+        f"{ESTIMATE} training.precision=mxfp6 cluster.device=b200",
+    )
+
+    assert (numbers(eight)["training"]["precision"], numbers(six)["training"]["precision"]) == ("fp8_own", "mxfp6")
+    assert '"mxfp6"' in schema_of(copy)
+
+
+def test_release_of_a_framework(extend):
+    """A release that extends another one, and one that behaves like it."""
+    copy = extend("release of a framework")
+    copy.write(
+        "costmodel/catalog/frameworks/megatron-bridge-27.01.yaml",
+        "name: megatron-bridge-27.01\ndescription: next\nreleases: [megatron-bridge-27.02]\nsince: 2027-01\n"
+        "extends: megatron-bridge-26.06\nkernels_of: megatron-bridge-26.04\nfeatures: {cuda_graphs: [none]}\n",
+    )
+
+    _, known, report = copy.say(
+        SCHEMAS,
+        "catalog megatron-bridge-27.01 --format json",
+        "plan job.yaml --format json cluster.framework=megatron-bridge-27.02",
+    )
+
+    assert "megatron-bridge-27.01" in known
+    assert numbers(report)["cluster"]["framework"] == "megatron-bridge-27.02"
+    assert numbers(report)["plans"][0]["strategy"]["cuda_graphs"] == "none"
+    assert '"megatron-bridge-27.02"' in schema_of(copy)
+
+
+def test_gpu_generation(extend):
+    """A generation after Blackwell with a device, a calibration and the dispatchers of its framework."""
+    copy = extend("GPU generation", "device")
+    for folder, known in (("architectures", "hopper"), ("calibrations", "hopper")):
+        path = f"costmodel/catalog/{folder}"
+        copy.like(f"{path}/rubin.yaml", f"{path}/{known}.yaml", name="rubin")
+    copy.like(
+        "costmodel/catalog/devices/r100.yaml",
+        "costmodel/catalog/devices/h200.yaml",
+        name="r100",
+        architecture="rubin",
+        calibration="rubin",
+    )
+    known, more = '"ampere", "hopper", "blackwell")', '"ampere", "hopper", "blackwell", "rubin")'
+    copy.edit(
+        "costmodel/catalog/frameworks/megatron-core-0.14.yaml",
+        ("architectures: [ampere, hopper, blackwell]", "architectures: [ampere, hopper, blackwell, rubin]"),
+    )
+    copy.edit("constraints/rules/frameworks.py", (known, more))
+    copy.edit("planner/search/domains.py", (known, more))
+
+    _, estimated, planned = copy.say(
+        SCHEMAS,
+        f"{ESTIMATE} cluster.device=r100 model=qwen3-30b-a3b ep=8 token_dispatcher=hybridep mbs=1",
+        "plan job.yaml --format json cluster.device=r100",
+    )
+
+    assert numbers(estimated)["broken_rules"] == []
+    assert numbers(planned)["cluster"]["framework"] == "megatron-bridge-26.06"
+    assert '"rubin"' in schema_of(copy)
+
+
+def test_setting_of_a_framework(extend):
+    """Dropout as a setting keeps masks; a framework that always has it exports no word."""
+    copy = extend("setting of a framework")
+    copy.add(
+        "costmodel/facts/framework.py",
+        ("a sum of layers that a profiler timed alone.\n", "    dropout\n        Whether residuals have dropout.\n"),
+        ('    composition: Literal["step", "parts"] | None = None\n', "    dropout: Flag | None = None\n"),
+    )
+    copy.add(
+        "costmodel/facts/profiles.py",
+        (
+            '        kernels["fused_attention"] = settings.attention == "flash"\n',
+            "    if settings.dropout:\n        memory.update(PARTS_DROPOUT)\n",
+        ),
+    )
+    for target in ("accelerate", "deepspeed", "torchtitan", "megatron/settings"):
+        copy.add(
+            f"planner/frameworks/{target}.py",
+            ('    "composition": told_only("composition", "step", NO_STEP),\n', '    "dropout": unsaid,\n'),
+        )
+
+    _, plain, dropping, *_ = copy.say(
+        SCHEMAS,
+        ESTIMATE,
+        f"{ESTIMATE} settings.dropout=true",
+        *(f"export plan.json --target {name}" for name in ("megatron-lm", "megatron-bridge", "torchtitan")),
+        *(f"export plan.json --target {name}" for name in ("deepspeed", "accelerate")),
+        codes=(0, 2),
+    )
+
+    assert numbers(dropping)["peak_memory_bytes"] > numbers(plain)["peak_memory_bytes"]
+    assert '"Whether residuals have dropout."' in schema_of(copy)
+
+
+# --- the cost model --------------------------------------------------------------------------------------------
+
+
+def test_layer_kind(extend):
+    """A mixer of two linears of width 1024 in a pattern: 2 x 64 x 1024 parameters of each such layer."""
+    copy = extend("layer kind")
+    a_layer_kind(copy)
+    its_letter(copy)
+    sizes = "hidden_size: 64, num_heads: 4, vocab_size: 1000, ffn_hidden_size: 128, mixing_width: 1024"
+    model = f"{{{sizes}, num_layers: 4, pattern: 'X-*-'}}"
+
+    _, report, planned = copy.say(
+        SCHEMAS, f'{ESTIMATE} "model={model}"', f'plan job.yaml --format json "model={model}"'
+    )
+
+    blocks = 2 * 64 * 1024 + 2 * (3 * 64 * 128) + 4 * 64 * 64
+    assert numbers(report)["model"]["parameters"] == blocks + 4 * 64 + 64 + 2 * 1000 * 64
+    assert numbers(planned)["status"] == "optimal"
+    assert '"mixing_width"' in schema_of(copy)
+
+
+def test_source_of_operator_times(extend):
+    """Twice the times of the theoretical roofline: computation takes twice as long."""
+    copy = extend("source of operator times")
+    copy.write(
+        "costmodel/operators/doubled.py",
+        "class DoubledTimes:\n    def __init__(self, times):\n        self.times = times\n\n"
+        "    def forward_seconds(self, operator):\n        return 2 * self.times.forward_seconds(operator)\n\n"
+        "    def backward_seconds(self, operator):\n        return 2 * self.times.backward_seconds(operator)\n\n"
+        "    def launch_seconds(self, operator):\n        return self.times.launch_seconds(operator)\n\n"
+        '    def origin(self, operator):\n        return "doubled"\n',
+    )
+    copy.edit("costmodel/facts/calibration.py", ('times: Literal["roofline",', 'times: Literal["doubled", "roofline",'))
+    copy.add(
+        "costmodel/operators/source.py",
+        ("import MeasuredTimes\n", "from costmodel.operators.doubled import DoubledTimes\n"),
+        (
+            "        return theoretical_roofline(device, compute_dtype)\n",
+            '    if device.constants.times == "doubled":\n'
+            "        return DoubledTimes(theoretical_roofline(device, compute_dtype))\n",
+        ),
+    )
+    device = "cluster.device={{base: h100-80gb-sxm, calibration: {{base: hopper, times: {}}}}}"
+
+    plain, doubled = (
+        numbers(text)["breakdown"][0]
+        for text in copy.say(*(f'{ESTIMATE} "{device.format(times)}"' for times in ("roofline", "doubled")))
+    )
+
+    assert plain["name"] == "compute"
+    assert doubled["exposed_seconds"] == pytest.approx(2 * plain["exposed_seconds"], rel=1e-3)
+
+
+def test_formula_or_a_rival_of_one(extend):
+    """Failures that grow with the square of the nodes: on 4 nodes 4 times as many as before."""
+    copy = extend("formula, or a rival of one")
+    before = copy.say(f"{ESTIMATE} cluster.num_devices=32")
+    copy.edit("costmodel/reliability.py", ("return cluster.num_nodes * rel", "return cluster.num_nodes**2 * rel"))
+    after = copy.say(f"{ESTIMATE} cluster.num_devices=32")
+
+    few, many = (numbers(text)["training_run"]["num_failures"] for (text,) in (before, after))
+    assert many == pytest.approx(4 * few, rel=0.01)
+
+
+def test_decision(extend):
+    """Gradients sent in half of their bytes: searched, in the report, forbidden without replicas, and exported."""
+    copy = extend("decision (a feature)")
+    a_decision(copy)
+    its_rules(copy)
+    its_answers(copy)
+
+    _, planned, broken, _ = copy.say(
+        SCHEMAS,
+        "plan job.yaml --format json search.pin.dp_overlap=false search.pin.sharding=optimizer",
+        f"{ESTIMATE} tp=8 dp=1 half_gradients=true",
+        "plan job.yaml --format json -o own.json",
+    )
+    exported = copy.say(
+        *(f"export own.json --target {name}" for name in ("megatron-lm", "torchtitan", "deepspeed", "accelerate")),
+        codes=(0, 2),
+    )
+
+    assert numbers(planned)["plans"][0]["strategy"]["half_gradients"]
+    assert "Only replicas halve gradients." in numbers(broken)["broken_rules"]
+    assert any(exported)
+    assert '"half_gradients"' in schema_of(copy)
+
+
+def test_pipeline_schedule(extend):
+    """A schedule that is ZB-H1 by another name takes as long and as much memory."""
+    copy = extend("pipeline schedule")
+    copy.add("costmodel/strategy.py", ("    DUALPIPEV = 8\n", "    LAZY = 9\n"))
+    copy.add(
+        "costmodel/pipelines/orders.py",
+        ("    Schedule.GPIPE,\n", "    Schedule.LAZY,\n"),
+        (
+            "    Schedule.GPIPE: _gpipe,\n",
+            "    Schedule.LAZY: lambda r, p, m: _zero_bubble(r, m, warmup=p - r, delay=r),\n",
+        ),
+    )
+    copy.add(
+        "costmodel/pipelines/schedules.py",
+        ("    Schedule.ZB_H1: zb_h1_idle_seconds,\n", "    Schedule.LAZY: zb_h1_idle_seconds,\n"),
+        ("            Schedule.ZB_H1: lambda: pp * chunks,\n", "            Schedule.LAZY: lambda: pp * chunks,\n"),
+    )
+    copy.edit("constraints/rules/schedules.py", ("(Schedule.GPIPE, Sch", "(Schedule.LAZY, Schedule.GPIPE, Sch"))
+    copy.add("costmodel/catalog/frameworks/zero-bubble-2023.yaml", ("schedule: [", "lazy, "))
+    framework = "cluster.framework=zero-bubble-2023 search.pin={} tp=1 pp=4 dp=2 sharding=none"
+
+    _, known, lazy, chunks = copy.say(
+        SCHEMAS,
+        f"{ESTIMATE} {framework} schedule=zb_h1",
+        f"{ESTIMATE} {framework} schedule=lazy",
+        f"{ESTIMATE} {framework} schedule=lazy vpp=2",
+    )
+
+    same = ("step_time_seconds", "peak_memory_bytes", "broken_rules")
+    assert [numbers(lazy)[name] for name in same] == [numbers(known)[name] for name in same]
+    assert any("one chunk per rank" in rule for rule in numbers(chunks)["broken_rules"])
+    assert '"lazy"' in schema_of(copy)
+
+
+# --- rules -----------------------------------------------------------------------------------------------------
+
+
+def test_rule_of_the_mathematics_or_the_hardware(extend):
+    """A rule that wants at least 4 ranks is kept by the search, named by the explanation, and seen by the estimate."""
+    copy = extend("rule of the mathematics or the hardware")
+    copy.add(
+        "constraints/rules/topology.py",
+        (
+            "from __future__ import annotations\n",
+            "\nfrom constraints.rule import Holds, Ints\n\n\n"
+            'def tp_is_wide(*, tp: Ints) -> Holds:\n    """Four ranks share each matmul."""\n    return tp >= 4\n\n\n',
+        ),
+    )
+    copy.add("constraints/__init__.py", ("topology.degrees_multiply_to_the_devices,\n", "    topology.tp_is_wide,\n"))
+
+    planned, explained, estimated = copy.say(
+        "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]",
+        "explain job.yaml --format json tp=2",
+        f"{ESTIMATE} tp=2",
+        codes=(0, 1),
+    )
+
+    assert numbers(planned)["plans"][0]["strategy"]["tp"] == 4
+    assert "Four ranks share each matmul." in explained
+    assert numbers(estimated)["broken_rules"] == ["Four ranks share each matmul."]
+
+
+def test_refusal_of_a_framework(extend):
+    """What a framework refuses is forbidden unless the job wants no framework's rules."""
+    copy = extend("refusal of a framework")
+    copy.add(
+        "constraints/rules/frameworks.py",
+        (
+            "def interleaved_groups_fit_the_step",
+            "_at_all(*, tp: Ints) -> Holds:\n"
+            '    """Tensor-parallel ranks are at least four (file.py:1)."""\n    return tp >= 4\n\n\n'
+            "def interleaved_groups_fit_the_step",
+        ),
+    )
+    copy.add(
+        "constraints/__init__.py",
+        (
+            "    frameworks.interleaved_groups_fit_the_step,\n",
+            "    frameworks.interleaved_groups_fit_the_step_at_all,\n",
+        ),
+    )
+
+    refused, allowed = copy.say(
+        "plan job.yaml --format json", "plan job.yaml --format json search.framework_rules=false", codes=(0, 1)
+    )
+
+    assert "Tensor-parallel ranks are at least four (file.py:1)." in refused
+    assert numbers(allowed)["plans"][0]["strategy"]["tp"] == 2
+
+
+# --- jobs and reports ------------------------------------------------------------------------------------------
+
+
+def test_entry_of_the_job_file(extend):
+    """Days between failures of the whole job: 2 on one node are half a failure per node and day."""
+    copy = extend("entry of the job file")
+    copy.edit(
+        "planner/jobs/entries.py",
+        ("    failures_per_node_day\n", "    days_between_failures\n        Mean days.\n    failures_per_node_day\n"),
+        (
+            "    failures_per_node_day: NotNegative",
+            "    days_between_failures: Positive | None = None\n    failures_per_node_day: NotNegative",
+        ),
+    )
+    copy.edit(
+        "planner/jobs/problem.py",
+        (
+            '"failures_per_node_day": section.failures_per_node_day,',
+            '"failures_per_node_day": section.failures_per_node_day if section.days_between_failures is None '
+            "else 1 / section.days_between_failures / facts.cluster.num_nodes,",
+        ),
+    )
+
+    _, report = copy.say(SCHEMAS, f"{ESTIMATE} reliability.days_between_failures=2")
+
+    assert numbers(report)["reliability"]["failures_per_node_day"] == 0.5
+    assert '"Mean days."' in schema_of(copy)
+
+
+def test_figure_in_the_report(extend):
+    """Weeks of the training are in the JSON, its schema, the CSV, the console and the page."""
+    copy = extend("figure in the report", "entry of the job file")
+    copy.add(
+        "planner/report/records/plan.py",
+        (
+            '    days: Figure = Field(description="Total time.")\n',
+            '    weeks: Figure = Field(description="Total time in weeks.")\n',
+        ),
+        ("            days=schedule.days,\n", "            weeks=schedule.days / 7,\n"),
+    )
+    copy.edit("planner/report/table_csv.py", ('"days", "gpu_hours")', '"days", "weeks", "gpu_hours")'))
+
+    _, report, table, page = copy.say(
+        SCHEMAS, ESTIMATE, ESTIMATE.replace("json", "csv"), ESTIMATE.replace("json", "html")
+    )
+
+    run = numbers(report)["training_run"]
+    assert run["weeks"] == pytest.approx(run["days"] / 7)
+    assert ",weeks," in table
+    assert '"weeks"' in page
+    assert '"Total time in weeks."' in copy.text("planner/report/report.schema.json")
+
+
+def test_report_format(extend):
+    """A format of one line."""
+    copy = extend("report format")
+    copy.write(
+        "planner/report/line.py",
+        "from planner.report.records.reports import report_record\n\n\n"
+        "def line_text(report):\n"
+        '    return f"{report_record(report).step_time_seconds:.1f} s\\n"\n',
+    )
+    copy.edit(
+        "planner/report/__init__.py",
+        ('"markdown", "html")', '"markdown", "html", "line")'),
+        (
+            '    raise SpecError("format", f"there is no',
+            '    if format == "line":\n'
+            "        from planner.report.line import line_text\n\n        return line_text(report)\n"
+            '    raise SpecError("format", f"there is no',
+        ),
+    )
+
+    report, line = copy.say(ESTIMATE, ESTIMATE.replace("json", "line"))
+
+    assert line.strip() == f"{numbers(report)['step_time_seconds']:.1f} s"
+
+
+def test_export_target(extend):
+    """A target that writes degrees is known to the command and to Python."""
+    copy = extend("export target", "public name")
+    copy.write(
+        "planner/frameworks/degrees.py",
+        "from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Export, Program, entries_of, unsaid\n\n"
+        'PROGRAM = Program(words=("train.py",))\n'
+        'SAYS = {**dict.fromkeys(EVERY_FIELD, unsaid), "tp": lambda plan: {"tp": plan.strategy.tp}}\n\n\n'
+        "def to_degrees(plan):\n"
+        '    said = entries_of(plan, "Degrees", SAYS, dict.fromkeys(EVERY_SETTING, unsaid))\n'
+        '    return Export(target="Degrees", files={"degrees.txt": str(said)})\n',
+    )
+    copy.add("planner/frameworks/__init__.py", ("TARGETS = {\n", '    "degrees": "planner.frameworks.degrees",\n'))
+    copy.add(
+        "planner/__init__.py",
+        ('    "to_accelerate",\n', '    "to_degrees",\n'),
+        (
+            '    "planner.frameworks.accelerate": "to_accelerate",\n',
+            '    "planner.frameworks.degrees": "to_degrees",\n',
+        ),
+    )
+
+    known, launched = copy.say(
+        "export plan.json --target degrees", "export plan.json --target degrees --launch torchrun"
+    )
+
+    assert known.strip() == "{'tp': 2}"
+    assert "train.py" in launched
+    assert copy.python("-c", "from planner import to_degrees; print(to_degrees.__name__)") == "to_degrees\n"
+
+
+def test_command(extend):
+    """A command is in the help and runs."""
+    copy = extend("command")
+    copy.write(
+        "planner/cli/greet.py",
+        'def add_greet_options(parser):\n    parser.add_argument("whom")\n\n\n'
+        'def run_greet(arguments):\n    print(f"Hello, {arguments.whom}.")\n    return 0\n',
+    )
+    copy.add("planner/cli/__init__.py", ("COMMANDS = {\n", '    "greet": ("planner.cli.greet", "say hello"),\n'))
+
+    shown, greeting = copy.say("--help", "greet world")
+
+    assert "say hello" in shown
+    assert greeting == "Hello, world.\n"
+
+
+def test_public_name(extend):
+    """The number of devices of a plan's sizes, from the package itself."""
+    copy = extend("public name")
+    copy.add(
+        "planner/__init__.py",
+        ("__all__ = [\n", '    "DECISIONS",\n'),
+        ("_NAMES = {\n", '    "costmodel.strategy": "DECISIONS",\n'),
+    )
+
+    assert copy.python("-c", "from planner import DECISIONS; print(DECISIONS[0])") == "tp\n"
+
+
+# --- batches and benchmarks ------------------------------------------------------------------------------------
+
+
+def test_entry_of_a_batch_s_lines(extend):
+    """A figure of the plan's record is in the line, and jobs are ranked by it."""
+    copy = extend("entry of a batch's lines")
+    copy.edit("planner/batch/work.py", ('    "mfu",\n', '    "mfu",\n    "hardware_tflops_per_gpu",\n'))
+    copy.add("planner/batch/choices.py", ("METRICS = {\n", '    "hardware": ("hardware_tflops_per_gpu", -1),\n'))
+
+    _, ranked = copy.say("batch job.yaml --processes 1 --out own.jsonl", "top own.jsonl --by hardware --format json")
+
+    line = json.loads(copy.text("own.jsonl"))
+    assert line["plans"][0]["hardware_tflops_per_gpu"] > 0
+    assert str(line["plans"][0]["hardware_tflops_per_gpu"]) in ranked
+
+
+def test_backend_of_batches(extend):
+    """A backend that does each job at once, in the same process."""
+    copy = extend("backend of batches")
+    copy.write(
+        "planner/batch/executors/here.py",
+        "from concurrent.futures import Future\n\nfrom planner.batch.work import plan_job\n\n\n"
+        "class HereCrew:\n    capacity = 1\n\n"
+        "    def __init__(self, make_lanes, *, scheduler, processes=None):\n        pass\n\n"
+        "    def submit(self, job):\n        done = Future()\n        done.set_result(plan_job(job))\n"
+        "        return done\n\n"
+        "    def close(self):\n        pass\n",
+    )
+    copy.edit("planner/batch/choices.py", ('(LOCAL, "dask", "ray")', '(LOCAL, "dask", "ray", "here")'))
+
+    copy.say("batch job.yaml --backend here --out own.jsonl")
+
+    assert json.loads(copy.text("own.jsonl"))["status"] == "optimal"
+
+
+def test_example_job(extend):
+    """A job file is all that a job needs."""
+    copy = extend("example job")
+    (copy.folder / "benchmarks/jobs").mkdir(parents=True)
+    copy.write("benchmarks/jobs/own.yaml", copy.text("job.yaml"))
+
+    (report,) = copy.say("plan benchmarks/jobs/own.yaml --format json")
+
+    assert numbers(report)["job"]["name"] == "own"
+
+
+# --- the table -------------------------------------------------------------------------------------------------
+
+TESTS: dict[str, Callable[..., None]] = {
+    "device": test_device,
+    "model of a known family": test_model_of_a_known_family,
+    "model family": test_model_family,
+    "precision": test_precision,
+    "release of a framework": test_release_of_a_framework,
+    "setting of a framework": test_setting_of_a_framework,
+    "GPU generation": test_gpu_generation,
+    "layer kind": test_layer_kind,
+    "source of operator times": test_source_of_operator_times,
+    "formula, or a rival of one": test_formula_or_a_rival_of_one,
+    "decision (a feature)": test_decision,
+    "pipeline schedule": test_pipeline_schedule,
+    "rule of the mathematics or the hardware": test_rule_of_the_mathematics_or_the_hardware,
+    "refusal of a framework": test_refusal_of_a_framework,
+    "entry of the job file": test_entry_of_the_job_file,
+    "figure in the report": test_figure_in_the_report,
+    "export target": test_export_target,
+    "report format": test_report_format,
+    "command": test_command,
+    "public name": test_public_name,
+    "entry of a batch's lines": test_entry_of_a_batch_s_lines,
+    "backend of batches": test_backend_of_batches,
+    "example job": test_example_job,
+}
+"""The test of each row."""
+
+OTHERWISE = {
+    "measured run": "what it changes is the table of benchmarks, which tests/benchmarks/test_conversion.py reads",
+    "fitted constant": "a fit to all measured runs takes minutes",
+    "plot on the page": "a script draws it, in a browser: tests/planner/test_page.py",
+    "benchmark": "it is outside of the packages and runs for minutes",
+}
+"""Rows that cannot be shown so, and why."""
+
+
+def test_every_row_is_shown():
+    """A new row of the table comes with its test."""
+    assert {*TESTS, *OTHERWISE} == {*rows()}
+    assert not {*TESTS} & {*OTHERWISE}

@@ -155,7 +155,7 @@ def pinned(
     """
     The values that entries of the job name, whether or not they can be had; of a bound the first one that keeps it.
 
-    >>> insisted(pin={"tp": 8}, allow={"tp": (4, 8)}, limits=[Bound(names=("pp",), relation=">", number=15)])
+    >>> pinned(pin={"tp": 8}, allow={"tp": (4, 8)}, limits=[Bound(names=("pp",), relation=">", number=15)])
     {'tp': (4, 8), 'pp': (16,)}
     """
     named: dict[str, set[int]] = {}

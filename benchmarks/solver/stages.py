@@ -90,7 +90,7 @@ def _prove(problem: Problem, model: str, num_devices: int, offload: bool, limit:
 
 
 def gains(problem: Problem, outcome: Outcome, even: Outcome) -> tuple[float, float]:
-    """How much shorter the step is than the best even strategy's, by the closed form and as played through."""
+    """How much shorter the step is than the best even strategy's, by the closed form and as simulated."""
     one, other = outcome.strategies[0], even.strategies[0]
     played = [estimate(problem.facts, strategy).step_seconds for strategy in (one, other)]
     return 1 - outcome.step_seconds[0] / even.step_seconds[0], 1 - min(played) / played[1]

@@ -10,7 +10,7 @@ from costmodel.facts.model import Model
 
 
 def degrees_multiply_to_the_devices(cluster: Cluster, *, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:
-    """The parallel degrees (tp, cp, pp, dp) multiply to the number of devices."""
+    """The parallel degrees (tp, cp, pp, dp) multiply to the number of GPUs."""
     return tp * cp * pp * dp == cluster.num_devices
 
 

@@ -185,7 +185,7 @@ def _with_bandwidths(device: Device, section: ClusterSection) -> Device:
     if not changed:
         return device
     if section.networks is not None:
-        raise SpecError(f"cluster.{changed[0]}", "is given beside 'networks', which have their own; keep one.")
+        raise SpecError(f"cluster.{changed[0]}", "is given together with 'networks', which have their own; keep one.")
     inner, *others = device.networks
     if section.scale_up_bandwidth is not None:
         inner = replace(inner, bandwidth=section.scale_up_bandwidth)

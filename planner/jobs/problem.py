@@ -361,7 +361,9 @@ def _require_peak(precision: Precision, device: Device) -> None:
 def _recovery(section: ReliabilitySection) -> tuple[RecoveryLevel, ...]:
     if section.mttr_seconds is not None:
         if section.recovery is not None:
-            raise SpecError("reliability.mttr_seconds", "is given beside 'recovery', from which it follows; keep one.")
+            raise SpecError(
+                "reliability.mttr_seconds", "is given together with 'recovery', from which it follows; keep one."
+            )
         return ()
     recovery = section.recovery or MOFA_RECOVERY
     total = sum(level.probability for level in recovery)
@@ -386,7 +388,8 @@ def _checkpoint(section: ReliabilitySection, facts: Facts) -> dict[str, float]:
     if section.checkpoint_seconds is not None:
         if given:
             raise SpecError(
-                "reliability.checkpoint_seconds", f"is given beside '{given[0]}', from which it follows; keep one."
+                "reliability.checkpoint_seconds",
+                f"is given together with '{given[0]}', from which it follows; keep one.",
             )
         return {"checkpoint_seconds": section.checkpoint_seconds}
     bandwidths = {name: getattr(section, name) for name in given if name.endswith("bandwidth")}

@@ -1,4 +1,4 @@
-"""The rules of a problem, by what they need: the house's, the job's own, and the search's own bounds."""
+"""The rules of a problem by what they need: rules of the project, of the job, and bounds of the search."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def vocabulary_is_at_the_ends(*, vocabulary: Ints) -> Holds:
 
 
 def groups_are_as_many_as_ranks(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
-    """Groups of micro-batches are as many as pipeline ranks (search.allow.group changes that)."""
+    """A group has as many micro-batches as there are pipeline ranks (search.allow.group changes that)."""
     answer: Holds = np.equal(group, default_microbatch_group(pp=pp, vpp=vpp))
     return answer
 
 
 def dispatchers_are_the_framework_s_own(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
-    """Tokens go by any dispatcher of the framework, alltoall before Ampere (search.allow.token_dispatcher adds)."""
+    """Token dispatchers are the framework's, alltoall before Ampere (search.allow.token_dispatcher changes that)."""
     return is_one_of(token_dispatcher, usual_dispatchers(cluster))
 
 

@@ -130,10 +130,10 @@ def _attention(arguments: Mapping[str, Any]) -> dict[str, Any]:
     grouped = "--group-query-attention" in arguments
     if "--multi-latent-attention" in arguments:
         if grouped:
-            problem = "is given beside --multi-latent-attention, which has no query groups."
+            problem = "is given together with --multi-latent-attention, which has no query groups."
             raise SpecError(f"{WHERE}.--group-query-attention", problem)
         if "--disable-bias-linear" not in arguments:
-            problem = "is required beside --multi-latent-attention: its biases are not described here."
+            problem = "is required together with --multi-latent-attention: its biases are not described here."
             raise SpecError(f"{WHERE}.--disable-bias-linear", problem)
         return {
             **heads,

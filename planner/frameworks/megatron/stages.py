@@ -102,12 +102,16 @@ def read_stages(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[in
     """
     spellings = [name for name in (CHUNKS, CHUNK_LAYERS, LAYOUT) if name in arguments]
     if len(spellings) > 1:
-        raise SpecError(f"{WHERE}.{spellings[1]}", f"is given beside {spellings[0]}; one of them says the stages.")
+        raise SpecError(
+            f"{WHERE}.{spellings[1]}", f"is given together with {spellings[0]}; one of them says the stages."
+        )
     uneven = [name for name in (FIRST, LAST) if name in arguments]
     counted = [name for name in COUNTED if name in arguments]
     if LAYOUT in arguments:
         if uneven or counted:
-            raise SpecError(f"{WHERE}.{LAYOUT}", f"is given beside {(*uneven, *counted)[0]}; it says all stages.")
+            raise SpecError(
+                f"{WHERE}.{LAYOUT}", f"is given together with {(*uneven, *counted)[0]}; it says all stages."
+            )
         layers = read_layout(arguments[LAYOUT], model)
         if len(layers) % pp:
             raise SpecError(f"{WHERE}.{LAYOUT}", f"has {len(layers)} stages, no multiple of {pp} pipeline ranks.")
@@ -138,9 +142,13 @@ def _even(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, tup
 def _uneven(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, tuple[int, ...]]:
     """Ranks with layers of their own in front and at the end; each rank's chunks are equal."""
     if CHUNK_LAYERS in arguments:
-        raise SpecError(f"{WHERE}.{CHUNK_LAYERS}", "is given beside an uneven first or last stage.", f"Use {CHUNKS}.")
+        raise SpecError(
+            f"{WHERE}.{CHUNK_LAYERS}", "is given together with an uneven first or last stage.", f"Use {CHUNKS}."
+        )
     if any(name in arguments for name in COUNTED):
-        raise SpecError(f"{WHERE}.{COUNTED[0]}", "embedding and loss are counted beside an uneven first or last stage.")
+        raise SpecError(
+            f"{WHERE}.{COUNTED[0]}", "embedding and loss are counted together with an uneven first or last stage."
+        )
     vpp, first, last = arguments.get(CHUNKS, 1), arguments.get(FIRST), arguments.get(LAST)
     given = [count for count in (first, last) if count is not None]
     middle, ranks = model.num_layers - sum(given), pp - len(given)

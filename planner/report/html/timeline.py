@@ -14,7 +14,7 @@ from costmodel.step.estimate import PARTS, Estimate, SimulatedStep, played_step
 from costmodel.tables import Facts
 
 MOST_PASSES = 400_000
-"""Passes of a step, forward and backward, beyond which it is not played: about a second."""
+"""Passes of a step, forward and backward, beyond which it is not simulated: about a second."""
 
 MOST_DRAWN = 110_000
 """Pieces of one time line that a page holds, 1.2 MB; of longer ones it has the beginning and the end."""
@@ -25,7 +25,7 @@ TICKS = 2**31
 """Into so many ticks a step is divided: half a nanosecond of one second."""
 
 WHOLE, UPPER, LOWER = 0, 1, 2
-"""Of the height of a rank's line: all of it, or half where a forward and a backward pass run at the same time."""
+"""Lanes of a rank's line: its whole height, or half of it where a forward and a backward pass run at the same time."""
 
 
 class Piece(NamedTuple):
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 
 def timeline_of(facts: Facts, estimate: Estimate) -> dict[str, Any] | None:
-    """The packed time line of an estimated strategy; None where its step is not played through."""
+    """The packed time line of an estimated strategy; None where its step is not simulated."""
     played = played_step(facts, estimate.strategy, most_passes=MOST_PASSES)
     if played is None:
         return None
@@ -68,8 +68,8 @@ def pieces(played: SimulatedStep) -> Iterator[Piece]:
     """
     The passes one by one, rank by rank in the order of time.
 
-    A block that holds several passes is divided: the halves of a backward pass follow each other, a forward pass beside
-    them has the upper half of the line.
+    A block that holds several passes is divided: the halves of a backward pass follow each other, a forward pass
+    that overlaps them has the upper half of the line.
     """
     for _, block in groupby(played.timeline.passes, key=lambda one: (one.rank, one.start, one.end)):
         yield from _divided(list(block), played)

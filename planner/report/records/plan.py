@@ -146,9 +146,9 @@ class SpeedRecord(Record):
 
     num_devices: int = Field(description="Devices that it uses.")
     num_nodes: int = Field(description="Nodes that it uses.")
-    step_time_seconds: Figure = Field(description="One optimizer step, played through stage by stage.")
+    step_time_seconds: Figure = Field(description="One optimizer step, simulated pass by pass.")
     closed_form_step_time_seconds: Figure = Field(
-        description="The same by the formulas that the search compares strategies by."
+        description="One optimizer step by the closed form, which the search compares strategies by."
     )
     step_time_interval_seconds: list[Figure] = Field(description="Between which bounds a measured step lies.")
     step_time_interval_probability: Figure = Field(description="How often a measured step lies between them.")

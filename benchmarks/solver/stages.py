@@ -140,7 +140,7 @@ def tight_problem(chooser: random.Random) -> Problem:
     if not space.num_rows:
         return problem
     rows = np.array(sorted(chooser.sample(range(space.num_rows), min(200, space.num_rows))))
-    taken = cost(problem.facts, space.box(rows).decisions).device_bytes
+    taken = cost(problem.facts, space.block(rows).decisions).device_bytes
     memory = float(np.quantile(taken, chooser.choice([0.01, 0.03, 0.1])))
     device = replace(problem.facts.cluster.device, memory_bytes=memory)
     cluster = replace(problem.facts.cluster, device=device)

@@ -47,8 +47,8 @@ def overlapped_shared_experts_are_kept(model: Model, cluster: Cluster, *, recomp
     ----------
     Megatron-LM, megatron/core/transformer/transformer_config.py:1235.
     """
-    alone = recomputes("shared_experts", recompute=recompute) & np.not_equal(recompute, Recompute.FULL)
-    return implies(_overlaps_shared_experts(model, cluster), np.logical_not(alone))
+    as_module = recomputes("shared_experts", recompute=recompute) & np.not_equal(recompute, Recompute.FULL)
+    return implies(_overlaps_shared_experts(model, cluster), np.logical_not(as_module))
 
 
 def delayed_weight_gradients_need_ep_overlap(cluster: Cluster, *, ep_overlap: Flags) -> Holds:

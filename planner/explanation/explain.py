@@ -410,7 +410,7 @@ def _with_next(binding: Binding, problem: Problem, seconds: float, clock: Clock)
 def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | None:
     """Of all strategies that take less time and fit on the host, the one that takes least device memory."""
     space = build_space(problem)
-    tabulator = CostTable(
+    cost_table = CostTable(
         space=space,
         capacity=capacity(problem),
         headroom_bytes=problem.search.memory_headroom_bytes,
@@ -422,8 +422,8 @@ def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | N
         if clock.is_over:
             return None
         cuts = np.full(len(rows), int(seconds / TICK_SECONDS), dtype=np.int64)
-        candidates, *_ = tabulator.fastest(space.box(rows), cuts, np.zeros(len(rows), dtype=np.int64))
-        fitting = np.flatnonzero(candidates.host_mebibytes <= tabulator.capacity.host_mebibytes)
+        candidates, *_ = cost_table.fastest(space.block(rows), cuts, np.zeros(len(rows), dtype=np.int64))
+        fitting = np.flatnonzero(candidates.host_mebibytes <= cost_table.capacity.host_mebibytes)
         for index in fitting.tolist():
             key = int(candidates.device_mebibytes[index]), int(candidates.ticks[index])
             if best is None or key < best:

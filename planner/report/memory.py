@@ -128,8 +128,8 @@ def missing_sections(setting: SettingRecord, memory: MemoryRecord) -> Iterator[S
 
 def missing_notes(setting: SettingRecord, memory: MemoryRecord) -> Iterator[str]:
     """Notes on the ranks that lack memory, and on the largest parts of the fullest one."""
-    room = setting.cluster.memory_bytes - setting.job.memory_headroom_bytes
-    short = [rank for rank in memory.ranks if rank.peak_memory_bytes > room]
+    available_bytes = setting.cluster.memory_bytes - setting.job.memory_headroom_bytes
+    short = [rank for rank in memory.ranks if rank.peak_memory_bytes > available_bytes]
     if not short:
         return
     fullest = max(short, key=lambda rank: rank.peak_memory_bytes)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def strategies_section(strategies: Sequence[StrategyRecord], *, variants: str = "groups") -> Section:
     """The decisions of strategies, one row per strategy."""
-    unusual = _unusual(strategies)
-    header = ("#", *DEGREES, "m", *unusual, "sp", "sharding", "recompute", "offload", "overlap")
+    non_default = _non_default(strategies)
+    header = ("#", *DEGREES, "m", *non_default, "sp", "sharding", "recompute", "offload", "overlap")
     return Section(
         title="Strategies" if len(strategies) > 1 else "Strategy",
         header=header,
-        rows=tuple((str(number), *_decisions(one, unusual)) for number, one in enumerate(strategies, start=1)),
+        rows=tuple((str(number), *_decisions(one, non_default)) for number, one in enumerate(strategies, start=1)),
         notes=(
             *(_RELATED[variants] for _ in strategies[1:2]),
             _LEGEND,
@@ -43,7 +43,7 @@ _LEGEND = (
 )
 
 
-def _unusual(strategies: Sequence[StrategyRecord]) -> tuple[str, ...]:
+def _non_default(strategies: Sequence[StrategyRecord]) -> tuple[str, ...]:
     """Decisions among stages, group, schedule and vocabulary that differ from the default in any strategy."""
     stages = ("stages",) if any(one.layout for one in strategies) else ()
     groups = (
@@ -58,11 +58,11 @@ def _off(name: str) -> object:
     return ENUMS[name](0).text if name in ENUMS else int(name in DEGREES)
 
 
-def _decisions(strategy: StrategyRecord, unusual: Sequence[str]) -> tuple[str, ...]:
+def _decisions(strategy: StrategyRecord, non_default: Sequence[str]) -> tuple[str, ...]:
     return (
         *(str(getattr(strategy, name)) for name in DEGREES),
         str(strategy.num_microbatches),
-        *(_unusual_text(strategy, name) for name in unusual),
+        *(_non_default_text(strategy, name) for name in non_default),
         "yes" if strategy.sequence_parallel else "no",
         strategy.sharding,
         _recompute_text(strategy),
@@ -71,7 +71,7 @@ def _decisions(strategy: StrategyRecord, unusual: Sequence[str]) -> tuple[str, .
     )
 
 
-def _unusual_text(strategy: StrategyRecord, name: str) -> str:
+def _non_default_text(strategy: StrategyRecord, name: str) -> str:
     if name == "stages":
         return "uneven" if strategy.layout else "even"
     return str(getattr(strategy, name))

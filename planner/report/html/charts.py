@@ -62,8 +62,10 @@ def memory_chart(setting: SettingRecord, memory: MemoryRecord) -> Chart:
     capacity, reserve = setting.cluster.memory_bytes, setting.job.memory_headroom_bytes
     lines = [{"value": capacity / GIB_BYTES, "text": f"a GPU has {gib(capacity)}", "hard": True}]
     if reserve:
-        room = capacity - reserve
-        lines.append({"value": room / GIB_BYTES, "text": f"the job's limit {gib(room)}", "hard": False})
+        available_bytes = capacity - reserve
+        lines.append(
+            {"value": available_bytes / GIB_BYTES, "text": f"the job's limit {gib(available_bytes)}", "hard": False}
+        )
     return {
         "type": "columns",
         "axis": "GiB per GPU",
@@ -151,12 +153,12 @@ MOST_TIMES = 4
 """Points of the Pareto front that are this many times slower than the fastest are in the table only."""
 
 
-def front_chart(whole: PlanReportRecord | EstimateReportRecord, pareto_front: ParetoFront) -> Chart:
+def pareto_chart(whole: PlanReportRecord | EstimateReportRecord, pareto_front: ParetoFront) -> Chart:
     """The best step time for each amount of memory."""
     capacity = whole.cluster.memory_bytes
     fastest = min(one.estimate.step_seconds for one in pareto_front.points)
     shown = [one for one in pareto_front.points if one.estimate.step_seconds <= MOST_TIMES * fastest]
-    points = [_front_point(one) for one in shown]
+    points = [_pareto_point(one) for one in shown]
     marks = [
         {"x": chosen.peak_memory_bytes / GIB_BYTES, "y": chosen.step_time_seconds, "text": "strategy 1"}
         for chosen in whole.plans[:1]
@@ -171,7 +173,7 @@ def front_chart(whole: PlanReportRecord | EstimateReportRecord, pareto_front: Pa
     }
 
 
-def _front_point(point: Point) -> list[Any]:
+def _pareto_point(point: Point) -> list[Any]:
     """Where a strategy begins to fit, its step time, its text, and whether it is proven."""
     used, strategy = point.estimate.device_bytes, point.estimate.strategy
     proof = "proven" if point.is_proven else "not proven: time ran out"

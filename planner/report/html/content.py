@@ -58,7 +58,7 @@ def _chapters(study: Study) -> Iterator[tuple[str, str, Iterable[str]]]:
     if study.explanation:
         yield "binds", "Binding constraints of strategy 1", _bindings(study)
     if study.pareto_front and study.pareto_front.points:
-        yield "front", "Step time against memory", _front(study.pareto_front)
+        yield "front", "Step time against memory", _pareto_front(study.pareto_front)
     if whole.plans:
         yield "checkpoints", "Checkpoint interval", _each(study, _checkpoints)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
@@ -158,7 +158,7 @@ def _step(study: Study) -> Iterator[str]:
         _of_plan(plan.number, section_html(breakdown_section(plan, _of(study, plan.number))))
         for plan in study.whole.plans
     )
-    yield _beside(_plot("steps", _STEP), "".join(tables))
+    yield _side_by_side(_plot("steps", _STEP), "".join(tables))
 
 
 _STEP = (
@@ -170,7 +170,7 @@ _STEP = (
 def _memory(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
     of_plan = _of(study, plan.number)
     section = memory_section(study.whole, plan, of_plan, most_rows=ALL_ROWS)
-    yield _beside(_plot(f"memory {plan.number}", f"Peak memory{of_plan}"), section_html(section))
+    yield _side_by_side(_plot(f"memory {plan.number}", f"Peak memory{of_plan}"), section_html(section))
 
 
 def _timeline(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
@@ -203,14 +203,14 @@ def _bindings(study: Study) -> Iterator[str]:
     explanation = study.explanation
     blocks = list(map(section_html, binding_sections(explanation, study.bindings)))
     if explanation.bindings:
-        yield _beside(_plot("bindings", "Time that a step would save without each constraint"), blocks.pop(0))
+        yield _side_by_side(_plot("bindings", "Time that a step would save without each constraint"), blocks.pop(0))
     yield from blocks
     if explanation.left_out:
         rows = tuple((str(number), text) for number, text in enumerate(explanation.left_out, start=1))
         yield section_html(Section(title="What is not known", rows=rows))
 
 
-def _front(pareto_front: ParetoFront) -> Iterator[str]:
+def _pareto_front(pareto_front: ParetoFront) -> Iterator[str]:
     rows = [
         (
             gib(point.allowed_bytes),
@@ -222,9 +222,9 @@ def _front(pareto_front: ParetoFront) -> Iterator[str]:
         for point in pareto_front.points
     ]
     notes = (
-        [_FRONT, f"No strategy fits below {gib(pareto_front.least_bytes)} GiB."]
+        [_PARETO_NOTE, f"No strategy fits below {gib(pareto_front.least_bytes)} GiB."]
         if pareto_front.least_bytes
-        else [_FRONT]
+        else [_PARETO_NOTE]
     )
     if pareto_front.left_out:
         notes.append(f"Not searched before the time limit: {', '.join(map(gib, pareto_front.left_out))} GiB.")
@@ -234,12 +234,12 @@ def _front(pareto_front: ParetoFront) -> Iterator[str]:
         rows=tuple(dict.fromkeys(rows)),
         notes=tuple(notes),
     )
-    yield _beside(
+    yield _side_by_side(
         _plot("front", "The fastest strategy within each amount of memory; filled: proven"), section_html(table)
     )
 
 
-_FRONT = (
+_PARETO_NOTE = (
     "Each row is the fastest strategy with even stages within a memory limit, under the job's other rules; the proof "
     "is about the closed form, the step is simulated."
 )
@@ -267,7 +267,7 @@ def _of(study: Study, number: int) -> str:
     return f" of strategy {number}" if len(study.report.plans) > 1 else ""
 
 
-def _beside(plot: str, table: str) -> str:
+def _side_by_side(plot: str, table: str) -> str:
     """A plot and the table of its numbers."""
     return f"<div class=beside><div>{plot}</div><div>{table}</div></div>"
 

@@ -166,7 +166,7 @@ class ModelSummary:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conventions:
     """
-    What must be known to compare the report's figures with others'.
+    The conventions of the figures of a report.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class Conventions:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanReport:
     """
-    The answer to a problem.
+    The plans for a job, with proof.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class PlanReport:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EstimateReport:
     """
-    What one given strategy costs.
+    The estimate of one given strategy.
 
     Parameters
     ----------

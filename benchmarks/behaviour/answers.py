@@ -109,7 +109,9 @@ def is_report(output: Any) -> bool:
     >>> is_report(["A job", "-----", "answer  1.2 s"]), is_report(["--tp", "8"]), is_report({"plans": []})
     (True, False, False)
     """
-    return isinstance(output, list) and len(output) > 1 and output[1] == "-" * len(output[0]) != ""
+    if not isinstance(output, list) or len(output) < 2 or not isinstance(output[0], str):
+        return False
+    return bool(output[0]) and output[1] == "-" * len(output[0])
 
 
 def figures(lines: Iterable[str]) -> Counter[str]:

@@ -22,7 +22,7 @@ from planner.batch.results import ResultsFile
 from planner.batch.work import plan_job
 
 MAX_TIMEOUT_SECONDS = 1_000_000
-"""As of a job's own time limit."""
+"""Largest time limit of a job, as for its own ``search.time_limit_seconds``."""
 
 
 @dataclass(kw_only=True, slots=True)

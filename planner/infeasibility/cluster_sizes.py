@@ -1,8 +1,8 @@
 """
 The smallest cluster on which a job fits: the same devices, rules and batch, fewer or more of them.
 
-Sizes are whole nodes, and any number of devices below one node. All strategies for a range of sizes grow as rows of
-one space, in which the number of devices follows from the degrees, and are looked at in ascending order of it.
+Sizes are whole nodes, and any number of devices below one node. All strategies for a range of sizes are rows of
+one space, in which the number of devices follows from the degrees. They are searched in ascending order of that number.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ CHUNK_ROWS = 2**12
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryGap:
     """
-    What the strategy that comes closest lacks.
+    The memory that the closest strategy lacks.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Lacks:
         )
 
     @property
-    def beside_host(self) -> Floats:
+    def with_host(self) -> Floats:
         """What each row lacks on the device in the modes that fit on the host; infinite where none does."""
         least: Floats = np.where(self.host == 0, self.device, np.inf).min(axis=-1)
         return least
@@ -82,7 +82,7 @@ def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunc
     for some in chunks(rows):
         clock.require()
         least = least_memory(problem.facts, space.degrees(some), space.features)
-        bounds.append(Lacks.of(problem, least).beside_host)
+        bounds.append(Lacks.of(problem, least).with_host)
     return np.concatenate(bounds)
 
 

@@ -315,7 +315,7 @@ def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
 
 
 def _memory_rules(rules: Rules) -> tuple[RuleSet, RuleSet]:
-    """Those of the device and those of the host."""
+    """The rules of device memory and the rules of host memory."""
     return (
         frozenset(rule for rule in rules.memory if "device_bytes" in needs(rule)),
         frozenset(rule for rule in rules.memory if "host_bytes" in needs(rule)),

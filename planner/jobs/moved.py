@@ -85,7 +85,7 @@ BEHAVIOUR = _with_old_names(
         for entry in fields(getattr(Behaviour(), part.name))
     }
 ) | {"retention": "memory"}
-"""The same of a framework's behaviour."""
+"""Entries of a framework's behaviour that have other names or places now."""
 
 
 def require_todays_names(document: Mapping[str, Any]) -> None:
@@ -153,6 +153,8 @@ def require_no_profile(device: object, where: str) -> None:
     entry, place = f"{where}.profile.{name}", _place(str(name), where)
     if place is None:
         nearest = did_you_mean(name, [*CONSTANTS, *BEHAVIOUR])
+        for old, new in RENAMED.items():
+            nearest = nearest.replace(f"'{old}'", f"'{new}'")
         hint = nearest if nearest.startswith("Did") else _places(where)
         raise SpecError(entry, "no such entry, neither before nor now.", hint)
     raise SpecError(entry, "has another place now.", place)

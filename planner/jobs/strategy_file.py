@@ -22,7 +22,7 @@ PER_RANK = ("recompute", "full_layers", "activation_offload")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GivenStrategy:
     """
-    What is given of a strategy.
+    A strategy as a file or a job gives it, in part or whole.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from planner.jobs.values import decision_value
 from planner.runs.table import Run
 
 TOKENS = 1e12
-"""Of a whole training; a step does not depend on it."""
+"""Tokens of a whole training; a step does not depend on them."""
 
 IMPOSSIBLE_MEMORY = 1.2
 """Predicted peak over the device's memory from which on a run did something that its row does not say: the software
@@ -62,7 +62,7 @@ class References:
     clusters: dict[int, Facts] = field(default_factory=dict)
 
     def with_fitted(self, fitted: Fitted) -> References:
-        """The same references with other constants; jobs stay, clusters are made anew."""
+        """These references with other constants: jobs stay, clusters are made anew."""
         return replace(self, fitted=fitted, clusters={})
 
     def facts(self, problem: Problem) -> Facts:

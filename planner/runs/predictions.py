@@ -136,7 +136,7 @@ class Prediction:
 
     @property
     def num_layers(self) -> int:
-        """Of the model that ran."""
+        """Layers of the model that ran."""
         return self.facts.model.num_layers
 
     @property

@@ -391,7 +391,7 @@ def _count(run: Run, key: str, default: int | None = None) -> int:
 
 
 MOST = 10**9
-"""Of whatever a row counts."""
+"""Largest number that a row may count of anything."""
 
 
 def _choice(cells: Mapping[str, str], column: str, choices: tuple[str, ...]) -> str:

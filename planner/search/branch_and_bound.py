@@ -7,8 +7,8 @@ reduced to candidates, and handed to CP-SAT, which selects one within the memory
 candidates that are slower are never looked at. When the next row's bound is above the value, nothing better is left.
 
 Ties are broken outside the solver. Of equally fast overlaps, graphs and dispatchers that change time alone a candidate
-takes the fewest; of candidates with the same ticks the smaller device memory wins, then the smaller host memory (both
-in MiB), then the smaller values of the decisions in the order of ``DECISIONS``.
+takes the fewest. Of candidates with the same ticks the smaller device memory wins, then the smaller host memory, both
+in MiB. Then the smaller values of the decisions win, in the order of ``DECISIONS``.
 
 The objective ``total_time`` orders strategies as ``step_time`` does: failures, recovery and the cost of a checkpoint
 are facts of the job, and with them given its total time grows with its step time.
@@ -70,7 +70,7 @@ SHORTEST_SECONDS = 1e-3
 """What a search within a search has at least."""
 
 GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
-"""Of several strategies that agree in these, only the best is reported."""
+"""Decisions that define a group of strategies, of which only the best is reported."""
 
 ROUNDING_BOUND_SECONDS = TICK_SECONDS
 """Half a tick for the reported strategy, half a tick for any that it is compared with."""
@@ -245,14 +245,14 @@ class _IncumbentPool:
         return best[-1].ticks if len(best) == self.top else MAX_TICKS
 
     def cuts(self, groups: Ints) -> Ints:
-        """The same for rows of given groups: a group's own strategy cuts it too."""
+        """The cuts for rows of given groups: a group's own strategy cuts it too."""
         cut = self.cut
         own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]
         return np.array(own, dtype=np.int64)
 
 
 class _Search:
-    """One run; its state is the board, the bound and the clock."""
+    """One run; its state is the incumbents, the bounds and the clock."""
 
     def __init__(self, problem: Problem, formulas: Formulas) -> None:
         self.started = time.perf_counter()
@@ -432,7 +432,7 @@ class _Search:
             self.incumbents.add(int(groups[chosen]), _Found.of(candidates, chosen))
 
     def preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
-        """Of equally fast candidates that fit the preferred one."""
+        """The preferred one of the candidates that fit and are equally fast."""
         fit = _fitting(candidates, self.cost_table.capacity)
         return min(np.flatnonzero(which & fit).tolist(), key=lambda index: _Found.of(candidates, index))
 

@@ -244,7 +244,7 @@ class Pruned:
     unfit: int = 0
 
     def __add__(self, other: Pruned) -> Pruned:
-        """Both together."""
+        """The sums of both."""
         return Pruned(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 

@@ -85,7 +85,7 @@ class Space:
 
     @property
     def row_sizes(self) -> NDArray[np.int64]:
-        """The same for each row."""
+        """Strategies of each row."""
         per_class = self.allowed.sum(axis=tuple(range(1, self.allowed.ndim)), dtype=np.int64)
         return np.asarray(per_class[self.feature_class], dtype=np.int64)
 
@@ -145,7 +145,7 @@ class CandidateBlock:
 
     @property
     def furthest_sharding(self) -> NDArray[np.int64]:
-        """Of each row the largest that it may have."""
+        """The largest sharding that each row may have."""
         axis = 1 + list(self.features).index("sharding")
         others = tuple(other for other in range(1, self.of_class.ndim) if other != axis)
         allowed = np.asarray(self.of_class.any(axis=others))

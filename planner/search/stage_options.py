@@ -309,7 +309,7 @@ def options_of(held: Held, seconds: Any, pace: Any, ending: Any, *, slowest: flo
 
 
 def _needed(alike: Iterable[int], costs: Ints) -> list[int]:
-    """Of options that hold the same those to which no other is preferable in every cost."""
+    """The options that no other one with the same layers dominates in every cost."""
     needed: list[int] = []
     for one in alike:
         if not any((costs[other] <= costs[one]).all() for other in needed):

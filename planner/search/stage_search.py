@@ -1,9 +1,9 @@
 """
-Uneven stages: branch and bound over what decides for the whole pipeline, CP-SAT inside for what its ranks hold.
+Uneven stages: branch and bound over the decisions of the whole pipeline, CP-SAT for the layers of its ranks.
 
 A bound of every combination of degrees and features comes first, of ranks that share the model evenly. Combinations are
-taken in its order. For each the possible contents of ranks are costed, a second bound is made of those that fit, and
-CP-SAT shares the layers out, faster than the best strategy so far or not at all.
+taken in its order. For each the possible contents of ranks are costed, and a second bound is made of those that fit.
+CP-SAT then shares the layers out, if that is faster than the best strategy so far.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class StageSearch:
                 self.improve(each)
 
     def promising(self, held: Held, alike: Sequence[_Outer]) -> Iterator[_Inner]:
-        """Of combinations of one shape those that may be of interest, with what their ranks may hold."""
+        """The combinations of one shape that may be faster, with the possible contents of their ranks."""
         self.num_bounded += len(alike)
         costs = costs_of(self.facts, _columns(alike), held)
         fits = self.fit(costs.device_bytes, costs.host_bytes)

@@ -103,7 +103,7 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
 
 
 def _fastest(points: Sequence[Point], within: Point) -> Point:
-    """Of all strategies that fit into a point's memory the one that plays fastest: closed forms were compared."""
+    """The strategy with the fastest simulated step among all that fit into a point's memory."""
     fitting = [point.estimate for point in points if point.estimate.device_bytes <= within.allowed_bytes]
     return replace(within, estimate=min(fitting, key=lambda one: one.step_seconds))
 

@@ -17,10 +17,10 @@ import pytest
 from costmodel.errors import SpecError
 from planner import estimate, load
 from planner.frameworks.megatron.bridge import (
+    DEFAULTS,
     KEYS,
     PRECISION,
     PRECISIONS,
-    DEFAULTS,
     bridge_entries,
     precision_of,
     to_megatron_bridge,

@@ -255,7 +255,7 @@ def _inputs(study: Study) -> Iterator[str]:
 
 
 def _each(study: Study, chapter: Callable[[Study, NumberedPlanRecord], Iterable[str]]) -> Iterator[str]:
-    """The same chapter for every plan; the page shows one at a time."""
+    """One chapter repeated for every plan; the page shows one at a time."""
     return (_of_plan(plan.number, "".join(chapter(study, plan))) for plan in study.whole.plans)
 
 

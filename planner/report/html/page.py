@@ -84,7 +84,7 @@ def _charts_of(study: Study, plan: Plan, own: PlanRecord) -> Iterator[tuple[str,
 
 
 def _data(study: Study) -> str:
-    """As JSON that no parser of HTML can take for markup."""
+    """The data of a page as JSON that no parser of HTML can take for markup."""
     text = json.dumps(page_data(study), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 

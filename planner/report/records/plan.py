@@ -25,7 +25,7 @@ class PartRecord(Record):
 
     name: str = Field(description="compute, recompute, tp, cp, ep, offload, host, pp, bubble, dp or optimizer.")
     exposed_seconds: Figure = Field(description="Its share of the step; all lines add up to the step.")
-    hidden_seconds: Figure = Field(description="What runs behind computation.")
+    hidden_seconds: Figure = Field(description="Time that is overlapped with computation.")
 
 
 class RankRecord(Record):

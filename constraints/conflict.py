@@ -108,7 +108,7 @@ class Conflict:
 
 def smallest_sets(sets: Iterable[frozenset[Element]]) -> list[frozenset[Element]]:
     """
-    Those sets that contain no other one, small ones first.
+    The sets that contain no other one, small ones first.
 
     >>> [sorted(one) for one in smallest_sets([frozenset("abc"), frozenset("ab"), frozenset("cd")])]
     [['a', 'b'], ['c', 'd']]

@@ -176,8 +176,8 @@ def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline)
         own = slice(bounds[rank], bounds[rank + 1])
         columns = (options.choice, options.num_layers, options.ticks, options.pace_ticks, options.ending_ticks)
         may_lead = rank == 0 or bool(options.num_leading[own].any())
-        alone = rank if pipeline.num_leading and may_lead else -1
-        keys[rank] = (alone, *(tuple(column[own].tolist()) for column in columns))
+        own_rank = rank if pipeline.num_leading and may_lead else -1
+        keys[rank] = (own_rank, *(tuple(column[own].tolist()) for column in columns))
     ordered = sorted(keys, key=lambda rank: (keys[rank], rank))
     classes = []
     for _, group in groupby(ordered, key=lambda rank: keys[rank]):

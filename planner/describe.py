@@ -121,8 +121,8 @@ def _block(block: Any) -> Plain | None:
 
 def _layer_text(layer: Plain) -> str:
     blocks = "; ".join(_block_text(layer[name]) for name in ("attention", "feed_forward") if layer[name])
-    beside = "; blocks in parallel" if layer["parallel_blocks"] else ""
-    return f"{layer['num_layers']} x {blocks}; {layer['num_norms']} {layer['norm']} norms{beside}"
+    parallel = "; blocks in parallel" if layer["parallel_blocks"] else ""
+    return f"{layer['num_layers']} x {blocks}; {layer['num_norms']} {layer['norm']} norms{parallel}"
 
 
 def _block_text(block: Plain) -> str:

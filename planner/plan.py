@@ -166,7 +166,7 @@ class ModelSummary:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conventions:
     """
-    What must be known to compare the report's figures with others'.
+    The conventions of the figures of a report.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class Conventions:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanReport:
     """
-    The answer to a problem.
+    The plans for a job, with proof.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class PlanReport:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EstimateReport:
     """
-    What one given strategy costs.
+    The estimate of one given strategy.
 
     Parameters
     ----------
@@ -263,20 +263,20 @@ class EstimateReport:
 # --- verbs -------------------------------------------------------------------------------------------------
 
 
-PLAYED = 5
-"""Of 117 jobs on as many as 4,608 GPUs seven had another best plan with five strategies played instead of one, by up to
-3.9 %."""
+LEAST_SIMULATED = 5
+"""Strategies that are simulated where stages may be uneven: of 117 jobs seven had another best plan with five than with
+one, by up to 3.9 %."""
 
 
 def plan(problem: Problem) -> PlanReport:
     """
     Choose the fastest strategies, and schedule the checkpoints of each.
 
-    The search compares strategies by the closed form of the step; the plans are in the order of their steps as played
-    through. Of a strategy with uneven stages and the best even one of its group the one is kept that plays faster.
+    The search compares strategies by the closed form of the step; the plans are in the order of their simulated
+    steps. Of a strategy with uneven stages and the best even one of its group the one with the faster simulation stays.
 
-    Where stages may be uneven, the closed form is a few per cent off: at least ``PLAYED`` strategies are played then,
-    however few are reported, so that the best plan does not depend on how many are.
+    Where stages may be uneven, the closed form is a few per cent off. At least ``LEAST_SIMULATED`` strategies are then
+    simulated, however few are reported, so that the best plan does not depend on how many are.
 
     The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
     time grows with the step time), so that one search serves both.
@@ -289,7 +289,7 @@ def plan(problem: Problem) -> PlanReport:
     from planner.infeasibility.conflict import search_or_explain
 
     uneven = problem.search.stages != StageChoice.EVEN
-    outcome = search_or_explain(replace(problem, top=max(problem.top, PLAYED)) if uneven else problem)
+    outcome = search_or_explain(replace(problem, top=max(problem.top, LEAST_SIMULATED)) if uneven else problem)
     nearest = outcome.conflict.closest if outcome.conflict else None
     conventions = _conventions(problem.facts)
     even = outcome.even or (None,) * len(outcome.strategies)

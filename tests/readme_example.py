@@ -13,8 +13,8 @@ JOB = "benchmarks/jobs/llama3-405b-2048xh100.yaml"
 BEGIN = "<!-- output: plan -->\n```text\n"
 END = "```\n"
 
-FIRST_VOLATILE, LAST_VOLATILE = "looked at", "time"
-"""What the search looked at and how long it took differs from run to run."""
+FIRST_VOLATILE, LAST_VOLATILE = "costed", "time"
+"""Lines on what the search costed and how long it took differ from run to run."""
 
 
 def example() -> str:

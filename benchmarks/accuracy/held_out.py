@@ -1,4 +1,4 @@
-"""Predictions of rows whose groups no fit had seen: the file of them, and the intervals that follow."""
+"""Predictions of rows whose groups were left out of the fits: the file of them, and the intervals that follow."""
 
 from __future__ import annotations
 

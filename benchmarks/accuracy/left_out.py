@@ -1,4 +1,4 @@
-"""The accuracy: errors on rows whose groups no fit had seen, beside what they are meant to be."""
+"""The accuracy: errors on rows whose groups were left out of the fits, and the goals for them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.solver.stages import NUM_JOBS, NUM_PROCESSES, Check, random_job
-from planner.batch.fingerprint import Contents
+from planner.batch.fingerprint import Fingerprints
 from planner.batch.job_result import LOST, JobResult
 from planner.batch.jobs import as_job
 from planner.batch.results import ResultsFile
@@ -45,8 +45,8 @@ def main() -> int:
 
 def run(num_jobs: int, processes: int) -> tuple[float, list[JobResult]]:
     """Seconds of the whole batch, with a results file as ``planner batch`` writes it, and the results."""
-    contents, results = Contents(), []
-    jobs = (as_job(random_job(StageChoice.EVEN, seed), contents, name=str(seed)) for seed in range(num_jobs))
+    fingerprints, results = Fingerprints(), []
+    jobs = (as_job(random_job(StageChoice.EVEN, seed), fingerprints, name=str(seed)) for seed in range(num_jobs))
 
     def plan(fresh):  # keeps what passes
         for result in plan_many(fresh, processes=processes):
@@ -62,8 +62,8 @@ def run(num_jobs: int, processes: int) -> tuple[float, list[JobResult]]:
 
 def judge(seconds: float, results: list[JobResult], arguments: argparse.Namespace):
     """Print the figures; sentences about those that are too large."""
-    planning = sum(result.answer.wall_seconds for result in results)
-    cpu = [result.answer.cpu_seconds for result in results]
+    planning = sum(result.outcome.wall_seconds for result in results)
+    cpu = [result.outcome.cpu_seconds for result in results]
     overhead = seconds - planning / arguments.processes
     own = resource.getrusage(resource.RUSAGE_SELF)
     kinds = Counter(str(result.status) for result in results)

@@ -6,10 +6,13 @@ import io
 import json
 import math
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ class Answer:
     code
         Exit code.
     output
-        JSON where that was asked for, else the lines of the output that are no comments.
+        JSON where that was asked for, else the lines of the output that are not comments.
     place
         What the complaint names: the message up to its first colon; empty if there is none.
     """
@@ -86,6 +89,10 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
                 yield f"{path}.{name}: is new"
             elif name not in CLOCKED:
                 yield from differences(before[name], after[name], f"{path}.{name}")
+    elif is_report(before) and is_report(after):
+        gone, new = (list((one - other).elements()) for one, other in permutations((figures(before), figures(after))))
+        if gone or new:
+            yield f"{path}: figures {new} instead of {gone}"
     elif isinstance(before, list) and isinstance(after, list):
         if len(before) != len(after):
             yield f"{path}: {len(after)} entries instead of {len(before)}"
@@ -93,6 +100,31 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
             yield from differences(old, new, f"{path}.{number}")
     elif not same(before, after):
         yield f"{path}: {after!r} instead of {before!r}"
+
+
+def is_report(output: Any) -> bool:
+    """
+    Whether an output is a report for people: a title underlined, then sections.
+
+    >>> is_report(["A job", "-----", "answer  1.2 s"]), is_report(["--tp", "8"]), is_report({"plans": []})
+    (True, False, False)
+    """
+    if not isinstance(output, list) or len(output) < 2 or not isinstance(output[0], str):
+        return False
+    return bool(output[0]) and output[1] == "-" * len(output[0])
+
+
+def figures(lines: Iterable[str]) -> Counter[str]:
+    """
+    The numbers of a report for people, without those that a clock measured; its words and lines may change.
+
+    >>> sorted(figures(["answer  1.2 s per step, 1,024 GPUs", "time    0.3 s"]))
+    ['1,024', '1.2']
+    """
+    return Counter(figure for line in lines if not line.startswith("time ") for figure in FIGURE.findall(line))
+
+
+FIGURE = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 def same(before: Any, after: Any) -> bool:

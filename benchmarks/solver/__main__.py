@@ -169,18 +169,18 @@ def enumerate_table(problem: Problem, space: Space) -> tuple[float, int]:
     """The fastest strategy that fits, by numpy over every row and feature, and how many strategies were tabulated."""
     best, num_tabulated = np.inf, 0
     for start in range(0, space.num_rows, CHUNK_ROWS):
-        box = space.box(np.arange(start, min(start + CHUNK_ROWS, space.num_rows)))
-        costs = cost(problem.facts, box.decisions)
+        block = space.block(np.arange(start, min(start + CHUNK_ROWS, space.num_rows)))
+        costs = cost(problem.facts, block.decisions)
         resources = {
             "device_bytes": costs.device_bytes,
             "host_bytes": costs.host_bytes,
             "memory_headroom_bytes": problem.search.memory_headroom_bytes,
         }
-        fits = box.allowed
+        fits = block.allowed
         for rule in MEMORY_RULES:
             fits = fits & tabulate(rule, problem.facts, resources)
         best = min(best, float(np.min(costs.step_seconds, where=fits, initial=np.inf)))
-        num_tabulated += box.allowed.size
+        num_tabulated += block.allowed.size
     return best, num_tabulated
 
 

@@ -90,7 +90,7 @@ def _prove(problem: Problem, model: str, num_devices: int, offload: bool, limit:
 
 
 def gains(problem: Problem, outcome: Outcome, even: Outcome) -> tuple[float, float]:
-    """How much shorter the step is than the best even strategy's, by the closed form and as played through."""
+    """How much shorter the step is than the best even strategy's, by the closed form and as simulated."""
     one, other = outcome.strategies[0], even.strategies[0]
     played = [estimate(problem.facts, strategy).step_seconds for strategy in (one, other)]
     return 1 - outcome.step_seconds[0] / even.step_seconds[0], 1 - min(played) / played[1]
@@ -140,7 +140,7 @@ def tight_problem(chooser: random.Random) -> Problem:
     if not space.num_rows:
         return problem
     rows = np.array(sorted(chooser.sample(range(space.num_rows), min(200, space.num_rows))))
-    taken = cost(problem.facts, space.box(rows).decisions).device_bytes
+    taken = cost(problem.facts, space.block(rows).decisions).device_bytes
     memory = float(np.quantile(taken, chooser.choice([0.01, 0.03, 0.1])))
     device = replace(problem.facts.cluster.device, memory_bytes=memory)
     cluster = replace(problem.facts.cluster, device=device)

@@ -29,7 +29,7 @@ def ep_overlap_needs_ep(*, ep: Ints, ep_overlap: Flags) -> Holds:
 
 
 def dispatchers_need_ep(*, ep: Ints, token_dispatcher: Ints) -> Holds:
-    """Only expert-parallel ranks (ep above 1) have tokens to dispatch otherwise than by an all-to-all."""
+    """Only expert-parallel ranks (ep above 1) use another token dispatcher than alltoall."""
     return implies(token_dispatcher != int(TokenDispatcher.ALLTOALL), ep > 1)
 
 
@@ -57,7 +57,7 @@ def pp_overlap_needs_pp(*, pp: Ints, pp_overlap: Flags) -> Holds:
 
 
 def dp_overlap_needs_replicas(*, cp: Ints, dp: Ints, dp_overlap: Flags) -> Holds:
-    """Only replicas of the weights (dp times cp above 1) have data-parallel communication to overlap."""
+    """Only with replicas of the weights (dp times cp above 1) is there data-parallel communication to overlap."""
     return implies(dp_overlap, dp * cp > 1)
 
 

@@ -1,5 +1,5 @@
 """
-What today's frameworks refuse although the hardware could do it.
+Rules of frameworks: strategies that the hardware could run and today's frameworks refuse.
 
 Lines of ``megatron/core`` are those of the wheel megatron-core 0.16.1; what ``validate_args`` refuses was seen by
 running the real parser of Megatron-LM main d98e8a64 (2026-08-22, MCore 0.20.0).
@@ -49,7 +49,7 @@ def recomputable_modules(model: Model) -> tuple[str, ...]:
 
 def pipelines_run_1f1b_or_what_the_release_has(cluster: Cluster, *, schedule: Ints) -> Holds:
     """
-    Pipelines run 1F1B, plain or interleaved, or another schedule that the framework's release has (cluster.framework).
+    Pipelines run 1F1B, plain or interleaved, or another schedule of the framework's release (cluster.framework).
 
     References
     ----------
@@ -64,7 +64,7 @@ def pipelines_run_1f1b_or_what_the_release_has(cluster: Cluster, *, schedule: In
 
 def vocabulary_is_whole_or_as_the_release_has_it(cluster: Cluster, *, vocabulary: Ints) -> Holds:
     """
-    Embedding and head are on the first and the last pipeline rank, or where the framework's release has them.
+    Embedding and head are on the first and last pipeline rank, or where the framework's release can place them.
 
     References
     ----------
@@ -91,7 +91,7 @@ def interleaving_needs_whole_groups_of_microbatches(
     *, num_microbatches: Ints, pp: Ints, vpp: Ints, group: Ints
 ) -> Holds:
     """
-    With virtual stages (vpp above 1), the micro-batches are whole groups (of pp), or a rest of at least pp is left.
+    With virtual stages (vpp above 1), micro-batches divide into groups (of pp); a last, smaller one has at least pp.
 
     References
     ----------
@@ -229,7 +229,7 @@ def optimizer_offload_needs_a_sharded_optimizer(
 
 def context_parallel_rings_overlap(cluster: Cluster, *, cp: Ints, cp_overlap: Flags) -> Holds:
     """
-    Context-parallel ranks (cp above 1) that pass keys and values in a ring send them behind the attention.
+    Context-parallel ranks (cp above 1) that pass keys and values in a ring overlap that with attention.
 
     References
     ----------
@@ -253,7 +253,7 @@ def sharded_gradients_are_overlapped(*, sharding: Ints, dp_overlap: Flags) -> Ho
 
 def recomputed_modules_have_names(model: Model, cluster: Cluster, *, recompute: Ints) -> Holds:
     """
-    What is recomputed is nothing, whole layers, or modules that Megatron-LM or the release names and the model has.
+    Recomputation is none, full, or of modules that Megatron-LM or the framework's release names and the model has.
 
     References
     ----------
@@ -268,7 +268,7 @@ def recomputed_modules_have_names(model: Model, cluster: Cluster, *, recompute: 
 
 def delayed_scaling_keeps_what_norms_put_out(workload: Workload, *, recompute: Ints) -> Holds:
     """
-    With delayed FP8 scaling, neither norms nor the activation of experts are recomputed alone.
+    With delayed FP8 scaling, norms and the activation of experts are not recomputed as modules.
 
     References
     ----------
@@ -308,7 +308,7 @@ def offloading_in_pipelines_is_for_experts(
     model: Model, *, pp: Ints, recompute: Ints, activation_offload: Flags
 ) -> Holds:
     """
-    In a pipeline or beside recomputation, activations are offloaded only if all layers are attention and experts.
+    With a pipeline or recomputation, activations are offloaded only if all layers are attention and experts.
 
     References
     ----------
@@ -359,7 +359,7 @@ def preprocess_graphs_hold_the_router(*, cuda_graphs: Ints) -> Holds:
 
 def graphs_of_modules_leave_routed_experts_out(*, cuda_graphs: Ints) -> Holds:
     """
-    CUDA graphs of modules hold no whole mixture of experts (moe), as its sizes change where no token is dropped.
+    CUDA graphs of modules exclude whole MoE layers (moe), whose shapes vary as no tokens are dropped.
 
     References
     ----------
@@ -372,7 +372,7 @@ def graphs_of_iterations_with_experts_need_hybridep(
     model: Model, *, token_dispatcher: Ints, cuda_graphs: Ints
 ) -> Holds:
     """
-    With experts, a whole iteration is one CUDA graph only with HybridEP, which need not tell the host any counts.
+    With experts, a whole iteration is one CUDA graph only with HybridEP, which sends no token counts to the host.
 
     References
     ----------
@@ -388,7 +388,7 @@ def graphs_exclude_offloaded_layers(
     *, pp: Ints, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints
 ) -> Holds:
     """
-    Beside CUDA graphs no whole layers are offloaded, as they are without a pipeline and without recomputation.
+    With CUDA graphs, activations of whole layers are not offloaded (offload without pipeline and recomputation).
 
     References
     ----------
@@ -435,7 +435,7 @@ def ep_overlap_excludes_graphs_of_dense_layers(*, ep_overlap: Flags, cuda_graphs
 
 def ep_overlap_in_one_graph_needs_fused_experts(cluster: Cluster, *, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
     """
-    Expert-parallel communication is overlapped in one graph of all only by releases that fuse experts in it.
+    In a CUDA graph of the whole iteration, only releases with fused experts overlap expert-parallel communication.
 
     References
     ----------

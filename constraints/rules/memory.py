@@ -1,4 +1,4 @@
-"""What a device and its share of the host hold fits into them."""
+"""Rules of memory: of each device, and of its share of the host."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from costmodel.facts.cluster import Cluster
 
 
 def fits_in_device_memory(cluster: Cluster, *, device_bytes: Floats, memory_headroom_bytes: Floats) -> Holds:
-    """The training state, the activations and the headroom fit in the memory of every device."""
+    """Model states, activations and headroom fit in the memory of every GPU."""
     return device_bytes + memory_headroom_bytes <= cluster.device.memory_bytes
 
 
 def fits_in_host_memory(cluster: Cluster, *, host_bytes: Floats) -> Holds:
-    """What is offloaded fits in each device's share of the host memory."""
+    """Offloaded activations and optimizer states fit in each GPU's share of the host memory."""
     return host_bytes <= cluster.device.host_memory_bytes

@@ -1,4 +1,4 @@
-"""What the measurements of a device can answer for."""
+"""The rule that a calibration made of measured operators covers the shapes of a strategy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def profile_has_measured_the_shapes(
     mbs: Ints,
     sequence_parallel: Flags,
 ) -> Holds:
-    """The device has measured operators of these shapes, or computes their times."""
+    """The device's calibration has measured operators of these shapes, or computes their times."""
     if cluster.device.constants.times != "measured":
         return True
     facts = Facts(model=model, cluster=cluster, workload=workload)

@@ -1,4 +1,4 @@
-"""What the release of the framework that a job names does not have (``planner catalog frameworks``)."""
+"""Rules of releases: features that the framework release of the job lacks (``planner catalog frameworks``)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def release_shards_as_much(cluster: Cluster, *, sharding: Ints) -> Holds:
 
 
 def release_recomputes_the_same(cluster: Cluster, *, recompute: Ints) -> Holds:
-    """What is recomputed is what the framework's release can recompute (cluster.framework)."""
+    """Only modules that the framework's release can recompute are recomputed (cluster.framework)."""
     return has_values(cluster.framework, "recompute", recompute)
 
 

@@ -12,7 +12,7 @@ LONG_WARMUPS = (Schedule.ZB_H2, Schedule.ZB_2P, Schedule.ZB_V)
 """Schedules whose first rank does 2 p - 1 forward passes before the first backward one."""
 
 TWO_WAYS = (Schedule.DUALPIPE, Schedule.DUALPIPEV)
-"""Schedules in which micro-batches meet that go opposite ways."""
+"""Schedules that run micro-batches through the pipeline in both directions."""
 
 
 def schedules_need_a_pipeline(*, pp: Ints, schedule: Ints) -> Holds:
@@ -37,7 +37,7 @@ def only_1f1b_interleaves(*, vpp: Ints, schedule: Ints) -> Holds:
 
 
 def only_chunks_pass_in_groups(*, vpp: Ints, group: Ints) -> Holds:
-    """Only ranks with several chunks (vpp above 1) have groups of more than one micro-batch."""
+    """Only ranks with several chunks (vpp above 1) have micro-batch groups larger than one."""
     return implies(vpp == 1, np.equal(group, 1))
 
 
@@ -79,7 +79,7 @@ def two_ends_have_even_ranks(*, pp: Ints, schedule: Ints) -> Holds:
 
 
 def two_ends_share_the_microbatches(*, num_microbatches: Ints, schedule: Ints) -> Holds:
-    """The schedule dualpipe has an even number of micro-batches: half of them start at either end."""
+    """The schedule dualpipe has an even number of micro-batches: half of them start at each end."""
     return implies(is_one_of(schedule, BIDIRECTIONAL), num_microbatches % 2 == 0)
 
 

@@ -1,5 +1,5 @@
 """
-What the settings that a framework is told (``settings`` of a job) leave of a strategy.
+Rules that follow from the settings of the framework (``settings`` of a job).
 
 Lines of ``megatron/core`` are those of the wheel megatron-core 0.16.1.
 """
@@ -41,14 +41,14 @@ def overlapped_shared_experts_exclude_ep_overlap(model: Model, cluster: Cluster,
 
 def overlapped_shared_experts_are_kept(model: Model, cluster: Cluster, *, recompute: Ints) -> Holds:
     """
-    Shared experts that overlap are not recomputed alone (settings.shared_expert_overlap).
+    Shared experts that overlap are not recomputed as a module (settings.shared_expert_overlap).
 
     References
     ----------
     Megatron-LM, megatron/core/transformer/transformer_config.py:1235.
     """
-    alone = recomputes("shared_experts", recompute=recompute) & np.not_equal(recompute, Recompute.FULL)
-    return implies(_overlaps_shared_experts(model, cluster), np.logical_not(alone))
+    as_module = recomputes("shared_experts", recompute=recompute) & np.not_equal(recompute, Recompute.FULL)
+    return implies(_overlaps_shared_experts(model, cluster), np.logical_not(as_module))
 
 
 def delayed_weight_gradients_need_ep_overlap(cluster: Cluster, *, ep_overlap: Flags) -> Holds:
@@ -143,7 +143,7 @@ def narrow_weights_need_a_sharded_optimizer(
     cluster: Cluster, workload: Workload, *, cp: Ints, dp: Ints, sharding: Ints
 ) -> Holds:
     """
-    Where weights have replicas, those held in 8 bits only need sharded optimizer states (settings.fp8_param_gather).
+    Where weights have replicas, weights kept only in 8 bits need sharded optimizer states (settings.fp8_param_gather).
 
     References
     ----------
@@ -170,7 +170,7 @@ def optimizer_groups_divide_the_experts(
     model: Model, cluster: Cluster, *, tp: Ints, cp: Ints, dp: Ints, ep: Ints, etp: Ints, sharding: Ints
 ) -> Holds:
     """
-    Replicas of experts are in as many groups as those of other weights, and as large ones (settings.optimizer_group).
+    Optimizer groups of experts are as many and as large as those of other weights (settings.optimizer_group).
 
     References
     ----------
@@ -213,7 +213,7 @@ def _has_narrow_moments(cluster: Cluster) -> bool:
 
 
 def _is_shared(cp: Ints, dp: Ints, sharding: Ints) -> Holds:
-    """Whether optimizer states are sharded, or there is one replica alone, to which that is the same."""
+    """Whether optimizer states are sharded, or there is only one replica, for which sharding makes no difference."""
     return np.equal(dp * cp, 1) | np.greater_equal(sharding, Sharding.OPTIMIZER)
 
 

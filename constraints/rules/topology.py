@@ -10,7 +10,7 @@ from costmodel.facts.model import Model
 
 
 def degrees_multiply_to_the_devices(cluster: Cluster, *, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:
-    """The parallel degrees (tp, cp, pp, dp) multiply to the number of devices."""
+    """The parallel degrees (tp, cp, pp, dp) multiply to the number of GPUs."""
     return tp * cp * pp * dp == cluster.num_devices
 
 
@@ -35,8 +35,8 @@ def virtual_stages_hold_equally_much(model: Model, *, pp: Ints, vpp: Ints) -> Ho
     Interleaved virtual stages (vpp above 1) hold equally many layers; embedding, head and MTP may replace one each.
 
     Megatron-LM's interleaved schedule wants it unless a layout is written by hand
-    (``megatron/core/transformer/transformer_config.py``, ``account_for_*_in_pipeline_split``), and neither the step
-    time nor the memory of a rank follows from its sums where its chunks differ.
+    (``megatron/core/transformer/transformer_config.py``, ``account_for_*_in_pipeline_split``). Where the chunks of a
+    rank differ, neither its step time nor its memory follows from its sums.
     """
     stages = pp * vpp
     in_place = model.num_layers + 2 + len(model.mtp_layers)

@@ -1,4 +1,4 @@
-"""What tells jobs apart: a hash of what a job says, the files that it names included."""
+"""Fingerprints of jobs: a hash of a job's entries and of the files that it names."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DISTRIBUTION = "pretraining-planner"
 KEY_BYTES = 16
 
 
-class Contents:
-    """Hashes of jobs; remembers those of files that did not change."""
+class Fingerprints:
+    """Fingerprints of jobs; the hashes of unchanged files are remembered."""
 
     def __init__(self) -> None:
         self._version = _version()
@@ -41,8 +41,8 @@ class Contents:
             Why it could not be read.
         """
         files = [self._file(path) for path in _named_files(document, folder)]
-        said = json.dumps([self._version, name, document, files, mistake], sort_keys=True)
-        return hashlib.sha256(said.encode()).hexdigest()[: 2 * KEY_BYTES]
+        text = json.dumps([self._version, name, document, files, mistake], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[: 2 * KEY_BYTES]
 
     def _file(self, path: Path) -> str:
         try:

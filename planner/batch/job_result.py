@@ -1,4 +1,4 @@
-"""What became of one job: the figures of its plans, or why there are none; as a record and as a line of JSON."""
+"""The result of one job: the figures of its plans, or why there are none; as a record and as a line of JSON."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ LOST = frozenset({JobStatus.FAILED, JobStatus.TIMED_OUT, JobStatus.WORKER_DIED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class JobOutcome:
     """
-    What a worker gives back.
+    The outcome of a job, as a worker returns it.
 
     Parameters
     ----------
@@ -57,13 +57,13 @@ class Answer:
     message
         Why there is no plan; None where there is one.
     wall_seconds, cpu_seconds
-        What the job took in its worker.
+        Time that the job took in its worker.
     attempts
         Workers that it was given to.
     gap
         How much faster than the first plan another one may be at most, as a fraction.
     framework, framework_is_assumed
-        What trains, and whether the job named none; None where the job could not be read.
+        The framework, and whether the job named none; None where the job could not be read.
     plans
         Key figures of each plan, best first, named as in the JSON report.
     report
@@ -86,52 +86,52 @@ class Answer:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobResult:
     """
-    One job and what became of it.
+    One job and its outcome.
 
     Parameters
     ----------
     key
-        Hash of what the job says.
+        Fingerprint of the job.
     name
         What the job is called: its file, its row, what was swept.
     source
         Where it was read.
     overrides
         Entries that differ from its source, by dotted key.
-    answer
-        What became of it.
+    outcome
+        How it ended, and its plans.
     """
 
     key: str
     name: str
     source: str
     overrides: Mapping[str, Plain] = field(default_factory=dict)
-    answer: Answer
+    outcome: JobOutcome
 
     @property
     def status(self) -> JobStatus:
         """How the job ended."""
-        return self.answer.status
+        return self.outcome.status
 
     @property
     def plans(self) -> tuple[Mapping[str, Any], ...]:
         """Key figures of each plan, best first."""
-        return self.answer.plans
+        return self.outcome.plans
 
     @property
     def message(self) -> str | None:
         """Why there is no plan."""
-        return self.answer.message
+        return self.outcome.message
 
 
-def result_of(job: BatchJob, answer: Answer) -> JobResult:
-    """The job together with its answer."""
-    return JobResult(key=job.key, name=job.name, source=job.source, overrides=job.overrides, answer=answer)
+def result_of(job: BatchJob, outcome: JobOutcome) -> JobResult:
+    """The job together with its outcome."""
+    return JobResult(key=job.key, name=job.name, source=job.source, overrides=job.overrides, outcome=outcome)
 
 
 def line_of(result: JobResult) -> str:
     """One line of strict JSON, its end included."""
-    answer = result.answer
+    outcome = result.outcome
     whole = {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
@@ -139,23 +139,23 @@ def line_of(result: JobResult) -> str:
         "name": result.name,
         "source": result.source,
         "overrides": _finite(dict(result.overrides)),
-        "status": str(answer.status),
-        "exit_code": answer.exit_code,
-        "message": answer.message,
-        "wall_seconds": round(answer.wall_seconds, 6),
-        "cpu_seconds": round(answer.cpu_seconds, 6),
-        "attempts": answer.attempts,
-        "gap": answer.gap,
-        "framework": answer.framework,
-        "framework_is_assumed": answer.framework_is_assumed,
-        "plans": list(answer.plans),
-        **({} if answer.report is None else {"report": answer.report}),
+        "status": str(outcome.status),
+        "exit_code": outcome.exit_code,
+        "message": outcome.message,
+        "wall_seconds": round(outcome.wall_seconds, 6),
+        "cpu_seconds": round(outcome.cpu_seconds, 6),
+        "attempts": outcome.attempts,
+        "gap": outcome.gap,
+        "framework": outcome.framework,
+        "framework_is_assumed": outcome.framework_is_assumed,
+        "plans": list(outcome.plans),
+        **({} if outcome.report is None else {"report": outcome.report}),
     }
     return json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
 
 def _finite(value: Any) -> Any:
-    """The same with text for numbers that JSON has not: a job may say ``.inf``, and is then refused for it."""
+    """A value with text in place of NaN and infinity, which JSON lacks: a job may say ``.inf``, and is then refused."""
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list):

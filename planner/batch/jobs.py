@@ -1,4 +1,4 @@
-"""Where the jobs of a batch come from: files and folders, times the rows of a CSV file, times what is swept."""
+"""The jobs of a batch: files and folders, times the rows of a CSV file, times the combinations of a sweep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.batch.choices import MAX_JOBS
-from planner.batch.fingerprint import Contents
+from planner.batch.fingerprint import Fingerprints
 from planner.batch.sweep import Axis, read_axis
 from planner.jobs.document import Plain, mapping_from_python, parse, read_mapping, set_entry, split_assignment
 
@@ -34,7 +34,7 @@ class BatchJob:
     Parameters
     ----------
     key
-        Hash of what it says.
+        Fingerprint of the job.
     name
         What it is called: its file, its row, what was swept.
     source
@@ -100,7 +100,7 @@ class JobSet:
         return self._count()
 
     def __iter__(self) -> Iterator[BatchJob]:
-        contents = Contents()
+        fingerprints = Fingerprints()
         for path in self.files:
             try:
                 base: dict[str, Plain] | SpecError = read_mapping(path)
@@ -108,7 +108,7 @@ class JobSet:
                 base = error
             for row in (Row(),) if self.rows is None else self.rows:
                 for swept, label in _combinations(self.axes):
-                    yield _job(path, base, row, swept, label, contents)
+                    yield _job(path, base, row, swept, label, fingerprints)
 
     def _count(self) -> int:
         """How many; of too many ``len`` itself would complain."""
@@ -131,7 +131,7 @@ class JobSet:
 
 
 def as_job(
-    job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], contents: Contents, *, name: str = ""
+    job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], fingerprints: Fingerprints, *, name: str = ""
 ) -> BatchJob:
     """
     A job file, or what one says, as a job of a batch.
@@ -142,8 +142,8 @@ def as_job(
     ----------
     job
         The file, or what it says.
-    contents
-        Makes its hash.
+    fingerprints
+        Makes its key.
     name
         What to call it besides its file.
     """
@@ -155,7 +155,7 @@ def as_job(
         base = mapping_from_python(job) if isinstance(job, Mapping) else read_mapping(Path(job))
     except SpecError as error:
         base = error
-    return _job(path, base, Row(name=name), {}, "", contents)
+    return _job(path, base, Row(name=name), {}, "", fingerprints)
 
 
 # --- files -------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def _job(
     row: Row,
     swept: Overrides,
     label: str,
-    contents: Contents,
+    fingerprints: Fingerprints,
 ) -> BatchJob:
     folder = str((Path() if path is None else path.parent).resolve())
     name = " ".join(filter(None, ["job" if path is None else path.stem, row.name, label]))
@@ -288,7 +288,7 @@ def _job(
         except SpecError as error:
             mistake = str(error)
     return BatchJob(
-        key=contents.key(name, document, Path(folder), mistake),
+        key=fingerprints.key(name, document, Path(folder), mistake),
         name=name,
         source="job" if path is None else str(path),
         overrides=overrides,

@@ -84,7 +84,7 @@ def summary_text(tally: Tally) -> str:
 
 
 MOST_LETTERS = 200
-"""Of a reason; its line has all of it."""
+"""Letters of a reason that are shown; its line in the results has all of it."""
 
 
 def reasons_text(tally: Tally, path: str) -> str:

@@ -26,7 +26,7 @@ MAX_LINE_BYTES = 2**26
 ABOUT_LINES = "A results file has one JSON object per line, as planner batch writes them."
 
 
-def read_results(path: Path, *, tell: Callable[[str], None] = lambda _: None) -> Iterator[dict[str, Any]]:
+def read_results(path: Path, *, notify: Callable[[str], None] = lambda _: None) -> Iterator[dict[str, Any]]:
     """
     The lines of a results file.
 
@@ -34,7 +34,7 @@ def read_results(path: Path, *, tell: Callable[[str], None] = lambda _: None) ->
     ----------
     path
         Where it is.
-    tell
+    notify
         Gets a sentence about a last line that was cut short, which is left out.
 
     Raises
@@ -43,10 +43,10 @@ def read_results(path: Path, *, tell: Callable[[str], None] = lambda _: None) ->
         If it cannot be read or is no results file.
     """
     with _errors(path, "read"), path.open("rb") as stream:
-        yield from (line for line, _ in _lines(stream, path, tell))
+        yield from (line for line, _ in _lines(stream, path, notify))
 
 
-def _lines(stream: BinaryIO, path: Path, tell: Callable[[str], None]) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _lines(stream: BinaryIO, path: Path, notify: Callable[[str], None]) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Each line as data and as it is written; of the last one only if it is whole."""
     for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
         line = _line(raw)
@@ -54,7 +54,7 @@ def _lines(stream: BinaryIO, path: Path, tell: Callable[[str], None]) -> Iterato
             _require_version(line, f"{path}, line {number}")
             yield line, raw
         elif _is_torn(raw, number):
-            tell(f"{path}: the last line, {number}, was cut short; its job counts as not planned.")
+            notify(f"{path}: the last line, {number}, was cut short; its job counts as not planned.")
         else:
             raise SpecError(f"{path}, line {number}", f"is no result: {_start(raw)}.", ABOUT_LINES)
 
@@ -108,7 +108,7 @@ class ResultsFile:
         Where it is or shall be.
     retry_lost
         Take away lines of jobs that were lost (timed out, worker died, failed), so that they are planned again.
-    tell
+    notify
         Gets sentences about what was found and done.
 
     Raises
@@ -117,7 +117,7 @@ class ResultsFile:
         If it is no results file (then it is not touched), somebody else writes to it, or it cannot be written.
     """
 
-    def __init__(self, path: Path, *, retry_lost: bool = False, tell: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, path: Path, *, retry_lost: bool = False, notify: Callable[[str], None] = lambda _: None) -> None:
         self.path = path
         self._has_plan: dict[bytes, bool | None] = {}
         self._num_lost = 0
@@ -125,9 +125,9 @@ class ResultsFile:
             self._file = _locked(path)
         try:
             self._is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
-            self._end = self._read(tell) if self._is_regular else 0
+            self._end = self._read(notify) if self._is_regular else 0
             if retry_lost and self._num_lost:
-                self._leave_out_lost(tell)
+                self._leave_out_lost(notify)
         except BaseException:
             self.close()
             raise
@@ -179,13 +179,13 @@ class ResultsFile:
             os.close(self._file)
             self._file = -1
 
-    def _read(self, tell: Callable[[str], None]) -> int:
+    def _read(self, notify: Callable[[str], None]) -> int:
         """Note what is finished, take a cut line away, and say where the file ends."""
         end = 0
         last = b"\n"
         with _errors(self.path, "read"), open(self._file, "rb", closefd=False) as stream:
             stream.seek(0)
-            for line, last in _lines(stream, self.path, tell):
+            for line, last in _lines(stream, self.path, notify):
                 self._has_plan[_raw_key(line, self.path)] = bool(line.get("plans"))
                 self._num_lost += line.get("status") in LOST
                 end += len(last)
@@ -197,7 +197,7 @@ class ResultsFile:
                 end += 1
         return end
 
-    def _leave_out_lost(self, tell: Callable[[str], None]) -> None:
+    def _leave_out_lost(self, notify: Callable[[str], None]) -> None:
         """Write the other lines beside the file and take its place, so that nobody ever finds half of it."""
         draft = self.path.with_name(f".{self.path.name[:100]}.{os.getpid()}.tmp")
         with _errors(draft, "written"):
@@ -205,7 +205,7 @@ class ResultsFile:
             try:
                 os.ftruncate(new, 0)
                 with self.path.open("rb") as stream:
-                    for line, raw in _lines(stream, self.path, tell):
+                    for line, raw in _lines(stream, self.path, notify):
                         if line.get("status") in LOST:
                             del self._has_plan[_raw_key(line, self.path)]
                         else:
@@ -217,7 +217,7 @@ class ResultsFile:
                 raise
         os.close(self._file)
         self._file, self._end = new, os.fstat(new).st_size
-        tell(f"{self.path}: {self._num_lost:,} lines of jobs that were lost are taken away, to plan them again.")
+        notify(f"{self.path}: {self._num_lost:,} lines of jobs that were lost are taken away, to plan them again.")
 
 
 def _raw_key(line: Mapping[str, Any], path: Path) -> bytes:

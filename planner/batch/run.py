@@ -1,4 +1,4 @@
-"""The verbs of a batch: results as they finish, and the same into a file that outlives everybody."""
+"""The verbs of a batch: results as they finish, returned or appended to a file."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from planner.batch.choices import BACKENDS, LOCAL
-from planner.batch.executors.local import Lanes, LocalCrew, WorkerPool
-from planner.batch.fingerprint import Contents
-from planner.batch.job_result import LOST, Answer, JobResult, JobStatus, result_of
+from planner.batch.executors.local import LocalWorkerPool, WorkerPool, Workers
+from planner.batch.fingerprint import Fingerprints
+from planner.batch.job_result import LOST, JobOutcome, JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob, as_job
 from planner.batch.results import ResultsFile
 from planner.batch.work import plan_job
 
 MAX_TIMEOUT_SECONDS = 1_000_000
-"""As of a job's own time limit."""
+"""Largest time limit of a job, as for its own ``search.time_limit_seconds``."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -99,44 +99,50 @@ def plan_many(
     """
     if timeout_seconds is not None and not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS:
         raise SpecError("timeout", f"must be above 0 and at most {MAX_TIMEOUT_SECONDS:,} s, got {timeout_seconds:g}.")
-    lanes = partial(Lanes, partial(plan_job, full=full), prepare=_import_planner, timeout_seconds=timeout_seconds)
-    crew = make_crew(lanes, backend=backend, scheduler=scheduler, processes=processes)
-    contents = Contents()
-    return finished(crew, (as_job(job, contents) for job in jobs))
+    workers = partial(Workers, partial(plan_job, full=full), prepare=_import_planner, timeout_seconds=timeout_seconds)
+    pool = make_pool(workers, backend=backend, scheduler=scheduler, processes=processes)
+    fingerprints = Fingerprints()
+    return finished(pool, (as_job(job, fingerprints) for job in jobs))
 
 
-def make_crew(
-    make_lanes: Callable[[], Lanes], *, backend: str = LOCAL, scheduler: str | None = None, processes: int | None = None
+def make_pool(
+    make_workers: Callable[[], Workers],
+    *,
+    backend: str = LOCAL,
+    scheduler: str | None = None,
+    processes: int | None = None,
 ) -> WorkerPool:
-    """Who does the jobs; ``make_lanes`` is called here or on the machines of the cluster."""
+    """The worker pool of a backend; ``make_workers`` is called here or on the machines of the cluster."""
     if backend == LOCAL:
         if scheduler is not None:
             raise SpecError("scheduler", "local processes have none.", "Add --backend dask or --backend ray.")
-        return LocalCrew(make_lanes(), processes=processes)
+        return LocalWorkerPool(make_workers(), processes=processes)
     if backend not in BACKENDS:
         raise SpecError("backend", f"there is no '{backend}'.", did_you_mean(backend, BACKENDS))
     home = import_module(f"planner.batch.executors.{backend}")
-    crew: WorkerPool = getattr(home, f"{backend.title()}Crew")(make_lanes, scheduler=scheduler, processes=processes)
-    return crew
+    pool: WorkerPool = getattr(home, f"{backend.title()}WorkerPool")(
+        make_workers, scheduler=scheduler, processes=processes
+    )
+    return pool
 
 
-def finished(crew: WorkerPool, jobs: Iterable[BatchJob]) -> Generator[JobResult, None, None]:
-    """The results of jobs as they finish; at most the crew's capacity is in flight, whatever their number."""
-    waiting: dict[Future[Answer], BatchJob] = {}
-    done: queue.SimpleQueue[Future[Answer]] = queue.SimpleQueue()
+def finished(pool: WorkerPool, jobs: Iterable[BatchJob]) -> Generator[JobResult, None, None]:
+    """The results of jobs as they finish; at most the capacity of the pool is in flight, whatever their number."""
+    waiting: dict[Future[JobOutcome], BatchJob] = {}
+    done: queue.SimpleQueue[Future[JobOutcome]] = queue.SimpleQueue()
 
     def next_done() -> JobResult:
         future = done.get()
         return result_of(waiting.pop(future), future.result())
 
-    with closing(crew):
+    with closing(pool):
         for job in jobs:
             if job.mistake is not None:
-                yield result_of(job, Answer(status=JobStatus.WRONG_INPUT, exit_code=2, message=job.mistake))
+                yield result_of(job, JobOutcome(status=JobStatus.WRONG_INPUT, exit_code=2, message=job.mistake))
                 continue
-            while len(waiting) >= crew.capacity:
+            while len(waiting) >= pool.capacity:
                 yield next_done()
-            future = crew.submit(job)
+            future = pool.submit(job)
             waiting[future] = job
             future.add_done_callback(done.put)
         while waiting:
@@ -167,7 +173,7 @@ def run_batch(
     Yields
     ------
     Tally
-        The same one after every line.
+        The tally, after every line.
     """
 
     def fresh() -> Iterator[BatchJob]:
@@ -191,7 +197,7 @@ def run_batch(
 
 
 def _import_planner() -> None:
-    """What a job needs, so that importing it is not charged to the first one."""
+    """Import what a job needs, so that the first job is not charged for it."""
     import_module("planner.plan")
     import_module("planner.search.branch_and_bound")
     import_module("planner.report.records.reports")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import PlanningError
-from planner.batch.job_result import MAX_MESSAGE, Answer, JobStatus
+from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 
 if TYPE_CHECKING:
@@ -31,21 +31,21 @@ OF_RUN = ("num_steps", "total_seconds", "days", "gpu_hours", "ettr")
 """What a line keeps of a plan's record."""
 
 
-def plan_job(job: BatchJob, *, full: bool = False) -> Answer:
+def plan_job(job: BatchJob, *, full: bool = False) -> JobOutcome:
     """
-    Plan one job; whatever goes wrong is an answer, too.
+    Plan one job; an error is an outcome, too.
 
     Parameters
     ----------
     job
         What to plan.
     full
-        Whether the answer holds the whole report.
+        Whether the outcome holds the whole report.
     """
     wall, cpu = time.perf_counter(), time.process_time()
 
-    def answer(status: JobStatus, **entries: Any) -> Answer:
-        return Answer(
+    def outcome(status: JobStatus, **entries: Any) -> JobOutcome:
+        return JobOutcome(
             status=status,
             wall_seconds=time.perf_counter() - wall,
             cpu_seconds=time.process_time() - cpu,
@@ -53,11 +53,11 @@ def plan_job(job: BatchJob, *, full: bool = False) -> Answer:
         )
 
     try:
-        return answer(**_planned(job, full))
+        return outcome(**_planned(job, full))
     except PlanningError as error:
-        return answer(JobStatus.WRONG_INPUT, exit_code=2, message=_cut(str(error)))
+        return outcome(JobStatus.WRONG_INPUT, exit_code=2, message=_cut(str(error)))
     except Exception as error:
-        return answer(JobStatus.FAILED, message=_cut(_where(error)))
+        return outcome(JobStatus.FAILED, message=_cut(_where(error)))
 
 
 def _planned(job: BatchJob, full: bool) -> dict[str, Any]:

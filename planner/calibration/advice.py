@@ -170,7 +170,7 @@ def _variations(template: Case) -> Iterator[Run]:
     """Layouts of a run, from the least to the most divided."""
     run, cp = template.run, template.strategy.cp
     model, sequence_length, dtype, num_devices = _job(template)
-    kept = {name: run.said["strategy"][name] for name in ("cp", "ep") if name in run.said["strategy"]}
+    kept = {name: run.entries["strategy"][name] for name in ("cp", "ep") if name in run.entries["strategy"]}
     for tp, pp, mbs in ((tp, pp, mbs) for mbs in (1, 2, 4) for pp in DEGREES for tp in DEGREES):
         for recompute in RECOMPUTES:
             if tp <= template.facts.cluster.scale_up_size and not num_devices % (tp * pp * cp):
@@ -179,7 +179,7 @@ def _variations(template: Case) -> Iterator[Run]:
                     run,
                     id=f"{model}, {sequence_length} tokens, {dtype}, on {num_devices} devices: "
                     f"tp={tp} pp={pp} mbs={mbs} recompute={recompute}",
-                    said={**run.said, "strategy": strategy},
+                    entries={**run.entries, "strategy": strategy},
                     step_seconds=None,
                     peak_memory_gib=None,
                 )

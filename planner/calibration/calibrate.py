@@ -235,7 +235,7 @@ def _require_enough(timed: Sequence[Case], others: Sequence[RejectedRow]) -> Non
 
 
 def _require_consistent(timed: Sequence[Case]) -> None:
-    """The same configuration does not take very different times."""
+    """Refuse runs of the same configuration that take very different times."""
     times: dict[Any, list[Case]] = {}
     for case in timed:
         times.setdefault(_configuration(case), []).append(case)

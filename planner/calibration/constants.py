@@ -251,7 +251,7 @@ def with_values(known: References, chosen: Sequence[Constant], values: Iterable[
 
 
 def written_fields(constant: Constant) -> tuple[str, ...]:
-    """Those of its fields that its calibration has: an architecture may lack a dtype or a level of interconnect."""
+    """The fields of a constant that the calibration has: it may lack a dtype or a level of interconnect."""
     constants = catalog.calibration(constant.calibration).constants
     return tuple(field for field in constant.fields if read(constants, field) is not None)
 

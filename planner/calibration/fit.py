@@ -20,7 +20,7 @@ the median (NVIDIA's repeated H100 rows in benchmarks/measured_runs)."""
 REACH = 0.20
 """
 Error s of the robust loss r^2 / (1 + (r / s)^2) (Geman and McClure, 1987): rows pull the strongest at 0.58 s and less
-and less beyond, where a formula is missing, which no constant should make up for, or the row is of something else.
+and less beyond. There a formula is missing, which no constant should make up for, or the row is of something else.
 """
 
 MOST_ROUNDS = 40

@@ -62,7 +62,7 @@ def run_batch(arguments: argparse.Namespace) -> int:
     from planner.batch.run import Tally
     from planner.batch.table import require_writable, write_table
 
-    sources, assignments = _told_apart([*arguments.sources, *arguments.assignments])
+    sources, assignments = _split_arguments([*arguments.sources, *arguments.assignments])
     jobs = JobSet(sources, rows=arguments.overrides, assignments=assignments, max_jobs=arguments.max_jobs)
     inputs = [*jobs.files, *([jobs.rows.path] if jobs.rows else [])]
     _require_other(arguments.out, inputs)
@@ -71,7 +71,7 @@ def run_batch(arguments: argparse.Namespace) -> int:
         require_writable(arguments.table)
     progress = Progress(sys.stderr)
     tally = Tally(num_jobs=len(jobs))
-    with ResultsFile(arguments.out, retry_lost=arguments.retry_failed, tell=progress.say) as results:
+    with ResultsFile(arguments.out, retry_lost=arguments.retry_failed, notify=progress.say) as results:
         try:
             _plan_jobs(arguments, jobs, results, tally, progress)
         except KeyboardInterrupt:
@@ -106,7 +106,7 @@ def _plan_jobs(
             progress.show(tally)
 
 
-def _told_apart(words: list[str]) -> tuple[list[str], list[str]]:
+def _split_arguments(words: list[str]) -> tuple[list[str], list[str]]:
     """Sources, and what has the form ``key=value`` and is no file."""
     from planner.jobs.model import exists
 

@@ -39,12 +39,12 @@ def run_export(arguments: argparse.Namespace) -> int:
         from planner.frameworks.launch import launched
         from planner.saved_plan import read_plan
 
-        recorded = read_plan(arguments.plan, _whole_number(arguments.number, "--number"))
-        exported = export(recorded.plan, arguments.target)
+        saved = read_plan(arguments.plan, _whole_number(arguments.number, "--number"))
+        exported = export(saved.plan, arguments.target)
         if arguments.launch is not None:
-            exported = launched(recorded.plan, exported, arguments.launch)
-    if abs(recorded.drift_fraction) > MAX_DRIFT_FRACTION:
-        change = f"{recorded.drift_fraction:+.1%}"
+            exported = launched(saved.plan, exported, arguments.launch)
+    if abs(saved.drift_fraction) > MAX_DRIFT_FRACTION:
+        change = f"{saved.drift_fraction:+.1%}"
         print(f"planner: this version predicts another step than the report has: {change}.", file=sys.stderr)
     environment = [f"environment: {name}={value}" for name, value in exported.environment.items()]
     if arguments.output is None:

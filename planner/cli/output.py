@@ -79,7 +79,7 @@ def progress(task: str) -> Iterator[None]:
     from threading import Event, Thread
 
     done = Event()
-    clock = Thread(target=_tell_progress, args=(task, done), daemon=True)
+    clock = Thread(target=_show_progress, args=(task, done), daemon=True)
     clock.start()
     try:
         yield
@@ -88,7 +88,7 @@ def progress(task: str) -> Iterator[None]:
         clock.join()
 
 
-def _tell_progress(task: str, done: object) -> None:
+def _show_progress(task: str, done: object) -> None:
     from threading import Event
     from time import monotonic
 

@@ -34,9 +34,9 @@ def run_top(arguments: argparse.Namespace) -> int:
     if arguments.top < 1:
         raise SpecError("top", f"must be at least 1, got {arguments.top}.")
 
-    def tell(sentence: str) -> None:
+    def notify(sentence: str) -> None:
         print(f"planner: {sentence}", file=sys.stderr)
 
-    lines = chain.from_iterable(read_results(path, tell=tell) for path in arguments.results)
+    lines = chain.from_iterable(read_results(path, notify=notify) for path in arguments.results)
     write(render_top(top(lines, by=arguments.by, count=arguments.top), arguments.format), arguments.output)
     return 0

@@ -14,14 +14,14 @@ from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate,
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """
-    A given strategy beside the best plan.
+    A given strategy compared with the best plan.
 
     Parameters
     ----------
     report
-        The job's own answer: its best plan, or why nothing fits.
+        The report of the job: its best plan, or why nothing fits.
     given
-        What the given strategy costs, and the rules that forbid it.
+        The estimate of the given strategy, with the rules that forbid it.
     """
 
     report: PlanReport
@@ -29,7 +29,7 @@ class Comparison:
 
     @property
     def problem(self) -> Problem:
-        """What was asked."""
+        """The job."""
         return self.report.problem
 
     @property
@@ -49,7 +49,7 @@ class Comparison:
 
     @property
     def saved_fraction(self) -> float:
-        """The same as a share of the given strategy's step."""
+        """The time saved per step, as a share of the given strategy's step."""
         return self.saved_seconds / self.given.plan.step_seconds
 
     @property

@@ -1,4 +1,4 @@
-"""Why this plan: what holds it back, why nothing fits, and why not another strategy."""
+"""Explanations: the binding constraints of a plan, why nothing fits, and why not another strategy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXIT_UNFINISHED = 3
 
 
 class Kind(StrEnum):
-    """What a constraint comes from."""
+    """The origin of a constraint."""
 
     ENTRY = "entry"
     MEMORY = "memory"
@@ -65,7 +65,7 @@ class Binding:
     Parameters
     ----------
     kind
-        What it comes from.
+        Its origin.
     what
         The constraint in words; a rule's own sentence where it is one rule.
     strategy
@@ -139,7 +139,7 @@ class Explanation:
     Parameters
     ----------
     report
-        The job's own answer: its best plan, or why nothing fits.
+        The report of the job: its best plan, or why nothing fits.
     bindings
         The constraints that were relaxed one at a time, those that cost most first.
     idle
@@ -170,7 +170,7 @@ class Explanation:
 
     @property
     def problem(self) -> Problem:
-        """What was asked."""
+        """The job."""
         return self.report.problem
 
     @property
@@ -180,7 +180,7 @@ class Explanation:
 
     @property
     def compared_seconds(self) -> float:
-        """The step that relaxed constraints are compared with: of even stages, by the closed form; nan of none."""
+        """The step that relaxed constraints are compared with: even stages, by the closed form; nan if none."""
         first = self.bindings[0] if self.bindings else None
         return first.step_seconds + first.saved_seconds if first else math.nan
 
@@ -408,9 +408,9 @@ def _with_next(binding: Binding, problem: Problem, seconds: float, clock: Clock)
 
 
 def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | None:
-    """Of all strategies that take less time and fit on the host, the one that takes least device memory."""
+    """The strategy with least device memory among those that take less time and fit on the host."""
     space = build_space(problem)
-    tabulator = CostTable(
+    cost_table = CostTable(
         space=space,
         capacity=capacity(problem),
         headroom_bytes=problem.search.memory_headroom_bytes,
@@ -422,8 +422,8 @@ def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | N
         if clock.is_over:
             return None
         cuts = np.full(len(rows), int(seconds / TICK_SECONDS), dtype=np.int64)
-        candidates, *_ = tabulator.fastest(space.box(rows), cuts, np.zeros(len(rows), dtype=np.int64))
-        fitting = np.flatnonzero(candidates.host_mebibytes <= tabulator.capacity.host_mebibytes)
+        candidates, *_ = cost_table.fastest(space.block(rows), cuts, np.zeros(len(rows), dtype=np.int64))
+        fitting = np.flatnonzero(candidates.host_mebibytes <= cost_table.capacity.host_mebibytes)
         for index in fitting.tolist():
             key = int(candidates.device_mebibytes[index]), int(candidates.ticks[index])
             if best is None or key < best:

@@ -14,22 +14,22 @@ from planner.frameworks.target import (
     NO_STEP,
     Entries,
     Export,
+    OptionsOf,
     Program,
-    Say,
     Unsupported,
     checkpoints,
+    effective_settings,
     entries_of,
     has_own_bytes,
     hybrid_sharding,
     model_notes,
     nested,
+    no_options,
     num_microbatches,
     num_sharing_groups,
     only,
+    setting_only,
     subject,
-    told,
-    told_only,
-    unsaid,
     variables,
 )
 from planner.plan import Plan
@@ -67,7 +67,7 @@ def to_accelerate(plan: Plan) -> Export:
         If Accelerate cannot express it.
     """
     common = _common(plan)
-    entries = entries_of(plan, TARGET, SAYS, SETTINGS)
+    entries = entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
     accumulation = entries.pop(ACCUMULATION)
     text = yaml.safe_dump(nested(common | entries), sort_keys=False)
     header = (
@@ -186,7 +186,7 @@ def _dp_overlap(plan: Plan) -> Entries | Unsupported:
 
 
 def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
-    if told(plan).gradient_dtype == plan.facts.workload.precision.name:
+    if effective_settings(plan).gradient_dtype == plan.facts.workload.precision.name:
         return {}
     return Unsupported(
         f"Gradients are reduced in {plan.facts.workload.precision.name}, as mixed_precision says; another dtype is an "
@@ -194,7 +194,7 @@ def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     )
 
 
-SAYS: dict[str, Say] = {
+DECISION_OPTIONS: dict[str, OptionsOf] = {
     "tp": _tp,
     "cp": _cp,
     "pp": only("pp", 1, NO_PIPELINE),
@@ -234,30 +234,32 @@ SAYS: dict[str, Say] = {
 }
 """What Accelerate says for each field of a strategy."""
 
-SETTINGS: dict[str, Say] = {
+SETTINGS: dict[str, OptionsOf] = {
     "gradient_dtype": _gradient_dtype,
-    "weight_dtype": told_only(
+    "weight_dtype": setting_only(
         "weight_dtype",
         "fp32",
         "Ranks hold shards of FP32 weights, which are cast before they are gathered "
         "(accelerate/utils/fsdp_utils.py:814).",
     ),
-    "moments_dtype": told_only(
+    "moments_dtype": setting_only(
         "moments_dtype", "fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."
     ),
-    "fp8_param_gather": told_only("fp8_param_gather", False, "FP8 is another library's, not written here."),
-    "mtp_layers": unsaid,  # the model's own, of which a note tells
-    "shared_expert_overlap": told_only("shared_expert_overlap", False, NO_EXPERTS),
-    "delay_wgrad": told_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
-    "communication_sms": told_only("communication_sms", None, NO_EXPERTS),
-    "offloaded_layers": told_only("offloaded_layers", None, "Activations stay in device memory."),
+    "fp8_param_gather": setting_only("fp8_param_gather", False, "FP8 is another library's, not written here."),
+    "mtp_layers": no_options,  # the model's own, of which a note tells
+    "shared_expert_overlap": setting_only("shared_expert_overlap", False, NO_EXPERTS),
+    "delay_wgrad": setting_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
+    "communication_sms": setting_only("communication_sms", None, NO_EXPERTS),
+    "offloaded_layers": setting_only("offloaded_layers", None, "Activations stay in device memory."),
     "optimizer_group": hybrid_sharding,
-    "optimizer": told_only("optimizer", "adam", "The optimizer is the training script's; the plan counts another one."),
-    "kernels": unsaid,  # the model's own, of which a note tells
-    "attention": unsaid,  # the same
-    "loss": unsaid,  # the same
-    "launches": unsaid,  # a variable of the environment
-    "composition": told_only("composition", "step", NO_STEP),
+    "optimizer": setting_only(
+        "optimizer", "adam", "The optimizer is the training script's; the plan counts another one."
+    ),
+    "kernels": no_options,  # the model's own, of which a note tells
+    "attention": no_options,  # the same
+    "loss": no_options,  # the same
+    "launches": no_options,  # a variable of the environment
+    "composition": setting_only("composition", "step", NO_STEP),
 }
 """What Accelerate says for each setting."""
 

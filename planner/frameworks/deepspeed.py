@@ -14,19 +14,19 @@ from planner.frameworks.target import (
     NO_STEP,
     Entries,
     Export,
+    OptionsOf,
     Program,
-    Say,
     Unsupported,
     checkpoints,
+    effective_settings,
     entries_of,
     has_own_bytes,
     model_notes,
     nested,
+    no_options,
     num_microbatches,
     only,
-    told,
-    told_only,
-    unsaid,
+    setting_only,
     variables,
 )
 from planner.plan import Plan
@@ -65,7 +65,7 @@ def to_deepspeed(plan: Plan) -> Export:
     SpecError
         If DeepSpeed's JSON cannot express it.
     """
-    entries = _precision(plan) | entries_of(plan, TARGET, SAYS, SETTINGS)
+    entries = _precision(plan) | entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
     text = json.dumps(nested(entries), indent=2)
     return Export(target=TARGET, files={FILE: f"{text}\n"}, environment=variables(plan), notes=_notes(plan))
 
@@ -87,8 +87,8 @@ def _precision(plan: Plan) -> Entries:
 
 def _stage(plan: Plan) -> int:
     """One replica has nothing to shard, and in stage 1 the FP32 master weights that stage 0 lacks in bf16."""
-    alone = plan.strategy.dp == 1 and plan.strategy.sharding == Sharding.NONE
-    return int(Sharding.OPTIMIZER if alone else plan.strategy.sharding)
+    is_unsharded = plan.strategy.dp == 1 and plan.strategy.sharding == Sharding.NONE
+    return int(Sharding.OPTIMIZER if is_unsharded else plan.strategy.sharding)
 
 
 def _tp(plan: Plan) -> Entries:
@@ -195,13 +195,13 @@ def _dp_overlap(plan: Plan) -> Entries | Unsupported:
 def _has_bf16_optimizer(plan: Plan) -> bool:
     """What DeepSpeed takes for stage 1 in bf16 with FP32 gradients (deepspeed/runtime/engine.py:2305)."""
     is_bf16 = plan.facts.workload.precision.name == "bf16"
-    in_fp32 = told(plan).gradient_dtype in ("fp32", "bf16+fp32")
+    in_fp32 = effective_settings(plan).gradient_dtype in ("fp32", "bf16+fp32")
     return is_bf16 and in_fp32 and _stage(plan) == Sharding.OPTIMIZER and not plan.strategy.optimizer_offload
 
 
 def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     """BF16_Optimizer reduces its FP32 gradients; it keeps 16-bit ones beside them unless they are added at once."""
-    given, half = told(plan).gradient_dtype, plan.facts.workload.precision.name
+    given, half = effective_settings(plan).gradient_dtype, plan.facts.workload.precision.name
     if given not in ("fp32", "bf16+fp32", half):
         return Unsupported(f"Gradients are {half}, as the weights are, or FP32 (deepspeed/runtime/engine.py:1799).")
     if _has_bf16_optimizer(plan):
@@ -220,7 +220,7 @@ def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     return {} if _stage(plan) == Sharding.NONE else {"data_types.grad_accum_dtype": given, **reduced}
 
 
-SAYS: dict[str, Say] = {
+DECISION_OPTIONS: dict[str, OptionsOf] = {
     "tp": _tp,
     "cp": only(
         "cp",
@@ -270,42 +270,42 @@ SAYS: dict[str, Say] = {
 }
 """What DeepSpeed says for each field of a strategy."""
 
-SETTINGS: dict[str, Say] = {
+SETTINGS: dict[str, OptionsOf] = {
     "gradient_dtype": _gradient_dtype,
-    "weight_dtype": told_only(
+    "weight_dtype": setting_only(
         "weight_dtype",
         "recipe",
         "Ranks hold 16-bit weights beside the FP32 ones of the optimizer (deepspeed/runtime/zero/stage_1_and_2.py).",
     ),
-    "moments_dtype": told_only(
+    "moments_dtype": setting_only(
         "moments_dtype",
         "fp32",
         "bf16_optimizer_states needs master weights in 16 bits too (deepspeed/runtime/config.py:714).",
     ),
-    "fp8_param_gather": told_only("fp8_param_gather", False, "There is no FP8 (runtime/precision_config.py)."),
-    "mtp_layers": unsaid,  # the model's own, of which a note tells
-    "shared_expert_overlap": told_only(
+    "fp8_param_gather": setting_only("fp8_param_gather", False, "There is no FP8 (runtime/precision_config.py)."),
+    "mtp_layers": no_options,  # the model's own, of which a note tells
+    "shared_expert_overlap": setting_only(
         "shared_expert_overlap",
         False,
         "Shared experts run after the dispatch (deepspeed/module_inject/auto_ep_config.py has no key for it).",
     ),
-    "delay_wgrad": told_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
-    "communication_sms": told_only("communication_sms", None, "Tokens go by an all-to-all of NCCL."),
-    "offloaded_layers": told_only("offloaded_layers", None, "Activations stay in device memory."),
-    "optimizer_group": told_only(
+    "delay_wgrad": setting_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
+    "communication_sms": setting_only("communication_sms", None, "Tokens go by an all-to-all of NCCL."),
+    "offloaded_layers": setting_only("offloaded_layers", None, "Activations stay in device memory."),
+    "optimizer_group": setting_only(
         "optimizer_group",
         "all",
         "Groups share weights beside what all ranks share (zero_hpz_partition_size, mics_shard_size, "
         "deepspeed/runtime/zero/config.py), never optimizer states alone.",
     ),
-    "optimizer": told_only(
+    "optimizer": setting_only(
         "optimizer", "adam", "Its Muon is another one, in the training script (deepspeed/runtime/zero/muon)."
     ),
-    "kernels": unsaid,  # the model's own, of which a note tells
-    "attention": unsaid,  # the same
-    "loss": unsaid,  # the same
-    "launches": unsaid,  # a variable of the environment
-    "composition": told_only("composition", "step", NO_STEP),
+    "kernels": no_options,  # the model's own, of which a note tells
+    "attention": no_options,  # the same
+    "loss": no_options,  # the same
+    "launches": no_options,  # a variable of the environment
+    "composition": setting_only("composition", "step", NO_STEP),
 }
 """What DeepSpeed says for each setting."""
 

@@ -73,14 +73,14 @@ class Unsupported:
 Entries: TypeAlias = dict[str, Any]
 """Options of a target with their values."""
 
-Say: TypeAlias = Callable[[Plan], Entries | Unsupported]
-"""What a target says for one field of a strategy or of the settings."""
+OptionsOf: TypeAlias = Callable[[Plan], Entries | Unsupported]
+"""A function that returns the options of a target for one field of a strategy or of the settings."""
 
 EVERY_FIELD = frozenset(one.name for one in fields(Strategy))
-"""Decisions that a target must have an answer for."""
+"""Decisions that every target must express or refuse."""
 
 EVERY_SETTING = frozenset(one.name for one in fields(Settings))
-"""Settings that a target must have an answer for."""
+"""Settings that every target must express or refuse."""
 
 NO_NAME = re.compile(r"[^\w .,:+()-]")
 """What could end a comment or a text."""
@@ -89,9 +89,9 @@ HINT = "Plan again with search.pin, search.allow or search.forbid keeping to wha
 SETTINGS_HINT = "Plan again with other settings; what the job does not say is as cluster.framework has it{known}."
 
 
-def only(name: str, value: object, reason: str) -> Say:
+def only(name: str, value: object, reason: str) -> OptionsOf:
     """
-    What a target says for a field that it has no option for.
+    The function for a decision that a target has no option for.
 
     Parameters
     ----------
@@ -105,9 +105,9 @@ def only(name: str, value: object, reason: str) -> Say:
     return lambda plan: {} if getattr(plan.strategy, name) == value else Unsupported(reason)
 
 
-def told_only(name: str, value: object, reason: str) -> Say:
+def setting_only(name: str, value: object, reason: str) -> OptionsOf:
     """
-    What a target says for a setting that it has no option for.
+    The function for a setting that a target has no option for.
 
     Parameters
     ----------
@@ -118,17 +118,19 @@ def told_only(name: str, value: object, reason: str) -> Say:
     reason
         Why: one sentence with its source.
     """
-    return lambda plan: {} if getattr(told(plan), name) == value else Unsupported(reason)
+    return lambda plan: {} if getattr(effective_settings(plan), name) == value else Unsupported(reason)
 
 
-def unsaid(plan: Plan) -> Entries:
-    """What a target says of a setting that another file, the environment or the user's own code has."""
+def no_options(plan: Plan) -> Entries:
+    """No options: another file, the environment or the user's own code has the setting."""
     return {}
 
 
-def entries_of(plan: Plan, target: str, says: Mapping[str, Say], settings: Mapping[str, Say]) -> Entries:
+def entries_of(
+    plan: Plan, target: str, decisions: Mapping[str, OptionsOf], settings: Mapping[str, OptionsOf]
+) -> Entries:
     """
-    All that a target says of a plan's strategy and of what its framework is told.
+    All options of a target for the strategy and the settings of a plan.
 
     Parameters
     ----------
@@ -136,27 +138,27 @@ def entries_of(plan: Plan, target: str, says: Mapping[str, Say], settings: Mappi
         The plan.
     target
         The target's name, for messages.
-    says
-        What it says for each field of :class:`costmodel.strategy.Strategy`, every one of them.
+    decisions
+        Functions for every field of :class:`costmodel.strategy.Strategy`.
     settings
-        What it says for each field of :class:`costmodel.facts.framework.Settings`, every one of them.
+        Functions for every field of :class:`costmodel.facts.framework.Settings`.
 
     Raises
     ------
     SpecError
         If it refuses fields: all of them by name, with the reasons.
     """
-    assert says.keys() == EVERY_FIELD, f"{target} has no answer for {sorted(EVERY_FIELD ^ says.keys())}"
-    assert settings.keys() == EVERY_SETTING, f"{target} has no answer for {sorted(EVERY_SETTING ^ settings.keys())}"
-    named = {**says, **{f"settings.{name}": say for name, say in settings.items()}}
-    said = {name: say(plan) for name, say in named.items()}
-    refused = {name: one.reason for name, one in said.items() if isinstance(one, Unsupported)}
+    assert decisions.keys() == EVERY_FIELD, f"{target} has no entry for {sorted(EVERY_FIELD ^ decisions.keys())}"
+    assert settings.keys() == EVERY_SETTING, f"{target} has no entry for {sorted(EVERY_SETTING ^ settings.keys())}"
+    named = {**decisions, **{f"settings.{name}": say for name, say in settings.items()}}
+    found = {name: say(plan) for name, say in named.items()}
+    refused = {name: one.reason for name, one in found.items() if isinstance(one, Unsupported)}
     if refused:
         raise SpecError(
             "strategy", f"{target} cannot express this plan:{_reasons(plan, refused)}\n{_hint(plan, refused)}"
         )
     entries: Entries = {}
-    for one in said.values():
+    for one in found.values():
         assert isinstance(one, dict)
         doubled = [name for name in one.keys() & entries.keys() if one[name] != entries[name]]
         assert not doubled, f"two fields of a plan say different things of {doubled}"
@@ -166,7 +168,7 @@ def entries_of(plan: Plan, target: str, says: Mapping[str, Say], settings: Mappi
 
 def _reasons(plan: Plan, refused: Mapping[str, str]) -> str:
     values = {name: getattr(plan.strategy, name, None) for name in refused}
-    values |= {name: getattr(told(plan), name.partition(".")[2]) for name in refused if "." in name}
+    values |= {name: getattr(effective_settings(plan), name.partition(".")[2]) for name in refused if "." in name}
     return "".join(f"\n  - {name} = {_spelled(values[name])}: {reason}" for name, reason in refused.items())
 
 
@@ -184,18 +186,18 @@ def _spelled(value: object) -> str:
     return value.text if isinstance(value, Decision) else str(value).lower()
 
 
-# --- what the framework is told ----------------------------------------------------------------------------
+# --- settings of the framework ---------------------------------------------------------------------------
 
 
-def told(plan: Plan) -> Settings:
+def effective_settings(plan: Plan) -> Settings:
     """
-    The settings of a plan without gaps: where nothing is said what the formulas take, what has nothing to do as usual.
+    The settings of a plan, complete: gaps have the defaults of the formulas, settings without effect those of Settings.
 
     8-bit weights are those of 8-bit recipes, processors those of DeepEP and HybridEP, 16-bit gradients the recipe's.
     """
     cluster, strategy, precision = plan.cluster, plan.strategy, plan.facts.workload.precision
     device = cluster.device
-    usual = Settings(
+    defaults = Settings(
         gradient_dtype="fp32",
         weight_dtype="recipe",
         moments_dtype="fp32",
@@ -211,9 +213,11 @@ def told(plan: Plan) -> Settings:
         launches="blocking" if device.behaviour.host.launch_blocking else "asynchronous",
         composition="step",
     )
-    whole = replace(cluster.settings.over(usual), mtp_layers=len(plan.facts.model.mtp_layers))
+    whole = replace(cluster.settings.over(defaults), mtp_layers=len(plan.facts.model.mtp_layers))
     group, layers = whole.optimizer_group, whole.offloaded_layers
-    alone = strategy.sharding == Sharding.NONE or not isinstance(group, int) or group >= strategy.dp * strategy.cp
+    is_one_group = (
+        strategy.sharding == Sharding.NONE or not isinstance(group, int) or group >= strategy.dp * strategy.cp
+    )
     every = not strategy.activation_offload or (layers or 0) >= plan.facts.model.num_layers
     is_half = precision.compute == "fp16" and whole.gradient_dtype == "bf16"
     return replace(
@@ -223,7 +227,7 @@ def told(plan: Plan) -> Settings:
         shared_expert_overlap=bool(whole.shared_expert_overlap) and _has_shared_experts(plan),
         communication_sms=whole.communication_sms if strategy.token_dispatcher > TokenDispatcher.ALLTOALL else None,
         offloaded_layers=None if every else layers,
-        optimizer_group="all" if alone else group,
+        optimizer_group="all" if is_one_group else group,
     )
 
 
@@ -234,7 +238,7 @@ def _has_shared_experts(plan: Plan) -> bool:
 
 def num_sharing_groups(plan: Plan) -> int | None:
     """Groups of data-parallel ranks that share states each; None where groups differ or cut a context into pieces."""
-    group, ranks = told(plan).optimizer_group, plan.strategy.dp * plan.strategy.cp
+    group, ranks = effective_settings(plan).optimizer_group, plan.strategy.dp * plan.strategy.cp
     if not isinstance(group, int):
         return 1
     return None if ranks % group or group % plan.strategy.cp else ranks // group
@@ -259,17 +263,17 @@ def has_own_bytes(plan: Plan) -> bool:
 
 def variables(plan: Plan) -> dict[str, str]:
     """Variables that every target's processes need."""
-    return {"CUDA_LAUNCH_BLOCKING": "1"} if told(plan).launches == "blocking" else {}
+    return {"CUDA_LAUNCH_BLOCKING": "1"} if effective_settings(plan).launches == "blocking" else {}
 
 
-NO_STEP = "A sum of layers that a profiler timed alone is no step that anything runs."
+NO_STEP = "A sum of layers profiled one by one is not a step that can be run."
 
 LEFT_TO_THE_MODEL = "Counted with {what}: that is your model's code, which {target} does not choose."
 
 
 def model_notes(plan: Plan, target: str) -> list[str]:
     """What a plan counts that is the code of the user's own model."""
-    settings = told(plan)
+    settings = effective_settings(plan)
     counted = {
         "norms and activations of several kernels each": settings.kernels == "eager",
         "attention that is not one kernel": settings.attention == "unfused",
@@ -309,8 +313,10 @@ def num_microbatches(plan: Plan) -> int | None:
 def checkpoints(plan: Plan) -> str:
     """How often a plan saves, as a note."""
     wait = f"training waits {plan.checkpoint_seconds:.3g} s for each"
-    beside = f"; it is on storage after {plan.write_seconds:.3g} s, beside the training" if plan.write_seconds else ""
-    return f"A checkpoint every {plan.schedule.interval_steps} steps, where {wait}{beside}."
+    writing = (
+        f"; it is on storage after {plan.write_seconds:.3g} s, while training goes on" if plan.write_seconds else ""
+    )
+    return f"A checkpoint every {plan.schedule.interval_steps} steps, where {wait}{writing}."
 
 
 def subject(plan: Plan) -> str:

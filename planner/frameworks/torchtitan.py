@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import textwrap
 from math import ceil
+from operator import attrgetter
 from typing import Any
 
 from costmodel import catalog
@@ -20,22 +21,22 @@ from planner.frameworks.target import (
     NO_STEP,
     Entries,
     Export,
+    OptionsOf,
     Program,
-    Say,
     Unsupported,
     checkpoints,
+    effective_settings,
     entries_of,
     has_own_bytes,
     hybrid_sharding,
     model_notes,
     nested,
+    no_options,
     num_microbatches,
     num_sharing_groups,
     only,
+    setting_only,
     subject,
-    told,
-    told_only,
-    unsaid,
     variables,
 )
 from planner.plan import Plan
@@ -74,7 +75,6 @@ NUM_ACTIVE_CHUNKS = 3
 NUM_WAITS = 3
 """Steps that a collective may wait before the job is taken for hung; shorter than torchtitan's 100 s it never is."""
 
-
 PROGRAM = Program(words=("-m", "torchtitan.train", "--module", "{module}", "--config", "recipe"))
 """What every process runs."""
 
@@ -93,7 +93,7 @@ def to_torchtitan(plan: Plan) -> Export:
     SpecError
         If torchtitan cannot express it.
     """
-    entries = entries_of(plan, TARGET, SAYS, SETTINGS)
+    entries = entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
     name = plan.facts.workload.precision.name
     if name != "bf16" or has_own_bytes(plan):
         own = " with bytes of its own" if name == "bf16" else ""
@@ -115,9 +115,8 @@ def to_torchtitan(plan: Plan) -> Export:
 
 
 def _tp(plan: Plan) -> Entries | Unsupported:
-    mixers = [kind.attention for kind in plan.facts.model.kinds]
-    heads = {mixer.num_kv_heads for mixer in mixers if isinstance(mixer, Attention)}
-    if any(number % plan.strategy.tp for number in heads):
+    mixers = (kind.attention for kind in plan.facts.model.kinds)
+    if any(one.num_kv_heads % plan.strategy.tp for one in mixers if isinstance(one, Attention)):
         return Unsupported("It divides the key-value heads (torchtitan/models/common/decoder.py:153).")
     return {"parallelism.tensor_parallel_degree": plan.strategy.tp}
 
@@ -346,14 +345,14 @@ def _layout(plan: Plan) -> Entries | Unsupported:
 
 
 def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
-    if told(plan).gradient_dtype != "fp32":
+    if effective_settings(plan).gradient_dtype != "fp32":
         return Unsupported("FSDP2 reduces in FP32, always (mixed_precision_reduce, torchtitan/config/configs.py:93).")
     return {"training.mixed_precision_reduce": "float32"}
 
 
 def _weight_dtype(plan: Plan) -> Entries | Unsupported:
     """With bfloat16 shards there would be no FP32 weights at all."""
-    if told(plan).weight_dtype != "fp32":
+    if effective_settings(plan).weight_dtype != "fp32":
         return Unsupported(
             "Ranks hold shards of FP32 weights, which are cast before they are gathered "
             "(mixed_precision_param, torchtitan/config/configs.py:85)."
@@ -361,7 +360,7 @@ def _weight_dtype(plan: Plan) -> Entries | Unsupported:
     return {"training.dtype": "float32", "training.mixed_precision_param": "bfloat16"}
 
 
-SAYS: dict[str, Say] = {
+DECISION_OPTIONS: dict[str, OptionsOf] = {
     "tp": _tp,
     "cp": _cp,
     "pp": _pp,
@@ -408,39 +407,39 @@ SAYS: dict[str, Say] = {
 }
 """What torchtitan says for each field of a strategy."""
 
-SETTINGS: dict[str, Say] = {
+SETTINGS: dict[str, OptionsOf] = {
     "gradient_dtype": _gradient_dtype,
     "weight_dtype": _weight_dtype,
-    "moments_dtype": told_only(
+    "moments_dtype": setting_only(
         "moments_dtype", "fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."
     ),
-    "fp8_param_gather": told_only("fp8_param_gather", False, "FP8 is a converter of the model, not written here."),
-    "mtp_layers": unsaid,  # the model's own, of which a note tells
-    "shared_expert_overlap": told_only(
+    "fp8_param_gather": setting_only("fp8_param_gather", False, "FP8 is a converter of the model, not written here."),
+    "mtp_layers": no_options,  # the model's own, of which a note tells
+    "shared_expert_overlap": setting_only(
         "shared_expert_overlap",
         False,
         "Shared experts run after the routed ones (torchtitan/models/common/moe.py:455).",
     ),
-    "delay_wgrad": told_only(
+    "delay_wgrad": setting_only(
         "delay_wgrad", False, "Weight gradients come with the backward pass, but in zero-bubble schedules."
     ),
-    "communication_sms": told_only("communication_sms", None, "Tokens go by an all-to-all of NCCL."),
-    "offloaded_layers": told_only("offloaded_layers", None, "Activations stay in device memory."),
+    "communication_sms": setting_only("communication_sms", None, "Tokens go by an all-to-all of NCCL."),
+    "offloaded_layers": setting_only("offloaded_layers", None, "Activations stay in device memory."),
     "optimizer_group": hybrid_sharding,
-    "optimizer": told_only(
+    "optimizer": setting_only(
         "optimizer", "adam", "Which one is the recipe's, from which optimizer and learning rate are taken."
     ),
-    "kernels": told_only("kernels", "fused", "Layers are compiled (compile.enable), which fuses them."),
-    "attention": told_only(
+    "kernels": setting_only("kernels", "fused", "Layers are compiled (compile.enable), which fuses them."),
+    "attention": setting_only(
         "attention",
         "flash",
         "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385).",
     ),
-    "loss": told_only(
+    "loss": setting_only(
         "loss", "unfused", "The loss is PyTorch's cross-entropy on FP32 logits (torchtitan/components/loss.py)."
     ),
-    "launches": unsaid,  # a variable of the environment
-    "composition": told_only("composition", "step", NO_STEP),
+    "launches": no_options,  # a variable of the environment
+    "composition": setting_only("composition", "step", NO_STEP),
 }
 """What torchtitan says for each setting."""
 
@@ -562,17 +561,10 @@ def _section(name: str, values: dict[str, Any]) -> str:
 
 
 def _flavor(model: Model) -> tuple[str, str, str] | None:
-    """What torchtitan calls a model, where it has exactly this one."""
-    for name, flavor in FLAVORS.items():
-        known = catalog.model(name)
-        if not model.mtp_layers and (model.layers, model.hidden_size, model.vocab_size, model.tied_embeddings) == (
-            known.layers,
-            known.hidden_size,
-            known.vocab_size,
-            known.tied_embeddings,
-        ):
-            return flavor
-    return None
+    """The name and flavor of a model in torchtitan; None where torchtitan does not have exactly this one."""
+    sizes = attrgetter("layers", "hidden_size", "vocab_size", "tied_embeddings")
+    same = (flavor for name, flavor in FLAVORS.items() if sizes(catalog.model(name)) == sizes(model))
+    return None if model.mtp_layers else next(same, None)
 
 
 def _is_of_torchtitan(plan: Plan) -> bool:

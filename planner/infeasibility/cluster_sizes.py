@@ -1,8 +1,8 @@
 """
 The smallest cluster on which a job fits: the same devices, rules and batch, fewer or more of them.
 
-Sizes are whole nodes, and any number of devices below one node. All strategies for a range of sizes grow as rows of
-one space, in which the number of devices follows from the degrees, and are looked at in ascending order of it.
+Sizes are whole nodes, and any number of devices below one node. All strategies for a range of sizes are rows of
+one space, in which the number of devices follows from the degrees. They are searched in ascending order of that number.
 """
 
 from __future__ import annotations
@@ -177,12 +177,12 @@ def _domains(problem: Problem, rules: Sequence[Rule], most: int) -> Columns:
 def _left(facts: Facts, rules: Sequence[Rule], name: str, values: NDArray[np.int64], others: Columns) -> NDArray[Any]:
     """Values of a degree that rules allow which ask for nothing else, or for one more decision of few values."""
     for rule in rules:
-        beside = needs(rule) - {name}
-        if beside <= set(others) and len(beside) < 2 and name in needs(rule):
-            grid = {name: values[:, None]} | {other: others[other][None, :] for other in beside}
+        other_names = needs(rule) - {name}
+        if other_names <= set(others) and len(other_names) < 2 and name in needs(rule):
+            grid = {name: values[:, None]} | {other: others[other][None, :] for other in other_names}
             holds = np.broadcast_to(
                 np.asarray(tabulate(rule, facts, grid)),
-                (len(values), 1 if not beside else len(others[next(iter(beside))])),
+                (len(values), 1 if not other_names else len(others[next(iter(other_names))])),
             )
             values = values[holds.any(axis=1)]
     return values

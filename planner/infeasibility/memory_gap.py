@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
-from planner.search.candidates import Floats, Ints, MemoryFunction, MemoryLike, least_memory, memory_alone, mode_memory
+from planner.search.candidates import Floats, Ints, MemoryFunction, MemoryLike, least_memory, memory_only, mode_memory
 from planner.search.clock import Clock
 from planner.search.space import Space, strategy_of
 
@@ -21,7 +21,7 @@ CHUNK_ROWS = 2**12
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryGap:
     """
-    What the strategy that comes closest lacks.
+    The memory that the closest strategy lacks.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Lacks:
         )
 
     @property
-    def beside_host(self) -> Floats:
+    def with_host(self) -> Floats:
         """What each row lacks on the device in the modes that fit on the host; infinite where none does."""
         least: Floats = np.where(self.host == 0, self.device, np.inf).min(axis=-1)
         return least
@@ -76,13 +76,13 @@ def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunc
 
     Of a memory other than the cost model's own no bound is known but 0.
     """
-    if memory is not memory_alone:
+    if memory is not memory_only:
         return np.zeros(len(rows))
     bounds = [np.zeros(0)]
     for some in chunks(rows):
         clock.require()
         least = least_memory(problem.facts, space.degrees(some), space.features)
-        bounds.append(Lacks.of(problem, least).beside_host)
+        bounds.append(Lacks.of(problem, least).with_host)
     return np.concatenate(bounds)
 
 
@@ -131,9 +131,9 @@ def _closest_of(
     problem: Problem, space: Space, memory: MemoryFunction, rows: Ints
 ) -> tuple[tuple[float, float], MemoryGap | None]:
     """The closest strategy of some rows, those that fit on the host first; of equals the first."""
-    box = space.box(rows)
-    used, fold = mode_memory(problem.facts, box.degrees, box.features, memory)
-    overlaps = fold.flat(box.allowed)
+    block = space.block(rows)
+    used, fold = mode_memory(problem.facts, block.degrees, block.features, memory)
+    overlaps = fold.flat(block.allowed)
     lacks = Lacks.of(problem, used)
     every = np.where(overlaps.any(axis=-1), lacks.device + lacks.host, np.inf)
     best: tuple[float, float] = (np.inf, np.inf)
@@ -142,8 +142,8 @@ def _closest_of(
         row, mode = np.unravel_index(np.where(which, every, np.inf).argmin(), every.shape)
         key = (float(lacks.host[row, mode] > 0), float(every[row, mode]))
         if np.isfinite(key[1]) and key < best:
-            features = fold.chosen(box.features, mode, overlaps[row, mode].argmax())
-            values = {name: int(degrees[row]) for name, degrees in box.degrees.items()}
+            features = fold.chosen(block.features, mode, overlaps[row, mode].argmax())
+            values = {name: int(degrees[row]) for name, degrees in block.degrees.items()}
             values |= {name: int(value) for name, value in features.items()}
             best = key
             found = MemoryGap(
@@ -160,9 +160,9 @@ def least_host_bytes(problem: Problem, space: Space, memory: MemoryFunction, clo
     for some in chunks(np.arange(space.num_rows)):
         if clock.is_over:
             return None
-        box = space.box(some)
-        used, fold = mode_memory(problem.facts, box.degrees, box.features, memory)
-        fitting = fold.flat(box.allowed).any(axis=-1) & (Lacks.of(problem, used).device == 0)
+        block = space.block(some)
+        used, fold = mode_memory(problem.facts, block.degrees, block.features, memory)
+        fitting = fold.flat(block.allowed).any(axis=-1) & (Lacks.of(problem, used).device == 0)
         least = min(least, float(np.where(fitting, used.host_bytes, np.inf).min()))
     return least if np.isfinite(least) else None
 
@@ -183,9 +183,9 @@ def first_that_fits(
 
 
 def _fitting(problem: Problem, space: Space, memory: MemoryFunction, rows: Ints) -> NDArray[np.bool_]:
-    box = space.box(rows)
-    used, fold = mode_memory(problem.facts, box.degrees, box.features, memory)
+    block = space.block(rows)
+    used, fold = mode_memory(problem.facts, block.degrees, block.features, memory)
     lacks = Lacks.of(problem, used)
-    allowed = fold.flat(box.allowed).any(axis=-1)
+    allowed = fold.flat(block.allowed).any(axis=-1)
     fit: NDArray[np.bool_] = (allowed & (lacks.device + lacks.host == 0)).any(axis=-1)
     return fit

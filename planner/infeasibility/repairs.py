@@ -33,18 +33,18 @@ from costmodel.tables import tabulate
 from planner.infeasibility.cluster_sizes import smallest_cluster
 from planner.infeasibility.memory_gap import MemoryGap, chunks, closest, least_host_bytes
 from planner.jobs.problem import Problem
-from planner.search.candidates import Memory, MemoryFunction, fits, least_memory, memory_alone, mode_memory
+from planner.search.candidates import Memory, MemoryFunction, fits, least_memory, memory_only, mode_memory
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import (
     FEATURES,
     Columns,
     column,
     default_domains,
+    default_features,
     default_microbatch_groups,
     divisors,
     free_replicas,
     pinned_values,
-    usual_features,
 )
 from planner.search.rules import SEARCH_BOUNDS, Rules, needs
 from planner.search.space import FeatureSplit, Space, allowed_features, classify_features, grow, spread
@@ -95,7 +95,7 @@ def explain(
         repairs = _Relaxation(problem, rules, memory, space.num_rows, clock).repairs()
         conflicts = hitting_sets(repairs)
         listed = conflicts[:MAX_LISTED]
-        exclusive = tuple(_sentences(_with_rules_behind(problem, rules, conflict)) for conflict in listed)
+        exclusive = tuple(_sentences(_with_fixed_rules(problem, rules, conflict)) for conflict in listed)
         left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
         is_cut = False
     except OutOfTimeError:
@@ -173,7 +173,7 @@ class _Relaxation:
         self.memory = memory
         self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
         framework = FRAMEWORK_RULES if num_rows > WIDE_ROWS else ()
-        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.listing, *framework}
+        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list, *framework}
         replicas = (*pinned_values(problem).get("dp", ()), *free_replicas(problem))
         self.rows, row_classes = grow(
             self.facts,
@@ -268,7 +268,7 @@ class _Relaxation:
 
     def may_fit(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether a lower bound of rows' memory fits on the device in some mode."""
-        if self.memory is not memory_alone:
+        if self.memory is not memory_only:
             return np.ones(len(rows), dtype=bool)
         answers = [np.zeros(0, dtype=bool)]
         for chunk in chunks(rows):
@@ -315,7 +315,7 @@ def _lacking(occurs: NDArray[np.bool_], rules: Rules) -> Iterator[RuleSet]:
 
 
 def _memory_rules(rules: Rules) -> tuple[RuleSet, RuleSet]:
-    """Those of the device and those of the host."""
+    """The rules of device memory and the rules of host memory."""
     return (
         frozenset(rule for rule in rules.memory if "device_bytes" in needs(rule)),
         frozenset(rule for rule in rules.memory if "host_bytes" in needs(rule)),
@@ -333,7 +333,7 @@ def _relaxed_features(problem: Problem) -> Columns:
     chosen = pinned_values(problem)
     return {
         name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_OUT_OF_DOMAIN]))))
-        for name, values in usual_features(problem.facts).items()
+        for name, values in default_features(problem.facts).items()
     }
 
 
@@ -349,15 +349,15 @@ def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -
         for rule in physics:
             if needs(rule) == {name}:
                 own = own[np.broadcast_to(np.asarray(tabulate(rule, problem.facts, {name: own})), own.shape)]
-        strays = [value for value in dict.fromkeys(chosen.get(name, ())) if value not in own][:MAX_OUT_OF_DOMAIN]
-        domains[name] = column(name, [*own.tolist(), *strays])
+        out_of_domain = [value for value in dict.fromkeys(chosen.get(name, ())) if value not in own][:MAX_OUT_OF_DOMAIN]
+        domains[name] = column(name, [*own.tolist(), *out_of_domain])
     return domains if "group" in chosen else domains | default_microbatch_groups(domains["pp"])
 
 
 # --- conflicts ---------------------------------------------------------------------------------------------
 
 
-def _with_rules_behind(problem: Problem, rules: Rules, conflict: RuleSet) -> list[Rule]:
+def _with_fixed_rules(problem: Problem, rules: Rules, conflict: RuleSet) -> list[Rule]:
     """
     A conflict with the rules of physics and the bounds of the search that it needs.
 
@@ -366,16 +366,16 @@ def _with_rules_behind(problem: Problem, rules: Rules, conflict: RuleSet) -> lis
     if conflict & set(rules.memory):
         return list(conflict)
     fixed = {*PHYSICS_RULES, *rules.bounds}
-    behind = [rule for rule in (*rules.rows, *rules.mixed) if rule in fixed]
+    fixed_rules = [rule for rule in (*rules.rows, *rules.mixed) if rule in fixed]
     own = set().union(*(needs(rule) for rule in conflict))
-    near = [rule for rule in behind if needs(rule) & own]
+    near = [rule for rule in fixed_rules if needs(rule) & own]
 
     def satisfiable(some: Sequence[Rule]) -> bool:
         return _satisfiable(problem, [*conflict, *some])
 
-    if rules.listing and satisfiable(behind):
-        conflict |= set(rules.listing)
-    return [*conflict, *necessary(behind if satisfiable(near) else near, satisfiable)]
+    if rules.candidate_list and satisfiable(fixed_rules):
+        conflict |= set(rules.candidate_list)
+    return [*conflict, *necessary(fixed_rules if satisfiable(near) else near, satisfiable)]
 
 
 def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
@@ -383,8 +383,8 @@ def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     named: set[str] = set().union(*(needs(rule) for rule in rules))
     named |= WORLD if "dp" in named else set()
     domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
-    usual = usual_features(problem.facts)
-    features = {n: column(n, values if n in named else values[:1]) for n, values in usual.items()}
+    defaults = default_features(problem.facts)
+    features = {n: column(n, values if n in named else values[:1]) for n, values in defaults.items()}
     replicas = (1, 2, *pinned_values(problem).get("dp", ()), *free_replicas(problem))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]
     rows, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=replicas)

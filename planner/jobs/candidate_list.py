@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from constraints.listing import CandidateList
+from constraints.candidate_list import CandidateList
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.strategy import DECISIONS
 from costmodel.validation import shown

@@ -98,10 +98,10 @@ def cluster_of(
     """
     device = device_of(entry, fitted)
     framework = framework_of(section, device, fitted)
-    usual = framework.settings
+    defaults = framework.settings
     if own := framework.settings_by_precision.get(precision or framework.precision):
-        usual = own.over(usual)
-    whole = settings.over(usual)
+        defaults = own.over(defaults)
+    whole = settings.over(defaults)
     _require_enough(settings, device, model, section.num_devices)
     placed = _with_bandwidths(device, section)
     made = _placed(equipped(placed, framework, whole, model), section)
@@ -185,7 +185,7 @@ def _with_bandwidths(device: Device, section: ClusterSection) -> Device:
     if not changed:
         return device
     if section.networks is not None:
-        raise SpecError(f"cluster.{changed[0]}", "is given beside 'networks', which have their own; keep one.")
+        raise SpecError(f"cluster.{changed[0]}", "is given with 'networks', which have their own; keep one.")
     inner, *others = device.networks
     if section.scale_up_bandwidth is not None:
         inner = replace(inner, bandwidth=section.scale_up_bandwidth)

@@ -55,9 +55,9 @@ def completed(facts: Facts, given: GivenStrategy, max_devices: int | None = None
         If the stages are not of this pipeline and model, or the strategy is so far from the job that it has no cost.
     """
     framework = facts.cluster.framework or UNKNOWN
-    usual = _usual(framework if framework.strategy else replace(UNKNOWN, stages=framework.stages), facts)
+    defaults = _defaults(framework if framework.strategy else replace(UNKNOWN, stages=framework.stages), facts)
     degrees = _degrees(facts, given.decisions, framework, max_devices)
-    chosen = {**dict.fromkeys(ENUMS, 0), **degrees, **_features(facts, degrees, usual, given.decisions)}
+    chosen = {**dict.fromkeys(ENUMS, 0), **degrees, **_features(facts, degrees, defaults, given.decisions)}
     kinds: dict[str, Callable[[int], Any]] = {**ENUMS, **dict.fromkeys(FLAGS, bool)}
     whole = {**chosen, **given.decisions}
     strategy = Strategy(**{name: kinds.get(name, int)(whole[name]) for name in DECISIONS})
@@ -66,7 +66,7 @@ def completed(facts: Facts, given: GivenStrategy, max_devices: int | None = None
     return replace(strategy, layout=stage_layout(layout, strategy, facts.model)) if layout else strategy
 
 
-def _usual(framework: Framework, facts: Facts) -> dict[str, int]:
+def _defaults(framework: Framework, facts: Facts) -> dict[str, int]:
     """Decisions of the framework's recipes for the job's precision."""
     recipe = {**framework.strategy, **framework.strategy_by_precision.get(facts.workload.precision.name, {})}
     return {name: decision_value(name, value, f"cluster.framework.strategy.{name}") for name, value in recipe.items()}
@@ -90,11 +90,11 @@ def _expert_tp(degrees: Mapping[str, int], dp: int) -> int:
 
 
 def _features(
-    facts: Facts, degrees: Mapping[str, int], usual: Mapping[str, int], given: Mapping[str, int]
+    facts: Facts, degrees: Mapping[str, int], defaults: Mapping[str, int], given: Mapping[str, int]
 ) -> dict[str, int]:
     """What recipes switch on, where there is something to do."""
     tp, replicas = degrees["tp"], degrees["dp"] * degrees["cp"]
-    sequence_parallel = tp > 1 and bool(usual.get("sequence_parallel", False) or facts.model.has_experts)
+    sequence_parallel = tp > 1 and bool(defaults.get("sequence_parallel", False) or facts.model.has_experts)
     in_sequence = bool(given.get("sequence_parallel", sequence_parallel))
     interleaves = degrees["pp"] > 1 and degrees["vpp"] > 1
     useful = {
@@ -104,7 +104,7 @@ def _features(
         "pp_overlap": interleaves,
         "dp_overlap": replicas > 1,
     }
-    flags = {name: bool(usual.get(name, False)) and does for name, does in useful.items()}
+    flags = {name: bool(defaults.get(name, False)) and does for name, does in useful.items()}
     if given.get("schedule") in V_SHAPED:
         flags["pp_overlap"] = interleaves
     return {
@@ -112,8 +112,8 @@ def _features(
         "sequence_parallel": sequence_parallel,
         "schedule": Schedule.ONE_F_ONE_B,
         "vocabulary": Vocabulary.ENDS,
-        "sharding": Sharding(usual.get("sharding", Sharding.NONE)) if replicas > 1 else Sharding.NONE,
-        "recompute": Recompute(usual.get("recompute", Recompute.NONE)),
+        "sharding": Sharding(defaults.get("sharding", Sharding.NONE)) if replicas > 1 else Sharding.NONE,
+        "recompute": Recompute(defaults.get("recompute", Recompute.NONE)),
         **flags,
     }
 

@@ -1,8 +1,8 @@
 """
 Plain data from outside: YAML text, Python mappings and ``key=value`` overrides, before anything is known about jobs.
 
-YAML is read as version 1.2 spells numbers (``15e12`` is one, ``010`` is ten, ``2026-01-01`` is text), without tags,
-anchors and aliases, and within limits of size, depth and number of entries.
+YAML is read as version 1.2 spells numbers: ``15e12`` is one, ``010`` is ten, ``2026-01-01`` is text. Tags, anchors and
+aliases are refused, and size, depth and number of entries are limited.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class Job:
     ----------
     model
         Name in the model catalog (``planner catalog models``), path of a Hugging Face ``config.json`` (or of the folder
-        that holds it) relative to the job file, or the model itself: with ``model_type`` in Hugging Face's keys; or
+        that holds it) relative to the job file. Or the model itself: with ``model_type`` in Hugging Face's keys; or
         ``base``, a name or a path, with what differs: ``num_layers``, ``num_kv_heads``, ``tied_embeddings``,
         ``learned_positions``.
     cluster

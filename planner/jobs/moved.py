@@ -86,7 +86,7 @@ BEHAVIOUR = _with_old_names(
         for entry in fields(getattr(Behaviour(), part.name))
     }
 ) | {"retention": "memory"}
-"""The same of a framework's behaviour."""
+"""Entries of a framework's behaviour that have other names or places now."""
 
 
 def require_todays_names(document: Mapping[str, Any]) -> None:

@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
+from constraints.candidate_list import CandidateList
 from constraints.limits import Bound
-from constraints.listing import CandidateList
 from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.errors import SpecError, did_you_mean
@@ -236,11 +236,11 @@ def _problem(
     workload = _workload(job.training, cluster)
     _require_peak(workload.precision, cluster.device)
     _require_devices(job)
-    listing = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
+    candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     facts = Facts(model=model, cluster=cluster, workload=workload)
     recovery = _recovery(job.reliability)
     given = read_given(job.strategy)
-    search = _search(job.search, listing)
+    search = _search(job.search, candidates_file)
     _require_features(cluster, given, search)
     return Problem(
         name=name,
@@ -252,7 +252,7 @@ def _problem(
         top=job.top,
         variants=job.variants,
         checkpoints_follow=job.reliability.checkpoint_seconds is None,
-        sources=(*sources, *(file for file in (given_model.path, path, listing) if file)),
+        sources=(*sources, *(file for file in (given_model.path, path, candidates_file) if file)),
         given=given,
         document=_self_contained(document, given_model.entry, entry),
         machine=Machine(
@@ -308,8 +308,8 @@ def _precision_name(entry: Reference | None) -> str | None:
 
 def _precision(entry: Reference | None, cluster: Cluster) -> Precision:
     """The recipe with the bytes that the framework stores and sends; what the job says byte by byte stays."""
-    usual = cluster.framework.precision if cluster.framework else "bf16"
-    given = usual if entry is None else entry
+    default = cluster.framework.precision if cluster.framework else "bf16"
+    given = default if entry is None else entry
     precision = _from_catalog(Precision, given, catalog.precision, catalog.precisions(), "training.precision")
     stored = stored_precision(precision, cluster.settings)
     if isinstance(given, str):
@@ -361,7 +361,7 @@ def _require_peak(precision: Precision, device: Device) -> None:
 def _recovery(section: ReliabilitySection) -> tuple[RecoveryLevel, ...]:
     if section.mttr_seconds is not None:
         if section.recovery is not None:
-            raise SpecError("reliability.mttr_seconds", "is given beside 'recovery', from which it follows; keep one.")
+            raise SpecError("reliability.mttr_seconds", "is given with 'recovery', from which it follows; keep one.")
         return ()
     recovery = section.recovery or MOFA_RECOVERY
     total = sum(level.probability for level in recovery)
@@ -386,7 +386,8 @@ def _checkpoint(section: ReliabilitySection, facts: Facts) -> dict[str, float]:
     if section.checkpoint_seconds is not None:
         if given:
             raise SpecError(
-                "reliability.checkpoint_seconds", f"is given beside '{given[0]}', from which it follows; keep one."
+                "reliability.checkpoint_seconds",
+                f"is given with '{given[0]}', from which it follows; keep one.",
             )
         return {"checkpoint_seconds": section.checkpoint_seconds}
     bandwidths = {name: getattr(section, name) for name in given if name.endswith("bandwidth")}
@@ -416,7 +417,7 @@ def _require_devices(job: Job) -> None:
         )
 
 
-def _search(section: SearchSection, listing: Path | None) -> SearchLimits:
+def _search(section: SearchSection, candidates_file: Path | None) -> SearchLimits:
     pin = _values(section.pin, "search.pin")
     allow = {
         _decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
@@ -436,7 +437,7 @@ def _search(section: SearchSection, listing: Path | None) -> SearchLimits:
         time_limit_seconds=section.time_limit_seconds,
         stages=StageChoice(section.stages),
         limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
-        candidates=read_candidate_list(listing) if listing else None,
+        candidates=read_candidate_list(candidates_file) if candidates_file else None,
         max_bubble_fraction=section.max_bubble_fraction,
         max_devices=section.max_devices,
     )

@@ -22,7 +22,7 @@ PER_RANK = ("recompute", "full_layers", "activation_offload")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GivenStrategy:
     """
-    What is given of a strategy.
+    A strategy as a file or a job gives it, in part or whole.
 
     Parameters
     ----------
@@ -105,8 +105,12 @@ def stage_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model
         raise SpecError(f"{where}.layers", f"has {len(layers)} virtual stages, pp * vpp = {stages}.")
     if sum(layers) != model.num_layers:
         raise SpecError(f"{where}.layers", f"holds {sum(layers)} layers, {model.name} has {model.num_layers}.")
-    usual = {"recompute": int(strategy.recompute), "full_layers": 0, "activation_offload": strategy.activation_offload}
-    of_ranks = {name: given.get(name, (int(usual[name]),) * strategy.pp) for name in PER_RANK}
+    defaults = {
+        "recompute": int(strategy.recompute),
+        "full_layers": 0,
+        "activation_offload": strategy.activation_offload,
+    }
+    of_ranks = {name: given.get(name, (int(defaults[name]),) * strategy.pp) for name in PER_RANK}
     for name, values in of_ranks.items():
         if len(values) != strategy.pp:
             raise SpecError(f"{where}.{name}", f"has {len(values)} values, one for each of pp = {strategy.pp} ranks.")

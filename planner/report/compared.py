@@ -1,4 +1,4 @@
-"""What a comparison says to people, as sections."""
+"""The sections of a comparison."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
     yield setting_section(comparison.problem, whole, answer, best=best, assumed=whole.assumed)
     yield from broken_sections(whole.broken_rules)
     table = strategies_section([given.strategy, *([best.strategy] if best else [])])
-    notes = ("1: what is given; 2: the best plan.", *table.notes[-1:]) if best else table.notes
+    notes = ("1: the given strategy; 2: the best plan.", *table.notes[-1:]) if best else table.notes
     yield replace(table, notes=notes)
     if best:
         yield _gains(given, best)
@@ -40,16 +40,16 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
 
 
 def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
-    takes = f"what is given takes {seconds(whole.given.step_time_seconds)} s per step"
+    takes = f"the given strategy takes {seconds(whole.given.step_time_seconds)} s per step"
     forbidden = ", but rules forbid it" if whole.broken_rules else ""
     if whole.best is None:
-        none = "nothing fits" if comparison.exit_code == 1 else "no plan was found within the time limit"
+        none = "no strategy fits" if comparison.exit_code == 1 else "no plan was found within the time limit"
         return f"{takes}{forbidden}; {none}"
     if abs(comparison.saved_seconds) <= SAME_SECONDS:
         return f"{takes}{forbidden}; no plan is faster"
     proof = "" if comparison.exit_code == 0 else ", not proven best,"
     word = "less" if comparison.saved_seconds > 0 else "more"
-    noise = "; that is within the noise of predictions" if whole.within_noise else ""
+    noise = "; the difference is within the noise of the predictions" if whole.within_noise else ""
     return (
         f"{takes}{forbidden}; the best plan{proof} takes {seconds(whole.best.step_time_seconds)} s, "
         f"{abs(comparison.saved_fraction):.1%} {word}: {abs(comparison.saved_days):,.2f} days and "
@@ -67,14 +67,16 @@ def _gains(given: PlanRecord, best: PlanRecord) -> Section:
         ("HFU", lambda one: one.hfu, lambda value: f"{value:.1%}"),
         ("peak GiB", lambda one: one.peak_memory_bytes, gib),
         ("free GiB", lambda one: one.headroom_bytes, gib),
-        ("host GiB", lambda one: one.host_memory_bytes, gib),
+        ("host memory GiB", lambda one: one.host_memory_bytes, gib),
         ("steps per checkpoint", lambda one: one.checkpoint.interval_steps, lambda value: f"{value:,.0f}"),
         ("ETTR", lambda one: one.training_run.ettr, lambda value: f"{value:.2%}"),
         ("days", lambda one: one.training_run.days, lambda value: f"{value:,.2f}"),
         ("GPU-hours", lambda one: one.training_run.gpu_hours, lambda value: f"{value:,.0f}"),
     )
     rows = ((name, text(of(given)), text(of(best)), _signed(of(best) - of(given), text)) for name, of, text in lines)
-    return Section(title="What the best plan gains", header=("", "given", "best", "difference"), rows=tuple(rows))
+    return Section(
+        title="The given strategy against the best plan", header=("", "given", "best", "difference"), rows=tuple(rows)
+    )
 
 
 def _signed(value: float, text: Callable[[float], str]) -> str:

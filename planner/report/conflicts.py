@@ -1,4 +1,4 @@
-"""Why nothing fits, as sections: rules that exclude each other, what would leave a strategy, what comes closest."""
+"""Sections of an infeasible job: rules that exclude each other, what would make it feasible, the closest strategy."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ def broken_sections(rules: Sequence[str], *notes: str) -> Iterator[Section]:
     """The rules that forbid a given strategy."""
     if rules:
         rows = tuple((str(number), rule) for number, rule in enumerate(rules, start=1))
-        yield Section(title="Forbidden: this strategy breaks", rows=rows, notes=notes)
+        yield Section(title="Forbidden: this strategy breaks these rules", rows=rows, notes=notes)
 
 
 def none_text(conflict: ConflictRecord | None) -> str:
-    """That there is no plan, and why, in a line."""
+    """Why there is no plan, in a line."""
     if conflict is None:
         return "none within the time limit"
     if conflict.least_bubble_fraction is not None:
-        return f"nothing fits; the pipeline idles for at least {conflict.least_bubble_fraction:.2%} of the step"
-    lacking = {"device": conflict.shortage_bytes, "host": conflict.host_shortage_bytes}
+        return f"infeasible: the pipeline idles for at least {conflict.least_bubble_fraction:.2%} of the step"
+    lacking = {"GPU": conflict.shortage_bytes, "host": conflict.host_shortage_bytes}
     texts = [f"{gib(nbytes)} GiB of {name} memory" for name, nbytes in lacking.items() if nbytes]
-    return f"nothing fits; the closest strategy lacks {' and '.join(texts)} per GPU" if texts else "nothing fits"
+    return (
+        f"infeasible: the closest strategy lacks {' and '.join(texts)} per GPU" if texts else "infeasible: nothing fits"
+    )
 
 
 def nothing_sections(setting: SettingRecord, conflict: ConflictRecord | None) -> Iterator[Section]:
@@ -44,18 +46,18 @@ def nothing_sections(setting: SettingRecord, conflict: ConflictRecord | None) ->
     yield from conflict_sections(setting, conflict)
     if conflict.closest:
         strategy, memory = strategies_section([conflict.closest.strategy]), memory_section(setting, conflict.closest)
-        yield replace(strategy, title="Closest: the strategy that lacks least memory")
+        yield replace(strategy, title="Closest strategy: the one that lacks least memory")
         yield replace(memory, notes=(*memory.notes, *missing_notes(setting, conflict.closest)))
 
 
 def conflict_sections(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[Section]:
-    """What excludes what, and what to give up."""
+    """The rules that exclude each other, and the changes that would make the job feasible."""
     if conflict.exclusive_rules:
         yield _exclusive(conflict.exclusive_rules)
     repairs = tuple(_repairs(setting, conflict))
     if repairs or conflict.left_out:
         yield Section(
-            title="What would leave a strategy, each line alone" if repairs else "What is not known",
+            title="Changes that would make the job feasible, each alone" if repairs else "What is not known",
             rows=repairs or tuple((NOTE, note) for note in conflict.left_out),
             notes=tuple(conflict.left_out) if repairs else (),
         )
@@ -81,29 +83,29 @@ TOGETHER = "No strategy satisfies all of these together"
 
 
 def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple[str, str]]:
-    """What to give up, small things first."""
+    """Changes that would make the job feasible, small ones first."""
     cluster, size = setting.cluster, conflict.smallest_cluster
     if conflict.needed_headroom_bytes is not None:
         reserve = setting.job.memory_headroom_bytes
         yield "headroom", f"{gib(conflict.needed_headroom_bytes)} GiB at most, instead of {gib(reserve)}"
     if conflict.needed_memory_bytes is not None and conflict.shortage_bytes:
         yield (
-            "device memory",
-            f"{gib(conflict.needed_memory_bytes)} GiB per GPU, {gib(conflict.shortage_bytes)} more than the "
-            f"{gib(cluster.memory_bytes)} there are; less does not do",
+            "GPU memory",
+            f"at least {gib(conflict.needed_memory_bytes)} GiB per GPU, {gib(conflict.shortage_bytes)} more than the "
+            f"{gib(cluster.memory_bytes)} there are",
         )
     if conflict.needed_host_memory_bytes is not None:
         more = gib(conflict.needed_host_memory_bytes - cluster.host_memory_bytes_per_device)
         yield (
             "host memory",
-            f"{gib(conflict.needed_host_memory_bytes)} GiB per GPU, {more} more than the "
-            f"{gib(cluster.host_memory_bytes_per_device)} there are; less does not do",
+            f"at least {gib(conflict.needed_host_memory_bytes)} GiB per GPU, {more} more than the "
+            f"{gib(cluster.host_memory_bytes_per_device)} there are",
         )
     for entries in conflict.releases:
         yield "without" if len(entries) == 1 else "without all of", " ".join(entries)
     for rules in conflict.repairs:
         if set(rules) <= OF_FRAMEWORKS:
-            yield "search.framework_rules", f"false, which does without: {' '.join(rules)}"
+            yield "search.framework_rules", f"false, which drops: {' '.join(rules)}"
     if size:
         yield "GPUs", size_text(cluster, size)
         if size.num_devices_within is not None and setting.job.objective == "step_time":

@@ -1,12 +1,12 @@
-"""What a report says of the framework: which one, whether the job named it, whether runs of it are known there."""
+"""The framework of a report: which one, whether the job named it, whether runs of it on such devices are known."""
 
 from __future__ import annotations
 
 from costmodel.facts.cluster import Cluster
 from planner.jobs.problem import Problem
 
-ASSUMED = "assumed: the job names none (cluster.framework; planner catalog frameworks)"
-"""What a report says of a framework that the job does not name: where to write another, and what lists them."""
+ASSUMED = "assumed, as the job names none (set cluster.framework; planner catalog frameworks lists them)"
+"""The note on a framework that the job does not name: the entry that names one, and the command that lists them."""
 
 
 def is_assumed(problem: Problem) -> bool:
@@ -30,6 +30,7 @@ def framework_text(problem: Problem) -> str:
         texts.append(ASSUMED)
     if is_extrapolated(cluster):
         texts.append(
-            f"extrapolated: no run of it on {cluster.device.architecture} is known, constants are the architecture's"
+            f"extrapolated: no measured run of it on {cluster.device.architecture} is known, constants are those of "
+            "that architecture"
         )
     return "; ".join(texts)

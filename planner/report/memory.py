@@ -1,4 +1,4 @@
-"""What pipeline ranks hold, as a section, and where memory is missing."""
+"""The section on the memory of each pipeline rank, and on which ranks it is missing."""
 
 from __future__ import annotations
 
@@ -16,20 +16,27 @@ if TYPE_CHECKING:
     from planner.report.records.setting import SettingRecord
 
 MOST_RANK_ROWS = 10
-"""Rows of a memory table; of longer pipelines the telling ranks are shown, all of them in the JSON."""
+"""Rows of a memory table; longer pipelines are represented by a few ranks, the JSON has all."""
 
-TELLING_PARTS = 3
+MOST_PARTS = 3
 """Largest parts of the memory of a rank that a sentence names."""
 
 
 def memory_section(
     setting: SettingRecord, memory: MemoryRecord, of_plan: str = "", *, most_rows: int = MOST_RANK_ROWS
 ) -> Section:
-    """What every pipeline rank of a strategy holds; of more rows than wanted the telling ones."""
+    """The memory of every pipeline rank of a strategy; of representative ranks where there are too many rows."""
     ranks = memory.ranks
     parts = [name for name in ranks[0].bytes if any(rank.bytes[name] for rank in ranks)]
     shows_host = any(rank.host_memory_bytes for rank in ranks)
-    header = ("ranks", "layers", *(_SHORT.get(name, name) for name in parts), "total", "free", *(["host"] * shows_host))
+    header = (
+        "ranks",
+        "layers",
+        *(_SHORT.get(name, name) for name in parts),
+        "total",
+        "free",
+        *(["host mem"] * shows_host),
+    )
 
     def cells(rank: RankRecord) -> tuple[str, ...]:
         return (
@@ -43,13 +50,29 @@ def memory_section(
     grouped = [(key, list(group)) for key, group in groupby(ranks, key=cells)]
     rows = [(ranks_text(group[0].rank, group[-1].rank), *key) for key, group in grouped]
     if len(rows) > most_rows:
-        rows = [(str(rank.rank), *cells(rank)) for rank in _telling(ranks)]
+        rows = [(str(rank.rank), *cells(rank)) for rank in _representative(ranks)]
     return Section(
         title=f"Memory{of_plan} by pipeline rank, GiB per GPU",
         header=header,
         rows=tuple(rows),
-        notes=tuple(_memory_notes(setting, memory, omitted=len(grouped) > most_rows)),
+        notes=(_legend(parts), *_memory_notes(setting, memory, omitted=len(grouped) > most_rows)),
     )
+
+
+MEANINGS = {
+    "optimizer": "optim: optimizer states",
+    "activations": "activ: saved activations",
+    "logits": "logits: saved by head and loss",
+    "working": "work: the layer being computed",
+    "gathered": "gather: unsharded weights of that layer",
+    "buffers": "buf: embedding copies and workspaces",
+    "runtime": "runtime: CUDA context, communicators, fragmentation",
+}
+"""Columns of the memory table whose names need an explanation."""
+
+
+def _legend(parts: Sequence[str]) -> str:
+    return f"{'; '.join(MEANINGS[name] for name in parts if name in MEANINGS)}."
 
 
 _SHORT = {
@@ -62,7 +85,7 @@ _SHORT = {
 }
 
 
-def _telling(ranks: Sequence[RankRecord]) -> Iterator[RankRecord]:
+def _representative(ranks: Sequence[RankRecord]) -> Iterator[RankRecord]:
     """The first two, the middle, the last two, the fullest and the slowest."""
     last = len(ranks) - 1
     fullest = max(ranks, key=lambda rank: rank.peak_memory_bytes).rank
@@ -72,31 +95,31 @@ def _telling(ranks: Sequence[RankRecord]) -> Iterator[RankRecord]:
 
 
 PEAK_ERROR = 0.02
-"""Of measured peaks of pipelines: 2.1 % in the mean (benchmarks/accuracy/README.md)."""
+"""Mean relative error of predicted peaks of pipelines: 2.1 % (benchmarks/accuracy/README.md)."""
 
 
 def _memory_notes(setting: SettingRecord, memory: MemoryRecord, *, omitted: bool) -> Iterator[str]:
     reserve, capacity = setting.job.memory_headroom_bytes, setting.cluster.memory_bytes
-    wanted = f"; the job wants {gib(reserve)} GiB left free" if reserve else ""
+    wanted = f"; the job keeps {gib(reserve)} GiB of them free (search.memory_headroom_gib)" if reserve else ""
     yield f"A GPU has {gib(capacity)} GiB{wanted}."
     lacking = memory.peak_memory_bytes + reserve - capacity
     if lacking > 0:
         yield f"{gib(lacking)} GiB are missing on the fullest rank."
     elif memory.peak_memory_bytes > (1 - PEAK_ERROR) * capacity:
         yield (
-            f"The fullest rank leaves {gib(memory.headroom_bytes)} GiB, and peaks are predicted to about "
-            f"{PEAK_ERROR:.0%}: search.memory_headroom_gib keeps more free."
+            f"The fullest rank leaves {gib(memory.headroom_bytes)} GiB free, less than the error of predicted peaks "
+            f"(about {PEAK_ERROR:.0%}): search.memory_headroom_gib keeps more free."
         )
     if memory.host_memory_bytes:
         yield f"A GPU's share of the host memory is {gib(setting.cluster.host_memory_bytes_per_device)} GiB."
     if memory.host_headroom_bytes < 0:
         yield f"{gib(-memory.host_headroom_bytes)} GiB of it are missing on the fullest rank."
     if omitted:
-        yield f"Of {len(memory.ranks)} ranks the ends, the middle, the fullest and the slowest; the JSON has all."
+        yield f"Shown of {len(memory.ranks)} ranks: the ends, the middle, the fullest, the slowest; the JSON has all."
 
 
 def missing_sections(setting: SettingRecord, memory: MemoryRecord) -> Iterator[Section]:
-    """The same with what is missing, where something is."""
+    """The memory section with notes on what is missing; nothing where all ranks fit."""
     notes = tuple(missing_notes(setting, memory))
     if notes:
         section = memory_section(setting, memory)
@@ -104,13 +127,13 @@ def missing_sections(setting: SettingRecord, memory: MemoryRecord) -> Iterator[S
 
 
 def missing_notes(setting: SettingRecord, memory: MemoryRecord) -> Iterator[str]:
-    """On which ranks memory is missing, and what it is full of."""
-    room = setting.cluster.memory_bytes - setting.job.memory_headroom_bytes
-    short = [rank for rank in memory.ranks if rank.peak_memory_bytes > room]
+    """Notes on the ranks that lack memory, and on the largest parts of the fullest one."""
+    available_bytes = setting.cluster.memory_bytes - setting.job.memory_headroom_bytes
+    short = [rank for rank in memory.ranks if rank.peak_memory_bytes > available_bytes]
     if not short:
         return
     fullest = max(short, key=lambda rank: rank.peak_memory_bytes)
-    parts = sorted(fullest.bytes.items(), key=lambda part: -part[1])[:TELLING_PARTS]
+    parts = sorted(fullest.bytes.items(), key=lambda part: -part[1])[:MOST_PARTS]
     texts = ", ".join(f"{name} {gib(nbytes)}" for name, nbytes in parts if nbytes)
     where = f" Most is missing on rank {fullest.rank}, whose" if len(memory.ranks) > 1 else " Its"
     yield f"Memory is missing on {_short_text(short, len(memory.ranks))}.{where} largest parts are {texts} GiB."

@@ -1,4 +1,4 @@
-"""The proof, as sections: status, bound, gap, what the search had to do, what the rules leave of a list."""
+"""Sections on the proof: status, bound, gap, the work of the search, and what the rules allow of a candidate list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def listed_sections(whole: PlanReportRecord) -> Iterator[Section]:
-    """What the rules leave of the job's candidates."""
+    """How many of the job's candidates the rules allow, and why the first ones are forbidden."""
     known = whole.candidates
     if known is None:
         return
@@ -26,18 +26,21 @@ def listed_sections(whole: PlanReportRecord) -> Iterator[Section]:
     yield Section(
         title=f"Candidates of {known.source}",
         rows=(
-            ("considered", f"{count(known.num_rows, 'candidate')}; rules but those of memory allow {possible:,}"),
+            (
+                "considered",
+                f"{count(known.num_rows, 'candidate')}, {possible:,} of them satisfy all rules except memory",
+            ),
             *((one.place, f"forbidden: {' '.join(one.rules) or _NO_COMPLETION}") for one in known.impossible),
         ),
         notes=(f"{more:,} more are forbidden.",) if more else (),
     )
 
 
-_NO_COMPLETION = "no values of the decisions that it leaves open satisfy all rules."
+_NO_COMPLETION = "no values of its open decisions satisfy all rules."
 
 
 def search_section(report: PlanReport, whole: PlanReportRecord) -> Section:
-    """The proof: status, bound, gap, and what the search had to do."""
+    """The proof: status, bound, gap, and the work of the search."""
     search, effort = whole.search, report.outcome.effort
     return Section(
         title="Search",
@@ -46,49 +49,52 @@ def search_section(report: PlanReport, whole: PlanReportRecord) -> Section:
             *_bound(whole),
             (
                 "space",
-                f"{search.num_raw_strategies:,} strategies; {search.num_strategies:,} allowed by all rules but memory, "
-                f"with {search.num_rows:,} combinations of degrees",
+                f"{search.num_raw_strategies:,} strategies; {search.num_strategies:,} satisfy all rules except memory, "
+                f"with {search.num_rows:,} combinations of parallel degrees",
             ),
             (
-                "looked at",
-                f"{search.num_rows_tabulated:,} combinations of degrees with all their features, "
-                f"{search.num_strategies_tabulated:,} strategies",
+                "costed",
+                f"{search.num_strategies_tabulated:,} strategies, all of {search.num_rows_tabulated:,} combinations of "
+                "parallel degrees",
             ),
-            ("left out", _left_out(effort)),
+            ("pruned", _pruned(effort)),
             ("solver", _solver(whole, effort)),
             *_pipelines(search),
-            ("time", f"{search.build_seconds:.2f} s for tables and models, {search.solve_seconds:.2f} s in CP-SAT"),
+            (
+                "time",
+                f"{search.build_seconds:.2f} s for cost tables and models, {search.solve_seconds:.2f} s in CP-SAT",
+            ),
             *_total_time(whole),
         )
         if search.num_rows
         else (
             ("status", _status_text(whole)),
-            ("space", f"{search.num_raw_strategies:,} strategies, the rules allow none"),
+            ("space", f"{search.num_raw_strategies:,} strategies, none of which the rules allow"),
         ),
     )
 
 
 def _solver(whole: PlanReportRecord, effort: SearchStats) -> str:
-    """What the solver chose from."""
+    """How many candidates CP-SAT chose from."""
     search = whole.search
     if whole.job.variants == "all" and not search.num_solves:
-        return "had nothing to choose: every strategy that fits was compared as it is"
+        return "not needed: every strategy that fits was compared directly"
     candidates, solves = count(search.num_candidates, "candidate"), count(search.num_solves, "CP-SAT solve")
-    return f"{candidates} in {solves}, {effort.num_unfit:,} of them too large for the memory"
+    return f"{candidates} in {solves}, {effort.num_unfit:,} of them beyond the memory"
 
 
-def _left_out(effort: SearchStats) -> str:
-    """What was never handed to the solver, and for what reason."""
+def _pruned(effort: SearchStats) -> str:
+    """How many strategies the solver never saw, by reason."""
     pruned = effort.pruned
     reasons = {
-        "by the bound of their degrees": effort.num_bounded,
-        "by the bound without overlaps": pruned.bounded,
-        "by a rule of the time": pruned.infeasible_time,
-        "by faster overlaps": pruned.folded,
-        "by what was found already": pruned.cut,
-        "by one that is better in time and memory": pruned.dominated,
-        "by the memory": pruned.unfit,
-        "not looked at": effort.size - pruned.tabulated - effort.num_bounded,
+        "by the lower bound of their degrees": effort.num_bounded,
+        "by the lower bound of their features": pruned.bounded,
+        "by a rule on the step time": pruned.infeasible_time,
+        "with slower overlaps": pruned.folded,
+        "slower than the best so far": pruned.cut,
+        "dominated in time and memory": pruned.dominated,
+        "beyond the memory": pruned.unfit,
+        "not reached before the time limit": effort.size - pruned.tabulated - effort.num_bounded,
     }
     return ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number > 0) or "nothing"
 
@@ -96,9 +102,9 @@ def _left_out(effort: SearchStats) -> str:
 def _status_text(whole: PlanReportRecord) -> str:
     match whole.status:
         case "optimal":
-            return "optimal: proven, the rules allow nothing faster"
+            return "optimal: proven, no strategy that the rules allow is faster"
         case "infeasible":
-            return "infeasible: proven, nothing fits"
+            return "infeasible: proven, no strategy satisfies all rules"
         case "feasible" if whole.gap == 0:
             return "feasible: strategy 1 is proven fastest; time ran out before the proof for the others"
         case "feasible":
@@ -109,20 +115,23 @@ def _status_text(whole: PlanReportRecord) -> str:
 def _bound(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
     if whole.lower_bound_seconds is not None:
         gap = f", gap {whole.gap:.2%}" if whole.gap is not None else ""
-        rounding = f"rounding hides at most {whole.rounding_bound_seconds * 1e6:g} us"
+        rounding = f"rounding in the solver at most {whole.rounding_bound_seconds * 1e6:g} us"
         yield "lower bound", f"{whole.lower_bound_seconds:,.6f} s per step{gap}; {rounding}"
     if any(_differs(plan) for plan in whole.plans[:1]):
-        yield "closed form", f"{_closed_forms(whole)}. Steps above are played through."
+        yield "closed form", f"{_closed_forms(whole)}. Step times above are simulated pass by pass."
 
 
 def _closed_forms(whole: PlanReportRecord) -> str:
-    """What is proven: of the strategies that are listed one may play faster than the one whose closed form is least."""
+    """The closed forms that the proof is about; the strategy with the least one may simulate slower than another."""
     forms = [plan.closed_form_step_time_seconds for plan in whole.plans]
     least = forms.index(min(forms))
     first = f"{forms[0]:,.6f} s for strategy 1"
     if not least:
-        return f"{first}: what is compared and proven"
-    return f"{first}, {forms[least]:,.6f} s for strategy {least + 1}: the least is what is compared and proven"
+        return f"{first}: the analytic step time, which the search compares and the proof refers to"
+    return (
+        f"{first}, {forms[least]:,.6f} s for strategy {least + 1}: analytic step times, which the search compares; the "
+        "proof refers to the least"
+    )
 
 
 def _differs(plan: PlanRecord) -> bool:
@@ -130,20 +139,19 @@ def _differs(plan: PlanRecord) -> bool:
 
 
 SAME_FRACTION = 1e-5
-"""Difference between the closed form and the step as played that nobody would see."""
+"""Relative difference between the closed form and the simulated step that is not worth a line."""
 
 
 def _pipelines(search: EffortRecord) -> Iterator[tuple[str, str]]:
-    """What the search over uneven stages had to do."""
+    """The work of the search over uneven stages."""
     if search.num_pipelines:
         yield (
             "stages",
-            f"{count(search.num_pipelines, 'pipeline')} within the bound of evenly shared layers; the ranks "
-            f"of {search.num_pipelines_costed:,} costed, the layers of {search.num_pipelines_solved:,} shared out by "
-            "CP-SAT",
+            f"{count(search.num_pipelines, 'pipeline')} that uneven stages might make faster, by their lower bound; "
+            f"{search.num_pipelines_costed:,} costed rank by rank, {search.num_pipelines_solved:,} solved by CP-SAT",
         )
 
 
 def _total_time(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
     if whole.job.objective == "total_time":
-        yield "objective", "total time, which grows with the step time: the order is the same"
+        yield "objective", "total time, which grows with the step time, so that the order is the same"

@@ -1,4 +1,4 @@
-"""What an explanation says to people, as sections; other reports have their own."""
+"""The sections of an explanation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from planner.report.records.explained import ExplanationRecord
 from planner.report.section import Section
 from planner.report.setting import setting_section
 from planner.report.strategies import decisions_text, strategies_section, strategy_text
-from planner.report.wording import NOTHING, gib, seconds
+from planner.report.wording import NOTHING, gib, part_label, seconds
 
 if TYPE_CHECKING:
     from planner.report.records.explained import BindingRecord, DifferenceRecord
     from planner.report.records.plan import PlanRecord
 
 REPORTED_SHARE = 0.001
-"""Share of a step from which on a difference is worth a line."""
+"""Smallest difference that gets a line, as a share of the step."""
 
 
 def explained_sections(explanation: Explanation) -> Iterator[Section]:
@@ -44,8 +44,8 @@ def explained_sections(explanation: Explanation) -> Iterator[Section]:
 
 
 def _question(explanation: Explanation, whole: ExplanationRecord) -> Section:
-    alone = "why does nothing fit?" if whole.conflict else "what holds the plan back?"
-    question = f"why not {decisions_text(whole.asked)}?" if whole.asked else alone
+    general = "why does nothing fit?" if whole.conflict else "which constraints bind the best plan?"
+    question = f"why not {decisions_text(whole.asked)}?" if whole.asked else general
     answer = _answer_of_asked(explanation, whole) if whole.asked else _answer(explanation, whole)
     return setting_section(explanation.problem, whole, ("question", question), ("answer", answer), best=whole.best)
 
@@ -57,38 +57,38 @@ def _answer(explanation: Explanation, whole: ExplanationRecord) -> str:
     proof = "" if explanation.report.exit_code == 0 else " (not proven best: time ran out)"
     plan = f"the best plan takes {seconds(best.step_time_seconds)} s per step{proof}"
     if not explanation.bindings:
-        late = "time ran out before it was known what holds it back"
-        return f"{plan}; {late if whole.left_out else 'no single constraint holds it back'}"
+        late = "time ran out before it was known which constraint binds"
+        return f"{plan}; {late if whole.left_out else 'no single constraint binds'}"
     first, base = explanation.bindings[0], explanation.compared_seconds
-    faster = f"{first.saved_fraction:.1%} less"
+    shorter = f"the step would be {first.saved_fraction:.1%} shorter"
     of_base = (
         f" than the {seconds(base)} s of even stages"
-        if abs(base - best.step_time_seconds) > PLAYED_FRACTION * base
+        if abs(base - best.step_time_seconds) > SIMULATED_FRACTION * base
         else ""
     )
-    return f"{plan}; {constraint_text(whole.bindings[0])} costs most: without it {faster}{of_base}"
+    return f"{plan}; {constraint_text(whole.bindings[0])} binds most: without it {shorter}{of_base}"
 
 
-PLAYED_FRACTION = 0.005
-"""Of a step: what playing a pipeline with even stages through may add to its closed form."""
+SIMULATED_FRACTION = 0.005
+"""Share of a step by which the simulation of a pipeline with even stages may exceed the closed form."""
 
 
 def _answer_of_asked(explanation: Explanation, whole: ExplanationRecord) -> str:
     best, given = whole.best, whole.given
     if given is None:
         status = explanation.question.exit_code if explanation.question else 1
-        return "no strategy that has it fits" if status == 1 else "none was found within the time limit"
-    which = "the best strategy that has it" if explanation.question else "it"
+        return "no strategy with these decisions fits" if status == 1 else "none was found within the time limit"
+    which = "the best strategy with these decisions" if explanation.question else "this strategy"
     allowed = "" if not whole.broken_rules else "; rules forbid it"
-    opposed = ", and the job's own entries name other values" if whole.opposed_entries else ""
+    opposed = ", and entries of the job contradict it" if whole.opposed_entries else ""
     takes, slower = f"{seconds(given.step_time_seconds)} s per step", whole.slower_seconds
     if best is None or slower is None:
-        return f"{which} takes {takes}{allowed}{opposed}; the job itself has no plan"
+        return f"{which} takes {takes}{allowed}{opposed}; the job itself has no feasible plan"
     if abs(slower) <= SAME_SECONDS:
         return f"{which} is as fast as the best plan, {seconds(best.step_time_seconds)} s per step{allowed}{opposed}"
     word = "slower" if slower > 0 else "faster"
     alike = explanation.given and explanation.best and explanation.given.is_within_noise(explanation.best)
-    noise = "; that is within the noise of predictions" if slower > 0 and alike else ""
+    noise = ", within the noise of the predictions" if slower > 0 and alike else ""
     return (
         f"{which} takes {takes}, {seconds(abs(slower))} s ({abs(slower) / best.step_time_seconds:.1%}) {word} than the "
         f"best plan{noise}{allowed}{opposed}"
@@ -96,7 +96,7 @@ def _answer_of_asked(explanation: Explanation, whole: ExplanationRecord) -> str:
 
 
 SAME_SECONDS = 2e-6
-"""What the solver's rounding may hide between two strategies."""
+"""Difference in seconds between two strategies that the solver's rounding may hide."""
 
 
 # --- a strategy that was asked about -----------------------------------------------------------------------
@@ -105,7 +105,7 @@ SAME_SECONDS = 2e-6
 def _forbidden(whole: ExplanationRecord) -> Iterator[Section]:
     if whole.opposed_entries:
         yield Section(
-            title="Entries of the job that forbid it; the rest is without them",
+            title="Entries of the job that forbid it; what follows ignores them",
             rows=tuple((str(number), text) for number, text in enumerate(whole.opposed_entries, start=1)),
         )
     yield from broken_sections(whole.broken_rules)
@@ -116,7 +116,7 @@ def _compared(whole: ExplanationRecord) -> Iterator[Section]:
     if given is None:
         return
     table = strategies_section([one.strategy for one in (best, given) if one])
-    which = "the best strategy that has what was asked about" if whole.status_of_asked else "what was asked about"
+    which = "the best strategy with these decisions" if whole.status_of_asked else "the strategy that was asked about"
     notes = (f"1: the best plan; 2: {which}.",) if best else ()
     yield replace(table, notes=(*notes, *table.notes[-1:]))
     if best and abs(given.step_time_seconds - best.step_time_seconds) > SAME_SECONDS:
@@ -128,15 +128,15 @@ def differences_section(
     lines: Sequence[DifferenceRecord], best: PlanRecord, given: PlanRecord, which: str = "asked"
 ) -> Section:
     """Where two steps differ, line by line."""
-    telling = [one for one in lines if abs(one.difference_seconds) > REPORTED_SHARE * best.step_time_seconds]
+    shown = [one for one in lines if abs(one.difference_seconds) > REPORTED_SHARE * best.step_time_seconds]
     rows = [
-        (one.name, seconds(one.best_seconds), seconds(one.given_seconds), f"{one.difference_seconds:+,.3f}")
-        for one in telling
+        (part_label(one.name), seconds(one.best_seconds), seconds(one.given_seconds), f"{one.difference_seconds:+,.3f}")
+        for one in shown
     ]
     whole = given.step_time_seconds - best.step_time_seconds
-    rest = whole - sum(one.difference_seconds for one in telling)
+    rest = whole - sum(one.difference_seconds for one in shown)
     return Section(
-        title="Where the time goes, largest difference first",
+        title="Step time by part, largest difference first",
         header=("part", "best, s", f"{which}, s", "difference, s"),
         rows=(
             *rows,
@@ -147,23 +147,23 @@ def differences_section(
 
 
 SHOWN_SECONDS = 5e-4
-"""What three digits behind the point can show."""
+"""Smallest difference in seconds that three decimal places show."""
 
 
-# --- what holds a plan back --------------------------------------------------------------------------------
+# --- binding constraints -----------------------------------------------------------------------------------
 
 
 def _even_note(explanation: Explanation) -> Iterator[str]:
     if explanation.report.problem.search.stages != StageChoice.EVEN:
         base = seconds(explanation.compared_seconds)
-        yield f"Closed forms of strategies with even stages are compared; the best of those takes {base} s."
+        yield f"Analytic step times of strategies with even stages are compared; the best of these takes {base} s."
 
 
 def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]) -> Iterator[Section]:
-    """What holds a plan back, what would be chosen without it, and what does not."""
+    """The binding constraints of a plan, the best strategy without each, and the constraints that do not bind."""
     if bindings:
         yield Section(
-            title="What holds it back, each constraint relaxed alone",
+            title="Binding constraints, each relaxed alone",
             header=("#", "constraint", "step, s", "faster by"),
             rows=tuple(
                 (str(number), constraint_text(one), seconds(own.step_seconds), f"{own.saved_fraction:.2%}")
@@ -172,7 +172,7 @@ def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]
             notes=(*_next(bindings), *_even_note(explanation)),
         )
         yield Section(
-            title="What would be chosen then",
+            title="Best strategy without each constraint",
             rows=tuple(
                 (str(number), strategy_text(one.strategy))
                 for number, one in enumerate(bindings, start=1)
@@ -181,7 +181,7 @@ def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]
         )
     if explanation.idle:
         yield Section(
-            title="What does not hold it back: nothing is faster without",
+            title="Constraints that do not bind: without any one of them nothing is faster",
             rows=tuple((str(number), text) for number, text in enumerate(explanation.idle, start=1)),
         )
 
@@ -189,10 +189,10 @@ def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]
 def constraint_text(binding: BindingRecord) -> str:
     """A constraint as a noun, or as its rule's own sentence."""
     words: dict[str, str] = {
-        Kind.MEMORY: "device memory",
+        Kind.MEMORY: "GPU memory",
         Kind.HOST_MEMORY: "host memory",
         Kind.HEADROOM: "the headroom",
-        Kind.FRAMEWORKS: "the rules of frameworks",
+        Kind.FRAMEWORKS: "the rules of the framework",
     }
     return words.get(binding.kind, binding.constraint.rstrip("."))
 
@@ -201,6 +201,6 @@ def _next(bindings: Sequence[BindingRecord]) -> Iterator[str]:
     for one in (binding.next_faster for binding in bindings):
         if one and one.strategy and one.missing_bytes is not None and one.step_time_seconds is not None:
             yield (
-                f"The next faster strategy needs {gib(one.missing_bytes)} GiB more per GPU: "
-                f"{seconds(one.step_time_seconds)} s with {strategy_text(one.strategy)}."
+                f"The faster strategy that needs least memory takes {seconds(one.step_time_seconds)} s and "
+                f"{gib(one.missing_bytes)} GiB more per GPU than there is: {strategy_text(one.strategy)}."
             )

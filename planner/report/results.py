@@ -1,4 +1,4 @@
-"""What plans reach, as sections: speed, losses, where the step goes, the whole training."""
+"""Sections on throughput, where the other plans lose time, the parts of a step, and the whole training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from planner.report.section import Section
-from planner.report.wording import NOTHING, amount, count, gib, mean_count, seconds, share, span
+from planner.report.wording import NOTHING, amount, count, gib, mean_count, part_label, seconds, share, span
 
 if TYPE_CHECKING:
     from planner.plan import EstimateReport, PlanReport
@@ -21,7 +21,7 @@ def results_section(report: PlanReport | EstimateReport, plans: Sequence[Numbere
     speed, memory, whole = ("tokens/s/GPU", "TFLOP/s/GPU", "MFU", "HFU"), ("peak GiB", "free GiB"), ("ETTR", "days")
     counts = report.problem.search.max_devices is not None  # GPUs take the place of TFLOP/s, which follow from MFU
     return Section(
-        title="What they reach" if len(plans) > 1 else "What it reaches",
+        title="Throughput, memory and training time",
         header=("#", "step, s", "slower", *(("GPUs", *speed[:1], *speed[2:]) if counts else speed), *memory, *whole),
         rows=tuple(_result(plan, counts=counts) for plan in plans),
         notes=tuple(_doubts(plans, report.plans[0].noise_fraction)),
@@ -31,18 +31,19 @@ def results_section(report: PlanReport | EstimateReport, plans: Sequence[Numbere
 def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Iterator[str]:
     """How far the step times can be trusted, and which plans they cannot tell apart."""
     best = plans[0]
+    of_best = " of strategy 1" if plans[1:] else ""
     ends = best.step_time_interval_seconds
     low, high = (end / best.step_time_seconds - 1 for end in ends)
     yield (
-        f"In {best.step_time_interval_probability:.0%} of cases a measured step lies {low:+.0%} to {high:+.0%} off, "
-        f"here between {seconds(ends[0])} and {seconds(ends[1])} s: by {best.step_time_interval_basis} that no fit had "
-        "seen."
+        f"{best.step_time_interval_probability:.0%} interval: a measured step{of_best} takes between "
+        f"{seconds(ends[0])} and {seconds(ends[1])} s ({low:+.0%} to {high:+.0%}), by the errors on "
+        f"{best.step_time_interval_basis} left out of the fits."
     )
     alike = [str(plan.number) for plan in plans[1:] if plan.within_noise_of_best]
     if alike:
         yield (
             f"Within noise of strategy 1: {', '.join(alike)}. Differences below {noise_fraction:.1%} between layouts "
-            "of one job are not told apart."
+            "of one job are within the noise of the predictions."
         )
 
 
@@ -64,13 +65,13 @@ def _result(plan: NumberedPlanRecord, *, counts: bool) -> tuple[str, ...]:
 
 
 def loss_sections(plans: Sequence[NumberedPlanRecord]) -> Iterator[Section]:
-    """What the plans after the first lose against it, by the lines of the breakdown that make most of it."""
+    """Where the plans after the first lose time against it: the parts of the step that differ most."""
     if plans[1:]:
         yield Section(
-            title="What the others lose",
-            header=("#", "slower, s", "made up of"),
+            title="Where the other plans lose time",
+            header=("#", "slower, s", "by part of the step, s"),
             rows=tuple(map(_loss, plans[1:])),
-            notes=("Seconds by which lines of the step below are longer (+) or shorter (-) than those of strategy 1.",),
+            notes=("Seconds by which a part of the step is longer (+) or shorter (-) than in strategy 1.",),
         )
 
 
@@ -80,9 +81,11 @@ MOST_LOSSES = 3
 
 def _loss(plan: NumberedPlanRecord) -> tuple[str, ...]:
     lines = [
-        f"{name} {value:+,.3f}" for name, value in plan.difference_by_part.items() if abs(value) >= MILLISECOND / 2
+        f"{part_label(name)} {value:+,.3f}"
+        for name, value in plan.difference_by_part.items()
+        if abs(value) >= MILLISECOND / 2
     ]
-    texts = lines[:MOST_LOSSES] or ["nothing that is a millisecond"]
+    texts = lines[:MOST_LOSSES] or ["no part differs by a millisecond"]
     return (str(plan.number), seconds(plan.difference_seconds), ", ".join(texts))
 
 
@@ -92,7 +95,7 @@ def breakdown_section(plan: PlanRecord, of_plan: str) -> Section:
     step = sum(part.exposed_seconds for part in parts)
     rows = [
         (
-            part.name,
+            part_label(part.name),
             seconds(part.exposed_seconds),
             share(part.exposed_seconds, step),
             seconds(part.hidden_seconds),
@@ -100,11 +103,17 @@ def breakdown_section(plan: PlanRecord, of_plan: str) -> Section:
         for part in parts
     ]
     return Section(
-        title=f"Step{of_plan}, as the slowest pipeline rank sees it",
+        title=f"Step time{of_plan} on the slowest pipeline rank",
         header=("part", "exposed, s", "of step", "hidden, s"),
         rows=(*rows, ("step", seconds(step), f"{1:.1%}", seconds(sum(part.hidden_seconds for part in parts)))),
-        notes=tuple(_pace_note(plan)),
+        notes=(STEP_LEGEND, *_pace_note(plan)),
     )
+
+
+STEP_LEGEND = (
+    "Exposed times add up to the step, hidden ones overlap with computation; tp, cp, ep, pp, dp: communication of that "
+    "parallelism."
+)
 
 
 def _pace_note(plan: PlanRecord) -> Iterator[str]:
@@ -112,8 +121,8 @@ def _pace_note(plan: PlanRecord) -> Iterator[str]:
         slowest = max(plan.ranks, key=lambda rank: rank.microbatch_seconds)
         mean = sum(rank.microbatch_seconds for rank in plan.ranks) / len(plan.ranks)
         yield (
-            f"Slowest is rank {slowest.rank} with {slowest.microbatch_seconds * 1e3:,.2f} ms per micro-batch; the mean "
-            f"of {len(plan.ranks)} ranks is {mean * 1e3:,.2f} ms."
+            f"The slowest pipeline rank is {slowest.rank}, with {slowest.microbatch_seconds * 1e3:,.2f} ms per "
+            f"micro-batch (forward and backward); the mean of {len(plan.ranks)} ranks is {mean * 1e3:,.2f} ms."
         )
 
 
@@ -126,16 +135,16 @@ def run_section(setting: SettingRecord, plan: PlanRecord, of_plan: str) -> Secti
         rows=(
             (
                 "checkpoint",
-                f"every {count(checkpoint.interval_steps, 'step')} ({span(checkpoint.interval_seconds)}); training "
-                f"waits {checkpoint.seconds:,.2f} s for each",
+                f"every {count(checkpoint.interval_steps, 'step')} ({span(checkpoint.interval_seconds)}); each stops "
+                f"training for {checkpoint.seconds:,.2f} s",
             ),
             (
                 "failures",
                 f"{mean_count(per_day)} per day on {count(plan.num_nodes, 'node')}, {mean_count(run.num_failures)} in "
-                f"all; {reliability.mttr_seconds:,.1f} s to recover from each",
+                f"the whole training; {reliability.mttr_seconds:,.1f} s to recover from each",
             ),
             ("steps", f"{run.num_steps:,}, {span(run.effective_seconds)} without interruptions"),
-            ("interruptions", f"{span(run.interruption_seconds)}; ETTR {run.ettr:.2%}"),
+            ("interruptions", f"{span(run.interruption_seconds)} for checkpoints and failures; ETTR {run.ettr:.2%}"),
             ("end to end", f"{run.days:,.2f} days, {amount(run.gpu_hours)} GPU-hours"),
         ),
     )

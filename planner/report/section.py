@@ -1,4 +1,4 @@
-"""One part of what a report says to people."""
+"""One part of a report for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says to people, in reading order; console and Markdown lay the same sections out."""
+"""The sections of a report in reading order; console and Markdown lay out the same ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
 
 
 def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) -> Section:
-    """What was asked, and the answer in a line."""
+    """The job and the answer in a line."""
     assumed = whole.assumed if isinstance(whole, EstimateReportRecord) else {}
     best = whole.plans[0] if whole.plans else None
     return setting_section(report.problem, whole, ("answer", _answer(report, whole)), best=best, assumed=assumed)
@@ -63,7 +63,7 @@ def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) ->
 def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:
     """The rules that forbid a given strategy."""
     if isinstance(whole, EstimateReportRecord):
-        yield from broken_sections(whole.broken_rules, "The figures below are what it would cost regardless.")
+        yield from broken_sections(whole.broken_rules, "The figures below are predicted regardless of these rules.")
 
 
 def _answer(report: PlanReport | EstimateReport, whole: ReportRecord) -> str:

@@ -1,4 +1,4 @@
-"""What was asked, as a section, and how to read the figures."""
+"""Sections on the job with the answer in a line, and on the conventions of the figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def setting_section(
     assumed: Mapping[str, int | bool | str] | None = None,
 ) -> Section:
     """
-    What was asked, and the answer in a line.
+    The job and the answer in a line.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ def setting_section(
             ("model", _model_text(setting.model)),
             (
                 "cluster",
-                f"{count(cluster.num_nodes, 'node')} of {cluster.devices_per_node}, scale-up domains of "
-                f"{cluster.scale_up_size}; {gib(cluster.memory_bytes)} GiB per GPU, "
+                f"{count(cluster.num_nodes, 'node')} of {count(cluster.devices_per_node, 'GPU')}, scale-up (NVLink) "
+                f"domains of {cluster.scale_up_size}; {gib(cluster.memory_bytes)} GiB per GPU, "
                 f"{conventions.peak_tflops_per_gpu:,.0f} TFLOP/s dense {conventions.peak_dtype}",
             ),
             ("framework", framework_text(problem)),
@@ -59,13 +59,17 @@ def setting_section(
                 f"tokens per step, {amount(training.tokens)} tokens in all; {training.precision}",
             ),
             *_uses(setting, best),
-            *([("assumed", f"{decisions_text(assumed)} (not given)")] if assumed else []),
+            *(
+                [("assumed", f"{decisions_text(assumed)} (defaults of decisions that were not given)")]
+                if assumed
+                else []
+            ),
         ),
     )
 
 
 def _uses(setting: SettingRecord, best: PlanRecord | None) -> Iterator[tuple[str, str]]:
-    """How many devices the first plan uses, where it need not use all."""
+    """The number of GPUs that the first plan uses, where it need not use all."""
     if setting.job.max_devices is not None and best:
         yield (
             "uses",
@@ -82,19 +86,20 @@ def _model_text(model: ModelRecord) -> str:
 
 
 def conventions_section(setting: SettingRecord) -> Section:
-    """What must be known to compare the figures with others'."""
+    """The conventions behind the figures: peak, attention FLOPs, and the source of operator times."""
     conventions = setting.conventions
-    counted = {"causal": "the causal half of attention counted", "full": "attention counted in full, not halved"}
-    mtp = ", multi-token prediction included" if setting.model.mtp_parameters else ""
+    counted = {"causal": "attention FLOPs of the causal half only", "full": "all attention FLOPs, masked ones included"}
+    mtp = ", those of multi-token prediction included" if setting.model.mtp_parameters else ""
     origins = ", ".join(dict.fromkeys(conventions.operator_times.values()))
     return Section(
         title="How to read this",
         rows=(
             (
                 "MFU",
-                f"over {conventions.peak_tflops_per_gpu:,.0f} TFLOP/s, the dense {conventions.peak_dtype} peak; "
-                f"{counted[conventions.attention]}{mtp}; HFU adds what is recomputed",
+                f"model FLOPs over {conventions.peak_tflops_per_gpu:,.0f} TFLOP/s, the dense {conventions.peak_dtype} "
+                f"peak; {counted[conventions.attention]}{mtp}; HFU adds recomputed FLOPs",
             ),
+            ("ETTR", "effective training time ratio: time of productive steps over total time"),
             ("operator times", origins),
         ),
     )

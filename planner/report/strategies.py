@@ -1,4 +1,4 @@
-"""Strategies as sections and in a line: their decisions, and the stages that differ."""
+"""Strategies as sections and as a line of text: their decisions, and uneven stages."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def strategies_section(strategies: Sequence[StrategyRecord], *, variants: str = "groups") -> Section:
-    """The decisions of strategies, one row each."""
-    unusual = _unusual(strategies)
-    header = ("#", *DEGREES, "m", *unusual, "sp", "sharding", "recompute", "offload", "overlap")
+    """The decisions of strategies, one row per strategy."""
+    non_default = _non_default(strategies)
+    header = ("#", *DEGREES, "m", *non_default, "sp", "sharding", "recompute", "offload", "overlap")
     return Section(
         title="Strategies" if len(strategies) > 1 else "Strategy",
         header=header,
-        rows=tuple((str(number), *_decisions(one, unusual)) for number, one in enumerate(strategies, start=1)),
+        rows=tuple((str(number), *_decisions(one, non_default)) for number, one in enumerate(strategies, start=1)),
         notes=(
             *(_RELATED[variants] for _ in strategies[1:2]),
             _LEGEND,
-            *_alike("Modules", [one.recompute for one in strategies], "+"),
+            *_alike("Recomputed modules", [one.recompute for one in strategies], "+"),
             *_alike("CUDA graphs", [one.cuda_graphs for one in strategies], ""),
             *_alike("Token dispatcher", [one.token_dispatcher for one in strategies], "ep"),
         ),
@@ -32,19 +32,19 @@ def strategies_section(strategies: Sequence[StrategyRecord], *, variants: str = 
 
 
 _RELATED = {
-    "groups": "Each is the best one of its combination of tp, cp, pp, dp and ep.",
-    "all": "The best strategies whatever they have in common.",
+    "groups": "Each is the best strategy with its combination of tp, cp, pp, dp and ep.",
+    "all": "The best strategies of the whole space; several may share tp, cp, pp, dp and ep.",
 }
 """How the plans of a list are related, by the job's ``variants``."""
 
 _LEGEND = (
-    "m: micro-batches per pipeline and step; sp: sequence parallelism; offload: of activations (act), of optimizer "
-    "states (opt)."
+    "m: micro-batches per step and data-parallel rank; sp: sequence parallelism; offload: activations (act), optimizer "
+    "states (opt); overlap: communication overlapped with computation."
 )
 
 
-def _unusual(strategies: Sequence[StrategyRecord]) -> tuple[str, ...]:
-    """Of stages, groups, schedule and vocabulary what any of the strategies has otherwise than usual."""
+def _non_default(strategies: Sequence[StrategyRecord]) -> tuple[str, ...]:
+    """Decisions among stages, group, schedule and vocabulary that differ from the default in any strategy."""
     stages = ("stages",) if any(one.layout for one in strategies) else ()
     groups = (
         ("group",) if any(one.group != default_microbatch_group(pp=one.pp, vpp=one.vpp) for one in strategies) else ()
@@ -54,15 +54,15 @@ def _unusual(strategies: Sequence[StrategyRecord]) -> tuple[str, ...]:
 
 
 def _off(name: str) -> object:
-    """The value of a decision of which nothing need be said."""
+    """The value of a decision that texts leave out."""
     return ENUMS[name](0).text if name in ENUMS else int(name in DEGREES)
 
 
-def _decisions(strategy: StrategyRecord, unusual: Sequence[str]) -> tuple[str, ...]:
+def _decisions(strategy: StrategyRecord, non_default: Sequence[str]) -> tuple[str, ...]:
     return (
         *(str(getattr(strategy, name)) for name in DEGREES),
         str(strategy.num_microbatches),
-        *(_unusual_text(strategy, name) for name in unusual),
+        *(_non_default_text(strategy, name) for name in non_default),
         "yes" if strategy.sequence_parallel else "no",
         strategy.sharding,
         _recompute_text(strategy),
@@ -71,24 +71,25 @@ def _decisions(strategy: StrategyRecord, unusual: Sequence[str]) -> tuple[str, .
     )
 
 
-def _unusual_text(strategy: StrategyRecord, name: str) -> str:
+def _non_default_text(strategy: StrategyRecord, name: str) -> str:
     if name == "stages":
         return "uneven" if strategy.layout else "even"
     return str(getattr(strategy, name))
 
 
 def _recompute_text(strategy: StrategyRecord) -> str:
-    """One word, or how many modules: their names take the width of half a table."""
+    """One word, or the number of modules: their names would take half the width of the table."""
     names = strategy.recompute.split("+")
     return names[0] if len(names) == 1 else f"{len(names)} modules"
 
 
-def _alike(what: str, of_each: Sequence[str], telling: str) -> Iterator[str]:
-    """What a decision is, and in which strategies; not where it is none, nor where a telling part is not in it."""
-    for text in dict.fromkeys(text for text in of_each if telling in text and text != "none"):
+def _alike(what: str, of_each: Sequence[str], needed: str) -> Iterator[str]:
+    """The values of a decision with the strategies that have them; only values other than none that contain a text."""
+    for text in dict.fromkeys(text for text in of_each if needed in text and text != "none"):
         numbers = [str(number) for number, own in enumerate(of_each, start=1) if own == text]
-        where = f" in strategies {', '.join(numbers)}" if len(of_each) > 1 else ""
-        yield f"{what}{where}: {text.replace('+', ', ').replace('full_iteration', 'one of the whole iteration')}."
+        noun = "strategy" if len(numbers) == 1 else "strategies"
+        where = f" in {noun} {', '.join(numbers)}" if len(of_each) > 1 else ""
+        yield f"{what}{where}: {text.replace('+', ', ').replace('full_iteration', 'one for the whole iteration')}."
 
 
 def _offload_text(strategy: StrategyRecord) -> str:
@@ -106,7 +107,7 @@ def _overlap_text(strategy: StrategyRecord) -> str:
 
 def strategy_text(strategy: StrategyRecord) -> str:
     """
-    The decisions that are not 1, off, none or the usual, as a command line spells them.
+    Decisions other than 1, off, none or the default, as a command line spells them.
 
     >>> from planner.report.records.strategy import StrategyRecord
     >>> from planner.search.space import strategy_of
@@ -116,7 +117,9 @@ def strategy_text(strategy: StrategyRecord) -> str:
     'tp=8 recompute=full'
     """
     values = {name: getattr(strategy, name) for name in DECISIONS}
-    return decisions_text({name: own for name, own in values.items() if own != _off(name)}) or "one GPU, all plain"
+    return (
+        decisions_text({name: own for name, own in values.items() if own != _off(name)}) or "one GPU, all decisions off"
+    )
 
 
 def decisions_text(decisions: Mapping[str, int | bool | str]) -> str:
@@ -134,18 +137,18 @@ def decisions_text(decisions: Mapping[str, int | bool | str]) -> str:
 
 
 def stages_sections(strategy: StrategyRecord, of_plan: str) -> Iterator[Section]:
-    """What each rank holds, recomputes and offloads, equal neighbours in one row; nothing where stages are even."""
+    """Layers, recomputation and offload of each rank, equal neighbours in one row; nothing where stages are even."""
     if strategy.layout is None:
         return
     rows = [(rank, *_rank(strategy.layout, rank, strategy.pp)) for rank in range(strategy.pp)]
     merged = [list(group) for _, group in groupby(rows, key=lambda row: row[1:])]
     yield Section(
         title=f"Stages{of_plan}",
-        header=("ranks", "layers of its chunks", "recompute", "in full", "offload"),
+        header=("ranks", "layers per chunk", "recompute", "full layers", "offload"),
         rows=tuple((ranks_text(group[0][0], group[-1][0]), *group[0][1:]) for group in merged),
         notes=(
-            "Chunks in the order of the model; the first begins with the embedding, the last ends with the head. In "
-            "full: layers of the rank, the first ones of each chunk, that are recomputed whole.",
+            "Chunks (virtual stages) in model order; the first chunk of the model also holds the embedding, the last "
+            "one the head. Full layers: layers of the rank that are recomputed in full, the first ones of each chunk.",
         ),
     )
 

@@ -40,7 +40,7 @@ OF_PART = ("exposed_seconds", "hidden_seconds")
 OF_CHECKPOINT = ("interval_steps", "interval_seconds")
 
 OF_INTERVAL = ("step_time_low_seconds", "step_time_high_seconds")
-"""Of the step time."""
+"""Columns of the interval of the step time."""
 
 OF_CLUSTER = ("framework", "framework_is_assumed")
 

@@ -11,7 +11,21 @@ NOTHING = "-"
 """What stands for a zero, and where a figure does not apply."""
 
 RESIDUE = 1e-9
-"""What is smaller is left over from rounding, as a bubble of -1e-16 s."""
+"""Values below this are rounding errors, such as a bubble of -1e-16 s."""
+
+
+PART_LABELS = {"host": "launch overhead"}
+"""Parts of a step whose name in JSON and CSV is not the word that people read."""
+
+
+def part_label(name: str) -> str:
+    """
+    A part of a step as people read it.
+
+    >>> part_label("host"), part_label("compute")
+    ('launch overhead', 'compute')
+    """
+    return PART_LABELS.get(name, name)
 
 
 def seconds(value: float) -> str:

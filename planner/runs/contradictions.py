@@ -29,9 +29,9 @@ def require_no_contradiction(cell: Callable[[str], Any]) -> None:
         With both columns.
     """
     for column, other, excludes, why in (*PAIRS, *_processors(cell)):
-        value, beside = cell(column), cell(other)
-        if value is not None and beside is not None and excludes(value, beside):
-            raise SpecError(column, f"{shown(value)} contradicts {other} = {shown(beside)}: {why}.")
+        value, other_value = cell(column), cell(other)
+        if value is not None and other_value is not None and excludes(value, other_value):
+            raise SpecError(column, f"{shown(value)} contradicts {other} = {shown(other_value)}: {why}.")
 
 
 def _is_in_16_bits(precision: Any) -> bool:

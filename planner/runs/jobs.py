@@ -24,7 +24,7 @@ from planner.jobs.values import decision_value
 from planner.runs.table import Run
 
 TOKENS = 1e12
-"""Of a whole training; a step does not depend on it."""
+"""Tokens of a whole training; a step does not depend on them."""
 
 IMPOSSIBLE_MEMORY = 1.2
 """Predicted peak over the device's memory from which on a run did something that its row does not say: the software
@@ -62,7 +62,7 @@ class References:
     clusters: dict[int, Facts] = field(default_factory=dict)
 
     def with_fitted(self, fitted: Fitted) -> References:
-        """The same references with other constants; jobs stay, clusters are made anew."""
+        """These references with other constants: jobs stay, clusters are made anew."""
         return replace(self, fitted=fitted, clusters={})
 
     def facts(self, problem: Problem) -> Facts:
@@ -130,22 +130,22 @@ def job_of(run: Run, known: References) -> dict[str, Any]:
     Unpredictable
         If its model is known to be of unknown sizes.
     """
-    sections = {name: entry for name, entry in run.said.items() if name not in ("model", "strategy")}
+    sections = {name: entry for name, entry in run.entries.items() if name not in ("model", "strategy")}
     training = {"tokens": TOKENS, **sections.get("training", {})}
     return {**sections, "cluster": _cluster(run, known), "model": _model(run, known), "training": training}
 
 
 def _cluster(run: Run, known: References) -> dict[str, Any]:
     """The row's cluster; a device that nobody knows is taken for the one that is given for it."""
-    said = run.said["cluster"]
-    name = said.get("device")
+    entries = run.entries["cluster"]
+    name = entries.get("device")
     is_unknown = isinstance(name, str) and name not in catalog.devices() and device_path(name, known.folder) is None
-    return {**said, "device": known.device} if known.device and is_unknown else said
+    return {**entries, "device": known.device} if known.device and is_unknown else entries
 
 
 def _model(run: Run, known: References) -> Any:
-    said = run.said["model"]
-    changes = {name: value for name, value in said.items() if name != "base"} if isinstance(said, Mapping) else {}
+    entries = run.entries["model"]
+    changes = {name: value for name, value in entries.items() if name != "base"} if isinstance(entries, Mapping) else {}
     key = run.model
     entry = known.models.get(key, key)
     if isinstance(entry, Mapping) and "unknown" in entry:
@@ -179,12 +179,12 @@ def strategy_of(run: Run, problem: Problem) -> tuple[Strategy, bool]:
     SpecError
         If a decision is unknown or impossible.
     """
-    given = read_given(run.said.get("strategy", {}))
+    given = read_given(run.entries.get("strategy", {}))
     facts = problem.facts
     require_features(facts.cluster, {name: (value,) for name, value in given.decisions.items()}, "strategy")
     strategy = completed(facts, given)
     needed = facts.cluster.framework.recompute_if_needed if facts.cluster.framework else None
-    if needed is None or facts.model.has_experts or unsaid_peak_bytes(run, facts, strategy) is None:
+    if needed is None or facts.model.has_experts or unreported_peak_bytes(run, facts, strategy) is None:
         return strategy, False
     recompute = decision_value("recompute", needed, "recompute_if_needed")
     return completed(
@@ -192,7 +192,7 @@ def strategy_of(run: Run, problem: Problem) -> tuple[Strategy, bool]:
     ), True
 
 
-def unsaid_peak_bytes(run: Run, facts: Facts, strategy: Strategy) -> float | None:
+def unreported_peak_bytes(run: Run, facts: Facts, strategy: Strategy) -> float | None:
     """The peak of a row that names neither recomputation nor offload, where it cannot have run so."""
     says = run.get("strategy.recompute") is not None or run.get("strategy.activation_offload") is not None
     if says or run.kind == "oom" or strategy.recompute != Recompute.NONE:

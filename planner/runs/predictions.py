@@ -26,7 +26,7 @@ from planner.runs.jobs import (
     problem_of,
     require_a_step,
     strategy_of,
-    unsaid_peak_bytes,
+    unreported_peak_bytes,
 )
 from planner.runs.table import RejectedRow, Run
 from planner.uncertainty.intervals import Interval, architecture_of, step_interval
@@ -136,7 +136,7 @@ class Prediction:
 
     @property
     def num_layers(self) -> int:
-        """Of the model that ran."""
+        """Layers of the model that ran."""
         return self.facts.model.num_layers
 
     @property
@@ -178,7 +178,7 @@ def unreported_recompute(one: Case) -> RejectedRow | None:
     if one.is_inferred:
         problem = "recompute is empty, and without any the layout does not fit"
     else:
-        peak = unsaid_peak_bytes(one.run, one.facts, one.strategy)
+        peak = unreported_peak_bytes(one.run, one.facts, one.strategy)
         if peak is None:
             return None
         memory = one.facts.cluster.device.memory_bytes

@@ -85,7 +85,7 @@ class Run:
     ----------
     id, source, date, kind
         Where it comes from, and what was run.
-    said
+    entries
         What the row says of the job: sections and entries as a job file has them, ``strategy`` among them.
     step_seconds, peak_memory_gib, memory_kind
         Measurements; None where there are none.
@@ -97,7 +97,7 @@ class Run:
     source: str
     date: str
     kind: str
-    said: Mapping[str, Any] = field(hash=False)
+    entries: Mapping[str, Any] = field(hash=False)
     step_seconds: float | None = None
     peak_memory_gib: float | None = None
     memory_kind: str = ""
@@ -105,7 +105,7 @@ class Run:
 
     def get(self, key: str) -> Any:
         """What the row says under a dotted key; None: nothing."""
-        value: Any = self.said
+        value: Any = self.entries
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
@@ -113,7 +113,7 @@ class Run:
     @property
     def model(self) -> str:
         """The key of its model."""
-        model = self.said["model"]
+        model = self.entries["model"]
         return str(model["base"] if isinstance(model, Mapping) else model)
 
     @property
@@ -238,8 +238,8 @@ def _row(cells: Mapping[str, str] | csv.Error, *, line: int, seen: set[str]) -> 
             return _not_run(cells, line, reason, is_usable=False)
         if cells.get("refused", "").strip():
             return _not_run(cells, line, cells["refused"].strip(), is_refused=True)
-        if unsaid := [column for column in ESSENTIAL if not cells.get(column, "").strip()]:
-            return _not_run(cells, line, f"no layout: the row does not say {', '.join(unsaid)}")
+        if missing := [column for column in ESSENTIAL if not cells.get(column, "").strip()]:
+            return _not_run(cells, line, f"no layout: the row does not say {', '.join(missing)}")
         return _run(cells)
     except SpecError as error:
         return _not_run(cells, line, str(error), is_refused=True)
@@ -312,7 +312,7 @@ def _run(cells: Mapping[str, str]) -> Run:
         source=cells.get("source", "").strip(),
         date=cells.get("date", "").strip(),
         kind=_choice(cells, "kind", ("", *KINDS)) or "pretrain",
-        said=_said(cells),
+        entries=_entries(cells),
         step_seconds=positive_or_none(cells, "step_seconds"),
         peak_memory_gib=positive_or_none(cells, "peak_memory_gib"),
         memory_kind=_choice(cells, "memory_kind", ("", *MEMORY_KINDS)),
@@ -323,20 +323,20 @@ def _run(cells: Mapping[str, str]) -> Run:
     return run
 
 
-def _said(cells: Mapping[str, str]) -> dict[str, Any]:
+def _entries(cells: Mapping[str, str]) -> dict[str, Any]:
     """The cells of a job's keys, nested as a job file nests them."""
-    said: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     model = cells["model"].strip()
     for column, cell in cells.items():
         if not is_job_key(column) or not cell.strip() or column == "model":
             continue
         *sections, name = column.split(".")
-        inner = said
+        inner = entries
         for section in sections:
             inner = inner.setdefault(section, {})
         inner[name] = plain(cell.strip(), column)
-    said["model"] = {"base": model, **said["model"]} if said.get("model") else model
-    return said
+    entries["model"] = {"base": model, **entries["model"]} if entries.get("model") else model
+    return entries
 
 
 def plain(cell: str, column: str) -> Any:
@@ -391,7 +391,7 @@ def _count(run: Run, key: str, default: int | None = None) -> int:
 
 
 MOST = 10**9
-"""Of whatever a row counts."""
+"""Largest number that a row may count of anything."""
 
 
 def _choice(cells: Mapping[str, str], column: str, choices: tuple[str, ...]) -> str:

@@ -7,8 +7,8 @@ reduced to candidates, and handed to CP-SAT, which selects one within the memory
 candidates that are slower are never looked at. When the next row's bound is above the value, nothing better is left.
 
 Ties are broken outside the solver. Of equally fast overlaps, graphs and dispatchers that change time alone a candidate
-takes the fewest; of candidates with the same ticks the smaller device memory wins, then the smaller host memory (both
-in MiB), then the smaller values of the decisions in the order of ``DECISIONS``.
+takes the fewest. Of candidates with the same ticks the smaller device memory wins, then the smaller host memory, both
+in MiB. Then the smaller values of the decisions win, in the order of ``DECISIONS``.
 
 The objective ``total_time`` orders strategies as ``step_time`` does: failures, recovery and the cost of a checkpoint
 are facts of the job, and with them given its total time grows with its step time.
@@ -70,7 +70,7 @@ SHORTEST_SECONDS = 1e-3
 """What a search within a search has at least."""
 
 GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
-"""Of several strategies that agree in these, only the best is reported."""
+"""Decisions that define a group of strategies, of which only the best is reported."""
 
 ROUNDING_BOUND_SECONDS = TICK_SECONDS
 """Half a tick for the reported strategy, half a tick for any that it is compared with."""
@@ -245,22 +245,22 @@ class _IncumbentPool:
         return best[-1].ticks if len(best) == self.top else MAX_TICKS
 
     def cuts(self, groups: Ints) -> Ints:
-        """The same for rows of given groups: a group's own strategy cuts it too."""
+        """The cuts for rows of given groups: a group's own strategy cuts it too."""
         cut = self.cut
         own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]
         return np.array(own, dtype=np.int64)
 
 
 class _Search:
-    """One run; its state is the board, the bound and the clock."""
+    """One run; its state is the incumbents, the bounds and the clock."""
 
     def __init__(self, problem: Problem, formulas: Formulas) -> None:
         self.started = time.perf_counter()
         self.problem = problem
         self.formulas = formulas
         self.space = build_space(problem)
-        self.tabulator = CostTable.of(problem, self.space, formulas)
-        self.board = _IncumbentPool(top=problem.top)
+        self.cost_table = CostTable.of(problem, self.space, formulas)
+        self.incumbents = _IncumbentPool(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
         self.stage_effort = StageSearchStats()
         self.bounds = _bounds(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
@@ -275,19 +275,19 @@ class _Search:
     @property
     def seconds_left(self) -> float:
         """Until the time limit, but for what the final check of the strategies in hand takes."""
-        checks = CHECK_SECONDS * min(len(self.board.groups), self.board.top)
+        checks = CHECK_SECONDS * min(len(self.incumbents.groups), self.incumbents.top)
         return self.problem.search.time_limit_seconds - checks - (time.perf_counter() - self.started)
 
     def run(self) -> Outcome:
         for rows in self.batches():
             self.tabulated[rows] = True
-            for box, row in self.affordable(*self.promising(rows)):
+            for block, row in self.affordable(*self.promising(rows)):
                 if self.problem.variants == "all":
-                    self.collect(box)
+                    self.collect(block)
                 else:
-                    self.compete(box, self.group_of_row[row])
+                    self.compete(block, self.group_of_row[row])
         if self.stages_may_differ:
-            self.even = {group: found.strategy for group, found in self.board.groups.items()}
+            self.even = {group: found.strategy for group, found in self.incumbents.groups.items()}
             stages = StageSearch(self)
             stages.search()
             self.stage_effort = stages.effort
@@ -301,45 +301,49 @@ class _Search:
     def promising(self, rows: Ints) -> tuple[CandidateBlock, Ints]:
         """What of some rows may matter, and the row of each of the box; few rows are all tabulated."""
         if len(rows) <= FIRST_BATCH_ROWS:
-            return self.space.box(rows), rows
-        box, row, pruned = self.tabulator.promising(rows, self.cuts(self.group_of_row[rows]))
+            return self.space.block(rows), rows
+        block, row, pruned = self.cost_table.promising(rows, self.cuts(self.group_of_row[rows]))
         self.pruned += pruned
-        return box, row
+        return block, row
 
-    def affordable(self, box: CandidateBlock, row: Ints) -> Iterator[tuple[CandidateBlock, Ints]]:
+    def affordable(self, block: CandidateBlock, row: Ints) -> Iterator[tuple[CandidateBlock, Ints]]:
         """A box in parts that the time left allows for at the pace so far; the rest is left when time is up."""
         position = 0
         while position < len(row):
             if self.seconds_left <= 0:
                 self.leave(int(self.bounds[row[position:]].min()))
                 return
-            size = max(1, int(min(len(row), self.seconds_left / (self.pace * box.width))))
+            size = max(1, int(min(len(row), self.seconds_left / (self.pace * block.width))))
             part, began = slice(position, position + size), time.perf_counter()
-            yield box.take(part), row[part]
-            self.pace = max(time.perf_counter() - began, SHORTEST_SECONDS) / (len(row[part]) * box.width)
+            yield block.take(part), row[part]
+            self.pace = max(time.perf_counter() - began, SHORTEST_SECONDS) / (len(row[part]) * block.width)
             position += size
 
-    def compete(self, box: CandidateBlock, groups: Ints) -> None:
+    def compete(self, block: CandidateBlock, groups: Ints) -> None:
         """Look for the best strategy of each group."""
-        competitors = groups if self.board.top > 1 else np.zeros_like(groups)
-        candidates, row, pruned = self.tabulator.fastest(box, self.board.cuts(groups), competitors)
+        competitors = groups if self.incumbents.top > 1 else np.zeros_like(groups)
+        candidates, row, pruned = self.cost_table.fastest(block, self.incumbents.cuts(groups), competitors)
         self.pruned += pruned
         if len(candidates):
             self.select(candidates, groups[row])
 
-    def collect(self, box: CandidateBlock) -> None:
+    def collect(self, block: CandidateBlock) -> None:
         """Look for the best strategies whatever their group; each is compared as it is, with no solver's choice."""
-        found, pruned = self.tabulator.variants(box, self.board.cut, self.board.top)
+        found, pruned = self.cost_table.variants(block, self.incumbents.cut, self.incumbents.top)
         self.pruned += pruned
-        self.board.add_all(_Found.of(found, index) for index in range(len(found)))
+        self.incumbents.add_all(_Found.of(found, index) for index in range(len(found)))
 
     def cuts(self, groups: Ints) -> Ints:
         """Ticks above which nothing of each group is of interest."""
-        return np.full(len(groups), self.board.cut) if self.problem.variants == "all" else self.board.cuts(groups)
+        return (
+            np.full(len(groups), self.incumbents.cut)
+            if self.problem.variants == "all"
+            else self.incumbents.cuts(groups)
+        )
 
     def found(self, group: int, strategy: Strategy, cost: CostLike) -> None:
         """Note a strategy that was found beside the candidates."""
-        device, host = self.tabulator.mebibytes(cost)
+        device, host = self.cost_table.mebibytes(cost)
         found = _Found(
             ticks=int(seconds_to_ticks(np.asarray(cost.step_seconds))),
             device_mebibytes=int(device),
@@ -348,9 +352,9 @@ class _Search:
             layout=strategy.layout,
         )
         if self.problem.variants == "all":
-            self.board.add_all([found])
+            self.incumbents.add_all([found])
         else:
-            self.board.add(group, found)
+            self.incumbents.add(group, found)
 
     # --- branch --------------------------------------------------------------------------------------------
 
@@ -358,19 +362,19 @@ class _Search:
         """Rows that may still matter, best bound first; ends when none is left or time is up."""
         order = np.argsort(self.bounds, kind="stable")
         position, size, doubted = 0, FIRST_BATCH_ROWS, False
-        while position < len(order) and self.bounds[order[position]] <= self.board.cut:
+        while position < len(order) and self.bounds[order[position]] <= self.incumbents.cut:
             if self.seconds_left <= 0:
                 self.leave(int(self.bounds[order[position]]))
                 return
-            if position >= INFEASIBILITY_CHECK_ROWS and not self.board.groups and not doubted:
+            if position >= INFEASIBILITY_CHECK_ROWS and not self.incumbents.groups and not doubted:
                 doubted = True
-                roomy = self.feasible_row()
-                if roomy is None:
+                feasible = self.feasible_row()
+                if feasible is None:
                     return
-                yield np.array([roomy])
+                yield np.array([feasible])
                 continue
             rows, began = order[position : position + size], time.perf_counter()
-            yield np.sort(rows[self.bounds[rows] <= self.board.cut])
+            yield np.sort(rows[self.bounds[rows] <= self.incumbents.cut])
             affordable = int(self.seconds_left * len(rows) / max(time.perf_counter() - began, SHORTEST_SECONDS))
             position, size = position + size, max(1, min(BATCH_GROWTH * size, LARGEST_BATCH_ROWS, affordable))
 
@@ -385,7 +389,7 @@ class _Search:
             if self.seconds_left <= 0:
                 self.leave(int(self.bounds.min()))
                 return None
-            found.append(self.tabulator.smallest(np.arange(start, min(start + MEMORY_ROWS, self.space.num_rows))))
+            found.append(self.cost_table.smallest(np.arange(start, min(start + MEMORY_ROWS, self.space.num_rows))))
         candidates, rows = joined([some for some, _ in found]), np.concatenate([row for _, row in found])
         encoding = self.encode(candidates)
         status, solver = self.solve(encoding.model, one_of_many=True)
@@ -404,14 +408,14 @@ class _Search:
         Where several strategies are wanted, each group has a model of its own, and those with the fastest candidates
         come first: what they find cuts the others.
         """
-        competitors = groups if self.board.top > 1 else np.zeros_like(groups)
+        competitors = groups if self.incumbents.top > 1 else np.zeros_like(groups)
         order = np.lexsort([candidates.ticks, competitors])
         parts = np.split(order, np.flatnonzero(np.diff(competitors[order])) + 1)
         for part in sorted(parts, key=lambda one: int(candidates.ticks[one[0]])):
             if self.seconds_left <= 0:
                 self.leave(int(candidates.ticks[part[0]]))
                 return
-            fast = np.sort(part[candidates.ticks[part] <= self.board.cut])
+            fast = np.sort(part[candidates.ticks[part] <= self.incumbents.cut])
             self.pruned += Pruned(cut=len(part) - len(fast))
             if len(fast):
                 self.select_one(candidates.take(fast), groups[fast])
@@ -425,15 +429,15 @@ class _Search:
             self.leave(max(proven, int(candidates.ticks.min())))
         if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
             chosen = self.preferred(candidates, candidates.ticks == round(solver.objective_value))
-            self.board.add(int(groups[chosen]), _Found.of(candidates, chosen))
+            self.incumbents.add(int(groups[chosen]), _Found.of(candidates, chosen))
 
     def preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
-        """Of equally fast candidates that fit the preferred one."""
-        fit = _fitting(candidates, self.tabulator.capacity)
+        """The preferred one of the candidates that fit and are equally fast."""
+        fit = _fitting(candidates, self.cost_table.capacity)
         return min(np.flatnonzero(which & fit).tolist(), key=lambda index: _Found.of(candidates, index))
 
     def encode(self, candidates: Candidates) -> Encoding:
-        room = self.tabulator.capacity
+        room = self.cost_table.capacity
         self.num_candidates += len(candidates)
         self.num_unfit += int(np.sum(~_fitting(candidates, room)))
         return encode(candidates, room)
@@ -471,10 +475,10 @@ class _Search:
     # --- report --------------------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
-        leading = sorted(self.board.groups.items(), key=lambda each: each[1])[: self.board.top]
+        leading = sorted(self.incumbents.groups.items(), key=lambda each: each[1])[: self.incumbents.top]
         best = [found for _, found in leading]
         proven = min(self.unresolved_ticks, best[0].ticks if best else MAX_TICKS)
-        finished = self.unresolved_ticks == MAX_TICKS or (bool(best) and self.unresolved_ticks > self.board.cut)
+        finished = self.unresolved_ticks == MAX_TICKS or (bool(best) and self.unresolved_ticks > self.incumbents.cut)
         return Outcome(
             status=_status(bool(best), finished),
             strategies=tuple(found.strategy for found in best),
@@ -495,7 +499,7 @@ class _Search:
         resources = {
             "device_bytes": again.device_bytes * (1 - FLOAT_NOISE),
             "host_bytes": again.host_bytes * (1 - FLOAT_NOISE),
-            "memory_headroom_bytes": self.tabulator.headroom_bytes,
+            "memory_headroom_bytes": self.cost_table.headroom_bytes,
         }
         if rules.timed:
             resources |= {
@@ -516,7 +520,7 @@ class _Search:
             bounds=self.space.rules.bound_sentences,
             num_rows=self.space.num_rows,
             num_rows_tabulated=int(self.tabulated.sum()),
-            num_bounded=int(self.space.row_sizes[~self.tabulated & (self.bounds > self.board.cut)].sum()),
+            num_bounded=int(self.space.row_sizes[~self.tabulated & (self.bounds > self.incumbents.cut)].sum()),
             pruned=self.pruned,
             num_candidates=self.num_candidates,
             num_unfit=self.num_unfit,

@@ -89,7 +89,7 @@ class Memory:
     host_bytes: Floats
 
 
-def memory_alone(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
+def memory_only(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
     """The memory of a cost without its time, which is most of the work."""
     held = different_ranks(facts, decisions)
     return Memory(
@@ -107,7 +107,7 @@ def least_memory(facts: Facts, degrees: Columns, features: Columns) -> Memory:
     """
     few = {name: values.max(keepdims=True) if name == "sharding" else values for name, values in features.items()}
     few |= {name: features[name].min(keepdims=True) for name in OVERLAPS}
-    function = memory_alone if len(features["sharding"]) == 1 else least_alone
+    function = memory_only if len(features["sharding"]) == 1 else least_memory_only
     bound, _ = by_mode(function(facts, spread(degrees, few)), len(degrees["tp"]), few)
     return _below_noise(bound)
 
@@ -117,7 +117,7 @@ def _below_noise(bound: MemoryLike) -> Memory:
     return Memory(device_bytes=bound.device_bytes * (1 - BOUND_NOISE), host_bytes=bound.host_bytes * (1 - BOUND_NOISE))
 
 
-def least_alone(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
+def least_memory_only(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
     """A lower bound of the memory of all shardings up to the given one."""
     held = different_ranks(facts, decisions)
     return Memory(
@@ -144,10 +144,10 @@ class Formulas:
     """
 
     cost: CostFunction = step.cost
-    memory: MemoryFunction = memory_alone
+    memory: MemoryFunction = memory_only
     lower_bound: SecondsFunction = step.lower_bound_seconds
     least_seconds: SecondsFunction = step.least_seconds
-    least_memory: MemoryFunction = least_alone
+    least_memory: MemoryFunction = least_memory_only
 
 
 OWN = Formulas()
@@ -204,12 +204,12 @@ def mode_memory(
 
 def by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tuple[Memory, FeatureSplit]:
     """Memory without the axes of folded overlaps, shape (rows, modes)."""
-    fold = FeatureSplit.of(features, memory.device_bytes, memory.host_bytes)
-    shape = (num_rows, *(1 if name in fold.overlaps else len(values) for name, values in features.items()))
+    split = FeatureSplit.of(features, memory.device_bytes, memory.host_bytes)
+    shape = (num_rows, *(1 if name in split.overlaps else len(values) for name, values in features.items()))
     return Memory(
-        device_bytes=fold.flat(np.broadcast_to(memory.device_bytes, shape))[..., 0],
-        host_bytes=fold.flat(np.broadcast_to(memory.host_bytes, shape))[..., 0],
-    ), fold
+        device_bytes=split.flat(np.broadcast_to(memory.device_bytes, shape))[..., 0],
+        host_bytes=split.flat(np.broadcast_to(memory.host_bytes, shape))[..., 0],
+    ), split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,7 +244,7 @@ class Pruned:
     unfit: int = 0
 
     def __add__(self, other: Pruned) -> Pruned:
-        """Both together."""
+        """The sums of both."""
         return Pruned(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
@@ -283,21 +283,23 @@ class CostTable:
         Sharding and overlaps, most of the features' combinations, are left open: of the first the furthest that a row
         may have is looked at, of the second the fewest. The last part of the answer counts the others.
         """
-        box = self.space.box(rows)
-        others = tuple(1 + axis for axis, name in enumerate(box.features) if name not in MODES)
-        counts = box.of_class.sum(axis=others)[box.class_of_row]
-        few = {name: box.features[name] for name in MODES}
-        degrees = {**box.degrees, "sharding": box.furthest_sharding}
-        fewest = {name: box.features[name].min() for name in OVERLAPS}
+        block = self.space.block(rows)
+        others = tuple(1 + axis for axis, name in enumerate(block.features) if name not in MODES)
+        counts = block.of_class.sum(axis=others)[block.class_of_row]
+        few = {name: block.features[name] for name in MODES}
+        degrees = {**block.degrees, "sharding": block.furthest_sharding}
+        fewest = {name: block.features[name].min() for name in OVERLAPS}
         least = self.formulas.least_memory(self.space.facts, spread(degrees, few) | fewest)
         fitting = np.broadcast_to(self.may_fit(least), counts.shape)
         modes = fitting & (counts > 0)
-        kept, roomy = np.zeros_like(modes), np.flatnonzero(modes.any(axis=tuple(range(1, modes.ndim))))
-        if len(roomy):
-            of_roomy = spread({name: values[roomy] for name, values in degrees.items()}, few) | fewest
-            seconds = np.asarray(self.formulas.least_seconds(self.space.facts, of_roomy))
-            kept[roomy] = modes[roomy] & (seconds_to_floor_ticks(seconds) <= cuts[roomy].reshape(-1, *(1,) * len(few)))
-        chosen, row = box.split(kept, MODES)
+        kept, feasible = np.zeros_like(modes), np.flatnonzero(modes.any(axis=tuple(range(1, modes.ndim))))
+        if len(feasible):
+            of_feasible = spread({name: values[feasible] for name, values in degrees.items()}, few) | fewest
+            seconds = np.asarray(self.formulas.least_seconds(self.space.facts, of_feasible))
+            kept[feasible] = modes[feasible] & (
+                seconds_to_floor_ticks(seconds) <= cuts[feasible].reshape(-1, *(1,) * len(few))
+            )
+        chosen, row = block.split(kept, MODES)
         num_left, num_fitting = int(counts.sum(where=~kept)), int(counts.sum(where=fitting & ~kept))
         return chosen, rows[row], Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
 
@@ -306,17 +308,17 @@ class CostTable:
         fit = fits(self.space.facts, self.space.rules, _below_noise(least), self.headroom_bytes)
         return np.asarray(fit.device & fit.host)
 
-    def fastest(self, box: CandidateBlock, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
+    def fastest(self, block: CandidateBlock, cuts: Ints, groups: Ints) -> tuple[Candidates, Ints, Pruned]:
         """
         What of a box may be the fastest strategy that fits, at most ``cuts`` ticks long, and its row in the box.
 
         Candidates compete with those of their own group only. The last part of the answer counts the others.
         """
-        costs = self.formulas.cost(self.space.facts, box.decisions)
-        allowed = box.allowed
+        costs = self.formulas.cost(self.space.facts, block.decisions)
+        allowed = block.allowed
         possible = allowed & in_time(self.space.facts, self.space.rules, costs)
-        memory, fold = by_mode(costs, len(groups), box.features)
-        every = fold.flat(np.where(possible, costs.step_seconds, np.inf))
+        memory, split = by_mode(costs, len(groups), block.features)
+        every = split.flat(np.where(possible, costs.step_seconds, np.inf))
         seconds = every.min(axis=-1)
         ticks = seconds_to_ticks(seconds)
         device, host = self.mebibytes(memory)
@@ -325,9 +327,9 @@ class CostTable:
         num_possible, num_timed, num_within = int(possible.sum()), int(timed.sum()), len(row)
         kept = not_dominated(ticks[row, mode], device[row, mode], host[row, mode], groups[row])
         row, mode = row[kept], mode[kept]
-        overlaps = _fewest_of_the_fastest(box.features, fold, every[row, mode])
-        decisions = fold.chosen(box.features, mode, overlaps)
-        candidates = _candidates(box, row, decisions, ticks[row, mode], device[row, mode], host[row, mode])
+        overlaps = _fewest_of_the_fastest(block.features, split, every[row, mode])
+        decisions = split.chosen(block.features, mode, overlaps)
+        candidates = _candidates(block, row, decisions, ticks[row, mode], device[row, mode], host[row, mode])
         num_allowed = int(allowed.sum())
         pruned = Pruned(
             tabulated=num_allowed,
@@ -338,14 +340,14 @@ class CostTable:
         )
         return candidates, row, pruned
 
-    def variants(self, box: CandidateBlock, cut: int, most: int) -> tuple[Candidates, Pruned]:
+    def variants(self, block: CandidateBlock, cut: int, most: int) -> tuple[Candidates, Pruned]:
         """
         The strategies of a box that fit, at most ``cut`` ticks long: the ``most`` preferred of them.
 
         Nothing is folded or dominated: what a slower strategy of the same degrees loses is of interest here.
         """
-        costs = self.formulas.cost(self.space.facts, box.decisions)
-        allowed = box.allowed
+        costs = self.formulas.cost(self.space.facts, block.decisions)
+        allowed = block.allowed
         possible = allowed & in_time(self.space.facts, self.space.rules, costs)
         ticks = seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf))
         within = possible & (ticks <= cut)
@@ -356,8 +358,8 @@ class CostTable:
             flat = ticks.ravel()[cells]
             cells = cells[flat <= np.partition(flat, most - 1)[most - 1]]
         row, *chosen = np.unravel_index(cells, possible.shape)
-        features = {n: values[index] for (n, values), index in zip(box.features.items(), chosen, strict=True)}
-        found = _candidates(box, row, features, *(table.ravel()[cells] for table in (ticks, device, host)))
+        features = {n: values[index] for (n, values), index in zip(block.features.items(), chosen, strict=True)}
+        found = _candidates(block, row, features, *(table.ravel()[cells] for table in (ticks, device, host)))
         ties = [found.decisions[name] for name in reversed(DECISIONS)]
         preferred = np.lexsort([*ties, found.host_mebibytes, found.device_mebibytes, found.ticks])[:most]
         counts = [int(table.sum()) for table in (allowed, possible, within, fitting)]
@@ -370,25 +372,25 @@ class CostTable:
 
     def least_bubble(self, rows: Ints) -> float:
         """The smallest share of the step that the bubble takes in what of some rows fits; infinite of none."""
-        box = self.space.box(rows)
-        costs = self.formulas.cost(self.space.facts, box.decisions)
+        block = self.space.block(rows)
+        costs = self.formulas.cost(self.space.facts, block.decisions)
         fit = fits(self.space.facts, self.space.rules, costs, self.headroom_bytes)
-        possible = box.allowed & np.isfinite(costs.step_seconds) & fit.device & fit.host
+        possible = block.allowed & np.isfinite(costs.step_seconds) & fit.device & fit.host
         shares = np.divide(costs.bubble_seconds, costs.step_seconds)
         return float(np.where(possible, shares, np.inf).min(initial=np.inf))
 
     def smallest(self, rows: Ints) -> tuple[Candidates, Ints]:
         """What of some rows takes least memory, whatever its time (0 ticks), and the row of each."""
-        box = self.space.box(rows)
-        memory, fold = mode_memory(self.space.facts, box.degrees, box.features, self.formulas.memory)
+        block = self.space.block(rows)
+        memory, split = mode_memory(self.space.facts, block.degrees, block.features, self.formulas.memory)
         device, host = self.mebibytes(memory)
-        allowed = fold.flat(box.allowed)
+        allowed = split.flat(block.allowed)
         row, mode = np.nonzero(allowed.any(axis=-1))
         zero = np.zeros(len(row), dtype=np.int64)
         kept = not_dominated(zero, device[row, mode], host[row, mode], zero)
         row, mode = row[kept], mode[kept]
-        decisions = fold.chosen(box.features, mode, allowed[row, mode].argmax(axis=-1))
-        candidates = _candidates(box, row, decisions, zero[kept], device[row, mode], host[row, mode])
+        decisions = split.chosen(block.features, mode, allowed[row, mode].argmax(axis=-1))
+        candidates = _candidates(block, row, decisions, zero[kept], device[row, mode], host[row, mode])
         return candidates, rows[row]
 
     def mebibytes(self, memory: MemoryLike) -> tuple[Ints, Ints]:
@@ -412,11 +414,11 @@ def not_dominated(ticks: Ints, device: Ints, host: Ints, group: Ints) -> Ints:
     return np.array(sorted(kept), dtype=np.int64)
 
 
-def _fewest_of_the_fastest(features: Columns, fold: FeatureSplit, seconds: Floats) -> Ints:
+def _fewest_of_the_fastest(features: Columns, split: FeatureSplit, seconds: Floats) -> Ints:
     """The fastest combination of folded overlaps of each candidate; of equally fast ones, to the tick, the fewest."""
     combinations = np.arange(seconds.shape[-1])
-    flags = fold.chosen(features, np.zeros_like(combinations), combinations)
-    num_on = np.sum([flags[name] != 0 for name in fold.overlaps], axis=0) if fold.overlaps else combinations
+    flags = split.chosen(features, np.zeros_like(combinations), combinations)
+    num_on = np.sum([flags[name] != 0 for name in split.overlaps], axis=0) if split.overlaps else combinations
     fewest_first: Ints = np.argsort(num_on, kind="stable")
     ordered = seconds[:, fewest_first]
     ticks = np.where(np.isfinite(ordered), seconds_to_ticks(ordered), np.iinfo(np.int64).max)  # forbidden ones last
@@ -425,9 +427,9 @@ def _fewest_of_the_fastest(features: Columns, fold: FeatureSplit, seconds: Float
 
 
 def _candidates(
-    box: CandidateBlock, row: Ints, features: Columns, ticks: Ints, device_mebibytes: Ints, host_mebibytes: Ints
+    block: CandidateBlock, row: Ints, features: Columns, ticks: Ints, device_mebibytes: Ints, host_mebibytes: Ints
 ) -> Candidates:
-    values = {name: degrees[row] for name, degrees in box.degrees.items()} | features
+    values = {name: degrees[row] for name, degrees in block.degrees.items()} | features
     return Candidates(
         decisions={name: values[name].astype(np.int64) for name in DECISIONS},
         ticks=ticks,

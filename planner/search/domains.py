@@ -109,13 +109,13 @@ def default_domains(facts: Facts, max_devices: int | None = None) -> dict[str, t
 def feature_values(problem: Problem) -> Columns:
     """Values of each feature: the job's own, or else all."""
     chosen = chosen_values(problem)
-    usual = {
-        name: _united(values, _listed_values(problem, name)) for name, values in usual_features(problem.facts).items()
+    defaults = {
+        name: _united(values, _listed_values(problem, name)) for name, values in default_features(problem.facts).items()
     }
-    return {name: column(name, chosen.get(name, usual[name])) for name in FEATURES}
+    return {name: column(name, chosen.get(name, defaults[name])) for name in FEATURES}
 
 
-def usual_features(facts: Facts) -> dict[str, tuple[int, ...]]:
+def default_features(facts: Facts) -> dict[str, tuple[int, ...]]:
     """
     Values of each feature that the job does not limit.
 
@@ -123,19 +123,19 @@ def usual_features(facts: Facts) -> dict[str, tuple[int, ...]]:
     """
     model = facts.model
     values: dict[str, tuple[int, ...]] = dict.fromkeys(FEATURES, (0, 1))
-    graphs = (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION, usual_graphs(model))
+    graphs = (CudaGraphs.NONE, CudaGraphs.FULL_ITERATION, default_graphs(model))
     framework = facts.cluster.framework
     return values | {
         "sharding": tuple(Sharding),
-        "recompute": usual_recompute(model, framework),
-        "token_dispatcher": usual_dispatchers(facts.cluster) if model.has_experts else (TokenDispatcher.ALLTOALL,),
+        "recompute": default_recompute(model, framework),
+        "token_dispatcher": default_dispatchers(facts.cluster) if model.has_experts else (TokenDispatcher.ALLTOALL,),
         "cuda_graphs": tuple(
             one for one in graphs if framework is None or not lacks(framework, "cuda_graphs", int(one))
         ),
     }
 
 
-def usual_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
+def default_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
     """
     Nothing, everything, and the modules that are cheap to compute again for what they keep.
 
@@ -158,7 +158,7 @@ def usual_recompute(model: Model, framework: Framework | None) -> tuple[Recomput
     return tuple(sorted((Recompute.NONE, *of_modules, Recompute.FULL)))
 
 
-def usual_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
+def default_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
     """An all-to-all, and on devices that the other two have kernels for those that the framework has."""
     framework = cluster.framework
     if cluster.device.architecture not in ("ampere", "hopper", "blackwell"):
@@ -168,7 +168,7 @@ def usual_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
     )
 
 
-def usual_graphs(model: Model) -> CudaGraphs:
+def default_graphs(model: Model) -> CudaGraphs:
     """
     Modules that CUDA graphs hold beside every other feature.
 

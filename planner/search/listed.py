@@ -42,18 +42,18 @@ class CandidateListReport:
 
 def listed(problem: Problem, space: Space) -> CandidateListReport | None:
     """What the rules leave of a problem's list; None without one."""
-    listing = problem.search.candidates
-    if listing is None:
+    candidate_list = problem.search.candidates
+    if candidate_list is None:
         return None
     matches = _Matches(space)
-    impossible = [number for number, row in enumerate(listing.rows) if not matches.any(row)]
-    asked = [rule for rule in (*space.rules.rows, *space.rules.mixed) if rule not in space.rules.listing]
+    impossible = [number for number, row in enumerate(candidate_list.rows) if not matches.any(row)]
+    asked = [rule for rule in (*space.rules.rows, *space.rules.mixed) if rule not in space.rules.candidate_list]
     return CandidateListReport(
-        source=listing.source,
-        num_rows=len(listing.rows),
+        source=candidate_list.source,
+        num_rows=len(candidate_list.rows),
         num_impossible=len(impossible),
         impossible=tuple(
-            (listing.places[number], _reasons(problem, listing.rows[number], asked))
+            (candidate_list.places[number], _reasons(problem, candidate_list.rows[number], asked))
             for number in impossible[:MAX_EXPLAINED]
         ),
     )

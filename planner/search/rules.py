@@ -1,4 +1,4 @@
-"""The rules of a problem, by what they need: the house's, the job's own, and the search's own bounds."""
+"""The rules of a problem by what they need: rules of the project, of the job, and bounds of the search."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints.candidate_list import candidate_list_rules
 from constraints.limits import bubble_rule, devices_rule, limit_rules
-from constraints.listing import candidate_list_rules
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
 from constraints.rules import topology
 from costmodel.facts.cluster import Cluster
@@ -24,7 +24,7 @@ from costmodel.strategy import (
 )
 from costmodel.tables import signature
 from planner.jobs.problem import Problem
-from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, usual_dispatchers
+from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, default_dispatchers
 
 GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
 """Rows grow in this order: what the rules cut most comes first."""
@@ -57,14 +57,14 @@ def vocabulary_is_at_the_ends(*, vocabulary: Ints) -> Holds:
 
 
 def groups_are_as_many_as_ranks(*, pp: Ints, vpp: Ints, group: Ints) -> Holds:
-    """Groups of micro-batches are as many as pipeline ranks (search.allow.group changes that)."""
+    """A group has as many micro-batches as there are pipeline ranks (search.allow.group changes that)."""
     answer: Holds = np.equal(group, default_microbatch_group(pp=pp, vpp=vpp))
     return answer
 
 
 def dispatchers_are_the_framework_s_own(cluster: Cluster, *, token_dispatcher: Ints) -> Holds:
-    """Tokens go by any dispatcher of the framework, alltoall before Ampere (search.allow.token_dispatcher adds)."""
-    return is_one_of(token_dispatcher, usual_dispatchers(cluster))
+    """Token dispatchers are the framework's, alltoall before Ampere (search.allow.token_dispatcher changes that)."""
+    return is_one_of(token_dispatcher, default_dispatchers(cluster))
 
 
 def graphs_are_used_where_they_can_be(*, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints) -> Holds:
@@ -111,7 +111,7 @@ class Rules:
         Those of the others that the job's pin, allow, limits and forbid made.
     bounds
         Those of the others that are the search's own.
-    listing
+    candidate_list
         Those of the others that say that the strategy is one of the job's candidates.
     """
 
@@ -120,7 +120,7 @@ class Rules:
     memory: tuple[Rule, ...]
     limits: tuple[Rule, ...]
     bounds: tuple[Rule, ...]
-    listing: tuple[Rule, ...] = ()
+    candidate_list: tuple[Rule, ...] = ()
     timed: tuple[Rule, ...] = ()
 
     @property
@@ -133,14 +133,14 @@ def problem_rules(problem: Problem) -> Rules:
     """The rules of a problem: physics, frameworks if the job wants them, its own limits, the search's bounds."""
     search = problem.search
     limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
-    listing = candidate_list_rules(search.candidates, GROWTH) if search.candidates else ()
+    candidate_list = candidate_list_rules(search.candidates, GROWTH) if search.candidates else ()
     lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
     lifted |= {"cuda_graphs"} if any("cuda_graphs" in one for one in search.forbid) else set()
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
     if search.max_devices is not None:
         limits = (*limits, devices_rule(search.max_devices))
     physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
-    rules = [*limits, *listing, *physics, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
+    rules = [*limits, *candidate_list, *physics, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
     others = [rule for rule in rules if rule not in MEMORY_RULES]
     return Rules(
         rows=tuple(rule for rule in others if not needs(rule) & set(FEATURES)),
@@ -148,7 +148,7 @@ def problem_rules(problem: Problem) -> Rules:
         memory=tuple(rule for rule in rules if rule in MEMORY_RULES),
         limits=limits,
         bounds=bounds,
-        listing=listing,
+        candidate_list=candidate_list,
         timed=() if search.max_bubble_fraction is None else (bubble_rule(search.max_bubble_fraction),),
     )
 

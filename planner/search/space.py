@@ -38,7 +38,7 @@ from planner.search.domains import (
 )
 from planner.search.rules import GROWTH, Rules, needs, problem_rules
 
-IN_TIME_ALONE = ("token_dispatcher", "cuda_graphs", *OVERLAPS)
+TIME_ONLY = ("token_dispatcher", "cuda_graphs", *OVERLAPS)
 """Features that change nothing but time where the memory has no axis for them."""
 
 
@@ -85,7 +85,7 @@ class Space:
 
     @property
     def row_sizes(self) -> NDArray[np.int64]:
-        """The same for each row."""
+        """Strategies of each row."""
         per_class = self.allowed.sum(axis=tuple(range(1, self.allowed.ndim)), dtype=np.int64)
         return np.asarray(per_class[self.feature_class], dtype=np.int64)
 
@@ -93,7 +93,7 @@ class Space:
         """The decisions of some rows, one axis."""
         return {name: values[rows] for name, values in self.rows.items()}
 
-    def box(self, rows: NDArray[np.int64]) -> CandidateBlock:
+    def block(self, rows: NDArray[np.int64]) -> CandidateBlock:
         """Some rows with all the features that any of them may have."""
         classes, class_of_row = np.unique(self.feature_class[rows], return_inverse=True)
         allowed, features = self.allowed[classes], dict(self.features)
@@ -145,7 +145,7 @@ class CandidateBlock:
 
     @property
     def furthest_sharding(self) -> NDArray[np.int64]:
-        """Of each row the largest that it may have."""
+        """The largest sharding that each row may have."""
         axis = 1 + list(self.features).index("sharding")
         others = tuple(other for other in range(1, self.of_class.ndim) if other != axis)
         allowed = np.asarray(self.of_class.any(axis=others))
@@ -201,7 +201,7 @@ class FeatureSplit:
         names = tuple(features)
         shape = np.broadcast_shapes(*(np.shape(table) for table in memory), (1,) * (1 + len(names)))
         axes = dict(zip(names, shape[1:], strict=True))
-        return cls(features=names, overlaps=tuple(name for name in IN_TIME_ALONE if axes.get(name) == 1))
+        return cls(features=names, overlaps=tuple(name for name in TIME_ONLY if axes.get(name) == 1))
 
     @property
     def modes(self) -> tuple[str, ...]:

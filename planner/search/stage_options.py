@@ -97,14 +97,18 @@ def held_by_ranks(model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode,
     full_of_some
         Whether a rank may recompute some of its layers in full and the others not at all.
     """
-    leading, beside = num_leading(model) or 0, beside_layers(model)
+    leading, head_equivalent = num_leading(model) or 0, beside_layers(model)
     fewest = [vpp - (rank == 0) - (rank == pp - 1) for rank in range(pp)]
     rows: list[tuple[int, int, int, tuple[int, ...], Mode, int]] = []
     for rank in range(pp):
         least = max(fewest[rank], model.num_layers - sum(most for other in range(pp) if other != rank), 0)
         for num in range(least, min(most, model.num_layers) + 1):
             is_last = rank == pp - 1
-            ways = last_rank_chunks(num, vpp=vpp, beside_layers=beside) if is_last else (even_chunks(num, vpp=vpp),)
+            ways = (
+                last_rank_chunks(num, vpp=vpp, beside_layers=head_equivalent)
+                if is_last
+                else (even_chunks(num, vpp=vpp),)
+            )
             for sizes in ways:
                 if 0 not in sizes[rank == 0 : vpp - is_last]:
                     rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
@@ -121,8 +125,8 @@ def _rows_of(
 ) -> list[tuple[int, int, int, tuple[int, ...], Mode, int]]:
     """A rank with some layers, in every way that they may be kept and recomputed."""
     rows: list[tuple[int, int, int, tuple[int, ...], Mode, int]] = []
-    in_front = min(leading, sizes[0]) if rank <= leading else 0
-    for first_kind in range(in_front if rank == 0 else 0, in_front + 1):
+    num_leading_here = min(leading, sizes[0]) if rank <= leading else 0
+    for first_kind in range(num_leading_here if rank == 0 else 0, num_leading_here + 1):
         rows += [(rank, num, first_kind, sizes, mode, 0) for mode in modes]
         if full_of_some:
             rows += [(rank, num, first_kind, sizes, (int(Recompute.NONE), False), n) for n in range(1, num)]
@@ -132,14 +136,14 @@ def _rows_of(
 def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
     kinds = {kind: position for position, kind in enumerate(model.kinds)}
     rank, num, first_kind, num_full = (np.array([row[i] for row in rows], dtype=np.int64) for i in (0, 1, 2, 5))
-    pareto_front, behind = kinds[model.layers[0]], kinds[model.layers[-1]]
+    first, last = kinds[model.layers[0]], kinds[model.layers[-1]]
     layers, full, mtp = (np.zeros((len(rows), len(kinds))) for _ in range(3))
-    layers[:, pareto_front] += first_kind
-    layers[:, behind] += num - first_kind
+    layers[:, first] += first_kind
+    layers[:, last] += num - first_kind
     of_first_chunk = [full_by_chunk(row[5], row[3])[0] if row[5] and row[2] else 0 for row in rows]
-    full_in_front = np.minimum(of_first_chunk, first_kind)
-    full[:, pareto_front] += full_in_front
-    full[:, behind] += num_full - full_in_front
+    full_leading = np.minimum(of_first_chunk, first_kind)
+    full[:, first] += full_leading
+    full[:, last] += num_full - full_leading
     for layer in model.mtp_layers:
         mtp[rank == pp - 1, kinds[layer]] += 1
     sizes = tuple(row[3] for row in rows)
@@ -305,7 +309,7 @@ def options_of(held: Held, seconds: Any, pace: Any, ending: Any, *, slowest: flo
 
 
 def _needed(alike: Iterable[int], costs: Ints) -> list[int]:
-    """Of options that hold the same those to which no other is preferable in every cost."""
+    """The options that no other one with the same layers dominates in every cost."""
     needed: list[int] = []
     for one in alike:
         if not any((costs[other] <= costs[one]).all() for other in needed):
@@ -331,9 +335,9 @@ def can_improve_incumbent(
     """
     Which of some pipelines of one shape may take less than their limits, shape (C,).
 
-    A limit says how slow a rank may be beside the least sum of all ranks; the least sum of ranks that are not slower
-    says anew. In the end no such ranks are left, or those of the least sum undercut the limit themselves, but for what
-    follows the last micro-batch, which is counted as the least with which all layers find a place.
+    A limit and the least sum of all ranks bound the time of the slowest rank. The least sum of the ranks within that
+    bound tightens the bound again. It ends where no ranks are left within the bound, or where the ranks of the least
+    sum are below the limit. What follows the last micro-batch counts with the least that places all layers.
 
     Parameters
     ----------
@@ -369,14 +373,14 @@ def can_improve_incumbent(
 
 def _least_maximum(held: Held, values: Any, pipeline: Pipeline) -> Any:
     """The least that the largest value of all ranks can be: all layers behind the leading ones need a place; (C,)."""
-    rank, behind = held.contents.rank[held.starts], (held.num_layers - held.num_leading)[held.starts]
+    rank, num_trailing = held.contents.rank[held.starts], (held.num_layers - held.num_leading)[held.starts]
     num_placed = pipeline.num_layers - pipeline.num_leading
     largest, places = np.zeros(len(values)), []
     for one in range(pipeline.pp):
         own = np.flatnonzero(rank == one)
-        own = own[np.argsort(behind[own], kind="stable")]
+        own = own[np.argsort(num_trailing[own], kind="stable")]
         at_least = np.minimum.accumulate(values[:, own][:, ::-1], axis=1)[:, ::-1]
-        places.append(np.repeat(at_least, np.diff(behind[own], prepend=0), axis=1))
+        places.append(np.repeat(at_least, np.diff(num_trailing[own], prepend=0), axis=1))
         largest = np.maximum(largest, at_least[:, 0])
     place = np.concatenate(places, axis=1)
     if place.shape[1] < num_placed:

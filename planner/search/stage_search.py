@@ -1,9 +1,9 @@
 """
-Uneven stages: branch and bound over what decides for the whole pipeline, CP-SAT inside for what its ranks hold.
+Uneven stages: branch and bound over the decisions of the whole pipeline, CP-SAT for the layers of its ranks.
 
 A bound of every combination of degrees and features comes first, of ranks that share the model evenly. Combinations are
-taken in its order. For each the possible contents of ranks are costed, a second bound is made of those that fit, and
-CP-SAT shares the layers out, faster than the best strategy so far or not at all.
+taken in its order. For each the possible contents of ranks are costed, and a second bound is made of those that fit.
+CP-SAT then shares the layers out, if that is faster than the best strategy so far.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Run(Protocol):
     """What a stage search needs of the search that it is a part of."""
 
     problem: Problem
-    tabulator: CostTable
+    cost_table: CostTable
     group_of_row: Ints
 
     @property
@@ -134,7 +134,7 @@ class StageSearch:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.space = run.tabulator.space
+        self.space = run.cost_table.space
         self.facts = self.space.facts
         self.leading = num_leading(self.facts.model)
         self.free = run.problem.search.stages == StageChoice.FREE
@@ -180,9 +180,9 @@ class StageSearch:
         """Rows of pipelines in 1F1B with embedding and head at their ends, whose bound is within the cut."""
         columns = self.space.rows
         pipelined = (columns["pp"] > 1) | self.free
-        usual = (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vocabulary"] == Vocabulary.ENDS)
-        usual &= columns["group"] == default_microbatch_group(pp=columns["pp"], vpp=columns["vpp"])
-        rows = np.flatnonzero(pipelined & usual)
+        is_default = (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vocabulary"] == Vocabulary.ENDS)
+        is_default &= columns["group"] == default_microbatch_group(pp=columns["pp"], vpp=columns["vpp"])
+        rows = np.flatnonzero(pipelined & is_default)
         if not len(rows):
             return rows
         bounds = seconds_to_floor_ticks(np.asarray(balanced_bound_seconds(self.facts, self.space.degrees(rows))))
@@ -192,21 +192,21 @@ class StageSearch:
 
     def of_rows(self, rows: Ints) -> Iterator[_Outer]:
         """The combinations of some rows."""
-        box = self.space.box(rows)
-        decisions = box.decisions
+        block = self.space.block(rows)
+        decisions = block.decisions
         if self.free:
             decisions = decisions | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
-        balance = balance_of(self.facts, decisions, self.least_recompute_seconds(box, decisions))
+        balance = balance_of(self.facts, decisions, self.least_recompute_seconds(block, decisions))
         axes = tuple(1 + FEATURES.index(name) for name in PER_RANK) if self.free else ()
-        allowed = box.allowed.any(axis=axes, keepdims=True) if self.free else box.allowed
+        allowed = block.allowed.any(axis=axes, keepdims=True) if self.free else block.allowed
         of_each = [np.broadcast_to(getattr(balance, name), allowed.shape) for name in BALANCE]
         groups = self.run.group_of_row[rows]
         cuts = self.run.cuts(groups).reshape(-1, *(1,) * len(FEATURES))
         possible = allowed & (of_each[0] <= cuts * TICK_SECONDS)
-        possible &= self.light_enough(box, allowed.shape) if possible.any() else False
+        possible &= self.light_enough(block, allowed.shape) if possible.any() else False
         position, *features = np.nonzero(possible)
-        columns = {name: values[position] for name, values in box.degrees.items()}
-        columns |= {name: box.features[name][at] for name, at in zip(FEATURES, features, strict=True)}
+        columns = {name: values[position] for name, values in block.degrees.items()}
+        columns |= {name: block.features[name][at] for name, at in zip(FEATURES, features, strict=True)}
         num_microbatches = np.broadcast_to(microbatches(self.facts, columns), position.shape).tolist()
         chosen = zip(*(columns[name].tolist() for name in DECISIONS), strict=True)
         balances = zip(*(values[possible].tolist() for values in of_each), strict=True)
@@ -217,39 +217,41 @@ class StageSearch:
                 **dict(zip(BALANCE, own, strict=True)),
                 group=int(groups[each[0]]),
                 decisions=decisions_of_one,
-                modes=self.modes(box, each[0], each[1:], decisions_of_one),
+                modes=self.modes(block, each[0], each[1:], decisions_of_one),
                 pipeline=self.pipeline(decisions_of_one, number),
             )
 
-    def least_recompute_seconds(self, box: CandidateBlock, decisions: Mapping[str, Any]) -> Any:
+    def least_recompute_seconds(self, block: CandidateBlock, decisions: Mapping[str, Any]) -> Any:
         """What ranks spend at least to fit into memory, where they choose how."""
         if not self.free:
             return 0.0
-        room = self.facts.cluster.device.memory_bytes - self.run.tabulator.headroom_bytes
-        return least_recompute_seconds(self.facts, decisions, self.all_modes(box), room)
+        available_bytes = self.facts.cluster.device.memory_bytes - self.run.cost_table.headroom_bytes
+        return least_recompute_seconds(self.facts, decisions, self.all_modes(block), available_bytes)
 
-    def light_enough(self, box: CandidateBlock, shape: tuple[int, ...]) -> Any:
+    def light_enough(self, block: CandidateBlock, shape: tuple[int, ...]) -> Any:
         """Whether an average rank fits with what saves most memory."""
-        of_modes = [dict(zip(PER_RANK, map(np.asarray, mode), strict=True)) for mode in self.all_modes(box)]
+        of_modes = [dict(zip(PER_RANK, map(np.asarray, mode), strict=True)) for mode in self.all_modes(block)]
         lightest = np.zeros(shape, dtype=bool)
         for own in of_modes if self.free else [{}]:
-            lightest |= self.fit(*least_memory(self.facts, box.decisions | own))
+            lightest |= self.fit(*least_memory(self.facts, block.decisions | own))
         return lightest
 
     def fit(self, device: Any, host: Any) -> Any:
         """Whether bytes fit, by the memory rules."""
         memory = Memory(device_bytes=np.asarray(device), host_bytes=np.asarray(host))
-        answer = memory_fits(self.facts, self.space.rules, memory, self.run.tabulator.headroom_bytes)
+        answer = memory_fits(self.facts, self.space.rules, memory, self.run.cost_table.headroom_bytes)
         return answer.device & answer.host
 
-    def all_modes(self, box: CandidateBlock) -> list[Mode]:
+    def all_modes(self, block: CandidateBlock) -> list[Mode]:
         """Every pair of recomputation and offload that any of some rows may have."""
         return [
-            (int(again), bool(off)) for again in box.features["recompute"] for off in box.features["activation_offload"]
+            (int(again), bool(off))
+            for again in block.features["recompute"]
+            for off in block.features["activation_offload"]
         ]
 
     def modes(
-        self, box: CandidateBlock, position: int, features: Sequence[int], decisions: Mapping[str, Any]
+        self, block: CandidateBlock, position: int, features: Sequence[int], decisions: Mapping[str, Any]
     ) -> tuple[Mode, ...]:
         """What the ranks of one combination may do with their activations."""
         again, off = (FEATURES.index(name) for name in PER_RANK)
@@ -257,8 +259,10 @@ class StageSearch:
             return ((decisions["recompute"], decisions["activation_offload"]),)
         where: list[Any] = list(features)
         where[again] = where[off] = slice(None)
-        table = box.of_class[(box.class_of_row[position], *where)]
-        return tuple(mode for mode, allowed in zip(self.all_modes(box), table.ravel().tolist(), strict=True) if allowed)
+        table = block.of_class[(block.class_of_row[position], *where)]
+        return tuple(
+            mode for mode, allowed in zip(self.all_modes(block), table.ravel().tolist(), strict=True) if allowed
+        )
 
     # --- inner ---------------------------------------------------------------------------------------------
 
@@ -280,7 +284,7 @@ class StageSearch:
                 self.improve(each)
 
     def promising(self, held: Held, alike: Sequence[_Outer]) -> Iterator[_Inner]:
-        """Of combinations of one shape those that may be of interest, with what their ranks may hold."""
+        """The combinations of one shape that may be faster, with the possible contents of their ranks."""
         self.num_bounded += len(alike)
         costs = costs_of(self.facts, _columns(alike), held)
         fits = self.fit(costs.device_bytes, costs.host_bytes)

@@ -12,7 +12,7 @@ from planner.infeasibility.memory_gap import closest
 from planner.jobs.problem import Problem, StageChoice
 from planner.plan import EXIT_CODES, PlanReport
 from planner.search.branch_and_bound import search
-from planner.search.candidates import memory_alone
+from planner.search.candidates import memory_only
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.space import build_space
 
@@ -103,7 +103,7 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
 
 
 def _fastest(points: Sequence[Point], within: Point) -> Point:
-    """Of all strategies that fit into a point's memory the one that plays fastest: closed forms were compared."""
+    """The strategy with the fastest simulated step among all that fit into a point's memory."""
     fitting = [point.estimate for point in points if point.estimate.device_bytes <= within.allowed_bytes]
     return replace(within, estimate=min(fitting, key=lambda one: one.step_seconds))
 
@@ -120,12 +120,12 @@ def _least_bytes(problem: Problem, clock: Clock) -> float | None:
     """What the strategy takes that needs least memory, in whole MiB as the solver counts."""
     none = _with_memory(problem, MEBIBYTE_BYTES)
     try:
-        shortage = closest(none, build_space(none), memory_alone, clock)
+        memory_gap = closest(none, build_space(none), memory_only, clock)
     except OutOfTimeError:
         return None
-    if shortage is None or shortage.host_bytes or not shortage.is_proven:
+    if memory_gap is None or memory_gap.host_bytes or not memory_gap.is_proven:
         return None
-    return (math.ceil(shortage.device_bytes / MEBIBYTE_BYTES) + 1) * MEBIBYTE_BYTES
+    return (math.ceil(memory_gap.device_bytes / MEBIBYTE_BYTES) + 1) * MEBIBYTE_BYTES
 
 
 def _amounts(least: float, whole: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""How far predictions are off, as intervals: from the errors on comparable measured runs that no fit had seen."""
+"""Intervals of predictions, from the errors on comparable measured runs that were left out of the fits."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints.candidate_list import CandidateList
 from constraints.limits import Bound
-from constraints.listing import CandidateList
 from constraints.rule import Rule
 from constraints.rules.topology import degrees_multiply_to_the_devices
 from constraints.verdict import violated
@@ -57,11 +57,11 @@ def test_the_search_finds_what_enumeration_finds(first_seed, monkeypatch):
     monkeypatch.setattr("planner.search.branch_and_bound.FIRST_BATCH_ROWS", 2)
     statuses = []
     for seed in range(first_seed, first_seed + NUM_PROBLEMS_PER_TEST):
-        problem, listing, costs = a_tight_problem(random.Random(seed))
+        problem, candidate_list, costs = a_tight_problem(random.Random(seed))
 
         outcome = search(problem)
 
-        assert_same(outcome, expected_seconds(problem, listing, costs), seed)
+        assert_same(outcome, expected_seconds(problem, candidate_list, costs), seed)
         statuses.append(outcome.status)
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= set(statuses), "else the comparison would prove little"
 
@@ -72,10 +72,10 @@ def test_lists_of_strategies_cost_what_each_alone_costs():
     problems = [a_random_problem(random.Random(seed)) for seed in range(10)]
     listings = [(problem, list(enumerate_strategies(problem))) for problem in problems]
     for problem, whole in [(problem, whole) for problem, whole in listings if len(whole) >= 3][:5]:
-        listing = chooser.sample(whole, 3)
-        flat = cost(problem.facts, columns(listing))
+        candidate_list = chooser.sample(whole, 3)
+        flat = cost(problem.facts, columns(candidate_list))
 
-        alone = [cost(problem.facts, one) for one in listing]
+        alone = [cost(problem.facts, one) for one in candidate_list]
 
         np.testing.assert_allclose(flat.step_seconds, [float(one.step_seconds) for one in alone], rtol=1e-12)
         np.testing.assert_allclose(flat.device_bytes, [float(one.device_bytes) for one in alone], rtol=1e-12)
@@ -157,9 +157,9 @@ def within_limits(problem: Problem, strategy: dict[str, Any]) -> bool:
         for combination in search_limits.forbid
     )
     bounds = all(meets(problem, strategy, "", bound) is not False for bound in search_limits.limits)
-    listing = search_limits.candidates
-    listed = listing is None or any(
-        all(strategy[name] == value for name, value in row.items() if name in strategy) for row in listing.rows
+    candidate_list = search_limits.candidates
+    listed = candidate_list is None or any(
+        all(strategy[name] == value for name, value in row.items() if name in strategy) for row in candidate_list.rows
     )
     return pins and allows and bounds and listed and not forbidden
 
@@ -186,12 +186,12 @@ def meets(problem: Problem, strategy: dict[str, Any], name: str, condition: Any)
     return COMPARE[relation](product_of_values, number)
 
 
-def expected_seconds(problem: Problem, listing: Rows, costs: Cost | None) -> list[float]:
+def expected_seconds(problem: Problem, candidate_list: Rows, costs: Cost | None) -> list[float]:
     """Step times of what fits into memory, fastest first: of all strategies, or of the best one of each group."""
     if costs is None:
         return []
     best: dict[tuple[int, ...], float] = {}
-    for index, strategy in enumerate(listing):
+    for index, strategy in enumerate(candidate_list):
         memory = {
             "device_bytes": costs.device_bytes[index],
             "host_bytes": costs.host_bytes[index],
@@ -218,9 +218,9 @@ def assert_same(outcome: Outcome, expected: list[float], seed: int) -> None:
         assert outcome.lower_bound_seconds <= expected[0] + outcome.rounding_bound_seconds
 
 
-def columns(listing: Rows) -> dict[str, Any]:
+def columns(candidate_list: Rows) -> dict[str, Any]:
     """A list of strategies as one array per decision."""
-    return {name: np.array([strategy[name] for strategy in listing]) for name in DECISIONS}
+    return {name: np.array([strategy[name] for strategy in candidate_list]) for name in DECISIONS}
 
 
 def typed(strategy: dict[str, Any]) -> dict[str, Any]:
@@ -341,10 +341,10 @@ def a_bound(text: str) -> Bound:
 def a_tight_problem(chooser: random.Random) -> tuple[Problem, Rows, Cost | None]:
     """A random problem on devices in which only a random share of the strategies fits, its strategies, their costs."""
     problem = a_random_problem(chooser)
-    listing = list(enumerate_strategies(problem))
-    if not listing:
+    candidate_list = list(enumerate_strategies(problem))
+    if not candidate_list:
         return problem, [], None
-    costs = cost(problem.facts, columns(listing))
+    costs = cost(problem.facts, columns(candidate_list))
     share = chooser.choice([-1.0, 0.02, 0.1, 0.3, 0.7, 1.0])
     device_bytes = np.quantile(costs.device_bytes, max(share, 0.0)) * (1 if share > 0 else 0.9)
     offloaded = costs.host_bytes[costs.host_bytes > 0]
@@ -355,7 +355,7 @@ def a_tight_problem(chooser: random.Random) -> tuple[Problem, Rows, Cost | None]
         host_memory_bytes=float(host_bytes) + HALF_A_BYTE,
     )
     facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
-    return replace(problem, facts=facts), listing, costs
+    return replace(problem, facts=facts), candidate_list, costs
 
 
 FORBID: list[dict[str, Any]] = [

@@ -324,7 +324,7 @@ def tight(problem: Problem, chooser: random.Random) -> Problem:
     space = build_space(problem)
     if not space.num_rows:
         return problem
-    costs = cost(problem.facts, space.box(np.arange(space.num_rows)).decisions)
+    costs = cost(problem.facts, space.block(np.arange(space.num_rows)).decisions)
     device = float(np.quantile(costs.device_bytes, chooser.choice([0.0, 0.05, 0.2, 0.5, 1.0])))
     host = float(np.max(costs.host_bytes)) * chooser.choice([0.3, 0.7, 1.5]) + 1.0
     changed = replace(

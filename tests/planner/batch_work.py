@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from planner.batch.executors.local import Lanes
+from planner.batch.executors.local import Workers
 from planner.batch.fingerprint import KEY_BYTES
-from planner.batch.job_result import Answer, JobStatus
+from planner.batch.job_result import JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
-from planner.batch.run import make_crew
+from planner.batch.run import make_pool
 
 PLAN = {"number": 1, "step_time_seconds": 2.0, "num_devices": 8, "strategy": {"tp": 8, "layout": None}}
 
@@ -24,12 +24,12 @@ def jobs(count: int, *names: str) -> Iterator[BatchJob]:
         yield BatchJob(key=f"{number:0{2 * KEY_BYTES}x}", name=name, source="tests")
 
 
-def planned(job: BatchJob) -> Answer:
+def planned(job: BatchJob) -> JobOutcome:
     """An answer at once."""
-    return Answer(status=JobStatus.OPTIMAL, exit_code=0, plans=(PLAN,))
+    return JobOutcome(status=JobStatus.OPTIMAL, exit_code=0, plans=(PLAN,))
 
 
-def act(job: BatchJob, *, marks: str, seconds: float = 0.0) -> Answer:
+def act(job: BatchJob, *, marks: str, seconds: float = 0.0) -> JobOutcome:
     """Do what the name says, and leave a mark for every attempt: a file with the worker's process."""
     with (Path(marks) / job.key).open("a") as stream:
         stream.write(f"{os.getpid()}\n")
@@ -51,7 +51,7 @@ def attempts(marks: Path, job: BatchJob) -> list[int]:
     return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
-def crew(marks: Path, *, timeout_seconds: float | None = None, seconds: float = 0.0, **options: object) -> object:
-    """A crew whose workers act by name."""
+def pool(marks: Path, *, timeout_seconds: float | None = None, seconds: float = 0.0, **options: object) -> object:
+    """A pool whose workers act by name."""
     work = partial(act, marks=str(marks), seconds=seconds)
-    return make_crew(partial(Lanes, work, prepare=int, timeout_seconds=timeout_seconds), **options)
+    return make_pool(partial(Workers, work, prepare=int, timeout_seconds=timeout_seconds), **options)

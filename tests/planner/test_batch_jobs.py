@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.batch.fingerprint import Contents
+from planner.batch.fingerprint import Fingerprints
 from planner.batch.jobs import JobSet, as_job
 from planner.batch.sweep import read_axis
 
@@ -232,10 +232,10 @@ def test_another_version_of_the_planner_plans_anew(job, monkeypatch):
 
 def test_jobs_of_a_library_are_mappings_too(job):
     """What is said is what counts."""
-    contents = Contents()
+    fingerprints = Fingerprints()
     said = {"model": "llama3-8b", "cluster": {"num_devices": 8}}
 
-    one, wrong, file = (as_job(given, contents) for given in (said, {"model": object()}, str(job)))
+    one, wrong, file = (as_job(given, fingerprints) for given in (said, {"model": object()}, str(job)))
 
     assert json.loads(json.dumps(one.document)) == said
     assert one.name == "job"

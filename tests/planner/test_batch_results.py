@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.batch.job_result import Answer, JobStatus, result_of
+from planner.batch.job_result import JobOutcome, JobStatus, result_of
 from planner.batch.results import ResultsFile, read_results
 from planner.batch.table import require_writable, row_of, write_table
 from planner.batch.top import render_top, top
@@ -28,7 +28,7 @@ def written(path, count=3, status=JobStatus.OPTIMAL):
     with ResultsFile(path) as results:
         for job in jobs:
             plans = batch_work.planned(job).plans if status == JobStatus.OPTIMAL else ()
-            results.add(result_of(job, Answer(status=status, plans=plans)))
+            results.add(result_of(job, JobOutcome(status=status, plans=plans)))
     return jobs
 
 
@@ -49,7 +49,7 @@ def test_a_line_that_was_cut_is_taken_away_and_nothing_else(kept, out):
     out.write_bytes(b"".join(whole[:2]) + whole[2][:kept])
     told = []
 
-    with ResultsFile(out, tell=told.append) as results:
+    with ResultsFile(out, notify=told.append) as results:
         free = [results.claim(job.key) for job in jobs]
 
     assert free == [False, False, True]

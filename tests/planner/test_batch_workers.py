@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
-from planner.batch.job_result import Answer, JobStatus
+from planner.batch.job_result import JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 from planner.batch.results import ResultsFile, read_results
-from planner.batch.run import Tally, finished, make_crew, plan_many, run_batch
+from planner.batch.run import Tally, finished, make_pool, plan_many, run_batch
 from tests.planner import batch_work
 
 ROOT = Path(__file__).parents[2]
@@ -42,10 +42,10 @@ def test_a_poisonous_job_costs_one_retry_and_nobody_else(tmp_path):
     """It is tried again in a fresh worker, then given up; its neighbours are done once each."""
     jobs = list(batch_work.jobs(12, "poison"))
 
-    results = by_name(finished(batch_work.crew(tmp_path, processes=2), jobs))
+    results = by_name(finished(batch_work.pool(tmp_path, processes=2), jobs))
 
     assert results["poison"].status == JobStatus.WORKER_DIED
-    assert len(set(batch_work.attempts(tmp_path, jobs[0]))) == results["poison"].answer.attempts == 2
+    assert len(set(batch_work.attempts(tmp_path, jobs[0]))) == results["poison"].outcome.attempts == 2
     assert {result.status for name, result in results.items() if name != "poison"} == {JobStatus.OPTIMAL}
     assert [len(batch_work.attempts(tmp_path, job)) for job in jobs[1:]] == [1] * 12
 
@@ -54,9 +54,9 @@ def test_a_worker_that_dies_once_costs_the_job_nothing(tmp_path):
     """The second attempt, in another process, has the answer."""
     [job] = batch_work.jobs(0, "stumbles once")
 
-    [result] = finished(batch_work.crew(tmp_path, processes=1), [job])
+    [result] = finished(batch_work.pool(tmp_path, processes=1), [job])
 
-    assert (result.status, result.answer.attempts) == (JobStatus.OPTIMAL, 2)
+    assert (result.status, result.outcome.attempts) == (JobStatus.OPTIMAL, 2)
     assert len(set(batch_work.attempts(tmp_path, job))) == 2
 
 
@@ -65,7 +65,7 @@ def test_a_job_that_takes_too_long_is_stopped(tmp_path):
     jobs = list(batch_work.jobs(6, "stuck"))
     begin = time.monotonic()
 
-    results = by_name(finished(batch_work.crew(tmp_path, processes=2, timeout_seconds=1.0), jobs))
+    results = by_name(finished(batch_work.pool(tmp_path, processes=2, timeout_seconds=1.0), jobs))
 
     assert time.monotonic() - begin < 60
     assert results["stuck"].status == JobStatus.TIMED_OUT
@@ -82,8 +82,8 @@ def test_workers_that_are_stopped_at_any_moment_are_gone(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", stumbled.append)
         for timeout in (1e-6, 1e-4, 1e-3, 1e-2) * 3:
-            crew = batch_work.crew(tmp_path, processes=1, timeout_seconds=timeout)
-            [result] = finished(crew, batch_work.jobs(0, "stuck"))
+            pool = batch_work.pool(tmp_path, processes=1, timeout_seconds=timeout)
+            [result] = finished(pool, batch_work.jobs(0, "stuck"))
             assert result.status == JobStatus.TIMED_OUT
 
     assert stumbled == []
@@ -99,7 +99,7 @@ def is_tracker(pid: int) -> bool:
 
 def test_an_exception_is_an_answer(tmp_path):
     """What the planner does wrong with one job is that job's line."""
-    results = by_name(finished(batch_work.crew(tmp_path, processes=1), batch_work.jobs(2, "raises")))
+    results = by_name(finished(batch_work.pool(tmp_path, processes=1), batch_work.jobs(2, "raises")))
 
     assert results["raises"].status == JobStatus.FAILED
     assert "ValueError: this stand-in raises" in results["raises"].message
@@ -109,22 +109,22 @@ def test_an_exception_is_an_answer(tmp_path):
 def test_workers_keep_libraries_to_one_thread(monkeypatch):
     """There is a worker per core already."""
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    with closing(make_crew(lambda: lanes_that_say_their_threads(), processes=1)) as crew:
-        answer = crew.submit(next(batch_work.jobs(1))).result()
+    with closing(make_pool(lambda: workers_that_report_their_threads(), processes=1)) as pool:
+        outcome = pool.submit(next(batch_work.jobs(1))).result()
 
-    assert answer.message == "1"
-
-
-def lanes_that_say_their_threads():
-    """Lanes whose answer is what a worker's environment says."""
-    from planner.batch.executors.local import Lanes
-
-    return Lanes(say_threads, prepare=int, timeout_seconds=None)
+    assert outcome.message == "1"
 
 
-def say_threads(job: BatchJob) -> Answer:
+def workers_that_report_their_threads():
+    """Workers whose answer is what a worker's environment says."""
+    from planner.batch.executors.local import Workers
+
+    return Workers(say_threads, prepare=int, timeout_seconds=None)
+
+
+def say_threads(job: BatchJob) -> JobOutcome:
     """The number of threads that OpenMP would start."""
-    return Answer(status=JobStatus.FAILED, message=os.environ["OMP_NUM_THREADS"])
+    return JobOutcome(status=JobStatus.FAILED, message=os.environ["OMP_NUM_THREADS"])
 
 
 def has_ended(pid: int, *, seconds: float = 10.0) -> bool:
@@ -150,7 +150,7 @@ def test_twenty_kills_lose_and_duplicate_nothing(tmp_path):
 
     for _ in range(3):
         with ResultsFile(out, retry_lost=True) as results:
-            plan = lambda fresh: finished(batch_work.crew(marks, processes=2, seconds=0.02), fresh)  # noqa: E731
+            plan = lambda fresh: finished(batch_work.pool(marks, processes=2, seconds=0.02), fresh)  # noqa: E731
             for _ in run_batch(jobs, results, tally=Tally(num_jobs=len(jobs)), plan=plan):
                 pass
 
@@ -243,13 +243,13 @@ def test_ctrl_c_leaves_a_valid_file(tmp_path):
 
 
 class AtOnce:
-    """A crew that has the answer before it is asked."""
+    """A pool that has the outcome before it is asked."""
 
     capacity = 4
 
-    def submit(self, job: BatchJob) -> Future[Answer]:
+    def submit(self, job: BatchJob) -> Future[JobOutcome]:
         """An answer that is there."""
-        future: Future[Answer] = Future()
+        future: Future[JobOutcome] = Future()
         future.set_result(batch_work.planned(job))
         return future
 

@@ -69,11 +69,11 @@ def test_networks_of_the_job_are_what_is_achieved():
     [
         (
             {"networks": [A_TIER], "internode_bandwidth": 25e9},
-            "cluster.internode_bandwidth: is given beside 'networks', which have their own; keep one.",
+            "cluster.internode_bandwidth: is given with 'networks', which have their own; keep one.",
         ),
         (
             {"networks": [A_TIER], "scale_up_bandwidth": 25e9},
-            "cluster.scale_up_bandwidth: is given beside 'networks', which have their own; keep one.",
+            "cluster.scale_up_bandwidth: is given with 'networks', which have their own; keep one.",
         ),
         (
             {"device": {"base": "h100-80gb-sxm", "networks": [A_TIER]}, "internode_bandwidth": 25e9},

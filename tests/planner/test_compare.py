@@ -78,7 +78,7 @@ def test_nothing_to_compare_with():
 
     assert comparison.best is None
     assert comparison.exit_code == 1
-    assert "nothing fits" in render(comparison)
+    assert "no strategy fits" in render(comparison)
     assert json.loads(render(comparison, "json"))["saved_days"] is None
 
 

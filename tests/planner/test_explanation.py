@@ -15,7 +15,7 @@ from planner.infeasibility.conflict import search_or_explain
 from planner.infeasibility.repairs import explain
 from planner.jobs.values import decision_value
 from planner.search.branch_and_bound import Status
-from planner.search.candidates import memory_alone
+from planner.search.candidates import memory_only
 from planner.search.rules import sequence_is_split_where_it_can_be
 from planner.search.space import build_space
 from tests.builders import a_model, a_moe_model
@@ -213,7 +213,7 @@ def test_without_time_a_conflict_says_so():
     """The rules, the closest strategy and the sizes that were not looked at are named, not claimed."""
     problem = a_problem(a_model(**BIG), num_devices=2, device=a_timed_device(memory_bytes=0.3 * GB))
 
-    conflict = explain(problem, build_space(problem), memory_alone, seconds_left=0)
+    conflict = explain(problem, build_space(problem), memory_only, seconds_left=0)
 
     assert (conflict.exclusive, conflict.repairs, conflict.releases) == ((), (), ())
     assert conflict.is_cut

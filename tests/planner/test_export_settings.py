@@ -13,7 +13,7 @@ from planner import estimate, export, load
 from planner.frameworks import TARGETS
 from planner.frameworks.megatron.read import from_megatron_lm
 from planner.frameworks.megatron.read_settings import release_for
-from planner.frameworks.target import told
+from planner.frameworks.target import effective_settings
 from planner.plan import Plan
 
 JOB = {
@@ -582,7 +582,7 @@ def test_the_newest_release_for_a_device(device, release):
         ("--bf16 --optimizer muon --use-megatron-fsdp", "--optimizer: is muon, which excludes --use-megatron-fsdp"),
         (
             "--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32",
-            "--grad-reduce-in-bf16: is given beside --accumulate-allreduce-grads-in-fp32; they exclude each other",
+            "--grad-reduce-in-bf16: is given with --accumulate-allreduce-grads-in-fp32; they exclude each other",
         ),
         (
             f"--bf16 {SPREAD} flex --moe-shared-expert-intermediate-size 2048 --moe-shared-expert-overlap",
@@ -610,7 +610,7 @@ def test_a_recipe_comes_back_as_it_was_told():
 
     back = estimate(load(from_megatron_lm(text, HERE).document), {}).plan
 
-    assert told(back) == told(plan)
+    assert effective_settings(back) == effective_settings(plan)
     assert back.strategy == plan.strategy
     assert back.facts.workload.precision == plan.facts.workload.precision
     assert back.headroom_bytes == plan.headroom_bytes

@@ -73,10 +73,10 @@ def test_plans_use_nothing_that_the_release_never_had(name, unknown):
     """The search once chose sequence parallelism, sharded weights and overlap for releases of 2021."""
     space = build_space(load(with_release(name, cluster__num_devices=16)))
 
-    box = space.box(np.arange(space.num_rows))
+    block = space.block(np.arange(space.num_rows))
 
-    assert not {key for key, values in (box.degrees | box.features).items() if key in unknown and values.any()}
-    assert box.degrees["tp"].max() > 1
+    assert not {key for key, values in (block.degrees | block.features).items() if key in unknown and values.any()}
+    assert block.degrees["tp"].max() > 1
 
 
 def test_a_release_runs_its_own_schedule():
@@ -127,10 +127,10 @@ def test_plans_use_nothing_that_a_setting_excludes(settings, excluded):
     """The search once proved optimal what the export to Megatron-LM then refused for the job's settings."""
     space = build_space(load(a_job(model="moonlight-16b-a3b", cluster__num_devices=16, settings=settings)))
 
-    box = space.box(np.arange(space.num_rows))
+    block = space.block(np.arange(space.num_rows))
 
-    assert not {name for name in excluded if box.features[name].any()}
-    assert box.degrees["ep"].max() > 1
+    assert not {name for name in excluded if block.features[name].any()}
+    assert block.degrees["ep"].max() > 1
 
 
 def test_an_estimate_says_what_a_setting_excludes():

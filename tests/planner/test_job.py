@@ -355,12 +355,12 @@ BAD_VALUES = [
     (
         "reliability",
         {"mttr_seconds": 60, "recovery": [{"name": "job", "probability": 1, "seconds": 60}]},
-        "reliability.mttr_seconds: is given beside 'recovery', from which it follows; keep one.",
+        "reliability.mttr_seconds: is given with 'recovery', from which it follows; keep one.",
     ),
     (
         "reliability",
         {"checkpoint_seconds": 5, "disk_write_bandwidth": 2e9},
-        "reliability.checkpoint_seconds: is given beside 'disk_write_bandwidth', from which it follows; keep one.",
+        "reliability.checkpoint_seconds: is given with 'disk_write_bandwidth', from which it follows; keep one.",
     ),
     ("reliability__recovery", [], "reliability.recovery: length must be at least 1, got 0."),
     ("reliability__failures_per_node_day", -0.1, "reliability.failures_per_node_day: must be at least 0, got -0.1."),

@@ -168,7 +168,7 @@ def test_the_page_is_the_same_again(report, studied):
 def test_constants_and_behaviour_stand_with_their_sources(report):
     """Constants as the calibration, behaviour as the framework's entry: both where a job would change them."""
     cluster = report.problem.facts.cluster
-    (devices,) = (section for section in input_sections(report) if section.title.startswith("The devices"))
+    (devices,) = (section for section in input_sections(report) if section.title.startswith("The GPU"))
     rows = {name: (value, source) for name, value, source in devices.rows}
     fitted, known = cluster.device.calibration, cluster.framework
 
@@ -263,28 +263,28 @@ def test_a_played_step_is_the_estimate_s(decisions):
     problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
     one = estimate(problem, decisions).plan
 
-    played = simulated_step(problem.facts, one.strategy, most_passes=MOST_PASSES)
+    simulated = simulated_step(problem.facts, one.strategy, most_passes=MOST_PASSES)
 
-    assert played.step_seconds == pytest.approx(one.step_seconds, rel=1e-9)
+    assert simulated.step_seconds == pytest.approx(one.step_seconds, rel=1e-9)
     exposed = {part.name: part.exposed_seconds for part in one.estimate.breakdown}
-    assert all(seconds <= exposed[name] + 1e-12 for name, seconds in played.beside_seconds.items())
+    assert all(seconds <= exposed[name] + 1e-12 for name, seconds in simulated.beside_seconds.items())
 
 
 @pytest.mark.parametrize("decisions", SCHEDULES, ids=str)
 def test_pieces_are_the_simulator_s_passes(decisions):
     """Each pass once, inside its block; of a block that holds one direction the pieces fill it without a gap."""
     problem = load(JOBS / "llama3-8b-8xh100.yaml", ["search.framework_rules=false"])
-    played = simulated_step(problem.facts, estimate(problem, decisions).plan.strategy, most_passes=MOST_PASSES)
-    passes = {one[:4]: one for one in played.timeline.passes}
+    simulated = simulated_step(problem.facts, estimate(problem, decisions).plan.strategy, most_passes=MOST_PASSES)
+    passes = {one[:4]: one for one in simulated.timeline.passes}
 
-    made = list(pieces(played))
+    made = list(pieces(simulated))
 
     assert sorted(one[:4] for one in made) == sorted(passes)
     for one in made:
         block = passes[one[:4]]
         assert block.start - 1e-9 <= one.start <= one.start + one.seconds <= block.end + 1e-9
     busy = sum(one.seconds for one in made if one.lane != 2)
-    blocks = {(one.rank, one.start, one.end) for one in played.timeline.passes}
+    blocks = {(one.rank, one.start, one.end) for one in simulated.timeline.passes}
     assert busy == pytest.approx(sum(end - start for _, start, end in blocks))
 
 
@@ -292,8 +292,8 @@ def test_packed_time_lines_hold_the_passes(report, page):
     """Starts, kinds, stages and micro-batches as the simulator has them, to a millionth of the step; it ends there."""
     best = report.plans[0]
     packed = data_of(page)["timelines"]["1"]
-    played = simulated_step(report.problem.facts, best.strategy, most_passes=MOST_PASSES)
-    made = list(pieces(played))
+    simulated = simulated_step(report.problem.facts, best.strategy, most_passes=MOST_PASSES)
+    made = list(pieces(simulated))
     code, start = column(packed["code"]).astype(np.int64), column(packed["start"]) * packed["tick"]
     stage, microbatch = np.divmod(code // 16, packed["microbatches"])
 

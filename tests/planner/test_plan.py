@@ -58,7 +58,7 @@ def test_plans_come_best_first_with_what_the_search_found(report):
 
 
 def test_the_best_plan_does_not_depend_on_how_many_are_reported():
-    """Of 144 GB200 the fifth by the closed form is the first as played."""
+    """Of 144 GB200 the fifth by the closed form is the first as simulated."""
     job = {
         "model": "glm-4.5-air",
         "cluster": {"device": "gb200", "num_devices": 144},
@@ -229,11 +229,11 @@ def test_the_planned_strategy_breaks_no_rule():
     ("decisions", "sentence"),
     [
         ({"tp": 3}, "Each tensor-parallel rank owns equally many whole attention heads."),
-        ({"tp": 2, "dp": 2}, "The parallel degrees (tp, cp, pp, dp) multiply to the number of devices."),
-        ({"tp": 2, "dp": 8}, "The parallel degrees (tp, cp, pp, dp) multiply to the number of devices."),
+        ({"tp": 2, "dp": 2}, "The parallel degrees (tp, cp, pp, dp) multiply to the number of GPUs."),
+        ({"tp": 2, "dp": 8}, "The parallel degrees (tp, cp, pp, dp) multiply to the number of GPUs."),
         ({"mbs": 3}, "The global batch divides evenly into micro-batches of mbs sequences on dp ranks."),
         ({"ep": 2}, "Only a model with experts has expert-parallel degrees (ep, etp) above 1."),
-        ({}, "The training state, the activations and the headroom fit in the memory of every device."),
+        ({}, "Model states, activations and headroom fit in the memory of every GPU."),
         ({"pp": 2, "pp_overlap": True}, "Only the interleaved schedule (vpp above 1) overlaps pipeline communication."),
     ],
 )

@@ -18,6 +18,7 @@ from planner.plan import estimate, plan
 from planner.report import FORMATS, render
 from planner.report.console import WIDTH, console_text, table_lines
 from planner.report.document import document
+from planner.report.framework import ASSUMED
 from planner.report.markdown import markdown_text
 from planner.search.branch_and_bound import Status
 from tests.planner.test_job import JOBS, a_job
@@ -221,7 +222,7 @@ def test_json_says_why_nothing_fits(infeasible):
 
     assert (whole["status"], whole["plans"], whole["lower_bound_seconds"]) == ("infeasible", [], None)
     assert whole["conflict"]["shortage_bytes"] > 0
-    assert any("memory of every device" in rule for rules in whole["conflict"]["exclusive_rules"] for rule in rules)
+    assert any("memory of every GPU" in rule for rules in whole["conflict"]["exclusive_rules"] for rule in rules)
     assert whole["conflict"]["closest"]["headroom_bytes"] < 0
 
 
@@ -250,7 +251,7 @@ def test_json_says_what_to_write_for_another_framework(report):
     named = estimate(load(a_job(cluster__framework="nemo-25.07")), {"tp": 8})
     assumed, given = (document(one)["cluster"] for one in (report, named))
 
-    assert assumed["framework_hint"] == "assumed: the job names none (cluster.framework; planner catalog frameworks)"
+    assert assumed["framework_hint"] == ASSUMED
     assert f"megatron-bridge-26.06; {assumed['framework_hint']}" in " ".join(render(report, "table").split())
     assert (given["framework"], given["framework_is_assumed"], given["framework_hint"]) == ("nemo-25.07", False, None)
 
@@ -288,9 +289,16 @@ def test_text_fits_into_100_columns(every_report, kind):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("plans", ("proven optimal", "Step of strategy 1", "gap 0.00%", "ETTR", "slower", "free GiB", "bubble")),
+        ("plans", ("proven optimal", "Step time of strategy 1", "gap 0.00%", "ETTR", "slower", "free GiB", "bubble")),
         ("estimate", ("; forbidden", "Forbidden: this strategy breaks", "scale-up (NVLink) domain.")),
-        ("infeasible", ("nothing fits", "GiB of device memory per GPU", "No strategy satisfies all of these together")),
+        (
+            "infeasible",
+            (
+                "infeasible: the closest strategy lacks",
+                "GiB of GPU memory",
+                "No strategy satisfies all of these together",
+            ),
+        ),
         ("feasible", ("not proven optimal", "time ran out before the proof", "gap 10.00%")),
         ("unknown", ("none within the time limit", "time ran out before a strategy was found")),
     ],
@@ -307,12 +315,12 @@ def test_text_says_what_happened(every_report, kind, words):
 @pytest.mark.parametrize(
     ("closed_forms", "words"),
     [
-        ((0.9, 1.0), "0.900000 s for strategy 1: what is compared and proven."),
-        ((1.0, 0.9), "1.000000 s for strategy 1, 0.900000 s for strategy 2: the least is what is compared and proven."),
+        ((0.9, 1.0), "0.900000 s for strategy 1: the analytic step time,"),
+        ((1.0, 0.9), "1.000000 s for strategy 1, 0.900000 s for strategy 2: analytic step times,"),
     ],
 )
 def test_text_says_whose_closed_form_is_proven(report, closed_forms, words):
-    """The plan that plays fastest stands first; another one's closed form may be the least."""
+    """The plan whose simulated step is fastest stands first; another one's closed form may be the least."""
     plans = tuple(
         replace(one, estimate=replace(one.estimate, closed_form_seconds=seconds))
         for one, seconds in zip(report.plans, closed_forms, strict=False)
@@ -323,15 +331,15 @@ def test_text_says_whose_closed_form_is_proven(report, closed_forms, words):
     assert words in text
 
 
-def test_long_pipelines_show_the_telling_ranks():
+def test_long_pipelines_show_a_few_ranks():
     """Of 32 ranks, all different, the console shows a few and says so; the JSON has all."""
     problem = load(a_job(model="llama3-405b", cluster__num_devices=2048, training__global_batch_size=2048))
 
     report = estimate(problem, {"tp": 8, "pp": 32})
     text = console_text(report)
 
-    assert "Of 32 ranks the ends, the middle, the fullest and the slowest; the JSON has all." in text
-    assert len(text.splitlines()) < 75
+    assert "Shown of 32 ranks: the ends, the middle, the fullest, the slowest; the JSON has all." in text
+    assert len(text.splitlines()) < 85
     assert len(document(report)["ranks"]) == 32
 
 
@@ -409,7 +417,7 @@ def test_an_impossible_job_ends_with_1(capsys):
     assert cli.main(["plan", job, "cluster.num_devices=8"]) == 1
 
     out, err = capsys.readouterr()
-    assert "nothing fits; the closest strategy lacks" in out
+    assert "infeasible: the closest strategy lacks" in out
     assert "Traceback" not in err
 
 
@@ -433,8 +441,8 @@ def test_memory_that_is_nearly_full_is_said():
     peak = estimate(problem, {"tp": 8}).plan.estimate.device_bytes
     full, roomy = (replace_memory(problem, peak * factor) for factor in (1.01, 1.1))
 
-    assert "peaks are predicted to about 2%" in render(estimate(full, {"tp": 8}), "table")
-    assert "peaks are predicted" not in render(estimate(roomy, {"tp": 8}), "table")
+    assert "error of predicted peaks (about 2%)" in render(estimate(full, {"tp": 8}), "table")
+    assert "predicted peaks" not in render(estimate(roomy, {"tp": 8}), "table")
 
 
 def replace_memory(problem, memory_bytes):

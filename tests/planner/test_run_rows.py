@@ -264,7 +264,7 @@ def test_a_row_says_what_its_cells_say(tmp_path):
     """Sections and entries as a job file has them; an empty cell is nothing, not an empty text."""
     run = a_run(tmp_path, model__num_layers="7", strategy__tp="2.0", cluster__internode_bandwidth="2.5e10")
 
-    assert run.said["model"] == {"base": "llama3-8b", "num_layers": 7}
+    assert run.entries["model"] == {"base": "llama3-8b", "num_layers": 7}
     assert run.get("strategy") == {"tp": 2, "pp": 1, "mbs": 1}
     assert run.get("cluster.internode_bandwidth") == 25_000_000_000
     assert run.get("strategy.recompute") is None
@@ -375,7 +375,7 @@ def test_the_order_of_columns_is_nobodys_business(tmp_path):
     back = next(read(a_file(tmp_path, {}, columns=tuple(reversed(GOOD)))))
 
     assert isinstance(back, Run)
-    assert back.said == there.said
+    assert back.entries == there.entries
 
 
 def test_models_are_a_mapping_of_names(tmp_path):

@@ -18,7 +18,7 @@ from planner.report.records.outcome import SmallestClusterRecord
 from planner.report.records.reports import report_record
 from planner.report.records.setting import ClusterRecord
 from planner.search.branch_and_bound import Status
-from planner.search.candidates import least_memory, memory_alone, mode_memory
+from planner.search.candidates import least_memory, memory_only, mode_memory
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.rules import problem_rules
 from planner.search.space import build_space
@@ -38,7 +38,7 @@ def resized(problem, num_devices):
 
 def smallest_of(problem):
     """What the search for the smallest cluster says."""
-    return smallest_cluster(problem, problem_rules(problem), memory_alone, ENDLESS)
+    return smallest_cluster(problem, problem_rules(problem), memory_only, ENDLESS)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_nothing_fits_on_any_cluster():
 
 def test_without_time_the_sizes_are_said_to_be_cut():
     """No size is claimed, none is excluded."""
-    size = smallest_cluster(a_problem(pin={"tp": 3}), problem_rules(a_problem()), memory_alone, Clock(seconds=0))
+    size = smallest_cluster(a_problem(pin={"tp": 3}), problem_rules(a_problem()), memory_only, Clock(seconds=0))
 
     assert (size.num_devices, size.num_tried, size.is_cut) == (None, 0, True)
 
@@ -131,7 +131,7 @@ def test_where_the_smallest_is_not_known_a_doubling_that_fits_is(monkeypatch):
         return original(problem, rules, memory, fewest, clock)
 
     monkeypatch.setattr(sizes, "_smallest_of", none_in_ascending_order)
-    size = smallest_cluster(problem, problem_rules(problem), memory_alone, Clock(seconds=1.5e9))
+    size = smallest_cluster(problem, problem_rules(problem), memory_only, Clock(seconds=1.5e9))
 
     assert (size.num_devices, size.is_cut, size.num_enough) == (None, True, 32)
     record = SmallestClusterRecord.of(size, problem.facts)
@@ -148,7 +148,7 @@ def test_the_bound_of_memory_is_below_every_mode(model, device):
 
     bound = least_memory(problem.facts, degrees, space.features)
 
-    exact, _ = mode_memory(problem.facts, degrees, space.features, memory_alone)
+    exact, _ = mode_memory(problem.facts, degrees, space.features, memory_only)
     assert space.num_rows > 100
     for name in ("device_bytes", "host_bytes"):
         assert (getattr(bound, name).min(axis=1) <= getattr(exact, name).min(axis=1)).all()

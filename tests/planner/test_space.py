@@ -9,7 +9,7 @@ import pytest
 
 from constraints.verdict import violated
 from costmodel.strategy import DECISIONS, FLAGS, CudaGraphs, Recompute, Sharding
-from planner.search.domains import MAX_MICRO_BATCH_SIZE, ROW_DECISIONS, divisors, usual_features
+from planner.search.domains import MAX_MICRO_BATCH_SIZE, ROW_DECISIONS, default_features, divisors
 from planner.search.rules import micro_batches_are_small
 from planner.search.space import build_space
 from tests.builders import a_latent_model, a_model, a_moe_model
@@ -60,50 +60,50 @@ def test_a_box_holds_the_allowed_features_of_its_rows():
     space = build_space(a_problem(a_moe_model(), num_devices=8))
     rows = np.arange(0, space.num_rows, 7)
 
-    box = space.box(rows)
+    block = space.block(rows)
 
-    assert box.allowed.sum() == space.allowed[space.feature_class[rows]].sum()
-    assert all(set(values.tolist()) <= set(space.features[name].tolist()) for name, values in box.features.items())
+    assert block.allowed.sum() == space.allowed[space.feature_class[rows]].sum()
+    assert all(set(values.tolist()) <= set(space.features[name].tolist()) for name, values in block.features.items())
 
 
 def test_features_of_a_box_become_columns():
     """Each chosen combination keeps its row's degrees and what it may have of the other features."""
     space = build_space(a_problem(a_moe_model(), num_devices=8))
-    box, names = space.box(np.arange(0, space.num_rows, 7)), ("activation_offload", "recompute")
-    shape = (len(box.class_of_row), *(len(box.features[name]) for name in names))
+    block, names = space.block(np.arange(0, space.num_rows, 7)), ("activation_offload", "recompute")
+    shape = (len(block.class_of_row), *(len(block.features[name]) for name in names))
     chosen = np.random.default_rng(7).random(shape) < 0.2
 
-    split, row = box.split(chosen, names)
+    split, row = block.split(chosen, names)
 
     every = np.argwhere(chosen).tolist()
     assert row.tolist() == [one[0] for one in every]
-    assert list(split.features) == [name for name in box.features if name not in names]
+    assert list(split.features) == [name for name in block.features if name not in names]
     for one, (of_row, offload, recompute) in enumerate(every):
-        assert all(split.degrees[name][one] == values[of_row] for name, values in box.degrees.items())
-        assert split.degrees["activation_offload"][one] == box.features["activation_offload"][offload]
-        assert split.degrees["recompute"][one] == box.features["recompute"][recompute]
-        assert np.array_equal(split.allowed[one], box.allowed[of_row, :, recompute, offload])
+        assert all(split.degrees[name][one] == values[of_row] for name, values in block.degrees.items())
+        assert split.degrees["activation_offload"][one] == block.features["activation_offload"][offload]
+        assert split.degrees["recompute"][one] == block.features["recompute"][recompute]
+        assert np.array_equal(split.allowed[one], block.allowed[of_row, :, recompute, offload])
 
 
 def test_the_furthest_sharding_of_a_row_is_one_that_it_may_have():
     """With it something is allowed, with a further one nothing."""
     space = build_space(a_problem(a_moe_model(), num_devices=8))
-    box = space.box(np.arange(space.num_rows))
+    block = space.block(np.arange(space.num_rows))
 
-    values = box.features["sharding"]
-    allowed = box.allowed.any(axis=tuple(range(2, 2 + len(box.features) - 1)))
-    assert len(set(box.furthest_sharding.tolist())) > 1
-    assert box.furthest_sharding.tolist() == [values[one].max() for one in allowed]
+    values = block.features["sharding"]
+    allowed = block.allowed.any(axis=tuple(range(2, 2 + len(block.features) - 1)))
+    assert len(set(block.furthest_sharding.tolist())) > 1
+    assert block.furthest_sharding.tolist() == [values[one].max() for one in allowed]
 
 
 def test_without_data_parallel_ranks_nothing_is_sharded():
     """Pinned to dp = cp = 1, weights have no replicas."""
     space = build_space(a_problem(num_devices=4, pin={"dp": 1, "cp": 1}))
 
-    box = space.box(np.arange(space.num_rows))
+    block = space.block(np.arange(space.num_rows))
 
-    assert box.features["sharding"].tolist() == [Sharding.NONE]
-    assert not box.features["dp_overlap"].any()
+    assert block.features["sharding"].tolist() == [Sharding.NONE]
+    assert not block.features["dp_overlap"].any()
 
 
 def test_a_pin_beyond_the_usual_values_is_tried():
@@ -142,7 +142,7 @@ def test_the_search_names_what_it_leaves_out():
 def test_dispatchers_that_are_tried(architecture, domain, dispatchers):
     """All of them where they have kernels, as only HybridEP goes into one graph; dense models dispatch nothing."""
     device = a_timed_device(architecture=architecture, devices_per_node=domain)
-    sparse, dense = (usual_features(a_problem(model, device=device).facts) for model in (a_moe_model(), a_model()))
+    sparse, dense = (default_features(a_problem(model, device=device).facts) for model in (a_moe_model(), a_model()))
 
     assert [one.text for one in sparse["token_dispatcher"]] == dispatchers
     assert [one.text for one in dense["token_dispatcher"]] == ["alltoall"]
@@ -150,7 +150,7 @@ def test_dispatchers_that_are_tried(architecture, domain, dispatchers):
 
 def test_graphs_that_are_tried():
     """Nothing, all, and the modules that go beside every other feature; a forbidden value leaves the others."""
-    sparse, dense = (usual_features(a_problem(model).facts)["cuda_graphs"] for model in (a_moe_model(), a_model()))
+    sparse, dense = (default_features(a_problem(model).facts)["cuda_graphs"] for model in (a_moe_model(), a_model()))
     forbidding = build_space(a_problem(forbid=[{"cuda_graphs": 1}]))
 
     assert [one.text for one in dense] == ["none", "full_iteration", "attn+mlp"]
@@ -196,7 +196,7 @@ def test_divisors_divide_and_are_complete(number):
 )
 def test_recomputation_that_is_tried(model, modules):
     """Nothing, everything, and the modules that are cheap to compute again, as far as the model has them."""
-    values = usual_features(a_problem(model).facts)["recompute"]
+    values = default_features(a_problem(model).facts)["recompute"]
 
     assert values == (Recompute.NONE, Recompute.FULL, Recompute.named(modules))
 

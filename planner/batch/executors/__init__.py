@@ -1,1 +1,1 @@
-"""Who works on the jobs of a batch."""
+"""Worker pools for the jobs of a batch: local, Dask, Ray."""

@@ -1,4 +1,4 @@
-"""The crew of an existing Dask cluster: every thread of its workers has a lane."""
+"""The worker pool of an existing Dask cluster: every thread of a Dask worker has a worker process."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from uuid import uuid4
 
 from costmodel.errors import SpecError
 from planner.batch.executors.local import checked_processes
-from planner.batch.job_result import MAX_MESSAGE, Answer, JobStatus
+from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 
 CONNECT_SECONDS = 5
 """How long a scheduler may take to answer, and a first worker to appear."""
 
 
-class DaskCrew:
+class DaskWorkerPool:
     """
     Workers of a Dask cluster.
 
     Dask alone could not stop a job that takes too long, and would restart a worker with all of its tasks, ours and
-    others', when one job kills it. So each task hands its job to a lane, a process beside the Dask worker.
+    others', when one job kills it. So each task hands its job to a worker process next to the Dask worker.
 
     Parameters
     ----------
-    make_lanes
-        Makes the lanes of one Dask worker; sent there.
+    make_workers
+        Makes the worker processes of one Dask worker; sent there.
     scheduler
         Its address, such as ``tcp://10.0.0.1:8786``.
     processes
@@ -40,26 +40,26 @@ class DaskCrew:
         If Dask is not installed, no address is given, nobody answers, or there are no workers.
     """
 
-    def __init__(self, make_lanes: Any, *, scheduler: str | None, processes: int | None = None) -> None:
+    def __init__(self, make_workers: Any, *, scheduler: str | None, processes: int | None = None) -> None:
         if not scheduler:
             raise SpecError("scheduler", "is missing.", "Give the address of Dask's, such as tcp://10.0.0.1:8786.")
         self._client = _connected(scheduler)
         self._scheduler = scheduler
-        self._plugin = f"planner-lanes-{uuid4().hex}"
+        self._plugin = f"planner-workers-{uuid4().hex}"
         try:
-            self._client.register_plugin(_plugin(make_lanes), name=self._plugin)
+            self._client.register_plugin(_plugin(make_workers), name=self._plugin)
             threads = sum(self._client.nthreads().values())
         except Exception as error:
             self.close()
-            raise SpecError("scheduler", f"{scheduler} cannot run jobs: {_said(error)}.") from None
+            raise SpecError("scheduler", f"{scheduler} cannot run jobs: {_first_line(error)}.") from None
         self.capacity = checked_processes(processes) or 2 * threads
 
-    def submit(self, job: BatchJob) -> Future[Answer]:
+    def submit(self, job: BatchJob) -> Future[JobOutcome]:
         """Hand a job to the cluster."""
-        answer: Future[Answer] = Future()
+        outcome: Future[JobOutcome] = Future()
         task = self._client.submit(_do, self._plugin, job, pure=False, key=f"planner-{uuid4().hex}")
-        task.add_done_callback(lambda done: self._pass_on(done, answer))
-        return answer
+        task.add_done_callback(lambda done: self._pass_on(done, outcome))
+        return outcome
 
     def close(self) -> None:
         """Give up what runs; the cluster goes on."""
@@ -68,19 +68,19 @@ class DaskCrew:
         with suppress(Exception):
             self._client.close(timeout=CONNECT_SECONDS)
 
-    def _pass_on(self, task: Any, answer: Future[Answer]) -> None:
+    def _pass_on(self, task: Any, outcome: Future[JobOutcome]) -> None:
         """A worker that died is the job's end; a scheduler that is gone is the end of the batch."""
         from distributed import KilledWorker
 
         if task.status == "finished":
-            answer.set_result(task.result())
+            outcome.set_result(task.result())
             return
         error = task.exception() if task.status == "error" else None
         if isinstance(error, KilledWorker):
-            answer.set_result(Answer(status=JobStatus.WORKER_DIED, message=str(error)[:MAX_MESSAGE]))
+            outcome.set_result(JobOutcome(status=JobStatus.WORKER_DIED, message=str(error)[:MAX_MESSAGE]))
             return
-        reason = _said(error) if error else "the connection is lost"
-        answer.set_exception(SpecError("scheduler", f"{self._scheduler} gave a job up: {reason}."))
+        reason = _first_line(error) if error else "the connection is lost"
+        outcome.set_exception(SpecError("scheduler", f"{self._scheduler} gave a job up: {reason}."))
 
 
 def _connected(scheduler: str) -> Any:
@@ -95,7 +95,7 @@ def _connected(scheduler: str) -> Any:
             thread.submit(lambda: asyncio.run(_greet(scheduler))).result()
         client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
     except Exception as error:
-        raise SpecError("scheduler", f"{scheduler} does not answer: {_said(error)}.") from None
+        raise SpecError("scheduler", f"{scheduler} does not answer: {_first_line(error)}.") from None
     try:
         client.wait_for_workers(1, timeout=CONNECT_SECONDS)
     except Exception:
@@ -113,19 +113,19 @@ async def _greet(scheduler: str) -> None:
     await connection.close()
 
 
-def _said(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
 
 
 # --- on the cluster ----------------------------------------------------------------------------------------
 
 
-def _plugin(make_lanes: Any) -> Any:
-    """What gives each Dask worker its lanes, and takes them away; a class of Dask's, which is imported here alone."""
+def _plugin(make_workers: Any) -> Any:
+    """The plugin that gives each Dask worker its worker processes and stops them; Dask is imported here only."""
     from distributed.diagnostics.plugin import WorkerPlugin
 
-    class LanesOfWorker(WorkerPlugin):  # type: ignore[misc]  # Dask's own types are not looked at
-        """The lanes of one Dask worker."""
+    class WorkersOfDask(WorkerPlugin):  # type: ignore[misc]  # Dask's own types are not looked at
+        """The worker processes of one Dask worker."""
 
         def setup(self, worker: Any) -> None:
             """Make them; their processes start with the first job."""
@@ -134,17 +134,17 @@ def _plugin(make_lanes: Any) -> Any:
             # A worker below a nanny is a daemonic process, which may not have children unless it says otherwise.
             if multiprocessing.current_process().daemon:
                 multiprocessing.current_process().daemon = False
-            self.lanes = make_lanes()
+            self.workers = make_workers()
 
         def teardown(self, worker: Any) -> None:
             """Stop their processes."""
-            self.lanes.close()
+            self.workers.close()
 
-    return LanesOfWorker()
+    return WorkersOfDask()
 
 
-def _do(plugin: str, job: BatchJob) -> Answer:
+def _do(plugin: str, job: BatchJob) -> JobOutcome:
     from distributed import get_worker
 
-    answer: Answer = get_worker().plugins[plugin].lanes.run(job)
-    return answer
+    outcome: JobOutcome = get_worker().plugins[plugin].workers.run(job)
+    return outcome

@@ -1,4 +1,4 @@
-"""Who does the jobs: lanes on this machine, or on the machines of a cluster."""
+"""Worker pools: what a pool is, and the one of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from costmodel.errors import SpecError
 from planner.batch.executors.worker import ClosedError, Work, Worker
-from planner.batch.job_result import Answer
+from planner.batch.job_result import JobOutcome
 from planner.batch.jobs import BatchJob
 
 MAX_PROCESSES = 1024
@@ -19,26 +19,26 @@ MAX_PROCESSES = 1024
 
 class WorkerPool(Protocol):
     """
-    Somebody who does jobs, each in a worker process of its own that may be stopped.
+    An executor of jobs, each in a worker process of its own that may be stopped.
 
     Parameters
     ----------
     capacity
-        Jobs to hand over at once, so that nobody waits; more would only cost memory.
+        Jobs to submit at once so that no worker idles; more would only cost memory.
     """
 
     capacity: int
 
-    def submit(self, job: BatchJob) -> Future[Answer]:
-        """Hand a job over; a future that fails means that the crew itself is lost."""
+    def submit(self, job: BatchJob) -> Future[JobOutcome]:
+        """Hand a job over; a future that fails means that the pool itself is lost."""
 
     def close(self) -> None:
-        """Stop everybody, whatever they do."""
+        """Stop all workers, running jobs included."""
 
 
-class Lanes:
+class Workers:
     """
-    Lanes for several threads: each takes an idle one, and gives it back.
+    Workers shared by several threads: each takes an idle one and gives it back.
 
     Parameters
     ----------
@@ -57,20 +57,20 @@ class Lanes:
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def run(self, job: BatchJob) -> Answer:
-        """The answer to a job, from a worker process."""
-        lane = self._take()
+    def run(self, job: BatchJob) -> JobOutcome:
+        """The outcome of a job, from a worker process."""
+        worker = self._take()
         try:
-            return lane.run(job, self._timeout_seconds)
+            return worker.run(job, self._timeout_seconds)
         finally:
-            self._idle.put(lane)
+            self._idle.put(worker)
 
     def close(self) -> None:
         """Stop all workers, those that begin just now included."""
         with self._lock:
             self._is_closed = True
-            for lane in self._all:
-                lane.close()
+            for worker in self._all:
+                worker.close()
 
     def _take(self) -> Worker:
         try:
@@ -83,32 +83,32 @@ class Lanes:
                 return self._all[-1]
 
 
-class LocalCrew:
+class LocalWorkerPool:
     """
     Processes on this machine.
 
     Parameters
     ----------
-    lanes
+    workers
         Their workers.
     processes
         How many; as many as this process may use cores by default.
     """
 
-    def __init__(self, lanes: Lanes, *, processes: int | None = None) -> None:
+    def __init__(self, workers: Workers, *, processes: int | None = None) -> None:
         num_threads = checked_processes(processes) or num_cores()
-        self._lanes = lanes
-        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="planner-lane")
+        self._workers = workers
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="planner-worker")
         self.capacity = 2 * num_threads
 
-    def submit(self, job: BatchJob) -> Future[Answer]:
+    def submit(self, job: BatchJob) -> Future[JobOutcome]:
         """Hand a job to the next thread that is free."""
-        return self._threads.submit(self._lanes.run, job)
+        return self._threads.submit(self._workers.run, job)
 
     def close(self) -> None:
         """Stop all workers; jobs that wait are given up."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._lanes.close()
+        self._workers.close()
         self._threads.shutdown(wait=True)
 
 

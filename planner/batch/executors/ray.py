@@ -1,4 +1,4 @@
-"""The crew of an existing Ray cluster: one actor per core, each with a lane."""
+"""The worker pool of an existing Ray cluster: one actor per core, each with a worker process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from costmodel.errors import SpecError
 from planner.batch.executors.local import checked_processes
-from planner.batch.job_result import MAX_MESSAGE, Answer, JobStatus
+from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 
 CONNECT_SECONDS = 5
@@ -22,14 +22,14 @@ RUNNING = "auto"
 """The cluster that this machine belongs to."""
 
 
-class RayCrew:
+class RayWorkerPool:
     """
     Actors on a Ray cluster, which Ray starts again when they or their machines die.
 
     Parameters
     ----------
-    make_lanes
-        Makes the lanes of one actor; sent there.
+    make_workers
+        Makes the workers of one actor; sent there.
     scheduler
         Address of the head node, such as ``ray://10.0.0.1:10001``; the cluster of this machine by default.
     processes
@@ -41,23 +41,23 @@ class RayCrew:
         If Ray is not installed or nobody answers.
     """
 
-    def __init__(self, make_lanes: Any, *, scheduler: str | None, processes: int | None = None) -> None:
+    def __init__(self, make_workers: Any, *, scheduler: str | None, processes: int | None = None) -> None:
         self._ray, self._is_ours = _connected(scheduler or RUNNING)
         free = int(self._ray.available_resources().get("CPU", 1))
         self.capacity = checked_processes(processes) or max(1, free)
         actor = self._ray.remote(_Actor).options(num_cpus=1, max_restarts=-1, max_task_retries=1)
-        self._actors = [actor.remote(make_lanes) for _ in range(self.capacity)]
+        self._actors = [actor.remote(make_workers) for _ in range(self.capacity)]
         self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for each in self._actors:
             self._idle.put(each)
 
-    def submit(self, job: BatchJob) -> Future[Answer]:
+    def submit(self, job: BatchJob) -> Future[JobOutcome]:
         """Hand a job to an actor that has none."""
-        answer: Future[Answer] = Future()
+        outcome: Future[JobOutcome] = Future()
         actor = self._idle.get()
-        task: Future[Answer] = actor.run.remote(job).future()
-        task.add_done_callback(lambda done: self._pass_on(done, actor, answer))
-        return answer
+        task: Future[JobOutcome] = actor.run.remote(job).future()
+        task.add_done_callback(lambda done: self._pass_on(done, actor, outcome))
+        return outcome
 
     def close(self) -> None:
         """Stop the actors; the cluster goes on."""
@@ -67,32 +67,32 @@ class RayCrew:
         if self._is_ours:
             self._ray.shutdown()
 
-    def _pass_on(self, task: Future[Answer], actor: Any, answer: Future[Answer]) -> None:
+    def _pass_on(self, task: Future[JobOutcome], actor: Any, outcome: Future[JobOutcome]) -> None:
         """An actor that died twice is the job's end; anything else is the end of the batch."""
         from ray.exceptions import RayActorError
 
         self._idle.put(actor)
         error = task.exception()
         if error is None:
-            answer.set_result(task.result())
+            outcome.set_result(task.result())
         elif isinstance(error, RayActorError):
             message = f"Its worker died: {str(error).splitlines()[0]}"
-            answer.set_result(Answer(status=JobStatus.WORKER_DIED, message=message[:MAX_MESSAGE]))
+            outcome.set_result(JobOutcome(status=JobStatus.WORKER_DIED, message=message[:MAX_MESSAGE]))
         else:
             problem = f"the cluster gave a job up: {(str(error).splitlines() or [type(error).__name__])[0]}"
-            answer.set_exception(SpecError("scheduler", problem))
+            outcome.set_exception(SpecError("scheduler", problem))
 
 
 class _Actor:
-    """The lane of one actor; ends with it."""
+    """An actor with its workers, which end with it."""
 
-    def __init__(self, make_lanes: Any) -> None:
-        self._lanes = make_lanes()
+    def __init__(self, make_workers: Any) -> None:
+        self._workers = make_workers()
 
-    def run(self, job: BatchJob) -> Answer:
-        """The answer to a job."""
-        answer: Answer = self._lanes.run(job)
-        return answer
+    def run(self, job: BatchJob) -> JobOutcome:
+        """The outcome of a job."""
+        outcome: JobOutcome = self._workers.run(job)
+        return outcome
 
 
 def _connected(address: str) -> tuple[Any, bool]:

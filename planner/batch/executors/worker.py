@@ -1,5 +1,5 @@
 """
-A process that does one job at a time, and may die of it.
+A worker process that runs one job at a time and may be killed by it.
 
 joblib's loky is asked for pools of one worker each. The death of a worker breaks its whole pool, and a pool does not
 tell which of its jobs the worker had, nor can it stop one: ``joblib.Parallel`` with several workers loses what is in
@@ -23,10 +23,10 @@ from typing import Any, TypeAlias
 from joblib.externals.loky import ProcessPoolExecutor
 
 from costmodel.errors import SpecError
-from planner.batch.job_result import MAX_MESSAGE, Answer, JobStatus
+from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 
-Work: TypeAlias = Callable[[BatchJob], Answer]
+Work: TypeAlias = Callable[[BatchJob], JobOutcome]
 
 MAX_ATTEMPTS = 2
 """Workers that a job may cost."""
@@ -38,7 +38,7 @@ START_SECONDS = 120.0
 """What a worker has to import what it needs, on a busy machine."""
 
 PARENT_SECONDS = 1.0
-"""How often a worker looks whether anybody still wants its answer."""
+"""How often a worker checks that its parent is still alive."""
 
 SINGLE_THREADED = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
@@ -57,7 +57,7 @@ class Worker:
     Parameters
     ----------
     work
-        What to do with a job; its answers and the jobs must be what pickle can send.
+        What to do with a job; outcomes and jobs must be picklable.
     prepare
         What a worker does before its first job, such as importing what the job needs.
     """
@@ -70,9 +70,9 @@ class Worker:
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def run(self, job: BatchJob, timeout_seconds: float | None = None) -> Answer:
+    def run(self, job: BatchJob, timeout_seconds: float | None = None) -> JobOutcome:
         """
-        The answer to a job, or what became of its workers.
+        The outcome of a job, or what happened to its workers.
 
         Parameters
         ----------
@@ -84,15 +84,15 @@ class Worker:
         Raises
         ------
         ClosedError
-            If the lane is closed meanwhile.
+            If the worker is closed meanwhile.
         """
         begin = time.perf_counter()
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            answer = self._attempt(job, timeout_seconds)
-            if answer is not None:
-                return replace(answer, attempts=attempt)
+            outcome = self._attempt(job, timeout_seconds)
+            if outcome is not None:
+                return replace(outcome, attempts=attempt)
         message = f"Its worker died, and so did a fresh one that had only this job ({MAX_ATTEMPTS} attempts)."
-        return Answer(
+        return JobOutcome(
             status=JobStatus.WORKER_DIED,
             message=message,
             attempts=MAX_ATTEMPTS,
@@ -105,24 +105,24 @@ class Worker:
             self._is_closed = True
         self._stop()
 
-    def _attempt(self, job: BatchJob, timeout_seconds: float | None) -> Answer | None:
-        """The answer of one worker; None: it died."""
+    def _attempt(self, job: BatchJob, timeout_seconds: float | None) -> JobOutcome | None:
+        """The outcome from one worker process; None where it died."""
         pool = self._ready()
         begin = time.perf_counter()
         future = _submitted(pool, self._work, job)
         if not wait([future], timeout_seconds).done:
             self._stop()
             message = f"It was stopped after {timeout_seconds:g} s."
-            return Answer(status=JobStatus.TIMED_OUT, message=message, wall_seconds=time.perf_counter() - begin)
+            return JobOutcome(status=JobStatus.TIMED_OUT, message=message, wall_seconds=time.perf_counter() - begin)
         error = future.exception()
         if error is None:
-            answer: Answer = future.result()
-            return answer
+            outcome: JobOutcome = future.result()
+            return outcome
         self._require_open()
         if isinstance(error, BrokenExecutor):
             self._stop()
             return None
-        return Answer(status=JobStatus.FAILED, message=f"{type(error).__name__}: {error}"[:MAX_MESSAGE])
+        return JobOutcome(status=JobStatus.FAILED, message=f"{type(error).__name__}: {error}"[:MAX_MESSAGE])
 
     def _ready(self) -> ProcessPoolExecutor:
         """A worker that waits for a job; neither the time that it takes to start nor its death meanwhile counts."""

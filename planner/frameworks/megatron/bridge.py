@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.frameworks.megatron.lm import environment, megatron_entries
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
-from planner.frameworks.target import Entries, Export, Program, Say, told, told_only
+from planner.frameworks.target import Entries, Export, OptionsOf, Program, effective_settings, setting_only
 from planner.plan import Plan
 
 TARGET = "Megatron-Bridge"
@@ -135,7 +135,7 @@ NEGATED = (
 )
 """Switches whose field says the opposite."""
 
-USUAL: Entries = {
+DEFAULTS: Entries = {
     "model.sequence_parallel": False,
     "model.virtual_pipeline_model_parallel_size": None,
     "model.pipeline_model_parallel_layout": None,
@@ -190,9 +190,9 @@ layers are in them, as the plan counts (that of current scaling leaves the first
 
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
-SETTINGS: Mapping[str, Say] = {
+SETTINGS: Mapping[str, OptionsOf] = {
     **OF_MEGATRON,
-    "attention": told_only(
+    "attention": setting_only(
         "attention",
         "flash",
         "model.attention_backend is an object, which no override of a recipe makes "
@@ -236,7 +236,7 @@ def bridge_entries(plan: Plan) -> Entries:
     extra: Entries = {PRECISION: precision_of(plan, options)}
     if known.get("model.cpu_offloading_num_layers"):
         extra["model.cpu_offloading"] = True
-    return {**USUAL, **known, **extra}
+    return {**DEFAULTS, **known, **extra}
 
 
 def precision_of(plan: Plan, options: Mapping[str, Any]) -> Entries:
@@ -257,7 +257,7 @@ def precision_of(plan: Plan, options: Mapping[str, Any]) -> Entries:
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         "autocast_enabled": False,
-        "grad_reduce_in_fp32": told(plan).gradient_dtype == "fp32",
+        "grad_reduce_in_fp32": effective_settings(plan).gradient_dtype == "fp32",
         "fp8": None,
         "fp4": None,
         **PRECISIONS[name],
@@ -321,5 +321,5 @@ def _notes(plan: Plan) -> Iterator[str]:
         f"For {plan.cluster.num_devices} processes and a recipe of {plan.facts.model.name}: data, tokenizer, "
         "activation function, rotary base and optimizer are those of the recipe; it must have a comm_overlap."
     )
-    if told(plan).optimizer != "adam":
+    if effective_settings(plan).optimizer != "adam":
         yield "Muon's own numbers are those of the recipe, which must be one with Muon."

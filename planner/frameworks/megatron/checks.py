@@ -52,7 +52,7 @@ def _exclusive(arguments: Arguments) -> Iterator[Complaint]:
     )
     for one, other in pairs:
         if one in arguments and other in arguments:
-            yield one, f"is given beside {other}; they exclude each other."
+            yield one, f"is given with {other}; they exclude each other."
 
 
 def _needing(arguments: Arguments) -> Iterator[Complaint]:
@@ -81,18 +81,18 @@ def _recompute(arguments: Arguments) -> Iterator[Complaint]:
     number, short = arguments.get("--recompute-num-layers"), "--recompute-activations"
     if short in arguments:
         if granularity == "full":
-            yield short, "is given beside --recompute-granularity full; it means selective."
+            yield short, "is given with --recompute-granularity full; it means selective."
         for name in (method, "--recompute-num-layers"):
             if name in arguments:
-                yield name, f"is given beside {short}, which means selective recomputation and has none."
+                yield name, f"is given with {short}, which means selective recomputation and has none."
     if granularity == "full" and method not in arguments:
-        yield method, "is required beside --recompute-granularity full: uniform or block."
+        yield method, "is required with --recompute-granularity full: uniform or block."
     if granularity == "full" and (number is None or number < 1):
-        yield "--recompute-num-layers", "is required beside --recompute-granularity full, at least 1."
+        yield "--recompute-num-layers", "is required with --recompute-granularity full, at least 1."
     if granularity == "selective":
         for name in (method, "--recompute-num-layers"):
             if name in arguments:
-                yield name, "is given beside --recompute-granularity selective, which has none."
+                yield name, "is given with --recompute-granularity selective, which has none."
     if granularity == "full" and "--overlap-moe-expert-parallel-comm" in arguments:
         yield "--recompute-granularity", "is full; --overlap-moe-expert-parallel-comm excludes that."
 
@@ -137,7 +137,7 @@ def _experts(arguments: Arguments) -> Iterator[Complaint]:
 def _context(arguments: Arguments) -> Iterator[Complaint]:
     sizes = "--hierarchical-context-parallel-sizes"
     if "a2a+p2p" in arguments.get("--cp-comm-type", ()) and sizes not in arguments:
-        yield sizes, "is required beside --cp-comm-type a2a+p2p."
+        yield sizes, "is required with --cp-comm-type a2a+p2p."
 
 
 def _graphs(arguments: Arguments) -> Iterator[Complaint]:

@@ -34,7 +34,16 @@ from planner.frameworks.megatron.settings import (
     shares_by_layers,
 )
 from planner.frameworks.megatron.stages import block_of, stage_entries
-from planner.frameworks.target import Entries, Export, Program, Say, Unsupported, entries_of, has_own_bytes, variables
+from planner.frameworks.target import (
+    Entries,
+    Export,
+    OptionsOf,
+    Program,
+    Unsupported,
+    entries_of,
+    has_own_bytes,
+    variables,
+)
 from planner.plan import Plan
 
 TARGET = "Megatron-LM"
@@ -88,7 +97,7 @@ def to_megatron_lm(plan: Plan) -> Export:
     )
 
 
-def megatron_entries(plan: Plan, target: str, settings: Mapping[str, Say] = SETTINGS) -> Entries:
+def megatron_entries(plan: Plan, target: str, settings: Mapping[str, OptionsOf] = SETTINGS) -> Entries:
     """
     Values by option: the strategy, the settings, the model, the training and its checkpoints.
 
@@ -107,7 +116,7 @@ def megatron_entries(plan: Plan, target: str, settings: Mapping[str, Say] = SETT
         If Megatron-LM cannot do it.
     """
     precision = _precision(plan, target)
-    entries = entries_of(plan, target, SAYS, settings)
+    entries = entries_of(plan, target, DECISION_OPTIONS, settings)
     _require_allowed(plan, target)
     model = model_entries(plan.facts.model, plan.facts.workload.sequence_length)
     return {**entries, **model, **_training(plan), **precision}
@@ -132,21 +141,21 @@ def _is_our_own(rule: Callable[..., Any]) -> bool:
 # --- the strategy ------------------------------------------------------------------------------------------
 
 
-def _degree(name: str, option: str) -> Say:
+def _degree(name: str, option: str) -> OptionsOf:
     def say(plan: Plan) -> Entries:
         return {option: getattr(plan.strategy, name)}
 
     return say
 
 
-def _switch(name: str, *options: str) -> Say:
+def _switch(name: str, *options: str) -> OptionsOf:
     def say(plan: Plan) -> Entries:
         return dict.fromkeys(options, True) if getattr(plan.strategy, name) else {}
 
     return say
 
 
-def _expert_degree(name: str, option: str) -> Say:
+def _expert_degree(name: str, option: str) -> OptionsOf:
     """Without the option, expert-tensor parallelism is as wide as tensor parallelism."""
 
     def say(plan: Plan) -> Entries:
@@ -155,23 +164,23 @@ def _expert_degree(name: str, option: str) -> Say:
     return say
 
 
-def _says_dp(plan: Plan) -> Entries:
+def _dp_options(plan: Plan) -> Entries:
     """It follows from the number of processes and the other degrees."""
     return {}
 
 
-def _says_stages(plan: Plan) -> Entries:
+def _stages_options(plan: Plan) -> Entries:
     return stage_entries(plan.strategy, plan.facts.model)
 
 
-def _says_group(plan: Plan) -> Entries:
+def _group_options(plan: Plan) -> Entries:
     strategy = plan.strategy
     if strategy.group == default_microbatch_group(pp=strategy.pp, vpp=strategy.vpp):
         return {}
     return {"--microbatch-group-size-per-virtual-pipeline-stage": strategy.group}
 
 
-def _says_schedule(plan: Plan) -> Entries | Unsupported:
+def _schedule_options(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.schedule == Schedule.ONE_F_ONE_B:
         return {}
     return Unsupported(
@@ -179,9 +188,9 @@ def _says_schedule(plan: Plan) -> Entries | Unsupported:
     )
 
 
-def _says_vocabulary(plan: Plan) -> Entries | Unsupported:
+def _vocabulary_options(plan: Plan) -> Entries | Unsupported:
     if plan.strategy.vocabulary <= Vocabulary.REDISTRIBUTED:
-        return _says_stages(plan)
+        return _stages_options(plan)
     return Unsupported(
         f"{plan.strategy.vocabulary.text} has slices of the vocabulary on all ranks; embedding and head are on the "
         "first and the last one (megatron/core/models/gpt/gpt_model.py)."
@@ -205,11 +214,11 @@ SHARDINGS: dict[Sharding, Entries] = {
 }
 
 
-def _says_sharding(plan: Plan) -> Entries:
+def _sharding_options(plan: Plan) -> Entries:
     return {} if shares_by_layers(plan) else SHARDINGS[plan.strategy.sharding]
 
 
-def _says_recompute(plan: Plan) -> Entries | Unsupported:
+def _recompute_options(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     block = block_of(strategy.layout, strategy.pp) if strategy.layout else None
     if strategy.recompute == Recompute.FULL:
@@ -248,7 +257,7 @@ def recompute_modules(recompute: Recompute) -> list[str]:
     return [MEGATRON_MODULES[name] for name in chosen if name not in inside]
 
 
-def _says_activation_offload(plan: Plan) -> Entries:
+def _activation_offload_options(plan: Plan) -> Entries:
     """Whole layers where Megatron-LM can, else all modules."""
     strategy = plan.strategy
     if not strategy.activation_offload:
@@ -261,13 +270,13 @@ def _says_activation_offload(plan: Plan) -> Entries:
     return {"--fine-grained-activation-offloading": True, "--offload-modules": modules}
 
 
-def _says_optimizer_offload(plan: Plan) -> Entries:
+def _optimizer_offload_options(plan: Plan) -> Entries:
     """The distributed optimizer is what the precision-aware one needs, also where it has nothing to share."""
     options = ("--use-distributed-optimizer", "--use-precision-aware-optimizer", "--optimizer-cpu-offload")
     return dict.fromkeys(options, True) if plan.strategy.optimizer_offload else {}
 
 
-def _says_token_dispatcher(plan: Plan) -> Entries:
+def _token_dispatcher_options(plan: Plan) -> Entries:
     """Without the option, tokens are gathered on all ranks."""
     dispatcher = plan.strategy.token_dispatcher
     if not plan.facts.model.has_experts:
@@ -277,7 +286,7 @@ def _says_token_dispatcher(plan: Plan) -> Entries:
     return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": dispatcher.text}
 
 
-def _says_cuda_graphs(plan: Plan) -> Entries:
+def _cuda_graphs_options(plan: Plan) -> Entries:
     """
     Random states that graphs can replay are Transformer Engine's; one graph has no place to look for NaN.
 
@@ -302,7 +311,7 @@ def _says_cuda_graphs(plan: Plan) -> Entries:
 DROPOUTS = ("--attention-dropout", "--hidden-dropout")
 
 
-def _says_cp(plan: Plan) -> Entries | Unsupported:
+def _cp_options(plan: Plan) -> Entries | Unsupported:
     """All-to-alls trade tokens for heads, of which each rank gets as many."""
     strategy, kinds = plan.strategy, plan.facts.model.kinds
     degree: Entries = {"--context-parallel-size": strategy.cp}
@@ -317,7 +326,7 @@ def _says_cp(plan: Plan) -> Entries | Unsupported:
     return degree
 
 
-def _says_cp_overlap(plan: Plan) -> Entries | Unsupported:
+def _cp_overlap_options(plan: Plan) -> Entries | Unsupported:
     exchange = context_exchange(plan.cluster)
     if plan.strategy.cp > 1 and not plan.strategy.cp_overlap and exchange == "p2p":
         return Unsupported(
@@ -326,7 +335,7 @@ def _says_cp_overlap(plan: Plan) -> Entries | Unsupported:
     return {"--cp-comm-type": [exchange]} if plan.strategy.cp > 1 else {}
 
 
-def _says_pp_overlap(plan: Plan) -> Entries | Unsupported:
+def _pp_overlap_options(plan: Plan) -> Entries | Unsupported:
     """On by itself with virtual stages, off without."""
     strategy = plan.strategy
     if strategy.pp_overlap and strategy.vpp == 1:
@@ -334,7 +343,7 @@ def _says_pp_overlap(plan: Plan) -> Entries | Unsupported:
     return {"--no-overlap-p2p-communication": True} if strategy.vpp > 1 and not strategy.pp_overlap else {}
 
 
-def _says_dp_overlap(plan: Plan) -> Entries | Unsupported:
+def _dp_overlap_options(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if strategy.dp_overlap and strategy.sharding == Sharding.NONE:
         return Unsupported("--overlap-param-gather needs the distributed optimizer (sharding: optimizer).")
@@ -343,7 +352,7 @@ def _says_dp_overlap(plan: Plan) -> Entries | Unsupported:
     return {"--overlap-grad-reduce": True, "--overlap-param-gather": True} if strategy.dp_overlap else {}
 
 
-def _says_layout(plan: Plan) -> Entries | Unsupported:
+def _layout_options(plan: Plan) -> Entries | Unsupported:
     strategy, layout = plan.strategy, plan.strategy.layout
     if layout is None:
         return {}
@@ -351,13 +360,13 @@ def _says_layout(plan: Plan) -> Entries | Unsupported:
     if unlike:
         return Unsupported(f"{unlike} differs between pipeline ranks; Megatron-LM has one option for all of them.")
     if any(layout.full_layers) and (strategy.ep_overlap or strategy.activation_offload):
-        beside = "ep_overlap" if strategy.ep_overlap else "activation_offload"
+        excluding = "ep_overlap" if strategy.ep_overlap else "activation_offload"
         return Unsupported(
-            f"full_layers beside {beside}, which excludes full recomputation (transformer_config.py:1871)."
+            f"full_layers beside {excluding}, which excludes full recomputation (transformer_config.py:1871)."
         )
     if any(layout.full_layers) and strategy.cuda_graphs > CudaGraphs.FULL_ITERATION:
         return Unsupported("full_layers beside CUDA graphs of modules, which exclude it (transformer_config.py:1781).")
-    return _says_stages(plan)
+    return _stages_options(plan)
 
 
 def _unlike(layout: StageLayout, strategy: Strategy) -> str | None:
@@ -367,39 +376,39 @@ def _unlike(layout: StageLayout, strategy: Strategy) -> str | None:
     if set(layout.activation_offload) != {strategy.activation_offload}:
         return "activation_offload"
     is_full = strategy.recompute == Recompute.FULL
-    told = is_full or not any(layout.full_layers) or block_of(layout, strategy.pp) is not None
-    return None if told else "full_layers"
+    effective_settings = is_full or not any(layout.full_layers) or block_of(layout, strategy.pp) is not None
+    return None if effective_settings else "full_layers"
 
 
-SAYS: Mapping[str, Say] = {
+DECISION_OPTIONS: Mapping[str, OptionsOf] = {
     "tp": _degree("tp", "--tensor-model-parallel-size"),
-    "cp": _says_cp,
+    "cp": _cp_options,
     "pp": _degree("pp", "--pipeline-model-parallel-size"),
-    "dp": _says_dp,
+    "dp": _dp_options,
     "ep": _expert_degree("ep", "--expert-model-parallel-size"),
     "etp": _expert_degree("etp", "--expert-tensor-parallel-size"),
-    "vpp": _says_stages,
-    "group": _says_group,
+    "vpp": _stages_options,
+    "group": _group_options,
     "mbs": _degree("mbs", "--micro-batch-size"),
     "sequence_parallel": _switch("sequence_parallel", "--sequence-parallel"),
-    "schedule": _says_schedule,
-    "vocabulary": _says_vocabulary,
-    "sharding": _says_sharding,
-    "recompute": _says_recompute,
-    "activation_offload": _says_activation_offload,
-    "optimizer_offload": _says_optimizer_offload,
-    "token_dispatcher": _says_token_dispatcher,
-    "cuda_graphs": _says_cuda_graphs,
+    "schedule": _schedule_options,
+    "vocabulary": _vocabulary_options,
+    "sharding": _sharding_options,
+    "recompute": _recompute_options,
+    "activation_offload": _activation_offload_options,
+    "optimizer_offload": _optimizer_offload_options,
+    "token_dispatcher": _token_dispatcher_options,
+    "cuda_graphs": _cuda_graphs_options,
     "tp_overlap": _switch("tp_overlap", "--tp-comm-overlap"),
-    "cp_overlap": _says_cp_overlap,
+    "cp_overlap": _cp_overlap_options,
     "ep_overlap": _switch("ep_overlap", "--overlap-moe-expert-parallel-comm"),
-    "pp_overlap": _says_pp_overlap,
-    "dp_overlap": _says_dp_overlap,
-    "layout": _says_layout,
+    "pp_overlap": _pp_overlap_options,
+    "dp_overlap": _dp_overlap_options,
+    "layout": _layout_options,
 }
 """What each field of a strategy is in Megatron-LM."""
 
-assert {*SAYS} == {*DECISIONS, "layout"}
+assert {*DECISION_OPTIONS} == {*DECISIONS, "layout"}
 
 
 # --- the job -----------------------------------------------------------------------------------------------

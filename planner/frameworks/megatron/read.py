@@ -116,8 +116,8 @@ def from_megatron_lm(arguments: str | Sequence[str], overrides: Sequence[str] = 
     document["settings"] = {**settings, "optimizer_group": read_group(found, strategy), **own}
     document["strategy"] = {**_decisions(strategy), **(document.get("strategy") or {})}
     load(document)
-    said = (*_assumed(framework), *assumed, *more, *notes)
-    return Imported(document=document, notes=(*said, *_exchange(found, facts), *_unread(found)))
+    remarks = (*_assumed(framework), *assumed, *more, *notes)
+    return Imported(document=document, notes=(*remarks, *_exchange(found, facts), *_uncosted(found)))
 
 
 def _framework(document: Mapping[str, Any]) -> dict[str, str]:
@@ -351,7 +351,7 @@ def _plain(name: str, value: int) -> str | int | bool:
 # --- what is left out --------------------------------------------------------------------------------------
 
 
-def _unread(arguments: Arguments) -> Iterator[str]:
+def _uncosted(arguments: Arguments) -> Iterator[str]:
     """Options that are not costed: those that could matter by name, the others in one sentence."""
     known = options()
     others = [name for name in arguments if name not in READ and name not in KNOWN_WITHOUT_COST]

@@ -91,7 +91,7 @@ def _sizes(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "hidden_size": hidden,
         "num_layers": arguments["--num-layers"],
-        "ffn_hidden_size": arguments.get("--ffn-hidden-size", _usual_width(hidden, gated=gated)),
+        "ffn_hidden_size": arguments.get("--ffn-hidden-size", _default_width(hidden, gated=gated)),
         "gated": gated,
         "squared_relu": "--squared-relu" in arguments,
         "mlp_bias": has_bias,
@@ -111,7 +111,7 @@ def _positions(arguments: Mapping[str, Any]) -> str:
     return str(arguments.get("--position-embedding-type", "learned_absolute"))
 
 
-def _usual_width(hidden_size: int, *, gated: bool) -> int:
+def _default_width(hidden_size: int, *, gated: bool) -> int:
     """
     Four times the hidden size; of gated ones two thirds of that, in steps of 64.
 
@@ -130,10 +130,10 @@ def _attention(arguments: Mapping[str, Any]) -> dict[str, Any]:
     grouped = "--group-query-attention" in arguments
     if "--multi-latent-attention" in arguments:
         if grouped:
-            problem = "is given beside --multi-latent-attention, which has no query groups."
+            problem = "is given with --multi-latent-attention, which has no query groups."
             raise SpecError(f"{WHERE}.--group-query-attention", problem)
         if "--disable-bias-linear" not in arguments:
-            problem = "is required beside --multi-latent-attention: its biases are not described here."
+            problem = "is required with --multi-latent-attention: its biases are not described here."
             raise SpecError(f"{WHERE}.--disable-bias-linear", problem)
         return {
             **heads,

@@ -1,4 +1,4 @@
-"""What a framework is told besides the strategy, as options of Megatron-LM."""
+"""The settings of the framework as options of Megatron-LM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from costmodel.facts.cluster import Cluster
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher
-from planner.frameworks.target import EVERY_SETTING, NO_STEP, Entries, Say, Unsupported, told, told_only, unsaid
+from planner.frameworks.target import (
+    EVERY_SETTING,
+    NO_STEP,
+    Entries,
+    OptionsOf,
+    Unsupported,
+    effective_settings,
+    no_options,
+    setting_only,
+)
 from planner.plan import Plan
 
 DISTRIBUTED: Entries = {"--use-distributed-optimizer": True}
@@ -20,7 +29,7 @@ NUM_SMS = {
 
 def shares_by_layers(plan: Plan) -> bool:
     """Whether whole matrices are dealt to the ranks that share optimizer states, not slices of a flat buffer."""
-    return told(plan).optimizer == "dist_muon"
+    return effective_settings(plan).optimizer == "dist_muon"
 
 
 def offloads_whole_layers(plan: Plan) -> bool:
@@ -31,7 +40,7 @@ def offloads_whole_layers(plan: Plan) -> bool:
 def num_offloaded_layers(plan: Plan) -> int:
     """Layers of ``--cpu-offloading-num-layers``: all but the last at most, which is needed at once."""
     num_layers = plan.facts.model.num_layers
-    return min(told(plan).offloaded_layers or num_layers, num_layers - 1)
+    return min(effective_settings(plan).offloaded_layers or num_layers, num_layers - 1)
 
 
 def context_exchange(cluster: Cluster) -> str:
@@ -55,9 +64,9 @@ def _with_shared_optimizer(plan: Plan, entries: Entries, source: str) -> Entries
 # --- numbers -----------------------------------------------------------------------------------------------
 
 
-def _says_gradient_dtype(plan: Plan) -> Entries | Unsupported:
+def _gradient_dtype_options(plan: Plan) -> Entries | Unsupported:
     """In FP32 by default where weights are BF16, in 16 bits where they are FP16 (arguments.py, validate_args)."""
-    given, is_fp16 = told(plan).gradient_dtype, plan.facts.workload.precision.compute == "fp16"
+    given, is_fp16 = effective_settings(plan).gradient_dtype, plan.facts.workload.precision.compute == "fp16"
     known: dict[str, Entries] = {
         "fp32": {"--accumulate-allreduce-grads-in-fp32": True} if is_fp16 else {},
         "fp16" if is_fp16 else "bf16": {} if is_fp16 else {"--grad-reduce-in-bf16": True},
@@ -71,8 +80,8 @@ def _says_gradient_dtype(plan: Plan) -> Entries | Unsupported:
     )
 
 
-def _says_moments_dtype(plan: Plan) -> Entries | Unsupported:
-    moments = told(plan).moments_dtype
+def _moments_dtype_options(plan: Plan) -> Entries | Unsupported:
+    moments = effective_settings(plan).moments_dtype
     if moments == "fp32":
         return {}
     if plan.strategy.optimizer_offload:
@@ -83,9 +92,9 @@ def _says_moments_dtype(plan: Plan) -> Entries | Unsupported:
     return _with_shared_optimizer(plan, options, "megatron/core/optimizer/optimizer_config.py:381")
 
 
-def _says_fp8_param_gather(plan: Plan) -> Entries | Unsupported:
+def _fp8_param_gather_options(plan: Plan) -> Entries | Unsupported:
     """Only MXFP8's copies are gathered through the gradients' buffer, which Megatron-FSDP has not."""
-    if not told(plan).fp8_param_gather:
+    if not effective_settings(plan).fp8_param_gather:
         return {}
     reuses = plan.facts.workload.precision.name == "mxfp8" and plan.strategy.sharding < Sharding.GRADIENTS
     options: Entries = {"--fp8-param-gather": True, **({"--reuse-grad-buf-for-mxfp8-param-ag": True} if reuses else {})}
@@ -95,7 +104,7 @@ def _says_fp8_param_gather(plan: Plan) -> Entries | Unsupported:
 # --- the optimizer -----------------------------------------------------------------------------------------
 
 
-def _says_optimizer(plan: Plan) -> Entries | Unsupported:
+def _optimizer_options(plan: Plan) -> Entries | Unsupported:
     """
     Muon on whole matrices keeps everything about the distributed optimizer off.
 
@@ -103,7 +112,7 @@ def _says_optimizer(plan: Plan) -> Entries | Unsupported:
     ----------
     megatron-core 0.16.1, optimizer/layer_wise_optimizer.py:25, optimizer/muon.py:190.
     """
-    settings, strategy = told(plan), plan.strategy
+    settings, strategy = effective_settings(plan), plan.strategy
     if settings.optimizer == "adam":
         return {}
     if strategy.sharding > Sharding.OPTIMIZER:
@@ -114,14 +123,14 @@ def _says_optimizer(plan: Plan) -> Entries | Unsupported:
         return Unsupported("it shares optimizer states (sharding: optimizer), always (layer_wise_optimizer.py:29).")
     if plan.facts.workload.precision.compute == "fp16":
         return Unsupported("muon with fp16 is not supported (megatron/core/optimizer/muon.py:196).")
-    beside = {
+    excluding = {
         "dp_overlap": strategy.dp_overlap,
         "optimizer_offload": strategy.optimizer_offload,
         "settings.moments_dtype": settings.moments_dtype != "fp32",
         "settings.fp8_param_gather": bool(settings.fp8_param_gather),
         "settings.optimizer_group": settings.optimizer_group != "all",
     }
-    excluded = [name for name, is_on in beside.items() if is_on]
+    excluded = [name for name, is_on in excluding.items() if is_on]
     if excluded:
         return Unsupported(
             f"it excludes {', '.join(excluded)}, which are the distributed optimizer's "
@@ -130,9 +139,9 @@ def _says_optimizer(plan: Plan) -> Entries | Unsupported:
     return {"--optimizer": "dist_muon"}
 
 
-def _says_optimizer_group(plan: Plan) -> Entries | Unsupported:
+def _optimizer_group_options(plan: Plan) -> Entries | Unsupported:
     """Megatron-LM counts the groups, of dense weights and of experts alike."""
-    group, strategy, ranks = told(plan).optimizer_group, plan.strategy, _replicas(plan)
+    group, strategy, ranks = effective_settings(plan).optimizer_group, plan.strategy, _replicas(plan)
     if not isinstance(group, int):
         return {}
     if ranks % group:
@@ -151,9 +160,9 @@ def _says_optimizer_group(plan: Plan) -> Entries | Unsupported:
 # --- layers ------------------------------------------------------------------------------------------------
 
 
-def _says_shared_expert_overlap(plan: Plan) -> Entries | Unsupported:
+def _shared_expert_overlap_options(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
-    if not told(plan).shared_expert_overlap:
+    if not effective_settings(plan).shared_expert_overlap:
         return {}
     if strategy.token_dispatcher != TokenDispatcher.ALLTOALL:
         return Unsupported("it works with the alltoall dispatcher only (transformer_config.py:1090).")
@@ -164,23 +173,23 @@ def _says_shared_expert_overlap(plan: Plan) -> Entries | Unsupported:
     return {"--moe-shared-expert-overlap": True}
 
 
-def _says_delay_wgrad(plan: Plan) -> Entries | Unsupported:
-    if not told(plan).delay_wgrad:
+def _delay_wgrad_options(plan: Plan) -> Entries | Unsupported:
+    if not effective_settings(plan).delay_wgrad:
         return {}
     if not plan.strategy.ep_overlap:
         return Unsupported("it needs ep_overlap (transformer_config.py:1909).")
     return {"--delay-wgrad-compute": True}
 
 
-def _says_communication_sms(plan: Plan) -> Entries:
+def _communication_sms_options(plan: Plan) -> Entries:
     """DeepEP and HybridEP have an option each, without which they take what their release does."""
-    number = told(plan).communication_sms
+    number = effective_settings(plan).communication_sms
     return {} if number is None else {NUM_SMS[plan.strategy.token_dispatcher]: number}
 
 
-def _says_offloaded_layers(plan: Plan) -> Entries | Unsupported:
+def _offloaded_layers_options(plan: Plan) -> Entries | Unsupported:
     """The number itself is said with the decision to offload."""
-    if told(plan).offloaded_layers is None or offloads_whole_layers(plan):
+    if effective_settings(plan).offloaded_layers is None or offloads_whole_layers(plan):
         return {}
     return Unsupported(
         "only whole layers are counted, without pipeline and recomputation; --offload-modules are those of every layer "
@@ -188,49 +197,49 @@ def _says_offloaded_layers(plan: Plan) -> Entries | Unsupported:
     )
 
 
-def _says_mtp_layers(plan: Plan) -> Entries | Unsupported:
+def _mtp_layers_options(plan: Plan) -> Entries | Unsupported:
     """The model says their number."""
-    if told(plan).mtp_layers and plan.facts.model.learned_positions:
+    if effective_settings(plan).mtp_layers and plan.facts.model.learned_positions:
         return Unsupported("with learned positions there is none (megatron/training/arguments.py, validate_args).")
     return {}
 
 
-def _says_attention(plan: Plan) -> Entries:
-    return {"--attention-backend": "unfused"} if told(plan).attention == "unfused" else {}
+def _attention_options(plan: Plan) -> Entries:
+    return {"--attention-backend": "unfused"} if effective_settings(plan).attention == "unfused" else {}
 
 
-def _says_loss(plan: Plan) -> Entries:
+def _loss_options(plan: Plan) -> Entries:
     """Of two fusions the other one, ``native``, works in FP32 as the unfused loss does."""
     fused: Entries = {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
-    return fused if told(plan).loss == "fused" else {}
+    return fused if effective_settings(plan).loss == "fused" else {}
 
 
-SETTINGS: Mapping[str, Say] = {
-    "gradient_dtype": _says_gradient_dtype,
-    "weight_dtype": told_only(
+SETTINGS: Mapping[str, OptionsOf] = {
+    "gradient_dtype": _gradient_dtype_options,
+    "weight_dtype": setting_only(
         "weight_dtype",
         "recipe",
         "ranks hold weights in the recipe's bits; those in FP32 are the optimizer's "
         "(megatron/core/optimizer/distrib_optimizer.py).",
     ),
-    "moments_dtype": _says_moments_dtype,
-    "fp8_param_gather": _says_fp8_param_gather,
-    "mtp_layers": _says_mtp_layers,
-    "shared_expert_overlap": _says_shared_expert_overlap,
-    "delay_wgrad": _says_delay_wgrad,
-    "communication_sms": _says_communication_sms,
-    "offloaded_layers": _says_offloaded_layers,
-    "optimizer_group": _says_optimizer_group,
-    "optimizer": _says_optimizer,
-    "kernels": told_only(
+    "moments_dtype": _moments_dtype_options,
+    "fp8_param_gather": _fp8_param_gather_options,
+    "mtp_layers": _mtp_layers_options,
+    "shared_expert_overlap": _shared_expert_overlap_options,
+    "delay_wgrad": _delay_wgrad_options,
+    "communication_sms": _communication_sms_options,
+    "offloaded_layers": _offloaded_layers_options,
+    "optimizer_group": _optimizer_group_options,
+    "optimizer": _optimizer_options,
+    "kernels": setting_only(
         "kernels",
         "fused",
         "norms, rotations and gated activations are fused kernels of Transformer Engine; each has a switch of its own.",
     ),
-    "attention": _says_attention,
-    "loss": _says_loss,
-    "launches": unsaid,  # a variable of the environment
-    "composition": told_only("composition", "step", NO_STEP),
+    "attention": _attention_options,
+    "loss": _loss_options,
+    "launches": no_options,  # a variable of the environment
+    "composition": setting_only("composition", "step", NO_STEP),
 }
 """What each setting is in Megatron-LM."""
 

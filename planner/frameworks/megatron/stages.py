@@ -63,8 +63,8 @@ def stage_layers(strategy: Strategy, model: Model) -> tuple[int, ...]:
 def redistributed_last(strategy: Strategy, model: Model) -> int | None:
     """The last stage's layers where that number alone says how redistributed ones are dealt."""
     layers = stage_layers(strategy, model)
-    is_told = strategy.vocabulary == Vocabulary.REDISTRIBUTED and strategy.layout is None and strategy.pp > 1
-    return layers[-1] if is_told and layers[-1] and len(set(layers[:-1])) == 1 else None
+    is_explicit = strategy.vocabulary == Vocabulary.REDISTRIBUTED and strategy.layout is None and strategy.pp > 1
+    return layers[-1] if is_explicit and layers[-1] and len(set(layers[:-1])) == 1 else None
 
 
 def layout_text(layers: Sequence[int], *, mtp_layers: int) -> str:
@@ -102,12 +102,12 @@ def read_stages(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[in
     """
     spellings = [name for name in (CHUNKS, CHUNK_LAYERS, LAYOUT) if name in arguments]
     if len(spellings) > 1:
-        raise SpecError(f"{WHERE}.{spellings[1]}", f"is given beside {spellings[0]}; one of them says the stages.")
+        raise SpecError(f"{WHERE}.{spellings[1]}", f"is given with {spellings[0]}; one of them says the stages.")
     uneven = [name for name in (FIRST, LAST) if name in arguments]
     counted = [name for name in COUNTED if name in arguments]
     if LAYOUT in arguments:
         if uneven or counted:
-            raise SpecError(f"{WHERE}.{LAYOUT}", f"is given beside {(*uneven, *counted)[0]}; it says all stages.")
+            raise SpecError(f"{WHERE}.{LAYOUT}", f"is given with {(*uneven, *counted)[0]}; it says all stages.")
         layers = read_layout(arguments[LAYOUT], model)
         if len(layers) % pp:
             raise SpecError(f"{WHERE}.{LAYOUT}", f"has {len(layers)} stages, no multiple of {pp} pipeline ranks.")
@@ -138,9 +138,9 @@ def _even(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, tup
 def _uneven(arguments: Mapping[str, Any], model: Model, pp: int) -> tuple[int, tuple[int, ...]]:
     """Ranks with layers of their own in front and at the end; each rank's chunks are equal."""
     if CHUNK_LAYERS in arguments:
-        raise SpecError(f"{WHERE}.{CHUNK_LAYERS}", "is given beside an uneven first or last stage.", f"Use {CHUNKS}.")
+        raise SpecError(f"{WHERE}.{CHUNK_LAYERS}", "is given with an uneven first or last stage.", f"Use {CHUNKS}.")
     if any(name in arguments for name in COUNTED):
-        raise SpecError(f"{WHERE}.{COUNTED[0]}", "embedding and loss are counted beside an uneven first or last stage.")
+        raise SpecError(f"{WHERE}.{COUNTED[0]}", "embedding and loss are counted with an uneven first or last stage.")
     vpp, first, last = arguments.get(CHUNKS, 1), arguments.get(FIRST), arguments.get(LAST)
     given = [count for count in (first, last) if count is not None]
     middle, ranks = model.num_layers - sum(given), pp - len(given)
@@ -205,8 +205,8 @@ def settled(strategy: Strategy, model: Model, arguments: Mapping[str, Any], laye
         if layers == stage_layers(strategy, model) and LAST not in arguments:
             return strategy
         can_move = strategy.vpp == 1 and strategy.pp > 1 and not model.mtp_layers
-        is_told = can_move and (LAST in arguments or redistributed_last(moved, model) is None)
-        if is_told and layers == stage_layers(moved, model):
+        is_explicit = can_move and (LAST in arguments or redistributed_last(moved, model) is None)
+        if is_explicit and layers == stage_layers(moved, model):
             return moved
         if layers == stage_layers(strategy, model):
             return strategy

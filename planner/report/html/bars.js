@@ -3,9 +3,10 @@
 function drawBars(figure, chart) {
   if (chart.without) choice(figure, chart);
   else barBox(figure, chart.rows, chart.axis);
-  const there = new Set(chart.rows.flatMap((row) => [...row.parts, ...(row.hidden || [])].map((part) => part.name)));
-  const names = (chart.order || []).filter((name) => there.has(name));
-  if (names.length > 1) legend(figure, names.map((name) => [name]));
+  const parts = chart.rows.flatMap((row) => [...row.parts, ...(row.hidden || [])]);
+  const labels = new Map(parts.map((part) => [part.name, part.label]));
+  const names = (chart.order || []).filter((name) => labels.has(name));
+  if (names.length > 1) legend(figure, names.map((name) => [labels.get(name), name]));
 }
 
 // The largest part may hide the others: a second view leaves it out.
@@ -57,8 +58,8 @@ function stack(parent, row, parts, most, className) {
     const piece = element(bar, "div", `piece part-${part.name}`);
     const fraction = part.value / most;
     piece.style.width = `${100 * fraction}%`;
-    if (fraction > 0.07 && className === "bar" && parts.length > 1) element(piece, "span", "", part.name);
-    explained(piece, [`${row.label}: ${part.name}`, part.text]);
+    if (fraction > 0.07 && className === "bar" && parts.length > 1) element(piece, "span", "", part.label);
+    explained(piece, [`${row.label}: ${part.label}`, part.text]);
   }
 }
 

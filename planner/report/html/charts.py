@@ -11,7 +11,7 @@ from planner.plan import reliability_of
 from planner.report.reasons import constraint_text
 from planner.report.records.strategy import StrategyRecord
 from planner.report.strategies import strategy_text
-from planner.report.wording import DAY_SECONDS, GIB_BYTES, count, gib, seconds, share, span
+from planner.report.wording import DAY_SECONDS, GIB_BYTES, count, gib, part_label, seconds, share, span
 
 if TYPE_CHECKING:
     from planner.explanation.explain import Explanation
@@ -26,7 +26,7 @@ Chart: TypeAlias = dict[str, Any]
 
 
 def steps_chart(plans: Sequence[PlanRecord]) -> Chart:
-    """Where the step of each plan goes: exposed parts make up the step, hidden ones run beside it."""
+    """Where the step of each plan goes: exposed parts make up the step, hidden ones overlap with computation."""
     return {
         "type": "bars",
         "axis": "seconds per step",
@@ -53,7 +53,8 @@ def _parts(plan: PlanRecord, kind: str) -> Iterator[Chart]:
         value = part.exposed_seconds if kind == "exposed" else part.hidden_seconds
         if value > 0:
             of_step = share(value, plan.step_time_seconds)
-            yield {"name": part.name, "value": value, "text": f"{seconds(value)} s {kind}, {of_step} of the step"}
+            text = f"{seconds(value)} s {kind}, {of_step} of the step"
+            yield {"name": part.name, "label": part_label(part.name), "value": value, "text": text}
 
 
 def memory_chart(setting: SettingRecord, memory: MemoryRecord) -> Chart:
@@ -61,8 +62,10 @@ def memory_chart(setting: SettingRecord, memory: MemoryRecord) -> Chart:
     capacity, reserve = setting.cluster.memory_bytes, setting.job.memory_headroom_bytes
     lines = [{"value": capacity / GIB_BYTES, "text": f"a GPU has {gib(capacity)}", "hard": True}]
     if reserve:
-        room = capacity - reserve
-        lines.append({"value": room / GIB_BYTES, "text": f"the job's limit {gib(room)}", "hard": False})
+        available_bytes = capacity - reserve
+        lines.append(
+            {"value": available_bytes / GIB_BYTES, "text": f"the job's limit {gib(available_bytes)}", "hard": False}
+        )
     return {
         "type": "columns",
         "axis": "GiB per GPU",
@@ -100,7 +103,7 @@ def checkpoint_charts(report: PlanReport | EstimateReport, plan: Plan) -> tuple[
     writing = reliability_of(report.problem, plan.cluster).write_seconds / plan.step_seconds
     shared: Chart = {"type": "lines", "x": {"label": "steps between checkpoints", "log": True}}
     if writing > 1:
-        shared["bands"] = [{"until": writing, "text": "the last one is still being written"}]
+        shared["bands"] = [{"until": writing, "text": "the previous checkpoint is still being written"}]
 
     def points(values: Sequence[float]) -> list[list[Any]]:
         return [[one.interval_steps, value, schedule_text(one)] for one, value in zip(schedules, values, strict=True)]
@@ -111,7 +114,9 @@ def checkpoint_charts(report: PlanReport | EstimateReport, plan: Plan) -> tuple[
 
     return (
         chart("ETTR, %", [100 * one.ettr for one in schedules], 100 * best.ettr),
-        chart("days in all", [one.total_seconds / DAY_SECONDS for one in schedules], best.total_seconds / DAY_SECONDS),
+        chart(
+            "days of training", [one.total_seconds / DAY_SECONDS for one in schedules], best.total_seconds / DAY_SECONDS
+        ),
     )
 
 
@@ -125,7 +130,7 @@ def bindings_chart(explanation: Explanation, bindings: Sequence[BindingRecord]) 
     """What each constraint costs."""
     return {
         "type": "bars",
-        "axis": "seconds per step that are saved without it",
+        "axis": "seconds that a step would save without it",
         "rows": [
             {
                 "label": constraint_text(one),
@@ -133,6 +138,7 @@ def bindings_chart(explanation: Explanation, bindings: Sequence[BindingRecord]) 
                 "parts": [
                     {
                         "name": "saved",
+                        "label": "saved",
                         "value": own.saved_seconds,
                         "text": f"{seconds(own.step_seconds)} s" + ("" if own.is_proven else ", not proven"),
                     }
@@ -144,22 +150,22 @@ def bindings_chart(explanation: Explanation, bindings: Sequence[BindingRecord]) 
 
 
 MOST_TIMES = 4
-"""Points of the front that are so much slower than its fastest are in the table alone: they would hide the others."""
+"""Points of the Pareto front that are this many times slower than the fastest are in the table only."""
 
 
-def front_chart(whole: PlanReportRecord | EstimateReportRecord, pareto_front: ParetoFront) -> Chart:
+def pareto_chart(whole: PlanReportRecord | EstimateReportRecord, pareto_front: ParetoFront) -> Chart:
     """The best step time for each amount of memory."""
     capacity = whole.cluster.memory_bytes
     fastest = min(one.estimate.step_seconds for one in pareto_front.points)
     shown = [one for one in pareto_front.points if one.estimate.step_seconds <= MOST_TIMES * fastest]
-    points = [_front_point(one) for one in shown]
+    points = [_pareto_point(one) for one in shown]
     marks = [
         {"x": chosen.peak_memory_bytes / GIB_BYTES, "y": chosen.step_time_seconds, "text": "strategy 1"}
         for chosen in whole.plans[:1]
     ]
     return {
         "type": "lines",
-        "x": {"label": "GiB per GPU that may be used", "log": False},
+        "x": {"label": "memory limit, GiB per GPU", "log": False},
         "y": {"label": "seconds per step", "log": True},
         "series": [{"points": points, "step": True, "dots": True}],
         "marks": marks,
@@ -167,7 +173,7 @@ def front_chart(whole: PlanReportRecord | EstimateReportRecord, pareto_front: Pa
     }
 
 
-def _front_point(point: Point) -> list[Any]:
+def _pareto_point(point: Point) -> list[Any]:
     """Where a strategy begins to fit, its step time, its text, and whether it is proven."""
     used, strategy = point.estimate.device_bytes, point.estimate.strategy
     proof = "proven" if point.is_proven else "not proven: time ran out"

@@ -1,4 +1,4 @@
-"""What stands on a page, from top to bottom, as HTML with places for the plots."""
+"""The content of a page from top to bottom, as HTML with places for the plots."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def body(study: Study) -> Iterator[str]:
     yield _header(study)
     yield _navigation(study, [(anchor, title) for anchor, title, _ in chapters])
     yield "<main>"
-    yield "<noscript><p class=note>The plots need scripts; the tables hold all of their numbers.</p></noscript>"
+    yield "<noscript><p class=note>The plots need JavaScript; the tables have all of their numbers.</p></noscript>"
     for anchor, title, blocks in chapters:
         yield f'<section id="{anchor}"><h2>{escape(title)}</h2>{"".join(blocks)}</section>'
     yield "</main>"
@@ -47,24 +47,24 @@ def body(study: Study) -> Iterator[str]:
 
 def _chapters(study: Study) -> Iterator[tuple[str, str, Iterable[str]]]:
     report, whole = study.report, study.whole
-    yield from _optional("forbidden", "What forbids it", map(section_html, forbidden_sections(whole)))
+    yield from _optional("forbidden", "Rules that forbid the strategy", map(section_html, forbidden_sections(whole)))
     if isinstance(whole, PlanReportRecord) and not whole.plans:
         yield from _optional("nothing", "Why nothing fits", _nothing(whole))
     if whole.plans:
         yield "plans", "The strategies" if len(whole.plans) > 1 else "The strategy", _plans(study)
         yield "step", "Where the time of a step goes", _step(study)
-        yield "memory", "What each pipeline rank holds", _each(study, _memory)
+        yield "memory", "Memory of each pipeline rank", _each(study, _memory)
         yield "pipeline", "The pipeline, pass by pass", _each(study, _timeline)
     if study.explanation:
-        yield "binds", "What holds strategy 1 back", _bindings(study)
+        yield "binds", "Binding constraints of strategy 1", _bindings(study)
     if study.pareto_front and study.pareto_front.points:
-        yield "front", "Step time against memory", _front(study.pareto_front)
+        yield "front", "Step time against memory", _pareto_front(study.pareto_front)
     if whole.plans:
-        yield "checkpoints", "How often to save a checkpoint", _each(study, _checkpoints)
+        yield "checkpoints", "Checkpoint interval", _each(study, _checkpoints)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
         sections = (*listed_sections(whole), search_section(report, whole))
         yield "proof", "The proof", map(section_html, sections)
-    yield "inputs", "What it rests on", _inputs(study)
+    yield "inputs", "Inputs and sources", _inputs(study)
 
 
 def _optional(anchor: str, title: str, blocks: Iterable[str]) -> Iterator[tuple[str, str, Iterable[str]]]:
@@ -89,7 +89,7 @@ def _header(study: Study) -> str:
 
 
 def _verdict(report: PlanReport | EstimateReport) -> str:
-    """Whether the answer is good news: a class of the page's style."""
+    """The class of the page's style for the status of the report."""
     if isinstance(report, EstimateReport):
         return "bad" if report.broken_rules else "plain"
     return "good" if report.exit_code == 0 else "bad" if report.exit_code == 1 else "plain"
@@ -111,22 +111,22 @@ def _navigation(study: Study, chapters: Iterable[tuple[str, str]]) -> str:
 
 _SHORT = {
     "forbidden": "Forbidden",
-    "nothing": "Why not",
+    "nothing": "Infeasible",
     "plans": "Strategies",
     "step": "Step",
     "memory": "Memory",
     "pipeline": "Pipeline",
-    "binds": "What binds",
-    "front": "Front",
+    "binds": "Constraints",
+    "front": "Pareto front",
     "checkpoints": "Checkpoints",
     "proof": "Proof",
     "inputs": "Inputs",
 }
-"""Chapters as the navigation calls them."""
+"""Short titles of the chapters, for the navigation."""
 
 
 def _switch(num_plans: int) -> str:
-    """Which plan the plots of one plan show."""
+    """The control that chooses which plan the plots show."""
     if num_plans < 2:
         return ""
     options = "".join(f"<option value={number}>{number}</option>" for number in range(1, num_plans + 1))
@@ -158,26 +158,26 @@ def _step(study: Study) -> Iterator[str]:
         _of_plan(plan.number, section_html(breakdown_section(plan, _of(study, plan.number))))
         for plan in study.whole.plans
     )
-    yield _beside(_plot("steps", _STEP), "".join(tables))
+    yield _side_by_side(_plot("steps", _STEP), "".join(tables))
 
 
 _STEP = (
-    "The parts that make up a step; hatched, what is hidden behind computation; the line at the end is the interval in "
-    "which a measured step lies"
+    "The parts that make up a step; hatched: communication hidden behind computation; the line at the end: the 80% "
+    "interval of a measured step"
 )
 
 
 def _memory(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
     of_plan = _of(study, plan.number)
     section = memory_section(study.whole, plan, of_plan, most_rows=ALL_ROWS)
-    yield _beside(_plot(f"memory {plan.number}", f"Peak memory{of_plan}"), section_html(section))
+    yield _side_by_side(_plot(f"memory {plan.number}", f"Peak memory{of_plan}"), section_html(section))
 
 
 def _timeline(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
     yield (
         f'<figure class=timeline data-timeline="{plan.number}"><figcaption>{escape(_TIMELINE)}'
-        f"{_of(study, plan.number)}</figcaption><p class=note>No time line: the step of this strategy is known by its "
-        "closed form, it has too many passes, or it is too far down the list.</p></figure>"
+        f"{_of(study, plan.number)}</figcaption><p class=note>No timeline: the step of this strategy is known by its "
+        "closed form only, it has too many passes to simulate, or only plans before it have a timeline.</p></figure>"
     )
 
 
@@ -193,7 +193,7 @@ def _checkpoints(study: Study, plan: NumberedPlanRecord) -> Iterator[str]:
     schedules = schedules_of(study.report, own)
     chosen = sorted({*schedules[:: max(1, len(schedules) // 8)], own.schedule}, key=lambda one: one.interval_steps)
     rows = [schedule_text(one).partition(": ")[::2] for one in chosen]
-    others = Section(title="Other intervals", header=("interval", "what follows"), rows=tuple(rows))
+    others = Section(title="Other checkpoint intervals", header=("interval", "result"), rows=tuple(rows))
     run = run_section(study.whole, plan, _of(study, plan.number))
     yield _pair(section_html(run), section_html(others))
 
@@ -203,14 +203,14 @@ def _bindings(study: Study) -> Iterator[str]:
     explanation = study.explanation
     blocks = list(map(section_html, binding_sections(explanation, study.bindings)))
     if explanation.bindings:
-        yield _beside(_plot("bindings", "What a step would save without each constraint alone"), blocks.pop(0))
+        yield _side_by_side(_plot("bindings", "Time that a step would save without each constraint"), blocks.pop(0))
     yield from blocks
     if explanation.left_out:
         rows = tuple((str(number), text) for number, text in enumerate(explanation.left_out, start=1))
         yield section_html(Section(title="What is not known", rows=rows))
 
 
-def _front(pareto_front: ParetoFront) -> Iterator[str]:
+def _pareto_front(pareto_front: ParetoFront) -> Iterator[str]:
     rows = [
         (
             gib(point.allowed_bytes),
@@ -222,24 +222,26 @@ def _front(pareto_front: ParetoFront) -> Iterator[str]:
         for point in pareto_front.points
     ]
     notes = (
-        [_FRONT, f"Nothing fits below {gib(pareto_front.least_bytes)} GiB."] if pareto_front.least_bytes else [_FRONT]
+        [_PARETO_NOTE, f"No strategy fits below {gib(pareto_front.least_bytes)} GiB."]
+        if pareto_front.least_bytes
+        else [_PARETO_NOTE]
     )
     if pareto_front.left_out:
-        notes.append(f"Not searched for want of time: {', '.join(map(gib, pareto_front.left_out))} GiB.")
+        notes.append(f"Not searched before the time limit: {', '.join(map(gib, pareto_front.left_out))} GiB.")
     table = Section(
-        title="The front",
-        header=("may use, GiB", "uses", "step, s", "closed form", "proof"),
+        title="Pareto front of memory and step time",
+        header=("limit, GiB", "used, GiB", "step, s", "closed form, s", "proof"),
         rows=tuple(dict.fromkeys(rows)),
         notes=tuple(notes),
     )
-    yield _beside(
+    yield _side_by_side(
         _plot("front", "The fastest strategy within each amount of memory; filled: proven"), section_html(table)
     )
 
 
-_FRONT = (
-    "Each row is a search of its own, among even stages, with the job's other rules and all of that memory; the "
-    "fastest closed form is proven, the step is played through."
+_PARETO_NOTE = (
+    "Each row is the fastest strategy with even stages within a memory limit, under the job's other rules; the proof "
+    "is about the closed form, the step is simulated."
 )
 
 
@@ -253,7 +255,7 @@ def _inputs(study: Study) -> Iterator[str]:
 
 
 def _each(study: Study, chapter: Callable[[Study, NumberedPlanRecord], Iterable[str]]) -> Iterator[str]:
-    """The same chapter for every plan; the page shows one at a time."""
+    """One chapter repeated for every plan; the page shows one at a time."""
     return (_of_plan(plan.number, "".join(chapter(study, plan))) for plan in study.whole.plans)
 
 
@@ -265,7 +267,7 @@ def _of(study: Study, number: int) -> str:
     return f" of strategy {number}" if len(study.report.plans) > 1 else ""
 
 
-def _beside(plot: str, table: str) -> str:
+def _side_by_side(plot: str, table: str) -> str:
     """A plot and the table of its numbers."""
     return f"<div class=beside><div>{plot}</div><div>{table}</div></div>"
 

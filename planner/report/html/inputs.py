@@ -1,4 +1,4 @@
-"""What went into a report, with the source of each number: model, devices, training, failures, what may be chosen."""
+"""The inputs of a report with the source of each number: model, devices, training, failures, rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODEL_ENTRIES = ("hidden_size", "vocab_size", "num_layers", "tied_embeddings")
 
 
 def input_sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
-    """Everything that a report rests on."""
+    """Sections on all inputs of a report."""
     problem = report.problem
     yield _job(report.problem)
     yield _model(problem.facts.model)
@@ -49,7 +49,7 @@ def _job(problem: Problem) -> Section:
     precision = asdict(problem.facts.workload.precision)
     files = [("read", str(path)) for path in problem.sources]
     return Section(
-        title="The job, units converted",
+        title="The job, in base units",
         header=HEADER[:2],
         rows=(*rows, *((f"precision.{name}", text) for name, text in leaves(precision)), *files),
     )
@@ -74,10 +74,10 @@ def _device(cluster: Cluster) -> Section:
         *_framework(cluster),
     )
     return Section(
-        title=f"The devices: {device.name}",
+        title=f"The GPU: {device.name}",
         header=HEADER,
         rows=rows,
-        notes=("What a source says of a group of entries stands beside the group.",),
+        notes=("A source beside a group of entries is that of all of them.",),
     )
 
 
@@ -86,21 +86,21 @@ APART = ("sources", "constants", "behaviour", "calibration", "networks")
 
 
 def _calibration(device: EquippedDevice) -> Iterator[tuple[str, str, str]]:
-    """What its architecture achieves, before the framework's factors."""
+    """The constants of the device's architecture, before the framework's factors."""
     known, path = device.calibration, "calibration."
     yield "calibration", known.name, known.description or NOTHING
     yield from _sourced(asdict(known.constants), _below(path, known.sources), path, 0)
 
 
 def _framework(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """What the framework's code does as it is told, and its factors on constants."""
+    """The behaviour of the framework under the job's settings, and its factors on constants."""
     known, path = cluster.framework, "framework."
     if known is None:
         return
-    told = asdict(cluster.device.behaviour)
+    behaviour = asdict(cluster.device.behaviour)
     sources = _below(path, known.sources)
     yield "framework", known.name, known.description or NOTHING
-    yield from _sourced(told, sources, f"{path}behaviour.", 0)
+    yield from _sourced(behaviour, sources, f"{path}behaviour.", 0)
     yield from _sourced(known.factors, sources, f"{path}factors.", 0)
 
 
@@ -134,12 +134,12 @@ SHOWN_IN_GIB = 1e8
 
 
 def _rules(problem: Problem) -> Section:
-    """What the job and the search itself leave out, beside the rules of mathematics, hardware and frameworks."""
+    """The rules of the job and of the search itself, besides those of mathematics, hardware and frameworks."""
     rules, known = problem_rules(problem), {sentence(rule) for rule in RULES}
     every = [sentence(rule) for one in fields(rules) for rule in getattr(rules, one.name)]
     own = [text for text in dict.fromkeys(every) if text not in known]
     return Section(
-        title="What the job and the search leave out",
+        title="Rules of the job and of the search",
         rows=tuple((str(number), text) for number, text in enumerate(own, start=1)),
-        notes=(f"Beside {len({*every} & known)} rules of the mathematics, the hardware and the frameworks.",),
+        notes=(f"In addition to {len({*every} & known)} rules of the mathematics, the hardware and the framework.",),
     )

@@ -16,8 +16,8 @@ from planner.report.html import content
 from planner.report.html.charts import (
     bindings_chart,
     checkpoint_charts,
-    front_chart,
     memory_chart,
+    pareto_chart,
     steps_chart,
 )
 from planner.report.html.study import Study
@@ -63,7 +63,7 @@ def page_data(study: Study) -> dict[str, Any]:
     if study.explanation and study.bindings:
         charts["bindings"] = bindings_chart(study.explanation, study.bindings)
     if study.pareto_front and study.pareto_front.points:
-        charts["front"] = front_chart(whole, study.pareto_front)
+        charts["front"] = pareto_chart(whole, study.pareto_front)
     shown = report.plans[:MOST_TIMELINES]
     timelines = {str(n): timeline_of(report.problem.facts, one.estimate) for n, one in enumerate(shown, start=1)}
     data: dict[str, Any] = finite(
@@ -84,7 +84,7 @@ def _charts_of(study: Study, plan: Plan, own: PlanRecord) -> Iterator[tuple[str,
 
 
 def _data(study: Study) -> str:
-    """As JSON that no parser of HTML can take for markup."""
+    """The data of a page as JSON that no parser of HTML can take for markup."""
     text = json.dumps(page_data(study), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 

@@ -1,4 +1,4 @@
-"""What a page shows beside the report: what holds the plan back, and the front of step time and memory."""
+"""Further searches for a page: the binding constraints of the plan, and the Pareto front of step time and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.search.clock import Clock
 from planner.studies.pareto import ParetoFront, pareto_front
 
 SHARE = 0.5
-"""Of the time that the search has left: for what holds the plan back; the front gets what that leaves."""
+"""Share of the time left that goes to the binding constraints; the Pareto front gets the rest."""
 
 RESERVE = 0.05
 """Share of the time limit that is kept for making the page."""
@@ -28,8 +28,8 @@ class Study:
     report, whole
         The answer, and its record.
     explanation
-        What holds the best plan back; None where there is no plan or none was searched for.
-    front
+        The binding constraints of the best plan; None where there is no plan or none was searched for.
+    pareto_front
         The fastest strategies within other amounts of memory; None where memory does not matter.
     """
 
@@ -40,7 +40,7 @@ class Study:
 
     @property
     def bindings(self) -> tuple[BindingRecord, ...]:
-        """The records of what holds the best plan back."""
+        """The records of the binding constraints."""
         facts, found = self.report.problem.facts, self.explanation.bindings if self.explanation else ()
         return tuple(BindingRecord.of(one, facts) for one in found)
 

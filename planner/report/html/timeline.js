@@ -1,4 +1,4 @@
-// The time line of a pipeline on one canvas: tens of thousands of passes, zoomed and dragged without delay.
+// The timeline of a pipeline on one canvas: tens of thousands of passes, zoomed and dragged without delay.
 
 const KINDS = ["forward", "backward", "weight"];
 const NAMES = ["forward", "backward (input)", "backward (weights)"];
@@ -51,7 +51,7 @@ class Timeline {
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", `${figure.querySelector("figcaption").textContent} ${this.summary()}`);
     this.range = element(element(figure, "div", "range"), "div");
-    legend(figure, [...NAMES.map((name, kind) => [name, KINDS[kind]]), ["waiting", "idle"], ["beside the passes: transfers, update", "beside"]]);
+    legend(figure, [...NAMES.map((name, kind) => [name, KINDS[kind]]), ["waiting", "idle"], ["outside the passes: transfers, optimizer update", "beside"]]);
     element(figure, "p", "note", this.summary());
     keepDrawn(this.box, (width) => this.resize(width));
     this.listen();
@@ -63,11 +63,11 @@ class Timeline {
     return (
       `${passes.toLocaleString("en-US")} passes of ${microbatches} micro-batches through ${pp} ranks with ${vpp} ` +
       `${vpp > 1 ? "chunks" : "chunk"} each take ${pipeline.toFixed(3)} s; the step ends at ${end.toFixed(3)} s. ` +
-      (rest ? `Beside the passes: ${rest}; drawn at the end, though transfers are spread over the step. ` : "") +
+      (rest ? `Outside the passes: ${rest}; drawn at the end, although transfers are spread over the step. ` : "") +
       (cut ? "Only the first and the last passes of each rank are in this file. " : "") +
       "Zoom: buttons, pinch, double click, or Ctrl and the wheel; drag to move; arrow keys, + and - do the same. " +
-      "Where passes are too thin to be seen, each line has their shares of its time; zoomed in, darker is a later " +
-      "chunk. The micro-batch that is pointed at is marked on all ranks."
+      "Where passes are too thin to be drawn, each rank's line has the shares of its time; zoomed in, later chunks are " +
+      "darker. The micro-batch under the pointer is marked on all ranks."
     );
   }
 

@@ -14,7 +14,7 @@ from costmodel.step.estimate import PARTS, Estimate, SimulatedStep, simulated_st
 from costmodel.tables import Facts
 
 MOST_PASSES = 400_000
-"""Passes of a step, forward and backward, beyond which it is not played: about a second."""
+"""Passes of a step, forward and backward, beyond which it is not simulated: about a second."""
 
 MOST_DRAWN = 110_000
 """Pieces of one time line that a page holds, 1.2 MB; of longer ones it has the beginning and the end."""
@@ -25,7 +25,7 @@ TICKS = 2**31
 """Into so many ticks a step is divided: half a nanosecond of one second."""
 
 WHOLE, UPPER, LOWER = 0, 1, 2
-"""Of the height of a rank's line: all of it, or half where a forward and a backward pass run at the same time."""
+"""Lanes of a rank's line: its whole height, or half of it where a forward and a backward pass run at the same time."""
 
 
 class Piece(NamedTuple):
@@ -41,46 +41,46 @@ class Piece(NamedTuple):
 
 
 def timeline_of(facts: Facts, estimate: Estimate) -> dict[str, Any] | None:
-    """The packed time line of an estimated strategy; None where its step is not played through."""
-    played = simulated_step(facts, estimate.strategy, most_passes=MOST_PASSES)
-    if played is None:
+    """The packed time line of an estimated strategy; None where its step is not simulated."""
+    simulated = simulated_step(facts, estimate.strategy, most_passes=MOST_PASSES)
+    if simulated is None:
         return None
     strategy = estimate.strategy
-    every = [list(own) for _, own in groupby(pieces(played), key=lambda piece: piece.rank)]
+    every = [list(own) for _, own in groupby(pieces(simulated), key=lambda piece: piece.rank)]
     most = MOST_DRAWN // len(every)
     cut = any(len(own) > most for own in every)
     shown = [_ends(own, most) for own in every]
-    end = played.timeline.seconds + sum(played.beside_seconds.values())
+    end = simulated.timeline.seconds + sum(simulated.beside_seconds.values())
     return {
         "pp": strategy.pp,
         "vpp": strategy.vpp,
         "microbatches": estimate.num_microbatches,
         "passes": sum(map(len, every)),
         "cut": cut,
-        "pipeline": played.timeline.seconds,
+        "pipeline": simulated.timeline.seconds,
         "end": end,
-        "beside": [[name, played.beside_seconds[name]] for name in PARTS if played.beside_seconds.get(name)],
+        "beside": [[name, simulated.beside_seconds[name]] for name in PARTS if simulated.beside_seconds.get(name)],
         **_packed(shown, num_microbatches=estimate.num_microbatches, tick=end / TICKS),
     }
 
 
-def pieces(played: SimulatedStep) -> Iterator[Piece]:
+def pieces(simulated: SimulatedStep) -> Iterator[Piece]:
     """
     The passes one by one, rank by rank in the order of time.
 
-    A block that holds several passes is divided: the halves of a backward pass follow each other, a forward pass beside
-    them has the upper half of the line.
+    A block that holds several passes is divided: the halves of a backward pass follow each other, a forward pass
+    that overlaps them has the upper half of the line.
     """
-    for _, block in groupby(played.timeline.passes, key=lambda one: (one.rank, one.start, one.end)):
-        yield from _divided(list(block), played)
+    for _, block in groupby(simulated.timeline.passes, key=lambda one: (one.rank, one.start, one.end)):
+        yield from _divided(list(block), simulated)
 
 
-def _divided(block: Sequence[Pass], played: SimulatedStep) -> Iterator[Piece]:
+def _divided(block: Sequence[Pass], simulated: SimulatedStep) -> Iterator[Piece]:
     forward = [one for one in block if one.kind == "forward"]
     others = [one for one in block if one.kind != "forward"]
     lanes = (UPPER, LOWER) if forward and others else (WHOLE, WHOLE)
     for lane, passes in zip(lanes, (forward, others), strict=True):
-        own = [float(getattr(played.passes, one.kind)[one.stage]) for one in passes]
+        own = [float(getattr(simulated.passes, one.kind)[one.stage]) for one in passes]
         start = block[0].start
         for one, seconds in zip(passes, own, strict=True):
             length = (one.end - one.start) * seconds / sum(own) if sum(own) else 0.0

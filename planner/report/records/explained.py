@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NextFasterRecord(Record):
-    """Of memory: the faster strategy that needs least more of it."""
+    """The faster strategy that needs least more memory."""
 
     strategy: StrategyRecord | None = Field(description="The strategy.")
     step_time_seconds: Figure | None = Field(description="Its step.")
@@ -42,13 +42,15 @@ class NextFasterRecord(Record):
 class BindingRecord(Record):
     """One constraint, and what would be fastest without it."""
 
-    kind: str = Field(description="What it comes from.")
-    constraint: str = Field(description="What it is in words.")
+    kind: str = Field(description="The origin of the constraint.")
+    constraint: str = Field(description="The constraint in words.")
     step_time_seconds: Figure | None = Field(description="The step without it.")
     saved_seconds: Figure | None = Field(description="How much shorter the step without it is.")
     proven: bool = Field(description="Whether nothing is faster without it.")
     strategy: StrategyRecord | None = Field(description="The fastest strategy without it.")
-    next_faster: NextFasterRecord | None = Field(description="Of memory: the faster strategy that needs least more.")
+    next_faster: NextFasterRecord | None = Field(
+        description="For memory: the faster strategy that needs least more of it."
+    )
 
     @classmethod
     def of(cls, binding: Binding, facts: Facts) -> BindingRecord:
@@ -65,11 +67,11 @@ class BindingRecord(Record):
 
 
 class DifferenceRecord(Record):
-    """One line of two steps."""
+    """One part of two steps."""
 
-    name: str = Field(description="Which line it is.")
-    best_seconds: Figure = Field(description="What it takes in the best plan.")
-    given_seconds: Figure = Field(description="What it takes in the given one.")
+    name: str = Field(description="The part of the step.")
+    best_seconds: Figure = Field(description="Its exposed time in the best plan.")
+    given_seconds: Figure = Field(description="Its exposed time in the given strategy.")
     difference_seconds: Figure = Field(description="The second minus the first.")
 
     @classmethod
@@ -84,13 +86,13 @@ class DifferenceRecord(Record):
 
 
 class ExplanationRecord(SettingRecord):
-    """What planner explain answers."""
+    """The report of planner explain."""
 
     kind: Literal["explanation"] = Field(description="Of which kind the report is.")
     status: str = Field(description="How the search for the best plan ended.")
     best: PlanRecord | None = Field(description="The best plan.")
-    bindings: list[BindingRecord] = Field(description="What holds it back.")
-    not_binding: list[str] = Field(description="Constraints that do not hold it back.")
+    bindings: list[BindingRecord] = Field(description="The binding constraints.")
+    not_binding: list[str] = Field(description="Constraints that do not bind.")
     asked: dict[str, str] = Field(description="The decisions that were asked about.")
     opposed_entries: list[str] = Field(description="Entries of the job against them.")
     status_of_asked: str | None = Field(description="How the search for their completion ended.")
@@ -99,7 +101,7 @@ class ExplanationRecord(SettingRecord):
     slower_seconds: Figure | None = Field(description="How much longer its step is than the best one's.")
     differences: list[DifferenceRecord] = Field(description="In which lines of the step.")
     conflict: ConflictRecord | None = Field(description="Why nothing fits.")
-    left_out: list[str] = Field(description="What was not asked for want of time.")
+    left_out: list[str] = Field(description="What is not covered because time ran out.")
 
     @classmethod
     def of(cls, explanation: Explanation) -> ExplanationRecord:
@@ -125,20 +127,20 @@ class ExplanationRecord(SettingRecord):
 
 
 class ComparisonRecord(SettingRecord):
-    """What planner compare answers."""
+    """The report of planner compare."""
 
     kind: Literal["comparison"] = Field(description="Of which kind the report is.")
     status: str = Field(description="How the search for the best plan ended.")
     best: PlanRecord | None = Field(description="The best plan.")
-    given: PlanRecord = Field(description="What is given.")
-    allowed: bool = Field(description="Whether the rules allow what is given.")
-    broken_rules: list[str] = Field(description="Sentences of the rules that do not.")
+    given: PlanRecord = Field(description="The given strategy.")
+    allowed: bool = Field(description="Whether the rules allow the given strategy.")
+    broken_rules: list[str] = Field(description="Sentences of the rules that forbid it.")
     assumed: dict[str, str] = Field(description="Decisions that were not given, with the values that they got.")
     saved_seconds_per_step: Figure | None = Field(description="By how much the best plan's step is shorter.")
-    saved_fraction: Figure | None = Field(description="The same as a share of the given step.")
+    saved_fraction: Figure | None = Field(description="The time saved per step, as a share of the given step.")
     saved_days: Figure | None = Field(description="Days that the best plan saves.")
     saved_gpu_hours: Figure | None = Field(description="GPU-hours that the best plan saves.")
-    within_noise: bool | None = Field(description="Whether the two cannot be told apart.")
+    within_noise: bool | None = Field(description="Whether the difference is within the noise of the predictions.")
     differences: list[DifferenceRecord] = Field(description="In which lines of the step.")
     conflict: ConflictRecord | None = Field(description="Why nothing fits.")
 

@@ -1,4 +1,4 @@
-"""How the search ended: the proof, what it had to do, and why nothing fits."""
+"""How the search ended: the proof, statistics, and why nothing fits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ExcludedRecord(Record):
 
 
 class EffortRecord(Record):
-    """What the search had to do."""
+    """Statistics of the search."""
 
     num_raw_strategies: int = Field(description="Combinations before any rule.")
     num_strategies: int = Field(description="Combinations that satisfy every rule but those of memory.")
@@ -53,8 +53,8 @@ class EffortRecord(Record):
     num_strategies_tabulated: int = Field(description="Strategies with the degrees that were looked at.")
     num_excluded: ExcludedRecord = Field(description="Why the others were left out.")
     num_pipelines: int = Field(description="Pipelines whose stages may differ.")
-    num_pipelines_costed: int = Field(description="Those of them that were costed.")
-    num_pipelines_solved: int = Field(description="Those of them that CP-SAT solved.")
+    num_pipelines_costed: int = Field(description="Pipelines whose ranks were costed.")
+    num_pipelines_solved: int = Field(description="Pipelines that CP-SAT solved.")
     num_candidates: int = Field(description="Literals that CP-SAT saw.")
     num_solves: int = Field(description="How often CP-SAT ran.")
     build_seconds: Figure = Field(description="Time for the space, tables and models.")
@@ -88,12 +88,12 @@ class ImpossibleRecord(Record):
 
 
 class CandidatesRecord(Record):
-    """What the rules leave of the job's list of strategies."""
+    """How many strategies of the job's candidate list the rules allow."""
 
     source: str = Field(description="Its file.")
     num_rows: int = Field(description="Its strategies.")
-    num_impossible: int = Field(description="Those that rules forbid.")
-    impossible: list[ImpossibleRecord] = Field(description="The first of them.")
+    num_impossible: int = Field(description="Strategies of the list that rules forbid.")
+    impossible: list[ImpossibleRecord] = Field(description="The first forbidden strategies.")
 
     @classmethod
     def of(cls, listed: CandidateListReport) -> CandidatesRecord:
@@ -170,7 +170,7 @@ class ConflictRecord(Record):
     needed_host_memory_bytes: Figure | None = Field(description="Host memory of a device with which something fits.")
     needed_headroom_bytes: Figure | None = Field(description="The headroom with which something fits.")
     smallest_cluster: SmallestClusterRecord | None = Field(description="The smallest cluster on which something fits.")
-    left_out: list[str] = Field(description="What was not asked for want of time.")
+    left_out: list[str] = Field(description="What is not covered because time ran out.")
     closest: ClosestRecord | None = Field(description="The strategy that lacks least.")
 
     @classmethod

@@ -25,7 +25,7 @@ class PartRecord(Record):
 
     name: str = Field(description="compute, recompute, tp, cp, ep, offload, host, pp, bubble, dp or optimizer.")
     exposed_seconds: Figure = Field(description="Its share of the step; all lines add up to the step.")
-    hidden_seconds: Figure = Field(description="What runs behind computation.")
+    hidden_seconds: Figure = Field(description="Time that is overlapped with computation.")
 
 
 class RankRecord(Record):
@@ -146,9 +146,9 @@ class SpeedRecord(Record):
 
     num_devices: int = Field(description="Devices that it uses.")
     num_nodes: int = Field(description="Nodes that it uses.")
-    step_time_seconds: Figure = Field(description="One optimizer step, played through stage by stage.")
+    step_time_seconds: Figure = Field(description="One optimizer step, simulated pass by pass.")
     closed_form_step_time_seconds: Figure = Field(
-        description="The same by the formulas that the search compares strategies by."
+        description="One optimizer step by the closed form, which the search compares strategies by."
     )
     step_time_interval_seconds: list[Figure] = Field(description="Between which bounds a measured step lies.")
     step_time_interval_probability: Figure = Field(description="How often a measured step lies between them.")

@@ -25,7 +25,7 @@ class Record(BaseModel):
 
 
 def finite(value: Any) -> Any:
-    """The same value with None for what JSON cannot write."""
+    """A value with None in place of NaN and infinity, which JSON cannot write."""
     if isinstance(value, dict):
         return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

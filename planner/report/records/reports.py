@@ -15,7 +15,7 @@ from planner.report.records.strategy import spelled
 
 
 class PlanReportRecord(OutcomeRecord, SettingRecord):
-    """What planner plan answers."""
+    """The report of planner plan."""
 
     kind: Literal["plan"] = Field(description="Of which kind the report is.")
     plans: list[NumberedPlanRecord] = Field(description="Best first.")
@@ -41,7 +41,7 @@ class GivenRecord(Record):
 
 
 class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
-    """What planner estimate answers."""
+    """The report of planner estimate."""
 
     kind: Literal["estimate"] = Field(description="Of which kind the report is.")
 

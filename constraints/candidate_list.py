@@ -46,24 +46,24 @@ class CandidateList:
         return all(name in row for row in self.rows)
 
 
-def candidate_list_rules(listing: CandidateList, growth: Sequence[str]) -> tuple[Rule, ...]:
+def candidate_list_rules(candidate_list: CandidateList, growth: Sequence[str]) -> tuple[Rule, ...]:
     """
     The strategy is one of a list, as one rule about all its decisions and a rule for each beginning of ``growth``.
 
     The latter follow from the former; they are asked early, while a space grows by one decision at a time.
 
-    >>> listing = CandidateList(source="mine.csv", rows=({"tp": 2, "pp": 4}, {"tp": 8}), places=("line 2", "line 3"))
-    >>> whole, beginning = candidate_list_rules(listing, ("tp", "pp"))[:2]
+    >>> mine = CandidateList(source="mine.csv", rows=({"tp": 2, "pp": 4}, {"tp": 8}), places=("line 2", "line 3"))
+    >>> whole, beginning = candidate_list_rules(mine, ("tp", "pp"))[:2]
     >>> whole.__doc__, bool(whole(tp=2, pp=4)), bool(whole(tp=2, pp=2)), bool(beginning(tp=4))
     ('search.candidates: the strategy is one of the 2 in mine.csv.', True, False, False)
     """
-    text = f"search.candidates: the strategy is one of the {len(listing.rows):,} in {listing.source}."
+    text = f"search.candidates: the strategy is one of the {len(candidate_list.rows):,} in {candidate_list.source}."
     beginnings = (set(growth[: length + 1]) for length in range(len(growth)))
-    chosen = (tuple(name for name in listing.names if name in some) for some in beginnings)
+    chosen = (tuple(name for name in candidate_list.names if name in some) for some in beginnings)
     return tuple(
-        _is_listed(listing.rows, names, text)
-        for names in dict.fromkeys((listing.names, *chosen))
-        if all(any(name in row for name in names) for row in listing.rows)
+        _is_listed(candidate_list.rows, names, text)
+        for names in dict.fromkeys((candidate_list.names, *chosen))
+        if all(any(name in row for name in names) for row in candidate_list.rows)
     )
 
 

@@ -32,21 +32,21 @@ def read(tmp_path):
     return write_and_read
 
 
-def with_listing(problem, listing):
+def with_candidates(problem, candidate_list):
     """The problem with these strategies only."""
-    return replace(problem, search=replace(problem.search, candidates=listing))
+    return replace(problem, search=replace(problem.search, candidates=candidate_list))
 
 
 def test_empty_cells_are_left_open(read):
     """Spaces around cells and empty lines do not count."""
-    listing = read("tp, recompute ,tp_overlap\n8,none,true\n\n4, ,\n,full,false\n")
+    candidate_list = read("tp, recompute ,tp_overlap\n8,none,true\n\n4, ,\n,full,false\n")
 
-    assert listing.rows == (
+    assert candidate_list.rows == (
         {"tp": 8, "recompute": Recompute.NONE, "tp_overlap": 1},
         {"tp": 4},
         {"recompute": Recompute.FULL, "tp_overlap": 0},
     )
-    assert listing.places == ("line 2", "line 4", "line 5")
+    assert candidate_list.places == ("line 2", "line 4", "line 5")
 
 
 def test_yaml_lists_mappings(read):
@@ -93,14 +93,14 @@ def test_a_list_lies_beside_the_job(tmp_path):
 def test_only_listed_strategies_are_found(read):
     """The best of the list is not the best of all; the search chooses what the row leaves open."""
     problem = a_problem()
-    listing = read("tp,pp,recompute\n2,2,full\n4,1,full\n")
+    candidate_list = read("tp,pp,recompute\n2,2,full\n4,1,full\n")
 
-    outcome = search_or_explain(with_listing(problem, listing))
+    outcome = search_or_explain(with_candidates(problem, candidate_list))
 
     (strategy,) = outcome.strategies
     assert outcome.status == Status.OPTIMAL
-    assert {"tp": strategy.tp, "pp": strategy.pp, "recompute": strategy.recompute} in listing.rows
-    alone = [search_or_explain(replace(problem, search=limits_of(pin=row))).step_seconds for row in listing.rows]
+    assert {"tp": strategy.tp, "pp": strategy.pp, "recompute": strategy.recompute} in candidate_list.rows
+    alone = [search_or_explain(replace(problem, search=limits_of(pin=row))).step_seconds for row in candidate_list.rows]
     assert outcome.step_seconds == min(alone)
 
 
@@ -108,7 +108,7 @@ def test_a_list_goes_beyond_what_the_search_tries(read):
     """A micro-batch of 32, recomputation by module."""
     problem = a_problem(workload={"global_batch_size": 64})
 
-    outcome = search_or_explain(with_listing(problem, read("mbs,recompute\n32,mlp+norms\n")))
+    outcome = search_or_explain(with_candidates(problem, read("mbs,recompute\n32,mlp+norms\n")))
 
     assert outcome.strategies[0].mbs == 32
     assert outcome.strategies[0].recompute == Recompute.of("mlp", "norms")
@@ -117,8 +117,8 @@ def test_a_list_goes_beyond_what_the_search_tries(read):
 def test_impossible_rows_are_counted_with_their_rules(read):
     """Three ranks do not divide eight devices' heads; a pipeline of one rank has nothing to overlap."""
     problem = a_problem()
-    listing = read("tp,pp,pp_overlap\n2,2,false\n16,1,false\n1,1,true\n")
-    problem = with_listing(problem, listing)
+    candidate_list = read("tp,pp,pp_overlap\n2,2,false\n16,1,false\n1,1,true\n")
+    problem = with_candidates(problem, candidate_list)
 
     found = listed(problem, build_space(problem))
 
@@ -132,7 +132,7 @@ def test_impossible_rows_are_counted_with_their_rules(read):
 def test_a_list_without_a_possible_row_is_explained(read):
     """Nothing fits; list and limit are named together, and the report has both."""
     problem = a_problem(pin={"tp": 4})
-    report = plan(with_listing(problem, read("tp,recompute\n2,none\n1,full\n")))
+    report = plan(with_candidates(problem, read("tp,recompute\n2,none\n1,full\n")))
 
     assert report.exit_code == 1
     assert any(

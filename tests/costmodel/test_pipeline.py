@@ -9,12 +9,10 @@ from costmodel.pipelines.interleaved import (
     bubble_seconds,
     busy_seconds,
     chunks_in_flight,
-    cooldown_seconds,
     p2p_exposed_seconds,
-    steady_seconds,
     steady_slots,
-    warmup_seconds,
 )
+from tests.oracle.paper_phases import cooldown_seconds, steady_seconds, warmup_seconds
 
 
 def test_bubble_of_the_plain_schedule():

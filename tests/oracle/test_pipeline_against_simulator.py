@@ -13,14 +13,12 @@ from costmodel.pipelines.interleaved import (
     busy_seconds,
     chunks_in_flight,
     chunks_waiting_seconds,
-    cooldown_seconds,
     in_step_seconds,
     p2p_exposed_seconds,
-    steady_seconds,
-    warmup_seconds,
 )
 from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.step.layouts import even_chunks, last_rank_chunks
+from tests.oracle.paper_phases import cooldown_seconds, steady_seconds, warmup_seconds
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, order, play, simulate
 
 NUM_LAYERS = (126, 61, 94, 80, 62)

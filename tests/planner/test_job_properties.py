@@ -50,7 +50,7 @@ FULL_JOB = {
         "scale_up_size": 8,
         "memory_gib": 80,
         "host_memory_gib": 200,
-        "framework": {"base": "megatron-bridge-26.04", "behaviour": {"memory_model": {"eager": True}}},
+        "framework": {"base": "megatron-bridge-26.04", "behaviour": {"memory": {"eager": True}}},
     },
     "training": {
         "global_batch_size": 256,

@@ -22,6 +22,7 @@ INTO_ROOMS = {
 """Modules that went from beside a room into it."""
 
 RENAMED = {
+    "constraints.listing": "constraints.candidate_list",
     "costmodel.layers": "costmodel.lowering",
     "costmodel.pipeline": "costmodel.pipelines.interleaved",
     "costmodel.spec": "costmodel.facts.model, costmodel.facts.device, costmodel.facts.cluster, "

@@ -119,7 +119,7 @@ def _steps(row: Row, of: Architecture, ids: set[str]) -> tuple[Callable[[], Mapp
         lambda: settings.states(row),
         lambda: settings.layers(row),
         lambda: settings.experts(row),
-        lambda: settings.kernels(row, of.entries),
+        lambda: settings.kernels(row, of.said),
         lambda: strategies.degrees(row),
         lambda: strategies.microbatch(row),
         lambda: strategies.pipeline(row, layers),

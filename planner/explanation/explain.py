@@ -180,7 +180,7 @@ class Explanation:
 
     @property
     def compared_seconds(self) -> float:
-        """The step that relaxed constraints are compared with: even stages, by the closed form; nan if none."""
+        """The step that relaxed constraints are compared with: even stages, by the closed form; nan without any."""
         first = self.bindings[0] if self.bindings else None
         return first.step_seconds + first.saved_seconds if first else math.nan
 

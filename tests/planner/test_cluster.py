@@ -127,7 +127,7 @@ def test_a_device_may_be_described_whole():
     [
         ("hoper", "cluster.device.calibration: 'hoper' is not in the catalog. Did you mean 'hopper'?"),
         ({"base": "hoper"}, "cluster.device.calibration.base: 'hoper' is not in the catalog. Did you mean 'hopper'?"),
-        ({"kernel_secnds": 1}, "cluster.device.calibration.kernel_secnds: no such entry. Did you mean 'kernel_sec"),
+        ({"kernel_secnds": 1}, "cluster.device.calibration.kernel_secnds: no such entry. Did you mean 'kernel_gap_sec"),
         ({"memory_efficiency": 2}, "cluster.device.calibration.memory_efficiency: must be at most 1, got 2."),
         (3, "cluster.device.calibration: expected a name or a mapping, got 3."),
     ],

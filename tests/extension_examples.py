@@ -122,9 +122,10 @@ def its_answers(copy: Extended) -> None:
     )
     for target in ("accelerate", "deepspeed", "torchtitan"):
         copy.add(
-            f"planner/frameworks/{target}.py", ('    "dp_overlap": _dp_overlap,\n', '    "half_gradients": unsaid,\n')
+            f"planner/frameworks/{target}.py",
+            ('    "dp_overlap": _dp_overlap,\n', '    "half_gradients": no_options,\n'),
         )
     copy.add(
         "planner/frameworks/megatron/lm.py",
-        ('    "dp_overlap": _says_dp_overlap,\n', '    "half_gradients": lambda plan: {},\n'),
+        ('    "dp_overlap": _dp_overlap_options,\n', '    "half_gradients": lambda plan: {},\n'),
     )

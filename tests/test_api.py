@@ -58,7 +58,7 @@ def test_the_page_lists_what_planner_has():
 
 @pytest.mark.parametrize("name", planner.__all__)
 def test_a_public_name_is_the_one_of_its_module(name):
-    """Three lists in ``planner/__init__.py`` (for people, for type checkers, for imports), and the page."""
+    """Two lists in ``planner/__init__.py`` (for people, for type checkers, for imports), and the page."""
     assert getattr(planner, name) is getattr(import_module(LISTED[name]), name)
 
 

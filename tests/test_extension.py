@@ -184,7 +184,7 @@ def test_setting_of_a_framework(extend):
     for target in ("accelerate", "deepspeed", "torchtitan", "megatron/settings"):
         copy.add(
             f"planner/frameworks/{target}.py",
-            ('    "composition": told_only("composition", "step", NO_STEP),\n', '    "dropout": unsaid,\n'),
+            ('    "composition": setting_only("composition", "step", NO_STEP),\n', '    "dropout": no_options,\n'),
         )
 
     _, plain, dropping, *_ = copy.say(
@@ -461,17 +461,16 @@ def test_export_target(extend):
     copy = extend("export target", "public name")
     copy.write(
         "planner/frameworks/degrees.py",
-        "from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Export, Program, entries_of, unsaid\n\n"
+        "from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Export, Program, entries_of, no_options\n\n"
         'PROGRAM = Program(words=("train.py",))\n'
-        'SAYS = {**dict.fromkeys(EVERY_FIELD, unsaid), "tp": lambda plan: {"tp": plan.strategy.tp}}\n\n\n'
+        'OPTIONS = {**dict.fromkeys(EVERY_FIELD, no_options), "tp": lambda plan: {"tp": plan.strategy.tp}}\n\n\n'
         "def to_degrees(plan):\n"
-        '    said = entries_of(plan, "Degrees", SAYS, dict.fromkeys(EVERY_SETTING, unsaid))\n'
+        '    said = entries_of(plan, "Degrees", OPTIONS, dict.fromkeys(EVERY_SETTING, no_options))\n'
         '    return Export(target="Degrees", files={"degrees.txt": str(said)})\n',
     )
     copy.add("planner/frameworks/__init__.py", ("TARGETS = {\n", '    "degrees": "planner.frameworks.degrees",\n'))
     copy.add(
         "planner/__init__.py",
-        ('    "to_accelerate",\n', '    "to_degrees",\n'),
         (
             '    "planner.frameworks.accelerate": "to_accelerate",\n',
             '    "planner.frameworks.degrees": "to_degrees",\n',
@@ -503,12 +502,31 @@ def test_command(extend):
     assert greeting == "Hello, world.\n"
 
 
+def test_option_of_a_command(extend):
+    """An option changes the job before it is planned."""
+    copy = extend("option of a command")
+    copy.add(
+        "planner/cli/plan.py",
+        (
+            '    add_time_limit(parser, "the best plan so far is reported")\n',
+            '    parser.add_argument("--most", type=int)\n',
+        ),
+        (
+            '        overrides.append("variants=all")\n',
+            '    if arguments.most:\n        overrides.append(f"search.max_devices={arguments.most}")\n',
+        ),
+    )
+
+    (report,) = copy.say("plan job.yaml --most 4 --format json")
+
+    assert numbers(report)["job"]["max_devices"] == 4
+
+
 def test_public_name(extend):
     """The number of devices of a plan's sizes, from the package itself."""
     copy = extend("public name")
     copy.add(
         "planner/__init__.py",
-        ("__all__ = [\n", '    "DECISIONS",\n'),
         ("_NAMES = {\n", '    "costmodel.strategy": "DECISIONS",\n'),
     )
 
@@ -537,8 +555,8 @@ def test_backend_of_batches(extend):
     copy.write(
         "planner/batch/executors/here.py",
         "from concurrent.futures import Future\n\nfrom planner.batch.work import plan_job\n\n\n"
-        "class HereCrew:\n    capacity = 1\n\n"
-        "    def __init__(self, make_lanes, *, scheduler, processes=None):\n        pass\n\n"
+        "class HereWorkerPool:\n    capacity = 1\n\n"
+        "    def __init__(self, make_workers, *, scheduler, processes=None):\n        pass\n\n"
         "    def submit(self, job):\n        done = Future()\n        done.set_result(plan_job(job))\n"
         "        return done\n\n"
         "    def close(self):\n        pass\n",
@@ -583,6 +601,7 @@ TESTS: dict[str, Callable[..., None]] = {
     "export target": test_export_target,
     "report format": test_report_format,
     "command": test_command,
+    "option of a command": test_option_of_a_command,
     "public name": test_public_name,
     "entry of a batch's lines": test_entry_of_a_batch_s_lines,
     "backend of batches": test_backend_of_batches,
@@ -592,6 +611,7 @@ TESTS: dict[str, Callable[..., None]] = {
 
 OTHERWISE = {
     "measured run": "what it changes is the table of benchmarks, which tests/benchmarks/test_conversion.py reads",
+    "token dispatcher": "its traffic is a law of its own; the decision's row shows the other places",
     "fitted constant": "a fit to all measured runs takes minutes",
     "plot on the page": "a script draws it, in a browser: tests/planner/test_page.py",
     "benchmark": "it is outside of the packages and runs for minutes",

@@ -126,7 +126,7 @@ def in_step_seconds(
 
 
 def p2p_exposed_seconds(
-    p2p_seconds: Numbers, steady_hop_seconds: Numbers, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
+    p2p_seconds: Numbers, steady_p2p_seconds: Numbers, *, pp: Numbers, vpp: Numbers, num_microbatches: Numbers
 ) -> Numbers:
     r"""
     Seconds of exposed stage-to-stage transfers in the whole step.
@@ -137,7 +137,7 @@ def p2p_exposed_seconds(
     ----------
     p2p_seconds
         Seconds of one transfer, T_pp: warm-up and cool-down pay it in full.
-    steady_hop_seconds
+    steady_p2p_seconds
         Seconds of it that the steady phase does not hide: T_pp without overlap, else by (23).
 
     References
@@ -145,7 +145,7 @@ def p2p_exposed_seconds(
     MoFa, arXiv:2511.09837, equations (9)-(11), the terms in T_pp.
     """
     steady = np.maximum(steady_slots(pp=pp, vpp=vpp, num_microbatches=num_microbatches), 0)
-    return 2 * (pp * vpp - 1) * p2p_seconds + 2 * steady * steady_hop_seconds
+    return 2 * (pp * vpp - 1) * p2p_seconds + 2 * steady * steady_p2p_seconds
 
 
 def chunks_in_flight(

@@ -376,8 +376,8 @@ def _unlike(layout: StageLayout, strategy: Strategy) -> str | None:
     if set(layout.activation_offload) != {strategy.activation_offload}:
         return "activation_offload"
     is_full = strategy.recompute == Recompute.FULL
-    effective_settings = is_full or not any(layout.full_layers) or block_of(layout, strategy.pp) is not None
-    return None if effective_settings else "full_layers"
+    is_expressible = is_full or not any(layout.full_layers) or block_of(layout, strategy.pp) is not None
+    return None if is_expressible else "full_layers"
 
 
 DECISION_OPTIONS: Mapping[str, OptionsOf] = {

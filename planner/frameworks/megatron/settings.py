@@ -181,10 +181,12 @@ def _delay_wgrad_options(plan: Plan) -> Entries | Unsupported:
     return {"--delay-wgrad-compute": True}
 
 
-def _communication_sms_options(plan: Plan) -> Entries:
+def _communication_sms_options(plan: Plan) -> Entries | Unsupported:
     """DeepEP and HybridEP have an option each, without which they take what their release does."""
-    number = effective_settings(plan).communication_sms
-    return {} if number is None else {NUM_SMS[plan.strategy.token_dispatcher]: number}
+    number, option = effective_settings(plan).communication_sms, NUM_SMS.get(plan.strategy.token_dispatcher)
+    if number is None:
+        return {}
+    return {option: number} if option else Unsupported("there is no option for the processors of this dispatcher.")
 
 
 def _offloaded_layers_options(plan: Plan) -> Entries | Unsupported:

@@ -19,7 +19,7 @@ from planner.jobs.problem import GIB_BYTES
 
 Plain: TypeAlias = dict[str, Any]
 
-LISTS = ("devices", "calibrations", "frameworks", "models", "precisions")
+LISTS = ("devices", "calibrations", "architectures", "frameworks", "models", "precisions")
 
 
 # --- a model -----------------------------------------------------------------------------------------------
@@ -176,6 +176,7 @@ def catalog_text(described: Plain) -> str:
     rows = {
         "devices": _device_row,
         "calibrations": _calibration_row,
+        "architectures": _architecture_row,
         "frameworks": _framework_row,
         "models": _model_row,
         "precisions": _precision_row,
@@ -187,6 +188,7 @@ def _names(name: str) -> Sequence[str]:
     names: dict[str, Callable[[], Sequence[str]]] = {
         "devices": catalog.devices,
         "calibrations": catalog.calibrations,
+        "architectures": catalog.architectures,
         "frameworks": catalog.frameworks,
         "models": catalog.models,
         "precisions": catalog.precisions,
@@ -205,6 +207,8 @@ def _entry(name: str, entry: str) -> Plain:
         return {**asdict(catalog.precision(entry)), "source": catalog.precision_source(entry)}
     if name == "calibrations":
         return asdict(catalog.calibration(entry))
+    if name == "architectures":
+        return asdict(catalog.silicon(entry, "catalog"))
     if name == "frameworks":
         return asdict(catalog.framework(entry))
     model = catalog.model(entry)
@@ -245,6 +249,16 @@ def _calibration_row(calibration: Plain) -> Plain:
             f"{level} {share:.2f}" for level, share in constants["link_efficiency"].items()
         ),
         "what": calibration["description"],
+    }
+
+
+def _architecture_row(architecture: Plain) -> Plain:
+    return {
+        "name": architecture["name"],
+        "heads that exponentials slow down, width": f"{architecture['exponential_width']:.0f}",
+        "older attention kernels, of the peak": f"{architecture['older_kernels_fraction']:.2f}",
+        "8-bit matmuls of any layout": "yes" if architecture["multiplies_any_layout"] else "no",
+        "source": architecture["sources"]["multiplies_any_layout"],
     }
 
 

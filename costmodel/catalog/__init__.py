@@ -15,6 +15,7 @@ from costmodel.catalog.hardware import (
     device_entry,
     device_of,
     devices,
+    silicon,
 )
 from costmodel.catalog.software import (
     default_framework,
@@ -54,6 +55,7 @@ __all__ = [
     "precision_source",
     "precisions",
     "runs_on",
+    "silicon",
     "with_feature",
 ]
 

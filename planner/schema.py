@@ -76,7 +76,7 @@ def descriptions(record_type: type) -> dict[str, str]:
     What the docstring of a record says of each field.
 
     >>> descriptions(reliability.RecoveryLevel)["probability"]
-    'Share of the failures that this level recovers.'
+    'Fraction of the failures that this level recovers.'
     """
     lines = (inspect.getdoc(record_type) or "").partition("Parameters\n----------\n")[2].splitlines()
     found: dict[str, str] = {}

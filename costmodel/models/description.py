@@ -243,7 +243,7 @@ def _all_or_none(described: Description, where: str, keys: tuple[str, ...]) -> b
     given = [key for key in keys if getattr(described, key) is not None]
     missing = [key for key in keys if key not in given]
     if given and missing:
-        raise SpecError(f"{where}.{missing[0]}", f"is required beside '{given[0]}', but missing.")
+        raise SpecError(f"{where}.{missing[0]}", f"is required with '{given[0]}', but missing.")
     return bool(given)
 
 
@@ -259,7 +259,7 @@ def _attention(described: Description, where: str) -> Attention | LatentAttentio
             bias=described.qkv_bias,
         )
     if described.q_lora_rank is not None:
-        raise SpecError(f"{where}.kv_lora_rank", "is required beside 'q_lora_rank', but missing.")
+        raise SpecError(f"{where}.kv_lora_rank", "is required with 'q_lora_rank', but missing.")
     return Attention(
         num_heads=described.num_heads,
         num_kv_heads=_num_kv_heads(described, where),

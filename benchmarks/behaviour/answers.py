@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from difflib import unified_diff
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,13 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
         gone, new = (list((one - other).elements()) for one, other in permutations((figures(before), figures(after))))
         if gone or new:
             yield f"{path}: figures {new} instead of {gone}"
+    elif not path and is_file(before):
+        yield from (
+            f"{path}: {line}" for line in unified_diff(before, after, n=0, lineterm="") if line[:3] not in MARKS
+        )
+    elif is_prose(before) and is_prose(after):
+        if sorted(map(sizes, before)) != sorted(map(sizes, after)) or figures(said(before)) != figures(said(after)):
+            yield f"{path}: {after!r} instead of {before!r}"
     elif isinstance(before, list) and isinstance(after, list):
         if len(before) != len(after):
             yield f"{path}: {len(after)} entries instead of {len(before)}"
@@ -114,6 +122,42 @@ def is_report(output: Any) -> bool:
     return bool(output[0]) and output[1] == "-" * len(output[0])
 
 
+def is_prose(value: Any) -> bool:
+    """
+    Whether a list holds sentences, or lists of them: these are in the order of their words, which may change.
+
+    >>> is_prose([["One rule holds.", "So does another."], ["A third does."]]), is_prose(["bf16", "fp8"]), is_prose([])
+    (True, False, False)
+    """
+    inner = isinstance(value, list) and bool(value)
+    return inner and all(is_prose(one) or (isinstance(one, str) and " " in one) for one in value)
+
+
+def said(value: Any) -> Iterator[str]:
+    """The sentences of a list, of lists in it too."""
+    for one in value:
+        yield from said(one) if isinstance(one, list) else (one,)
+
+
+def sizes(value: Any) -> int:
+    """How many sentences an entry of a list holds."""
+    return len(list(said(value))) if isinstance(value, list) else 1
+
+
+def is_file(output: Any) -> bool:
+    """
+    Whether an output is a file of a framework, of which every word counts: lines, where JSON is a mapping.
+
+    >>> is_file(["--tensor-model-parallel-size 8"]), is_file({"plans": []}), is_file([])
+    (True, False, False)
+    """
+    return isinstance(output, list) and bool(output) and all(isinstance(line, str) for line in output)
+
+
+MARKS = ("---", "+++", "@@ ")
+"""Lines of a difference that are of neither side."""
+
+
 def figures(lines: Iterable[str]) -> Counter[str]:
     """
     The numbers of a report for people, without those that a clock measured; its words and lines may change.
@@ -131,11 +175,13 @@ def same(before: Any, after: Any) -> bool:
     """
     Whether two values are the same to a user.
 
-    >>> same(1.0, 1.0 + 1e-12), same(1.0, 1.001), same("bf16", "fp16"), same("A sentence.", "It is said otherwise.")
-    (True, False, False, True)
+    >>> same(1.0, 1.0 + 1e-12), same(1.0, 1.001), same("bf16", "fp16")
+    (True, False, False)
+    >>> same("A sentence of 4 words", "It is said otherwise, with 4."), same("peak of 4 GiB", "peak of 5 GiB")
+    (True, False)
     """
     if isinstance(before, str) and isinstance(after, str):
-        return before == after or (" " in before and " " in after)
+        return before == after or (" " in before and " " in after and figures([before]) == figures([after]))
     if isinstance(before, bool) or isinstance(after, bool) or before is None or after is None:
         return before is after
     if isinstance(before, int | float) and isinstance(after, int | float):

@@ -32,7 +32,6 @@ from planner.jobs.strategy_file import GivenStrategy
 from planner.jobs.values import checked
 from planner.search.listed import CandidateListReport, listed
 from planner.search.rules import problem_rules
-from planner.search.space import build_space
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
 
 if TYPE_CHECKING:
@@ -304,7 +303,7 @@ def plan(problem: Problem) -> PlanReport:
         plans=tuple(sorted(plans, key=lambda one: one.step_seconds)[: problem.top]),
         outcome=outcome,
         closest=detail.estimate(problem.facts, nearest) if nearest else None,
-        listed=listed(problem, build_space(problem)) if problem.search.candidates else None,
+        listed=listed(problem, outcome.space) if problem.search.candidates else None,
     )
 
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from costmodel.facts.calibration import Constants, MeasuredRate
 from costmodel.facts.device import EquippedDevice
-from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator
+from costmodel.operators.work import MEMORY_BOUND, Numbers, Operator, host_launches
+from costmodel.strategy import CudaGraphs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,9 +25,12 @@ class MeasuredTimes:
     ----------
     device
         The accelerator whose constants hold the table.
+    cuda_graphs
+        The decision of that name, which may be an array: it changes what the host launches, no rate.
     """
 
     device: EquippedDevice
+    cuda_graphs: Numbers = CudaGraphs.NONE
 
     def forward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the forward pass, equations (1) and (17)."""
@@ -38,7 +42,7 @@ class MeasuredTimes:
 
     def launch_seconds(self, operator: Operator) -> Numbers:
         """Seconds in which the host launches its forward pass, if the device's constants know any."""
-        return self.device.constants.launch_overhead_seconds * operator.kernels
+        return self.device.constants.launch_overhead_seconds * host_launches(operator, self.cuda_graphs)
 
     def origin(self, operator: Operator) -> str:
         """The table, or that the operator is inside another one's rate."""

@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import Dtype
-from costmodel.operators.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, is_graphed
+from costmodel.operators.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, host_launches, is_graphed
 from costmodel.strategy import CudaGraphs
 
 USUAL_HEAD = 128
@@ -108,8 +108,7 @@ class Roofline:
 
     def launch_seconds(self, operator: Operator) -> Numbers:
         """Seconds in which the host launches the forward pass: nothing of what a graph holds."""
-        launches = operator.kernels + operator.more_launches
-        return self.host_seconds * np.where(is_graphed(operator, self.cuda_graphs), 0.0, launches)[()]
+        return self.host_seconds * host_launches(operator, self.cuda_graphs)
 
     def _gap_seconds(self, operator: Operator) -> Numbers:
         if not self.launch_blocking:
@@ -170,7 +169,9 @@ class Roofline:
         return head_dim / (head_dim + width) * (USUAL_HEAD + width) / USUAL_HEAD
 
 
-def theoretical_roofline(device: EquippedDevice, compute_dtype: Dtype) -> Roofline:
+def theoretical_roofline(
+    device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
+) -> Roofline:
     """
     The datasheet's peaks, nothing fitted: a lower bound of every time.
 
@@ -190,6 +191,8 @@ def theoretical_roofline(device: EquippedDevice, compute_dtype: Dtype) -> Roofli
         },
         bytes_per_second=device.memory_bandwidth,
         casts=_casts(compute_dtype),
+        host_seconds=device.constants.launch_overhead_seconds,
+        cuda_graphs=cuda_graphs,
         compute_scaling=device.constants.measured.compute_scaling,
     )
 

@@ -126,10 +126,10 @@ def operator_times(
         If the device has no peak, or its constants no efficiency, for the dtype.
     """
     if device.constants.times == "roofline":
-        return theoretical_roofline(device, compute_dtype)
+        return theoretical_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)
     is_measured = device.constants.times == "measured"
     if is_measured:
-        usual: OperatorTimes = MeasuredTimes(device=device)
+        usual: OperatorTimes = MeasuredTimes(device=device, cuda_graphs=cuda_graphs)
     else:
         usual = modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)
     spread = device.constants.straggler_spread

@@ -200,6 +200,17 @@ def is_graphed(operator: Operator, cuda_graphs: Numbers) -> NDArray[np.bool_]:
     return np.asarray(held)
 
 
+def host_launches(operator: Operator, cuda_graphs: Numbers) -> Numbers:
+    """
+    Number of kernels of an operator's forward pass that the host launches: none of what a CUDA graph holds.
+
+    Derivation: every kernel outside of a graph is one launch, those on streams of their own too.
+    """
+    launches = operator.kernels + operator.more_launches
+    launched: Numbers = np.where(is_graphed(operator, cuda_graphs), 0.0, launches)[()]
+    return launched
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Communication:
     """

@@ -30,7 +30,7 @@ COMMANDS = {
     "model": ("planner.cli.describe", "the architecture as it was read, with its parameters and FLOPs"),
     "catalog": (
         "planner.cli.describe",
-        "the known devices, calibrations, frameworks, models and precisions, with their sources",
+        "the known devices, calibrations, architectures, frameworks, models and precisions, with their sources",
     ),
     "calibrate": ("planner.cli.calibrate", "fit the constants of a device to own measured runs"),
     "batch": ("planner.cli.batch", "plan many jobs, one result line each"),

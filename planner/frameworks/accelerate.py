@@ -11,6 +11,7 @@ import yaml
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.frameworks.target import (
+    MODELS_OWN,
     NO_STEP,
     Entries,
     Export,
@@ -246,7 +247,6 @@ SETTINGS: dict[str, OptionsOf] = {
         "moments_dtype", "fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."
     ),
     "fp8_param_gather": setting_only("fp8_param_gather", False, "FP8 is another library's, not written here."),
-    "mtp_layers": no_options,  # the model's own, of which a note tells
     "shared_expert_overlap": setting_only("shared_expert_overlap", False, NO_EXPERTS),
     "delay_wgrad": setting_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
     "communication_sms": setting_only("communication_sms", None, NO_EXPERTS),
@@ -255,9 +255,7 @@ SETTINGS: dict[str, OptionsOf] = {
     "optimizer": setting_only(
         "optimizer", "adam", "The optimizer is the training script's; the plan counts another one."
     ),
-    "kernels": no_options,  # the model's own, of which a note tells
-    "attention": no_options,  # the same
-    "loss": no_options,  # the same
+    **MODELS_OWN,
     "launches": no_options,  # a variable of the environment
     "composition": setting_only("composition", "step", NO_STEP),
 }

@@ -11,6 +11,7 @@ import json
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.frameworks.target import (
+    MODELS_OWN,
     NO_STEP,
     Entries,
     Export,
@@ -283,7 +284,6 @@ SETTINGS: dict[str, OptionsOf] = {
         "bf16_optimizer_states needs master weights in 16 bits too (deepspeed/runtime/config.py:714).",
     ),
     "fp8_param_gather": setting_only("fp8_param_gather", False, "There is no FP8 (runtime/precision_config.py)."),
-    "mtp_layers": no_options,  # the model's own, of which a note tells
     "shared_expert_overlap": setting_only(
         "shared_expert_overlap",
         False,
@@ -301,9 +301,7 @@ SETTINGS: dict[str, OptionsOf] = {
     "optimizer": setting_only(
         "optimizer", "adam", "Its Muon is another one, in the training script (deepspeed/runtime/zero/muon)."
     ),
-    "kernels": no_options,  # the model's own, of which a note tells
-    "attention": no_options,  # the same
-    "loss": no_options,  # the same
+    **MODELS_OWN,
     "launches": no_options,  # a variable of the environment
     "composition": setting_only("composition", "step", NO_STEP),
 }

@@ -266,6 +266,9 @@ def variables(plan: Plan) -> dict[str, str]:
     return {"CUDA_LAUNCH_BLOCKING": "1"} if effective_settings(plan).launches == "blocking" else {}
 
 
+MODELS_OWN: dict[str, OptionsOf] = dict.fromkeys(("mtp_layers", "kernels", "attention", "loss"), no_options)
+"""Settings that are the code of the user's own model where the target has no say: :func:`model_notes` tells."""
+
 NO_STEP = "A sum of layers profiled one by one is not a step that can be run."
 
 LEFT_TO_THE_MODEL = "Counted with {what}: that is your model's code, which {target} does not choose."

@@ -396,6 +396,19 @@ def one_of(table: Operator, varied: tuple[str, ...], index: int) -> Operator:
     return replace(table, **{name: np.broadcast_to(getattr(table, name), 5)[index] for name in varied})
 
 
+@pytest.mark.parametrize("times", ["roofline", "modified_roofline", "measured"])
+def test_hosts_launch_alike_whoever_times_the_kernels(times):
+    """Three kernels and two on streams of their own at 7 us each; none of a module that a graph holds."""
+    operator = an_operator("grouped_matmul", kernels=3, more_launches=2, graph_module="moe")
+    eager, graphed = (
+        a_source(times, launch_overhead_seconds=7e-6, cuda_graphs=CudaGraphs.named(graphs))
+        for graphs in ("none", "moe")
+    )
+
+    assert eager.launch_seconds(operator) == pytest.approx(35e-6)
+    assert graphed.launch_seconds(operator) == 0
+
+
 @pytest.mark.parametrize(
     ("times", "expected"),
     [

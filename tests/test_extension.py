@@ -237,7 +237,7 @@ def test_source_of_operator_times(extend):
         "costmodel/operators/source.py",
         ("import MeasuredTimes\n", "from costmodel.operators.doubled import DoubledTimes\n"),
         (
-            "        return theoretical_roofline(device, compute_dtype)\n",
+            "        return theoretical_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)\n",
             '    if device.constants.times == "doubled":\n'
             "        return DoubledTimes(theoretical_roofline(device, compute_dtype))\n",
         ),

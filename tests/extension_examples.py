@@ -9,7 +9,7 @@ def a_layer_kind(copy: Extended) -> None:
     """Two linears of some width in the place of attention."""
     copy.write(
         "costmodel/lowering/mixing.py",
-        "from costmodel.lowering.kernels import tensor_parallel_collectives\n"
+        "from costmodel.lowering.collectives import tensor_parallel_collectives\n"
         "from costmodel.lowering.mlp import feed_forward_operators\n\n\n"
         "def mixing_operators(mixing, shape):\n"
         "    return feed_forward_operators(\n"

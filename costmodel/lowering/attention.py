@@ -5,15 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.facts.model import Attention
-from costmodel.lowering.kernels import (
-    context_output,
-    core_attention,
-    elementwise,
-    output_projection,
-    ring,
-    shared_input,
-    tensor_parallel_collectives,
-)
+from costmodel.lowering.collectives import ring, tensor_parallel_collectives
+from costmodel.lowering.kernels import context_output, core_attention, elementwise, output_projection, shared_input
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.facts.model import Model
-from costmodel.lowering.kernels import elementwise, logits_fraction, matmul, norms, tensor_parallel_collectives
+from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
+from costmodel.lowering.kernels import elementwise, logits_fraction, matmul, norms
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
@@ -87,9 +88,9 @@ def embedding_communications(model: Model, shape: Shape) -> tuple[Communication,
     nbytes = shape.activation_bytes * shape.tokens * shape.hidden_size
     split = shape.sequence_parallel
     return (
-        Communication(group="tp", kind="reduce_scatter", nbytes=nbytes * split, forward=1, backward=0),
-        Communication(group="tp", kind="all_gather", nbytes=nbytes * split, forward=0, backward=1),
-        Communication(group="tp", kind="all_reduce", nbytes=nbytes * (1 - split), forward=1, backward=0),
+        tensor_parallel("reduce_scatter", shape, nbytes=nbytes * split, forward=1),
+        tensor_parallel("all_gather", shape, nbytes=nbytes * split, backward=1),
+        tensor_parallel("all_reduce", shape, nbytes=nbytes * (1 - split), forward=1),
     )
 
 
@@ -98,9 +99,9 @@ def head_communications(model: Model, shape: Shape) -> tuple[Communication, ...]
     nbytes = shape.activation_bytes * shape.tokens * shape.hidden_size
     split = shape.sequence_parallel
     return (
-        Communication(group="tp", kind="all_gather", nbytes=nbytes * split, forward=1, backward=0),
-        Communication(group="tp", kind="reduce_scatter", nbytes=nbytes * split, forward=0, backward=1),
-        Communication(group="tp", kind="all_reduce", nbytes=nbytes * (1 - split), forward=0, backward=1),
+        tensor_parallel("all_gather", shape, nbytes=nbytes * split, forward=1),
+        tensor_parallel("reduce_scatter", shape, nbytes=nbytes * split, backward=1, sums_gradients=False),
+        tensor_parallel("all_reduce", shape, nbytes=nbytes * (1 - split), backward=1),
     )
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.facts.model import Experts
-from costmodel.lowering.kernels import elementwise, matmul, tensor_parallel_collectives
+from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
+from costmodel.lowering.kernels import elementwise, matmul
 from costmodel.lowering.mlp import activation, feed_forward_operators
 from costmodel.lowering.shape import Shape, distinct_ranks_fraction
 from costmodel.operators.work import Communication, Numbers, Operator
@@ -64,8 +65,8 @@ def experts_communications(experts: Experts, shape: Shape) -> tuple[Communicatio
             num_experts=experts.num_experts,
             top_k=experts.top_k,
         ),
-        Communication(group="etp", kind="all_gather", nbytes=gathered, forward=1, backward=1),
-        Communication(group="etp", kind="reduce_scatter", nbytes=gathered, forward=1, backward=1),
+        tensor_parallel("all_gather", shape, group="etp", nbytes=gathered, forward=1, backward=1),
+        tensor_parallel("reduce_scatter", shape, group="etp", nbytes=gathered, forward=1, backward=1),
         *(tensor_parallel_collectives(shape) if experts.shared_ffn_hidden_size else ()),
     )
 

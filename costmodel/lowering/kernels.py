@@ -1,4 +1,4 @@
-"""The kernels that layers are made of: matmuls, attention cores, element-wise passes, and their collectives."""
+"""The kernels that layers are made of: matmuls, attention cores, element-wise passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.facts.fields import Dtype
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import AttentionSize, Communication, MatmulSize, Numbers, Operator
+from costmodel.operators.work import AttentionSize, MatmulSize, Numbers, Operator
 
 CAUSAL_BACKWARD = 2.5
 """Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
@@ -512,65 +512,3 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
         saved_as="norm",
         parameters=count * weights * shape.hidden_size,
     )
-
-
-def tensor_parallel_collectives(
-    shape: Shape, *, entry_width: int | None = None, exit_width: int | None = None
-) -> tuple[Communication, ...]:
-    """
-    What one block split over tensor-parallel ranks exchanges where tokens enter it and where they leave it.
-
-    With sequence parallelism the forward pass gathers the input and scatters the sum of the outputs, the backward
-    pass the other way round; without it the outputs are summed in the forward, the input's gradients in the backward
-    pass. The kind that a strategy does not use has zero bytes. 8-bit recipes gather what their matmuls read; sums stay
-    in 16 bits. That Megatron-LM gathers the input once more in the backward pass is counted where it hides
-    (``costmodel.step.compute``).
-
-    Parameters
-    ----------
-    shape
-        The micro-batch.
-    entry_width, exit_width
-        Elements per token that enter and leave; None: the hidden size. Tensors of another width enter in 16 bits.
-    """
-    wide = shape.activation_bytes
-    entering, leaving = (_token_bytes(shape, width, wide) for width in (entry_width, exit_width))
-    inputs = _token_bytes(shape, entry_width, shape.gathered_input_bytes if entry_width is None else wide)
-    gradients = _token_bytes(shape, exit_width, shape.gathered_gradient_bytes)
-    split, whole = shape.sequence_parallel, 1 - shape.sequence_parallel
-    gathers = (
-        Communication(group="tp", kind="all_gather", nbytes=inputs * split, forward=1, backward=0),
-        Communication(group="tp", kind="all_gather", nbytes=gradients * split, forward=0, backward=1),
-    )
-    if entry_width == exit_width:
-        return (
-            *gathers,
-            Communication(group="tp", kind="reduce_scatter", nbytes=entering * split, forward=1, backward=1),
-            Communication(group="tp", kind="all_reduce", nbytes=entering * whole, forward=1, backward=1),
-        )
-    return (
-        *gathers,
-        Communication(group="tp", kind="reduce_scatter", nbytes=leaving * split, forward=1, backward=0),
-        Communication(group="tp", kind="reduce_scatter", nbytes=entering * split, forward=0, backward=1),
-        Communication(group="tp", kind="all_reduce", nbytes=leaving * whole, forward=1, backward=0),
-        Communication(group="tp", kind="all_reduce", nbytes=entering * whole, forward=0, backward=1),
-    )
-
-
-def ring(shape: Shape, *, width: Numbers) -> Communication:
-    """
-    Keys and values (or a state) of this rank on their way past all other context-parallel ranks.
-
-    Parameters
-    ----------
-    shape
-        The micro-batch.
-    width
-        Elements per token that travel; the backward pass sends the gradients too.
-    """
-    nbytes = shape.activation_bytes * shape.tokens * width * (shape.cp - 1)
-    return Communication(group="cp", kind="ring", nbytes=nbytes, forward=1, backward=2)
-
-
-def _token_bytes(shape: Shape, width: int | None, element_bytes: float) -> Numbers:
-    return element_bytes * shape.tokens * (shape.hidden_size if width is None else width)

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from costmodel.facts.model import LatentAttention
-from costmodel.lowering.kernels import (
-    context_output,
-    core_attention,
-    elementwise,
-    matmul,
-    output_projection,
-    ring,
-    tensor_parallel_collectives,
-)
+from costmodel.lowering.collectives import ring, tensor_parallel_collectives
+from costmodel.lowering.kernels import context_output, core_attention, elementwise, matmul, output_projection
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.facts.model import LinearAttention
-from costmodel.lowering.kernels import elementwise, matmul, output_projection, ring, tensor_parallel_collectives
+from costmodel.lowering.collectives import ring, tensor_parallel_collectives
+from costmodel.lowering.kernels import elementwise, matmul, output_projection
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from costmodel.facts.model import Mamba
-from costmodel.lowering.kernels import elementwise, matmul, output_projection, tensor_parallel_collectives
+from costmodel.lowering.collectives import tensor_parallel_collectives
+from costmodel.lowering.kernels import elementwise, matmul, output_projection
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator, ScanSize
 

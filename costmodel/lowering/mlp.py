@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from costmodel.facts.model import Mlp
-from costmodel.lowering.kernels import elementwise, row_parallel, shared_input, tensor_parallel_collectives
+from costmodel.lowering.collectives import tensor_parallel_collectives
+from costmodel.lowering.kernels import elementwise, row_parallel, shared_input
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 

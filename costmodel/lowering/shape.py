@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Silicon
 from costmodel.facts.fields import Dtype
-from costmodel.facts.framework import Kernels, MemoryModel
+from costmodel.facts.framework import CommunicationStyle, Kernels, MemoryModel
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.operators.work import Numbers
@@ -46,8 +46,8 @@ class Shape:
         Dtype of the recipe's matmuls, and of those that it leaves in 16 bits.
     recipe
         Name of the precision recipe.
-    kernels, memory, silicon
-        What the framework launches, and what it keeps; what the device's generation can do.
+    kernels, communication, memory, silicon
+        What the framework launches, how it communicates, and what it keeps; what the device's generation can do.
     causal
         Whether attention kernels skip the masked half of the scores.
     mbs
@@ -74,6 +74,7 @@ class Shape:
     wide_dtype: Dtype = "bf16"
     recipe: str = "bf16"
     kernels: Kernels = field(default_factory=Kernels)
+    communication: CommunicationStyle = field(default_factory=CommunicationStyle)
     memory: MemoryModel = field(default_factory=MemoryModel)
     silicon: Silicon = field(default_factory=Silicon)
     mbs: Numbers = 1
@@ -156,7 +157,7 @@ def layer_shape(
 ) -> Shape:
     """Facts and decisions that size a layer's operators, in one record."""
     device, precision = cluster.device, workload.precision.on(cluster.device.silicon)
-    kernels, memory = device.behaviour.kernels, device.behaviour.memory
+    kernels = device.behaviour.kernels
     fused = kernels.gradient_accumulation_fusion
     return Shape(
         hidden_size=model.hidden_size,
@@ -173,7 +174,8 @@ def layer_shape(
         wide_dtype=device.wide_dtype(precision.compute),
         recipe=precision.name,
         kernels=kernels,
-        memory=memory,
+        communication=device.behaviour.communication,
+        memory=device.behaviour.memory,
         silicon=device.silicon,
         mbs=mbs,
         tp=tp,

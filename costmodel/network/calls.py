@@ -27,15 +27,12 @@ a linear.
 
 def copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> Numbers:
     """
-    Seconds to copy a whole tensor, sequence by sequence, into or out of the order of ranks.
+    Seconds to copy a collective's whole tensor once, into or out of the order of ranks.
 
-    Derivation: the tensor is read and written once at the achieved memory bandwidth, and one kernel's gap passes. Only
-    tensors with the batch first need it, of more than one sequence.
+    Derivation: the tensor is read and written once at the achieved memory bandwidth, and one kernel's gap passes.
     """
-    if not device.behaviour.kernels.batch_first or communication.kind not in ("all_gather", "reduce_scatter"):
-        return 0.0
     seconds = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
-    return np.asarray(seconds * is_called(communication, shape) * (np.asarray(shape.mbs) > 1))
+    return np.asarray(seconds * is_called(communication, shape))
 
 
 def call_group(name: str, shape: Shape) -> Group:

@@ -228,6 +228,15 @@ class Communication:
         steps of a ring together.
     forward, backward
         Number of them in each pass.
+    forward_copies, backward_copies
+        Number of copies of the whole tensor beside each, into or out of the order of ranks.
+    hidden_forward, hidden_backward
+        Number of them that matmuls hide where tensor-parallel communication overlaps.
+    in_pieces
+        Whether single matmuls hide them, piece by piece with the matmul that they feed or that feeds them: nothing is
+        copied then, pieces arrive in their places.
+    launches
+        Number of kernels that the host launches for each.
     num_experts, top_k
         Number of experts of an all-to-all to experts, and how many each token chooses; 0: what is sent has one
         destination.
@@ -238,5 +247,11 @@ class Communication:
     nbytes: Numbers
     forward: int
     backward: int
+    forward_copies: Numbers = 0
+    backward_copies: Numbers = 0
+    hidden_forward: int = 0
+    hidden_backward: int = 0
+    in_pieces: bool = False
+    launches: Numbers = 1
     num_experts: int = 0
     top_k: int = 0

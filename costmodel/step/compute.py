@@ -39,7 +39,7 @@ from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.step.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
-from costmodel.strategy import CudaGraphs, TokenDispatcher, captures
+from costmodel.strategy import CudaGraphs, TokenDispatcher
 from costmodel.tables import Record
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
@@ -56,19 +56,6 @@ ANY_COLUMN = COLUMN_PARALLEL[0] | COLUMN_PARALLEL[1]
 ROW_PARALLEL = frozenset({"output_projection", "down", "shared_down"})
 """Linears whose results tensor-parallel ranks sum."""
 
-
-RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
-"""
-Number of launches of ring attention in the forward pass, in launches of eager code: of the whole, and of each piece.
-
-A piece launches copies of the halves that it attends to, its kernels, a send and a receive in a group. Its streams wait
-for each other, and it corrects the sums of exponentials and the output. The whole chooses a kernel for the shapes,
-makes buffers, and casts queries, keys, values and the output (Transformer Engine, ``DotProductAttention``,
-``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece). The numbers for two pieces are chosen on
-NVIDIA's runs (benchmarks/LEDGER.md). There 8-bit layers of Llama-3 70B with 4,096 tokens per rank, whose kernels are
-the shortest beside a ring, wait for the host on H100 and GB200, those of twice the work do not. No run tells four
-pieces from two.
-"""
 
 SUMS = ("all_reduce", "reduce_scatter")
 """
@@ -390,59 +377,48 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
 def _tensor_parallel(
     operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: EquippedDevice
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
-    """
-    Tensor-parallel communication of both passes alone, and ``beside`` of :class:`_OneLayer`.
-
-    The kernel that sums input gradients of several linears writes them in the order of ranks.
-    """
+    """Tensor-parallel communication of both passes alone, and ``beside`` of :class:`_OneLayer`."""
     ours = [(one, call, copy_seconds(one, shape, device)) for one, call in calls if one.group in TENSOR_PARALLEL]
-    sorted_kinds = {"reduce_scatter"} if not shape.kernels.fused_projections else set()
-    backward = [(one, call + (0.0 if one.kind in sorted_kinds else copy)) for one, call, copy in ours]
-    passes: dict[str, Numbers] = {
-        "forward": sum((one.forward * (call + copy) for one, call, copy in ours), start=0.0),
-        "backward": sum((one.backward * call for one, call in backward), start=0.0),
-    }
-    alone = {f"tp_{name}": seconds for name, seconds in passes.items()}
-    if device.behaviour.communication.tp_overlaps_single_matmuls:
-        return alone, _beside_single_matmuls(operators, ours, shape, device)
-    pipelined = {f"pipelined_{name}": seconds for name, seconds in passes.items()}
-    return alone, pipelined | {"shown_forward": 0.0, "shown_backward": 0.0}
+    alone: dict[str, Numbers] = {"tp_forward": 0.0, "tp_backward": 0.0}
+    pieces = _piece_seconds(operators, (one for one, _, _ in ours), shape, device)
+    beside: dict[str, Numbers] = dict(zip(("shown_forward", "shown_backward"), pieces, strict=True))
+    beside |= {"pipelined_forward": 0.0, "pipelined_backward": 0.0}
+    for one, call, copy in ours:
+        of_passes = {
+            "forward": (one.forward, one.hidden_forward, one.forward_copies),
+            "backward": (one.backward, one.hidden_backward, one.backward_copies),
+        }
+        for name, (calls_of, hidden, copies) in of_passes.items():
+            copied = call + copies * copy
+            alone[f"tp_{name}"] = alone[f"tp_{name}"] + calls_of * copied
+            beside[f"pipelined_{name}"] = beside[f"pipelined_{name}"] + hidden * (call if one.in_pieces else copied)
+            beside[f"shown_{name}"] = beside[f"shown_{name}"] + (calls_of - hidden) * copied
+    return alone, beside
 
 
-def _beside_single_matmuls(
-    operators: Iterable[Operator],
-    ours: Iterable[tuple[Communication, Numbers, Numbers]],
-    shape: Shape,
-    device: EquippedDevice,
-) -> dict[str, Numbers]:
+def _piece_seconds(
+    operators: Iterable[Operator], ours: Iterable[Communication], shape: Shape, device: EquippedDevice
+) -> tuple[Numbers, Numbers]:
     """
-    Seconds of either pass that pieces of one matmul may hide, and seconds that show in any case.
+    Seconds of either pass that overlap in pieces of single matmuls adds.
 
-    Gathered inputs and gradients feed matmuls unless they are cast in between; what is scattered is one matmul's result
-    in the forward pass, in the backward pass the sum of several. Nothing is copied: pieces arrive in their places. Each
-    rank adds up the pieces that all send it, and launches each matmul once per rank.
+    Each rank launches each matmul that hides something once per rank, and adds up the pieces that all send it.
 
     References
     ----------
-    PyTorch, ``torch/_inductor/fx_passes/micro_pipeline_tp.py`` (``_find_producer_matmul``: a ``mm``, or a reshaped
-    one); ``torch/distributed/_symmetric_memory/__init__.py`` (``_pipelined_produce_and_all2all``).
+    PyTorch, ``torch/distributed/_symmetric_memory/__init__.py`` (``_pipelined_produce_and_all2all``).
     """
-    feeds = shape.quantizes_before_gather or not shape.cast_bytes
-    gathers = [(one, call, copy) for one, call, copy in ours if one.kind == "all_gather"]
-    scatters = [(one, call) for one, call, _ in ours if one.kind == "reduce_scatter"]
-    sums = [(one, call) for one, call, _ in ours if one.kind not in ("all_gather", "reduce_scatter")]
-    piece = (np.asarray(shape.tp) - 1) * device.constants.kernel_gap_seconds
+    in_pieces = [one for one in ours if one.in_pieces]
+    gathers = [one for one in in_pieces if one.kind == "all_gather"]
+    scatters = [one for one in in_pieces if one.kind == "reduce_scatter" and one.hidden_forward]
+    forward, backward = (any(getattr(one, f"hidden_{name}") for one in gathers) for name in ("forward", "backward"))
     column, row = (sum(one.kernels for one in operators if one.name in names) for names in (ANY_COLUMN, ROW_PARALLEL))
-    shown = [(one, call + copy) for one, call, copy in gathers if not feeds] + sums
-    rate = device.achieved_memory_bandwidth
-    added = [(one, np.asarray(one.nbytes / rate * is_called(one, shape))) for one, _ in scatters]
-    hidden = [(one, call) for one, call, _ in gathers if feeds]
-    return {
-        "pipelined_forward": sum((one.forward * call for one, call in hidden + scatters), start=0.0),
-        "pipelined_backward": sum((one.backward * call for one, call in hidden), start=0.0),
-        "shown_forward": sum((one.forward * t for one, t in shown + added), start=piece * (column * feeds + row)),
-        "shown_backward": sum((one.backward * t for one, t in shown + scatters), start=piece * row * feeds),
-    }
+    piece = (np.asarray(shape.tp) - 1) * device.constants.kernel_gap_seconds
+    added = [one.hidden_forward * one.nbytes * is_called(one, shape) for one in scatters]
+    return (
+        piece * (column * forward + row * bool(scatters)) + sum(added, start=0.0) / device.achieved_memory_bandwidth,
+        piece * row * backward,
+    )
 
 
 def _beside_gradients(
@@ -489,21 +465,11 @@ def _host(
     backward = np.asarray(BACKWARD_KERNELS * forward)
     for one, call in calls:
         waited = call - gap_seconds(one, device, shape) if device.behaviour.host.blocking_collectives else 0.0
-        own = 1 + _ring_launches(one, shape)
-        seconds = (device.constants.launch_overhead_seconds * own + waited) * is_called(one, shape)
+        seconds = (device.constants.launch_overhead_seconds * one.launches + waited) * is_called(one, shape)
         forward = np.asarray(forward + one.forward * seconds)
         backward = np.asarray(backward + one.backward * seconds)
     launches_any = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
     return {"host_forward": forward * launches_any, "host_backward": backward * launches_any}
-
-
-def _ring_launches(communication: Communication, shape: Shape) -> Numbers:
-    """Number of launches of a ring's pieces of attention; none where a graph or an all-to-all is."""
-    if communication.kind != "ring" or shape.memory.context_output:
-        return 0.0
-    graphs = np.asarray(shape.cuda_graphs)
-    is_eager = ~captures("attn", cuda_graphs=graphs) & (graphs != int(CudaGraphs.FULL_ITERATION))
-    return np.asarray((RING_LAUNCHES + PIECE_LAUNCHES * np.asarray(shape.cp)) * is_eager)
 
 
 def weight_gradient_seconds(operators: Iterable[Operator], backward: Iterable[Numbers]) -> Numbers:

@@ -154,12 +154,15 @@ def _one_end(
 ) -> _End:
     forward = sum((times.forward_seconds(operator) for operator in operators), start=0.0)
     backward = [times.backward_seconds(operator) for operator in operators]
-    calls = [
-        (one, call_seconds(cluster, one, shape) + copy_seconds(one, shape, cluster.device)) for one in communications
-    ]
+    sent_forward: Numbers = 0.0
+    sent_backward: Numbers = 0.0
+    for one in communications:
+        call, copy = call_seconds(cluster, one, shape), copy_seconds(one, shape, cluster.device)
+        sent_forward = sent_forward + one.forward * (call + one.forward_copies * copy)
+        sent_backward = sent_backward + one.backward * (call + one.backward_copies * copy)
     return _End(
         compute=forward + sum(backward, start=0.0),
-        communication=sum(((one.forward + one.backward) * call for one, call in calls), start=0.0),
-        forward=forward + sum((one.forward * call for one, call in calls), start=0.0),
+        communication=sent_forward + sent_backward,
+        forward=forward + sent_forward,
         weight=weight_gradient_seconds(operators, backward),
     )

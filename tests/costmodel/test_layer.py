@@ -10,9 +10,10 @@ import pytest
 
 from costmodel.facts.device import Network
 from costmodel.lowering import layer_operators
+from costmodel.lowering.collectives import PIECE_LAUNCHES, RING_LAUNCHES
 from costmodel.operators.roofline import STREAMING_SECONDS
 from costmodel.operators.source import operator_times
-from costmodel.step.compute import PIECE_LAUNCHES, RING_LAUNCHES, LayerSeconds, layer_seconds
+from costmodel.step.compute import LayerSeconds, layer_seconds
 from costmodel.step.layer import LayerParts, host_exposed, layer_parts
 from costmodel.strategy import MODULES, CudaGraphs, Recompute
 from costmodel.tables import Facts, lookup

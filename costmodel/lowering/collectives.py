@@ -1,0 +1,154 @@
+"""The collectives of layers: what ranks exchange, with the copies, launches and overlaps that a framework adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from costmodel.lowering.shape import Shape
+from costmodel.operators.work import Communication, Numbers
+from costmodel.strategy import CudaGraphs, captures
+
+RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
+"""
+Number of launches of ring attention in the forward pass, in launches of eager code: of the whole, and of each piece.
+
+A piece launches copies of the halves that it attends to, its kernels, a send and a receive in a group. Its streams wait
+for each other, and it corrects the sums of exponentials and the output. The whole chooses a kernel for the shapes,
+makes buffers, and casts queries, keys, values and the output (Transformer Engine, ``DotProductAttention``,
+``AttnFuncWithCPAndKVP2P``, recalled and counted: a dozen kernels of a piece). The numbers for two pieces are chosen on
+NVIDIA's runs (benchmarks/LEDGER.md). There 8-bit layers of Llama-3 70B with 4,096 tokens per rank, whose kernels are
+the shortest beside a ring, wait for the host on H100 and GB200, those of twice the work do not. No run tells four
+pieces from two.
+"""
+
+
+def tensor_parallel(
+    kind: str,
+    shape: Shape,
+    *,
+    nbytes: Numbers,
+    forward: int = 0,
+    backward: int = 0,
+    group: str = "tp",
+    sums_gradients: bool = True,
+) -> Communication:
+    """
+    A collective of tensor-parallel ranks as a framework does it: its copies, and what overlaps with it.
+
+    Tensors with the batch first are copied whole, sequence by sequence, into or out of the order of ranks. The kernel
+    that sums input gradients of several linears writes them in that order by itself. Overlap hides all collectives; or,
+    in pieces of single matmuls, those that feed a matmul or that one matmul feeds. Gathered tensors feed matmuls unless
+    they are cast in between; what is scattered is one matmul's result in the forward pass, in the backward pass the sum
+    of several.
+
+    Parameters
+    ----------
+    kind, nbytes, forward, backward, group
+        As in :class:`costmodel.operators.work.Communication`.
+    shape
+        The micro-batch.
+    sums_gradients
+        Whether a scatter of the backward pass sums input gradients of several linears.
+
+    References
+    ----------
+    PyTorch, ``torch/distributed/_functional_collectives.py`` (``torch.cat(torch.chunk(...))``);
+    ``torch/_inductor/fx_passes/micro_pipeline_tp.py`` (``_find_producer_matmul``: a ``mm``, or a reshaped one).
+    """
+    is_ordered = kind in ("all_gather", "reduce_scatter")
+    is_copied = shape.kernels.batch_first and is_ordered
+    copies: Numbers = np.where(np.asarray(shape.mbs) > 1, 1.0, 0.0)[()] if is_copied else 0
+    is_sorted = kind == "reduce_scatter" and sums_gradients and not shape.kernels.fused_projections
+    return Communication(
+        group=group,
+        kind=kind,
+        nbytes=nbytes,
+        forward=forward,
+        backward=backward,
+        forward_copies=copies,
+        backward_copies=0 if is_sorted else copies,
+        **_overlap(kind, shape, forward=forward, backward=backward),
+    )
+
+
+def _overlap(kind: str, shape: Shape, *, forward: int, backward: int) -> dict[str, Any]:
+    if not shape.communication.tp_overlaps_single_matmuls:
+        return {"hidden_forward": forward, "hidden_backward": backward}
+    feeds = shape.quantizes_before_gather or not shape.cast_bytes
+    hides = {"all_gather": (feeds, feeds), "reduce_scatter": (True, False)}.get(kind, (False, False))
+    return {"hidden_forward": forward * hides[0], "hidden_backward": backward * hides[1], "in_pieces": True}
+
+
+def tensor_parallel_collectives(
+    shape: Shape, *, entry_width: int | None = None, exit_width: int | None = None
+) -> tuple[Communication, ...]:
+    """
+    What one block split over tensor-parallel ranks exchanges where tokens enter it and where they leave it.
+
+    With sequence parallelism the forward pass gathers the input and scatters the sum of the outputs, the backward
+    pass the other way round; without it the outputs are summed in the forward, the input's gradients in the backward
+    pass. The kind that a strategy does not use has zero bytes. 8-bit recipes gather what their matmuls read; sums stay
+    in 16 bits. That Megatron-LM gathers the input once more in the backward pass is counted where it hides
+    (``costmodel.step.compute``).
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    entry_width, exit_width
+        Elements per token that enter and leave; None: the hidden size. Tensors of another width enter in 16 bits.
+    """
+    wide = shape.activation_bytes
+    entering, leaving = (_token_bytes(shape, width, wide) for width in (entry_width, exit_width))
+    inputs = _token_bytes(shape, entry_width, shape.gathered_input_bytes if entry_width is None else wide)
+    gradients = _token_bytes(shape, exit_width, shape.gathered_gradient_bytes)
+    split, whole = shape.sequence_parallel, 1 - shape.sequence_parallel
+    gathers = (
+        tensor_parallel("all_gather", shape, nbytes=inputs * split, forward=1),
+        tensor_parallel("all_gather", shape, nbytes=gradients * split, backward=1),
+    )
+    if entry_width == exit_width:
+        return (
+            *gathers,
+            tensor_parallel("reduce_scatter", shape, nbytes=entering * split, forward=1, backward=1),
+            tensor_parallel("all_reduce", shape, nbytes=entering * whole, forward=1, backward=1),
+        )
+    return (
+        *gathers,
+        tensor_parallel("reduce_scatter", shape, nbytes=leaving * split, forward=1),
+        tensor_parallel("reduce_scatter", shape, nbytes=entering * split, backward=1),
+        tensor_parallel("all_reduce", shape, nbytes=leaving * whole, forward=1),
+        tensor_parallel("all_reduce", shape, nbytes=entering * whole, backward=1),
+    )
+
+
+def ring(shape: Shape, *, width: Numbers) -> Communication:
+    """
+    Keys and values (or a state) of this rank on their way past all other context-parallel ranks.
+
+    Parameters
+    ----------
+    shape
+        The micro-batch.
+    width
+        Elements per token that travel; the backward pass sends the gradients too.
+    """
+    nbytes = shape.activation_bytes * shape.tokens * width * (shape.cp - 1)
+    return Communication(
+        group="cp", kind="ring", nbytes=nbytes, forward=1, backward=2, launches=1 + _ring_launches(shape)
+    )
+
+
+def _ring_launches(shape: Shape) -> Numbers:
+    """Number of launches of a ring's pieces of attention; none where a graph or an all-to-all is."""
+    if shape.memory.context_output:
+        return 0.0
+    graphs = np.asarray(shape.cuda_graphs)
+    is_eager = ~captures("attn", cuda_graphs=graphs) & (graphs != int(CudaGraphs.FULL_ITERATION))
+    return np.asarray((RING_LAUNCHES + PIECE_LAUNCHES * np.asarray(shape.cp)) * is_eager)
+
+
+def _token_bytes(shape: Shape, width: int | None, element_bytes: float) -> Numbers:
+    return element_bytes * shape.tokens * (shape.hidden_size if width is None else width)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from costmodel import catalog
+from costmodel.catalog.files import entry
+from costmodel.facts.framework import Behaviour
 
 ROOT = Path(__file__).parents[1]
 
@@ -90,3 +95,34 @@ def test_the_cost_model_names_no_framework_release_or_device(path):
     ]
 
     assert [word for word in words if any(name in word.lower() for name in (*STACKS, *SILICON))] == []
+
+
+def stated_by() -> dict[str, set[str]]:
+    """Every yes or no of a framework's behaviour, with the entries of the catalog that say it, alone or for others."""
+    booleans = {
+        entry.name
+        for record in fields(Behaviour)
+        for entry in fields(type(getattr(Behaviour(), record.name)))
+        if isinstance(getattr(getattr(Behaviour(), record.name), entry.name), bool)
+    }
+    stated: dict[str, set[str]] = {name: set() for name in booleans}
+    for framework in catalog.frameworks():
+        for group in (entry("frameworks", framework).get("behaviour") or {}).values():
+            for name in booleans & set(group):
+                stated[name].add(framework)
+    return stated
+
+
+def test_what_a_single_framework_says_is_asked_for_in_lowering_alone():
+    """Where times are composed, nothing is known that only one entry of the catalog says."""
+    single = {name for name, entries in stated_by().items() if len(entries) == 1}
+    asked = {
+        (label(path), node.attr)
+        for path in FILES
+        if path.relative_to(ROOT).parts[0] == "costmodel" and path.relative_to(ROOT).parts[1] != "lowering"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in single
+    }
+
+    assert single
+    assert asked == set()

@@ -90,9 +90,6 @@ class CommunicationStyle:
     scatter_gather_p2p
         Whether tensor-parallel ranks without sequence parallelism send a share of a tensor each to the next pipeline
         rank, where it is gathered again (Narayanan et al., arXiv:2104.04473, section 4.1).
-    cross_socket_rings
-        Whether a ring of some of a host's devices leaves by the network adapter by which it came, through the host's
-        processors (NCCL before 2.12; since then it reaches the adapter over NVLink).
     shared_expert_overlap
         Whether shared experts run beside the token dispatch.
     communication_sms
@@ -103,9 +100,35 @@ class CommunicationStyle:
     async_tp_allreduce: bool = False
     tp_overlap_splits: Count = 4
     scatter_gather_p2p: bool = False
-    cross_socket_rings: bool = False
     shared_expert_overlap: bool = False
     communication_sms: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class CommunicationLibrary:
+    """
+    The library of collectives that a framework comes with, and the paths that it builds.
+
+    Parameters
+    ----------
+    name
+        Name and version of the library.
+    channels, channels_per_adapter
+        Number of rings on processors of their own, within a scale-up domain, and for each network adapter beyond it.
+    cross_socket_rings
+        Whether a ring of some of a host's devices leaves by the network adapter by which it came, through the host's
+        processors (NCCL before 2.12; since then it reaches the adapter over NVLink).
+
+    References
+    ----------
+    NCCL, ``src/graph/search.cc`` (``ncclTopoCompute``: a channel per adapter, of the speed that all reach) and
+    ``connect.cc`` (each of them twice), recalled.
+    """
+
+    name: str = "NCCL 2.12"
+    channels: Count = 16
+    channels_per_adapter: Count = 2
+    cross_socket_rings: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -224,12 +247,13 @@ class Behaviour:
 
     Parameters
     ----------
-    kernels, communication, optimizer, host, memory
+    kernels, communication, library, optimizer, host, memory
         Behaviour by subject.
     """
 
     kernels: Kernels = field(default_factory=Kernels)
     communication: CommunicationStyle = field(default_factory=CommunicationStyle)
+    library: CommunicationLibrary = field(default_factory=CommunicationLibrary)
     optimizer: OptimizerStyle = field(default_factory=OptimizerStyle)
     host: HostStyle = field(default_factory=HostStyle)
     memory: MemoryModel = field(default_factory=MemoryModel)

@@ -1,14 +1,20 @@
-"""The collectives of layers: what ranks exchange, with the copies, launches and overlaps that a framework adds."""
+"""
+The collectives of layers and of a step: what ranks exchange, with what a framework adds.
+
+That is copies, launches and overlaps in layers, and the way in which data-parallel ranks share gradients and weights.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers
-from costmodel.strategy import CudaGraphs, captures
+from costmodel.strategy import CudaGraphs, Sharding, captures
 
 RING_LAUNCHES, PIECE_LAUNCHES = 20, 10
 """
@@ -152,3 +158,90 @@ def _ring_launches(shape: Shape) -> Numbers:
 
 def _token_bytes(shape: Shape, width: int | None, element_bytes: float) -> Numbers:
     return element_bytes * shape.tokens * (shape.hidden_size if width is None else width)
+
+
+# --- data-parallel ranks -----------------------------------------------------------------------------------
+
+PARAMETER_TENSORS = 9
+"""
+Number of parameter tensors of a layer: two norms, queries with keys and values, the output, three of a gated block, two
+biases (InternLM).
+"""
+
+WIDE_BYTES = 2.0
+"""Bytes of a gradient's element as a layer's matmul leaves it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepCollective:
+    """
+    A collective by which data-parallel ranks share the gradients or weights of a step.
+
+    Parameters
+    ----------
+    kind
+        As in :class:`costmodel.operators.work.Communication`.
+    rounds
+        Number of times that it passes all parameters of a rank in a step.
+    tensors_per_layer
+        Number of tensors of a layer that owners send whole; None: parameters are cut into buckets.
+    waits
+        Whether nothing hides it, even where data-parallel communication overlaps.
+    """
+
+    kind: str
+    rounds: Numbers
+    tensors_per_layer: int | None = None
+    waits: Numbers = False
+
+
+def gradient_collective(style: OptimizerStyle, *, sharding: Numbers, num_microbatches: Numbers) -> StepCollective:
+    """
+    How gradients get to the ranks that own their states: once per step, from ZeRO-2 on once per micro-batch.
+
+    Some frameworks all-reduce them under ZeRO-1, twice the traffic of a reduce-scatter.
+
+    References
+    ----------
+    Rajbhandari et al., arXiv:1910.02054, section 7.
+    """
+    twice = (style.gradient_sync == "all_reduce") & (np.asarray(sharding) == int(Sharding.OPTIMIZER))
+    rounds = np.where(np.asarray(sharding) >= int(Sharding.GRADIENTS), num_microbatches, np.where(twice, 2, 1))
+    return StepCollective(kind="reduce_scatter", rounds=rounds)
+
+
+def weight_collective(style: OptimizerStyle, *, sharding: Numbers, num_microbatches: Numbers) -> StepCollective:
+    """
+    How weights come back: once per step, under ZeRO-3 before either pass of each micro-batch.
+
+    Without sharding the gradients are gathered instead, the second half of an all-reduce.
+
+    References
+    ----------
+    Rajbhandari et al., arXiv:1910.02054, section 7; InternEvo, ``internlm/solver/optimizer/hybrid_zero_optim.py``,
+    ``_broadcast_params``: one broadcast per owner, tensors are not cut.
+    """
+    is_broadcast = style.weight_sync == "broadcast"
+    return StepCollective(
+        kind=style.weight_sync,
+        rounds=np.where(np.asarray(sharding) >= int(Sharding.WEIGHTS), 2 * num_microbatches, 1),
+        tensors_per_layer=PARAMETER_TENSORS if is_broadcast else None,
+        waits=(not style.weight_sync_overlaps) & (np.asarray(sharding) == int(Sharding.OPTIMIZER)),
+    )
+
+
+def sharding_copy_bytes(style: OptimizerStyle, *, gradient_bytes: float, gather_bytes: float) -> float:
+    """
+    Bytes read and written per parameter and micro-batch between tensors and collectives' buffers under ZeRO-3.
+
+    Gathered weights are read and written before either pass; gradients are read in 16 bits and written as they are
+    reduced. Of weights that are views of a flat tensor, gradients alone.
+
+    References
+    ----------
+    PyTorch, ``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py`` (``foreach_all_gather_copy_out``,
+    ``foreach_reduce_scatter_copy_in``); ``fsdp/_flat_param.py`` (``_get_unflat_views_unaligned``: the backward pass of
+    a split).
+    """
+    gradient = WIDE_BYTES + gradient_bytes
+    return {"none": 0.0, "flat": gradient, "tensors": 2 * 2 * gather_bytes + gradient}[style.sharding_copies]

@@ -55,7 +55,7 @@ def _around_rings(
     per_byte: Numbers = 0.0
     latency: Numbers = 0.0
     device = cluster.device
-    sockets = device.socket_bandwidth if device.behaviour.communication.cross_socket_rings else None
+    sockets = device.socket_bandwidth if device.behaviour.library.cross_socket_rings else None
     for level in _levels(cluster, ranks=ranks, stride=stride):
         per_byte = np.maximum(per_byte, level.is_crossed / (level.links * level.bandwidth))
         if sockets is not None:
@@ -303,10 +303,6 @@ def communication_seconds(
     return seconds
 
 
-FILLING_MEMBERS = 8
-"""Devices of a domain, each with an adapter, whose rings to others have as many channels as those within it."""
-
-
 OF_RINGS = ("slowdown_communication", "processors_taken")
 """Those of the device's ``slowdowns`` that depend on a group."""
 
@@ -316,10 +312,10 @@ def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict
     The slow-downs of a group's communication beside computation, as :mod:`costmodel.step.overlap` takes them.
 
     Within a scale-up domain they are the device's. Between domains a channel, a ring on a processor of its own, copies
-    several times as fast as an adapter sends: slowed down, it still keeps up, so that c = 1. A library opens two
-    channels per adapter, so many as a group has members in a domain: the processors that it takes shrink to
+    several times as fast as an adapter sends: slowed down, it still keeps up, so that c = 1. A library opens some
+    channels per adapter, and uses the adapters of the group's n members in a domain. It takes fewer processors:
 
-    .. math:: \varphi' = \varphi \min(1, n / 8)
+    .. math:: \varphi' = \varphi \min(1, n\, n_{per adapter} / n_{channels})
 
     Parameters
     ----------
@@ -330,13 +326,12 @@ def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict
 
     References
     ----------
-    NCCL, ``src/graph/search.cc`` (``ncclTopoCompute``: a channel per adapter, of the speed that all reach) and
-    ``connect.cc`` (each of them twice), recalled.
+    :class:`costmodel.facts.framework.CommunicationLibrary`.
     """
-    device = cluster.device
+    device, library = cluster.device, cluster.device.behaviour.library
     members = np.minimum(np.maximum(cluster.scale_up_size // np.asarray(stride), 1), ranks)
     leaves = np.asarray(ranks) > members
-    share = np.where(leaves, np.minimum(members / FILLING_MEMBERS, 1.0), 1.0)
+    share = np.where(leaves, np.minimum(members * library.channels_per_adapter / library.channels, 1.0), 1.0)
     slowdown = np.where(leaves, 1.0, device.constants.overlap_slowdown_communication)
     own = (slowdown, device.constants.communication_sm_fraction * share)
     return device.slowdowns | dict(zip(OF_RINGS, own, strict=True))

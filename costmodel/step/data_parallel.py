@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.axes import Array, Decisions, added, with_layer_axis
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.framework import OptimizerStyle
+from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
 from costmodel.lowering.recompute import over_modules
 from costmodel.memory.footprint import embedding_head_footprint, has_embedding_copy
 from costmodel.memory.parts import state_shards
@@ -24,12 +25,10 @@ from costmodel.step.adapter import adapter_seconds
 from costmodel.step.compute import layer_seconds
 from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.optimizer import (
-    broadcast_seconds,
+    data_parallel_collective_seconds,
     device_update_seconds,
-    gather_seconds,
     host_update_seconds,
     parameter_pass_seconds,
-    reduce_seconds,
     replicas_seconds_measured,
 )
 from costmodel.step.overlap import exposed_dp_seconds, exposed_dp_seconds_measured
@@ -37,15 +36,6 @@ from costmodel.step.p2p import pipeline_ranks
 from costmodel.step.rank_time import rank_seconds
 from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts, lookup, microbatches
-
-PARAMETER_TENSORS = 9
-"""
-Number of parameter tensors of a layer: two norms, queries with keys and values, the output, three of a gated block, two
-biases (InternLM).
-"""
-
-WIDE_BYTES = 2.0
-"""Bytes of a gradient's element as a layer's matmul leaves it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +50,8 @@ class DataParallel:
         all-reduces).
     pieces
         Buckets into which each of them is divided.
+    gather_waits
+        Whether nothing hides the gathers.
     slowdowns
         Slow-downs of this communication beside computation: :func:`costmodel.network.collectives.ring_slowdowns`.
     """
@@ -67,6 +59,7 @@ class DataParallel:
     reduce: Array
     gather: Array
     pieces: Array
+    gather_waits: Numbers
     slowdowns: dict[str, Any]
 
 
@@ -83,30 +76,30 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     MoFa, arXiv:2511.09837, equation (13); Rajbhandari et al., arXiv:1910.02054, section 7.
     """
     sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
-    cluster, precision, device = facts.cluster, facts.workload.precision, facts.cluster.device
+    cluster, precision, style = facts.cluster, facts.workload.precision, facts.cluster.device.behaviour.optimizer
+    gradients = gradient_collective(style, sharding=sharding, num_microbatches=m)
+    weights = weight_collective(style, sharding=sharding, num_microbatches=m)
     parameters = rank_parameters(facts, decisions, held)
-    pieces = _num_buckets(device.behaviour.optimizer, decisions, held, parameters)
-    reduce = pieces * _over_data_groups(
-        cluster, data_groups(decisions), parameters, reduce_seconds, precision.gradient_bytes / pieces
-    )
-    sharers = sharing_groups(facts, decisions)
-    if device.behaviour.optimizer.weight_sync == "broadcast":
-        tensors = PARAMETER_TENSORS * (added(held.layers) + held.first + held.last)
-        send_back = partial(broadcast_seconds, num_tensors=tensors)
-        gather = _over_data_groups(cluster, sharers, parameters, send_back, precision.parameter_gather_bytes)
-    else:
-        gathered_bytes = precision.parameter_gather_bytes / pieces
-        gather = pieces * _over_data_groups(cluster, sharers, parameters, gather_seconds, gathered_bytes)
-    all_reduced = device.behaviour.optimizer.gradient_sync == "all_reduce"
-    first_level = np.where(all_reduced & (sharding == int(Sharding.OPTIMIZER)), 2, 1)
-    reduces = np.where(sharding >= int(Sharding.GRADIENTS), m, first_level)
-    gathers = np.where(sharding >= int(Sharding.WEIGHTS), 2 * m, 1)
+    pieces = _num_buckets(style, decisions, held, parameters)
+    pieces_of = partial(_pieces, buckets=pieces, held=held)
+    groups, sharers = data_groups(decisions), sharing_groups(facts, decisions)
+    reduce = _over_data_groups(cluster, groups, parameters, gradients, precision.gradient_bytes, pieces_of)
+    gather = _over_data_groups(cluster, sharers, parameters, weights, precision.parameter_gather_bytes, pieces_of)
     return DataParallel(
-        reduce=np.asarray(reduce * reduces),
-        gather=np.where(sharding == int(Sharding.NONE), reduce, gather * gathers),
+        reduce=np.asarray(reduce * gradients.rounds),
+        gather=np.where(sharding == int(Sharding.NONE), reduce, gather * weights.rounds),
         pieces=pieces,
-        slowdowns=_dp_slowdowns(cluster, data_groups(decisions), parameters),
+        gather_waits=weights.waits,
+        slowdowns=_dp_slowdowns(cluster, groups, parameters),
     )
+
+
+def _pieces(collective: StepCollective, group: Group, *, buckets: Array, held: Stages) -> Numbers:
+    """Number of collectives that pass all parameters: buckets; or owners, of which no more are than whole tensors."""
+    if collective.tensors_per_layer is None:
+        return buckets
+    tensors = collective.tensors_per_layer * (added(held.layers) + held.first + held.last)
+    return np.maximum(np.minimum(group.ranks, tensors), 1)
 
 
 def _dp_slowdowns(cluster: Cluster, groups: tuple[Group, Group], parameters: RankParameters) -> dict[str, Any]:
@@ -120,16 +113,21 @@ def _over_data_groups(
     cluster: Cluster,
     groups: tuple[Group, Group],
     parameters: RankParameters,
-    seconds: Callable[..., Numbers],
+    collective: StepCollective,
     bytes_per_parameter: Numbers,
+    pieces: Callable[[StepCollective, Group], Numbers],
 ) -> Numbers:
-    """One reduce-scatter or all-gather of all parameters of each rank, dense and expert ones in their own groups."""
+    """One round of a collective over all parameters of each rank, dense and expert ones in their own groups."""
     counted = parameters.layers + cluster.device.constants.measured.embedding_head_fraction * parameters.edges
     dense, expert = groups
     dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
     if not cluster.device.constants.measured.dp_bandwidths:
-        of_dense = seconds(cluster, nbytes=dense_bytes, group=dense)
-        return of_dense + seconds(cluster, nbytes=expert_bytes, group=expert) if expert_bytes.any() else of_dense
+        seconds: Numbers = 0.0
+        for group, nbytes in ((dense, dense_bytes), (expert, expert_bytes)):
+            if nbytes.any():
+                case: dict[str, Any] = {"nbytes": nbytes, "group": group, "pieces": pieces(collective, group)}
+                seconds = seconds + data_parallel_collective_seconds(cluster, collective.kind, **case)
+        return seconds
     return replicas_seconds_measured(
         cluster, dense_bytes=dense_bytes, expert_bytes=expert_bytes, dense=dense, expert=expert
     )
@@ -169,10 +167,8 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
             )
         )
     exposed = np.where(with_layer_axis(decisions["dp_overlap"]), overlapped, plain)
-    exposed = exposed + embedding_copy_seconds(facts, decisions, held)
-    if device.behaviour.optimizer.sharding_copies == "none":
-        return exposed
-    return exposed + sharding_copies_seconds(facts, decisions, held)
+    copies = embedding_copy_seconds(facts, decisions, held) + sharding_copies_seconds(facts, decisions, held)
+    return np.asarray(exposed + copies)
 
 
 def embedding_copy_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array | float:
@@ -200,21 +196,17 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     """
     Seconds of copies between tensors and collectives' buffers where weights are sharded: (..., U).
 
-    Per parameter and micro-batch: gathered weights read and written before either pass; gradients read in 16 bits and
-    written as they are reduced. Of weights that are views of a flat tensor, gradients alone.
-
-    The copies run in the stream that computes.
-
-    References
-    ----------
-    PyTorch, ``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py`` (``foreach_all_gather_copy_out``,
-    ``foreach_reduce_scatter_copy_in``); ``fsdp/_flat_param.py`` (``_get_unflat_views_unaligned``: the backward pass of
-    a split).
+    Derivation: :func:`costmodel.lowering.collectives.sharding_copy_bytes` of each shared parameter and micro-batch, in
+    the stream that computes, at the achieved memory bandwidth.
     """
     device, precision = facts.cluster.device, facts.workload.precision
-    gradient = WIDE_BYTES + precision.gradient_bytes
-    gathered = 2 * 2 * precision.parameter_gather_bytes
-    nbytes = {"none": 0.0, "flat": gradient, "tensors": gathered + gradient}[device.behaviour.optimizer.sharding_copies]
+    nbytes = sharding_copy_bytes(
+        device.behaviour.optimizer,
+        gradient_bytes=precision.gradient_bytes,
+        gather_bytes=precision.parameter_gather_bytes,
+    )
+    if not nbytes:
+        return np.zeros(1)
     parameters, (dense, expert) = rank_parameters(facts, decisions, held), sharing_groups(facts, decisions)
     shared = parameters.dense * (np.asarray(dense.ranks) > 1) + parameters.experts * (np.asarray(expert.ranks) > 1)
     per_parameter = nbytes / device.achieved_memory_bandwidth
@@ -235,7 +227,6 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
 
     A device that waits for its host does so in either pass alike; the network goes on.
     """
-    device = facts.cluster.device
     sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
     forward, backward = _window_seconds(facts, decisions, held)
     busy_forward, busy_backward = adapter_seconds(facts, decisions, held)
@@ -260,8 +251,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
         idle_seconds=np.where(every_gather, 1, once) * idle,
         **alone.slowdowns,
     )
-    waits = (not device.behaviour.optimizer.weight_sync_overlaps) & (sharding == int(Sharding.OPTIMIZER))
-    return np.asarray(behind_backward + np.where(waits, alone.gather, behind_forward))
+    return np.asarray(behind_backward + np.where(alone.gather_waits, alone.gather, behind_forward))
 
 
 def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:

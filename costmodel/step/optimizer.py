@@ -16,47 +16,31 @@ from costmodel.network.groups import Group
 from costmodel.operators.work import Numbers
 
 
-def reduce_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Numbers:
+def data_parallel_collective_seconds(
+    cluster: Cluster, kind: str, *, nbytes: Numbers, group: Group, pieces: Numbers = 1
+) -> Numbers:
     r"""
-    Seconds of one reduce-scatter of the gradients of a rank over its data-parallel group.
+    Seconds of one collective over all parameters of a rank, one piece after the other.
 
-    .. math:: T_{RS} = S_{grad} / B_{RS}
+    .. math:: T = M\, T_{kind}(S / M)
+
+    Parameters
+    ----------
+    cluster
+        Devices and networks.
+    kind
+        One of :data:`costmodel.network.collectives.COLLECTIVES`: reduce-scatters of gradients, all-gathers of weights.
+    nbytes, pieces
+        Bytes of all parameters together, S; number of collectives that pass them, M.
+    group
+        The data-parallel ranks.
 
     References
     ----------
     MoFa, arXiv:2511.09837, equation (13).
     """
-    return collective_seconds(cluster, "dp", "reduce_scatter", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
-
-
-def gather_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group) -> Numbers:
-    r"""
-    Seconds of one all-gather of the parameters of a rank over its data-parallel group.
-
-    .. math:: T_{AG} = S_{para} / B_{AG}
-
-    References
-    ----------
-    MoFa, arXiv:2511.09837, equation (13).
-    """
-    return collective_seconds(cluster, "dp", "all_gather", nbytes=nbytes, ranks=group.ranks, stride=group.stride)
-
-
-def broadcast_seconds(cluster: Cluster, *, nbytes: Numbers, group: Group, num_tensors: Numbers) -> Numbers:
-    r"""
-    Seconds to send all parameters of a rank from their owners to the data-parallel group.
-
-    .. math:: T = M\, T_{broadcast}(S_{para} / M), \qquad M = \min(d, \text{tensors})
-
-    There is one broadcast per owner. Tensors are not cut, so that no more ranks own something than there are tensors.
-
-    References
-    ----------
-    InternEvo, ``internlm/solver/optimizer/hybrid_zero_optim.py``, ``_broadcast_params``.
-    """
-    owners = np.maximum(np.minimum(group.ranks, num_tensors), 1)
-    part = nbytes / owners
-    return owners * collective_seconds(cluster, "dp", "broadcast", nbytes=part, ranks=group.ranks, stride=group.stride)
+    part = nbytes / pieces
+    return pieces * collective_seconds(cluster, "dp", kind, nbytes=part, ranks=group.ranks, stride=group.stride)
 
 
 def replicas_seconds_measured(

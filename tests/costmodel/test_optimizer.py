@@ -14,12 +14,10 @@ from costmodel.facts.device import Network
 from costmodel.memory.parts import state_shards
 from costmodel.network.groups import Group
 from costmodel.step.optimizer import (
-    broadcast_seconds,
+    data_parallel_collective_seconds,
     device_update_seconds,
-    gather_seconds,
     host_update_seconds,
     parameter_pass_seconds,
-    reduce_seconds,
     replicas_seconds_measured,
 )
 from costmodel.strategy import Sharding
@@ -32,8 +30,12 @@ def test_gradients_are_reduced_once_over_the_ring():
     """4 GB over 8 ranks of one switch: each sends 7 / 8 of it at 50 GB/s, 70 ms."""
     cluster = a_cluster(networks=ONE_SWITCH)
 
-    assert reduce_seconds(cluster, nbytes=4 * GB, group=Group(ranks=8, stride=1)) == pytest.approx(0.07)
-    assert gather_seconds(cluster, nbytes=4 * GB, group=Group(ranks=8, stride=1)) == pytest.approx(0.07)
+    assert data_parallel_collective_seconds(
+        cluster, "reduce_scatter", nbytes=4 * GB, group=Group(ranks=8, stride=1)
+    ) == pytest.approx(0.07)
+    assert data_parallel_collective_seconds(
+        cluster, "all_gather", nbytes=4 * GB, group=Group(ranks=8, stride=1)
+    ) == pytest.approx(0.07)
 
 
 def test_rings_use_every_link_of_a_node():
@@ -41,7 +43,9 @@ def test_rings_use_every_link_of_a_node():
     cluster = a_cluster(64)
     latency = 7 * 1e-6 + 7 * 1e-5
 
-    seconds = reduce_seconds(cluster, nbytes=4 * GB, group=Group(ranks=64, stride=1))
+    seconds = data_parallel_collective_seconds(
+        cluster, "reduce_scatter", nbytes=4 * GB, group=Group(ranks=64, stride=1)
+    )
 
     assert seconds == pytest.approx(4 * 63 / 64 / 400 + latency)
 
@@ -50,9 +54,10 @@ def test_owners_broadcast_whole_tensors():
     """4 GB of 4 tensors to 8 ranks of one switch: 4 owners send 1 GB each, 20 ms and 7 hops of 1 ms."""
     network = Network(name="switch", num_peers=10**6, bandwidth=50 * GB, latency=1e-3)
     case = {"nbytes": 4 * GB, "group": Group(ranks=8, stride=1)}
+    cluster = a_cluster(networks=(network,))
 
-    assert broadcast_seconds(a_cluster(networks=(network,)), **case, num_tensors=4) == pytest.approx(4 * 0.027)
-    assert broadcast_seconds(a_cluster(networks=(network,)), **case, num_tensors=99) == pytest.approx(8 * 0.017)
+    assert data_parallel_collective_seconds(cluster, "broadcast", **case, pieces=4) == pytest.approx(4 * 0.027)
+    assert data_parallel_collective_seconds(cluster, "broadcast", **case, pieces=8) == pytest.approx(8 * 0.017)
 
 
 @pytest.mark.parametrize(("ranks", "more"), [(64, 0.29), (128, 0.42), (256, 0.93), (512, 1.46), (1024, 2.69)])
@@ -66,17 +71,23 @@ def test_broadcasts_of_internevo(ranks, more):
     device = catalog.equipped_device("a100-80gb-sxm")
     networks = (device.networks[0], *(replace(one, bandwidth=0.95 * 6.25 * GB) for one in device.networks[1:]))
     cluster = Cluster(device=replace(device, networks=networks), num_devices=ranks)
-    case = {"nbytes": 14.6 * GB, "num_tensors": 291}
 
-    apart = broadcast_seconds(cluster, **case, group=Group(ranks=ranks, stride=1))
-    within = broadcast_seconds(cluster, **case, group=Group(ranks=8, stride=1))
+    apart, within = (
+        data_parallel_collective_seconds(
+            cluster, "broadcast", nbytes=14.6 * GB, group=Group(ranks=sharers, stride=1), pieces=min(sharers, 291)
+        )
+        for sharers in (ranks, 8)
+    )
 
     assert apart - within == pytest.approx(more, rel=0.2)
 
 
 def test_one_replica_exchanges_nothing():
     """A group of one rank has nobody to talk to."""
-    assert reduce_seconds(a_cluster(), nbytes=4 * GB, group=Group(ranks=1, stride=8)) == 0
+    assert (
+        data_parallel_collective_seconds(a_cluster(), "reduce_scatter", nbytes=4 * GB, group=Group(ranks=1, stride=8))
+        == 0
+    )
 
 
 def test_states_are_split_from_their_level_on():

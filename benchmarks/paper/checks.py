@@ -322,13 +322,15 @@ def _contiguous_step_seconds(row: Any) -> float:
     first 64 / p - 1 layers.
     """
     facts, decisions = rows.deepseek_facts(row), rows.table8_strategy(row).decisions()
-    held = stages(facts.model, pp=decisions["pp"], vpp=1)
+    layers_in_order = stages(facts.model, pp=decisions["pp"], vpp=1)
     parts = layer_parts(facts, decisions)
-    ranks = rank_seconds(facts, decisions, held, parts.total)
-    ending = dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held)
-    every = all_ranks_seconds(facts, decisions, held, parts.total)
+    ranks = rank_seconds(facts, decisions, layers_in_order, parts.total)
+    ending = dp_seconds(facts, decisions, layers_in_order) + update_seconds(facts, decisions, layers_in_order)
+    every = all_ranks_seconds(facts, decisions, layers_in_order, parts.total)
     waiting = bubble_seconds(largest(ranks), every, vpp=decisions["vpp"]) + fill_seconds(facts, decisions)
-    pipeline = pipeline_seconds(facts, decisions, held, parts, ranks, waiting) + pp_seconds(facts, decisions, held)
+    pipeline = pipeline_seconds(facts, decisions, layers_in_order, parts, ranks, waiting) + pp_seconds(
+        facts, decisions, layers_in_order
+    )
     return float(pipeline + ending[..., 0])
 
 

@@ -142,39 +142,39 @@ def sharing_groups(facts: Facts, decisions: Decisions) -> tuple[Group, Group]:
     return sharding_group(dense, sharding_ranks=most), sharding_group(expert, sharding_ranks=most)
 
 
-def whole_stages(decisions: Decisions, held: Stages) -> Stages:
+def whole_stages(decisions: Decisions, stages: Stages) -> Stages:
     """All that the ranks hold, both stages where they have one for each direction (DualPipe)."""
     copies = with_layer_axis(parameter_copies(schedule=decisions["schedule"]))
     if (copies == 1).all():
-        return held
+        return stages
     return replace(
-        held,
-        layers=held.layers * copies[..., None],
-        mtp_layers=held.mtp_layers * copies[..., None],
-        first=held.first * copies,
-        last=held.last * copies,
+        stages,
+        layers=stages.layers * copies[..., None],
+        mtp_layers=stages.mtp_layers * copies[..., None],
+        first=stages.first * copies,
+        last=stages.last * copies,
     )
 
 
-def rank_parameters(facts: Facts, decisions: Decisions, held: Stages) -> RankParameters:
+def rank_parameters(facts: Facts, decisions: Decisions, stages: Stages) -> RankParameters:
     """Parameters on one device of each rank, every copy counted: the sum of S_w in (4)."""
     layer, edge = lookup(layer_footprint, facts, decisions), lookup(embedding_head_footprint, facts, decisions)
-    given = (layer, edge, held, decisions["schedule"])
+    given = (layer, edge, stages, decisions["schedule"])
     return memoize_last(
-        facts, rank_parameters, given, lambda: _rank_parameters(layer, edge, whole_stages(decisions, held))
+        facts, rank_parameters, given, lambda: _rank_parameters(layer, edge, whole_stages(decisions, stages))
     )
 
 
-def _rank_parameters(layer: LayerFootprint, edge: EmbeddingHeadFootprint, held: Stages) -> RankParameters:
+def _rank_parameters(layer: LayerFootprint, edge: EmbeddingHeadFootprint, stages: Stages) -> RankParameters:
     last = with_layer_axis(edge.head_parameters) + with_layer_axis(edge.mtp_parameters)
     return RankParameters(
-        layers=_over_layers(held.layers, layer.dense_parameters),
-        edges=held.first * with_layer_axis(edge.embedding_parameters) + held.last * last,
-        experts=_over_layers(held.layers, layer.expert_parameters),
+        layers=_over_layers(stages.layers, layer.dense_parameters),
+        edges=stages.first * with_layer_axis(edge.embedding_parameters) + stages.last * last,
+        experts=_over_layers(stages.layers, layer.expert_parameters),
     )
 
 
-def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
+def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     """
     Peak device memory of each rank.
 
@@ -188,19 +188,19 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     precision = facts.workload.precision.on(device.silicon)
     layer = lookup(layer_footprint, facts, decisions)
     edge = lookup(embedding_head_footprint, facts, decisions)
-    parameters = rank_parameters(facts, decisions, held)
-    whole = whole_stages(decisions, held)
+    parameters = rank_parameters(facts, decisions, stages)
+    whole = whole_stages(decisions, stages)
     recompute, offload = with_layer_axis(decisions["recompute"]), with_layer_axis(decisions["activation_offload"])
-    sharding, in_flight = with_layer_axis(decisions["sharding"]), microbatches_in_flight(facts, decisions, held)
+    sharding, in_flight = with_layer_axis(decisions["sharding"]), microbatches_in_flight(facts, decisions, stages)
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
     alive = partial(activation_bytes, device.behaviour.memory, activation_offload=offload)
     at_once = working_bytes(
         device.behaviour.memory, layer.saved_bytes, layer.module_bytes, recompute=recompute, activation_offload=offload
     )
-    working = largest((held.layers > 0) * np.asarray(at_once)[..., None, :])
-    if held.full_layers.any():
-        in_full = (held.full_layers > 0) * layer.saved_bytes[..., None, :]
+    working = largest((stages.layers > 0) * np.asarray(at_once)[..., None, :])
+    if stages.full_layers.any():
+        in_full = (stages.full_layers > 0) * layer.saved_bytes[..., None, :]
         working = np.maximum(working, largest(in_full))
     largest_layer = np.maximum(
         _largest(layer.dense_parameters + layer.expert_parameters),
@@ -208,16 +208,16 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
             whole.first * with_layer_axis(edge.embedding_parameters), whole.last * with_layer_axis(edge.head_parameters)
         ),
     )
-    ones, logits = np.ones_like(held.rank), whole.last * with_layer_axis(edge.last_saved_bytes)
+    ones, logits = np.ones_like(stages.rank), whole.last * with_layer_axis(edge.last_saved_bytes)
     at_work = ones * device.behaviour.memory.working_layers * working
     if device.behaviour.memory.follows_the_backward_pass:
-        microbatch = _kept_of_rank(held, held.layers, np.asarray(kept), layer.input_bytes)
+        microbatch = _kept_of_rank(stages, stages.layers, np.asarray(kept), layer.input_bytes)
         at_work = _beside_the_waiting(at_work, logits, layer, edge, whole, microbatch)
     return RankBytes(
         weights=states(weight_bytes),
         gradients=states(gradient_bytes),
         optimizer=np.where(with_layer_axis(decisions["optimizer_offload"]), 0.0, states(optimizer_bytes)),
-        activations=_over_alive_layers(alive, held, in_flight, np.asarray(kept), layer.input_bytes),
+        activations=_over_alive_layers(alive, stages, in_flight, np.asarray(kept), layer.input_bytes),
         logits=logits,
         working=at_work,
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
@@ -227,7 +227,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> RankBytes:
     )
 
 
-def least_rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def least_rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
     Lower bound in bytes of each rank's peak over all shardings up to the given one, shape (..., U).
 
@@ -235,11 +235,11 @@ def least_rank_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     makes whole for the layer at work. Less sharding makes the states larger and may need no whole tensors. Fragments
     are a fraction of what is allocated, so that those of the subtracted tensors go, too.
     """
-    peak, share = rank_bytes(facts, decisions, held), facts.cluster.device.behaviour.memory.fragmentation
+    peak, share = rank_bytes(facts, decisions, stages), facts.cluster.device.behaviour.memory.fragmentation
     return np.asarray(peak.total - (1 + share) * peak.gathered)
 
 
-def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def rank_host_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
     Bytes of host memory that one device of each rank needs: offloaded activations and optimizer states.
 
@@ -248,7 +248,7 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     MoFa, arXiv:2511.09837, equations (27), (33)-(35) and the limit M_CPU in (42).
     """
     layer = lookup(layer_footprint, facts, decisions)
-    parameters = rank_parameters(facts, decisions, held)
+    parameters = rank_parameters(facts, decisions, stages)
     precision, sharding = facts.workload.precision, with_layer_axis(decisions["sharding"])
     states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
     offloaded = partial(
@@ -256,15 +256,15 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, held: Stages) -> Array:
         facts.cluster.device.behaviour.memory,
         activation_offload=with_layer_axis(decisions["activation_offload"]),
     )
-    recompute, in_flight = with_layer_axis(decisions["recompute"]), microbatches_in_flight(facts, decisions, held)
+    recompute, in_flight = with_layer_axis(decisions["recompute"]), microbatches_in_flight(facts, decisions, stages)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
     activations = _over_alive_layers(
-        lambda waiting, _, **alive: offloaded(waiting, **alive), held, in_flight, np.asarray(kept), layer.input_bytes
+        lambda waiting, _, **alive: offloaded(waiting, **alive), stages, in_flight, np.asarray(kept), layer.input_bytes
     )
     return np.asarray(np.where(with_layer_axis(decisions["optimizer_offload"]), states, 0.0) + activations)
 
 
-def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def microbatches_in_flight(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
     Number of micro-batches whose activations a rank holds at the peak, in units of all its layers.
 
@@ -275,22 +275,22 @@ def microbatches_in_flight(facts: Facts, decisions: Decisions, held: Stages) -> 
     :func:`costmodel.pipelines.schedules.chunks_alive`.
     """
     names = ("pp", "vpp", "dp", "mbs", "schedule", "vocabulary", "group", "ep_overlap")
-    given = (held, *(decisions[name] for name in names))
-    return memoize_last(facts, microbatches_in_flight, given, lambda: _in_flight(facts, decisions, held))
+    given = (stages, *(decisions[name] for name in names))
+    return memoize_last(facts, microbatches_in_flight, given, lambda: _in_flight(facts, decisions, stages))
 
 
-def _in_flight(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def _in_flight(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     vpp, m = with_layer_axis(decisions["vpp"]), with_layer_axis(microbatches(facts, decisions))
-    chunks = held.in_flight_imbalance * chunks_alive(
+    chunks = stages.in_flight_imbalance * chunks_alive(
         pp=with_layer_axis(decisions["pp"]),
         vpp=vpp,
         num_microbatches=m,
-        rank=held.rank,
+        rank=stages.rank,
         schedule=with_layer_axis(decisions["schedule"]),
         vocabulary=with_layer_axis(decisions["vocabulary"]),
         group=with_layer_axis(decisions["group"]),
     )
-    overlapped = with_layer_axis(decisions["ep_overlap"]) / np.maximum(held.largest_chunk, 1)
+    overlapped = with_layer_axis(decisions["ep_overlap"]) / np.maximum(stages.largest_chunk, 1)
     return np.asarray(np.minimum(chunks + overlapped, m * vpp) / vpp)
 
 
@@ -311,29 +311,29 @@ def _state_bytes(
 
 
 def _over_alive_layers(
-    nbytes: Callable[..., Numbers], held: Stages, in_flight: Array, kept: Array, layer_input: Array
+    nbytes: Callable[..., Numbers], stages: Stages, in_flight: Array, kept: Array, layer_input: Array
 ) -> Array:
     """Activations of a rank's layers in all micro-batches in flight; of MTP, in the last chunk, one at most."""
     once = np.minimum(in_flight, 1.0)
-    others = held.layers - held.mtp_layers
+    others = stages.layers - stages.mtp_layers
     return np.asarray(
         nbytes(
-            _kept_of_rank(held, others, kept, layer_input),
+            _kept_of_rank(stages, others, kept, layer_input),
             _over_layers(others, layer_input),
             microbatches_in_flight=in_flight,
         )
         + nbytes(
-            _over_layers(held.mtp_layers, kept),
-            _over_layers(held.mtp_layers, layer_input),
+            _over_layers(stages.mtp_layers, kept),
+            _over_layers(stages.mtp_layers, layer_input),
             microbatches_in_flight=once,
         )
     )
 
 
-def _kept_of_rank(held: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:
+def _kept_of_rank(stages: Stages, layers: Array, kept: Array, layer_input: Array) -> Array:
     """Bytes that a rank's layers keep of one micro-batch; fully recomputed layers keep their input alone."""
     whole = _over_layers(layers, kept)
-    return whole + _over_layers(held.full_layers, layer_input - kept) if held.full_layers.any() else whole
+    return whole + _over_layers(stages.full_layers, layer_input - kept) if stages.full_layers.any() else whole
 
 
 def _beside_the_waiting(
@@ -341,7 +341,7 @@ def _beside_the_waiting(
     logits: Array,
     layer: LayerFootprint,
     edge: EmbeddingHeadFootprint,
-    held: Stages,
+    stages: Stages,
     microbatch: Array,
 ) -> Array:
     """
@@ -351,19 +351,19 @@ def _beside_the_waiting(
     it is the whole gradient of the embedding, when the layers of its micro-batch are done too.
     """
     in_layers = recomputed + _largest(layer.gradient_bytes) - logits
-    in_embedding = held.first * with_layer_axis(edge.gradient_bytes) - microbatch - logits
+    in_embedding = stages.first * with_layer_axis(edge.gradient_bytes) - microbatch - logits
     return np.asarray(np.maximum(np.maximum(in_layers, in_embedding), 0.0))
 
 
-def _buffer_bytes(device: EquippedDevice, edge: EmbeddingHeadFootprint, held: Stages) -> Array:
+def _buffer_bytes(device: EquippedDevice, edge: EmbeddingHeadFootprint, stages: Stages) -> Array:
     """Bytes of copies of the embedding, of gradients to hand on, and of workspaces."""
     embedding = (
-        held.first
+        stages.first
         * device.behaviour.memory.embedding_buffers
         * BUFFER_BYTES
         * with_layer_axis(edge.embedding_parameters)
     )
-    shapes = with_layer_axis(edge.layer_shapes_parameters) + held.last * with_layer_axis(edge.head_shape_parameters)
+    shapes = with_layer_axis(edge.layer_shapes_parameters) + stages.last * with_layer_axis(edge.head_shape_parameters)
     memory_model = device.behaviour.memory
     return np.asarray(embedding + memory_model.weight_gradient_bytes * shapes + memory_model.workspace_bytes)
 

@@ -291,8 +291,8 @@ def _ranks(
     per_rank = per_rank + np.outer(last, mtp_layers)
     chunks = per_chunk.sum(axis=1)[layout.chunks]
     columns = [first, last, chunks.max(axis=1), chunks[:, -1], layout.in_flight_imbalance(chunks), per_rank]
-    held = [tuple(row) for row in np.column_stack(columns).tolist()]
-    return np.array([(rank, *held[rank]) for rank in select(held)], dtype=np.float64)
+    stages = [tuple(row) for row in np.column_stack(columns).tolist()]
+    return np.array([(rank, *stages[rank]) for rank in select(stages)], dtype=np.float64)
 
 
 def _layers_before(layers: tuple[Layer, ...], kinds: tuple[Layer, ...]) -> NDArray[np.int64]:
@@ -358,14 +358,14 @@ def every_stage(
     return _stages(model, (pp, vpp, schedule, vocabulary), select=_every)
 
 
-def _every(held: list[tuple[float, ...]]) -> list[int]:
-    return list(range(len(held)))
+def _every(stages: list[tuple[float, ...]]) -> list[int]:
+    return list(range(len(stages)))
 
 
-def _different(held: list[tuple[float, ...]]) -> list[int]:
+def _different(stages: list[tuple[float, ...]]) -> list[int]:
     """The first rank of each kind."""
     first: dict[tuple[float, ...], int] = {}
-    for rank, content in enumerate(held):
+    for rank, content in enumerate(stages):
         first.setdefault(content, rank)
     return list(first.values())
 

@@ -17,7 +17,7 @@ LAYER = ("tp", "cp", "ep", "etp")
 """Names of the degrees that split a layer."""
 
 
-def adapter_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
+def adapter_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> tuple[Array, Array]:
     """
     Seconds per micro-batch in which each rank's layers use its network adapter while they compute.
 
@@ -38,8 +38,8 @@ def adapter_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[A
     backward = leaves["ep"] * seconds.ep_forward + leaves["cp"] * seconds.cp_backward
     down, up = _copies_at_the_adapter(facts, decisions)
     return (
-        np.asarray(added(held.layers * (forward + down)[..., None, :])),
-        np.asarray(added(held.layers * (backward + up)[..., None, :])),
+        np.asarray(added(stages.layers * (forward + down)[..., None, :])),
+        np.asarray(added(stages.layers * (backward + up)[..., None, :])),
     )
 
 

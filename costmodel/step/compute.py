@@ -38,7 +38,7 @@ from costmodel.network.collectives import ring_slowdowns
 from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator
-from costmodel.step.overlap import exposed_beside_seconds, exposed_cp_seconds, exposed_tp_seconds
+from costmodel.step.overlap import exposed_cp_seconds, exposed_overlapped_seconds, exposed_tp_seconds
 from costmodel.strategy import CudaGraphs, TokenDispatcher
 from costmodel.tables import Record
 
@@ -164,10 +164,10 @@ def layer_seconds(
     )
     layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
     parts = {name: shape.stack([layer.parts[name] for layer in layers]) for name in layers[0].parts}
-    beside = {name: shape.stack([layer.beside[name] for layer in layers]) for name in layers[0].beside}
-    overlapped = _overlapped(parts, beside, cluster, shape)
+    windows = {name: shape.stack([layer.windows[name] for layer in layers]) for name in layers[0].windows}
+    overlapped = _overlapped(parts, windows, cluster, shape)
     if cluster.device.behaviour.communication.shared_expert_overlap:
-        parts |= _beside_shared_experts(parts, beside, cluster, shape)
+        parts |= _overlap_with_shared_experts(parts, windows, cluster, shape)
     return LayerSeconds(
         module_forward=np.stack([shape.stack(layer.module_forward) for layer in layers], axis=-2),
         module_host=np.stack([shape.stack(layer.module_host) for layer in layers], axis=-2),
@@ -240,7 +240,7 @@ DIFFERENT_DISPATCHERS = (TokenDispatcher.ALLTOALL, TokenDispatcher.HYBRIDEP)
 
 def _overlapped(
     parts: Mapping[str, NDArray[np.float64]],
-    beside: Mapping[str, NDArray[np.float64]],
+    windows: Mapping[str, NDArray[np.float64]],
     cluster: Cluster,
     shape: Shape,
 ) -> LayerCommunication:
@@ -249,20 +249,20 @@ def _overlapped(
     of_rings, of_experts = (_slowdowns(name, cluster, shape) for name in ("cp", "ep"))
     exposed: dict[str, Numbers] = {}
     for own, opposite in (("forward", "backward"), ("backward", "forward")):
-        core, pipelined = beside[f"core_{own}"], beside[f"pipelined_{own}"]
+        core, pipelined = windows[f"core_{own}"], windows[f"pipelined_{own}"]
         matmuls = parts[own] - core
         tp = exposed_tp_seconds(
             pipelined, matmuls, splits=device.behaviour.communication.tp_overlap_splits, **device.slowdowns
         )
-        exposed[f"tp_{own}"] = beside[f"shown_{own}"] + tp
+        exposed[f"tp_{own}"] = windows[f"shown_{own}"] + tp
         exposed[f"cp_{own}"] = exposed_cp_seconds(parts[f"cp_{own}"], core, cp=cp, **of_rings)
-        exposed[f"ep_{own}"] = exposed_beside_seconds(parts[f"ep_{own}"], parts[opposite], **of_experts)
+        exposed[f"ep_{own}"] = exposed_overlapped_seconds(parts[f"ep_{own}"], parts[opposite], **of_experts)
     return LayerCommunication(**{name: np.asarray(seconds) for name, seconds in exposed.items()})
 
 
-def _beside_shared_experts(
+def _overlap_with_shared_experts(
     parts: Mapping[str, NDArray[np.float64]],
-    beside: Mapping[str, NDArray[np.float64]],
+    windows: Mapping[str, NDArray[np.float64]],
     cluster: Cluster,
     shape: Shape,
 ) -> dict[str, NDArray[np.float64]]:
@@ -277,8 +277,8 @@ def _beside_shared_experts(
     slowdowns = _slowdowns("ep", cluster, shape)
     exposed: dict[str, NDArray[np.float64]] = {}
     for own in ("forward", "backward"):
-        exchange, shared = parts[f"ep_{own}"], beside[f"shared_{own}"]
-        exposed[f"ep_{own}"] = np.where(shared > 0, exposed_beside_seconds(exchange, shared, **slowdowns), exchange)
+        exchange, shared = parts[f"ep_{own}"], windows[f"shared_{own}"]
+        exposed[f"ep_{own}"] = np.where(shared > 0, exposed_overlapped_seconds(exchange, shared, **slowdowns), exchange)
     return exposed
 
 
@@ -311,7 +311,7 @@ class _OneLayer:
     ----------
     parts
         Fields of :class:`LayerSeconds`.
-    beside
+    windows
         Seconds beside which communication runs, or that it shows. Of overlapping tensor-parallel communication what
         matmuls may hide (``pipelined``) and what shows in any case; the attention core, which rings overlap with;
         shared experts, which the token dispatch may.
@@ -320,7 +320,7 @@ class _OneLayer:
     """
 
     parts: dict[str, Numbers]
-    beside: dict[str, Numbers]
+    windows: dict[str, Numbers]
     module_forward: list[Numbers]
     module_host: list[Numbers]
 
@@ -340,13 +340,13 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     calls = [(one, call_seconds(cluster, one, shape)) for one in communications]
     launches = [times.launch_seconds(operator) for operator in operators]
     parts |= _host(launches, calls, shape, device)
-    alone, beside = _tensor_parallel(operators, calls, shape, cluster.device)
+    alone, windows = _tensor_parallel(operators, calls, shape, cluster.device)
     parts |= alone
-    beside["core_forward"], beside["core_backward"] = (
+    windows["core_forward"], windows["core_backward"] = (
         sum(compress(seconds, core), start=0.0) for seconds in (forward, backward)
     )
     shared = [operator.name.startswith("shared_") for operator in operators]
-    beside["shared_forward"], beside["shared_backward"] = (
+    windows["shared_forward"], windows["shared_backward"] = (
         sum(compress(seconds, shared), start=0.0) for seconds in (forward, backward)
     )
     for name in ("cp", "ep"):
@@ -360,7 +360,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         early_stop_saving(operators, forward) if device.behaviour.kernels.recompute_stops_early else 0.0
     )
     gradients = (
-        _beside_gradients(operators, backward, calls, device)
+        _overlap_with_gradients(operators, backward, calls, device)
         if device.behaviour.communication.async_tp_allreduce
         else 0.0
     )
@@ -368,7 +368,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     again = per_module(operators, launches, dropped=False)
     return _OneLayer(
         parts=parts,
-        beside=beside,
+        windows=windows,
         module_forward=per_module(operators, forward, dropped=False),
         module_host=again,
     )
@@ -377,12 +377,12 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
 def _tensor_parallel(
     operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: EquippedDevice
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
-    """Tensor-parallel communication of both passes alone, and ``beside`` of :class:`_OneLayer`."""
+    """Tensor-parallel communication of both passes alone, and ``windows`` of :class:`_OneLayer`."""
     ours = [(one, call, copy_seconds(one, shape, device)) for one, call in calls if one.group in TENSOR_PARALLEL]
     alone: dict[str, Numbers] = {"tp_forward": 0.0, "tp_backward": 0.0}
     pieces = _piece_seconds(operators, (one for one, _, _ in ours), shape, device)
-    beside: dict[str, Numbers] = dict(zip(("shown_forward", "shown_backward"), pieces, strict=True))
-    beside |= {"pipelined_forward": 0.0, "pipelined_backward": 0.0}
+    windows: dict[str, Numbers] = dict(zip(("shown_forward", "shown_backward"), pieces, strict=True))
+    windows |= {"pipelined_forward": 0.0, "pipelined_backward": 0.0}
     for one, call, copy in ours:
         of_passes = {
             "forward": (one.forward, one.hidden_forward, one.forward_copies),
@@ -391,9 +391,9 @@ def _tensor_parallel(
         for name, (calls_of, hidden, copies) in of_passes.items():
             copied = call + copies * copy
             alone[f"tp_{name}"] = alone[f"tp_{name}"] + calls_of * copied
-            beside[f"pipelined_{name}"] = beside[f"pipelined_{name}"] + hidden * (call if one.in_pieces else copied)
-            beside[f"shown_{name}"] = beside[f"shown_{name}"] + (calls_of - hidden) * copied
-    return alone, beside
+            windows[f"pipelined_{name}"] = windows[f"pipelined_{name}"] + hidden * (call if one.in_pieces else copied)
+            windows[f"shown_{name}"] = windows[f"shown_{name}"] + (calls_of - hidden) * copied
+    return alone, windows
 
 
 def _piece_seconds(
@@ -421,7 +421,7 @@ def _piece_seconds(
     )
 
 
-def _beside_gradients(
+def _overlap_with_gradients(
     operators: Iterable[Operator],
     backward: Iterable[Numbers],
     calls: Iterable[tuple[Communication, Numbers]],
@@ -447,7 +447,7 @@ def _beside_gradients(
     gathers = [one.forward * call for one, call in ours if one.kind == "all_gather" and one.forward]
     difference: Numbers = 0.0
     for window, summing, gather in zip(windows, sums, gathers, strict=False):
-        shown = (exposed_beside_seconds(each, window, **device.slowdowns) for each in (summing, gather))
+        shown = (exposed_overlapped_seconds(each, window, **device.slowdowns) for each in (summing, gather))
         difference = difference + sum(shown, start=0.0) - summing
     return difference
 

@@ -63,7 +63,7 @@ class DataParallel:
     slowdowns: dict[str, Any]
 
 
-def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> DataParallel:
+def data_parallel_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> DataParallel:
     r"""
     Data-parallel communication alone.
 
@@ -79,9 +79,9 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     cluster, precision, style = facts.cluster, facts.workload.precision, facts.cluster.device.behaviour.optimizer
     gradients = gradient_collective(style, sharding=sharding, num_microbatches=m)
     weights = weight_collective(style, sharding=sharding, num_microbatches=m)
-    parameters = rank_parameters(facts, decisions, held)
-    pieces = _num_buckets(style, decisions, held, parameters)
-    pieces_of = partial(_pieces, buckets=pieces, held=held)
+    parameters = rank_parameters(facts, decisions, stages)
+    pieces = _num_buckets(style, decisions, stages, parameters)
+    pieces_of = partial(_pieces, buckets=pieces, stages=stages)
     groups, sharers = data_groups(decisions), sharing_groups(facts, decisions)
     reduce = _over_data_groups(cluster, groups, parameters, gradients, precision.gradient_bytes, pieces_of)
     gather = _over_data_groups(cluster, sharers, parameters, weights, precision.parameter_gather_bytes, pieces_of)
@@ -94,11 +94,11 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, held: Stages) -> D
     )
 
 
-def _pieces(collective: StepCollective, group: Group, *, buckets: Array, held: Stages) -> Numbers:
+def _pieces(collective: StepCollective, group: Group, *, buckets: Array, stages: Stages) -> Numbers:
     """Number of collectives that pass all parameters: buckets; or owners, of which no more are than whole tensors."""
     if collective.tensors_per_layer is None:
         return buckets
-    tensors = collective.tensors_per_layer * (added(held.layers) + held.first + held.last)
+    tensors = collective.tensors_per_layer * (added(stages.layers) + stages.first + stages.last)
     return np.maximum(np.minimum(group.ranks, tensors), 1)
 
 
@@ -133,13 +133,13 @@ def _over_data_groups(
     )
 
 
-def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts | None = None) -> Array:
+def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts | None = None) -> Array:
     """
     Seconds of exposed data-parallel communication on each different rank: shape (..., U).
 
     Parameters
     ----------
-    facts, decisions, held
+    facts, decisions, stages
         As in :func:`costmodel.step.step.step_seconds`.
     parts
         Seconds of one layer, where they are known: :func:`costmodel.step.layer.layer_parts`.
@@ -150,16 +150,16 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
     """
     parts = parts or layer_parts(facts, decisions)
     device = facts.cluster.device
-    alone = data_parallel_seconds(facts, decisions, held)
+    alone = data_parallel_seconds(facts, decisions, stages)
     plain = alone.reduce + alone.gather
     if device.constants.measured.dp_overlap is None:
-        overlapped = _dp_overlapped(facts, decisions, held, alone, parts)
+        overlapped = _dp_overlapped(facts, decisions, stages, alone, parts)
     else:
         law = device.constants.measured.dp_overlap
         overlapped = np.asarray(
             exposed_dp_seconds_measured(
                 plain,
-                rank_seconds(facts, decisions, held, parts.compute + parts.tp),
+                rank_seconds(facts, decisions, stages, parts.compute + parts.tp),
                 pp=with_layer_axis(decisions["pp"]),
                 unhidden=law.unhidden,
                 slowdown=law.slowdown,
@@ -167,11 +167,11 @@ def dp_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerPar
             )
         )
     exposed = np.where(with_layer_axis(decisions["dp_overlap"]), overlapped, plain)
-    copies = embedding_copy_seconds(facts, decisions, held) + sharding_copies_seconds(facts, decisions, held)
+    copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, decisions, stages)
     return np.asarray(exposed + copies)
 
 
-def embedding_copy_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array | float:
+def embedding_copy_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array | float:
     """
     Seconds to sum the gradients of the embedding and of its copy on the last rank: shape (..., U).
 
@@ -188,11 +188,11 @@ def embedding_copy_seconds(facts: Facts, decisions: Decisions, held: Stages) -> 
     apart = np.where(is_inside, 1, np.maximum(pipeline.ranks - 1, 1))
     nbytes = edge.embedding_parameters * facts.workload.precision.gradient_bytes
     seconds = all_reduce(facts.cluster, nbytes=nbytes, ranks=2, stride=pipeline.stride * apart)
-    is_copied = (held.first > 0) != (held.last > 0)
+    is_copied = (stages.first > 0) != (stages.last > 0)
     return np.asarray(is_copied * with_layer_axis(seconds))
 
 
-def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
     Seconds of copies between tensors and collectives' buffers where weights are sharded: (..., U).
 
@@ -207,7 +207,7 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     )
     if not nbytes:
         return np.zeros(1)
-    parameters, (dense, expert) = rank_parameters(facts, decisions, held), sharing_groups(facts, decisions)
+    parameters, (dense, expert) = rank_parameters(facts, decisions, stages), sharing_groups(facts, decisions)
     shared = parameters.dense * (np.asarray(dense.ranks) > 1) + parameters.experts * (np.asarray(expert.ranks) > 1)
     per_parameter = nbytes / device.achieved_memory_bandwidth
     rounds = with_layer_axis(microbatches(facts, decisions))
@@ -216,7 +216,7 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     )
 
 
-def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: DataParallel, parts: LayerParts) -> Array:
+def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: DataParallel, parts: LayerParts) -> Array:
     """
     Equation (24), once for what runs behind forward passes and once for what runs behind backward passes.
 
@@ -228,14 +228,14 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
     A device that waits for its host does so in either pass alike; the network goes on.
     """
     sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
-    forward, backward = _window_seconds(facts, decisions, held)
-    busy_forward, busy_backward = adapter_seconds(facts, decisions, held)
-    pieces, once = alone.pieces, _window_fraction(decisions, held)
-    idle = added(held.layers * parts.host[..., None, :]) / 2
+    forward, backward = _window_seconds(facts, decisions, stages)
+    busy_forward, busy_backward = adapter_seconds(facts, decisions, stages)
+    pieces, once = alone.pieces, _window_fraction(decisions, stages)
+    idle = added(stages.layers * parts.host[..., None, :]) / 2
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
     late = np.where(sharding == int(Sharding.NONE), alone.gather, np.where(every_gather, alone.gather / 2, 0.0))
     rounds = np.where(every_gather, m, 1)
-    behind_backward = rounds * exposed_dp_seconds(
+    exposed_backward = rounds * exposed_dp_seconds(
         (alone.reduce + late) / rounds,
         np.where(every_reduce, m / rounds, once) * backward,
         num_pieces=np.where(every_reduce, m / rounds, 1) * pieces,
@@ -243,7 +243,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
         idle_seconds=np.where(every_reduce, m / rounds, once) * idle,
         **alone.slowdowns,
     )
-    behind_forward = rounds * exposed_dp_seconds(
+    exposed_forward = rounds * exposed_dp_seconds(
         (alone.gather - late) / rounds,
         np.where(every_gather, 1, once) * forward,
         num_pieces=pieces,
@@ -251,23 +251,23 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, held: Stages, alone: Data
         idle_seconds=np.where(every_gather, 1, once) * idle,
         **alone.slowdowns,
     )
-    return np.asarray(behind_backward + np.where(alone.gather_waits, alone.gather, behind_forward))
+    return np.asarray(exposed_backward + np.where(alone.gather_waits, alone.gather, exposed_forward))
 
 
-def _window_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
+def _window_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> tuple[Array, Array]:
     """Computation of one micro-batch on each rank behind which communication can hide: forward and backward."""
     seconds = lookup(layer_seconds, facts, decisions)
     recompute = with_layer_axis(decisions["recompute"])
     modules = over_modules(seconds.module_forward, recompute=recompute)
     again = np.where(recompute == int(Recompute.FULL), seconds.again, modules)
-    forward = added(held.layers * seconds.forward[..., None, :])
-    backward = added(held.layers * (seconds.backward + again)[..., None, :])
-    if held.full_layers.any():
-        backward = backward + added(held.full_layers * (seconds.again - again)[..., None, :])
+    forward = added(stages.layers * seconds.forward[..., None, :])
+    backward = added(stages.layers * (seconds.backward + again)[..., None, :])
+    if stages.full_layers.any():
+        backward = backward + added(stages.full_layers * (seconds.again - again)[..., None, :])
     return np.asarray(forward), np.asarray(backward)
 
 
-def _window_fraction(decisions: Decisions, held: Stages) -> Array:
+def _window_fraction(decisions: Decisions, stages: Stages) -> Array:
     r"""
     Micro-batches' worth of a rank's computation that runs while one chunk's communication is under way.
 
@@ -276,11 +276,11 @@ def _window_fraction(decisions: Decisions, held: Stages) -> Array:
 
     .. math:: w = \left[(v - 1) g + 1 - 1/l\right] / v
     """
-    vpp, chunk = with_layer_axis(decisions["vpp"]), held.largest_chunk
+    vpp, chunk = with_layer_axis(decisions["vpp"]), stages.largest_chunk
     return np.asarray(((vpp - 1) * with_layer_axis(decisions["group"]) + 1 - 1 / np.maximum(chunk, 1)) / vpp)
 
 
-def _num_buckets(style: OptimizerStyle, decisions: Decisions, held: Stages, parameters: RankParameters) -> Array:
+def _num_buckets(style: OptimizerStyle, decisions: Decisions, stages: Stages, parameters: RankParameters) -> Array:
     """
     Buckets of a rank's parameters: none spans two chunks, none is smaller than a layer or the framework's size.
 
@@ -288,13 +288,13 @@ def _num_buckets(style: OptimizerStyle, decisions: Decisions, held: Stages, para
     """
     dense, _ = data_groups(decisions)
     size = np.maximum(style.bucket_parameters, style.bucket_parameters_per_rank * np.asarray(dense.ranks))
-    layers = with_layer_axis(decisions["vpp"]) * held.largest_chunk
+    layers = with_layer_axis(decisions["vpp"]) * stages.largest_chunk
     by_size = np.minimum((parameters.dense + parameters.experts) / size, layers)
     buckets = np.where(with_layer_axis(decisions["sharding"]) == int(Sharding.WEIGHTS), layers, by_size)
     return np.asarray(np.maximum(buckets, with_layer_axis(decisions["vpp"])))
 
 
-def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def update_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
     Seconds of the parameter update of each different rank, on the device or on the host, shape (..., U).
 
@@ -303,7 +303,7 @@ def update_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     MoFa, arXiv:2511.09837, equations (13), (26), (28).
     """
     device = facts.cluster.device
-    parameters = rank_parameters(facts, decisions, held)
+    parameters = rank_parameters(facts, decisions, stages)
     dense, expert = sharing_groups(facts, decisions)
     updated = parameters.layers + device.constants.measured.embedding_head_fraction * parameters.edges
     local = updated / _shards(dense, decisions, Sharding.OPTIMIZER) + parameters.experts / _shards(

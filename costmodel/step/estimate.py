@@ -195,7 +195,7 @@ def simulated_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Sim
             "host": facts.cluster.device.constants.step_seconds,
             "pp": _transfer_seconds(facts, decisions, whole),
             "bubble": float(fill_seconds(facts, decisions)),
-            **_ending(facts, ranks.decisions, ranks.held),
+            **_ending(facts, ranks.decisions, ranks.stages),
         },
     )
 
@@ -219,11 +219,11 @@ class _Ranks:
     """
     Every rank of one strategy.
 
-    With a layout each is a strategy of one rank, on the first axis of ``held`` and of its own decisions; else they are
+    With a layout each is a strategy of one rank, on the first axis of ``stages`` and of its decisions; else they are
     on the axis of the ranks.
     """
 
-    held: Stages
+    stages: Stages
     decisions: Decisions
     parts: LayerParts
     full: LayerParts
@@ -236,12 +236,13 @@ class _Ranks:
 
     def each(self, values: Any) -> Array:
         """A quantity of every rank, shape (pp,)."""
-        return np.broadcast_to(values, self.held.rank.shape).ravel()
+        return np.broadcast_to(values, self.stages.rank.shape).ravel()
 
     def busy_seconds(self, part: str) -> float:
         """A part of a layer's time, summed over the layers of the slowest rank."""
         layers, in_full = (
-            values.reshape(-1, values.shape[-1])[self.slowest] for values in (self.held.layers, self.held.full_layers)
+            values.reshape(-1, values.shape[-1])[self.slowest]
+            for values in (self.stages.layers, self.stages.full_layers)
         )
         of_mode, of_full = (np.atleast_2d(getattr(one, part)) for one in (self.parts, self.full))
         own = self.slowest if len(of_mode) > 1 else 0
@@ -250,15 +251,15 @@ class _Ranks:
 
 def _ranks_of(facts: Facts, strategy: Strategy) -> _Ranks:
     if strategy.layout:
-        held = contents_of(strategy, facts.model).stages(facts, pp=strategy.pp)
+        stages = contents_of(strategy, facts.model).stages(facts, pp=strategy.pp)
         decisions = rank_decisions(strategy)
     else:
         where = {name: getattr(strategy, name) for name in ("pp", "vpp", "schedule", "vocabulary")}
-        held, decisions = every_stage(facts.model, **where), strategy.decisions()
+        stages, decisions = every_stage(facts.model, **where), strategy.decisions()
     parts = layer_parts(facts, decisions)
     full = layer_parts(facts, strategy.decisions() | dict(zip(PER_RANK, IN_FULL, strict=True)))
-    seconds = rank_seconds(facts, decisions, held, parts.total, full.total)
-    return _Ranks(held=held, decisions=decisions, parts=parts, full=full, seconds=seconds.ravel())
+    seconds = rank_seconds(facts, decisions, stages, parts.total, full.total)
+    return _Ranks(stages=stages, decisions=decisions, parts=parts, full=full, seconds=seconds.ravel())
 
 
 def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, ...]:
@@ -269,7 +270,7 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
         _edge_parts(facts, ranks),
         facts.cluster.device,
     )
-    slowest, layers = ranks.slowest, ranks.held.layers.reshape(strategy.pp, -1)[ranks.slowest]
+    slowest, layers = ranks.slowest, ranks.stages.layers.reshape(strategy.pp, -1)[ranks.slowest]
 
     def communication_alone(per_layer: Array) -> float:
         return m * float((layers * per_layer).sum())
@@ -278,7 +279,7 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
         name: m * ranks.busy_seconds(name) for name in ("compute", "recompute", "tp", "cp", "ep", "offload", "host")
     }
     whole = average_rank(facts, decisions)
-    sent = m * float(ranks.each(sent_seconds(facts, decisions, ranks.held))[slowest])
+    sent = m * float(ranks.each(sent_seconds(facts, decisions, ranks.stages))[slowest])
     edges = float(ep_fill_seconds(whole, layer_parts(facts, decisions)))
     exposed = busy | {
         "compute": busy["compute"] + m * float(edge.compute[slowest]),
@@ -287,14 +288,14 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
         "host": busy["host"] + m * device.constants.microbatch_seconds + device.constants.step_seconds,
         "bubble": _waiting_seconds(facts, strategy, ranks),
         "pp": sent + _transfer_seconds(facts, decisions, whole),
-        **_ending(facts, ranks.decisions, ranks.held),
+        **_ending(facts, ranks.decisions, ranks.stages),
     }
     communication = {
         "tp": communication_alone(alone.tp_forward + alone.tp_backward) + m * float(edge.communication[slowest]),
         "cp": communication_alone(alone.cp_forward + alone.cp_backward),
         "ep": communication_alone(alone.ep_forward + alone.ep_backward),
         "pp": sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole),
-        "dp": _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.held)["dp"],
+        "dp": _ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.stages)["dp"],
     }
     return tuple(
         Part(
@@ -317,7 +318,7 @@ def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
         passes, closed_form = layout_passes(facts, strategy), 0.0
     else:
         passes = stage_passes(facts, decisions)
-        closed_form = float(waiting_seconds(facts, decisions, ranks.held, ranks.parts, ranks.seconds))
+        closed_form = float(waiting_seconds(facts, decisions, ranks.stages, ranks.parts, ranks.seconds))
     return simulated_waiting_seconds(facts, decisions, passes, float(ranks.seconds.max()), closed_form=closed_form)
 
 
@@ -326,10 +327,12 @@ def _transfer_seconds(facts: Facts, decisions: Decisions, whole: Stages) -> floa
     return float(pp_seconds(facts, decisions, whole) + slices)
 
 
-def _ending(facts: Facts, decisions: Decisions, held: Stages) -> dict[str, float]:
+def _ending(facts: Facts, decisions: Decisions, stages: Stages) -> dict[str, float]:
     """Data-parallel communication and update of the rank that finishes last."""
-    shape = held.rank.shape
-    dp, update = (np.broadcast_to(part(facts, decisions, held), shape).ravel() for part in (dp_seconds, update_seconds))
+    shape = stages.rank.shape
+    dp, update = (
+        np.broadcast_to(part(facts, decisions, stages), shape).ravel() for part in (dp_seconds, update_seconds)
+    )
     last = int((dp + update).argmax())
     return {"dp": float(dp[last]), "optimizer": float(update[last])}
 
@@ -343,7 +346,7 @@ class _EdgeParts:
 def _edge_parts(facts: Facts, ranks: _Ranks) -> _EdgeParts:
     """Seconds that embedding, head and MTP add to each rank."""
     edge = lookup(embedding_head_seconds, facts, {**ranks.decisions})
-    first, last = ranks.held.first.ravel(), ranks.held.last.ravel()
+    first, last = ranks.stages.first.ravel(), ranks.stages.last.ravel()
     return _EdgeParts(
         compute=first * edge.embedding + last * (edge.head + edge.mtp),
         communication=first * edge.embedding_communication + last * (edge.head_communication + edge.mtp_communication),
@@ -351,9 +354,9 @@ def _edge_parts(facts: Facts, ranks: _Ranks) -> _EdgeParts:
 
 
 def _estimates(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[RankEstimate, ...]:
-    device = rank_bytes(facts, ranks.decisions, ranks.held)
-    host = ranks.each(rank_host_bytes(facts, ranks.decisions, ranks.held))
-    whole = whole_stages(ranks.decisions, ranks.held).layers.reshape(strategy.pp, -1)
+    device = rank_bytes(facts, ranks.decisions, ranks.stages)
+    host = ranks.each(rank_host_bytes(facts, ranks.decisions, ranks.stages))
+    whole = whole_stages(ranks.decisions, ranks.stages).layers.reshape(strategy.pp, -1)
     by_part = {name: ranks.each(values) for name, values in device.by_part().items()}
     return tuple(
         RankEstimate(

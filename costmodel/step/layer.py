@@ -18,7 +18,7 @@ from costmodel.lowering.recompute import over_modules, recomputes
 from costmodel.memory.footprint import LayerFootprint, layer_footprint
 from costmodel.memory.parts import kept_bytes
 from costmodel.step.compute import LayerCommunication, LayerSeconds, layer_seconds
-from costmodel.step.overlap import exposed_beside_seconds
+from costmodel.step.overlap import exposed_overlapped_seconds
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher
 from costmodel.tables import Facts, lookup
 
@@ -273,8 +273,8 @@ def _offload_exposed(
     """
     slowdowns = device.slowdowns | COPY_ENGINES
     down, up = host_copy_seconds(device, footprint, recompute=recompute)
-    exposed = exposed_beside_seconds(down, forward_seconds, **slowdowns)
-    return np.asarray(exposed + exposed_beside_seconds(up, backward_seconds, **slowdowns))
+    exposed = exposed_overlapped_seconds(down, forward_seconds, **slowdowns)
+    return np.asarray(exposed + exposed_overlapped_seconds(up, backward_seconds, **slowdowns))
 
 
 def host_copy_seconds(

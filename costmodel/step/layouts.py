@@ -249,15 +249,15 @@ def contents_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> 
     Derivation: :func:`costmodel.step.rank_time.rank_seconds` and :func:`costmodel.step.rank_time.steady_state_seconds`
     of strategies of one rank. Parameters as in :func:`rank_costs`.
     """
-    held = contents.stages(facts, pp=int(decisions["pp"]))
+    stages = contents.stages(facts, pp=int(decisions["pp"]))
     modes, of_mode = _modes(decisions)
     layer = layer_parts(facts, modes).total[..., of_mode, :]
-    full = layer_parts(facts, {**modes, "recompute": Recompute.FULL}).total if held.full_layers.any() else None
-    seconds = rank_seconds(facts, decisions, held, layer, None if full is None else full[..., of_mode, :])
+    full = layer_parts(facts, {**modes, "recompute": Recompute.FULL}).total if stages.full_layers.any() else None
+    seconds = rank_seconds(facts, decisions, stages, layer, None if full is None else full[..., of_mode, :])
     if int(decisions["vpp"]) == 1:
         return seconds[..., 0], seconds[..., 0]
     average = rank_seconds(facts, decisions, average_rank(facts, decisions), layer)[..., 0]
-    return seconds[..., 0], steady_state_seconds(facts, decisions, held, layer, seconds, average)[..., 0]
+    return seconds[..., 0], steady_state_seconds(facts, decisions, stages, layer, seconds, average)[..., 0]
 
 
 def _modes(decisions: Decisions) -> tuple[dict[str, Any], Any]:
@@ -280,8 +280,8 @@ def contents_ending_seconds(facts: Facts, decisions: Decisions, contents: Conten
     Derivation: the exposed data-parallel communication and the update, the T_opt of MoFa's equation (13), one after the
     other. Parameters as in :func:`rank_costs`.
     """
-    held = contents.stages(facts, pp=int(decisions["pp"]))
-    return (dp_seconds(facts, decisions, held) + update_seconds(facts, decisions, held))[..., 0]
+    stages = contents.stages(facts, pp=int(decisions["pp"]))
+    return (dp_seconds(facts, decisions, stages) + update_seconds(facts, decisions, stages))[..., 0]
 
 
 def contents_update_seconds(facts: Facts, decisions: Decisions, contents: Contents) -> Array:
@@ -301,8 +301,8 @@ def contents_bytes(facts: Facts, decisions: Decisions, contents: Contents) -> tu
     Derivation: :func:`costmodel.memory.rank.rank_bytes` and :func:`costmodel.memory.rank.rank_host_bytes` of strategies
     of one rank. Parameters as in :func:`rank_costs`.
     """
-    held = contents.stages(facts, pp=int(decisions["pp"]))
-    return rank_bytes(facts, decisions, held).total[..., 0], rank_host_bytes(facts, decisions, held)[..., 0]
+    stages = contents.stages(facts, pp=int(decisions["pp"]))
+    return rank_bytes(facts, decisions, stages).total[..., 0], rank_host_bytes(facts, decisions, stages)[..., 0]
 
 
 def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
@@ -312,12 +312,12 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
     Derivation: the terms of :func:`costmodel.step.step.step_seconds` in which only the whole model counts: pipeline
     fill, all-to-alls of warm-up and cool-down, transfers of an interleaved pipeline, the time per step of the host.
     """
-    held = average_rank(facts, decisions)
+    stages = average_rank(facts, decisions)
     parts = layer_parts(facts, decisions)
     return np.asarray(
         fill_seconds(facts, decisions)
-        + ep_fill_seconds(held, parts)
-        + pp_seconds(facts, decisions, held)
+        + ep_fill_seconds(stages, parts)
+        + pp_seconds(facts, decisions, stages)
         + facts.cluster.device.constants.step_seconds
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.operators.work import Numbers
 
 
-def exposed_beside_seconds(
+def exposed_overlapped_seconds(
     communication_seconds: Numbers,
     compute_seconds: Numbers,
     *,
@@ -45,7 +45,7 @@ def exposed_beside_seconds(
     ----------
     MoFa, arXiv:2511.09837, equations (22), (23), (34), (35).
 
-    >>> float(exposed_beside_seconds(3.0, 2.0, slowdown_communication=1.0, slowdown_compute=1.0))
+    >>> float(exposed_overlapped_seconds(3.0, 2.0, slowdown_communication=1.0, slowdown_compute=1.0))
     1.0
     """
     communicating = slowdown_communication * communication_seconds
@@ -79,7 +79,7 @@ def exposed_tp_seconds(
     >>> float(exposed_tp_seconds(4.0, 40.0, splits=4, slowdown_communication=1.0, slowdown_compute=1.0))
     1.0
     """
-    piece = exposed_beside_seconds(
+    piece = exposed_overlapped_seconds(
         communication_seconds / splits,
         compute_seconds / splits,
         slowdown_communication=slowdown_communication,
@@ -119,7 +119,7 @@ def exposed_cp_seconds(
     MoFa, arXiv:2511.09837, equation (21).
     """
     sends: Numbers = np.maximum(cp - 1, 1.0)
-    return sends * exposed_beside_seconds(
+    return sends * exposed_overlapped_seconds(
         communication_seconds / sends,
         attention_seconds / cp,
         slowdown_communication=slowdown_communication,
@@ -172,8 +172,8 @@ def exposed_dp_seconds(
         "slowdown_compute": slowdown_compute,
         "processors_taken": processors_taken,
     }
-    together = exposed_beside_seconds(communication_seconds - first + busy_seconds, window_seconds, **slowdowns)
-    exposed = together - exposed_beside_seconds(busy_seconds, window_seconds, **slowdowns)
+    together = exposed_overlapped_seconds(communication_seconds - first + busy_seconds, window_seconds, **slowdowns)
+    exposed = together - exposed_overlapped_seconds(busy_seconds, window_seconds, **slowdowns)
     return first + np.maximum(exposed - idle_seconds, np.minimum(exposed, 0.0))
 
 

@@ -16,7 +16,7 @@ from costmodel.operators.work import Numbers
 from costmodel.pipelines.interleaved import p2p_exposed_seconds
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds
-from costmodel.step.overlap import exposed_beside_seconds
+from costmodel.step.overlap import exposed_overlapped_seconds
 from costmodel.tables import Facts, lookup, microbatches
 
 
@@ -66,7 +66,7 @@ def whole_p2p_seconds(facts: Facts, decisions: Decisions) -> Array:
     return np.where(np.asarray(decisions["vpp"]) > 1, 0.0, lookup(p2p_seconds, facts, decisions))
 
 
-def sent_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def sent_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
     Seconds per micro-batch that a plain pipeline's rank waits for its own transfers, shape (..., U).
 
@@ -75,7 +75,7 @@ def sent_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     Derivation: each rank sends activations to the next rank and gradients to the one before, two transfers; the ends of
     the pipeline have one neighbour.
     """
-    return np.asarray((2 - held.first - held.last) * with_layer_axis(whole_p2p_seconds(facts, decisions)))
+    return np.asarray((2 - stages.first - stages.last) * with_layer_axis(whole_p2p_seconds(facts, decisions)))
 
 
 def micro_batch_bytes(
@@ -91,7 +91,7 @@ def micro_batch_bytes(
     return workload.precision.activation_bytes * elements
 
 
-def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_compute: float | None = None) -> Array:
+def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, *, slowdown_compute: float | None = None) -> Array:
     """
     Seconds of exposed transfers of an interleaved pipeline in one step, shape (...); a plain one has none here.
 
@@ -102,7 +102,7 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_com
 
     Parameters
     ----------
-    facts, decisions, held
+    facts, decisions, stages
         As in :func:`costmodel.step.step.step_seconds`.
     slowdown_compute
         k, where it is not the device's.
@@ -115,11 +115,13 @@ def pp_seconds(facts: Facts, decisions: Decisions, held: Stages, *, slowdown_com
     hop = lookup(p2p_seconds, facts, decisions)
     seconds = lookup(layer_seconds, facts, decisions)
     num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
-    chunk = added(held.all_layers * seconds.forward) / num_chunks
+    chunk = added(stages.all_layers * seconds.forward) / num_chunks
     group = pipeline_ranks(decisions)
     slowdowns = ring_slowdowns(facts.cluster, ranks=group.ranks, stride=group.stride)
     slowdowns |= {} if slowdown_compute is None else {"slowdown_compute": slowdown_compute}
-    hidden = exposed_beside_seconds(np.maximum(hop - device.constants.p2p_overhead_seconds, 0.0), chunk, **slowdowns)
+    hidden = exposed_overlapped_seconds(
+        np.maximum(hop - device.constants.p2p_overhead_seconds, 0.0), chunk, **slowdowns
+    )
     steady = np.where(decisions["pp_overlap"], hidden, hop)
     m = microbatches(facts, decisions)
     exposed = p2p_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m)

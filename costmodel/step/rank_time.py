@@ -21,7 +21,7 @@ from costmodel.pipelines.simulator import span_seconds
 from costmodel.pipelines.stages import Stages, virtual_stage_layers
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.layer import LayerParts, layer_parts
-from costmodel.step.overlap import exposed_beside_seconds
+from costmodel.step.overlap import exposed_overlapped_seconds
 from costmodel.step.p2p import micro_batch_bytes, sent_seconds, whole_p2p_seconds
 from costmodel.strategy import Schedule, Vocabulary, is_one_of
 from costmodel.tables import Facts, lookup, microbatches
@@ -31,7 +31,7 @@ SCALAR_BYTES = 4.0
 
 
 def pipeline_seconds(
-    facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array, waiting: Array
+    facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array, waiting: Array
 ) -> Array:
     """
     Seconds of a step's pipeline: busy time, bubble, and what its edges add.
@@ -41,12 +41,14 @@ def pipeline_seconds(
     """
     slowest = largest(ranks)
     return np.asarray(
-        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions)) + waiting + ep_fill_seconds(held, parts)
+        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
+        + waiting
+        + ep_fill_seconds(stages, parts)
     )
 
 
 def rank_seconds(
-    facts: Facts, decisions: Decisions, held: Stages, layer: Array, full_layer: Array | None = None
+    facts: Facts, decisions: Decisions, stages: Stages, layer: Array, full_layer: Array | None = None
 ) -> Array:
     """
     Seconds of one micro-batch on each different rank, forward and backward: R, shape (..., U).
@@ -58,7 +60,7 @@ def rank_seconds(
 
     Parameters
     ----------
-    facts, decisions, held
+    facts, decisions, stages
         As in :func:`costmodel.step.step.step_seconds`.
     layer
         Seconds of one layer of each kind, shape (..., K).
@@ -66,44 +68,44 @@ def rank_seconds(
         Seconds of one layer that is recomputed in full, of each kind, where a rank has some.
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
-    edges = held.first * with_layer_axis(edge.first) + held.last * with_layer_axis(edge.last)
+    edges = stages.first * with_layer_axis(edge.first) + stages.last * with_layer_axis(edge.last)
     edges = edges + with_layer_axis(lookup(slices_seconds, facts, decisions))
-    edges = edges + sent_seconds(facts, decisions, held)
+    edges = edges + sent_seconds(facts, decisions, stages)
     always = facts.cluster.device.constants.microbatch_seconds
-    layers = added(held.layers * layer[..., None, :])
+    layers = added(stages.layers * layer[..., None, :])
     if full_layer is not None:
-        layers = layers + added(held.full_layers * (full_layer - layer)[..., None, :])
+        layers = layers + added(stages.full_layers * (full_layer - layer)[..., None, :])
     return np.asarray(layers + edges + always)
 
 
-def all_ranks_seconds(facts: Facts, decisions: Decisions, held: Stages, layer: Array) -> Array:
+def all_ranks_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array) -> Array:
     """
     Seconds of one micro-batch on all ranks together: the whole model once, shape (...).
 
     Derivation: the sum of :func:`rank_seconds` over the ranks; p ranks have 2 (p - 1) transfers.
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
-    layers = added(held.all_layers * layer)
+    layers = added(stages.all_layers * layer)
     of_each_rank = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
     pp = np.asarray(decisions["pp"])
     hops = 2 * (pp - 1) * whole_p2p_seconds(facts, decisions)
     return np.asarray(layers + edge.first + edge.last + hops + pp * of_each_rank)
 
 
-def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Array:
+def waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array) -> Array:
     """
     Seconds in which the slowest rank waits for others in one step: shape (...).
 
     Derivation: the schedule's idle time (MoFa's equation (12) for 1F1B), a micro-batch for each barrier of a vocabulary
     in slices, the waiting of unequal chunks, and the measured fill of the head's slot.
     """
-    slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, held, parts.total)
+    slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
         idle = bubble_seconds(slowest, every, vpp=decisions["vpp"])
     else:
         idle = idle_seconds(
-            slowest_passes(facts, decisions, held, parts, ranks),
-            all_passes(facts, decisions, held, parts),
+            slowest_passes(facts, decisions, stages, parts, ranks),
+            all_passes(facts, decisions, stages, parts),
             pp=decisions["pp"],
             vpp=decisions["vpp"],
             num_microbatches=microbatches(facts, decisions),
@@ -111,7 +113,7 @@ def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: Lay
         )
     delay = vocabulary_delay(vocabulary=decisions["vocabulary"]) * slowest
     if np.any(np.asarray(decisions["vpp"]) > 1):
-        pace = largest(steady_state_seconds(facts, decisions, held, parts.total, ranks, every / decisions["pp"]))
+        pace = largest(steady_state_seconds(facts, decisions, stages, parts.total, ranks, every / decisions["pp"]))
         delay = delay + in_step_seconds(
             slowest, pace, vpp=decisions["vpp"], num_microbatches=microbatches(facts, decisions)
         )
@@ -119,7 +121,7 @@ def waiting_seconds(facts: Facts, decisions: Decisions, held: Stages, parts: Lay
 
 
 def steady_state_seconds(
-    facts: Facts, decisions: Decisions, held: Stages, layer: Array, ranks: Array, average: Array
+    facts: Facts, decisions: Decisions, stages: Stages, layer: Array, ranks: Array, average: Array
 ) -> Array:
     """
     Seconds of one micro-batch on each rank, with its waiting for others chunk by chunk: P, (..., U).
@@ -129,7 +131,7 @@ def steady_state_seconds(
 
     Parameters
     ----------
-    facts, decisions, held
+    facts, decisions, stages
         As in :func:`costmodel.step.step.step_seconds`.
     layer
         Seconds of one layer of each kind, shape (..., K).
@@ -139,11 +141,11 @@ def steady_state_seconds(
         Seconds of an average rank's work, shape (...).
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
-    of_layer = with_layer_axis(added(held.all_layers * layer) / held.all_layers.sum(axis=-1))
-    beside = held.last * with_layer_axis(edge.last) + added(held.mtp_layers * layer[..., None, :])
+    of_layer = with_layer_axis(added(stages.all_layers * layer) / stages.all_layers.sum(axis=-1))
+    beside = stages.last * with_layer_axis(edge.last) + added(stages.mtp_layers * layer[..., None, :])
     waiting = chunks_waiting_seconds(
         ranks,
-        held.last_chunk * of_layer + beside,
+        stages.last_chunk * of_layer + beside,
         with_layer_axis(average),
         vpp=with_layer_axis(decisions["vpp"]),
         group=with_layer_axis(decisions["group"]),
@@ -153,14 +155,14 @@ def steady_state_seconds(
     return np.asarray(ranks + np.where(with_layer_axis(in_chunks), waiting, 0.0))
 
 
-def slowest_passes(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts, ranks: Array) -> Passes:
+def slowest_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array) -> Passes:
     """The passes of the rank that takes longest."""
     edge = lookup(embedding_head_seconds, facts, decisions)
     slowest = ranks.argmax(axis=-1)[..., None]
 
     def of_slowest(layer: Array, first: Array | float, last: Array | float) -> Array:
-        edges = held.first * with_layer_axis(first) + held.last * with_layer_axis(last)
-        seconds = np.asarray(added(held.layers * layer[..., None, :]) + edges)
+        edges = stages.first * with_layer_axis(first) + stages.last * with_layer_axis(last)
+        seconds = np.asarray(added(stages.layers * layer[..., None, :]) + edges)
         return np.take_along_axis(np.broadcast_to(seconds, ranks.shape), slowest, axis=-1)[..., 0]
 
     forward = of_slowest(parts.forward, edge.first_forward, edge.last_forward)
@@ -168,12 +170,12 @@ def slowest_passes(facts: Facts, decisions: Decisions, held: Stages, parts: Laye
     return Passes(forward=forward, backward=largest(ranks) - forward - weight, weight=weight)
 
 
-def all_passes(facts: Facts, decisions: Decisions, held: Stages, parts: LayerParts) -> Passes:
+def all_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Passes:
     """The passes of all ranks together: the whole model once."""
     edge = lookup(embedding_head_seconds, facts, decisions)
-    forward = added(held.all_layers * parts.forward) + edge.first_forward + edge.last_forward
-    weight = added(held.all_layers * parts.weight) + edge.last_weight
-    every = all_ranks_seconds(facts, decisions, held, parts.total)
+    forward = added(stages.all_layers * parts.forward) + edge.first_forward + edge.last_forward
+    weight = added(stages.all_layers * parts.weight) + edge.last_weight
+    every = all_ranks_seconds(facts, decisions, stages, parts.total)
     return Passes(forward=forward, backward=every - forward - weight, weight=weight)
 
 
@@ -275,14 +277,14 @@ def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
     return np.asarray(facts.cluster.device.constants.measured.head_pipeline_fill_fraction * head * decisions["pp"])
 
 
-def ep_fill_seconds(held: Stages, parts: LayerParts) -> Array:
+def ep_fill_seconds(stages: Stages, parts: LayerParts) -> Array:
     """
     Seconds of expert-parallel communication that only warm-up and cool-down expose, shape (...).
 
     Each passes all chunks once, so that the whole model's all-to-alls are exposed once (MoFa, Table 8: the EP column
     depends on neither the number of micro-batches nor of ranks).
     """
-    return np.asarray(added(held.all_layers * parts.ep_edges))
+    return np.asarray(added(stages.all_layers * parts.ep_edges))
 
 
 def slices_seconds(
@@ -320,6 +322,6 @@ def slices_seconds(
     call = partial(collective_seconds, cluster, "pp", ranks=group.ranks, stride=group.stride)
     rows = 2 * call(kind="broadcast", nbytes=nbytes) + 2 * call(kind="all_reduce", nbytes=nbytes)
     scalars = 3 * call(kind="all_reduce", nbytes=SCALAR_BYTES * mbs * workload.sequence_length / cp)
-    beside = exposed_beside_seconds(rows, np.inf, **cluster.device.slowdowns | {"slowdown_compute": 1.0})
+    beside = exposed_overlapped_seconds(rows, np.inf, **cluster.device.slowdowns | {"slowdown_compute": 1.0})
     waits = np.asarray(vocabulary) == Vocabulary.INTERLACED
     return np.asarray(np.where(waits, rows + scalars, beside) * sliced)

@@ -73,17 +73,17 @@ def cost(facts: Facts, decisions: Decisions) -> Cost:
     decisions
         Every decision of :class:`costmodel.strategy.Strategy` by name; scalars, or arrays that broadcast.
     """
-    held = different_ranks(facts, decisions)
-    seconds, bubble = step_and_bubble_seconds(facts, decisions, held)
+    stages = different_ranks(facts, decisions)
+    seconds, bubble = step_and_bubble_seconds(facts, decisions, stages)
     return Cost(
         step_seconds=seconds,
         bubble_seconds=bubble,
-        device_bytes=largest(rank_bytes(facts, decisions, held).total),
-        host_bytes=largest(rank_host_bytes(facts, decisions, held)),
+        device_bytes=largest(rank_bytes(facts, decisions, stages).total),
+        host_bytes=largest(rank_host_bytes(facts, decisions, stages)),
     )
 
 
-def step_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
+def step_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     r"""
     Seconds of one optimizer step, shape of the decisions.
 
@@ -96,17 +96,17 @@ def step_seconds(facts: Facts, decisions: Decisions, held: Stages) -> Array:
     ----------
     facts, decisions
         As in :func:`cost`.
-    held
+    stages
         What the ranks hold: :func:`costmodel.memory.rank.different_ranks`.
 
     References
     ----------
     MoFa, arXiv:2511.09837, equation (14).
     """
-    return step_and_bubble_seconds(facts, decisions, held)[0]
+    return step_and_bubble_seconds(facts, decisions, stages)[0]
 
 
-def step_and_bubble_seconds(facts: Facts, decisions: Decisions, held: Stages) -> tuple[Array, Array]:
+def step_and_bubble_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> tuple[Array, Array]:
     """
     Seconds of one optimizer step as in :func:`step_seconds`, and of the waiting in it.
 
@@ -114,11 +114,11 @@ def step_and_bubble_seconds(facts: Facts, decisions: Decisions, held: Stages) ->
     transfers, the host's time per step, and the ending of the rank that ends last.
     """
     parts = layer_parts(facts, decisions)
-    ranks = rank_seconds(facts, decisions, held, parts.total)
-    waiting = waiting_seconds(facts, decisions, held, parts, ranks)
-    ending = dp_seconds(facts, decisions, held, parts) + update_seconds(facts, decisions, held)
-    beside = pp_seconds(facts, decisions, held) + facts.cluster.device.constants.step_seconds + largest(ending)
-    seconds = np.asarray(pipeline_seconds(facts, decisions, held, parts, ranks, waiting) + beside)
+    ranks = rank_seconds(facts, decisions, stages, parts.total)
+    waiting = waiting_seconds(facts, decisions, stages, parts, ranks)
+    ending = dp_seconds(facts, decisions, stages, parts) + update_seconds(facts, decisions, stages)
+    beside = pp_seconds(facts, decisions, stages) + facts.cluster.device.constants.step_seconds + largest(ending)
+    seconds = np.asarray(pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside)
     return seconds, waiting
 
 
@@ -144,9 +144,9 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
         weights' gradients apart are taken to wait for nothing.
     """
     ideal = {**decisions, **IDEAL}
-    layer, held = lookup(least_layer_seconds, facts, ideal), different_ranks(facts, ideal)
-    slowest = largest(rank_seconds(facts, ideal, held, layer))
-    return ideal_seconds(facts, ideal, held, slowest, all_ranks_seconds(facts, ideal, held, layer))
+    layer, stages = lookup(least_layer_seconds, facts, ideal), different_ranks(facts, ideal)
+    slowest = largest(rank_seconds(facts, ideal, stages, layer))
+    return ideal_seconds(facts, ideal, stages, slowest, all_ranks_seconds(facts, ideal, stages, layer))
 
 
 def least_seconds(facts: Facts, decisions: Decisions) -> Array:
@@ -165,14 +165,14 @@ def least_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     choices = zip(*product([False, True], repeat=len(LAYER_OVERLAPS)), strict=True)
     overlaps = {name: in_front(each, decisions) for name, each in zip(LAYER_OVERLAPS, choices, strict=True)}
-    held, layer = different_ranks(facts, decisions), layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0)
-    slowest = largest(rank_seconds(facts, decisions, held, layer))
-    every = all_ranks_seconds(facts, decisions, held, layer)
-    sent = pp_seconds(facts, {**decisions, "pp_overlap": either(decisions)}, held).min(axis=0)
-    return _least_step(facts, decisions, slowest, every, sent + largest(update_seconds(facts, decisions, held)))
+    stages, layer = different_ranks(facts, decisions), layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0)
+    slowest = largest(rank_seconds(facts, decisions, stages, layer))
+    every = all_ranks_seconds(facts, decisions, stages, layer)
+    sent = pp_seconds(facts, {**decisions, "pp_overlap": either(decisions)}, stages).min(axis=0)
+    return _least_step(facts, decisions, slowest, every, sent + largest(update_seconds(facts, decisions, stages)))
 
 
-def ideal_seconds(facts: Facts, ideal: Decisions, held: Stages, slowest: Array, every: Array) -> Array:
+def ideal_seconds(facts: Facts, ideal: Decisions, stages: Stages, slowest: Array, every: Array) -> Array:
     """
     Lower bound in seconds of a step whose ranks take given seconds per micro-batch at least.
 
@@ -180,7 +180,7 @@ def ideal_seconds(facts: Facts, ideal: Decisions, held: Stages, slowest: Array, 
     most), and :func:`ideal_update_seconds`.
     """
     longest = {**ideal, **LONGEST, "pp_overlap": either(ideal)}
-    sent = pp_seconds(facts, longest, held, slowdown_compute=1.0).min(axis=0)
+    sent = pp_seconds(facts, longest, stages, slowdown_compute=1.0).min(axis=0)
     return _least_step(facts, ideal, slowest, every, sent + ideal_update_seconds(facts, ideal))
 
 

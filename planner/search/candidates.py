@@ -91,10 +91,10 @@ class Memory:
 
 def memory_only(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
     """The memory of a cost without its time, which is most of the work."""
-    held = different_ranks(facts, decisions)
+    stages = different_ranks(facts, decisions)
     return Memory(
-        device_bytes=largest(rank_bytes(facts, decisions, held).total),
-        host_bytes=largest(rank_host_bytes(facts, decisions, held)),
+        device_bytes=largest(rank_bytes(facts, decisions, stages).total),
+        host_bytes=largest(rank_host_bytes(facts, decisions, stages)),
     )
 
 
@@ -119,10 +119,10 @@ def _below_noise(bound: MemoryLike) -> Memory:
 
 def least_memory_only(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
     """A lower bound of the memory of all shardings up to the given one."""
-    held = different_ranks(facts, decisions)
+    stages = different_ranks(facts, decisions)
     return Memory(
-        device_bytes=largest(least_rank_bytes(facts, decisions, held)),
-        host_bytes=largest(rank_host_bytes(facts, decisions, held)),
+        device_bytes=largest(least_rank_bytes(facts, decisions, stages)),
+        host_bytes=largest(rank_host_bytes(facts, decisions, stages)),
     )
 
 

@@ -32,14 +32,14 @@ Mode = tuple[int, bool]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
+class RankChoices:
     """
     Possible contents of ranks, one per entry, shape (A,); ranks ascend.
 
     Parameters
     ----------
     contents
-        What is held.
+        What the rank holds.
     sizes
         Layers of the chunks, a tuple per entry.
     num_leading
@@ -80,7 +80,9 @@ def num_leading(model: Model) -> int | None:
 
 
 @lru_cache(maxsize=64)
-def held_by_ranks(model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool) -> Held:
+def rank_choices(
+    model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool
+) -> RankChoices:
     """
     Everything that ranks may hold.
 
@@ -112,7 +114,7 @@ def held_by_ranks(model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode,
             for sizes in ways:
                 if 0 not in sizes[rank == 0 : vpp - is_last]:
                     rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
-    return _held(model, pp, leading, rows)
+    return _rank_choices(model, pp, leading, rows)
 
 
 def _rows_of(
@@ -133,7 +135,7 @@ def _rows_of(
     return rows
 
 
-def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
+def _rank_choices(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> RankChoices:
     kinds = {kind: position for position, kind in enumerate(model.kinds)}
     rank, num, first_kind, num_full = (np.array([row[i] for row in rows], dtype=np.int64) for i in (0, 1, 2, 5))
     first, last = kinds[model.layers[0]], kinds[model.layers[-1]]
@@ -159,7 +161,7 @@ def _held(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> Held:
             [in_flight_imbalance(own, rank=int(r), pp=pp) for own, r in zip(sizes, rank, strict=True)]
         ),
     )
-    return Held(
+    return RankChoices(
         contents=contents,
         sizes=sizes,
         num_leading=first_kind,
@@ -200,7 +202,7 @@ class Costs:
     update_seconds: Any
 
 
-def costs_of(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Costs:
+def costs_of(facts: Facts, decisions: Mapping[str, Any], choices: RankChoices) -> Costs:
     """
     What every content costs with the other decisions of pipelines of one shape.
 
@@ -212,17 +214,17 @@ def costs_of(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Costs:
         Model, cluster, workload.
     decisions
         Every decision: ``pp`` and ``vpp`` as scalars, the others as arrays of shape (C,).
-    held
+    choices
         What ranks may hold.
     """
-    device, host = _part(facts, decisions, held, _both_bytes, NOT_IN_MEMORY)
-    seconds, pace = _part(facts, decisions, held, _both_seconds, NOT_IN_TIME)
+    device, host = _part(facts, decisions, choices, _both_bytes, NOT_IN_MEMORY)
+    seconds, pace = _part(facts, decisions, choices, _both_seconds, NOT_IN_TIME)
     return Costs(
         seconds=seconds,
         steady_state_seconds=pace,
         device_bytes=device,
         host_bytes=host,
-        update_seconds=_part(facts, decisions, held, contents_update_seconds, NOT_IN_UPDATE, once=True),
+        update_seconds=_part(facts, decisions, choices, contents_update_seconds, NOT_IN_UPDATE, once=True),
     )
 
 
@@ -237,7 +239,7 @@ def _both_bytes(facts: Facts, decisions: Mapping[str, Any], contents: Contents) 
 def _part(
     facts: Facts,
     decisions: Mapping[str, Any],
-    held: Held,
+    choices: RankChoices,
     quantity: Callable[..., Any],
     without: Sequence[str],
     *,
@@ -249,26 +251,28 @@ def _part(
     _, index, inverse = np.unique(given, axis=1, return_index=True, return_inverse=True)
     some = {name: values[index][:, None] if np.ndim(values) else values for name, values in decisions.items()}
     if once:
-        contents = held.contents.take(held.starts)
+        contents = choices.contents.take(choices.starts)
     else:
-        contents = held.contents
-        some |= {"recompute": held.recompute, "activation_offload": held.activation_offload}
+        contents = choices.contents
+        some |= {"recompute": choices.recompute, "activation_offload": choices.activation_offload}
     values = np.asarray(quantity(facts, some, contents))
     shape = (*values.shape[:-2], len(index), len(contents.rank))
     return np.broadcast_to(values, shape)[..., inverse.ravel(), :]
 
 
-def ending_seconds(facts: Facts, decisions: Mapping[str, Any], held: Held) -> Any:
+def ending_seconds(facts: Facts, decisions: Mapping[str, Any], choices: RankChoices) -> Any:
     """What follows the last micro-batch for every content; parameters as in :func:`costs_of`, shape (C, A)."""
-    return _part(facts, decisions, held, contents_ending_seconds, NOT_IN_ENDING)
+    return _part(facts, decisions, choices, contents_ending_seconds, NOT_IN_ENDING)
 
 
-def least_of_each(values: Any, held: Held) -> Any:
+def least_of_each(values: Any, choices: RankChoices) -> Any:
     """The least over what a rank may do with the same layers: from (..., A) to (..., S)."""
-    return np.minimum.reduceat(values, held.starts, axis=-1)
+    return np.minimum.reduceat(values, choices.starts, axis=-1)
 
 
-def options_of(held: Held, seconds: Any, pace: Any, ending: Any, *, slowest: float) -> tuple[StageOptions, Ints]:
+def options_of(
+    choices: RankChoices, seconds: Any, pace: Any, ending: Any, *, slowest: float
+) -> tuple[StageOptions, Ints]:
     """
     The options that fit, are not too slow and not needless, and which of the contents each is.
 
@@ -276,7 +280,7 @@ def options_of(held: Held, seconds: Any, pace: Any, ending: Any, *, slowest: flo
 
     Parameters
     ----------
-    held
+    choices
         What ranks may hold.
     seconds, pace, ending
         One micro-batch, infinite for what does not fit, without and with what a rank waits; what follows the last one.
@@ -287,8 +291,8 @@ def options_of(held: Held, seconds: Any, pace: Any, ending: Any, *, slowest: flo
     ticks, pace_ticks, ending_ticks = np.zeros((3, len(seconds)), dtype=np.int64)
     for rounded, values in ((ticks, seconds), (pace_ticks, pace), (ending_ticks, ending)):
         rounded[index] = np.rint(values[index] / RANK_TICK_SECONDS)
-    num = held.num_layers
-    holds = np.stack([held.contents.rank, num, held.num_leading], axis=1)
+    num = choices.num_layers
+    holds = np.stack([choices.contents.rank, num, choices.num_leading], axis=1)
     costs = np.stack([ticks, pace_ticks, ending_ticks], axis=1)
     order = index[np.lexsort(np.concatenate([holds, costs], axis=1)[index].T[::-1])]
     kept: list[int] = []
@@ -296,11 +300,11 @@ def options_of(held: Held, seconds: Any, pace: Any, ending: Any, *, slowest: flo
         kept += _needed(alike, costs)
     which = np.array(kept, dtype=np.int64)
     options = StageOptions(
-        rank=held.contents.rank[which],
-        choice=held.recompute[which] * 2 + held.activation_offload[which] + 4096 * held.num_full[which],
+        rank=choices.contents.rank[which],
+        choice=choices.recompute[which] * 2 + choices.activation_offload[which] + 4096 * choices.num_full[which],
         num_layers=num[which],
-        num_leading=held.num_leading[which],
-        continues=np.asarray(held.continues[which]),
+        num_leading=choices.num_leading[which],
+        continues=np.asarray(choices.continues[which]),
         ticks=ticks[which],
         pace_ticks=pace_ticks[which],
         ending_ticks=ending_ticks[which],
@@ -317,20 +321,30 @@ def _needed(alike: Iterable[int], costs: Ints) -> list[int]:
     return needed
 
 
-def layout_of(held: Held, chosen: Ints) -> StageLayout:
+def layout_of(choices: RankChoices, chosen: Ints) -> StageLayout:
     """The layout that one content per rank makes."""
-    sizes = np.array([held.sizes[one] for one in chosen])
-    full = [int(held.contents.full_layers[one].sum()) if held.recompute[one] != Recompute.FULL else 0 for one in chosen]
+    sizes = np.array([choices.sizes[one] for one in chosen])
+    full = [
+        int(choices.contents.full_layers[one].sum()) if choices.recompute[one] != Recompute.FULL else 0
+        for one in chosen
+    ]
     return StageLayout(
         layers=tuple(sizes.T.ravel().tolist()),
-        recompute=tuple(Recompute(int(held.recompute[one])) for one in chosen),
+        recompute=tuple(Recompute(int(choices.recompute[one])) for one in chosen),
         full_layers=tuple(full),
-        activation_offload=tuple(bool(held.activation_offload[one]) for one in chosen),
+        activation_offload=tuple(bool(choices.activation_offload[one]) for one in chosen),
     )
 
 
 def can_improve_incumbent(
-    held: Held, seconds: Any, pace: Any, ending: Any, pipeline: Pipeline, *, num_microbatches: Ints, limits: Any
+    choices: RankChoices,
+    seconds: Any,
+    pace: Any,
+    ending: Any,
+    pipeline: Pipeline,
+    *,
+    num_microbatches: Ints,
+    limits: Any,
 ) -> Any:
     """
     Which of some pipelines of one shape may take less than their limits, shape (C,).
@@ -341,7 +355,7 @@ def can_improve_incumbent(
 
     Parameters
     ----------
-    held
+    choices
         What ranks may hold.
     seconds, pace, ending
         The least of each rank and layers: one micro-batch without and with waiting, what follows the last; (C, S).
@@ -350,14 +364,14 @@ def can_improve_incumbent(
     num_microbatches, limits
         Of each: micro-batches, and seconds per step without its constant part, shape (C,).
     """
-    rest = (limits - _least_maximum(held, ending, pipeline)) * pipeline.vpp
+    rest = (limits - _least_maximum(choices, ending, pipeline)) * pipeline.vpp
     weight = np.maximum(num_microbatches * pipeline.vpp - 1, 1)
     slowest = np.full(len(seconds), np.inf)
-    undecided = np.flatnonzero(rest > weight * _least_maximum(held, pace, pipeline))
+    undecided = np.flatnonzero(rest > weight * _least_maximum(choices, pace, pipeline))
     answer = np.zeros(len(seconds), dtype=bool)
     for _ in range(MOST_ROUNDS):
         quick = np.where(pace[undecided] <= slowest[undecided, None], seconds[undecided], np.inf)
-        sums = _least_sums(held, quick, pipeline)
+        sums = _least_sums(choices, quick, pipeline)
         tighter = (rest[undecided] - sums) / weight[undecided]
         left = np.isfinite(sums) & (tighter > 0)
         settled = left & (tighter >= slowest[undecided])
@@ -371,9 +385,12 @@ def can_improve_incumbent(
     return answer
 
 
-def _least_maximum(held: Held, values: Any, pipeline: Pipeline) -> Any:
+def _least_maximum(choices: RankChoices, values: Any, pipeline: Pipeline) -> Any:
     """The least that the largest value of all ranks can be: all layers behind the leading ones need a place; (C,)."""
-    rank, num_trailing = held.contents.rank[held.starts], (held.num_layers - held.num_leading)[held.starts]
+    rank, num_trailing = (
+        choices.contents.rank[choices.starts],
+        (choices.num_layers - choices.num_leading)[choices.starts],
+    )
     num_placed = pipeline.num_layers - pipeline.num_leading
     largest, places = np.zeros(len(values)), []
     for one in range(pipeline.pp):
@@ -392,15 +409,15 @@ MOST_ROUNDS = 12
 """Rounds after which a pipeline is taken to undercut its limit; a matter of time only."""
 
 
-def _least_sums(held: Held, seconds: Any, pipeline: Pipeline) -> Any:
+def _least_sums(choices: RankChoices, seconds: Any, pipeline: Pipeline) -> Any:
     """
     The least sum over all ranks of any way to share the layers out, by dynamic programming; shape (C,).
 
     Its states are whether the next rank may still begin with leading layers, leading layers so far, all layers so far.
     """
-    at = held.starts
-    ranks, continues = held.contents.rank[at], held.continues[at]
-    num, leading = held.num_layers[at], held.num_leading[at]
+    at = choices.starts
+    ranks, continues = choices.contents.rank[at], choices.continues[at]
+    num, leading = choices.num_layers[at], choices.num_leading[at]
     sums = np.full((2, pipeline.num_leading + 1, pipeline.num_layers + 1, len(seconds)), np.inf)
     sums[1, 0, 0] = 0.0
     for rank in range(pipeline.pp):

@@ -34,16 +34,16 @@ from planner.search.candidates import fits as memory_fits
 from planner.search.domains import FEATURES
 from planner.search.space import CandidateBlock, strategy_of
 from planner.search.stage_options import (
-    Held,
     Mode,
+    RankChoices,
     can_improve_incumbent,
     costs_of,
     ending_seconds,
-    held_by_ranks,
     layout_of,
     least_of_each,
     num_leading,
     options_of,
+    rank_choices,
 )
 
 ROWS_AT_ONCE = 512
@@ -123,7 +123,7 @@ class _Inner:
     """One combination with what its ranks may hold."""
 
     outer: _Outer
-    held: Held
+    choices: RankChoices
     seconds: Any
     pace: Any
     ending: Any
@@ -279,37 +279,39 @@ class StageSearch:
                 continue
             full_of_some = self.free and {(Recompute.NONE, False), (Recompute.FULL, False)} <= set(modes)
             most = max(most for most, _ in alike)
-            held = held_by_ranks(self.facts.model, pp, vpp, most, modes, full_of_some)
-            for each in self.promising(held, [one for _, one in alike]):
+            choices = rank_choices(self.facts.model, pp, vpp, most, modes, full_of_some)
+            for each in self.promising(choices, [one for _, one in alike]):
                 self.improve(each)
 
-    def promising(self, held: Held, alike: Sequence[_Outer]) -> Iterator[_Inner]:
+    def promising(self, choices: RankChoices, alike: Sequence[_Outer]) -> Iterator[_Inner]:
         """The combinations of one shape that may be faster, with the possible contents of their ranks."""
         self.num_bounded += len(alike)
-        costs = costs_of(self.facts, _columns(alike), held)
+        costs = costs_of(self.facts, _columns(alike), choices)
         fits = self.fit(costs.device_bytes, costs.host_bytes)
         seconds, pace = (np.where(fits, values, np.inf) for values in (costs.seconds, costs.steady_state_seconds))
-        least, least_pace = least_of_each(seconds, held), least_of_each(pace, held)
-        left = np.flatnonzero(self.can_improve_incumbent(alike, held, least, least_pace, costs.update_seconds))
+        least, least_pace = least_of_each(seconds, choices), least_of_each(pace, choices)
+        left = np.flatnonzero(self.can_improve_incumbent(alike, choices, least, least_pace, costs.update_seconds))
         if not len(left):
             return
         few = [alike[index] for index in left.tolist()]
-        ending = ending_seconds(self.facts, _columns(few), held)
-        still = self.can_improve_incumbent(few, held, least[left], least_pace[left], least_of_each(ending, held))
+        ending = ending_seconds(self.facts, _columns(few), choices)
+        still = self.can_improve_incumbent(few, choices, least[left], least_pace[left], least_of_each(ending, choices))
         for position in np.flatnonzero(still).tolist():
             own = left[position]
             yield _Inner(
                 outer=few[position],
-                held=held,
+                choices=choices,
                 seconds=seconds[own],
                 pace=pace[own],
                 ending=ending[position],
             )
 
-    def can_improve_incumbent(self, alike: Sequence[_Outer], held: Held, seconds: Any, pace: Any, ending: Any) -> Any:
+    def can_improve_incumbent(
+        self, alike: Sequence[_Outer], choices: RankChoices, seconds: Any, pace: Any, ending: Any
+    ) -> Any:
         """Which combinations of one shape may be faster than the best so far, from the least that their ranks take."""
         return can_improve_incumbent(
-            held,
+            choices,
             seconds,
             pace,
             ending,
@@ -328,11 +330,11 @@ class StageSearch:
             self.run.leave(int(one.outer.seconds / TICK_SECONDS))
             return
         pipeline, limit = one.outer.pipeline, float(self.limits([one.outer])[0])
-        least = (least_of_each(values, one.held)[None] for values in (one.seconds, one.pace, one.ending))
-        if not self.can_improve_incumbent([one.outer], one.held, *least)[0]:
+        least = (least_of_each(values, one.choices)[None] for values in (one.seconds, one.pace, one.ending))
+        if not self.can_improve_incumbent([one.outer], one.choices, *least)[0]:
             return
         slowest = limit * pipeline.vpp / (pipeline.weight_of_slowest + 1)
-        options, which = options_of(one.held, one.seconds, one.pace, one.ending, slowest=slowest)
+        options, which = options_of(one.choices, one.seconds, one.pace, one.ending, slowest=slowest)
         cut = min(int(np.ceil(limit * pipeline.vpp / RANK_TICK_SECONDS)), MAX_TICKS)
         encoding = encode_stages(options, pipeline, cut=cut)
         if encoding is None:
@@ -344,7 +346,7 @@ class StageSearch:
         if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
             chosen = encoding.chosen(solver, options)
             assert objective(options, chosen, pipeline) == round(solver.objective_value)
-            layout = layout_of(one.held, which[chosen])
+            layout = layout_of(one.choices, which[chosen])
             strategy = replace(strategy_of(one.outer.decisions), layout=layout, **_most_common(layout))
             self.run.found(one.outer.group, strategy, layout_cost(self.facts, strategy))
 

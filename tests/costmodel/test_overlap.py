@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from costmodel.step.overlap import (
-    exposed_beside_seconds,
     exposed_cp_seconds,
     exposed_dp_seconds,
     exposed_dp_seconds_measured,
+    exposed_overlapped_seconds,
     exposed_tp_seconds,
 )
 
@@ -19,14 +19,14 @@ CROWDED = {"slowdown_communication": 1.5, "slowdown_compute": 1.2}
 
 def test_longer_communication_shows_what_exceeds_the_computation():
     """3 s beside 2 s: 1 s remains; beside 4 s nothing does."""
-    assert exposed_beside_seconds(3.0, 2.0, **ALONE) == 1
-    assert exposed_beside_seconds(3.0, 4.0, **ALONE) == 0
+    assert exposed_overlapped_seconds(3.0, 2.0, **ALONE) == 1
+    assert exposed_overlapped_seconds(3.0, 4.0, **ALONE) == 0
 
 
 def test_running_together_slows_both():
     """1.5 * 6 = 9 s against 5 s: 4 s more; 1.2 * 10 = 12 s against 10 s: 2 s more, however short the communication."""
-    assert exposed_beside_seconds(6.0, 5.0, **CROWDED) == pytest.approx(4)
-    assert exposed_beside_seconds(1.0, 10.0, **CROWDED) == pytest.approx(2)
+    assert exposed_overlapped_seconds(6.0, 5.0, **CROWDED) == pytest.approx(4)
+    assert exposed_overlapped_seconds(1.0, 10.0, **CROWDED) == pytest.approx(2)
 
 
 def test_a_collective_takes_processors_from_the_computation():
@@ -35,12 +35,12 @@ def test_a_collective_takes_processors_from_the_computation():
 
     A computation of 2 s is over after 2.5 s: what counts is the second that the 3 s take longer than the 2 s.
     """
-    assert exposed_beside_seconds(3.0, 10.0, **ALONE, processors_taken=0.2) == pytest.approx(0.6)
-    assert exposed_beside_seconds(3.0, 10.0, **ALONE | {"slowdown_communication": 1.5}, processors_taken=0.2) == (
+    assert exposed_overlapped_seconds(3.0, 10.0, **ALONE, processors_taken=0.2) == pytest.approx(0.6)
+    assert exposed_overlapped_seconds(3.0, 10.0, **ALONE | {"slowdown_communication": 1.5}, processors_taken=0.2) == (
         pytest.approx(0.9)
     )
-    assert exposed_beside_seconds(3.0, 2.0, **ALONE, processors_taken=0.2) == pytest.approx(1.0)
-    assert exposed_beside_seconds(0.0, 10.0, **ALONE, processors_taken=0.2) == 0
+    assert exposed_overlapped_seconds(3.0, 2.0, **ALONE, processors_taken=0.2) == pytest.approx(1.0)
+    assert exposed_overlapped_seconds(0.0, 10.0, **ALONE, processors_taken=0.2) == 0
 
 
 def test_communication_on_busy_links_adds_up():
@@ -52,7 +52,7 @@ def test_communication_on_busy_links_adds_up():
 
 def test_nothing_is_exposed_where_nothing_is_sent():
     """Computation alone is not slowed down."""
-    assert exposed_beside_seconds(0.0, 10.0, **CROWDED) == 0
+    assert exposed_overlapped_seconds(0.0, 10.0, **CROWDED) == 0
 
 
 @pytest.mark.parametrize("splits", [1, 2, 4, 8])
@@ -115,7 +115,7 @@ def test_faster_communication_is_never_exposed_longer():
     communication, compute = np.linspace(0.001, 20, 200), 5.0
     for slowdowns in (ALONE, CROWDED):
         for exposed in (
-            exposed_beside_seconds(communication, compute, **slowdowns),
+            exposed_overlapped_seconds(communication, compute, **slowdowns),
             exposed_tp_seconds(communication, compute, splits=4, **slowdowns),
             exposed_cp_seconds(communication, compute, cp=4, **slowdowns),
             exposed_dp_seconds(communication, compute, num_pieces=4, **slowdowns),

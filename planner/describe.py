@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from costmodel import catalog
@@ -14,8 +15,8 @@ from costmodel.facts.workload import Workload
 from costmodel.models.flops import AttentionConvention, model_flops_per_token
 from costmodel.models.parameters import active_parameters, mtp_parameters, parameters
 from costmodel.validation import build, shown
-from planner.jobs.model import read_model
-from planner.jobs.problem import GIB_BYTES
+from planner.jobs.cluster import GIB_BYTES
+from planner.jobs.model import read
 
 Plain: TypeAlias = dict[str, Any]
 
@@ -38,7 +39,7 @@ def describe_model(name: str, sequence_length: object, attention: AttentionConve
     attention
         Whether scores that the causal mask hides are counted (``full``) or not (``causal``).
     """
-    model = read_model(name)
+    model = read(name, Path()).model
     length = _sequence_length(sequence_length)
     return {
         **describe_architecture(model),

@@ -108,10 +108,8 @@ def with_changes(model: Model, changes: Changes) -> Model:
     if changes.num_kv_heads is not None:
         count = changes.num_kv_heads
         model = replace(model, layers=tuple(_with_kv_heads(layer, count) for layer in model.layers))
-    if changes.tied_embeddings is not None:
-        model = replace(model, tied_embeddings=changes.tied_embeddings)
-    if changes.learned_positions is not None:
-        model = replace(model, learned_positions=changes.learned_positions)
+    changed = {name: getattr(changes, name) for name in ("tied_embeddings", "learned_positions")}
+    model = replace(model, **{name: value for name, value in changed.items() if value is not None})
     return trained_model(model, Settings(mtp_layers=changes.mtp_layers))
 
 
@@ -140,12 +138,6 @@ def _model(entry: Reference, path: Path | None) -> Model:
     if "model_type" in entry:
         return huggingface.model_from_config(entry, "model", "inline", "job file")
     return description.model_from_entry(entry, "model", "inline")
-
-
-def read_model(name: str, folder: Path = Path()) -> Model:
-    """A model by its catalog name or by the path of its ``config.json``, relative to ``folder``."""
-    path = config_path(name, folder)
-    return catalog.model(name) if path is None else huggingface.read_config(path)
 
 
 def config_path(name: str, folder: Path) -> Path | None:

@@ -14,7 +14,7 @@ from constraints.limits import Bound
 from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.catalog.files import require_known
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.errors import SpecError
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Device
 from costmodel.facts.framework import Settings
@@ -43,7 +43,7 @@ from planner.jobs.framework import require_features
 from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
 from planner.jobs.strategy_file import GivenStrategy, read_given
-from planner.jobs.values import decision_value
+from planner.jobs.values import decision_value, require_entry
 
 MAX_ALLOWED_VALUES = 10_000
 PROBABILITY_TOLERANCE = 1e-6
@@ -447,8 +447,7 @@ def _condition(name: str, value: object, where: str) -> int | Bound:
 
 
 def _decision_name(name: str, where: str) -> str:
-    if name not in DECISIONS:
-        raise SpecError(f"{where}.{shown(name)[1:-1]}", "no such decision.", did_you_mean(name, DECISIONS))
+    require_entry(name, DECISIONS, where)
     return name
 
 

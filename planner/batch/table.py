@@ -147,13 +147,8 @@ def _write_parquet(rows: Iterator[Row], kinds: Mapping[str, type], path: Path) -
     schema = pyarrow.schema([(name, types[kind]) for name, kind in kinds.items()])
     with parquet.ParquetWriter(path, schema) as writer:
         while group := list(islice(rows, ROWS_AT_ONCE)):
-            cells = [{name: _as(kinds[name], cell) for name, cell in row.items()} for row in group]
+            cells = [{name: None if cell is None else kinds[name](cell) for name, cell in row.items()} for row in group]
             writer.write_table(pyarrow.Table.from_pylist(cells, schema=schema))
-
-
-def _as(kind: type, cell: Cell) -> Cell:
-    converted: Cell = None if cell is None else kind(cell)
-    return converted
 
 
 def _pyarrow() -> Any:

@@ -15,9 +15,6 @@ from planner.jobs.values import decision_value, decision_values, require_entry
 FOLLOWING = ("num_microbatches",)
 """What a report writes beside the decisions of a strategy; it follows from them."""
 
-PER_RANK = ("recompute", "full_layers", "activation_offload")
-"""What a layout says of each pipeline rank."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GivenStrategy:
@@ -99,12 +96,8 @@ def stage_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model
         raise SpecError(f"{where}.layers", f"has {len(layers)} virtual stages, pp * vpp = {stages}.")
     if sum(layers) != model.num_layers:
         raise SpecError(f"{where}.layers", f"holds {sum(layers)} layers, {model.name} has {model.num_layers}.")
-    defaults = {
-        "recompute": int(strategy.recompute),
-        "full_layers": 0,
-        "activation_offload": strategy.activation_offload,
-    }
-    of_ranks = {name: given.get(name, (int(defaults[name]),) * strategy.pp) for name in PER_RANK}
+    same = {"recompute": strategy.recompute, "full_layers": 0, "activation_offload": strategy.activation_offload}
+    of_ranks = {name: given.get(name, (int(value),) * strategy.pp) for name, value in same.items()}
     for name, values in of_ranks.items():
         if len(values) != strategy.pp:
             raise SpecError(f"{where}.{name}", f"has {len(values)} values, one for each of pp = {strategy.pp} ranks.")

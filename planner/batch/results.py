@@ -113,8 +113,8 @@ class ResultsFile:
         with _errors(path, "written"):
             self._file = _locked(path)
         try:
-            self._is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
-            self._end = self._read(notify) if self._is_regular else 0
+            is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
+            self._end = self._read(notify) if is_regular else 0
             if retry_lost and self._num_lost:
                 self._leave_out_lost(notify)
         except BaseException:

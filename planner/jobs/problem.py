@@ -227,7 +227,7 @@ def _problem(
     job = build(Job, document, "")
     path = device_path(job.cluster.device, folder)
     entry = job.cluster.device if path is None else read_mapping(path)
-    require_no_profile(entry, "cluster.device")
+    require_no_profile(entry)
     given_model = read(job.model, folder)
     precision = _precision_name(job.training.precision)
     cluster = cluster_of(job.cluster, entry, job.settings, given_model.model, precision)

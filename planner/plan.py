@@ -326,7 +326,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     """
     asked = checked(decisions)
     if problem.search.framework_rules:
-        require_features(problem.facts.cluster, {name: (value,) for name, value in asked.items()}, "strategy")
+        require_features(problem.facts.cluster, asked, "strategy")
     given = {**problem.search.pin, **problem.given.decisions, **asked}
     whole = GivenStrategy(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)

@@ -55,7 +55,7 @@ def completed(facts: Facts, given: GivenStrategy, max_devices: int | None = None
         If the stages are not of this pipeline and model, or the strategy is so far from the job that it has no cost.
     """
     framework = facts.cluster.framework or UNKNOWN
-    defaults = _defaults(framework if framework.strategy else replace(UNKNOWN, stages=framework.stages), facts)
+    defaults = _defaults(framework if framework.strategy else UNKNOWN, facts)
     degrees = _degrees(facts, given.decisions, framework, max_devices)
     chosen = {**dict.fromkeys(ENUMS, 0), **degrees, **_features(facts, degrees, defaults, given.decisions)}
     kinds: dict[str, Callable[[int], Any]] = {**ENUMS, **dict.fromkeys(FLAGS, bool)}

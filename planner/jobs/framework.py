@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 
 from costmodel import catalog
@@ -102,7 +102,7 @@ def _require_factor(key: str, where: str) -> None:
         require_one_of(architecture, catalog.architectures(), place, "no architecture")
 
 
-def require_features(cluster: Cluster, decisions: Mapping[str, Iterable[int]], where: str) -> None:
+def require_features(cluster: Cluster, decisions: Mapping[str, int | tuple[int, ...]], where: str) -> None:
     """
     Refuse values of decisions that the cluster's framework does not have.
 
@@ -111,7 +111,7 @@ def require_features(cluster: Cluster, decisions: Mapping[str, Iterable[int]], w
     cluster
         What the job runs on.
     decisions
-        Values by decision; one that the framework has among them is enough.
+        A value by decision, or several, of which the framework must have one.
     where
         Dotted path of the entry that gives them.
 
@@ -123,10 +123,10 @@ def require_features(cluster: Cluster, decisions: Mapping[str, Iterable[int]], w
     framework = cluster.framework
     if framework is None:
         return
-    for name, values in decisions.items():
-        missing = [value for value in values if lacks(framework, name, value)]
-        if missing and len(missing) == len(list(values)):
-            text = decision_text(name, missing[0])
-            having = catalog.with_feature(name, feature_of(name, missing[0]))
+    for name, given in decisions.items():
+        values = given if isinstance(given, tuple) else (given,)
+        if all(lacks(framework, name, value) for value in values):
+            text = decision_text(name, values[0])
+            having = catalog.with_feature(name, feature_of(name, values[0]))
             hint = f"These have it: {', '.join(having)} (cluster.framework). {ALL_THE_SAME}" if having else ALL_THE_SAME
             raise SpecError(f"{where}.{name}", f"{framework.name} has no {name} '{text}'.", hint)

@@ -240,7 +240,10 @@ def _problem(
     recovery = _recovery(job.reliability)
     given = read_given(job.strategy)
     search = _search(job.search, candidates_file)
-    _require_features(cluster, given, search)
+    if search.framework_rules:
+        require_features(cluster, given.decisions, "strategy")
+        require_features(cluster, search.pin, "search.pin")
+        require_features(cluster, search.allow, "search.allow")
     return Problem(
         name=name,
         facts=facts,
@@ -262,15 +265,6 @@ def _problem(
             precision=precision,
         ),
     )
-
-
-def _require_features(cluster: Cluster, given: GivenStrategy, search: SearchLimits) -> None:
-    """What the job itself asks for, its framework has; unless the job wants no framework's rules."""
-    if not search.framework_rules:
-        return
-    require_features(cluster, {name: (value,) for name, value in given.decisions.items()}, "strategy")
-    require_features(cluster, {name: (value,) for name, value in search.pin.items()}, "search.pin")
-    require_features(cluster, search.allow, "search.allow")
 
 
 def _self_contained(document: Mapping[str, Any], model: Reference, device: Reference) -> dict[str, Any]:

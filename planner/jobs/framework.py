@@ -47,8 +47,12 @@ def require_sound(framework: Framework, where: str) -> None:
         for index, value in enumerate(values):
             _require_feature(name, value, f"{where}.features.{name}.{index}")
     _require_recipes(framework, where)
-    for factor in framework.factors:
-        _require_factor(factor, f"{where}.factors")
+    for key in framework.factors:  # a constant, of all architectures or of the one behind an @
+        name, at, architecture = key.partition("@")
+        place = below(f"{where}.factors", key)
+        require_one_of(name, (one.name for one in fields(Constants)), place, "no constant of a calibration")
+        if at:
+            require_one_of(architecture, catalog.architectures(), place, "no architecture")
 
 
 def _require_feature(name: str, value: str, where: str) -> None:
@@ -90,16 +94,7 @@ def _require_strategy(decisions: Mapping[str, bool | int | str], where: str) -> 
         decision_value(name, value, f"{where}.{name}")
 
 
-# --- factors -----------------------------------------------------------------------------------------------
-
-
-def _require_factor(key: str, where: str) -> None:
-    """A constant, of all architectures or of the one behind an ``@``."""
-    name, at, architecture = key.partition("@")
-    place = below(where, key)
-    require_one_of(name, (one.name for one in fields(Constants)), place, "no constant of a calibration")
-    if at:
-        require_one_of(architecture, catalog.architectures(), place, "no architecture")
+# --- what a job asks for -----------------------------------------------------------------------------------
 
 
 def require_features(cluster: Cluster, decisions: Mapping[str, int | tuple[int, ...]], where: str) -> None:

@@ -83,9 +83,18 @@ def read(entry: Reference, folder: Path) -> Read:
     """
     if isinstance(entry, Mapping) and "base" in entry:
         return _changed(entry, folder)
-    path = None if isinstance(entry, Mapping) else config_path(entry, folder)
-    plain = entry if path is None else _with_type(dict(config_json.read_mapping(path)))
-    return Read(model=_model(plain, path), entry=plain, path=path)
+    if isinstance(entry, Mapping):
+        if "model_type" in entry:
+            model = huggingface.model_from_config(entry, "model", "inline", "job file")
+        else:
+            model = description.model_from_entry(entry, "model", "inline")
+        return Read(model=model, entry=entry, path=None)
+    path = config_path(entry, folder)
+    if path is None:
+        return Read(model=catalog.model(entry), entry=entry, path=None)
+    config = _with_type(dict(config_json.read_mapping(path)))
+    model = huggingface.model_from_config(config, "model", huggingface.model_name(path), str(path))
+    return Read(model=model, entry=config, path=path)
 
 
 def _changed(entry: Mapping[str, Any], folder: Path) -> Read:
@@ -128,16 +137,6 @@ def _with_type(config: dict[str, Any]) -> dict[str, Any]:
     if isinstance(inner, Mapping):
         return {**config, "model_type": config.get("model_type", inner.get("model_type"))}
     return config
-
-
-def _model(entry: Reference, path: Path | None) -> Model:
-    if isinstance(entry, str):
-        return catalog.model(entry)
-    if path is not None:
-        return huggingface.model_from_config(entry, "model", huggingface.model_name(path), str(path))
-    if "model_type" in entry:
-        return huggingface.model_from_config(entry, "model", "inline", "job file")
-    return description.model_from_entry(entry, "model", "inline")
 
 
 def config_path(name: str, folder: Path) -> Path | None:

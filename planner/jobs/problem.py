@@ -390,7 +390,10 @@ def _require_devices(job: Job) -> None:
 
 
 def _search(section: SearchSection, candidates_file: Path | None) -> SearchLimits:
-    pin = _values(section.pin, "search.pin")
+    pin = {
+        _decision_name(name, "search.pin"): decision_value(name, value, f"search.pin.{name}")
+        for name, value in section.pin.items()
+    }
     allow = {
         _decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
         for name, values in section.allow.items()
@@ -413,12 +416,6 @@ def _search(section: SearchSection, candidates_file: Path | None) -> SearchLimit
         max_bubble_fraction=section.max_bubble_fraction,
         max_devices=section.max_devices,
     )
-
-
-def _values(entries: Mapping[str, object], where: str) -> dict[str, int]:
-    return {
-        _decision_name(name, where): decision_value(name, value, f"{where}.{name}") for name, value in entries.items()
-    }
 
 
 def _allowed(name: str, values: object, where: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What several commands take, and exit codes that several end with."""
+"""What several commands take and do, and exit codes that several end with."""
 
 from __future__ import annotations
 

@@ -70,20 +70,16 @@ def schedule_checkpoints(
     """
     _refuse_standstill(cluster, reliability, interval_steps=1, step_seconds=step_seconds)
     num_steps = formulas.num_steps(workload)
-    continuous_interval_steps = formulas.optimal_interval_steps(
-        cluster, reliability, num_steps=num_steps, step_seconds=step_seconds
+    continuous = formulas.optimal_interval_steps(cluster, reliability, num_steps=num_steps, step_seconds=step_seconds)
+    shortest = min(max(math.ceil(reliability.write_seconds / step_seconds), 1), num_steps)
+    inside = min(max(continuous, shortest), num_steps)
+    # The total time has one minimum, so that no interval is better than both roundings. Both leave progress if an
+    # interval of 1 does: equation (44) stays below half of the interval that leaves none.
+    roundings = (
+        schedule_every(cluster, workload, reliability, step_seconds=step_seconds, interval_steps=steps)
+        for steps in (math.floor(inside), math.ceil(inside))
     )
-
-    def total_seconds(interval_steps: int) -> float:
-        return formulas.total_seconds(
-            cluster, reliability, interval_steps=interval_steps, num_steps=num_steps, step_seconds=step_seconds
-        )
-
-    shortest = min(math.ceil(reliability.write_seconds / step_seconds), num_steps)
-    interval_steps = min(
-        _neighbours(continuous_interval_steps, shortest=max(shortest, 1), num_steps=num_steps), key=total_seconds
-    )
-    return schedule_every(cluster, workload, reliability, step_seconds=step_seconds, interval_steps=interval_steps)
+    return min(roundings, key=lambda one: one.total_seconds)
 
 
 def schedule_every(
@@ -148,16 +144,6 @@ MOST_TIMES, NUM_INTERVALS = 100, 60
 
 LEAST_PROGRESS = 0.5
 """Share of the time that failures must leave for an interval to be worth showing."""
-
-
-def _neighbours(continuous_interval_steps: float, *, shortest: int, num_steps: int) -> tuple[int, int]:
-    """
-    Both roundings, inside [shortest, num_steps]: the total time has one minimum, so no other interval is better.
-
-    Both leave progress if an interval of 1 does: equation (44) stays below half of the interval that leaves none.
-    """
-    inside = min(max(continuous_interval_steps, shortest), num_steps)
-    return math.floor(inside), math.ceil(inside)
 
 
 def _refuse_standstill(cluster: Cluster, reliability: Reliability, *, interval_steps: int, step_seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from costmodel import catalog
@@ -14,12 +15,10 @@ from costmodel.facts.workload import Workload
 from costmodel.models.flops import AttentionConvention, model_flops_per_token
 from costmodel.models.parameters import active_parameters, mtp_parameters, parameters
 from costmodel.validation import build, shown
-from planner.jobs.model import read_model
-from planner.jobs.problem import GIB_BYTES
+from planner.jobs.cluster import GIB_BYTES
+from planner.jobs.model import read
 
 Plain: TypeAlias = dict[str, Any]
-
-LISTS = ("devices", "calibrations", "architectures", "frameworks", "models", "precisions")
 
 
 # --- a model -----------------------------------------------------------------------------------------------
@@ -38,13 +37,11 @@ def describe_model(name: str, sequence_length: object, attention: AttentionConve
     attention
         Whether scores that the causal mask hides are counted (``full``) or not (``causal``).
     """
-    model = read_model(name)
+    model = read(name, Path()).model
     length = _sequence_length(sequence_length)
     return {
         **describe_architecture(model),
-        "parameters": parameters(model),
-        "active_parameters": active_parameters(model),
-        "mtp_parameters": mtp_parameters(model),
+        **_counts(model),
         "flops_per_token": model_flops_per_token(model, length, attention),
         "flops_per_token_counts": "forward and backward pass, multi-token prediction included, without recompute",
         "sequence_length": length,
@@ -98,6 +95,14 @@ _MODEL_ROWS = (
 
 def _model_facts(model: Model) -> Plain:
     return {name: getattr(model, name) for name in _MODEL_ROWS}
+
+
+def _counts(model: Model) -> Plain:
+    return {
+        "parameters": parameters(model),
+        "active_parameters": active_parameters(model),
+        "mtp_parameters": mtp_parameters(model),
+    }
 
 
 def _layer_kinds(layers: Sequence[Layer]) -> list[Plain]:
@@ -160,12 +165,12 @@ def describe_catalog(entry: str | None) -> Plain:
         return {name: _list(name) for name in LISTS}
     if entry in LISTS:
         return {entry: _list(entry)}
-    for name in LISTS:
-        if entry in _names(name):
-            return _entry(name, entry)
+    for names, described, _ in LISTS.values():
+        if entry in names():
+            return described(entry)
     if entry in catalog.framework_names():
-        return _entry("frameworks", entry)
-    known = [*LISTS, *(known for name in LISTS for known in _names(name)), *catalog.framework_names()]
+        return asdict(catalog.framework(entry))
+    known = [*LISTS, *(known for names, _, _ in LISTS.values() for known in names()), *catalog.framework_names()]
     raise SpecError("catalog", f"{shown(entry)} is not in it.", did_you_mean(entry, known))
 
 
@@ -173,51 +178,21 @@ def catalog_text(described: Plain) -> str:
     """A description of :func:`describe_catalog` as tables, or one entry as lines."""
     if not set(described) <= set(LISTS):
         return _aligned(leaves(described))
-    rows = {
-        "devices": _device_row,
-        "calibrations": _calibration_row,
-        "architectures": _architecture_row,
-        "frameworks": _framework_row,
-        "models": _model_row,
-        "precisions": _precision_row,
-    }
-    return "\n\n".join(_table(name, [rows[name](entry) for entry in described[name]]) for name in described)
-
-
-def _names(name: str) -> Sequence[str]:
-    names: dict[str, Callable[[], Sequence[str]]] = {
-        "devices": catalog.devices,
-        "calibrations": catalog.calibrations,
-        "architectures": catalog.architectures,
-        "frameworks": catalog.frameworks,
-        "models": catalog.models,
-        "precisions": catalog.precisions,
-    }
-    return names[name]()
+    return "\n\n".join(_table(name, [LISTS[name][2](entry) for entry in described[name]]) for name in described)
 
 
 def _list(name: str) -> list[Plain]:
-    return [_entry(name, entry) for entry in _names(name)]
+    names, described, _ = LISTS[name]
+    return [described(entry) for entry in names()]
 
 
-def _entry(name: str, entry: str) -> Plain:
-    if name == "devices":
-        return asdict(catalog.device(entry))
-    if name == "precisions":
-        return {**asdict(catalog.precision(entry)), "source": catalog.precision_source(entry)}
-    if name == "calibrations":
-        return asdict(catalog.calibration(entry))
-    if name == "architectures":
-        return asdict(catalog.silicon(entry, "catalog"))
-    if name == "frameworks":
-        return asdict(catalog.framework(entry))
-    model = catalog.model(entry)
-    return {
-        **_model_facts(model),
-        "parameters": parameters(model),
-        "active_parameters": active_parameters(model),
-        "mtp_parameters": mtp_parameters(model),
-    }
+def _model(name: str) -> Plain:
+    model = catalog.model(name)
+    return {**_model_facts(model), **_counts(model)}
+
+
+def _precision(name: str) -> Plain:
+    return {**asdict(catalog.precision(name)), "source": catalog.precision_source(name)}
 
 
 def _device_row(device: Plain) -> Plain:
@@ -263,7 +238,7 @@ def _architecture_row(architecture: Plain) -> Plain:
 
 
 def _framework_row(framework: Plain) -> Plain:
-    features, settings = framework["features"], framework["settings"]
+    features, settings, others = framework["features"], framework["settings"], ", ".join(framework["releases"])
     return {
         "name": framework["name"],
         "since": framework["since"],
@@ -271,14 +246,8 @@ def _framework_row(framework: Plain) -> Plain:
         "token dispatchers": ", ".join(features.get("token_dispatcher", ("any",))),
         "CUDA graphs": ", ".join(features.get("cuda_graphs", ("any",))),
         "gradients": str(settings["gradient_dtype"] or "recipe's"),
-        "what": _with_releases(framework),
+        "what": f"{framework['description']}; also {others}" if others else str(framework["description"]),
     }
-
-
-def _with_releases(framework: Plain) -> str:
-    """What it is, and for which other releases it stands."""
-    others = ", ".join(framework["releases"])
-    return f"{framework['description']}; also {others}" if others else str(framework["description"])
 
 
 def _model_row(model: Plain) -> Plain:
@@ -304,6 +273,17 @@ def _precision_row(precision: Plain) -> Plain:
         "activation": f"{precision['activation_bytes']:g}",
         "source": precision["source"],
     }
+
+
+LISTS: Mapping[str, tuple[Callable[[], Sequence[str]], Callable[[str], Plain], Callable[[Plain], Plain]]] = {
+    "devices": (catalog.devices, lambda name: asdict(catalog.device(name)), _device_row),
+    "calibrations": (catalog.calibrations, lambda name: asdict(catalog.calibration(name)), _calibration_row),
+    "architectures": (catalog.architectures, lambda name: asdict(catalog.silicon(name, "catalog")), _architecture_row),
+    "frameworks": (catalog.frameworks, lambda name: asdict(catalog.framework(name)), _framework_row),
+    "models": (catalog.models, _model, _model_row),
+    "precisions": (catalog.precisions, _precision, _precision_row),
+}
+"""Each list of the catalog: the names in it, what is known of one of them, and its row in a table."""
 
 
 # --- text --------------------------------------------------------------------------------------------------
@@ -344,8 +324,7 @@ def _table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
     """Columns as wide as their widest cell; the last one runs free."""
     if not rows:
         return f"{title}: none"
-    columns = list(rows[0])
-    widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in columns}
-    lines = [columns, *([row[column] for column in columns] for row in rows)]
-    cells = [[cell.ljust(widths[column]) for column, cell in zip(columns, line, strict=True)] for line in lines]
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    cells = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
     return "\n".join(["  ".join(line).rstrip() for line in cells])

@@ -316,12 +316,8 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     problem
         The job.
     decisions
-        Values by name, as job files spell them or as members of their enums. What is missing is what ``search.pin``
-        says, else: ``dp`` takes the devices that the other degrees leave, ``group`` is ``pp`` where ``vpp`` is above 1,
-        the other degrees are 1; sequence
-        parallelism is on where ``tp`` is above 1, optimizer states are sharded where weights have replicas
-        (``dp * cp`` above 1); everything else is off. What the job itself gives as ``strategy`` comes before
-        ``search.pin``.
+        Values by name, as job files spell them or as members of their enums. What is missing is what the job's
+        ``strategy`` says, then what its ``search.pin`` says, else as :func:`planner.jobs.completion.completed` has it.
 
     Raises
     ------
@@ -330,7 +326,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     """
     asked = checked(decisions)
     if problem.search.framework_rules:
-        require_features(problem.facts.cluster, {name: (value,) for name, value in asked.items()}, "strategy")
+        require_features(problem.facts.cluster, asked, "strategy")
     given = {**problem.search.pin, **problem.given.decisions, **asked}
     whole = GivenStrategy(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)
@@ -361,7 +357,11 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         facts.model, facts.workload.sequence_length, conventions.attention, recompute=strategy.recompute
     )
     model_flops, hardware_flops = (
-        _flops_per_second(used, flops_per_token=flops, step_seconds=estimated.step_seconds)
+        float(
+            flops_per_second_per_device(
+                used.cluster, used.workload, flops_per_token=flops, step_seconds=estimated.step_seconds
+            )
+        )
         for flops in (needed, needed + again)
     )
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
@@ -400,14 +400,6 @@ def reliability_of(problem: Problem, used: Cluster) -> Reliability:
         return given
     return replace(
         given, checkpoint_seconds=given.checkpoint_seconds * share, write_seconds=given.write_seconds * share
-    )
-
-
-def _flops_per_second(facts: Facts, *, flops_per_token: float, step_seconds: float) -> float:
-    return float(
-        flops_per_second_per_device(
-            facts.cluster, facts.workload, flops_per_token=flops_per_token, step_seconds=step_seconds
-        )
     )
 
 

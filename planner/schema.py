@@ -31,7 +31,6 @@ Schema: TypeAlias = dict[str, Any]
 
 LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
-
 ROLE = re.compile(r":\w+:`([^`]+)`")
 """A cross-reference of the docstrings, such as :class:`costmodel.facts.model.Layer`; a schema shows its last name."""
 
@@ -117,11 +116,10 @@ def _with_limits(part: Any) -> Any:
         return part
     if part.get("format") == "architecture":
         return {"enum": list(catalog.architectures()), "type": "string"}
-    return {LIMITS.get(name, name) if _is_number(inner) else name: _with_limits(inner) for name, inner in part.items()}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return {
+        LIMITS.get(name, name) if isinstance(inner, (int, float)) else name: _with_limits(inner)
+        for name, inner in part.items()
+    }
 
 
 def _constants(definitions: Schema) -> Schema:

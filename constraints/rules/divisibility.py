@@ -9,7 +9,7 @@ from constraints.rule import Flags, Holds, Ints, every, implies
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp, Model
 from costmodel.facts.workload import Workload
 
-Kind = TypeVar("Kind", Mlp, Experts)
+Block = TypeVar("Block")
 
 
 def heads_split_over_tp(model: Model, *, tp: Ints) -> Holds:
@@ -19,7 +19,7 @@ def heads_split_over_tp(model: Model, *, tp: Ints) -> Holds:
 
 def kv_heads_split_over_tp(model: Model, *, tp: Ints) -> Holds:
     """Each tensor-parallel rank owns whole key-value heads, or equally many ranks share each one."""
-    counts = {kind.attention.num_kv_heads for kind in model.kinds if isinstance(kind.attention, Attention)}
+    counts = {attention.num_kv_heads for attention in _blocks(model, Attention)}
     return every((count % tp == 0) | (tp % count == 0) for count in counts)
 
 
@@ -33,7 +33,7 @@ def state_groups_split_over_tp(model: Model, *, tp: Ints) -> Holds:
     ----------
     Megatron-LM, megatron/core/ssm/mamba_mixer.py:258.
     """
-    return gcd(*(mamba.num_groups for mamba in _state_spaces(model))) % tp == 0
+    return gcd(*(mamba.num_groups for mamba in _blocks(model, Mamba))) % tp == 0
 
 
 def state_heads_split_over_cp(model: Model, *, tp: Ints, cp: Ints) -> Holds:
@@ -44,22 +44,22 @@ def state_heads_split_over_cp(model: Model, *, tp: Ints, cp: Ints) -> Holds:
     ----------
     Megatron-LM, megatron/core/ssm/mamba_context_parallel.py:99: tokens are exchanged for heads.
     """
-    return gcd(*(mamba.num_heads for mamba in _state_spaces(model))) % (tp * cp) == 0
+    return gcd(*(mamba.num_heads for mamba in _blocks(model, Mamba))) % (tp * cp) == 0
 
 
 def dense_widths_split_over_tp(model: Model, *, tp: Ints) -> Holds:
     """Each tensor-parallel rank owns an equal part of every dense feed-forward block."""
-    return gcd(*(mlp.ffn_hidden_size for mlp in _feed_forwards(model, Mlp))) % tp == 0
+    return gcd(*(mlp.ffn_hidden_size for mlp in _blocks(model, Mlp))) % tp == 0
 
 
 def shared_expert_widths_split_over_tp(model: Model, *, tp: Ints) -> Holds:
     """Each tensor-parallel rank owns an equal part of every shared expert."""
-    return gcd(*(experts.shared_ffn_hidden_size for experts in _feed_forwards(model, Experts))) % tp == 0
+    return gcd(*(experts.shared_ffn_hidden_size for experts in _blocks(model, Experts))) % tp == 0
 
 
 def expert_widths_split_over_etp(model: Model, *, etp: Ints) -> Holds:
     """Each expert-tensor-parallel rank owns an equal part of every routed expert that it serves."""
-    return gcd(*(experts.ffn_hidden_size for experts in _feed_forwards(model, Experts))) % etp == 0
+    return gcd(*(experts.ffn_hidden_size for experts in _blocks(model, Experts))) % etp == 0
 
 
 def sequence_splits_over_cp(workload: Workload, *, cp: Ints) -> Holds:
@@ -78,9 +78,5 @@ def _head_counts(layer: Layer) -> tuple[int, ...]:
     return (layer.attention.num_heads,) if isinstance(layer.attention, Attention | LatentAttention) else ()
 
 
-def _state_spaces(model: Model) -> list[Mamba]:
-    return [kind.attention for kind in model.kinds if isinstance(kind.attention, Mamba)]
-
-
-def _feed_forwards(model: Model, kind: type[Kind]) -> list[Kind]:
-    return [layer.feed_forward for layer in model.kinds if isinstance(layer.feed_forward, kind)]
+def _blocks(model: Model, kind: type[Block]) -> list[Block]:
+    return [block for layer in model.kinds for block in layer.blocks if isinstance(block, kind)]

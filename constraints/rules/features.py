@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from constraints.rule import Flags, Holds, Ints, every, implies
-from costmodel.facts.model import Experts, Layer, Model
+from costmodel.facts.model import Model
 from costmodel.lowering.layer import GRAPH_MODULE
 from costmodel.strategy import GRAPH_MODULES, Recompute, Sharding, TokenDispatcher, captures
 
@@ -41,14 +41,9 @@ def graphs_hold_what_the_model_has(model: Model, *, cuda_graphs: Ints) -> Holds:
 
 def graph_modules(model: Model) -> tuple[str, ...]:
     """Modules that CUDA graphs of a model may hold."""
-    modules = {name for layer in model.kinds for name in _modules_of(layer)}
-    return tuple(name for name in GRAPH_MODULES if name in modules)
-
-
-def _modules_of(layer: Layer) -> tuple[str, ...]:
-    whole = tuple(GRAPH_MODULE[type(block)] for block in layer.blocks if type(block) in GRAPH_MODULE)
-    routed = ("moe", "moe_router", "moe_preprocess") if isinstance(layer.feed_forward, Experts) else ()
-    return (*whole, *routed)
+    whole = {GRAPH_MODULE.get(type(block)) for layer in model.kinds for block in layer.blocks}
+    routed = ("moe", "moe_router", "moe_preprocess") if model.has_experts else ()
+    return tuple(name for name in GRAPH_MODULES if name in whole or name in routed)
 
 
 def pp_overlap_needs_pp(*, pp: Ints, pp_overlap: Flags) -> Holds:

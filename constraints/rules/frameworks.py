@@ -12,7 +12,7 @@ import numpy as np
 from constraints.rule import Flags, Holds, Ints, every, implies
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import has_values, lists
-from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mlp, Model
+from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mlp, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import (
@@ -40,10 +40,9 @@ MEGATRON_MODULES = {
 
 def recomputable_modules(model: Model) -> tuple[str, ...]:
     """Modules of a model that Megatron-LM can recompute alone."""
-    kinds = model.kinds
-    latent = any(isinstance(kind.attention, LatentAttention) for kind in kinds)
-    dense, routed = (any(isinstance(kind.feed_forward, block) for kind in kinds) for block in (Mlp, Experts))
-    has = {"qkv": latent, "mlp": dense, **dict.fromkeys(("shared_experts", "expert_activation", "experts"), routed)}
+    blocks = {type(block) for kind in model.kinds for block in kind.blocks}
+    of_experts = dict.fromkeys(("shared_experts", "expert_activation", "experts"), Experts in blocks)
+    has = {"qkv": LatentAttention in blocks, "mlp": Mlp in blocks, **of_experts}
     return tuple(name for name in MEGATRON_MODULES if has.get(name, True))
 
 
@@ -447,11 +446,10 @@ def ep_overlap_in_one_graph_needs_fused_experts(cluster: Cluster, *, ep_overlap:
 
 
 def _only_experts(model: Model) -> bool:
-    """Whether offloading modules covers every layer."""
-    return all(_is_attention_and_experts(kind) for kind in model.kinds)
-
-
-def _is_attention_and_experts(layer: Layer) -> bool:
-    feed_forward = layer.feed_forward
-    routed = isinstance(feed_forward, Experts) and not feed_forward.shared_ffn_hidden_size
-    return routed and isinstance(layer.attention, Attention | LatentAttention)
+    """Whether offloading modules covers every layer: attention and routed experts, none of them shared."""
+    return all(
+        isinstance(kind.attention, Attention | LatentAttention)
+        and isinstance(kind.feed_forward, Experts)
+        and not kind.feed_forward.shared_ffn_hidden_size
+        for kind in model.kinds
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -131,7 +131,9 @@ def result_of(job: BatchJob, outcome: JobOutcome) -> JobResult:
 
 def line_of(result: JobResult) -> str:
     """One line of strict JSON, its end included."""
-    outcome = result.outcome
+    outcome = {entry.name: getattr(result.outcome, entry.name) for entry in fields(result.outcome)}
+    if outcome["report"] is None:
+        del outcome["report"]
     whole = {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
@@ -139,17 +141,9 @@ def line_of(result: JobResult) -> str:
         "name": result.name,
         "source": result.source,
         "overrides": _finite(dict(result.overrides)),
-        "status": str(outcome.status),
-        "exit_code": outcome.exit_code,
-        "message": outcome.message,
-        "wall_seconds": round(outcome.wall_seconds, 6),
-        "cpu_seconds": round(outcome.cpu_seconds, 6),
-        "attempts": outcome.attempts,
-        "gap": outcome.gap,
-        "framework": outcome.framework,
-        "framework_is_assumed": outcome.framework_is_assumed,
-        "plans": list(outcome.plans),
-        **({} if outcome.report is None else {"report": outcome.report}),
+        **outcome,
+        "wall_seconds": round(result.outcome.wall_seconds, 6),
+        "cpu_seconds": round(result.outcome.cpu_seconds, 6),
     }
     return json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 

@@ -6,9 +6,10 @@ import copy
 import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import islice, product
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -90,9 +91,8 @@ class JobSet:
         self.files = tuple(path for source in sources for path in _job_files(Path(source)))
         self.rows = None if rows is None else RowFile(Path(rows))
         self.axes = tuple(read_axis(assignment) for assignment in assignments)
-        keys = [axis.key for axis in self.axes]
-        for key in keys:
-            if keys.count(key) > 1:
+        for key, count in Counter(axis.key for axis in self.axes).items():
+            if count > 1:
                 raise SpecError(key, "is given twice.", "Write all of its values behind one key=.")
         self._require_few(max_jobs)
 
@@ -218,9 +218,8 @@ class RowFile:
         return self.length
 
     def __iter__(self) -> Iterator[Row]:
-        for number, cells in enumerate(self._lines(), start=0):
-            if number:
-                yield self._row(number, cells)
+        for number, cells in islice(enumerate(self._lines()), 1, None):
+            yield self._row(number, cells)
 
     def _header(self) -> tuple[str, ...]:
         header = tuple(cell.strip() for cell in next(self._lines(), []))

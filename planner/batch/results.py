@@ -51,12 +51,15 @@ def _lines(stream: BinaryIO, path: Path, notify: Callable[[str], None]) -> Itera
     for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
         line = _line(raw)
         if line is not None and line.get("kind") == KIND:
-            _require_version(line, f"{path}, line {number}")
+            if (version := line.get("format_version")) != FORMAT_VERSION:
+                problem = f"has format_version {shown(version)}, this planner reads and writes {FORMAT_VERSION}."
+                raise SpecError(f"{path}, line {number}", problem, "Write to another file.")
             yield line, raw
         elif _is_torn(raw, number):
             notify(f"{path}: the last line, {number}, was cut short; its job counts as not planned.")
         else:
-            raise SpecError(f"{path}, line {number}", f"is no result: {_start(raw)}.", ABOUT_LINES)
+            start = shown(raw[:60].decode("utf-8", "replace"))
+            raise SpecError(f"{path}, line {number}", f"is no result: {start}.", ABOUT_LINES)
 
 
 def _line(raw: bytes) -> dict[str, Any] | None:
@@ -71,20 +74,6 @@ def _is_torn(raw: bytes, number: int) -> bool:
     """Whether it is the begin of a line; the first one must also begin as every line does."""
     is_ours = number > 1 or raw.startswith(f'{{"kind":"{KIND}",'.encode())
     return is_ours and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES
-
-
-def _start(raw: bytes) -> str:
-    return shown(raw[:60].decode("utf-8", "replace"))
-
-
-def _require_version(line: Mapping[str, Any], where: str) -> None:
-    version = line.get("format_version")
-    if version != FORMAT_VERSION:
-        raise SpecError(
-            where,
-            f"has format_version {shown(version)}, this planner reads and writes {FORMAT_VERSION}.",
-            "Write to another file.",
-        )
 
 
 @contextmanager
@@ -124,8 +113,8 @@ class ResultsFile:
         with _errors(path, "written"):
             self._file = _locked(path)
         try:
-            self._is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
-            self._end = self._read(notify) if self._is_regular else 0
+            is_regular = stat.S_ISREG(os.fstat(self._file).st_mode)
+            self._end = self._read(notify) if is_regular else 0
             if retry_lost and self._num_lost:
                 self._leave_out_lost(notify)
         except BaseException:

@@ -55,10 +55,9 @@ def read_axis(assignment: str) -> Axis:
     >>> read_axis("search.allow.pp=[4, 8],[16]").values
     ([4, 8], [16])
     """
-    key = split_assignment(f"{assignment.partition('=')[0]}=")[0] if "=" in assignment else ""
-    if not key:
-        split_assignment(assignment)
-    values = [value for item in _items(assignment.partition("=")[2]) for value in _values(item, key)]
+    name, equals, text = assignment.partition("=")
+    key, _ = split_assignment(f"{name}{equals}")
+    values = [value for item in _items(text) for value in _values(item, key)]
     return Axis(key=key, values=tuple(values))
 
 
@@ -89,9 +88,7 @@ def _values(item: str, key: str) -> Iterator[Plain]:
             )
         yield parse(item, key)
         return
-    first, last, step = (int(number) if number else None for number in found.groups())
-    assert first is not None
-    assert last is not None
+    first, last, step = int(found[1]), int(found[2]), int(found[3]) if found[3] else None
     if first < 1 or last < first or step == 0:
         raise SpecError(key, f"the range {shown(item.strip())} holds nothing.", "Write 64..8192 or 64..512..64.")
     if step and (last - first) // step >= MAX_VALUES:

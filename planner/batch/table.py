@@ -7,30 +7,21 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError
+from planner.batch.job_result import JobOutcome
 
 Cell: TypeAlias = bool | int | float | str | None
 Row: TypeAlias = dict[str, Cell]
 Lines: TypeAlias = Callable[[], Iterable[Mapping[str, Any]]]
 
-OF_FRAMEWORK = ("framework", "framework_is_assumed")
-OF_LINE = (
-    "name",
-    "source",
-    "status",
-    "exit_code",
-    "message",
-    "wall_seconds",
-    "cpu_seconds",
-    "attempts",
-    "gap",
-    *OF_FRAMEWORK,
-    "key",
-)
+OF_OUTCOME = tuple(entry.name for entry in fields(JobOutcome) if entry.name not in ("plans", "report"))
+OF_LINE = ("name", "source", *OF_OUTCOME, "key")
+"""What a line says of a job itself."""
 
 ROWS_AT_ONCE = 10_000
 """Rows of one group of a Parquet file, all that is in memory at a time."""
@@ -147,13 +138,8 @@ def _write_parquet(rows: Iterator[Row], kinds: Mapping[str, type], path: Path) -
     schema = pyarrow.schema([(name, types[kind]) for name, kind in kinds.items()])
     with parquet.ParquetWriter(path, schema) as writer:
         while group := list(islice(rows, ROWS_AT_ONCE)):
-            cells = [{name: _as(kinds[name], cell) for name, cell in row.items()} for row in group]
+            cells = [{name: None if cell is None else kinds[name](cell) for name, cell in row.items()} for row in group]
             writer.write_table(pyarrow.Table.from_pylist(cells, schema=schema))
-
-
-def _as(kind: type, cell: Cell) -> Cell:
-    converted: Cell = None if cell is None else kind(cell)
-    return converted
 
 
 def _pyarrow() -> Any:

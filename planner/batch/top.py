@@ -11,7 +11,10 @@ from io import StringIO
 from typing import Any
 
 from planner.batch.choices import METRICS
-from planner.batch.table import OF_FRAMEWORK, row_of
+from planner.batch.table import row_of
+
+OF_LINE = ("name", "source", "overrides", "status", "framework", "framework_is_assumed", "key")
+"""What JSON shows of a job's line beside its plan."""
 
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "GPUs": lambda plan: f"{plan['num_devices']:,}",
@@ -94,14 +97,7 @@ def _table(ranked: list[Ranked]) -> str:
 
 
 def _json(ranked: list[Ranked]) -> str:
-    entries = [
-        {
-            "rank": one.rank,
-            **{name: one.line.get(name) for name in ("name", "source", "overrides", "status", *OF_FRAMEWORK, "key")},
-            "plan": one.plan,
-        }
-        for one in ranked
-    ]
+    entries = [{"rank": one.rank, **{name: one.line.get(name) for name in OF_LINE}, "plan": one.plan} for one in ranked]
     return json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -1,14 +1,13 @@
-"""What several commands take, and exit codes that several end with."""
+"""What several commands take and do, and exit codes that several end with."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from planner.jobs.problem import Problem
+from planner.cli.output import check_output, progress, write
 
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -64,12 +63,16 @@ def limited(overrides: Sequence[str], time_limit: str | None) -> list[str]:
     return [*overrides, *([] if time_limit is None else [f"search.time_limit_seconds={time_limit}"])]
 
 
-def read_job(arguments: argparse.Namespace) -> tuple[Problem, dict[str, Any]]:
-    """The job and the decisions that a command line gives."""
-    from planner.cli.output import check_output
-    from planner.jobs.problem import load, read_decisions, split_overrides
+def report_on_job(arguments: argparse.Namespace, home: str, verb: str, doing: str) -> int:
+    """Print what a verb of a module reports of the job and the decisions given; returns the report's exit code."""
+    with progress(f"{doing} {arguments.job}"):
+        from planner.jobs.problem import load, read_decisions, split_overrides
+        from planner.report import render
 
-    overrides, decisions = split_overrides(arguments.assignments)
-    problem = load(arguments.job, limited(overrides, getattr(arguments, "time_limit", None)))
-    check_output(arguments.output, problem.sources)
-    return problem, read_decisions(decisions)
+        overrides, decisions = split_overrides(arguments.assignments)
+        problem = load(arguments.job, limited(overrides, getattr(arguments, "time_limit", None)))
+        check_output(arguments.output, problem.sources)
+        report = getattr(import_module(home), verb)(problem, read_decisions(decisions))
+        text = render(report, arguments.format)
+    write(text, arguments.output)
+    return int(report.exit_code)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
 from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS
 from planner.cli.arguments import EXIT_INTERRUPTED, describe
-
-if TYPE_CHECKING:
-    from planner.batch.jobs import JobSet
-    from planner.batch.progress import Progress
-    from planner.batch.results import ResultsFile
-    from planner.batch.run import Tally
 
 EXIT_CODES = """exit codes:
   0  every job has a plan
@@ -56,10 +51,10 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 def run_batch(arguments: argparse.Namespace) -> int:
     """Plan the jobs, and say what became of them."""
+    from planner.batch import run
     from planner.batch.jobs import JobSet
     from planner.batch.progress import Progress, reasons_text, summary_text
     from planner.batch.results import ResultsFile, read_results
-    from planner.batch.run import Tally
     from planner.batch.table import require_writable, write_table
 
     sources, assignments = _split_arguments([*arguments.sources, *arguments.assignments])
@@ -70,10 +65,20 @@ def run_batch(arguments: argparse.Namespace) -> int:
         _require_other(arguments.table, [*inputs, arguments.out])
         require_writable(arguments.table)
     progress = Progress(sys.stderr)
-    tally = Tally(num_jobs=len(jobs))
+    tally = run.Tally(num_jobs=len(jobs))
+    plan = partial(
+        run.plan_many,
+        processes=arguments.processes,
+        backend=arguments.backend,
+        scheduler=arguments.scheduler,
+        timeout_seconds=arguments.timeout,
+        full=arguments.full,
+    )
     with ResultsFile(arguments.out, retry_lost=arguments.retry_failed, notify=progress.say) as results:
         try:
-            _plan_jobs(arguments, jobs, results, tally, progress)
+            with closing(run.run_batch(jobs, results, tally=tally, plan=plan)) as steps:
+                for _ in steps:
+                    progress.show(tally)
         except KeyboardInterrupt:
             progress.say(f"interrupted: {summary_text(tally)}. The same command goes on with the rest.")
             return EXIT_INTERRUPTED
@@ -83,27 +88,6 @@ def run_batch(arguments: argparse.Namespace) -> int:
     if tally.num_without_plan:
         progress.say(reasons_text(tally, str(arguments.out)))
     return 1 if tally.num_without_plan else 0
-
-
-def _plan_jobs(
-    arguments: argparse.Namespace, jobs: JobSet, results: ResultsFile, tally: Tally, progress: Progress
-) -> None:
-    from contextlib import closing
-    from functools import partial
-
-    from planner.batch.run import plan_many, run_batch
-
-    plan = partial(
-        plan_many,
-        processes=arguments.processes,
-        backend=arguments.backend,
-        scheduler=arguments.scheduler,
-        timeout_seconds=arguments.timeout,
-        full=arguments.full,
-    )
-    with closing(run_batch(jobs, results, tally=tally, plan=plan)) as steps:
-        for _ in steps:
-            progress.show(tally)
 
 
 def _split_arguments(words: list[str]) -> tuple[list[str], list[str]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from planner.cli.arguments import EXPLANATION_FORMATS, add_job, add_output, add_time_limit, describe, read_job
-from planner.cli.output import progress, write
+from planner.cli.arguments import EXPLANATION_FORMATS, add_job, add_output, add_time_limit, describe, report_on_job
 
 EXIT_CODES = """exit codes:
   0  compared with the proven best plan
@@ -29,11 +28,4 @@ def add_compare_options(parser: argparse.ArgumentParser) -> None:
 
 def run_compare(arguments: argparse.Namespace) -> int:
     """Compare and print."""
-    with progress(f"comparing {arguments.job}"):
-        from planner.explanation.compare import compare
-        from planner.report import render
-
-        report = compare(*read_job(arguments))
-        text = render(report, arguments.format)
-    write(text, arguments.output)
-    return int(report.exit_code)
+    return report_on_job(arguments, "planner.explanation.compare", "compare", "comparing")

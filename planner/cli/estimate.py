@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from planner.cli.arguments import add_job, add_output, describe, read_job
-from planner.cli.output import progress, write
+from planner.cli.arguments import add_job, add_output, describe, report_on_job
 from planner.report import FORMATS
 
 
@@ -18,11 +17,4 @@ def add_estimate_options(parser: argparse.ArgumentParser) -> None:
 
 def run_estimate(arguments: argparse.Namespace) -> int:
     """Estimate and print."""
-    with progress(f"estimating {arguments.job}"):
-        from planner.plan import estimate
-        from planner.report import render
-
-        report = estimate(*read_job(arguments))
-        text = render(report, arguments.format)
-    write(text, arguments.output)
-    return int(report.exit_code)
+    return report_on_job(arguments, "planner.plan", "estimate", "estimating")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from planner.cli.arguments import EXPLANATION_FORMATS, add_job, add_output, add_time_limit, describe, read_job
-from planner.cli.output import progress, write
+from planner.cli.arguments import EXPLANATION_FORMATS, add_job, add_output, add_time_limit, describe, report_on_job
 
 EXIT_CODES = """exit codes:
   0  explained: why this plan, why nothing fits, or why not the given strategy
@@ -30,11 +29,4 @@ def add_explain_options(parser: argparse.ArgumentParser) -> None:
 
 def run_explain(arguments: argparse.Namespace) -> int:
     """Explain and print."""
-    with progress(f"explaining {arguments.job}"):
-        from planner.explanation.explain import explain
-        from planner.report import render
-
-        report = explain(*read_job(arguments))
-        text = render(report, arguments.format)
-    write(text, arguments.output)
-    return int(report.exit_code)
+    return report_on_job(arguments, "planner.explanation.explain", "explain", "explaining")

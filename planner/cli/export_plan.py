@@ -33,13 +33,16 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Read the plan and write the files."""
+    number = arguments.number
+    if not number.isascii() or not number.isdigit() or len(number) > 9:
+        raise SpecError("--number", f"expected a whole number, got {number[:80]!r}.")
     with progress(f"exporting {arguments.plan}"):
         from planner.frameworks import export
         from planner.frameworks.folder import write_files
         from planner.frameworks.launch import launched
         from planner.saved_plan import read_plan
 
-        saved = read_plan(arguments.plan, _whole_number(arguments.number, "--number"))
+        saved = read_plan(arguments.plan, int(number))
         exported = export(saved.plan, arguments.target)
         if arguments.launch is not None:
             exported = launched(saved.plan, exported, arguments.launch)
@@ -56,9 +59,3 @@ def run_export(arguments: argparse.Namespace) -> int:
     for line in (*environment, *exported.notes):
         print(f"planner: {line}", file=sys.stderr)
     return 0
-
-
-def _whole_number(text: str, where: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise SpecError(where, f"expected a whole number, got {text[:80]!r}.")
-    return int(text)

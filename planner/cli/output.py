@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
 
 from costmodel.errors import SpecError
 
@@ -76,8 +78,6 @@ def _write_file(text: str, path: Path) -> None:
 @contextmanager
 def progress(task: str) -> Iterator[None]:
     """Say on stderr what takes longer than a second: one line in a log, a running clock in a terminal."""
-    from threading import Event, Thread
-
     done = Event()
     clock = Thread(target=_show_progress, args=(task, done), daemon=True)
     clock.start()
@@ -88,11 +88,7 @@ def progress(task: str) -> Iterator[None]:
         clock.join()
 
 
-def _show_progress(task: str, done: object) -> None:
-    from threading import Event
-    from time import monotonic
-
-    assert isinstance(done, Event)
+def _show_progress(task: str, done: Event) -> None:
     begin = monotonic()
     if done.wait(PATIENCE_SECONDS):
         return

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from constraints.limits import RELATIONS, Bound
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.errors import SpecError
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS
 from costmodel.validation import shown
 from planner.jobs.document import parse
-from planner.jobs.values import decision_value
+from planner.jobs.values import decision_value, require_one_of
 
 BOUNDED = (*DECISIONS, "num_microbatches")
 """What a bound may be about: the decisions, and the micro-batches that follow from them."""
@@ -57,8 +57,7 @@ def read_condition(name: str, value: str, where: str) -> Bound | None:
 
 def _bound(names: tuple[str, ...], relation: str, right: str, where: str) -> Bound:
     for name in names:
-        if name not in BOUNDED:
-            raise SpecError(where, f"{shown(name)} is no decision.", did_you_mean(name, BOUNDED))
+        require_one_of(name, BOUNDED, where)
         if len(names) > 1 and name in (*ENUMS, *FLAGS):
             raise SpecError(where, f"'{name}' is no number that could be multiplied.")
     value = parse(right, where)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from constraints.candidate_list import CandidateList
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.errors import SpecError
 from costmodel.strategy import DECISIONS
 from costmodel.validation import shown
 from planner.jobs.document import parse, read_text
-from planner.jobs.values import decision_value
+from planner.jobs.values import decision_value, require_one_of
 
 MAX_ROWS = 10_000
 """Strategies that a list may hold."""
@@ -59,7 +59,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         header = [cell.strip() for cell in next(reader, [])]
         for number, name in enumerate(header, start=1):
-            _require_decision(name, f"{path}, line 1, column {number}")
+            require_one_of(name, DECISIONS, f"{path}, line 1, column {number}")
             if name in header[: number - 1]:
                 raise SpecError(f"{path}, line 1, column {number}", f"'{name}' is written twice.")
         for cells in reader:
@@ -83,10 +83,5 @@ def _yaml_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(entry, dict):
             raise SpecError(f"{path}, entry {number}", f"expected decisions such as {{tp: 8}}, got {shown(entry)}.")
         for name in entry:
-            _require_decision(name, f"{path}, entry {number}")
+            require_one_of(name, DECISIONS, f"{path}, entry {number}")
         yield f"entry {number}", entry
-
-
-def _require_decision(name: str, where: str) -> None:
-    if name not in DECISIONS:
-        raise SpecError(where, f"{shown(name)} is no decision.", did_you_mean(name, DECISIONS))

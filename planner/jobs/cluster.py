@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from costmodel import catalog
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.catalog.files import require_known
+from costmodel.errors import SpecError
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import Device, EquippedDevice, Network
+from costmodel.facts.device import Device, EquippedDevice
 from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Model
 from costmodel.facts.profiles import equipped
@@ -22,7 +23,7 @@ from planner.jobs.framework import require_sound
 
 GIB_BYTES = 2**30
 
-FRAMEWORK = "cluster.framework"
+DEVICE, FRAMEWORK = "cluster.device", "cluster.framework"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,8 +106,8 @@ def cluster_of(
     _require_enough(settings, device, model, section.num_devices)
     placed = _with_bandwidths(device, section)
     made = _placed(equipped(placed, framework, whole, model), section)
-    _require_growing(made, _networks_entry(section))
-    _require_whole_nodes(made, "cluster.device" if section.devices_per_node is None else "cluster")
+    _require_growing(made, section)
+    _require_whole_nodes(made, section)
     return Cluster(device=made, num_devices=section.num_devices, framework=framework, settings=whole)
 
 
@@ -127,42 +128,25 @@ def _require_enough(settings: Settings, device: Device, model: Model, num_device
 
 def device_of(entry: Reference, fitted: Fitted = CATALOG) -> Device:
     """The device of a job: a name of the catalog, or plain data, which may start from one."""
-    where = "cluster.device"
     if isinstance(entry, str):
-        if entry not in catalog.devices():
-            raise SpecError(where, f"{shown(entry)} is not in the catalog.", did_you_mean(entry, catalog.devices()))
+        require_known(DEVICE, entry, catalog.devices())
         if not fitted.constants:
             return catalog.device(entry)
-        return catalog.device_of(catalog.device_entry(entry), where, fitted.constants)
-    return _described(entry, where, fitted)
-
-
-def _described(entry: Mapping[str, Any], where: str, fitted: Fitted) -> Device:
+        return catalog.device_of(catalog.device_entry(entry), DEVICE, fitted.constants)
     own = {name: value for name, value in entry.items() if name != "base"}
     if "base" not in entry:
-        return catalog.device_of({"name": "inline", **own}, where, fitted.constants)
+        return catalog.device_of({"name": "inline", **own}, DEVICE, fitted.constants)
     base = entry["base"]
     if not isinstance(base, str):
-        raise SpecError(f"{where}.base", f"expected a name, got {shown(base)}.")
-    if base not in catalog.devices():
-        raise SpecError(f"{where}.base", f"{shown(base)} is not in the catalog.", did_you_mean(base, catalog.devices()))
+        raise SpecError(f"{DEVICE}.base", f"expected a name, got {shown(base)}.")
+    require_known(f"{DEVICE}.base", base, catalog.devices())
     known = {**catalog.device_entry(base), "name": f"{base}, changed"}
     calibration = own.get("calibration")
     if isinstance(calibration, Mapping) and "base" not in calibration:
         own["calibration"] = {"base": known["calibration"], **calibration}
-    device = catalog.device_of({**known, **_merged(known, own)}, where, fitted.constants)
+    device = catalog.device_of(catalog.merged(known, own), DEVICE, fitted.constants)
     names = [name for name in own if name not in ("name", "sources", "calibration", "left_out_errors")]
     return device if "sources" in entry else replace(device, sources=_sources(device, names))
-
-
-def _merged(known: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Own entries, mappings on top of those known; a calibration is a whole of its own."""
-    return {
-        name: catalog.merged(known[name], value)
-        if name != "calibration" and isinstance(value, Mapping) and isinstance(known.get(name), Mapping)
-        else value
-        for name, value in own.items()
-    }
 
 
 def _sources(device: Device, changed: Iterable[str]) -> dict[str, str]:
@@ -199,53 +183,40 @@ def _with_bandwidths(device: Device, section: ClusterSection) -> Device:
 
 def _placed(device: EquippedDevice, section: ClusterSection) -> EquippedDevice:
     """The device in the nodes, on the networks and with the memory that the job states."""
-    changes: dict[str, Any] = {
+    stated = {
         "devices_per_node": section.devices_per_node,
         "networks": section.networks,
-        "memory_bytes": _bytes(section.memory_gib),
-        "host_memory_bytes": _bytes(section.host_memory_gib),
+        "memory_bytes": section.memory_gib and section.memory_gib * GIB_BYTES,
+        "host_memory_bytes": section.host_memory_gib and section.host_memory_gib * GIB_BYTES,
     }
-    device = _changed(device, {name: value for name, value in changes.items() if value is not None})
+    changes: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     if section.scale_up_size is not None:
-        scale_up = replace(device.networks[0], num_peers=section.scale_up_size)
-        device = _changed(device, {"networks": (scale_up, *device.networks[1:])})
-    return device
-
-
-def _bytes(gib: float | None) -> float | None:
-    return None if gib is None else gib * GIB_BYTES
-
-
-def _changed(device: EquippedDevice, changes: Mapping[str, Any]) -> EquippedDevice:
+        inner, *others = changes.pop("networks", device.networks)
+        changes["networks"] = (replace(inner, num_peers=section.scale_up_size), *others)
     return replace(device, **changes, sources=_sources(device, changes)) if changes else device
 
 
-def _networks_entry(section: ClusterSection) -> str:
-    """The entry of the job that decides over the levels of interconnect."""
+def _require_growing(device: Device, section: ClusterSection) -> None:
+    """Levels of interconnect reach further and further; what the job says of them last is at fault."""
+    where = f"{DEVICE}.networks" if section.networks is None else "cluster.networks"
     if section.scale_up_size is not None:
-        return "cluster.scale_up_size"
-    return "cluster.device.networks" if section.networks is None else "cluster.networks"
-
-
-def _require_growing(device: Device, where: str) -> None:
+        where = "cluster.scale_up_size"
     for inner, outer in pairwise(device.networks):
         if outer.num_peers < inner.num_peers:
-            raise SpecError(where, _too_small(inner, outer), "Levels go from the innermost outwards.")
+            raise SpecError(
+                where,
+                f"level '{inner.name}' reaches {inner.num_peers} devices, level '{outer.name}' around it only "
+                f"{outer.num_peers}.",
+                "Levels go from the innermost outwards.",
+            )
 
 
-def _too_small(inner: Network, outer: Network) -> str:
-    return (
-        f"level '{inner.name}' reaches {inner.num_peers} devices, level '{outer.name}' around it only "
-        f"{outer.num_peers}."
-    )
-
-
-def _require_whole_nodes(device: Device, where: str) -> None:
+def _require_whole_nodes(device: Device, section: ClusterSection) -> None:
     """Domains of the innermost level are whole nodes, or nodes whole domains."""
     domain, node = device.networks[0].num_peers, device.devices_per_node
     if domain % node and node % domain:
         raise SpecError(
-            f"{where}.devices_per_node",
+            f"{DEVICE if section.devices_per_node is None else 'cluster'}.devices_per_node",
             f"is {node}, a domain of level '{device.networks[0].name}' holds {domain} devices; neither divides the "
             "other.",
             "Give cluster.devices_per_node and cluster.scale_up_size.",

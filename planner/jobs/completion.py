@@ -23,7 +23,7 @@ from costmodel.strategy import (
 )
 from costmodel.tables import Facts, num_microbatches
 from planner.jobs.strategy_file import GivenStrategy, stage_layout
-from planner.jobs.values import MAX_DEGREE, decision_value
+from planner.jobs.values import MAX_DEGREE, decision_values
 
 UNKNOWN = Framework(name="unknown", strategy={"sequence_parallel": True, "sharding": "optimizer"}, whole_experts=True)
 """What is assumed of a framework of which nothing is known."""
@@ -55,7 +55,7 @@ def completed(facts: Facts, given: GivenStrategy, max_devices: int | None = None
         If the stages are not of this pipeline and model, or the strategy is so far from the job that it has no cost.
     """
     framework = facts.cluster.framework or UNKNOWN
-    defaults = _defaults(framework if framework.strategy else replace(UNKNOWN, stages=framework.stages), facts)
+    defaults = _defaults(framework if framework.strategy else UNKNOWN, facts)
     degrees = _degrees(facts, given.decisions, framework, max_devices)
     chosen = {**dict.fromkeys(ENUMS, 0), **degrees, **_features(facts, degrees, defaults, given.decisions)}
     kinds: dict[str, Callable[[int], Any]] = {**ENUMS, **dict.fromkeys(FLAGS, bool)}
@@ -69,7 +69,7 @@ def completed(facts: Facts, given: GivenStrategy, max_devices: int | None = None
 def _defaults(framework: Framework, facts: Facts) -> dict[str, int]:
     """Decisions of the framework's recipes for the job's precision."""
     recipe = {**framework.strategy, **framework.strategy_by_precision.get(facts.workload.precision.name, {})}
-    return {name: decision_value(name, value, f"cluster.framework.strategy.{name}") for name, value in recipe.items()}
+    return decision_values(recipe, "cluster.framework.strategy")
 
 
 def _degrees(facts: Facts, given: Mapping[str, int], framework: Framework, max_devices: int | None) -> dict[str, int]:

@@ -59,16 +59,11 @@ def read_mapping(path: Path) -> dict[str, Plain]:
     SpecError
         If the file cannot be read, is too large, or does not hold one mapping.
     """
-    return mapping_from_text(read_text(path), str(path))
-
-
-def mapping_from_text(text: str, source: str) -> dict[str, Plain]:
-    """The mapping that a YAML text holds; ``source`` is what messages call the text."""
-    value = parse(text, source)
+    value = parse(read_text(path), str(path))
     if value is None:
-        raise SpecError(source, "is empty.", "A job needs at least 'model', 'cluster' and 'training'.")
+        raise SpecError(str(path), "is empty.", "A job needs at least 'model', 'cluster' and 'training'.")
     if not isinstance(value, dict):
-        raise SpecError(source, f"holds {shown(value)}, expected entries such as 'model: llama3-8b'.")
+        raise SpecError(str(path), f"holds {shown(value)}, expected entries such as 'model: llama3-8b'.")
     return value
 
 
@@ -110,17 +105,14 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES) -> str:
     except IsADirectoryError:
         raise SpecError(str(path), "is a directory, expected a YAML file.") from None
     except (OSError, ValueError) as error:
-        raise SpecError(shown(str(path)), f"cannot be read: {_reason(error)}.") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SpecError(shown(str(path)), f"cannot be read: {reason}.") from None
     if len(content) > most_bytes:
         raise SpecError(str(path), f"is larger than {most_bytes // 1024} KiB, which no job file is.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SpecError(str(path), f"is not text in UTF-8 (byte {error.start}).") from None
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _similar_files(path: Path) -> str:
@@ -227,19 +219,15 @@ def _from_python(value: object, where: str, depth_left: int, budget: Iterator[in
     if isinstance(value, Real):
         return float(value)
     if isinstance(value, Mapping):
-        return {
-            _python_key(key, where): _from_python(item, _join(where, key), depth_left - 1, budget)
-            for key, item in value.items()
-        }
+        mapping: dict[str, Plain] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise SpecError(where, f"{shown(key)} cannot name an entry, expected text.")
+            mapping[key] = _from_python(item, _join(where, key), depth_left - 1, budget)
+        return mapping
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
         return [_from_python(item, _join(where, i), depth_left - 1, budget) for i, item in enumerate(value)]
     raise SpecError(where, f"expected text, a number, a list or a mapping, got {type(value).__name__}.")
-
-
-def _python_key(key: object, where: str) -> str:
-    if not isinstance(key, str):
-        raise SpecError(where, f"{shown(key)} cannot name an entry, expected text.")
-    return key
 
 
 # --- overrides ---------------------------------------------------------------------------------------------
@@ -271,14 +259,12 @@ def set_entry(document: dict[str, Plain], path: str, value: Plain) -> None:
     *sections, last = path.split(".")
     place: Plain = document
     for index, name in enumerate(sections):
-        place = _step_into(place, name, ".".join(sections[:index]))
-    parent = ".".join(sections)
-    if isinstance(place, list):
-        place[_list_index(place, last, parent)] = value
-    elif isinstance(place, dict):
-        place[last] = value
-    else:
-        raise _no_entries(parent, place)
+        section, entry = _entry(place, name, ".".join(sections[:index]))
+        if isinstance(section, dict) and section.get(name) is None:
+            section[name] = {}
+        place = section[entry]
+    section, entry = _entry(place, last, ".".join(sections))
+    section[entry] = value
 
 
 def split_assignment(assignment: str) -> tuple[str, Plain]:
@@ -299,22 +285,13 @@ def split_assignment(assignment: str) -> tuple[str, Plain]:
     return path, parse(text, path)
 
 
-def _step_into(place: Plain, name: str, parent: str) -> Plain:
-    if isinstance(place, list):
-        return place[_list_index(place, name, parent)]
+def _entry(place: Plain, name: str, where: str) -> tuple[Any, str | int]:
+    """The section that a value is, with the key or the index of one of its entries."""
     if isinstance(place, dict):
-        if place.get(name) is None:
-            place[name] = {}
-        return place[name]
-    raise _no_entries(parent, place)
-
-
-def _list_index(place: list[Plain], name: str, parent: str) -> int:
+        return place, name
+    if not isinstance(place, list):
+        raise SpecError(where, f"is {shown(place)} and has no entries of its own.", "Write it as a mapping first.")
     if name.isascii() and name.isdigit() and len(name) <= 9 and int(name) < len(place):
-        return int(name)
+        return place, int(name)
     allowed = f"a number from 0 to {len(place) - 1}" if place else "none, it is empty"
-    raise SpecError(parent, f"is a list; {shown(name)} is no entry of it (allowed: {allowed}).")
-
-
-def _no_entries(where: str, value: Plain) -> SpecError:
-    return SpecError(where, f"is {shown(value)} and has no entries of its own.", "Write it as a mapping first.")
+    raise SpecError(where, f"is a list; {shown(name)} is no entry of it (allowed: {allowed}).")

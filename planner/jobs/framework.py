@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 
 from costmodel import catalog
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import MANY, MODULES, feature_of, lacks
 from costmodel.facts.framework import Framework
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
-from planner.jobs.values import decision_value
+from planner.jobs.values import below, decision_value, require_one_of
 
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 """How an entry writes when it began."""
@@ -41,24 +41,18 @@ def require_sound(framework: Framework, where: str) -> None:
     if framework.since and not MONTH.fullmatch(framework.since):
         raise SpecError(f"{where}.since", f"expected a month such as '2026-04', got {shown(framework.since)}.")
     if framework.kernels_of is not None:
-        _require_one_of(framework.kernels_of, catalog.framework_names(), f"{where}.kernels_of", "no framework")
+        require_one_of(framework.kernels_of, catalog.framework_names(), f"{where}.kernels_of", "no framework")
     for name, values in framework.features.items():
-        _require_decision(name, f"{where}.features")
+        require_one_of(name, DECISIONS, below(f"{where}.features", name))
         for index, value in enumerate(values):
             _require_feature(name, value, f"{where}.features.{name}.{index}")
     _require_recipes(framework, where)
-    for factor in framework.factors:
-        _require_factor(factor, f"{where}.factors")
-
-
-def _require_one_of(name: str, known: Iterable[str], where: str, what: str) -> None:
-    known = tuple(known)
-    if name not in known:
-        raise SpecError(where, f"{shown(name)} is {what}.", did_you_mean(name, known))
-
-
-def _require_decision(name: str, where: str) -> None:
-    _require_one_of(name, DECISIONS, f"{where}.{shown(name)[1:-1]}", "no decision")
+    for key in framework.factors:  # a constant, of all architectures or of the one behind an @
+        name, at, architecture = key.partition("@")
+        place = below(f"{where}.factors", key)
+        require_one_of(name, (one.name for one in fields(Constants)), place, "no constant of a calibration")
+        if at:
+            require_one_of(architecture, catalog.architectures(), place, "no architecture")
 
 
 def _require_feature(name: str, value: str, where: str) -> None:
@@ -66,9 +60,9 @@ def _require_feature(name: str, value: str, where: str) -> None:
     if (value == MODULES and name in MODULES_OF) or (value == MANY and name not in (*ENUMS, *FLAGS)):
         return
     if name in FLAGS:
-        _require_one_of(value, ("true", "false"), where, f"no value of {name}")
+        require_one_of(value, ("true", "false"), where, f"no value of {name}")
     elif name in ENUMS and name not in MODULES_OF:
-        _require_one_of(value, (member.text for member in ENUMS[name]), where, f"no value of {name}")
+        require_one_of(value, (member.text for member in ENUMS[name]), where, f"no value of {name}")
     else:
         decision_value(name, int(value) if value.isdecimal() else value, where)
 
@@ -80,10 +74,10 @@ def _require_recipes(framework: Framework, where: str) -> None:
     """Precisions that there are, and of each the decisions of its recipe."""
     _require_precision(framework.precision, f"{where}.precision")
     for name in framework.settings_by_precision:
-        _require_precision(name, f"{where}.settings_by_precision.{shown(name)[1:-1]}")
+        _require_precision(name, below(f"{where}.settings_by_precision", name))
     _require_strategy(framework.strategy, f"{where}.strategy")
     for name, decisions in framework.strategy_by_precision.items():
-        place = f"{where}.strategy_by_precision.{shown(name)[1:-1]}"
+        place = below(f"{where}.strategy_by_precision", name)
         _require_precision(name, place)
         _require_strategy(decisions, place)
     if framework.recompute_if_needed is not None:
@@ -91,28 +85,19 @@ def _require_recipes(framework: Framework, where: str) -> None:
 
 
 def _require_precision(name: str, where: str) -> None:
-    _require_one_of(name, catalog.precisions(), where, "no precision")
+    require_one_of(name, catalog.precisions(), where, "no precision")
 
 
 def _require_strategy(decisions: Mapping[str, bool | int | str], where: str) -> None:
     for name, value in decisions.items():
-        _require_decision(name, where)
+        require_one_of(name, DECISIONS, below(where, name))
         decision_value(name, value, f"{where}.{name}")
 
 
-# --- factors -----------------------------------------------------------------------------------------------
+# --- what a job asks for -----------------------------------------------------------------------------------
 
 
-def _require_factor(key: str, where: str) -> None:
-    """A constant, of all architectures or of the one behind an ``@``."""
-    name, at, architecture = key.partition("@")
-    place = f"{where}.{shown(key)[1:-1]}"
-    _require_one_of(name, (one.name for one in fields(Constants)), place, "no constant of a calibration")
-    if at:
-        _require_one_of(architecture, catalog.architectures(), place, "no architecture")
-
-
-def require_features(cluster: Cluster, decisions: Mapping[str, Iterable[int]], where: str) -> None:
+def require_features(cluster: Cluster, decisions: Mapping[str, int | tuple[int, ...]], where: str) -> None:
     """
     Refuse values of decisions that the cluster's framework does not have.
 
@@ -121,7 +106,7 @@ def require_features(cluster: Cluster, decisions: Mapping[str, Iterable[int]], w
     cluster
         What the job runs on.
     decisions
-        Values by decision; one that the framework has among them is enough.
+        A value by decision, or several, of which the framework must have one.
     where
         Dotted path of the entry that gives them.
 
@@ -133,10 +118,10 @@ def require_features(cluster: Cluster, decisions: Mapping[str, Iterable[int]], w
     framework = cluster.framework
     if framework is None:
         return
-    for name, values in decisions.items():
-        missing = [value for value in values if lacks(framework, name, value)]
-        if missing and len(missing) == len(list(values)):
-            text = decision_text(name, missing[0])
-            having = catalog.with_feature(name, feature_of(name, missing[0]))
+    for name, given in decisions.items():
+        values = given if isinstance(given, tuple) else (given,)
+        if all(lacks(framework, name, value) for value in values):
+            text = decision_text(name, values[0])
+            having = catalog.with_feature(name, feature_of(name, values[0]))
             hint = f"These have it: {', '.join(having)} (cluster.framework). {ALL_THE_SAME}" if having else ALL_THE_SAME
             raise SpecError(f"{where}.{name}", f"{framework.name} has no {name} '{text}'.", hint)

@@ -83,9 +83,18 @@ def read(entry: Reference, folder: Path) -> Read:
     """
     if isinstance(entry, Mapping) and "base" in entry:
         return _changed(entry, folder)
-    path = None if isinstance(entry, Mapping) else config_path(entry, folder)
-    plain = entry if path is None else _with_type(dict(config_json.read_mapping(path)))
-    return Read(model=_model(plain, path), entry=plain, path=path)
+    if isinstance(entry, Mapping):
+        if "model_type" in entry:
+            model = huggingface.model_from_config(entry, "model", "inline", "job file")
+        else:
+            model = description.model_from_entry(entry, "model", "inline")
+        return Read(model=model, entry=entry, path=None)
+    path = config_path(entry, folder)
+    if path is None:
+        return Read(model=catalog.model(entry), entry=entry, path=None)
+    config = _with_type(dict(config_json.read_mapping(path)))
+    model = huggingface.model_from_config(config, "model", huggingface.model_name(path), str(path))
+    return Read(model=model, entry=config, path=path)
 
 
 def _changed(entry: Mapping[str, Any], folder: Path) -> Read:
@@ -108,10 +117,8 @@ def with_changes(model: Model, changes: Changes) -> Model:
     if changes.num_kv_heads is not None:
         count = changes.num_kv_heads
         model = replace(model, layers=tuple(_with_kv_heads(layer, count) for layer in model.layers))
-    if changes.tied_embeddings is not None:
-        model = replace(model, tied_embeddings=changes.tied_embeddings)
-    if changes.learned_positions is not None:
-        model = replace(model, learned_positions=changes.learned_positions)
+    changed = {name: getattr(changes, name) for name in ("tied_embeddings", "learned_positions")}
+    model = replace(model, **{name: value for name, value in changed.items() if value is not None})
     return trained_model(model, Settings(mtp_layers=changes.mtp_layers))
 
 
@@ -130,22 +137,6 @@ def _with_type(config: dict[str, Any]) -> dict[str, Any]:
     if isinstance(inner, Mapping):
         return {**config, "model_type": config.get("model_type", inner.get("model_type"))}
     return config
-
-
-def _model(entry: Reference, path: Path | None) -> Model:
-    if isinstance(entry, str):
-        return catalog.model(entry)
-    if path is not None:
-        return huggingface.model_from_config(entry, "model", huggingface.model_name(path), str(path))
-    if "model_type" in entry:
-        return huggingface.model_from_config(entry, "model", "inline", "job file")
-    return description.model_from_entry(entry, "model", "inline")
-
-
-def read_model(name: str, folder: Path = Path()) -> Model:
-    """A model by its catalog name or by the path of its ``config.json``, relative to ``folder``."""
-    path = config_path(name, folder)
-    return catalog.model(name) if path is None else huggingface.read_config(path)
 
 
 def config_path(name: str, folder: Path) -> Path | None:

@@ -88,6 +88,16 @@ BEHAVIOUR = _with_old_names(
 ) | {"retention": "memory"}
 """Entries of a framework's behaviour that have other names or places now."""
 
+PROFILE = (
+    {name: f"Write cluster.framework.behaviour.{place}." for name, place in BEHAVIOUR.items()}
+    | {name: f"Write cluster.device.calibration.{place}." for name, place in CONSTANTS.items()}
+    | {name: f"Write {place}." for name, place in OF_DEVICE.items()}
+    | {name: f"It is a decision: {place}." for name, place in DECISIONS.items()}
+)
+"""Where each entry of a device's ``profile`` is written today."""
+
+PLACES = "Constants are in cluster.device.calibration, what software does is in cluster.framework.behaviour."
+
 
 def require_todays_names(document: Mapping[str, Any]) -> None:
     """
@@ -106,7 +116,7 @@ def require_todays_names(document: Mapping[str, Any]) -> None:
         raise SpecError("cluster.software", "is called cluster.framework now.", hint)
     framework, device = cluster.get("framework"), cluster.get("device")
     _require_release(framework)
-    require_no_profile(device, "cluster.device")
+    require_no_profile(device)
     _require_grouped(framework, "behaviour", BEHAVIOUR, "cluster.framework")
     _require_grouped(device, "calibration", CONSTANTS, "cluster.device")
 
@@ -143,32 +153,16 @@ def _framework(software: object) -> str:
     return f"Write {entry}: {FRAMEWORKS[str(name)]} instead of {shown(name)}."
 
 
-def require_no_profile(device: object, where: str) -> None:
+def require_no_profile(device: object) -> None:
     """Refuse a device whose constants are in ``profile``, as in 0.1; errors as in :func:`require_todays_names`."""
     if not isinstance(device, Mapping) or "profile" not in device:
         return
     profile = device["profile"]
     name = next(iter(profile), "") if isinstance(profile, Mapping) else ""
     if not name:
-        raise SpecError(f"{where}.profile", "has another place now.", _places(where))
-    entry, place = f"{where}.profile.{name}", _place(str(name), where)
-    if place is None:
-        nearest = did_you_mean(name, [*CONSTANTS.values(), *BEHAVIOUR])
-        hint = nearest if nearest.startswith("Did") else _places(where)
-        raise SpecError(entry, "no such entry, neither before nor now.", hint)
-    raise SpecError(entry, "has another place now.", place)
-
-
-def _places(where: str) -> str:
-    return f"Constants are in {where}.calibration, what software does is in cluster.framework.behaviour."
-
-
-def _place(name: str, where: str) -> str | None:
-    """Where an entry of a profile is written today; None: there is no such entry."""
-    if name in DECISIONS:
-        return f"It is a decision: {DECISIONS[name]}."
-    if name in OF_DEVICE:
-        return f"Write {OF_DEVICE[name]}."
-    if name in CONSTANTS:
-        return f"Write {where}.calibration.{CONSTANTS[name]}."
-    return f"Write cluster.framework.behaviour.{BEHAVIOUR[name]}." if name in BEHAVIOUR else None
+        raise SpecError("cluster.device.profile", "has another place now.", PLACES)
+    if name in PROFILE:
+        raise SpecError(f"cluster.device.profile.{name}", "has another place now.", PROFILE[name])
+    nearest = did_you_mean(name, [*CONSTANTS.values(), *BEHAVIOUR])
+    hint = nearest if nearest.startswith("Did") else PLACES
+    raise SpecError(f"cluster.device.profile.{name}", "no such entry, neither before nor now.", hint)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal
 
 from constraints.candidate_list import CandidateList
 from constraints.limits import Bound
 from costmodel import catalog
 from costmodel import reliability as formulas
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.catalog.files import require_known
+from costmodel.errors import SpecError
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Device
 from costmodel.facts.framework import Settings
@@ -27,7 +28,7 @@ from costmodel.tables import Facts
 from costmodel.validation import build, shown
 from planner.jobs.bounds import read_bound, read_condition
 from planner.jobs.candidate_list import read_candidate_list
-from planner.jobs.cluster import CATALOG, Fitted, cluster_of, device_path
+from planner.jobs.cluster import CATALOG, GIB_BYTES, Fitted, cluster_of, device_path
 from planner.jobs.document import apply_override, mapping_from_python, read_mapping, split_assignment
 from planner.jobs.entries import (
     MOFA_RECOVERY,
@@ -42,14 +43,12 @@ from planner.jobs.framework import require_features
 from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
 from planner.jobs.strategy_file import GivenStrategy, read_given
-from planner.jobs.values import decision_value
+from planner.jobs.values import decision_value, require_entry
 
-GIB_BYTES = 2**30
 MAX_ALLOWED_VALUES = 10_000
 PROBABILITY_TOLERANCE = 1e-6
+PRECISION = "training.precision"
 CHECKPOINT_ENTRIES = ("device_to_host_bandwidth", "disk_write_bandwidth", "asynchronous_checkpoints")
-
-Record = TypeVar("Record")
 
 
 class StageChoice(StrEnum):
@@ -228,7 +227,7 @@ def _problem(
     job = build(Job, document, "")
     path = device_path(job.cluster.device, folder)
     entry = job.cluster.device if path is None else read_mapping(path)
-    require_no_profile(entry, "cluster.device")
+    require_no_profile(entry)
     given_model = read(job.model, folder)
     precision = _precision_name(job.training.precision)
     cluster = cluster_of(job.cluster, entry, job.settings, given_model.model, precision)
@@ -241,7 +240,10 @@ def _problem(
     recovery = _recovery(job.reliability)
     given = read_given(job.strategy)
     search = _search(job.search, candidates_file)
-    _require_features(cluster, given, search)
+    if search.framework_rules:
+        require_features(cluster, given.decisions, "strategy")
+        require_features(cluster, search.pin, "search.pin")
+        require_features(cluster, search.allow, "search.allow")
     return Problem(
         name=name,
         facts=facts,
@@ -263,15 +265,6 @@ def _problem(
             precision=precision,
         ),
     )
-
-
-def _require_features(cluster: Cluster, given: GivenStrategy, search: SearchLimits) -> None:
-    """What the job itself asks for, its framework has; unless the job wants no framework's rules."""
-    if not search.framework_rules:
-        return
-    require_features(cluster, {name: (value,) for name, value in given.decisions.items()}, "strategy")
-    require_features(cluster, {name: (value,) for name, value in search.pin.items()}, "search.pin")
-    require_features(cluster, search.allow, "search.allow")
 
 
 def _self_contained(document: Mapping[str, Any], model: Reference, device: Reference) -> dict[str, Any]:
@@ -310,46 +303,25 @@ def _precision(entry: Reference | None, cluster: Cluster) -> Precision:
     """The recipe with the bytes that the framework stores and sends; what the job says byte by byte stays."""
     default = cluster.framework.precision if cluster.framework else "bf16"
     given = default if entry is None else entry
-    precision = _from_catalog(Precision, given, catalog.precision, catalog.precisions(), "training.precision")
-    stored = stored_precision(precision, cluster.settings)
     if isinstance(given, str):
-        return stored
+        require_known(PRECISION, given, catalog.precisions())
+        return stored_precision(catalog.precision(given), cluster.settings)
+    own = {name: value for name, value in given.items() if name != "base"}
     if "base" not in given:
-        return precision
-    own = {name: getattr(precision, name) for name in given if name not in ("base", "name")}
-    return replace(stored, **own)
-
-
-def _from_catalog(
-    record_type: type[Record],
-    entry: str | Mapping[str, Any],
-    look_up: Callable[[str], Record],
-    known: Sequence[str],
-    where: str,
-) -> Record:
-    """A record by its name, inline, or inline on top of a named ``base``."""
-    if isinstance(entry, str):
-        return _named(entry, look_up, known, where)
-    overrides = {name: value for name, value in entry.items() if name != "base"}
-    if "base" not in entry:
-        return build(record_type, {"name": "inline", **overrides}, where)
-    base = entry["base"]
+        return build(Precision, {"name": "inline", **own}, PRECISION)
+    base = given["base"]
     if not isinstance(base, str):
-        raise SpecError(f"{where}.base", f"expected a name, got {shown(base)}.")
-    known_values = asdict(cast(Any, _named(base, look_up, known, f"{where}.base")))
-    return build(record_type, catalog.merged({**known_values, "name": f"{base}, changed"}, overrides), where)
-
-
-def _named(name: str, look_up: Callable[[str], Record], known: Sequence[str], where: str) -> Record:
-    if name not in known:
-        raise SpecError(where, f"{shown(name)} is not in the catalog.", did_you_mean(name, known))
-    return look_up(name)
+        raise SpecError(f"{PRECISION}.base", f"expected a name, got {shown(base)}.")
+    require_known(f"{PRECISION}.base", base, catalog.precisions())
+    changed = build(Precision, {**asdict(catalog.precision(base)), "name": f"{base}, changed", **own}, PRECISION)
+    said = {name: getattr(changed, name) for name in own if name != "name"}
+    return replace(stored_precision(changed, cluster.settings), **said)
 
 
 def _require_peak(precision: Precision, device: Device) -> None:
     if precision.compute not in device.peak_flops:
         raise SpecError(
-            "training.precision",
+            PRECISION,
             f"'{precision.name}' computes in {precision.compute}, which {device.name} does not.",
             f"It has: {', '.join(sorted(device.peak_flops))}.",
         )
@@ -418,7 +390,10 @@ def _require_devices(job: Job) -> None:
 
 
 def _search(section: SearchSection, candidates_file: Path | None) -> SearchLimits:
-    pin = _values(section.pin, "search.pin")
+    pin = {
+        _decision_name(name, "search.pin"): decision_value(name, value, f"search.pin.{name}")
+        for name, value in section.pin.items()
+    }
     allow = {
         _decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
         for name, values in section.allow.items()
@@ -443,12 +418,6 @@ def _search(section: SearchSection, candidates_file: Path | None) -> SearchLimit
     )
 
 
-def _values(entries: Mapping[str, object], where: str) -> dict[str, int]:
-    return {
-        _decision_name(name, where): decision_value(name, value, f"{where}.{name}") for name, value in entries.items()
-    }
-
-
 def _allowed(name: str, values: object, where: str) -> tuple[int, ...]:
     if not isinstance(values, list) or not 1 <= len(values) <= MAX_ALLOWED_VALUES:
         raise SpecError(where, f"expected a list of values such as [4, 8], got {shown(values)}.")
@@ -469,8 +438,7 @@ def _condition(name: str, value: object, where: str) -> int | Bound:
 
 
 def _decision_name(name: str, where: str) -> str:
-    if name not in DECISIONS:
-        raise SpecError(f"{where}.{shown(name)[1:-1]}", "no such decision.", did_you_mean(name, DECISIONS))
+    require_entry(name, DECISIONS, where)
     return name
 
 
@@ -482,12 +450,12 @@ def split_overrides(assignments: Sequence[str]) -> tuple[list[str], list[str]]:
     (['training.tokens=1e12', 'objective=step_time'], ['tp=8'])
     """
     sections = {field.name for field in fields(Job)}
-    names = [assignment.partition("=")[0].strip() for assignment in assignments]
-    of_job = ["." in name or name in sections for name in names]
-    return (
-        [assignment for assignment, is_job in zip(assignments, of_job, strict=True) if is_job],
-        [assignment for assignment, is_job in zip(assignments, of_job, strict=True) if not is_job],
-    )
+    of_job: list[str] = []
+    decisions: list[str] = []
+    for assignment in assignments:
+        name = assignment.partition("=")[0].strip()
+        (of_job if "." in name or name in sections else decisions).append(assignment)
+    return of_job, decisions
 
 
 def read_decisions(assignments: Sequence[str]) -> dict[str, int]:

@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.strategy import DECISIONS, Recompute, Schedule, StageLayout, Strategy, Vocabulary
 from costmodel.validation import shown
-from planner.jobs.values import decision_value
+from planner.jobs.values import decision_value, decision_values, require_entry
 
 FOLLOWING = ("num_microbatches",)
 """What a report writes beside the decisions of a strategy; it follows from them."""
-
-PER_RANK = ("recompute", "full_layers", "activation_offload")
-"""What a layout says of each pipeline rank."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,26 +46,20 @@ def read_given(entries: Mapping[str, Any], where: str = "strategy") -> GivenStra
     SpecError
         If a name or a value is wrong.
     """
-    known = (*DECISIONS, "layout", *FOLLOWING)
     for name in entries:
-        if name not in known:
-            raise SpecError(f"{where}.{shown(name)[1:-1]}", "no such decision.", did_you_mean(name, known))
+        require_entry(name, (*DECISIONS, "layout", *FOLLOWING), where)
     layout = entries.get("layout")
     return GivenStrategy(
-        decisions={
-            name: decision_value(name, value, f"{where}.{name}") for name, value in entries.items() if name in DECISIONS
-        },
+        decisions=decision_values({name: value for name, value in entries.items() if name in DECISIONS}, where),
         layout=None if layout is None else _read_layout(layout, f"{where}.layout"),
     )
 
 
 def _read_layout(entries: object, where: str) -> dict[str, tuple[int, ...]]:
-    known = [one.name for one in fields(StageLayout)]
     if not isinstance(entries, Mapping):
         raise SpecError(where, f"expected a mapping such as {{layers: [3, 4, 3]}}, got {shown(entries)}.")
     for name in entries:
-        if name not in known:
-            raise SpecError(f"{where}.{shown(name)[1:-1]}", "no such entry.", did_you_mean(name, known))
+        require_entry(name, (one.name for one in fields(StageLayout)), where, "entry")
     if "layers" not in entries:
         raise SpecError(f"{where}.layers", "is required but missing.")
     return {name: _values(name, values, f"{where}.{name}") for name, values in entries.items()}
@@ -105,12 +96,8 @@ def stage_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model
         raise SpecError(f"{where}.layers", f"has {len(layers)} virtual stages, pp * vpp = {stages}.")
     if sum(layers) != model.num_layers:
         raise SpecError(f"{where}.layers", f"holds {sum(layers)} layers, {model.name} has {model.num_layers}.")
-    defaults = {
-        "recompute": int(strategy.recompute),
-        "full_layers": 0,
-        "activation_offload": strategy.activation_offload,
-    }
-    of_ranks = {name: given.get(name, (int(defaults[name]),) * strategy.pp) for name in PER_RANK}
+    same = {"recompute": strategy.recompute, "full_layers": 0, "activation_offload": strategy.activation_offload}
+    of_ranks = {name: given.get(name, (int(value),) * strategy.pp) for name, value in same.items()}
     for name, values in of_ranks.items():
         if len(values) != strategy.pp:
             raise SpecError(f"{where}.{name}", f"has {len(values)} values, one for each of pp = {strategy.pp} ranks.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF
@@ -33,12 +33,33 @@ def decision_value(name: str, value: object, where: str) -> int:
     return whole
 
 
+def decision_values(decisions: Mapping[str, object], where: str) -> dict[str, int]:
+    """Several decisions as numbers; ``where`` is the path of the mapping."""
+    return {name: decision_value(name, value, f"{where}.{name}") for name, value in decisions.items()}
+
+
 def checked(decisions: Mapping[str, object]) -> dict[str, int]:
     """Decisions of a strategy, as people write them, as numbers."""
     for name in decisions:
-        if name not in DECISIONS:
-            raise SpecError("strategy", f"{shown(name)} is no decision.", did_you_mean(name, DECISIONS))
-    return {name: decision_value(name, value, f"strategy.{name}") for name, value in decisions.items()}
+        require_one_of(name, DECISIONS, "strategy")
+    return decision_values(decisions, "strategy")
+
+
+def require_one_of(name: str, known: Iterable[str], where: str, what: str = "no decision") -> None:
+    """Refuse a name that is not known, which is then, say, ``no precision``."""
+    if name not in (names := tuple(known)):
+        raise SpecError(where, f"{shown(name)} is {what}.", did_you_mean(name, names))
+
+
+def require_entry(name: str, known: Iterable[str], where: str, what: str = "decision") -> None:
+    """Refuse an entry of the mapping at a path that is not among those known."""
+    if name not in (names := tuple(known)):
+        raise SpecError(below(where, name), f"no such {what}.", did_you_mean(name, names))
+
+
+def below(where: str, name: str) -> str:
+    """The path of an entry, however long or strange its name is."""
+    return f"{where}.{shown(name)[1:-1]}"
 
 
 def _enum_value(name: str, value: object, where: str) -> int:

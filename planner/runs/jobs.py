@@ -181,7 +181,7 @@ def strategy_of(run: Run, problem: Problem) -> tuple[Strategy, bool]:
     """
     given = read_given(run.entries.get("strategy", {}))
     facts = problem.facts
-    require_features(facts.cluster, {name: (value,) for name, value in given.decisions.items()}, "strategy")
+    require_features(facts.cluster, given.decisions, "strategy")
     strategy = completed(facts, given)
     needed = facts.cluster.framework.recompute_if_needed if facts.cluster.framework else None
     if needed is None or facts.model.has_experts or unreported_peak_bytes(run, facts, strategy) is None:

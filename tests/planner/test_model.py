@@ -1,11 +1,12 @@
 """The model of a job: names, files, descriptions, and what differs from one of them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from costmodel import catalog
-from planner.jobs.model import Changes, read, read_model, with_changes
+from planner.jobs.model import Changes, read, with_changes
 from planner.jobs.problem import load
 from tests.planner.test_job import JOBS, a_job, message_of
 
@@ -108,8 +109,8 @@ def test_changes_that_are_impossible_are_refused(model, message):
 
 def test_a_folder_is_its_config():
     """As models lie on the hub; a name of the catalog is no file."""
-    assert read_model(str(JOBS / "llama-3.1-405b")).num_layers == 126
-    assert read_model("llama3-8b") is LLAMA
+    assert read(str(JOBS / "llama-3.1-405b"), Path()).model.num_layers == 126
+    assert read("llama3-8b", Path()).model is LLAMA
     assert read("llama3-8b", JOBS).path is None
     assert read("llama-3.1-405b", JOBS).path == JOBS / "llama-3.1-405b" / "config.json"
 

@@ -128,10 +128,9 @@ class Worker:
         """A worker that waits for a job; neither the time that it takes to start nor its death meanwhile counts."""
         for _ in range(MAX_STARTS):
             pool = self._started()
-            if self._is_ready:
-                return pool
-            hello = _submitted(pool, os.getpid)
-            self._is_ready = bool(wait([hello], START_SECONDS).done) and hello.exception() is None
+            if not self._is_ready:
+                hello = _submitted(pool, os.getpid)
+                self._is_ready = bool(wait([hello], START_SECONDS).done) and hello.exception() is None
             if self._is_ready:
                 return pool
             self._require_open()
@@ -140,8 +139,7 @@ class Worker:
 
     def _started(self) -> ProcessPoolExecutor:
         with self._lock:
-            if self._is_closed:
-                raise ClosedError
+            self._require_open()
             if self._pool is None:
                 self._is_ready = False
                 self._pool = ProcessPoolExecutor(

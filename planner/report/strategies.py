@@ -113,7 +113,7 @@ def strategy_text(strategy: StrategyRecord) -> str:
     >>> from planner.search.space import strategy_of
     >>> plain = {**dict.fromkeys(DECISIONS, 0), **dict.fromkeys(DEGREES, 1)}
     >>> strategy = strategy_of({**plain, "tp": 8, "recompute": 2})
-    >>> strategy_text(StrategyRecord.of(strategy, num_microbatches=1))
+    >>> strategy_text(StrategyRecord.read(strategy, num_microbatches=1))
     'tp=8 recompute=full'
     """
     values = {name: getattr(strategy, name) for name in DECISIONS}

@@ -179,6 +179,6 @@ def _pareto_point(point: Point) -> list[Any]:
     proof = "proven" if point.is_proven else "not proven: time ran out"
     text = (
         f"{gib(used)} GiB: {seconds(point.estimate.step_seconds)} s ({proof} within {gib(point.allowed_bytes)} GiB)\n"
-        f"{strategy_text(StrategyRecord.of(strategy, num_microbatches=point.estimate.num_microbatches))}"
+        f"{strategy_text(StrategyRecord.read(strategy, num_microbatches=point.estimate.num_microbatches))}"
     )
     return [used / GIB_BYTES, point.estimate.step_seconds, text, point.is_proven, point.allowed_bytes / GIB_BYTES]

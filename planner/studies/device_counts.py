@@ -151,21 +151,20 @@ def _sizes(problem: Problem, num_nodes: Iterable[int] | None, num_devices: Itera
 
 def _enlarged(problem: Problem, num_devices: int) -> Problem:
     """The job on so many devices, each of which then writes its share of a checkpoint."""
-    facts, given = problem.facts, problem.reliability
+    given = problem.reliability
     if problem.checkpoints_follow:
-        share = facts.cluster.num_devices / num_devices
+        share = problem.facts.cluster.num_devices / num_devices
         given = replace(
             given, checkpoint_seconds=given.checkpoint_seconds * share, write_seconds=given.write_seconds * share
         )
-    resized = replace(facts, cluster=replace(facts.cluster, num_devices=num_devices))
-    return replace(problem, facts=resized, reliability=given, top=1)
+    return replace(problem.with_cluster(num_devices=num_devices), reliability=given, top=1)
 
 
 def _limited(problem: Problem, num_devices: int) -> Problem:
     """The job with at most so many devices, or with what it allows itself."""
     given = problem.search.max_devices
     most = num_devices if given is None else min(given, num_devices)
-    return replace(problem, search=replace(problem.search, max_devices=most))
+    return problem.with_limits(max_devices=most)
 
 
 def _holds(report: PlanReport, num_devices: int) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
+from planner.explanation.explain import on_device
 from planner.infeasibility.memory_gap import closest
 from planner.jobs.problem import Problem, StageChoice
 from planner.plan import EXIT_CODES, PlanReport
@@ -153,8 +154,7 @@ def _is_known(points: Sequence[Point], amount: float) -> bool:
 
 def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:
     limited = _with_memory(problem, amount)
-    seconds = clock.seconds_left / 2
-    outcome = search(replace(limited, search=replace(limited.search, time_limit_seconds=seconds)))
+    outcome = search(limited.with_limits(time_limit_seconds=clock.seconds_left / 2))
     if not outcome.strategies:
         return []
     found = detail.estimate(problem.facts, outcome.strategies[0])
@@ -163,7 +163,5 @@ def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:
 
 def _with_memory(problem: Problem, nbytes: float) -> Problem:
     """The problem on GPUs with so much memory, all of which may be used, and one strategy with even stages to find."""
-    device = replace(problem.facts.cluster.device, memory_bytes=nbytes)
-    facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
-    limits = replace(problem.search, memory_headroom_bytes=0.0, stages=StageChoice.EVEN)
-    return replace(problem, facts=facts, top=1, search=limits)
+    limited = on_device(problem, memory_bytes=nbytes).with_limits(memory_headroom_bytes=0.0, stages=StageChoice.EVEN)
+    return replace(limited, top=1)

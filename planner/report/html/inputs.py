@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from constraints import RULES, sentence
 from planner.describe import describe_architecture, layer_rows, leaves
+from planner.explanation.explain import rule_sentences
 from planner.report.records.setting import ClusterRecord, JobRecord, ReliabilityRecord, TrainingRecord
-from planner.report.section import Section
+from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING, gib
-from planner.search.rules import problem_rules
 
 if TYPE_CHECKING:
     from costmodel.facts.cluster import Cluster
@@ -135,11 +135,10 @@ SHOWN_IN_GIB = 1e8
 
 def _rules(problem: Problem) -> Section:
     """The rules of the job and of the search itself, besides those of mathematics, hardware and frameworks."""
-    rules, known = problem_rules(problem), {sentence(rule) for rule in RULES}
-    every = [sentence(rule) for one in fields(rules) for rule in getattr(rules, one.name)]
-    own = [text for text in dict.fromkeys(every) if text not in known]
+    every, known = rule_sentences(problem), {sentence(rule) for rule in RULES}
+    own = [text for text in every if text not in known]
     return Section(
         title="Rules of the job and of the search",
-        rows=tuple((str(number), text) for number, text in enumerate(own, start=1)),
+        rows=numbered(own),
         notes=(f"In addition to {len({*every} & known)} rules of the mathematics, the hardware and the framework.",),
     )

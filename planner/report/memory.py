@@ -32,7 +32,7 @@ def memory_section(
     header = (
         "ranks",
         "layers",
-        *(_SHORT.get(name, name) for name in parts),
+        *(HEADINGS.get(name, (name, ""))[0] for name in parts),
         "total",
         "free",
         *(["host mem"] * shows_host),
@@ -59,30 +59,22 @@ def memory_section(
     )
 
 
-MEANINGS = {
-    "optimizer": "optim: optimizer states",
-    "activations": "activ: saved activations",
-    "logits": "logits: saved by head and loss",
-    "working": "work: the layer being computed",
-    "gathered": "gather: unsharded weights of that layer",
-    "buffers": "buf: embedding copies and workspaces",
-    "runtime": "runtime: CUDA context, communicators, fragmentation",
+HEADINGS = {
+    "gradients": ("grads", ""),
+    "optimizer": ("optim", "optimizer states"),
+    "activations": ("activ", "saved activations"),
+    "logits": ("logits", "saved by head and loss"),
+    "working": ("work", "the layer being computed"),
+    "gathered": ("gather", "unsharded weights of that layer"),
+    "buffers": ("buf", "embedding copies and workspaces"),
+    "runtime": ("runtime", "CUDA context, communicators, fragmentation"),
 }
-"""Columns of the memory table whose names need an explanation."""
+"""Short headings of parts of the memory, and what those that need an explanation mean."""
 
 
 def _legend(parts: Sequence[str]) -> str:
-    return f"{'; '.join(MEANINGS[name] for name in parts if name in MEANINGS)}."
-
-
-_SHORT = {
-    "gradients": "grads",
-    "optimizer": "optim",
-    "activations": "activ",
-    "working": "work",
-    "gathered": "gather",
-    "buffers": "buf",
-}
+    known = (HEADINGS[name] for name in parts if name in HEADINGS)
+    return f"{'; '.join(f'{short}: {meaning}' for short, meaning in known if meaning)}."
 
 
 def _representative(ranks: Sequence[RankRecord]) -> Iterator[RankRecord]:

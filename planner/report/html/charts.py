@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from planner.plan import EstimateReport, Plan, PlanReport
     from planner.report.records.explained import BindingRecord
     from planner.report.records.plan import MemoryRecord, PlanRecord
-    from planner.report.records.reports import EstimateReportRecord, PlanReportRecord
+    from planner.report.records.reports import ReportRecord
     from planner.report.records.setting import SettingRecord
     from planner.studies.pareto import ParetoFront, Point
 
@@ -153,7 +153,7 @@ MOST_TIMES = 4
 """Points of the Pareto front that are this many times slower than the fastest are in the table only."""
 
 
-def pareto_chart(whole: PlanReportRecord | EstimateReportRecord, pareto_front: ParetoFront) -> Chart:
+def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront) -> Chart:
     """The best step time for each amount of memory."""
     capacity = whole.cluster.memory_bytes
     fastest = min(one.estimate.step_seconds for one in pareto_front.points)

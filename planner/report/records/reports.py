@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from planner.plan import EstimateReport, PlanReport
 from planner.report.records.outcome import CandidatesRecord, ConflictRecord, EffortRecord, ExcludedRecord, OutcomeRecord
@@ -72,7 +72,10 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
         return [alone]
 
 
-def report_record(report: PlanReport | EstimateReport) -> PlanReportRecord | EstimateReportRecord:
+ReportRecord: TypeAlias = PlanReportRecord | EstimateReportRecord
+
+
+def report_record(report: PlanReport | EstimateReport) -> ReportRecord:
     """The record of a report."""
     if isinstance(report, EstimateReport):
         return EstimateReportRecord.of_report(report)

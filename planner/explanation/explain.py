@@ -19,7 +19,7 @@ from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
 from planner.jobs.problem import Problem, SearchLimits, StageChoice
 from planner.jobs.values import checked
-from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, plan
+from planner.plan import EXIT_CODES, Plan, PlanReport, estimate, plan
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
 from planner.search.candidates import OWN, CostTable, Ints
 from planner.search.clock import Clock
@@ -230,29 +230,14 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     if not asked:
         return explain_plan(report, clock)
     question, opposed = _question(problem, asked)
+    explanation = Explanation(report=report, asked=asked, opposed=opposed)
     if set(DECISIONS) - {"dp"} <= {*asked, *question.search.pin}:
-        return _of_strategy(report, asked, opposed, estimate(question, asked))
+        given = estimate(question, asked)
+        own = {_pin_sentence(name, value) for name, value in asked.items()}
+        broken = tuple(rule for rule in given.broken_rules if rule not in own)
+        return replace(explanation, given=given.plan, broken_rules=broken)
     found = plan(_within(question, clock))
-    return Explanation(
-        report=report,
-        asked=asked,
-        opposed=opposed,
-        given=found.plans[0] if found.plans else None,
-        question=found,
-    )
-
-
-def _of_strategy(
-    report: PlanReport, asked: Mapping[str, int], opposed: tuple[str, ...], given: EstimateReport
-) -> Explanation:
-    own = {_pin_sentence(name, value) for name, value in asked.items()}
-    return Explanation(
-        report=report,
-        asked=asked,
-        opposed=opposed,
-        given=given.plan,
-        broken_rules=tuple(rule for rule in given.broken_rules if rule not in own),
-    )
+    return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
 
 
 def _within(problem: Problem, clock: Clock) -> Problem:
@@ -436,12 +421,9 @@ def _question(problem: Problem, asked: Mapping[str, int]) -> tuple[Problem, tupl
     pins = {name: value for name, value in limits.pin.items() if asked.get(name, value) != value}
     allows = {name: values for name, values in limits.allow.items() if name in asked and asked[name] not in values}
     opposed = limit_rules(pin=pins, allow=allows, forbid=())
-    question = replace(
-        limits,
-        pin={**limits.pin, **asked},
-        allow={name: values for name, values in limits.allow.items() if name not in allows},
-    )
-    return replace(problem, search=question), tuple(sentence(rule) for rule in opposed)
+    left = {name: values for name, values in limits.allow.items() if name not in allows}
+    question = problem.with_limits(pin={**limits.pin, **asked}, allow=left)
+    return question, tuple(sentence(rule) for rule in opposed)
 
 
 def _pin_sentence(name: str, value: int) -> str:
@@ -459,8 +441,8 @@ def _named_as_asked(conflict: Conflict, asked: Mapping[str, int]) -> Conflict:
 
     return replace(
         conflict,
-        exclusive=tuple(renamed(rules) for rules in conflict.exclusive),
-        repairs=tuple(renamed(rules) for rules in conflict.repairs),
+        exclusive=tuple(map(renamed, conflict.exclusive)),
+        repairs=tuple(map(renamed, conflict.repairs)),
         release=renamed(conflict.release),
-        releases=tuple(renamed(rules) for rules in conflict.releases),
+        releases=tuple(map(renamed, conflict.releases)),
     )

@@ -180,9 +180,7 @@ def _left(facts: Facts, rules: Sequence[Rule], name: str, values: NDArray[np.int
         other_names = needs(rule) - {name}
         if other_names <= set(others) and len(other_names) < 2 and name in needs(rule):
             grid = {name: values[:, None]} | {other: others[other][None, :] for other in other_names}
-            holds = np.broadcast_to(
-                np.asarray(tabulate(rule, facts, grid)),
-                (len(values), 1 if not other_names else len(others[next(iter(other_names))])),
-            )
+            shape = np.broadcast_shapes(*(column.shape for column in grid.values()))
+            holds = np.broadcast_to(np.asarray(tabulate(rule, facts, grid)), shape)
             values = values[holds.any(axis=1)]
     return values

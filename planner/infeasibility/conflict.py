@@ -20,8 +20,6 @@ EXPLANATION_FRACTION = 0.1
 BUBBLE_ROWS = 2048
 """Rows whose bubble is tabulated at once; between them the clock is asked."""
 
-NO_TIME_TO_EXPLAIN = Conflict(exclusive=(), repairs=(), release=(), is_cut=True)
-
 
 def search_or_explain(problem: Problem, formulas: Formulas = OWN) -> Outcome:
     """
@@ -51,7 +49,8 @@ def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_le
     roomy = replace(problem, top=1).with_limits(max_bubble_fraction=None, time_limit_seconds=longest)
     without = search_or_explain(roomy, formulas)
     if not without.strategies:
-        return without.conflict or NO_TIME_TO_EXPLAIN
+        no_time = Conflict(exclusive=(), repairs=(), release=(), is_cut=True)
+        return without.conflict or no_time
     texts = tuple(sentence(rule) for rule in space.rules.timed)
     return Conflict(
         exclusive=(texts,),

@@ -44,9 +44,9 @@ def nothing_sections(setting: SettingRecord, conflict: ConflictRecord | None) ->
         return
     yield from conflict_sections(setting, conflict)
     if conflict.closest:
-        strategy, memory = strategies_section([conflict.closest.strategy]), memory_section(setting, conflict.closest)
+        strategy = strategies_section([conflict.closest.strategy])
         yield replace(strategy, title="Closest strategy: the one that lacks least memory")
-        yield replace(memory, notes=(*memory.notes, *missing_notes(setting, conflict.closest)))
+        yield memory_section(setting, conflict.closest, notes=missing_notes(setting, conflict.closest))
 
 
 def conflict_sections(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[Section]:

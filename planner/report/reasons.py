@@ -64,11 +64,8 @@ def _answer(explanation: Explanation, whole: ExplanationRecord) -> str:
         return f"{plan}; {late if whole.left_out else 'no single constraint binds'}"
     first, base = explanation.bindings[0], explanation.compared_seconds
     shorter = f"the step would be {first.saved_fraction:.1%} shorter"
-    of_base = (
-        f" than the {seconds(base)} s of even stages"
-        if abs(base - best.step_time_seconds) > SIMULATED_FRACTION * base
-        else ""
-    )
+    is_base = abs(base - best.step_time_seconds) <= SIMULATED_FRACTION * base
+    of_base = "" if is_base else f" than the {seconds(base)} s of even stages"
     return f"{plan}; {constraint_text(whole.bindings[0])} binds most: without it {shorter}{of_base}"
 
 
@@ -129,14 +126,13 @@ def differences_section(
     ]
     whole = given.step_time_seconds - best.step_time_seconds
     rest = whole - sum(one.difference_seconds for one in shown)
+    if abs(rest) >= SHOWN_SECONDS:
+        rows.append(("others", NOTHING, NOTHING, f"{rest:+,.3f}"))
+    rows.append(("step", seconds(best.step_time_seconds), seconds(given.step_time_seconds), f"{whole:+,.3f}"))
     return Section(
         title="Step time by part, largest difference first",
         header=("part", "best, s", f"{which}, s", "difference, s"),
-        rows=(
-            *rows,
-            *([("others", NOTHING, NOTHING, f"{rest:+,.3f}")] if abs(rest) >= SHOWN_SECONDS else []),
-            ("step", seconds(best.step_time_seconds), seconds(given.step_time_seconds), f"{whole:+,.3f}"),
-        ),
+        rows=tuple(rows),
     )
 
 

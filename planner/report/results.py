@@ -99,21 +99,17 @@ def _loss(plan: NumberedPlanRecord) -> tuple[str, ...]:
 
 def breakdown_section(plan: PlanRecord, of_plan: str) -> Section:
     """Where the step of one plan goes, exposed and hidden."""
-    parts = plan.breakdown
-    step = sum(part.exposed_seconds for part in parts)
-    rows = [
-        (
-            part_label(part.name),
-            seconds(part.exposed_seconds),
-            share(part.exposed_seconds, step),
-            seconds(part.hidden_seconds),
-        )
-        for part in parts
-    ]
+    step = sum(part.exposed_seconds for part in plan.breakdown)
+
+    def row(label: str, exposed: float, hidden: float) -> tuple[str, ...]:
+        return (label, seconds(exposed), share(exposed, step), seconds(hidden))
+
+    rows = [row(part_label(part.name), part.exposed_seconds, part.hidden_seconds) for part in plan.breakdown]
+    rows.append(row("step", step, sum(part.hidden_seconds for part in plan.breakdown)))
     return Section(
         title=f"Step time{of_plan} on the slowest pipeline rank",
         header=("part", "exposed, s", "of step", "hidden, s"),
-        rows=(*rows, ("step", seconds(step), f"{1:.1%}", seconds(sum(part.hidden_seconds for part in parts)))),
+        rows=tuple(rows),
         notes=(STEP_LEGEND, *_pace_note(plan)),
     )
 

@@ -129,7 +129,9 @@ def plan_for_sizes(
         if report is None or not _holds(report, size):
             report = plan(_limited(problem, size))
             num_searches += 1
-        answers.append(_answer(problem, report, size))
+        found = report.plans[0] if report.plans else None
+        nodes = -(-size // problem.facts.cluster.device.devices_per_node)
+        answers.append(SizedPlan(num_devices=size, num_nodes=nodes, plan=found, status=report.outcome.status))
     return PlansBySize(sizes=tuple(reversed(answers)), num_searches=num_searches)
 
 
@@ -172,12 +174,3 @@ def _holds(report: PlanReport, num_devices: int) -> bool:
     if report.plans:
         return report.plans[0].cluster.num_devices <= num_devices
     return report.exit_code == 1
-
-
-def _answer(problem: Problem, report: PlanReport, num_devices: int) -> SizedPlan:
-    return SizedPlan(
-        num_devices=num_devices,
-        num_nodes=-(-num_devices // problem.facts.cluster.device.devices_per_node),
-        plan=report.plans[0] if report.plans else None,
-        status=report.outcome.status,
-    )

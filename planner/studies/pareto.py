@@ -87,10 +87,12 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
     device = problem.facts.cluster.device
     least = _least_bytes(problem, clock)
     room = device.memory_bytes - problem.search.memory_headroom_bytes
-    points, late = _first(report, room), []
-    amounts = _amounts(least, device.memory_bytes) if least is not None else []
-    for amount in amounts:
-        if _is_known(points, amount):
+    is_proven = not report.outcome.gap
+    points = [Point(allowed_bytes=room, estimate=one.estimate, is_proven=is_proven) for one in report.plans[:1]]
+    late = []
+    for amount in _amounts(least, device.memory_bytes) if least is not None else []:
+        # proven within more memory, a strategy that takes no more than this is the fastest here, too
+        if any(one.is_proven and one.estimate.device_bytes <= amount <= one.allowed_bytes for one in points):
             continue
         if clock.seconds_left < LEAST_SECONDS:
             late.append(amount)
@@ -107,14 +109,6 @@ def _fastest(points: Sequence[Point], within: Point) -> Point:
     """The strategy with the fastest simulated step among all that fit into a point's memory."""
     fitting = [point.estimate for point in points if point.estimate.device_bytes <= within.allowed_bytes]
     return replace(within, estimate=min(fitting, key=lambda one: one.step_seconds))
-
-
-def _first(report: PlanReport, room: float) -> list[Point]:
-    """The plan itself."""
-    if not report.plans:
-        return []
-    is_proven = not report.outcome.gap
-    return [Point(allowed_bytes=room, estimate=report.plans[0].estimate, is_proven=is_proven)]
 
 
 def _least_bytes(problem: Problem, clock: Clock) -> float | None:
@@ -145,11 +139,6 @@ def _coarse_first(number: int) -> Sequence[int]:
     [4, 2, 6, 1, 3, 5, 7]
     """
     return sorted(range(1, number), key=lambda step: (-(step & -step), step))
-
-
-def _is_known(points: Sequence[Point], amount: float) -> bool:
-    """Whether a strategy that is proven within more memory takes no more than some amount."""
-    return any(point.is_proven and point.estimate.device_bytes <= amount <= point.allowed_bytes for point in points)
 
 
 def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from costmodel.step.estimate import PARTS
@@ -105,18 +105,14 @@ def checkpoint_charts(report: PlanReport | EstimateReport, plan: Plan) -> tuple[
     if writing > 1:
         shared["bands"] = [{"until": writing, "text": "the previous checkpoint is still being written"}]
 
-    def points(values: Sequence[float]) -> list[list[Any]]:
-        return [[one.interval_steps, value, schedule_text(one)] for one, value in zip(schedules, values, strict=True)]
-
-    def chart(label: str, values: Sequence[float], chosen: float) -> Chart:
-        mark = {"x": best.interval_steps, "y": chosen, "text": f"every {count(best.interval_steps, 'step')}"}
-        return {**shared, "y": {"label": label}, "series": [{"points": points(values)}], "marks": [mark]}
+    def chart(label: str, value: Callable[[CheckpointSchedule], float]) -> Chart:
+        points = [[one.interval_steps, value(one), schedule_text(one)] for one in schedules]
+        mark = {"x": best.interval_steps, "y": value(best), "text": f"every {count(best.interval_steps, 'step')}"}
+        return {**shared, "y": {"label": label}, "series": [{"points": points}], "marks": [mark]}
 
     return (
-        chart("ETTR, %", [100 * one.ettr for one in schedules], 100 * best.ettr),
-        chart(
-            "days of training", [one.total_seconds / DAY_SECONDS for one in schedules], best.total_seconds / DAY_SECONDS
-        ),
+        chart("ETTR, %", lambda one: 100 * one.ettr),
+        chart("days of training", lambda one: one.total_seconds / DAY_SECONDS),
     )
 
 

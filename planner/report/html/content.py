@@ -200,11 +200,9 @@ def _pareto_front(pareto_front: ParetoFront) -> Iterator[str]:
         )
         for point in pareto_front.points
     ]
-    notes = (
-        [_PARETO_NOTE, f"No strategy fits below {gib(pareto_front.least_bytes)} GiB."]
-        if pareto_front.least_bytes
-        else [_PARETO_NOTE]
-    )
+    notes = [_PARETO_NOTE]
+    if pareto_front.least_bytes:
+        notes.append(f"No strategy fits below {gib(pareto_front.least_bytes)} GiB.")
     if pareto_front.left_out:
         notes.append(f"Not searched before the time limit: {', '.join(map(gib, pareto_front.left_out))} GiB.")
     table = Section(
@@ -226,7 +224,7 @@ _PARETO_NOTE = (
 
 def _inputs(study: Study) -> Iterator[str]:
     yield section_html(conventions_section(study.whole))
-    for section in input_sections(study.report):
+    for section in input_sections(study.report.problem, study.whole):
         yield section_html(section, folded=True)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from constraints import RULES, sentence
 from planner.describe import describe_architecture, layer_rows, leaves
 from planner.explanation.explain import rule_sentences
-from planner.report.records.setting import ClusterRecord, JobRecord, ReliabilityRecord, TrainingRecord
 from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING, gib
 
@@ -18,32 +17,25 @@ if TYPE_CHECKING:
     from costmodel.facts.device import EquippedDevice
     from costmodel.facts.model import Model
     from planner.jobs.problem import Problem
-    from planner.plan import EstimateReport, PlanReport
+    from planner.report.records.setting import SettingRecord
 
 HEADER = ("entry", "value", "source")
 MODEL_ENTRIES = ("hidden_size", "vocab_size", "num_layers", "tied_embeddings")
 
 
-def input_sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
+def input_sections(problem: Problem, setting: SettingRecord) -> Iterator[Section]:
     """Sections on all inputs of a report."""
-    problem = report.problem
-    yield _job(report.problem)
+    yield _job(problem, setting)
     yield _model(problem.facts.model)
     yield _device(problem.facts.cluster)
     yield _rules(problem)
 
 
-def _job(problem: Problem) -> Section:
-    setting = {
-        "job": JobRecord.of(problem),
-        "cluster": ClusterRecord.of(problem),
-        "training": TrainingRecord.of(problem.facts.workload),
-        "reliability": ReliabilityRecord.of(problem),
-    }
+def _job(problem: Problem, setting: SettingRecord) -> Section:
     rows = [
         (f"{name}.{entry}", text)
-        for name, record in setting.items()
-        for entry, text in leaves(record.model_dump())
+        for name in ("job", "cluster", "training", "reliability")
+        for entry, text in leaves(getattr(setting, name).model_dump())
         if entry != "sources"
     ]
     precision = asdict(problem.facts.workload.precision)

@@ -116,8 +116,8 @@ def its_answers(copy: Extended) -> None:
     copy.add(
         "planner/report/records/strategy.py",
         (
-            'description="Whether data-parallel communication runs behind computation.")\n',
-            '    half_gradients: bool = Field(description="Whether gradients are halved.")\n',
+            'entry("Whether data-parallel communication runs behind computation.")\n',
+            '    half_gradients: bool = entry("Whether gradients are halved.")\n',
         ),
     )
     for target in ("accelerate", "deepspeed", "torchtitan"):

@@ -413,10 +413,16 @@ def test_figure_in_the_report(extend):
     copy.add(
         "planner/report/records/plan.py",
         (
-            '    days: Figure = Field(description="Total time.")\n',
-            '    weeks: Figure = Field(description="Total time in weeks.")\n',
+            '    days: Figure = entry("Total time.")\n',
+            '    weeks: Figure = entry("Total time in weeks.")\n',
         ),
-        ("            days=schedule.days,\n", "            weeks=schedule.days / 7,\n"),
+    )
+    copy.edit(
+        "planner/report/records/plan.py",
+        (
+            "TrainingRunRecord.read(plan.schedule)",
+            "TrainingRunRecord.read(plan.schedule, weeks=plan.schedule.days / 7)",
+        ),
     )
     copy.edit("planner/report/table_csv.py", ('"days", "gpu_hours")', '"days", "weeks", "gpu_hours")'))
 

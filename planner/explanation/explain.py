@@ -19,9 +19,9 @@ from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
 from planner.jobs.problem import Problem, SearchLimits, StageChoice
 from planner.jobs.values import checked
-from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate, plan
+from planner.plan import EXIT_CODES, Plan, PlanReport, estimate, plan
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search
-from planner.search.candidates import OWN, CostTable, Ints, capacity
+from planner.search.candidates import OWN, CostTable, Ints
 from planner.search.clock import Clock
 from planner.search.domains import divisors
 from planner.search.rules import SEARCH_BOUNDS, problem_rules
@@ -230,35 +230,19 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     if not asked:
         return explain_plan(report, clock)
     question, opposed = _question(problem, asked)
+    explanation = Explanation(report=report, asked=asked, opposed=opposed)
     if set(DECISIONS) - {"dp"} <= {*asked, *question.search.pin}:
-        return _of_strategy(report, asked, opposed, estimate(question, asked))
+        given = estimate(question, asked)
+        own = {_pin_sentence(name, value) for name, value in asked.items()}
+        broken = tuple(rule for rule in given.broken_rules if rule not in own)
+        return replace(explanation, given=given.plan, broken_rules=broken)
     found = plan(_within(question, clock))
-    return Explanation(
-        report=report,
-        asked=asked,
-        opposed=opposed,
-        given=found.plans[0] if found.plans else None,
-        question=found,
-    )
-
-
-def _of_strategy(
-    report: PlanReport, asked: Mapping[str, int], opposed: tuple[str, ...], given: EstimateReport
-) -> Explanation:
-    own = {_pin_sentence(name, value) for name, value in asked.items()}
-    return Explanation(
-        report=report,
-        asked=asked,
-        opposed=opposed,
-        given=given.plan,
-        broken_rules=tuple(rule for rule in given.broken_rules if rule not in own),
-    )
+    return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
 
 
 def _within(problem: Problem, clock: Clock) -> Problem:
     """The problem with one plan to report and what is left of the time."""
-    limit = max(clock.seconds_left, 1e-3)
-    return replace(problem, top=1, search=replace(problem.search, time_limit_seconds=limit))
+    return replace(problem, top=1).with_limits(time_limit_seconds=max(clock.seconds_left, 1e-3))
 
 
 # --- what holds a plan back --------------------------------------------------------------------------------
@@ -301,7 +285,7 @@ def _with_even_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcom
     problem = report.problem
     if problem.search.stages == StageChoice.EVEN:
         return problem, report.outcome
-    even = replace(problem, top=1, search=replace(problem.search, stages=StageChoice.EVEN))
+    even = replace(problem, top=1).with_limits(stages=StageChoice.EVEN)
     outcome = search(_within(even, clock))
     return (even, outcome) if outcome.strategies else (problem, report.outcome)
 
@@ -322,26 +306,23 @@ def _binding(kind: Kind, what: str, outcome: Outcome, seconds: float) -> Binding
 def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
     """Each constraint that a user can change, and the problem without it."""
     limits, rules = problem.search, problem_rules(problem)
-    yield Kind.MEMORY, "device memory", _on_device(problem, memory_bytes=ENDLESS_BYTES)
-    yield Kind.HOST_MEMORY, "host memory", _on_device(problem, host_memory_bytes=ENDLESS_BYTES)
+    yield Kind.MEMORY, "device memory", on_device(problem, memory_bytes=ENDLESS_BYTES)
+    yield Kind.HOST_MEMORY, "host memory", on_device(problem, host_memory_bytes=ENDLESS_BYTES)
     if limits.memory_headroom_bytes:
-        without_headroom = replace(limits, memory_headroom_bytes=0.0)
-        yield Kind.HEADROOM, "search.memory_headroom_gib", replace(problem, search=without_headroom)
+        yield Kind.HEADROOM, "search.memory_headroom_gib", problem.with_limits(memory_headroom_bytes=0.0)
     for what, released in released_problems(problem).items():
         yield Kind.ENTRY, what, released
     if limits.framework_rules:
-        freed = replace(limits, framework_rules=False)
-        yield Kind.FRAMEWORKS, "search.framework_rules", replace(problem, search=freed)
+        yield Kind.FRAMEWORKS, "search.framework_rules", problem.with_limits(framework_rules=False)
     for name, bound in SEARCH_BOUNDS.items():
         if bound in rules.bounds:
             allow = {**limits.allow, name: _every_value(problem, name)}
-            yield Kind.SEARCH_BOUND, sentence(bound), replace(problem, search=replace(limits, allow=allow))
+            yield Kind.SEARCH_BOUND, sentence(bound), problem.with_limits(allow=allow)
 
 
-def _on_device(problem: Problem, **changes: Any) -> Problem:
-    device = replace(problem.facts.cluster.device, **changes)
-    cluster = replace(problem.facts.cluster, device=device)
-    return replace(problem, facts=replace(problem.facts, cluster=cluster))
+def on_device(problem: Problem, **changes: Any) -> Problem:
+    """The job on a changed device, by the names of :class:`costmodel.facts.device.EquippedDevice`."""
+    return problem.with_cluster(device=replace(problem.facts.cluster.device, **changes))
 
 
 def _every_value(problem: Problem, name: str) -> tuple[int, ...]:
@@ -359,34 +340,30 @@ def released_problems(problem: Problem) -> dict[str, Problem]:
 
     Of an entry that is there twice neither goes alone.
     """
-    own = _sentences(problem)
+    own = rule_sentences(problem)
     fewer = (replace(problem, search=limits) for limits in _one_entry_fewer(problem.search))
-    gone = ((own - _sentences(released), released) for released in fewer)
+    gone = (({*own} - {*rule_sentences(released)}, released) for released in fewer)
     return {" ".join(sorted(rules)): released for rules, released in gone if rules}
 
 
-def _sentences(problem: Problem) -> set[str]:
-    """All rules of a problem, whatever they need."""
+def rule_sentences(problem: Problem) -> list[str]:
+    """All rules of a problem, whatever they need, each once."""
     rules = problem_rules(problem)
-    return {sentence(rule) for one in fields(rules) for rule in getattr(rules, one.name)}
+    return list(dict.fromkeys(sentence(rule) for one in fields(rules) for rule in getattr(rules, one.name)))
 
 
 def _one_entry_fewer(limits: SearchLimits) -> Iterator[SearchLimits]:
     """The job's limits with one entry left out, whatever its kind."""
     for one in fields(limits):
         value = getattr(limits, one.name)
+        fewer: list[Any] = []
         if isinstance(value, Mapping):
-            for name in value:
-                yield _changed(limits, one.name, {key: kept for key, kept in value.items() if key != name})
+            fewer = [{key: kept for key, kept in value.items() if key != name} for name in value]
         elif isinstance(value, tuple):
-            for index in range(len(value)):
-                yield _changed(limits, one.name, (*value[:index], *value[index + 1 :]))
+            fewer = [(*value[:index], *value[index + 1 :]) for index in range(len(value))]
         elif one.default is not MISSING and value != one.default:
-            yield _changed(limits, one.name, one.default)
-
-
-def _changed(limits: SearchLimits, name: str, value: Any) -> SearchLimits:
-    return replace(limits, **{name: value})
+            fewer = [one.default]
+        yield from (replace(limits, **{one.name: left}) for left in fewer)
 
 
 # --- the next faster strategy ------------------------------------------------------------------------------
@@ -410,12 +387,7 @@ def _with_next(binding: Binding, problem: Problem, seconds: float, clock: Clock)
 def _next_faster(problem: Problem, seconds: float, clock: Clock) -> Strategy | None:
     """The strategy with least device memory among those that take less time and fit on the host."""
     space = build_space(problem)
-    cost_table = CostTable(
-        space=space,
-        capacity=capacity(problem),
-        headroom_bytes=problem.search.memory_headroom_bytes,
-        formulas=OWN,
-    )
+    cost_table = CostTable.of(problem, space, OWN)
     best: tuple[int, int] | None = None
     values: dict[str, int] = {}
     for rows in _faster_rows(problem, space, seconds):
@@ -449,12 +421,9 @@ def _question(problem: Problem, asked: Mapping[str, int]) -> tuple[Problem, tupl
     pins = {name: value for name, value in limits.pin.items() if asked.get(name, value) != value}
     allows = {name: values for name, values in limits.allow.items() if name in asked and asked[name] not in values}
     opposed = limit_rules(pin=pins, allow=allows, forbid=())
-    question = replace(
-        limits,
-        pin={**limits.pin, **asked},
-        allow={name: values for name, values in limits.allow.items() if name not in allows},
-    )
-    return replace(problem, search=question), tuple(sentence(rule) for rule in opposed)
+    left = {name: values for name, values in limits.allow.items() if name not in allows}
+    question = problem.with_limits(pin={**limits.pin, **asked}, allow=left)
+    return question, tuple(sentence(rule) for rule in opposed)
 
 
 def _pin_sentence(name: str, value: int) -> str:
@@ -472,8 +441,8 @@ def _named_as_asked(conflict: Conflict, asked: Mapping[str, int]) -> Conflict:
 
     return replace(
         conflict,
-        exclusive=tuple(renamed(rules) for rules in conflict.exclusive),
-        repairs=tuple(renamed(rules) for rules in conflict.repairs),
+        exclusive=tuple(map(renamed, conflict.exclusive)),
+        repairs=tuple(map(renamed, conflict.repairs)),
         release=renamed(conflict.release),
-        releases=tuple(renamed(rules) for rules in conflict.releases),
+        releases=tuple(map(renamed, conflict.releases)),
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,13 +47,14 @@ def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clo
     tried, half = 0, Clock(seconds=clock.seconds_left / 2)
     for fewest, most in _ranges(problem, MOST_TIMES * problem.facts.cluster.num_devices):
         try:
-            found = _smallest_of(_resized(problem, most), rules, memory, fewest, half)
+            found = _smallest_of(problem, rules, memory, (fewest, most), half)
         except OutOfTimeError:
             enough = _enough(problem, rules, memory, clock)
             return Size(num_devices=None, strategy=None, num_tried=tried, is_cut=True, num_enough=enough)
         if found:
-            within = _largest_within(problem, rules, memory, found[0], clock)
-            return Size(num_devices=found[0], strategy=found[1], num_tried=found[0], num_within=within)
+            size = found.num_devices
+            within = _largest_within(problem, rules, memory, size, clock)
+            return Size(num_devices=size, strategy=found, num_tried=size, num_within=within)
         tried = most
     return Size(num_devices=None, strategy=None, num_tried=tried)
 
@@ -64,9 +64,9 @@ def _largest_within(problem: Problem, rules: Rules, memory: MemoryFunction, smal
     ranges = [span for span in _ranges(problem, problem.facts.cluster.num_devices - 1) if span[1] >= smallest]
     with suppress(OutOfTimeError):
         for fewest, most in reversed(ranges):
-            found = _smallest_of(_resized(problem, most), rules, memory, fewest, clock, largest=True)
+            found = _smallest_of(problem, rules, memory, (fewest, most), clock, largest=True)
             if found:
-                return found[0]
+                return found.num_devices
     return None
 
 
@@ -76,28 +76,28 @@ def _enough(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock
     with suppress(OutOfTimeError):
         while (size := 2 * size) <= MOST_TIMES * problem.facts.cluster.num_devices:
             is_whole = size < node or size % node == 0
-            if is_whole and _smallest_of(_resized(problem, size), rules, memory, size, clock):
+            if is_whole and _smallest_of(problem, rules, memory, (size, size), clock):
                 return size
     return None
 
 
-def _resized(problem: Problem, num_devices: int) -> Problem:
-    facts = replace(problem.facts, cluster=replace(problem.facts.cluster, num_devices=num_devices))
-    return replace(problem, facts=facts)
-
-
 def _smallest_of(
-    problem: Problem, rules: Rules, memory: MemoryFunction, fewest: int, clock: Clock, *, largest: bool = False
-) -> tuple[int, Strategy] | None:
-    """The smallest size of a range on which a strategy fits, or the largest, and that strategy."""
+    problem: Problem,
+    rules: Rules,
+    memory: MemoryFunction,
+    sizes: tuple[int, int],
+    clock: Clock,
+    *,
+    largest: bool = False,
+) -> Strategy | None:
+    """A strategy that fits on the smallest size of a range on which one does, or on the largest."""
     clock.require()
-    space = _space(problem, rules, fewest, problem.facts.cluster.num_devices)
+    problem = problem.with_cluster(num_devices=sizes[1])
+    space = _space(problem, rules, *sizes)
     num_devices = np.prod([space.rows[name] for name in ("tp", "cp", "pp", "dp")], axis=0)
     hopeful = _hopeful(problem, space, memory, clock)
-    sizes = num_devices[hopeful]
-    in_order = hopeful[np.argsort(-sizes if largest else sizes, kind="stable")]
-    found = first_that_fits(problem, space, memory, in_order, clock)
-    return (int(num_devices[found[0]]), found[1]) if found else None
+    order = np.argsort(num_devices[hopeful] * (-1 if largest else 1), kind="stable")
+    return first_that_fits(problem, space, memory, hopeful[order], clock)
 
 
 def _hopeful(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> NDArray[np.int64]:
@@ -114,11 +114,11 @@ def _hopeful(problem: Problem, space: Space, memory: MemoryFunction, clock: Cloc
     order = np.lexsort([-space.rows["dp"], key])
     _, first, family = np.unique(key[order], return_index=True, return_inverse=True)
     largest = order[first]
+    may_fit = least_lacking(problem, space, largest, memory, clock) == 0
     if len(largest) == space.num_rows:
-        return np.asarray(largest[least_lacking(problem, space, largest, memory, clock) == 0])
-    left = order[(least_lacking(problem, space, largest, memory, clock) == 0)[family]]
-    answer: NDArray[np.int64] = left[least_lacking(problem, space, left, memory, clock) == 0]
-    return answer
+        return np.asarray(largest[may_fit])
+    left = order[may_fit[family]]
+    return np.asarray(left[least_lacking(problem, space, left, memory, clock) == 0])
 
 
 def _ranges(problem: Problem, limit: int) -> Iterator[tuple[int, int]]:
@@ -180,9 +180,7 @@ def _left(facts: Facts, rules: Sequence[Rule], name: str, values: NDArray[np.int
         other_names = needs(rule) - {name}
         if other_names <= set(others) and len(other_names) < 2 and name in needs(rule):
             grid = {name: values[:, None]} | {other: others[other][None, :] for other in other_names}
-            holds = np.broadcast_to(
-                np.asarray(tabulate(rule, facts, grid)),
-                (len(values), 1 if not other_names else len(others[next(iter(other_names))])),
-            )
+            shape = np.broadcast_shapes(*(column.shape for column in grid.values()))
+            holds = np.broadcast_to(np.asarray(tabulate(rule, facts, grid)), shape)
             values = values[holds.any(axis=1)]
     return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,14 +12,13 @@ from planner.infeasibility.repairs import explain
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Outcome, Status, search
 from planner.search.candidates import OWN, CostTable, Formulas
+from planner.search.clock import Clock
 
 EXPLANATION_FRACTION = 0.1
 """Share of the time limit that an explanation has at least."""
 
 BUBBLE_ROWS = 2048
 """Rows whose bubble is tabulated at once; between them the clock is asked."""
-
-NO_TIME_TO_EXPLAIN = Conflict(exclusive=(), repairs=(), release=(), is_cut=True)
 
 
 def search_or_explain(problem: Problem, formulas: Formulas = OWN) -> Outcome:
@@ -34,12 +32,11 @@ def search_or_explain(problem: Problem, formulas: Formulas = OWN) -> Outcome:
     formulas
         What strategies cost: the cost model, unless told otherwise.
     """
-    started = time.perf_counter()
+    clock = Clock(seconds=problem.search.time_limit_seconds)
     outcome = search(problem, formulas)
     if outcome.status != Status.INFEASIBLE:
         return outcome
-    seconds_left = problem.search.time_limit_seconds - (time.perf_counter() - started)
-    return replace(outcome, conflict=_conflict(problem, outcome, formulas, seconds_left))
+    return replace(outcome, conflict=_conflict(problem, outcome, formulas, clock.seconds_left))
 
 
 def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_left: float) -> Conflict:
@@ -48,26 +45,28 @@ def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_le
     enough = max(seconds_left, EXPLANATION_FRACTION * problem.search.time_limit_seconds)
     if not space.rules.timed:
         return explain(problem, space, formulas.memory, seconds_left=enough)
-    limits = replace(problem.search, max_bubble_fraction=None, time_limit_seconds=max(seconds_left, SHORTEST_SECONDS))
-    without = search_or_explain(replace(problem, search=limits, top=1), formulas)
+    longest = max(seconds_left, SHORTEST_SECONDS)
+    roomy = replace(problem, top=1).with_limits(max_bubble_fraction=None, time_limit_seconds=longest)
+    without = search_or_explain(roomy, formulas)
     if not without.strategies:
-        return without.conflict or NO_TIME_TO_EXPLAIN
+        no_time = Conflict(exclusive=(), repairs=(), release=(), is_cut=True)
+        return without.conflict or no_time
     texts = tuple(sentence(rule) for rule in space.rules.timed)
     return Conflict(
         exclusive=(texts,),
         repairs=(texts,),
         release=texts,
         releases=(texts,),
-        least_bubble_fraction=_least_bubble_fraction(problem, outcome, formulas, time.perf_counter() + enough),
+        least_bubble_fraction=_least_bubble_fraction(problem, outcome, formulas, Clock(seconds=enough)),
     )
 
 
-def _least_bubble_fraction(problem: Problem, outcome: Outcome, formulas: Formulas, end: float) -> float | None:
+def _least_bubble_fraction(problem: Problem, outcome: Outcome, formulas: Formulas, clock: Clock) -> float | None:
     """The smallest share of the step that the bubble takes in a strategy that fits; None where time is short."""
     space, least = outcome.space, np.inf
     table = CostTable.of(problem, space, formulas)
     for start in range(0, space.num_rows, BUBBLE_ROWS):
-        if time.perf_counter() > end:
+        if clock.is_over:
             return None
         least = min(least, table.least_bubble(np.arange(start, min(start + BUBBLE_ROWS, space.num_rows))))
     return float(least)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
@@ -38,6 +37,11 @@ class MemoryGap:
     strategy: Strategy
     is_proven: bool = True
 
+    @property
+    def size(self) -> tuple[bool, float]:
+        """What gaps are compared by: those without host memory come first."""
+        return self.host_bytes > 0, self.device_bytes + self.host_bytes
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lacks:
@@ -63,12 +67,6 @@ class Lacks:
             host=np.maximum(memory.host_bytes - device.host_memory_bytes, 0.0),
         )
 
-    @property
-    def with_host(self) -> Floats:
-        """What each row lacks on the device in the modes that fit on the host; infinite where none does."""
-        least: Floats = np.where(self.host == 0, self.device, np.inf).min(axis=-1)
-        return least
-
 
 def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunction, clock: Clock) -> Floats:
     """
@@ -81,8 +79,8 @@ def least_lacking(problem: Problem, space: Space, rows: Ints, memory: MemoryFunc
     bounds = [np.zeros(0)]
     for some in chunks(rows):
         clock.require()
-        least = least_memory(problem.facts, space.degrees(some), space.features)
-        bounds.append(Lacks.of(problem, least).with_host)
+        lacks = Lacks.of(problem, least_memory(problem.facts, space.degrees(some), space.features))
+        bounds.append(np.where(lacks.host == 0, lacks.device, np.inf).min(axis=-1))
     return np.concatenate(bounds)
 
 
@@ -107,51 +105,39 @@ def closest(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock
     rows = np.arange(space.num_rows)
     bounds = least_lacking(problem, space, rows, memory, clock)
     order = np.argsort(bounds, kind="stable")
-    best: tuple[float, float] = (np.inf, np.inf)
     found: MemoryGap | None = None
     for some in chunks(order):
-        if (0.0, float(bounds[some[0]])) >= best:
+        if found and found.size <= (False, bounds[some[0]]):
             break
-        if clock.is_over and found:
-            return _unproven(found)
+        if found and clock.is_over:
+            return replace(found, is_proven=False)
         clock.require()
-        key, candidate = _closest_of(problem, space, memory, np.sort(some))
-        if key < best:
-            best, found = key, candidate
+        gap = _closest_of(problem, space, memory, np.sort(some))
+        if gap and (found is None or gap.size < found.size):
+            found = gap
     return found
 
 
-def _unproven(found: MemoryGap) -> MemoryGap:
-    return MemoryGap(
-        device_bytes=found.device_bytes, host_bytes=found.host_bytes, strategy=found.strategy, is_proven=False
-    )
-
-
-def _closest_of(
-    problem: Problem, space: Space, memory: MemoryFunction, rows: Ints
-) -> tuple[tuple[float, float], MemoryGap | None]:
+def _closest_of(problem: Problem, space: Space, memory: MemoryFunction, rows: Ints) -> MemoryGap | None:
     """The closest strategy of some rows, those that fit on the host first; of equals the first."""
     block = space.block(rows)
     used, fold = mode_memory(problem.facts, block.degrees, block.features, memory)
     overlaps = fold.flat(block.allowed)
     lacks = Lacks.of(problem, used)
     every = np.where(overlaps.any(axis=-1), lacks.device + lacks.host, np.inf)
-    best: tuple[float, float] = (np.inf, np.inf)
-    found: MemoryGap | None = None
     for which in (lacks.host == 0, lacks.host > 0):
-        row, mode = np.unravel_index(np.where(which, every, np.inf).argmin(), every.shape)
-        key = (float(lacks.host[row, mode] > 0), float(every[row, mode]))
-        if np.isfinite(key[1]) and key < best:
+        missing = np.where(which, every, np.inf)
+        row, mode = np.unravel_index(missing.argmin(), every.shape)
+        if np.isfinite(missing[row, mode]):
             features = fold.chosen(block.features, mode, overlaps[row, mode].argmax())
             values = {name: int(degrees[row]) for name, degrees in block.degrees.items()}
             values |= {name: int(value) for name, value in features.items()}
-            best = key
-            found = MemoryGap(
+            return MemoryGap(
                 device_bytes=float(lacks.device[row, mode]),
                 host_bytes=float(lacks.host[row, mode]),
                 strategy=strategy_of(values),
             )
-    return best, found
+    return None
 
 
 def least_host_bytes(problem: Problem, space: Space, memory: MemoryFunction, clock: Clock) -> float | None:
@@ -169,23 +155,11 @@ def least_host_bytes(problem: Problem, space: Space, memory: MemoryFunction, clo
 
 def first_that_fits(
     problem: Problem, space: Space, memory: MemoryFunction, rows: Ints, clock: Clock
-) -> tuple[int, Strategy] | None:
-    """The first of some rows in which a strategy fits, and that strategy; None where none does."""
+) -> Strategy | None:
+    """A strategy in the first of some rows in which one fits; None where none does."""
     for some in chunks(rows):
         clock.require()
-        fitting = _fitting(problem, space, memory, some)
-        if fitting.any():
-            row = int(some[fitting.argmax()])
-            _, found = _closest_of(problem, space, memory, np.array([row]))
-            assert found is not None
-            return row, found.strategy
+        gap = _closest_of(problem, space, memory, some)
+        if gap and not gap.device_bytes and not gap.host_bytes:
+            return gap.strategy
     return None
-
-
-def _fitting(problem: Problem, space: Space, memory: MemoryFunction, rows: Ints) -> NDArray[np.bool_]:
-    block = space.block(rows)
-    used, fold = mode_memory(problem.facts, block.degrees, block.features, memory)
-    lacks = Lacks.of(problem, used)
-    allowed = fold.flat(block.allowed).any(axis=-1)
-    fit: NDArray[np.bool_] = (allowed & (lacks.device + lacks.host == 0)).any(axis=-1)
-    return fit

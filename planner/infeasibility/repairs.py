@@ -204,11 +204,9 @@ class _Relaxation:
 
     def entries(self) -> Iterator[_Entry]:
         """Every class of rows with every set of rules that its features break."""
-        used, row_class = np.unique(self.classes.index, return_inverse=True)
+        used, first = np.unique(self.classes.index, return_index=True)
         if not len(used):
             return
-        first = np.zeros(len(used), dtype=np.int64)
-        first[row_class[::-1]] = np.arange(len(row_class))[::-1]
         decisions = spread({name: values[first] for name, values in self.rows.items()}, self.features)
         shape = (len(used), *(len(values) for values in self.features.values()))
         possible = np.ones(shape, dtype=bool)
@@ -250,9 +248,7 @@ class _Relaxation:
         of_device, _ = _memory_rules(self.rules)
         keys = [(entry.row_class, contains_one_of(entry.broken | of_device, repairs)) for entry in entries]
         for hopeful in (False, True):
-            new = {one for one, only_hopeful in keys if only_hopeful == hopeful} - {
-                one for one, known in self.looked_at if known == hopeful
-            }
+            new = {one for one, only_hopeful in {*keys} - self.looked_at.keys() if only_hopeful == hopeful}
             members = {one: self.members(one) for one in new}
             if hopeful and members:
                 which = self.may_fit(np.concatenate(list(members.values())))
@@ -289,17 +285,12 @@ class _Relaxation:
         Shape (modes, 2, 2): the device does not fit or does, the host does not fit or does.
         """
         occurs = {one: np.zeros((self.num_modes, 2, 2), dtype=bool) for one in members}
+        answers = np.array([False, True])
         for chunk in chunks(np.concatenate([np.zeros(0, dtype=np.int64), *members.values()])):
             self.clock.require()
             used, _ = self.mode_memory(chunk)
             fit = fits(self.facts, self.rules, used, self.problem.search.memory_headroom_bytes)
-            both = np.stack(
-                [
-                    np.stack([~fit.device & ~fit.host, ~fit.device & fit.host], axis=-1),
-                    np.stack([fit.device & ~fit.host, fit.device & fit.host], axis=-1),
-                ],
-                axis=-2,
-            )
+            both = (fit.device[..., None, None] == answers[:, None]) & (fit.host[..., None, None] == answers)
             of_chunk = self.classes.index[chunk]
             for one in np.unique(of_chunk).tolist():
                 occurs[one] |= both[of_chunk == one].any(axis=0)

@@ -185,6 +185,14 @@ class Problem:
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
     machine: Machine | None = field(default=None, compare=False)
 
+    def with_limits(self, **changes: Any) -> Problem:
+        """The job with some limits of its search changed, by the names of :class:`SearchLimits`."""
+        return replace(self, search=replace(self.search, **changes))
+
+    def with_cluster(self, **changes: Any) -> Problem:
+        """The job on a changed cluster, by the names of :class:`costmodel.facts.cluster.Cluster`."""
+        return replace(self, facts=replace(self.facts, cluster=replace(self.facts.cluster, **changes)))
+
 
 def load(
     job: str | os.PathLike[str] | Mapping[str, Any],

@@ -45,20 +45,19 @@ def render(report: PlanReport | EstimateReport | Explanation | Comparison, forma
             from planner.report.document import json_text
 
             return json_text(report)
-        case "csv":
+        case "csv" | "html":
             from planner.plan import EstimateReport, PlanReport
-            from planner.report.table_csv import csv_text
 
-            if isinstance(report, PlanReport | EstimateReport):
+            if not isinstance(report, PlanReport | EstimateReport):
+                lacking = {"csv": "rows for 'csv'", "html": "page"}[format]
+                problem = f"explanations and comparisons have no {lacking}."
+                raise SpecError("format", problem, "Use table, markdown or json.")
+            if format == "csv":
+                from planner.report.table_csv import csv_text
+
                 return csv_text(report)
-            raise SpecError(
-                "format", "explanations and comparisons have no rows for 'csv'.", "Use table, markdown or json."
-            )
-        case "html":
-            from planner.plan import EstimateReport, PlanReport
-            from planner.report.html import html_text
+            from planner.report.html.page import page_html
+            from planner.report.html.study import study
 
-            if isinstance(report, PlanReport | EstimateReport):
-                return html_text(report)
-            raise SpecError("format", "explanations and comparisons have no page.", "Use table, markdown or json.")
+            return page_html(study(report))
     raise SpecError("format", f"there is no format '{format}'.", did_you_mean(format, FORMATS))

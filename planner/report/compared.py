@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from planner.explanation.compare import Comparison
@@ -11,10 +12,11 @@ from planner.report.conflicts import broken_sections, nothing_sections
 from planner.report.memory import missing_sections
 from planner.report.reasons import SAME_SECONDS, differences_section
 from planner.report.records.explained import ComparisonRecord
+from planner.report.results import FIGURES
 from planner.report.section import Section
 from planner.report.setting import setting_section
 from planner.report.strategies import strategies_section
-from planner.report.wording import NOTHING, gib, seconds
+from planner.report.wording import NOTHING, seconds
 
 if TYPE_CHECKING:
     from planner.report.records.plan import PlanRecord
@@ -58,28 +60,18 @@ def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
 
 
 def _gains(given: PlanRecord, best: PlanRecord) -> Section:
-    """Figures of both, and their differences."""
-    lines: tuple[tuple[str, Callable[[PlanRecord], float], Callable[[float], str]], ...] = (
-        ("step, s", lambda one: one.step_time_seconds, lambda value: f"{value:,.3f}"),
-        ("tokens/s/GPU", lambda one: one.tokens_per_second_per_gpu, lambda value: f"{value:,.1f}"),
-        ("TFLOP/s/GPU", lambda one: one.model_tflops_per_gpu, lambda value: f"{value:,.1f}"),
-        ("MFU", lambda one: one.mfu, lambda value: f"{value:.1%}"),
-        ("HFU", lambda one: one.hfu, lambda value: f"{value:.1%}"),
-        ("peak GiB", lambda one: one.peak_memory_bytes, gib),
-        ("free GiB", lambda one: one.headroom_bytes, gib),
-        ("host memory GiB", lambda one: one.host_memory_bytes, gib),
-        ("steps per checkpoint", lambda one: one.checkpoint.interval_steps, lambda value: f"{value:,.0f}"),
-        ("ETTR", lambda one: one.training_run.ettr, lambda value: f"{value:.2%}"),
-        ("days", lambda one: one.training_run.days, lambda value: f"{value:,.2f}"),
-        ("GPU-hours", lambda one: one.training_run.gpu_hours, lambda value: f"{value:,.0f}"),
-    )
-    rows = ((name, text(of(given)), text(of(best)), _signed(of(best) - of(given), text)) for name, of, text in lines)
+    """Figures of both, but for their devices, and the differences."""
     return Section(
-        title="The given strategy against the best plan", header=("", "given", "best", "difference"), rows=tuple(rows)
+        title="The given strategy against the best plan",
+        header=("", "given", "best", "difference"),
+        rows=tuple(_gain(name, given, best) for name in FIGURES if name != "GPUs"),
     )
 
 
-def _signed(value: float, text: Callable[[float], str]) -> str:
-    shown = text(abs(value))
-    is_nothing = not any(digit in shown for digit in "123456789")
-    return NOTHING if is_nothing else f"{'+' if value > 0 else '-'}{shown}"
+def _gain(name: str, given: PlanRecord, best: PlanRecord) -> tuple[str, ...]:
+    path, text = FIGURES[name]
+    ours, theirs = attrgetter(path)(given), attrgetter(path)(best)
+    more = text(abs(theirs - ours))
+    is_nothing = not any(digit in more for digit in "123456789")
+    difference = NOTHING if is_nothing else f"{'+' if theirs > ours else '-'}{more}"
+    return (name, text(ours), text(theirs), difference)

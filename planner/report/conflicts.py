@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from constraints import FRAMEWORK_RULES, sentence
 from planner.report.memory import memory_section, missing_notes
-from planner.report.section import Section
+from planner.report.section import Section, numbered
 from planner.report.strategies import strategies_section, strategy_text
 from planner.report.wording import count, gib
 
@@ -22,8 +22,7 @@ OF_FRAMEWORKS = frozenset(sentence(rule) for rule in FRAMEWORK_RULES)
 def broken_sections(rules: Sequence[str], *notes: str) -> Iterator[Section]:
     """The rules that forbid a given strategy."""
     if rules:
-        rows = tuple((str(number), rule) for number, rule in enumerate(rules, start=1))
-        yield Section(title="Forbidden: this strategy breaks these rules", rows=rows, notes=notes)
+        yield Section(title="Forbidden: this strategy breaks these rules", rows=numbered(rules), notes=notes)
 
 
 def none_text(conflict: ConflictRecord | None) -> str:
@@ -45,9 +44,9 @@ def nothing_sections(setting: SettingRecord, conflict: ConflictRecord | None) ->
         return
     yield from conflict_sections(setting, conflict)
     if conflict.closest:
-        strategy, memory = strategies_section([conflict.closest.strategy]), memory_section(setting, conflict.closest)
+        strategy = strategies_section([conflict.closest.strategy])
         yield replace(strategy, title="Closest strategy: the one that lacks least memory")
-        yield replace(memory, notes=(*memory.notes, *missing_notes(setting, conflict.closest)))
+        yield memory_section(setting, conflict.closest, notes=missing_notes(setting, conflict.closest))
 
 
 def conflict_sections(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[Section]:
@@ -58,19 +57,15 @@ def conflict_sections(setting: SettingRecord, conflict: ConflictRecord) -> Itera
     if repairs or conflict.left_out:
         yield Section(
             title="Changes that would make the job feasible, each alone" if repairs else "What is not known",
-            rows=repairs or tuple((NOTE, note) for note in conflict.left_out),
+            rows=repairs or tuple(("note", note) for note in conflict.left_out),
             notes=tuple(conflict.left_out) if repairs else (),
         )
-
-
-NOTE = "note"
 
 
 def _exclusive(exclusive: list[list[str]]) -> Section:
     """One set as a numbered list; several ones one after the other."""
     if len(exclusive) == 1:
-        (rules,) = exclusive
-        return Section(title=TOGETHER, rows=tuple((str(n), rule) for n, rule in enumerate(rules, start=1)))
+        return Section(title=TOGETHER, rows=numbered(exclusive[0]))
     rows = [
         (f"set {number}" if rule is rules[0] else "", rule)
         for number, rules in enumerate(exclusive, start=1)
@@ -123,9 +118,6 @@ def size_text(cluster: ClusterRecord, size: SmallestClusterRecord) -> str:
     if not size.time_ran_out:
         return none
     if not size.num_devices_enough:
-        return f"{none}; {LATE}"
+        return f"{none}; larger ones were not tried for want of time"
     enough = f"{count(size.num_devices_enough, 'GPU')} are enough"
     return f"{none}; {enough}; the sizes between were not tried for want of time"
-
-
-LATE = "larger ones were not tried for want of time"

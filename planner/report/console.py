@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from planner.report.document import AnyReport
 from planner.report.section import Section
 from planner.report.sections import all_sections
 from planner.report.wording import is_numeric
-
-if TYPE_CHECKING:
-    from planner.explanation.compare import Comparison
-    from planner.explanation.explain import Explanation
-    from planner.plan import EstimateReport, PlanReport
 
 WIDTH = 100
 GAP = "  "
 
 
-def console_text(report: PlanReport | EstimateReport | Explanation | Comparison) -> str:
+def console_text(report: AnyReport) -> str:
     """All sections, an empty line between them."""
     return "\n\n".join("\n".join(_lines(section)) for section in all_sections(report)) + "\n"
 

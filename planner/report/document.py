@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from planner.explanation.compare import Comparison
 from planner.explanation.explain import Explanation
 from planner.plan import EstimateReport, PlanReport
 from planner.report.records.explained import ComparisonRecord, ExplanationRecord
-from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, report_record
-
-if TYPE_CHECKING:
-    from planner.report.records.record import Plain
+from planner.report.records.record import Plain
+from planner.report.records.reports import ReportRecord, report_record
 
 AnyReport: TypeAlias = PlanReport | EstimateReport | Explanation | Comparison
-AnyRecord: TypeAlias = PlanReportRecord | EstimateReportRecord | ExplanationRecord | ComparisonRecord
-
-
-def record(report: AnyReport) -> AnyRecord:
-    """The tree of records of a report."""
-    if isinstance(report, Explanation):
-        return ExplanationRecord.of(report)
-    return ComparisonRecord.of(report) if isinstance(report, Comparison) else report_record(report)
+AnyRecord: TypeAlias = ReportRecord | ExplanationRecord | ComparisonRecord
 
 
 def document(report: AnyReport) -> Plain:
     """The whole report as plain data; what is infinite or undefined is None."""
-    return record(report).plain()
+    if isinstance(report, Explanation):
+        return ExplanationRecord.of(report).plain()
+    return (ComparisonRecord.of(report) if isinstance(report, Comparison) else report_record(report)).plain()
 
 
 def json_text(report: AnyReport) -> str:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from planner.report.document import AnyReport
 from planner.report.section import Section
 from planner.report.sections import all_sections
 from planner.report.wording import is_numeric
 
-if TYPE_CHECKING:
-    from planner.explanation.compare import Comparison
-    from planner.explanation.explain import Explanation
-    from planner.plan import EstimateReport, PlanReport
 
-
-def markdown_text(report: PlanReport | EstimateReport | Explanation | Comparison) -> str:
+def markdown_text(report: AnyReport) -> str:
     """All sections, the first one's heading as the title."""
     levels = ["#", *["##"] * 100]
     blocks = ("\n".join(_lines(section, level)) for section, level in zip(all_sections(report), levels, strict=False))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,12 @@ MOST_PARTS = 3
 
 
 def memory_section(
-    setting: SettingRecord, memory: MemoryRecord, of_plan: str = "", *, most_rows: int = MOST_RANK_ROWS
+    setting: SettingRecord,
+    memory: MemoryRecord,
+    of_plan: str = "",
+    *,
+    most_rows: int = MOST_RANK_ROWS,
+    notes: Iterable[str] = (),
 ) -> Section:
     """The memory of every pipeline rank of a strategy; of representative ranks where there are too many rows."""
     ranks = memory.ranks
@@ -32,7 +36,7 @@ def memory_section(
     header = (
         "ranks",
         "layers",
-        *(_SHORT.get(name, name) for name in parts),
+        *(HEADINGS.get(name, (name, ""))[0] for name in parts),
         "total",
         "free",
         *(["host mem"] * shows_host),
@@ -55,34 +59,26 @@ def memory_section(
         title=f"Memory{of_plan} by pipeline rank, GiB per GPU",
         header=header,
         rows=tuple(rows),
-        notes=(_legend(parts), *_memory_notes(setting, memory, omitted=len(grouped) > most_rows)),
+        notes=(_legend(parts), *_memory_notes(setting, memory, omitted=len(grouped) > most_rows), *notes),
     )
 
 
-MEANINGS = {
-    "optimizer": "optim: optimizer states",
-    "activations": "activ: saved activations",
-    "logits": "logits: saved by head and loss",
-    "working": "work: the layer being computed",
-    "gathered": "gather: unsharded weights of that layer",
-    "buffers": "buf: embedding copies and workspaces",
-    "runtime": "runtime: CUDA context, communicators, fragmentation",
+HEADINGS = {
+    "gradients": ("grads", ""),
+    "optimizer": ("optim", "optimizer states"),
+    "activations": ("activ", "saved activations"),
+    "logits": ("logits", "saved by head and loss"),
+    "working": ("work", "the layer being computed"),
+    "gathered": ("gather", "unsharded weights of that layer"),
+    "buffers": ("buf", "embedding copies and workspaces"),
+    "runtime": ("runtime", "CUDA context, communicators, fragmentation"),
 }
-"""Columns of the memory table whose names need an explanation."""
+"""Short headings of parts of the memory, and what those that need an explanation mean."""
 
 
 def _legend(parts: Sequence[str]) -> str:
-    return f"{'; '.join(MEANINGS[name] for name in parts if name in MEANINGS)}."
-
-
-_SHORT = {
-    "gradients": "grads",
-    "optimizer": "optim",
-    "activations": "activ",
-    "working": "work",
-    "gathered": "gather",
-    "buffers": "buf",
-}
+    known = (HEADINGS[name] for name in parts if name in HEADINGS)
+    return f"{'; '.join(f'{short}: {meaning}' for short, meaning in known if meaning)}."
 
 
 def _representative(ranks: Sequence[RankRecord]) -> Iterator[RankRecord]:
@@ -122,8 +118,7 @@ def missing_sections(setting: SettingRecord, memory: MemoryRecord) -> Iterator[S
     """The memory section with notes on what is missing; nothing where all ranks fit."""
     notes = tuple(missing_notes(setting, memory))
     if notes:
-        section = memory_section(setting, memory)
-        yield replace(section, notes=(*section.notes, *notes))
+        yield memory_section(setting, memory, notes=notes)
 
 
 def missing_notes(setting: SettingRecord, memory: MemoryRecord) -> Iterator[str]:
@@ -142,10 +137,6 @@ def missing_notes(setting: SettingRecord, memory: MemoryRecord) -> Iterator[str]
 def _short_text(short: list[RankRecord], num_ranks: int) -> str:
     if len(short) == num_ranks:
         return f"all {num_ranks} pipeline ranks" if num_ranks > 1 else "the only pipeline rank"
-    spans: list[list[int]] = []
-    for rank in short:
-        if spans and spans[-1][1] == rank.rank - 1:
-            spans[-1][1] = rank.rank
-        else:
-            spans.append([rank.rank, rank.rank])
-    return "pipeline ranks " + ", ".join(ranks_text(first, last) for first, last in spans)
+    runs = groupby(enumerate(short), key=lambda pair: pair[1].rank - pair[0])  # constant where ranks follow each other
+    spans = [[rank for _, rank in run] for _, run in runs]
+    return "pipeline ranks " + ", ".join(ranks_text(span[0].rank, span[-1].rank) for span in spans)

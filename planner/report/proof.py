@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from planner.report.section import Section
@@ -10,8 +10,6 @@ from planner.report.wording import count
 
 if TYPE_CHECKING:
     from planner.plan import PlanReport
-    from planner.report.records.outcome import EffortRecord
-    from planner.report.records.plan import PlanRecord
     from planner.report.records.reports import PlanReportRecord
     from planner.search.branch_and_bound import SearchStats
 
@@ -41,37 +39,37 @@ _NO_COMPLETION = "no values of its open decisions satisfy all rules."
 
 def search_section(report: PlanReport, whole: PlanReportRecord) -> Section:
     """The proof: status, bound, gap, and the work of the search."""
-    search, effort = whole.search, report.outcome.effort
-    return Section(
-        title="Search",
-        rows=(
-            ("status", _status_text(whole)),
-            *_bound(whole),
-            (
-                "space",
-                f"{search.num_raw_strategies:,} strategies; {search.num_strategies:,} satisfy all rules except memory, "
-                f"with {search.num_rows:,} combinations of parallel degrees",
-            ),
-            (
-                "costed",
-                f"{search.num_strategies_tabulated:,} strategies, all of {search.num_rows_tabulated:,} combinations of "
-                "parallel degrees",
-            ),
-            ("pruned", _pruned(effort)),
-            ("solver", _solver(whole, effort)),
-            *_pipelines(search),
-            (
-                "time",
-                f"{search.build_seconds:.2f} s for cost tables and models, {search.solve_seconds:.2f} s in CP-SAT",
-            ),
-            *_total_time(whole),
-        )
-        if search.num_rows
-        else (
-            ("status", _status_text(whole)),
-            ("space", f"{search.num_raw_strategies:,} strategies, none of which the rules allow"),
-        ),
+    return Section(title="Search", rows=tuple(_search_rows(whole, report.outcome.effort)))
+
+
+def _search_rows(whole: PlanReportRecord, effort: SearchStats) -> Iterator[tuple[str, str]]:
+    search = whole.search
+    yield "status", _status_text(whole)
+    if not search.num_rows:
+        yield "space", f"{search.num_raw_strategies:,} strategies, none of which the rules allow"
+        return
+    yield from _bound(whole)
+    yield (
+        "space",
+        f"{search.num_raw_strategies:,} strategies; {search.num_strategies:,} satisfy all rules except memory, "
+        f"with {search.num_rows:,} combinations of parallel degrees",
     )
+    yield (
+        "costed",
+        f"{search.num_strategies_tabulated:,} strategies, all of {search.num_rows_tabulated:,} combinations of "
+        "parallel degrees",
+    )
+    yield "pruned", _pruned(effort)
+    yield "solver", _solver(whole, effort)
+    if search.num_pipelines:
+        yield (
+            "stages",
+            f"{count(search.num_pipelines, 'pipeline')} that uneven stages might make faster, by their lower bound; "
+            f"{search.num_pipelines_costed:,} costed rank by rank, {search.num_pipelines_solved:,} solved by CP-SAT",
+        )
+    yield "time", f"{search.build_seconds:.2f} s for cost tables and models, {search.solve_seconds:.2f} s in CP-SAT"
+    if whole.job.objective == "total_time":
+        yield "objective", "total time, which grows with the step time, so that the order is the same"
 
 
 def _solver(whole: PlanReportRecord, effort: SearchStats) -> str:
@@ -117,13 +115,13 @@ def _bound(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
         gap = f", gap {whole.gap:.2%}" if whole.gap is not None else ""
         rounding = f"rounding in the solver at most {whole.rounding_bound_seconds * 1e6:g} us"
         yield "lower bound", f"{whole.lower_bound_seconds:,.6f} s per step{gap}; {rounding}"
-    if any(_differs(plan) for plan in whole.plans[:1]):
-        yield "closed form", f"{_closed_forms(whole)}. Step times above are simulated pass by pass."
-
-
-def _closed_forms(whole: PlanReportRecord) -> str:
-    """The closed forms that the proof is about; the strategy with the least one may simulate slower than another."""
     forms = [plan.closed_form_step_time_seconds for plan in whole.plans]
+    if forms and abs(whole.plans[0].step_time_seconds / forms[0] - 1) > SAME_FRACTION:
+        yield "closed form", f"{_closed_forms(forms)}. Step times above are simulated pass by pass."
+
+
+def _closed_forms(forms: Sequence[float]) -> str:
+    """The closed forms that the proof is about; the strategy with the least one may simulate slower than another."""
     least = forms.index(min(forms))
     first = f"{forms[0]:,.6f} s for strategy 1"
     if not least:
@@ -134,24 +132,5 @@ def _closed_forms(whole: PlanReportRecord) -> str:
     )
 
 
-def _differs(plan: PlanRecord) -> bool:
-    return abs(plan.step_time_seconds / plan.closed_form_step_time_seconds - 1) > SAME_FRACTION
-
-
 SAME_FRACTION = 1e-5
 """Relative difference between the closed form and the simulated step that is not worth a line."""
-
-
-def _pipelines(search: EffortRecord) -> Iterator[tuple[str, str]]:
-    """The work of the search over uneven stages."""
-    if search.num_pipelines:
-        yield (
-            "stages",
-            f"{count(search.num_pipelines, 'pipeline')} that uneven stages might make faster, by their lower bound; "
-            f"{search.num_pipelines_costed:,} costed rank by rank, {search.num_pipelines_solved:,} solved by CP-SAT",
-        )
-
-
-def _total_time(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
-    if whole.job.objective == "total_time":
-        yield "objective", "total time, which grows with the step time, so that the order is the same"

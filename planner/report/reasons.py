@@ -11,7 +11,7 @@ from planner.jobs.problem import StageChoice
 from planner.report.conflicts import broken_sections, none_text, nothing_sections
 from planner.report.memory import missing_sections
 from planner.report.records.explained import ExplanationRecord
-from planner.report.section import Section
+from planner.report.section import Section, numbered
 from planner.report.setting import setting_section
 from planner.report.strategies import decisions_text, strategies_section, strategy_text
 from planner.report.wording import NOTHING, gib, part_label, seconds
@@ -28,8 +28,11 @@ def explained_sections(explanation: Explanation) -> Iterator[Section]:
     """The sections of an explanation, in reading order."""
     whole = ExplanationRecord.of(explanation)
     yield _question(explanation, whole)
+    if whole.opposed_entries:
+        title = "Entries of the job that forbid it; what follows ignores them"
+        yield Section(title=title, rows=numbered(whole.opposed_entries))
+    yield from broken_sections(whole.broken_rules)
     if whole.asked:
-        yield from _forbidden(whole)
         yield from _compared(whole)
     elif whole.best:
         yield strategies_section([whole.best.strategy])
@@ -61,11 +64,8 @@ def _answer(explanation: Explanation, whole: ExplanationRecord) -> str:
         return f"{plan}; {late if whole.left_out else 'no single constraint binds'}"
     first, base = explanation.bindings[0], explanation.compared_seconds
     shorter = f"the step would be {first.saved_fraction:.1%} shorter"
-    of_base = (
-        f" than the {seconds(base)} s of even stages"
-        if abs(base - best.step_time_seconds) > SIMULATED_FRACTION * base
-        else ""
-    )
+    is_base = abs(base - best.step_time_seconds) <= SIMULATED_FRACTION * base
+    of_base = "" if is_base else f" than the {seconds(base)} s of even stages"
     return f"{plan}; {constraint_text(whole.bindings[0])} binds most: without it {shorter}{of_base}"
 
 
@@ -102,15 +102,6 @@ SAME_SECONDS = 2e-6
 # --- a strategy that was asked about -----------------------------------------------------------------------
 
 
-def _forbidden(whole: ExplanationRecord) -> Iterator[Section]:
-    if whole.opposed_entries:
-        yield Section(
-            title="Entries of the job that forbid it; what follows ignores them",
-            rows=tuple((str(number), text) for number, text in enumerate(whole.opposed_entries, start=1)),
-        )
-    yield from broken_sections(whole.broken_rules)
-
-
 def _compared(whole: ExplanationRecord) -> Iterator[Section]:
     best, given = whole.best, whole.given
     if given is None:
@@ -135,14 +126,13 @@ def differences_section(
     ]
     whole = given.step_time_seconds - best.step_time_seconds
     rest = whole - sum(one.difference_seconds for one in shown)
+    if abs(rest) >= SHOWN_SECONDS:
+        rows.append(("others", NOTHING, NOTHING, f"{rest:+,.3f}"))
+    rows.append(("step", seconds(best.step_time_seconds), seconds(given.step_time_seconds), f"{whole:+,.3f}"))
     return Section(
         title="Step time by part, largest difference first",
         header=("part", "best, s", f"{which}, s", "difference, s"),
-        rows=(
-            *rows,
-            *([("others", NOTHING, NOTHING, f"{rest:+,.3f}")] if abs(rest) >= SHOWN_SECONDS else []),
-            ("step", seconds(best.step_time_seconds), seconds(given.step_time_seconds), f"{whole:+,.3f}"),
-        ),
+        rows=tuple(rows),
     )
 
 
@@ -182,7 +172,7 @@ def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]
     if explanation.idle:
         yield Section(
             title="Constraints that do not bind: without any one of them nothing is faster",
-            rows=tuple((str(number), text) for number, text in enumerate(explanation.idle, start=1)),
+            rows=numbered(explanation.idle),
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from planner.report.section import Section
@@ -15,15 +16,33 @@ if TYPE_CHECKING:
 
 MILLISECOND = 1e-3
 
+FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "step, s": ("step_time_seconds", seconds),
+    "GPUs": ("num_devices", "{:,}".format),
+    "tokens/s/GPU": ("tokens_per_second_per_gpu", "{:,.1f}".format),
+    "TFLOP/s/GPU": ("model_tflops_per_gpu", "{:,.1f}".format),
+    "MFU": ("mfu", "{:.1%}".format),
+    "HFU": ("hfu", "{:.1%}".format),
+    "peak GiB": ("peak_memory_bytes", gib),
+    "free GiB": ("headroom_bytes", gib),
+    "host memory GiB": ("host_memory_bytes", gib),
+    "steps per checkpoint": ("checkpoint.interval_steps", "{:,.0f}".format),
+    "ETTR": ("training_run.ettr", "{:.2%}".format),
+    "days": ("training_run.days", "{:,.2f}".format),
+    "GPU-hours": ("training_run.gpu_hours", "{:,.0f}".format),
+}
+"""What plans are compared by: the entry of a plan's record under each heading, and how it is written."""
+
 
 def results_section(report: PlanReport | EstimateReport, plans: Sequence[NumberedPlanRecord]) -> Section:
     """Speed, memory and the whole training of every plan, one row each."""
-    speed, memory, whole = ("tokens/s/GPU", "TFLOP/s/GPU", "MFU", "HFU"), ("peak GiB", "free GiB"), ("ETTR", "days")
     counts = report.problem.search.max_devices is not None  # GPUs take the place of TFLOP/s, which follow from MFU
+    speed = ("GPUs", "tokens/s/GPU") if counts else ("tokens/s/GPU", "TFLOP/s/GPU")
+    names = (*speed, "MFU", "HFU", "peak GiB", "free GiB", "ETTR", "days")
     return Section(
         title="Throughput, memory and training time",
-        header=("#", "step, s", "slower", *(("GPUs", *speed[:1], *speed[2:]) if counts else speed), *memory, *whole),
-        rows=tuple(_result(plan, counts=counts) for plan in plans),
+        header=("#", "step, s", "slower", *names),
+        rows=tuple(_result(plan, names) for plan in plans),
         notes=tuple(_doubts(plans, report.plans[0].noise_fraction)),
     )
 
@@ -47,21 +66,10 @@ def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Itera
         )
 
 
-def _result(plan: NumberedPlanRecord, *, counts: bool) -> tuple[str, ...]:
-    return (
-        str(plan.number),
-        seconds(plan.step_time_seconds),
-        f"{plan.slower_fraction:.2%}" if plan.number > 1 else NOTHING,
-        *([f"{plan.num_devices:,}"] if counts else []),
-        f"{plan.tokens_per_second_per_gpu:,.1f}",
-        *([] if counts else [f"{plan.model_tflops_per_gpu:,.1f}"]),
-        f"{plan.mfu:.1%}",
-        f"{plan.hfu:.1%}",
-        gib(plan.peak_memory_bytes),
-        gib(plan.headroom_bytes),
-        f"{plan.training_run.ettr:.2%}",
-        f"{plan.training_run.days:,.2f}",
-    )
+def _result(plan: NumberedPlanRecord, names: Sequence[str]) -> tuple[str, ...]:
+    slower = f"{plan.slower_fraction:.2%}" if plan.number > 1 else NOTHING
+    figures = (text(attrgetter(path)(plan)) for path, text in (FIGURES[name] for name in names))
+    return (str(plan.number), seconds(plan.step_time_seconds), slower, *figures)
 
 
 def loss_sections(plans: Sequence[NumberedPlanRecord]) -> Iterator[Section]:
@@ -91,21 +99,17 @@ def _loss(plan: NumberedPlanRecord) -> tuple[str, ...]:
 
 def breakdown_section(plan: PlanRecord, of_plan: str) -> Section:
     """Where the step of one plan goes, exposed and hidden."""
-    parts = plan.breakdown
-    step = sum(part.exposed_seconds for part in parts)
-    rows = [
-        (
-            part_label(part.name),
-            seconds(part.exposed_seconds),
-            share(part.exposed_seconds, step),
-            seconds(part.hidden_seconds),
-        )
-        for part in parts
-    ]
+    step = sum(part.exposed_seconds for part in plan.breakdown)
+
+    def row(label: str, exposed: float, hidden: float) -> tuple[str, ...]:
+        return (label, seconds(exposed), share(exposed, step), seconds(hidden))
+
+    rows = [row(part_label(part.name), part.exposed_seconds, part.hidden_seconds) for part in plan.breakdown]
+    rows.append(row("step", step, sum(part.hidden_seconds for part in plan.breakdown)))
     return Section(
         title=f"Step time{of_plan} on the slowest pipeline rank",
         header=("part", "exposed, s", "of step", "hidden, s"),
-        rows=(*rows, ("step", seconds(step), f"{1:.1%}", seconds(sum(part.hidden_seconds for part in parts)))),
+        rows=tuple(rows),
         notes=(STEP_LEGEND, *_pace_note(plan)),
     )
 

@@ -15,7 +15,7 @@ PATH = Path(__file__).with_name("report.schema.json")
 
 def report_schema() -> dict[str, Any]:
     """The whole schema as plain data: a report is of one of four kinds."""
-    schema = TypeAdapter[AnyRecord](AnyRecord).json_schema()
+    schema = TypeAdapter[AnyRecord](AnyRecord).json_schema(by_alias=False)
     records = schema["$defs"]
     for record in records.values():
         for entry in record["properties"].values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -26,3 +27,8 @@ class Section:
     header: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def numbered(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Texts as rows of facts, counted from 1."""
+    return tuple((str(number), text) for number, text in enumerate(texts, start=1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
 
 from planner.explanation.compare import Comparison
 from planner.explanation.explain import Explanation
@@ -14,14 +13,12 @@ from planner.report.document import AnyReport
 from planner.report.memory import memory_section
 from planner.report.proof import listed_sections, search_section
 from planner.report.reasons import explained_sections
-from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, report_record
+from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
 from planner.report.results import breakdown_section, loss_sections, results_section, run_section
 from planner.report.section import Section
 from planner.report.setting import conventions_section, setting_section
 from planner.report.strategies import stages_sections, strategies_section
 from planner.report.wording import seconds
-
-ReportRecord: TypeAlias = PlanReportRecord | EstimateReportRecord
 
 
 def all_sections(report: AnyReport) -> Iterator[Section]:

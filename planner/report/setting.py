@@ -39,43 +39,32 @@ def setting_section(
     assumed
         Decisions that a given strategy left open: they decide the figures as much as what it says.
     """
-    cluster, training, conventions = setting.cluster, setting.training, setting.conventions
-    return Section(
-        title=f"{setting.model.name} on {cluster.num_devices:,} x {cluster.device}",
-        rows=(
-            ("job", setting.job.name),
-            *answer,
-            ("model", _model_text(setting.model)),
-            (
-                "cluster",
-                f"{count(cluster.num_nodes, 'node')} of {count(cluster.devices_per_node, 'GPU')}, scale-up (NVLink) "
-                f"domains of {cluster.scale_up_size}; {gib(cluster.memory_bytes)} GiB per GPU, "
-                f"{conventions.peak_tflops_per_gpu:,.0f} TFLOP/s dense {conventions.peak_dtype}",
-            ),
-            ("framework", framework_text(problem)),
-            (
-                "training",
-                f"{training.global_batch_size:,} x {training.sequence_length:,} = {amount(training.tokens_per_step)} "
-                f"tokens per step, {amount(training.tokens)} tokens in all; {training.precision}",
-            ),
-            *_uses(setting, best),
-            *(
-                [("assumed", f"{decisions_text(assumed)} (defaults of decisions that were not given)")]
-                if assumed
-                else []
-            ),
-        ),
-    )
-
-
-def _uses(setting: SettingRecord, best: PlanRecord | None) -> Iterator[tuple[str, str]]:
-    """The number of GPUs that the first plan uses, where it need not use all."""
+    title = f"{setting.model.name} on {setting.cluster.num_devices:,} x {setting.cluster.device}"
+    rows = [("job", setting.job.name), *answer, *_given_rows(problem, setting)]
     if setting.job.max_devices is not None and best:
-        yield (
-            "uses",
-            f"{best.num_devices:,} of {setting.cluster.num_devices:,} GPUs on {count(best.num_nodes, 'node')}; the job "
-            f"allows {setting.job.max_devices:,}",
-        )
+        used = f"{best.num_devices:,} of {setting.cluster.num_devices:,} GPUs on {count(best.num_nodes, 'node')}"
+        rows.append(("uses", f"{used}; the job allows {setting.job.max_devices:,}"))
+    if assumed:
+        rows.append(("assumed", f"{decisions_text(assumed)} (defaults of decisions that were not given)"))
+    return Section(title=title, rows=tuple(rows))
+
+
+def _given_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str, str]]:
+    """What is trained, and on what."""
+    cluster, training, conventions = setting.cluster, setting.training, setting.conventions
+    yield "model", _model_text(setting.model)
+    yield (
+        "cluster",
+        f"{count(cluster.num_nodes, 'node')} of {count(cluster.devices_per_node, 'GPU')}, scale-up (NVLink) "
+        f"domains of {cluster.scale_up_size}; {gib(cluster.memory_bytes)} GiB per GPU, "
+        f"{conventions.peak_tflops_per_gpu:,.0f} TFLOP/s dense {conventions.peak_dtype}",
+    )
+    yield "framework", framework_text(problem)
+    yield (
+        "training",
+        f"{training.global_batch_size:,} x {training.sequence_length:,} = {amount(training.tokens_per_step)} "
+        f"tokens per step, {amount(training.tokens)} tokens in all; {training.precision}",
+    )
 
 
 def _model_text(model: ModelRecord) -> str:

@@ -45,12 +45,13 @@ _LEGEND = (
 
 def _non_default(strategies: Sequence[StrategyRecord]) -> tuple[str, ...]:
     """Decisions among stages, group, schedule and vocabulary that differ from the default in any strategy."""
-    stages = ("stages",) if any(one.layout for one in strategies) else ()
-    groups = (
-        ("group",) if any(one.group != default_microbatch_group(pp=one.pp, vpp=one.vpp) for one in strategies) else ()
-    )
-    named = (name for name in ("schedule", "vocabulary") if any(getattr(one, name) != _off(name) for one in strategies))
-    return (*stages, *groups, *named)
+    differs = {
+        "stages": any(one.layout for one in strategies),
+        "group": any(one.group != default_microbatch_group(pp=one.pp, vpp=one.vpp) for one in strategies),
+        "schedule": any(one.schedule != _off("schedule") for one in strategies),
+        "vocabulary": any(one.vocabulary != _off("vocabulary") for one in strategies),
+    }
+    return tuple(name for name, in_any in differs.items() if in_any)
 
 
 def _off(name: str) -> object:
@@ -113,7 +114,7 @@ def strategy_text(strategy: StrategyRecord) -> str:
     >>> from planner.search.space import strategy_of
     >>> plain = {**dict.fromkeys(DECISIONS, 0), **dict.fromkeys(DEGREES, 1)}
     >>> strategy = strategy_of({**plain, "tp": 8, "recompute": 2})
-    >>> strategy_text(StrategyRecord.of(strategy, num_microbatches=1))
+    >>> strategy_text(StrategyRecord.read(strategy, num_microbatches=1))
     'tp=8 recompute=full'
     """
     values = {name: getattr(strategy, name) for name in DECISIONS}

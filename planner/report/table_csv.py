@@ -11,14 +11,24 @@ from costmodel.step.estimate import PARTS
 from planner.plan import EstimateReport, PlanReport
 from planner.report.records.plan import NumberedPlanRecord
 from planner.report.records.record import finite
-from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, report_record
+from planner.report.records.reports import PlanReportRecord, ReportRecord, report_record
 from planner.report.records.strategy import StrategyRecord
 
-OF_REPORT = ("status", "lower_bound_seconds", "gap", "rounding_bound_seconds")
+OF_CLUSTER = ("framework", "framework_is_assumed")
 
-OF_SEARCH = ("num_strategies", "num_candidates")
+OF_PART = ("exposed_seconds", "hidden_seconds")
 
-OF_PLAN = (
+OF_RUN = ("num_steps", "total_seconds", "num_failures", "ettr", "days", "gpu_hours")
+
+COLUMNS = (
+    "job",
+    *OF_CLUSTER,
+    "number",
+    "slower_fraction",
+    "step_time_low_seconds",
+    "step_time_high_seconds",
+    *StrategyRecord.model_fields,
+    "num_devices",
     "step_time_seconds",
     "tokens_per_second_per_gpu",
     "model_tflops_per_gpu",
@@ -29,37 +39,18 @@ OF_PLAN = (
     "headroom_bytes",
     "host_memory_bytes",
     "host_headroom_bytes",
-)
-
-OF_RUN = ("num_steps", "total_seconds", "num_failures", "ettr", "days", "gpu_hours")
-
-OF_PLACE = ("number", "slower_fraction", "difference_seconds")
-
-OF_PART = ("exposed_seconds", "hidden_seconds")
-
-OF_CHECKPOINT = ("interval_steps", "interval_seconds")
-
-OF_INTERVAL = ("step_time_low_seconds", "step_time_high_seconds")
-"""Columns of the interval of the step time."""
-
-OF_CLUSTER = ("framework", "framework_is_assumed")
-
-COLUMNS = (
-    "job",
-    *OF_CLUSTER,
-    "number",
-    "slower_fraction",
-    *OF_INTERVAL,
-    *StrategyRecord.model_fields,
-    "num_devices",
-    *OF_PLAN,
     *(f"{part}_{kind}" for part in PARTS for kind in OF_PART),
     "difference_seconds",
     *(f"{part}_difference_seconds" for part in PARTS),
-    *(f"checkpoint_{name}" for name in OF_CHECKPOINT),
+    "checkpoint_interval_steps",
+    "checkpoint_interval_seconds",
     *OF_RUN,
-    *OF_REPORT,
-    *OF_SEARCH,
+    "status",
+    "lower_bound_seconds",
+    "gap",
+    "rounding_bound_seconds",
+    "num_strategies",
+    "num_candidates",
     "broken_rules",
 )
 
@@ -74,25 +65,26 @@ def csv_text(report: PlanReport | EstimateReport) -> str:
     return stream.getvalue()
 
 
-def _row(whole: PlanReportRecord | EstimateReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
+def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
+    """The entries of a plan, its strategy and its search by name, and those that have a longer name in a table."""
+    low, high = plan.step_time_interval_seconds
     entries = {
-        "job": whole.job.name,
-        **{name: getattr(whole.cluster, name) for name in OF_CLUSTER},
-        **{name: getattr(plan, name) for name in OF_PLACE},
-        **dict(zip(OF_INTERVAL, plan.step_time_interval_seconds, strict=True)),
+        **(dict(whole.search) if isinstance(whole, PlanReportRecord) else {}),
+        **dict(whole),
+        **dict(plan),
+        **dict(plan.training_run),
         **plan.strategy.model_dump(),
-        **{name: getattr(plan, name) for name in ("num_devices", *OF_PLAN)},
+        **{name: getattr(whole.cluster, name) for name in OF_CLUSTER},
+        "job": whole.job.name,
+        "step_time_low_seconds": low,
+        "step_time_high_seconds": high,
         **{f"{part.name}_{kind}": getattr(part, kind) for part in plan.breakdown for kind in OF_PART},
         **{f"{name}_difference_seconds": value for name, value in plan.difference_by_part.items()},
-        **{f"checkpoint_{name}": getattr(plan.checkpoint, name) for name in OF_CHECKPOINT},
-        **{name: getattr(plan.training_run, name) for name in OF_RUN},
+        **{f"checkpoint_{name}": value for name, value in plan.checkpoint},
     }
-    if isinstance(whole, PlanReportRecord):
-        entries |= {name: getattr(whole, name) for name in OF_REPORT}
-        entries |= {name: getattr(whole.search, name) for name in OF_SEARCH}
-    else:
+    if not isinstance(whole, PlanReportRecord):
         entries["broken_rules"] = " ".join(whole.broken_rules)
-    return {name: _cell(finite(value)) for name, value in entries.items()}
+    return {name: _cell(finite(entries[name])) for name in COLUMNS if name in entries}
 
 
 def _cell(value: object) -> object:

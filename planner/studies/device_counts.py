@@ -129,7 +129,9 @@ def plan_for_sizes(
         if report is None or not _holds(report, size):
             report = plan(_limited(problem, size))
             num_searches += 1
-        answers.append(_answer(problem, report, size))
+        found = report.plans[0] if report.plans else None
+        nodes = -(-size // problem.facts.cluster.device.devices_per_node)
+        answers.append(SizedPlan(num_devices=size, num_nodes=nodes, plan=found, status=report.outcome.status))
     return PlansBySize(sizes=tuple(reversed(answers)), num_searches=num_searches)
 
 
@@ -151,21 +153,20 @@ def _sizes(problem: Problem, num_nodes: Iterable[int] | None, num_devices: Itera
 
 def _enlarged(problem: Problem, num_devices: int) -> Problem:
     """The job on so many devices, each of which then writes its share of a checkpoint."""
-    facts, given = problem.facts, problem.reliability
+    given = problem.reliability
     if problem.checkpoints_follow:
-        share = facts.cluster.num_devices / num_devices
+        share = problem.facts.cluster.num_devices / num_devices
         given = replace(
             given, checkpoint_seconds=given.checkpoint_seconds * share, write_seconds=given.write_seconds * share
         )
-    resized = replace(facts, cluster=replace(facts.cluster, num_devices=num_devices))
-    return replace(problem, facts=resized, reliability=given, top=1)
+    return replace(problem.with_cluster(num_devices=num_devices), reliability=given, top=1)
 
 
 def _limited(problem: Problem, num_devices: int) -> Problem:
     """The job with at most so many devices, or with what it allows itself."""
     given = problem.search.max_devices
     most = num_devices if given is None else min(given, num_devices)
-    return replace(problem, search=replace(problem.search, max_devices=most))
+    return problem.with_limits(max_devices=most)
 
 
 def _holds(report: PlanReport, num_devices: int) -> bool:
@@ -173,12 +174,3 @@ def _holds(report: PlanReport, num_devices: int) -> bool:
     if report.plans:
         return report.plans[0].cluster.num_devices <= num_devices
     return report.exit_code == 1
-
-
-def _answer(problem: Problem, report: PlanReport, num_devices: int) -> SizedPlan:
-    return SizedPlan(
-        num_devices=num_devices,
-        num_nodes=-(-num_devices // problem.facts.cluster.device.devices_per_node),
-        plan=report.plans[0] if report.plans else None,
-        status=report.outcome.status,
-    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
+from planner.explanation.explain import on_device
 from planner.infeasibility.memory_gap import closest
 from planner.jobs.problem import Problem, StageChoice
 from planner.plan import EXIT_CODES, PlanReport
@@ -86,10 +87,12 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
     device = problem.facts.cluster.device
     least = _least_bytes(problem, clock)
     room = device.memory_bytes - problem.search.memory_headroom_bytes
-    points, late = _first(report, room), []
-    amounts = _amounts(least, device.memory_bytes) if least is not None else []
-    for amount in amounts:
-        if _is_known(points, amount):
+    is_proven = not report.outcome.gap
+    points = [Point(allowed_bytes=room, estimate=one.estimate, is_proven=is_proven) for one in report.plans[:1]]
+    late = []
+    for amount in _amounts(least, device.memory_bytes) if least is not None else []:
+        # proven within more memory, a strategy that takes no more than this is the fastest here, too
+        if any(one.is_proven and one.estimate.device_bytes <= amount <= one.allowed_bytes for one in points):
             continue
         if clock.seconds_left < LEAST_SECONDS:
             late.append(amount)
@@ -106,14 +109,6 @@ def _fastest(points: Sequence[Point], within: Point) -> Point:
     """The strategy with the fastest simulated step among all that fit into a point's memory."""
     fitting = [point.estimate for point in points if point.estimate.device_bytes <= within.allowed_bytes]
     return replace(within, estimate=min(fitting, key=lambda one: one.step_seconds))
-
-
-def _first(report: PlanReport, room: float) -> list[Point]:
-    """The plan itself."""
-    if not report.plans:
-        return []
-    is_proven = not report.outcome.gap
-    return [Point(allowed_bytes=room, estimate=report.plans[0].estimate, is_proven=is_proven)]
 
 
 def _least_bytes(problem: Problem, clock: Clock) -> float | None:
@@ -146,15 +141,9 @@ def _coarse_first(number: int) -> Sequence[int]:
     return sorted(range(1, number), key=lambda step: (-(step & -step), step))
 
 
-def _is_known(points: Sequence[Point], amount: float) -> bool:
-    """Whether a strategy that is proven within more memory takes no more than some amount."""
-    return any(point.is_proven and point.estimate.device_bytes <= amount <= point.allowed_bytes for point in points)
-
-
 def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:
     limited = _with_memory(problem, amount)
-    seconds = clock.seconds_left / 2
-    outcome = search(replace(limited, search=replace(limited.search, time_limit_seconds=seconds)))
+    outcome = search(limited.with_limits(time_limit_seconds=clock.seconds_left / 2))
     if not outcome.strategies:
         return []
     found = detail.estimate(problem.facts, outcome.strategies[0])
@@ -163,7 +152,5 @@ def _searched(problem: Problem, amount: float, clock: Clock) -> list[Point]:
 
 def _with_memory(problem: Problem, nbytes: float) -> Problem:
     """The problem on GPUs with so much memory, all of which may be used, and one strategy with even stages to find."""
-    device = replace(problem.facts.cluster.device, memory_bytes=nbytes)
-    facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
-    limits = replace(problem.search, memory_headroom_bytes=0.0, stages=StageChoice.EVEN)
-    return replace(problem, facts=facts, top=1, search=limits)
+    limited = on_device(problem, memory_bytes=nbytes).with_limits(memory_headroom_bytes=0.0, stages=StageChoice.EVEN)
+    return replace(limited, top=1)

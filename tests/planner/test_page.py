@@ -168,7 +168,11 @@ def test_the_page_is_the_same_again(report, studied):
 def test_constants_and_behaviour_stand_with_their_sources(report):
     """Constants as the calibration, behaviour as the framework's entry: both where a job would change them."""
     cluster = report.problem.facts.cluster
-    (devices,) = (section for section in input_sections(report) if section.title.startswith("The GPU"))
+    (devices,) = (
+        section
+        for section in input_sections(report.problem, report_record(report))
+        if section.title.startswith("The GPU")
+    )
     rows = {name: (value, source) for name, value, source in devices.rows}
     fitted, known = cluster.device.calibration, cluster.framework
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from costmodel.step.estimate import PARTS
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from planner.plan import EstimateReport, Plan, PlanReport
     from planner.report.records.explained import BindingRecord
     from planner.report.records.plan import MemoryRecord, PlanRecord
-    from planner.report.records.reports import EstimateReportRecord, PlanReportRecord
+    from planner.report.records.reports import ReportRecord
     from planner.report.records.setting import SettingRecord
     from planner.studies.pareto import ParetoFront, Point
 
@@ -105,18 +105,14 @@ def checkpoint_charts(report: PlanReport | EstimateReport, plan: Plan) -> tuple[
     if writing > 1:
         shared["bands"] = [{"until": writing, "text": "the previous checkpoint is still being written"}]
 
-    def points(values: Sequence[float]) -> list[list[Any]]:
-        return [[one.interval_steps, value, schedule_text(one)] for one, value in zip(schedules, values, strict=True)]
-
-    def chart(label: str, values: Sequence[float], chosen: float) -> Chart:
-        mark = {"x": best.interval_steps, "y": chosen, "text": f"every {count(best.interval_steps, 'step')}"}
-        return {**shared, "y": {"label": label}, "series": [{"points": points(values)}], "marks": [mark]}
+    def chart(label: str, value: Callable[[CheckpointSchedule], float]) -> Chart:
+        points = [[one.interval_steps, value(one), schedule_text(one)] for one in schedules]
+        mark = {"x": best.interval_steps, "y": value(best), "text": f"every {count(best.interval_steps, 'step')}"}
+        return {**shared, "y": {"label": label}, "series": [{"points": points}], "marks": [mark]}
 
     return (
-        chart("ETTR, %", [100 * one.ettr for one in schedules], 100 * best.ettr),
-        chart(
-            "days of training", [one.total_seconds / DAY_SECONDS for one in schedules], best.total_seconds / DAY_SECONDS
-        ),
+        chart("ETTR, %", lambda one: 100 * one.ettr),
+        chart("days of training", lambda one: one.total_seconds / DAY_SECONDS),
     )
 
 
@@ -153,7 +149,7 @@ MOST_TIMES = 4
 """Points of the Pareto front that are this many times slower than the fastest are in the table only."""
 
 
-def pareto_chart(whole: PlanReportRecord | EstimateReportRecord, pareto_front: ParetoFront) -> Chart:
+def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront) -> Chart:
     """The best step time for each amount of memory."""
     capacity = whole.cluster.memory_bytes
     fastest = min(one.estimate.step_seconds for one in pareto_front.points)
@@ -179,6 +175,6 @@ def _pareto_point(point: Point) -> list[Any]:
     proof = "proven" if point.is_proven else "not proven: time ran out"
     text = (
         f"{gib(used)} GiB: {seconds(point.estimate.step_seconds)} s ({proof} within {gib(point.allowed_bytes)} GiB)\n"
-        f"{strategy_text(StrategyRecord.of(strategy, num_microbatches=point.estimate.num_microbatches))}"
+        f"{strategy_text(StrategyRecord.read(strategy, num_microbatches=point.estimate.num_microbatches))}"
     )
     return [used / GIB_BYTES, point.estimate.step_seconds, text, point.is_proven, point.allowed_bytes / GIB_BYTES]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from planner.report.proof import listed_sections, search_section
 from planner.report.reasons import binding_sections
 from planner.report.records.reports import PlanReportRecord
 from planner.report.results import breakdown_section, loss_sections, results_section, run_section
-from planner.report.section import Section
+from planner.report.section import Section, numbered
 from planner.report.sections import forbidden_sections, heading_section
 from planner.report.setting import conventions_section
 from planner.report.strategies import stages_sections, strategies_section
@@ -35,42 +35,38 @@ ALL_ROWS = 10**6
 
 def body(study: Study) -> Iterator[str]:
     """Header, navigation and chapters."""
-    chapters = list(_chapters(study))
+    chapters = [(*names, "".join(blocks)) for *names, blocks in _chapters(study)]
+    chapters = [chapter for chapter in chapters if chapter[-1]]
     yield _header(study)
-    yield _navigation(study, [(anchor, title) for anchor, title, _ in chapters])
+    yield _navigation(study, chapters)
     yield "<main>"
     yield "<noscript><p class=note>The plots need JavaScript; the tables have all of their numbers.</p></noscript>"
-    for anchor, title, blocks in chapters:
-        yield f'<section id="{anchor}"><h2>{escape(title)}</h2>{"".join(blocks)}</section>'
+    for anchor, _, title, blocks in chapters:
+        yield f'<section id="{anchor}"><h2>{escape(title)}</h2>{blocks}</section>'
     yield "</main>"
 
 
-def _chapters(study: Study) -> Iterator[tuple[str, str, Iterable[str]]]:
+def _chapters(study: Study) -> Iterator[tuple[str, str, str, Iterable[str]]]:
+    """Anchor, title in the navigation, title and content of each chapter; those without content are left out."""
     report, whole = study.report, study.whole
-    yield from _optional("forbidden", "Rules that forbid the strategy", map(section_html, forbidden_sections(whole)))
+    yield "forbidden", "Forbidden", "Rules that forbid the strategy", map(section_html, forbidden_sections(whole))
     if isinstance(whole, PlanReportRecord) and not whole.plans:
-        yield from _optional("nothing", "Why nothing fits", _nothing(whole))
+        yield "nothing", "Infeasible", "Why nothing fits", _nothing(whole)
     if whole.plans:
-        yield "plans", "The strategies" if len(whole.plans) > 1 else "The strategy", _plans(study)
-        yield "step", "Where the time of a step goes", _step(study)
-        yield "memory", "Memory of each pipeline rank", _each(study, _memory)
-        yield "pipeline", "The pipeline, pass by pass", _each(study, _timeline)
+        yield "plans", "Strategies", "The strategies" if len(whole.plans) > 1 else "The strategy", _plans(study)
+        yield "step", "Step", "Where the time of a step goes", _step(study)
+        yield "memory", "Memory", "Memory of each pipeline rank", _each(study, _memory)
+        yield "pipeline", "Pipeline", "The pipeline, pass by pass", _each(study, _timeline)
     if study.explanation:
-        yield "binds", "Binding constraints of strategy 1", _bindings(study)
+        yield "binds", "Constraints", "Binding constraints of strategy 1", _bindings(study)
     if study.pareto_front and study.pareto_front.points:
-        yield "front", "Step time against memory", _pareto_front(study.pareto_front)
+        yield "front", "Pareto front", "Step time against memory", _pareto_front(study.pareto_front)
     if whole.plans:
-        yield "checkpoints", "Checkpoint interval", _each(study, _checkpoints)
+        yield "checkpoints", "Checkpoints", "Checkpoint interval", _each(study, _checkpoints)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
         sections = (*listed_sections(whole), search_section(report, whole))
-        yield "proof", "The proof", map(section_html, sections)
-    yield "inputs", "Inputs and sources", _inputs(study)
-
-
-def _optional(anchor: str, title: str, blocks: Iterable[str]) -> Iterator[tuple[str, str, Iterable[str]]]:
-    made = list(blocks)
-    if made:
-        yield anchor, title, made
+        yield "proof", "Proof", "The proof", map(section_html, sections)
+    yield "inputs", "Inputs", "Inputs and sources", _inputs(study)
 
 
 # --- the top -----------------------------------------------------------------------------------------------
@@ -104,25 +100,9 @@ def _tiles(study: Study) -> str:
     return f"<div class=tiles>{tiles}</div>"
 
 
-def _navigation(study: Study, chapters: Iterable[tuple[str, str]]) -> str:
-    links = "".join(f'<a href="#{anchor}">{escape(_SHORT.get(anchor, title))}</a>' for anchor, title in chapters)
+def _navigation(study: Study, chapters: Iterable[Sequence[str]]) -> str:
+    links = "".join(f'<a href="#{anchor}">{escape(short)}</a>' for anchor, short, *_ in chapters)
     return f"<nav aria-label=Chapters><div class=links>{links}</div>{_switch(len(study.report.plans))}</nav>"
-
-
-_SHORT = {
-    "forbidden": "Forbidden",
-    "nothing": "Infeasible",
-    "plans": "Strategies",
-    "step": "Step",
-    "memory": "Memory",
-    "pipeline": "Pipeline",
-    "binds": "Constraints",
-    "front": "Pareto front",
-    "checkpoints": "Checkpoints",
-    "proof": "Proof",
-    "inputs": "Inputs",
-}
-"""Short titles of the chapters, for the navigation."""
 
 
 def _switch(num_plans: int) -> str:
@@ -206,8 +186,7 @@ def _bindings(study: Study) -> Iterator[str]:
         yield _side_by_side(_plot("bindings", "Time that a step would save without each constraint"), blocks.pop(0))
     yield from blocks
     if explanation.left_out:
-        rows = tuple((str(number), text) for number, text in enumerate(explanation.left_out, start=1))
-        yield section_html(Section(title="What is not known", rows=rows))
+        yield section_html(Section(title="What is not known", rows=numbered(explanation.left_out)))
 
 
 def _pareto_front(pareto_front: ParetoFront) -> Iterator[str]:
@@ -221,11 +200,9 @@ def _pareto_front(pareto_front: ParetoFront) -> Iterator[str]:
         )
         for point in pareto_front.points
     ]
-    notes = (
-        [_PARETO_NOTE, f"No strategy fits below {gib(pareto_front.least_bytes)} GiB."]
-        if pareto_front.least_bytes
-        else [_PARETO_NOTE]
-    )
+    notes = [_PARETO_NOTE]
+    if pareto_front.least_bytes:
+        notes.append(f"No strategy fits below {gib(pareto_front.least_bytes)} GiB.")
     if pareto_front.left_out:
         notes.append(f"Not searched before the time limit: {', '.join(map(gib, pareto_front.left_out))} GiB.")
     table = Section(
@@ -247,7 +224,7 @@ _PARETO_NOTE = (
 
 def _inputs(study: Study) -> Iterator[str]:
     yield section_html(conventions_section(study.whole))
-    for section in input_sections(study.report):
+    for section in input_sections(study.report.problem, study.whole):
         yield section_html(section, folded=True)
 
 

@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from constraints import RULES, sentence
 from planner.describe import describe_architecture, layer_rows, leaves
-from planner.report.records.setting import ClusterRecord, JobRecord, ReliabilityRecord, TrainingRecord
-from planner.report.section import Section
+from planner.explanation.explain import rule_sentences
+from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING, gib
-from planner.search.rules import problem_rules
 
 if TYPE_CHECKING:
     from costmodel.facts.cluster import Cluster
     from costmodel.facts.device import EquippedDevice
     from costmodel.facts.model import Model
     from planner.jobs.problem import Problem
-    from planner.plan import EstimateReport, PlanReport
+    from planner.report.records.setting import SettingRecord
 
 HEADER = ("entry", "value", "source")
 MODEL_ENTRIES = ("hidden_size", "vocab_size", "num_layers", "tied_embeddings")
 
 
-def input_sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
+def input_sections(problem: Problem, setting: SettingRecord) -> Iterator[Section]:
     """Sections on all inputs of a report."""
-    problem = report.problem
-    yield _job(report.problem)
+    yield _job(problem, setting)
     yield _model(problem.facts.model)
     yield _device(problem.facts.cluster)
     yield _rules(problem)
 
 
-def _job(problem: Problem) -> Section:
-    setting = {
-        "job": JobRecord.of(problem),
-        "cluster": ClusterRecord.of(problem),
-        "training": TrainingRecord.of(problem.facts.workload),
-        "reliability": ReliabilityRecord.of(problem),
-    }
+def _job(problem: Problem, setting: SettingRecord) -> Section:
     rows = [
         (f"{name}.{entry}", text)
-        for name, record in setting.items()
-        for entry, text in leaves(record.model_dump())
+        for name in ("job", "cluster", "training", "reliability")
+        for entry, text in leaves(getattr(setting, name).model_dump())
         if entry != "sources"
     ]
     precision = asdict(problem.facts.workload.precision)
@@ -135,11 +127,10 @@ SHOWN_IN_GIB = 1e8
 
 def _rules(problem: Problem) -> Section:
     """The rules of the job and of the search itself, besides those of mathematics, hardware and frameworks."""
-    rules, known = problem_rules(problem), {sentence(rule) for rule in RULES}
-    every = [sentence(rule) for one in fields(rules) for rule in getattr(rules, one.name)]
-    own = [text for text in dict.fromkeys(every) if text not in known]
+    every, known = rule_sentences(problem), {sentence(rule) for rule in RULES}
+    own = [text for text in every if text not in known]
     return Section(
         title="Rules of the job and of the search",
-        rows=tuple((str(number), text) for number, text in enumerate(own, start=1)),
+        rows=numbered(own),
         notes=(f"In addition to {len({*every} & known)} rules of the mathematics, the hardware and the framework.",),
     )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
 
-from planner.plan import Plan
 from planner.report.html import content
 from planner.report.html.charts import (
     bindings_chart,
@@ -22,7 +20,6 @@ from planner.report.html.charts import (
 )
 from planner.report.html.study import Study
 from planner.report.html.timeline import timeline_of
-from planner.report.records.plan import PlanRecord
 from planner.report.records.record import finite
 from planner.report.records.reports import PlanReportRecord
 from planner.report.sections import heading_section
@@ -36,15 +33,16 @@ MOST_TIMELINES = 4
 
 def page_html(study: Study) -> str:
     """A whole page."""
-    style, script = _asset("page.css"), "\n".join(map(_asset, SCRIPTS))
+    style, scripts = _asset("page.css"), "\n".join(map(_asset, SCRIPTS))
+    script = f'"use strict";(() => {{\n{scripts}\n}})();'
     setting = heading_section(study.report, study.whole)
     return Template(_asset("page.html")).substitute(
         title=escape(setting.title),
         job=escape(study.whole.job.name),
         style=style,
         style_hash=_hash(style),
-        script=f'"use strict";(() => {{\n{script}\n}})();',
-        script_hash=_hash(f'"use strict";(() => {{\n{script}\n}})();'),
+        script=script,
+        script_hash=_hash(script),
         body="\n".join(content.body(study)),
         data=_data(study),
     )
@@ -56,8 +54,10 @@ def page_data(study: Study) -> dict[str, Any]:
     charts: dict[str, Any] = {}
     if whole.plans:
         charts["steps"] = steps_chart(whole.plans)
-        for number, (plan, own) in enumerate(zip(report.plans, whole.plans, strict=True), start=1):
-            charts |= {f"{name} {number}": chart for name, chart in _charts_of(study, plan, own)}
+        for plan, own in zip(report.plans, whole.plans, strict=True):
+            ettr, days = checkpoint_charts(report, plan)
+            of_plan = {"memory": memory_chart(whole, own), "ettr": ettr, "days": days}
+            charts |= {f"{name} {own.number}": chart for name, chart in of_plan.items()}
     if isinstance(whole, PlanReportRecord) and whole.conflict and whole.conflict.closest:
         charts["memory closest"] = memory_chart(whole, whole.conflict.closest)
     if study.explanation and study.bindings:
@@ -66,21 +66,9 @@ def page_data(study: Study) -> dict[str, Any]:
         charts["front"] = pareto_chart(whole, study.pareto_front)
     shown = report.plans[:MOST_TIMELINES]
     timelines = {str(n): timeline_of(report.problem.facts, one.estimate) for n, one in enumerate(shown, start=1)}
-    data: dict[str, Any] = finite(
-        {
-            "report": whole.model_dump(),
-            "charts": charts,
-            "timelines": {number: one for number, one in timelines.items() if one},
-        }
-    )
+    drawn = {number: one for number, one in timelines.items() if one}
+    data: dict[str, Any] = finite({"report": whole.model_dump(), "charts": charts, "timelines": drawn})
     return data
-
-
-def _charts_of(study: Study, plan: Plan, own: PlanRecord) -> Iterator[tuple[str, Any]]:
-    yield "memory", memory_chart(study.whole, own)
-    ettr, days = checkpoint_charts(study.report, plan)
-    yield "ettr", ettr
-    yield "days", days
 
 
 def _data(study: Study) -> str:

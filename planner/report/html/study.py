@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from planner.explanation.explain import Explanation, explain_plan
 from planner.plan import EstimateReport, PlanReport
 from planner.report.records.explained import BindingRecord
-from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, report_record
+from planner.report.records.reports import ReportRecord, report_record
 from planner.search.clock import Clock
 from planner.studies.pareto import ParetoFront, pareto_front
 
@@ -34,7 +34,7 @@ class Study:
     """
 
     report: PlanReport | EstimateReport
-    whole: PlanReportRecord | EstimateReportRecord
+    whole: ReportRecord
     explanation: Explanation | None = None
     pareto_front: ParetoFront | None = None
 

@@ -49,7 +49,7 @@ def timeline_of(facts: Facts, estimate: Estimate) -> dict[str, Any] | None:
     every = [list(own) for _, own in groupby(pieces(simulated), key=lambda piece: piece.rank)]
     most = MOST_DRAWN // len(every)
     cut = any(len(own) > most for own in every)
-    shown = [_ends(own, most) for own in every]
+    shown = [[*own[: most // 2], *own[-(most // 2) :]] if len(own) > most else own for own in every]
     end = simulated.timeline.seconds + sum(simulated.beside_seconds.values())
     return {
         "pp": strategy.pp,
@@ -86,11 +86,6 @@ def _divided(block: Sequence[Pass], simulated: SimulatedStep) -> Iterator[Piece]
             length = (one.end - one.start) * seconds / sum(own) if sum(own) else 0.0
             yield Piece(one.kind, one.rank, one.stage, one.microbatch, start, length, lane)
             start += length
-
-
-def _ends(own: Sequence[Piece], most: int) -> Sequence[Piece]:
-    """The first and the last pieces of a rank where there are too many."""
-    return own if len(own) <= most else [*own[: most // 2], *own[-(most // 2) :]]
 
 
 def _packed(ranks: Sequence[Sequence[Piece]], *, num_microbatches: int, tick: float) -> dict[str, Any]:

@@ -4,63 +4,51 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
-
 from costmodel.strategy import decision_text
 from planner.report.records.outcome import ConflictRecord
 from planner.report.records.plan import PlanRecord
-from planner.report.records.record import Figure, Record
+from planner.report.records.record import Figure, Record, entry
 from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import StrategyRecord
 
 if TYPE_CHECKING:
     from costmodel.tables import Facts
     from planner.explanation.compare import Comparison
-    from planner.explanation.explain import Binding, Difference, Explanation
+    from planner.explanation.explain import Binding, Explanation
     from planner.plan import Plan
 
 
 class NextFasterRecord(Record):
     """The faster strategy that needs least more memory."""
 
-    strategy: StrategyRecord | None = Field(description="The strategy.")
-    step_time_seconds: Figure | None = Field(description="Its step.")
-    missing_bytes: Figure | None = Field(description="The memory that it lacks.")
+    strategy: StrategyRecord | None = entry("The strategy.")
+    step_time_seconds: Figure | None = entry("Its step.", "next_seconds")
+    missing_bytes: Figure | None = entry("The memory that it lacks.")
 
     @classmethod
     def of(cls, binding: Binding, facts: Facts) -> NextFasterRecord | None:
         """The next faster strategy, where a constraint has one."""
         if binding.next_strategy is None:
             return None
-        return cls(
-            strategy=StrategyRecord.among(facts, binding.next_strategy),
-            step_time_seconds=binding.next_seconds,
-            missing_bytes=binding.missing_bytes,
-        )
+        return cls.read(binding, strategy=StrategyRecord.among(facts, binding.next_strategy))
 
 
 class BindingRecord(Record):
     """One constraint, and what would be fastest without it."""
 
-    kind: str = Field(description="The origin of the constraint.")
-    constraint: str = Field(description="The constraint in words.")
-    step_time_seconds: Figure | None = Field(description="The step without it.")
-    saved_seconds: Figure | None = Field(description="How much shorter the step without it is.")
-    proven: bool = Field(description="Whether nothing is faster without it.")
-    strategy: StrategyRecord | None = Field(description="The fastest strategy without it.")
-    next_faster: NextFasterRecord | None = Field(
-        description="For memory: the faster strategy that needs least more of it."
-    )
+    kind: str = entry("The origin of the constraint.")
+    constraint: str = entry("The constraint in words.", "what")
+    step_time_seconds: Figure | None = entry("The step without it.", "step_seconds")
+    saved_seconds: Figure | None = entry("How much shorter the step without it is.")
+    proven: bool = entry("Whether nothing is faster without it.", "is_proven")
+    strategy: StrategyRecord | None = entry("The fastest strategy without it.")
+    next_faster: NextFasterRecord | None = entry("For memory: the faster strategy that needs least more of it.")
 
     @classmethod
     def of(cls, binding: Binding, facts: Facts) -> BindingRecord:
         """The record of a constraint."""
-        return cls(
-            kind=binding.kind.value,
-            constraint=binding.what,
-            step_time_seconds=binding.step_seconds,
-            saved_seconds=binding.saved_seconds,
-            proven=binding.is_proven,
+        return cls.read(
+            binding,
             strategy=StrategyRecord.among(facts, binding.strategy),
             next_faster=NextFasterRecord.of(binding, facts),
         )
@@ -69,102 +57,88 @@ class BindingRecord(Record):
 class DifferenceRecord(Record):
     """One part of two steps."""
 
-    name: str = Field(description="The part of the step.")
-    best_seconds: Figure = Field(description="Its exposed time in the best plan.")
-    given_seconds: Figure = Field(description="Its exposed time in the given strategy.")
-    difference_seconds: Figure = Field(description="The second minus the first.")
-
-    @classmethod
-    def of(cls, line: Difference) -> DifferenceRecord:
-        """The record of a line."""
-        return cls(
-            name=line.name,
-            best_seconds=line.best_seconds,
-            given_seconds=line.given_seconds,
-            difference_seconds=line.seconds,
-        )
+    name: str = entry("The part of the step.")
+    best_seconds: Figure = entry("Its exposed time in the best plan.")
+    given_seconds: Figure = entry("Its exposed time in the given strategy.")
+    difference_seconds: Figure = entry("The second minus the first.", "seconds")
 
 
 class ExplanationRecord(SettingRecord):
     """The report of planner explain."""
 
-    kind: Literal["explanation"] = Field(description="Of which kind the report is.")
-    status: str = Field(description="How the search for the best plan ended.")
-    best: PlanRecord | None = Field(description="The best plan.")
-    bindings: list[BindingRecord] = Field(description="The binding constraints.")
-    not_binding: list[str] = Field(description="Constraints that do not bind.")
-    asked: dict[str, str] = Field(description="The decisions that were asked about.")
-    opposed_entries: list[str] = Field(description="Entries of the job against them.")
-    status_of_asked: str | None = Field(description="How the search for their completion ended.")
-    given: PlanRecord | None = Field(description="Their best completion.")
-    broken_rules: list[str] = Field(description="Sentences of the rules that forbid it.")
-    slower_seconds: Figure | None = Field(description="How much longer its step is than the best one's.")
-    differences: list[DifferenceRecord] = Field(description="In which lines of the step.")
-    conflict: ConflictRecord | None = Field(description="Why nothing fits.")
-    left_out: list[str] = Field(description="What is not covered because time ran out.")
+    kind: Literal["explanation"] = entry("Of which kind the report is.")
+    status: str = entry("How the search for the best plan ended.", "report.outcome.status")
+    best: PlanRecord | None = entry("The best plan.")
+    bindings: list[BindingRecord] = entry("The binding constraints.")
+    not_binding: list[str] = entry("Constraints that do not bind.", "idle")
+    asked: dict[str, str] = entry("The decisions that were asked about.")
+    opposed_entries: list[str] = entry("Entries of the job against them.", "opposed")
+    status_of_asked: str | None = entry("How the search for their completion ended.")
+    given: PlanRecord | None = entry("Their best completion.")
+    broken_rules: list[str] = entry("Sentences of the rules that forbid it.")
+    slower_seconds: Figure | None = entry("How much longer its step is than the best one's.")
+    differences: list[DifferenceRecord] = entry("In which lines of the step.")
+    conflict: ConflictRecord | None = entry("Why nothing fits.")
+    left_out: list[str] = entry("What is not covered because time ran out.")
 
     @classmethod
     def of(cls, explanation: Explanation) -> ExplanationRecord:
         """The record of an explanation."""
         report, best, given = explanation.report, explanation.best, explanation.given
         facts, question, conflict = explanation.problem.facts, explanation.question, explanation.conflict
-        return cls(
+        return cls.read(
+            explanation,
             **dict(SettingRecord.of_job(report, "explanation")),
-            status=report.outcome.status.value,
             best=_plan(best),
             bindings=[BindingRecord.of(one, facts) for one in explanation.bindings],
-            not_binding=list(explanation.idle),
             asked={name: decision_text(name, value) for name, value in explanation.asked.items()},
-            opposed_entries=list(explanation.opposed),
-            status_of_asked=question.outcome.status.value if question else None,
+            status_of_asked=question.outcome.status if question else None,
             given=_plan(given),
-            broken_rules=list(explanation.broken_rules),
             slower_seconds=given.step_seconds - best.step_seconds if given and best else None,
-            differences=[DifferenceRecord.of(line) for line in explanation.differences],
             conflict=ConflictRecord.of(question or report, conflict) if conflict else None,
-            left_out=list(explanation.left_out),
         )
 
 
 class ComparisonRecord(SettingRecord):
     """The report of planner compare."""
 
-    kind: Literal["comparison"] = Field(description="Of which kind the report is.")
-    status: str = Field(description="How the search for the best plan ended.")
-    best: PlanRecord | None = Field(description="The best plan.")
-    given: PlanRecord = Field(description="The given strategy.")
-    allowed: bool = Field(description="Whether the rules allow the given strategy.")
-    broken_rules: list[str] = Field(description="Sentences of the rules that forbid it.")
-    assumed: dict[str, str] = Field(description="Decisions that were not given, with the values that they got.")
-    saved_seconds_per_step: Figure | None = Field(description="By how much the best plan's step is shorter.")
-    saved_fraction: Figure | None = Field(description="The time saved per step, as a share of the given step.")
-    saved_days: Figure | None = Field(description="Days that the best plan saves.")
-    saved_gpu_hours: Figure | None = Field(description="GPU-hours that the best plan saves.")
-    within_noise: bool | None = Field(description="Whether the difference is within the noise of the predictions.")
-    differences: list[DifferenceRecord] = Field(description="In which lines of the step.")
-    conflict: ConflictRecord | None = Field(description="Why nothing fits.")
+    kind: Literal["comparison"] = entry("Of which kind the report is.")
+    status: str = entry("How the search for the best plan ended.", "report.outcome.status")
+    best: PlanRecord | None = entry("The best plan.")
+    given: PlanRecord = entry("The given strategy.")
+    allowed: bool = entry("Whether the rules allow the given strategy.")
+    broken_rules: list[str] = entry("Sentences of the rules that forbid it.", "given.broken_rules")
+    assumed: dict[str, str] = entry("Decisions that were not given, with the values that they got.")
+    saved_seconds_per_step: Figure | None = entry("By how much the best plan's step is shorter.", "saved_seconds")
+    saved_fraction: Figure | None = entry("The time saved per step, as a share of the given step.")
+    saved_days: Figure | None = entry("Days that the best plan saves.")
+    saved_gpu_hours: Figure | None = entry("GPU-hours that the best plan saves.")
+    within_noise: bool | None = entry(
+        "Whether the difference is within the noise of the predictions.", "is_within_noise"
+    )
+    differences: list[DifferenceRecord] = entry("In which lines of the step.")
+    conflict: ConflictRecord | None = entry("Why nothing fits.")
 
     @classmethod
     def of(cls, comparison: Comparison) -> ComparisonRecord:
         """The record of a comparison."""
         report, given, best = comparison.report, comparison.given, comparison.best
         conflict = report.outcome.conflict
-        return cls(
+        nothing_saved = {} if best else dict.fromkeys(SAVED)
+        return cls.read(
+            comparison,
             **dict(SettingRecord.of_job(report, "comparison")),
-            status=report.outcome.status.value,
+            **nothing_saved,
             best=_plan(best),
             given=PlanRecord.of_plan(given.plan),
             allowed=not given.broken_rules,
-            broken_rules=list(given.broken_rules),
             assumed={name: decision_text(name, value) for name, value in given.assumed.items()},
-            saved_seconds_per_step=comparison.saved_seconds if best else None,
-            saved_fraction=comparison.saved_fraction if best else None,
-            saved_days=comparison.saved_days if best else None,
-            saved_gpu_hours=comparison.saved_gpu_hours if best else None,
-            within_noise=comparison.is_within_noise if best else None,
-            differences=[DifferenceRecord.of(line) for line in comparison.differences],
             conflict=ConflictRecord.of(report, conflict) if conflict else None,
         )
+
+
+SAVED = ("saved_seconds_per_step", "saved_fraction", "saved_days", "saved_gpu_hours", "within_noise")
+"""Entries of a comparison that need a best plan."""
 
 
 def _plan(plan: Plan | None) -> PlanRecord | None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
+from typing import Literal, TypeAlias
 
 from planner.plan import EstimateReport, PlanReport
-from planner.report.records.outcome import OutcomeRecord
+from planner.report.records.outcome import CandidatesRecord, ConflictRecord, EffortRecord, ExcludedRecord, OutcomeRecord
 from planner.report.records.plan import NumberedPlanRecord, PlanRecord
-from planner.report.records.record import Record
+from planner.report.records.record import Record, entry, finite
 from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import spelled
 
@@ -17,15 +15,21 @@ from planner.report.records.strategy import spelled
 class PlanReportRecord(OutcomeRecord, SettingRecord):
     """The report of planner plan."""
 
-    kind: Literal["plan"] = Field(description="Of which kind the report is.")
-    plans: list[NumberedPlanRecord] = Field(description="Best first.")
+    kind: Literal["plan"] = entry("Of which kind the report is.")
+    plans: list[NumberedPlanRecord] = entry("Best first.")
 
     @classmethod
     def of_report(cls, report: PlanReport) -> PlanReportRecord:
         """The record of a report."""
-        return cls(
+        outcome = report.outcome
+        return cls.read(
+            outcome,
             **dict(SettingRecord.of_job(report, "plan")),
-            **dict(OutcomeRecord.of_report(report)),
+            lower_bound_seconds=finite(outcome.lower_bound_seconds),
+            gap=finite(outcome.gap),
+            search=EffortRecord.read(outcome.effort, num_excluded=ExcludedRecord.of(outcome.effort)),
+            candidates=CandidatesRecord.of(report.listed) if report.listed else None,
+            conflict=ConflictRecord.of(report, outcome.conflict) if outcome.conflict else None,
             plans=NumberedPlanRecord.of_all(report.plans),
         )
 
@@ -33,36 +37,45 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
 class GivenRecord(Record):
     """A strategy that was given."""
 
-    allowed: bool = Field(description="Whether the rules allow the strategy.")
-    broken_rules: list[str] = Field(description="Sentences of the rules that do not.")
-    assumed: dict[str, int | bool | str] = Field(
-        description="Decisions that were not given, with the values that they got."
-    )
+    allowed: bool = entry("Whether the rules allow the strategy.")
+    broken_rules: list[str] = entry("Sentences of the rules that do not.")
+    assumed: dict[str, int | bool | str] = entry("Decisions that were not given, with the values that they got.")
 
 
 class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
     """The report of planner estimate."""
 
-    kind: Literal["estimate"] = Field(description="Of which kind the report is.")
+    kind: Literal["estimate"] = entry("Of which kind the report is.")
 
     @classmethod
     def of_report(cls, report: EstimateReport) -> EstimateReportRecord:
         """The record of a report."""
         return cls(
             **dict(SettingRecord.of_job(report, "estimate")),
+            **dict(PlanRecord.of_plan(report.plan)),
             allowed=not report.broken_rules,
             broken_rules=list(report.broken_rules),
             assumed={name: spelled(value) for name, value in report.assumed.items()},
-            **dict(PlanRecord.of_plan(report.plan)),
         )
 
     @property
     def plans(self) -> list[NumberedPlanRecord]:
-        """The one plan, as a :class:`PlanReportRecord` holds them."""
-        return [NumberedPlanRecord.alone(self)]
+        """The one plan, as a :class:`PlanReportRecord` holds them; it is compared with itself."""
+        alone = NumberedPlanRecord(
+            **{name: getattr(self, name) for name in PlanRecord.model_fields},
+            number=1,
+            slower_fraction=0.0,
+            within_noise_of_best=True,
+            difference_seconds=0.0,
+            difference_by_part={part.name: 0.0 for part in self.breakdown},
+        )
+        return [alone]
 
 
-def report_record(report: PlanReport | EstimateReport) -> PlanReportRecord | EstimateReportRecord:
+ReportRecord: TypeAlias = PlanReportRecord | EstimateReportRecord
+
+
+def report_record(report: PlanReport | EstimateReport) -> ReportRecord:
     """The record of a report."""
     if isinstance(report, EstimateReport):
         return EstimateReportRecord.of_report(report)

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.frameworks.megatron.lm import environment, megatron_entries
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
-from planner.frameworks.target import Entries, Export, OptionsOf, Program, effective_settings, setting_only
+from planner.frameworks.target import Entries, Export, FieldOptions, Program, effective_settings, only
 from planner.plan import Plan
 
 TARGET = "Megatron-Bridge"
@@ -190,10 +190,9 @@ layers are in them, as the plan counts (that of current scaling leaves the first
 
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
-SETTINGS: Mapping[str, OptionsOf] = {
+SETTINGS: Mapping[str, FieldOptions] = {
     **OF_MEGATRON,
-    "attention": setting_only(
-        "attention",
+    "attention": only(
         "flash",
         "model.attention_backend is an object, which no override of a recipe makes "
         "(megatron/bridge/training/utils/omegaconf_utils.py, _apply_overrides).",

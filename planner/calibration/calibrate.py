@@ -20,9 +20,10 @@ from planner.calibration.cases import LEAST_SENSITIVITY, Predictor, folds_of, gr
 from planner.calibration.constants import Constant, constants, read, written_fields
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
+from planner.jobs.document import nested
 from planner.jobs.entries import Reference
 from planner.runs.jobs import References
-from planner.runs.predictions import Case, cases, unreported_recompute
+from planner.runs.predictions import Case, cases, not_predicted, unreported_recompute
 from planner.runs.table import RejectedRow
 from planner.runs.table import read as read_runs
 
@@ -197,14 +198,7 @@ def _of_another_device(one: Case, base: str | None) -> RejectedRow | None:
     name = _base_name(one)
     if base in (None, name):
         return None
-    return RejectedRow(
-        id=one.run.id,
-        reason=f"{OF_ANOTHER_DEVICE} {name}",
-        is_usable=True,
-        is_refused=False,
-        step_seconds=one.run.step_seconds,
-        peak_memory_gib=one.run.peak_memory_gib,
-    )
+    return not_predicted(one.run, f"{OF_ANOTHER_DEVICE} {name}", is_refused=False)
 
 
 OF_ANOTHER_DEVICE = "not of the chosen device, but of"
@@ -391,15 +385,7 @@ def _device(fitted: _Fitted, base: str, timed: Sequence[Case], name: str, runs: 
 
 def _constants(determined: Sequence[Determined]) -> dict[str, Any]:
     """The fitted constants, nested as a calibration has them."""
-    nested: dict[str, Any] = {}
-    for one in determined:
-        for field in written_fields(one.constant):
-            name, _, key = field.partition(".")
-            if key:
-                nested.setdefault(name, {})[key] = float(f"{one.value:.6g}")
-            else:
-                nested[name] = float(f"{one.value:.6g}")
-    return nested
+    return nested({field: float(f"{one.value:.6g}") for one in determined for field in written_fields(one.constant)})
 
 
 def _sources(determined: Sequence[Determined], base: str, runs: str) -> dict[str, str]:

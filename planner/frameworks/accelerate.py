@@ -23,7 +23,6 @@ from planner.frameworks.target import (
     entries_of,
     hybrid_sharding,
     model_notes,
-    nested,
     no_options,
     num_microbatches,
     num_sharing_groups,
@@ -32,6 +31,7 @@ from planner.frameworks.target import (
     subject,
     variables,
 )
+from planner.jobs.document import nested
 from planner.plan import Plan
 
 TARGET = "Accelerate"

@@ -21,13 +21,13 @@ from planner.frameworks.target import (
     effective_settings,
     entries_of,
     model_notes,
-    nested,
     no_options,
     num_microbatches,
     only,
     require_precision,
     variables,
 )
+from planner.jobs.document import nested
 from planner.plan import Plan
 
 TARGET = "DeepSpeed"

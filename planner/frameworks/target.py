@@ -319,23 +319,6 @@ def model_notes(plan: Plan, target: str) -> list[str]:
 # --- texts -------------------------------------------------------------------------------------------------
 
 
-def nested(entries: Entries) -> dict[str, Any]:
-    """
-    Options with dotted names as mappings in mappings.
-
-    >>> nested({"a.b": 1, "a.c": 2, "d": 3})
-    {'a': {'b': 1, 'c': 2}, 'd': 3}
-    """
-    whole: dict[str, Any] = {}
-    for name, value in entries.items():
-        *path, last = name.split(".")
-        inner = whole
-        for part in path:
-            inner = inner.setdefault(part, {})
-        inner[last] = value
-    return whole
-
-
 def num_microbatches(plan: Plan) -> int | None:
     """Micro-batches per pipeline and step; None where the batch is no multiple of them."""
     each = plan.strategy.dp * plan.strategy.mbs

@@ -28,7 +28,6 @@ from planner.frameworks.target import (
     entries_of,
     hybrid_sharding,
     model_notes,
-    nested,
     no_options,
     num_microbatches,
     num_sharing_groups,
@@ -37,6 +36,7 @@ from planner.frameworks.target import (
     subject,
     variables,
 )
+from planner.jobs.document import nested
 from planner.plan import Plan
 
 TARGET = "torchtitan"

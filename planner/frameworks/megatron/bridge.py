@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.frameworks.megatron.lm import environment, megatron_entries
+from planner.frameworks.megatron.model import frequency_flags
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
 from planner.frameworks.target import Entries, Export, FieldOptions, Program, effective_settings, only
 from planner.plan import Plan
@@ -169,23 +170,12 @@ DEFAULTS: Entries = {
 PRECISION = "++mixed_precision"
 """Added or merged: a recipe has either the name of a precision, or the object itself."""
 
-PRECISIONS: Mapping[str, Entries] = {
-    "bf16": {},
-    "fp16": {},
-    "fp8": {
-        "fp8": "hybrid",
-        "fp8_recipe": "delayed",
-        "fp8_amax_history_len": 1024,
-        "fp8_amax_compute_algo": "max",
-    },
-    "fp8_current": {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
-    "fp8_blockwise": {"fp8": "e4m3", "fp8_recipe": "blockwise"},
-    "mxfp8": {"fp8": "e4m3", "fp8_recipe": "mxfp8"},
-    "nvfp4": {"fp4": "e2m1", "fp4_recipe": "nvfp4"},
-}
+RECIPES = {"--fp8-recipe": "fp8_recipe", "--fp4-recipe": "fp4_recipe"}
+
+DELAYED: Entries = {"fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
 """
-Formats by the catalog's names, as the functions of ``megatron/bridge/training/mixed_precision.py`` have them; all
-layers are in them, as the plan counts (that of current scaling leaves the first and the last one in BF16).
+Beside delayed scaling, as ``megatron/bridge/training/mixed_precision.py`` has it; all layers are in 8 or 4 bits, as the
+plan counts (that of current scaling leaves the first and the last one in BF16).
 """
 
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
@@ -246,8 +236,7 @@ def precision_of(plan: Plan, options: Mapping[str, Any]) -> Entries:
     ----------
     Megatron-Bridge 0.3.1, training/mixed_precision.py:104, training/utils/omegaconf_utils.py:461.
     """
-    name = plan.facts.workload.precision.name
-    half = "fp16" if name == "fp16" else "bf16"
+    half = "fp16" if plan.facts.workload.precision.name == "fp16" else "bf16"
     dtype = {"_target_": DTYPES[half], "_call_": False}
     return {
         "_target_": "megatron.bridge.training.mixed_precision.MixedPrecisionConfig",
@@ -257,9 +246,10 @@ def precision_of(plan: Plan, options: Mapping[str, Any]) -> Entries:
         "pipeline_dtype": dtype,
         "autocast_enabled": False,
         "grad_reduce_in_fp32": effective_settings(plan).gradient_dtype == "fp32",
-        "fp8": None,
-        "fp4": None,
-        **PRECISIONS[name],
+        "fp8": options.get("--fp8-format"),
+        "fp4": options.get("--fp4-format"),
+        **{field: options[option] for option, field in RECIPES.items() if option in options},
+        **(DELAYED if options.get("--fp8-recipe") == "delayed" else {}),
         "first_last_layers_bf16": False,
         "fp8_param": "--fp8-param-gather" in options,
         "fp8_param_gather": "--fp8-param-gather" in options,
@@ -283,17 +273,8 @@ def option_value(name: str, value: Any) -> Any:
     if name in ("--exp-avg-dtype", "--exp-avg-sq-dtype"):
         return DTYPES[value]
     if name in ("--moe-layer-freq", "--window-attn-skip-freq"):
-        return _unrolled(value)
+        return [int(flag) for flag in frequency_flags(value, name)]
     return [int(size) for size in value.split(",")] if name == "--window-size" else value
-
-
-def _unrolled(text: str) -> list[int]:
-    """A sum of lists, each times a number, as :func:`planner.frameworks.megatron.model.frequency_text` writes it."""
-    flags: list[int] = []
-    for part in text.strip("()").split("+"):
-        one, _, times = part.partition("*")
-        flags += [int(flag) for flag in one.strip("[]").split(",")] * int(times)
-    return flags
 
 
 def hydra_text(value: Any) -> str:

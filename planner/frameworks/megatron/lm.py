@@ -249,10 +249,14 @@ def _activation_offload_options(plan: Plan) -> Entries:
         return {}
     if offloads_whole_layers(plan):
         return {"--cpu-offloading-num-layers": num_offloaded_layers(plan)}
-    moe = recomputes("experts", recompute=strategy.recompute)
-    kept = ("expert_fc1", "moe_act") if moe else ()
-    modules = [name for name in OFFLOADED if name not in kept]
+    modules = offloadable(experts_recomputed=bool(recomputes("experts", recompute=strategy.recompute)))
     return {"--fine-grained-activation-offloading": True, "--offload-modules": modules}
+
+
+def offloadable(*, experts_recomputed: bool) -> list[str]:
+    """Modules whose activations are kept, and so can be offloaded."""
+    dropped = ("expert_fc1", "moe_act") if experts_recomputed else ()
+    return [name for name in OFFLOADED if name not in dropped]
 
 
 def _token_dispatcher_options(plan: Plan) -> Entries:

@@ -12,11 +12,11 @@ from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher, decision_text
+from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.frameworks.megatron.checks import refuse_contradictions
-from planner.frameworks.megatron.lm import OFFLOADED, PRECISIONS
+from planner.frameworks.megatron.lm import PRECISIONS, offloadable
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
 from planner.frameworks.megatron.read_model import read_model
 from planner.frameworks.megatron.read_settings import READ_AS_SETTINGS, read_group, read_settings, release_for
@@ -26,6 +26,7 @@ from planner.jobs.completion import completed
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import GivenStrategy
+from planner.jobs.values import plain_value
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
 """Entries that no argument says, with what they look like."""
@@ -275,8 +276,7 @@ def _recompute(arguments: Arguments) -> Recompute:
 def _offload(arguments: Arguments, model: Model, notes: list[str]) -> dict[str, int]:
     layers = arguments.get("--cpu-offloading-num-layers", 0)
     modules = set(arguments.get("--offload-modules", ()))
-    recomputed = arguments.get("--recompute-modules", ())
-    all_modules = {name for name in OFFLOADED if "moe" not in recomputed or name not in ("expert_fc1", "moe_act")}
+    all_modules = {*offloadable(experts_recomputed="moe" in arguments.get("--recompute-modules", ()))}
     if modules and not modules >= all_modules:
         what = f"the modules {', '.join(sorted(modules))}"
         notes.append(f"Only activations of {what} are offloaded: costed as if none were.")
@@ -335,17 +335,12 @@ def _overlaps(arguments: Arguments, degrees: Mapping[str, int], notes: list[str]
 
 def _decisions(strategy: Strategy) -> dict[str, Any]:
     """A strategy as a job file writes it."""
-    texts = {name: _plain(name, int(value)) for name, value in strategy.decisions().items()}
+    texts = {name: plain_value(name, int(value)) for name, value in strategy.decisions().items()}
     layout = strategy.layout
     if layout is None:
         return texts
     full = {"full_layers": list(layout.full_layers)} if any(layout.full_layers) else {}
     return {**texts, "layout": {"layers": list(layout.layers), **full}}
-
-
-def _plain(name: str, value: int) -> str | int | bool:
-    text = decision_text(name, value)
-    return int(text) if text.isdigit() else {"true": True, "false": False}.get(text, text)
 
 
 # --- what is left out --------------------------------------------------------------------------------------

@@ -20,26 +20,6 @@ MOMENTS = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
 
 NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms"}
 
-READ_AS_SETTINGS = (
-    "--accumulate-allreduce-grads-in-fp32",
-    "--attention-backend",
-    "--cross-entropy-fusion-impl",
-    "--cross-entropy-loss-fusion",
-    "--delay-wgrad-compute",
-    "--fp8-param-gather",
-    "--grad-reduce-in-bf16",
-    "--main-grads-dtype",
-    "--megatron-fsdp-main-grads-dtype",
-    "--moe-flex-dispatcher-num-sms",
-    "--moe-shared-expert-overlap",
-    "--num-distributed-optimizer-instances",
-    "--optimizer",
-    "--reuse-grad-buf-for-mxfp8-param-ag",
-    *MOMENTS,
-    *NUM_SMS.values(),
-)
-"""Options that are read here and nowhere else."""
-
 
 def release_for(device: object) -> str | None:
     """The newest plain release of Megatron-LM for a job's device; None: there is none, or the device has its own."""

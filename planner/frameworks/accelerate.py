@@ -56,11 +56,6 @@ def to_accelerate(plan: Plan) -> Export:
     """
     A plan as the configuration of Accelerate, with FSDP2.
 
-    Parameters
-    ----------
-    plan
-        The plan.
-
     Raises
     ------
     SpecError

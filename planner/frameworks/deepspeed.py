@@ -54,11 +54,6 @@ def to_deepspeed(plan: Plan) -> Export:
     """
     A plan as the JSON that ``deepspeed.initialize`` takes.
 
-    Parameters
-    ----------
-    plan
-        The plan.
-
     Raises
     ------
     SpecError

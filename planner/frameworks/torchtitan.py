@@ -81,11 +81,6 @@ def to_torchtitan(plan: Plan) -> Export:
     """
     A plan as a recipe of torchtitan: a module whose function ``recipe`` returns a ``Trainer.Config``.
 
-    Parameters
-    ----------
-    plan
-        The plan.
-
     Raises
     ------
     SpecError

@@ -468,26 +468,17 @@ def _timeout(seconds: float) -> int:
 def _notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
     devices = plan.cluster.num_devices
     yield f"For {devices} processes, from which data parallelism (dp {plan.strategy.dp}) follows."
+    is_rotary = entries["--position-embedding-type"] != "learned_absolute"
     yield (
         "Yours to add: data paths and tokenizer, learning rate and schedule, initialisation, dropout (Megatron-LM's is "
-        "0.1 unless told otherwise), --save and --load"
-        + (
-            "."
-            if "--position-embedding-type" not in entries or _has_learned(entries)
-            else ", --rotary-base and scaling."
-        )
+        f"0.1 unless told otherwise), --save and --load{', --rotary-base and scaling' if is_rotary else ''}."
     )
     yield from _model_notes(plan, entries)
-    if "--save-interval" in entries:
-        yield (
-            f"Launched with ft_launcher, {LAUNCHER_FILE} has its timeouts, {SAFETY} times the predicted step and "
-            "checkpoint; add --enable-ft-package then."
-        )
+    yield (
+        f"Launched with ft_launcher, {LAUNCHER_FILE} has its timeouts, {SAFETY} times the predicted step and "
+        "checkpoint; add --enable-ft-package then."
+    )
     yield from _feature_notes(plan, entries)
-
-
-def _has_learned(entries: Mapping[str, Any]) -> bool:
-    return bool(entries["--position-embedding-type"] == "learned_absolute")
 
 
 def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:

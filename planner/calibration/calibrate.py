@@ -21,7 +21,6 @@ from planner.calibration.constants import Constant, constants, read, written_fie
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
 from planner.jobs.document import nested
-from planner.jobs.entries import Reference
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, cases, not_predicted, unreported_recompute
 from planner.runs.table import RejectedRow
@@ -181,16 +180,11 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
 # --- whether the runs can be fitted -------------------------------------------------------------------------
 
 
-def _device_entry(case: Case) -> Reference:
-    """What the row's job says of its device: a name, or plain data."""
+def _base_name(case: Case) -> str:
+    """The device of the catalog that a row's job names, or that its plain data start from."""
     machine = case.problem.machine
     assert machine is not None, "a row's job is loaded, not made by hand"
-    return machine.device
-
-
-def _base_name(case: Case) -> str:
-    """The device of the catalog that a row's device is, or starts from."""
-    entry = _device_entry(case)
+    entry = machine.device
     return entry if isinstance(entry, str) else str(entry.get("base", entry.get("name", "inline")))
 
 
@@ -406,10 +400,4 @@ def _node(case: Case) -> tuple[int, int]:
 
 def device_text(device: Mapping[str, Any]) -> str:
     """A device as YAML, as a job's ``cluster.device`` reads it."""
-    return str(yaml.safe_dump(_plain(device), sort_keys=False, width=116, allow_unicode=True))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+    return str(yaml.safe_dump(dict(device), sort_keys=False, width=116, allow_unicode=True))

@@ -513,13 +513,8 @@ def _flavor(model: Model) -> tuple[str, str, str] | None:
     return None if model.mtp_layers else next(same, None)
 
 
-def _is_of_torchtitan(plan: Plan) -> bool:
-    framework = plan.cluster.framework
-    return framework is not None and framework.name.startswith(TARGET)
-
-
 def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
-    strategy = plan.strategy
+    strategy, framework = plan.strategy, plan.cluster.framework
     notes = [
         f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version.",
         f"Optimizer, learning rate, data and tokenizer are those of {flavor[1] if flavor else 'your recipe'}: look at "
@@ -527,7 +522,7 @@ def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
         checkpoints(plan),
         *model_notes(plan, TARGET),
     ]
-    if not _is_of_torchtitan(plan):
+    if framework is None or not framework.name.startswith(TARGET):
         notes.append(
             "The step time is torchtitan's only if the plan was made with cluster.framework=torchtitan-0.1; this is "
             "another framework's."

@@ -229,12 +229,8 @@ def _strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, 
 
 def _expert_degrees(arguments: Arguments, model: Model, tp: int) -> dict[str, int]:
     """Without its option, expert-tensor parallelism is as wide as tensor parallelism."""
-    if not model.has_experts:
-        return {"ep": arguments.get("--expert-model-parallel-size", 1)}
-    return {
-        "ep": arguments.get("--expert-model-parallel-size", 1),
-        "etp": arguments.get("--expert-tensor-parallel-size", tp),
-    }
+    etp = {"etp": arguments.get("--expert-tensor-parallel-size", tp)} if model.has_experts else {}
+    return {"ep": arguments.get("--expert-model-parallel-size", 1), **etp}
 
 
 def _group(arguments: Arguments, degrees: Mapping[str, int]) -> dict[str, int]:

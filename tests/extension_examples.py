@@ -123,7 +123,7 @@ def its_answers(copy: Extended) -> None:
     for target in ("accelerate", "deepspeed", "torchtitan"):
         copy.add(
             f"planner/frameworks/{target}.py",
-            ('    "dp_overlap": _dp_overlap,\n', '    "half_gradients": no_options,\n'),
+            ('    "mbs": _mbs,\n', '    "half_gradients": no_options,\n'),
         )
     copy.add(
         "planner/frameworks/megatron/lm.py",

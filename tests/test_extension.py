@@ -184,7 +184,7 @@ def test_setting_of_a_framework(extend):
     for target in ("accelerate", "deepspeed", "torchtitan", "megatron/settings"):
         copy.add(
             f"planner/frameworks/{target}.py",
-            ('    "composition": setting_only("composition", "step", NO_STEP),\n', '    "dropout": no_options,\n'),
+            ('    "composition": only("step", NO_STEP),\n', '    "dropout": no_options,\n'),
         )
 
     _, plain, dropping, *_ = copy.say(

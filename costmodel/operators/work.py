@@ -194,10 +194,10 @@ def is_graphed(operator: Operator, cuda_graphs: Numbers) -> NDArray[np.bool_]:
     [False, True, False, True]
     """
     graphs, module = np.asarray(cuda_graphs), operator.graph_module
-    held = graphs == int(CudaGraphs.FULL_ITERATION)
+    captured = graphs == int(CudaGraphs.FULL_ITERATION)
     for name in (module, *INSIDE_GRAPHS.get(module, ())) if module else ():
-        held = held | captures(name, cuda_graphs=graphs)
-    return np.asarray(held)
+        captured = captured | captures(name, cuda_graphs=graphs)
+    return np.asarray(captured)
 
 
 def host_launches(operator: Operator, cuda_graphs: Numbers) -> Numbers:

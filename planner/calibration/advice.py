@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from constraints.rules.memory import fits_in_device_memory
 from costmodel.errors import PlanningError
 from costmodel.step.layouts import strategy_cost
-from planner.calibration.cases import Predictor
+from planner.calibration.cases import Array, Predictor
 from planner.calibration.constants import Constant
 from planner.runs.jobs import References
 from planner.runs.predictions import Case, case
 from planner.runs.table import Run
-
-Array: TypeAlias = NDArray[np.float64]
 
 MOST_CANDIDATES = 60
 MOST_MORE = 12

@@ -20,9 +20,9 @@ from planner.calibration.cases import LEAST_SENSITIVITY, Predictor, folds_of, gr
 from planner.calibration.constants import Constant, constants, read, written_fields
 from planner.calibration.fit import NOISE, Array, Fit, Priors, covariance, fit, priors_of
 from planner.calibration.left_out import left_out_logarithms
-from planner.jobs.entries import Reference
+from planner.jobs.document import nested
 from planner.runs.jobs import References
-from planner.runs.predictions import Case, cases, unreported_recompute
+from planner.runs.predictions import Case, cases, not_predicted, unreported_recompute
 from planner.runs.table import RejectedRow
 from planner.runs.table import read as read_runs
 
@@ -180,16 +180,11 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
 # --- whether the runs can be fitted -------------------------------------------------------------------------
 
 
-def _device_entry(case: Case) -> Reference:
-    """What the row's job says of its device: a name, or plain data."""
+def _base_name(case: Case) -> str:
+    """The device of the catalog that a row's job names, or that its plain data start from."""
     machine = case.problem.machine
     assert machine is not None, "a row's job is loaded, not made by hand"
-    return machine.device
-
-
-def _base_name(case: Case) -> str:
-    """The device of the catalog that a row's device is, or starts from."""
-    entry = _device_entry(case)
+    entry = machine.device
     return entry if isinstance(entry, str) else str(entry.get("base", entry.get("name", "inline")))
 
 
@@ -197,14 +192,7 @@ def _of_another_device(one: Case, base: str | None) -> RejectedRow | None:
     name = _base_name(one)
     if base in (None, name):
         return None
-    return RejectedRow(
-        id=one.run.id,
-        reason=f"{OF_ANOTHER_DEVICE} {name}",
-        is_usable=True,
-        is_refused=False,
-        step_seconds=one.run.step_seconds,
-        peak_memory_gib=one.run.peak_memory_gib,
-    )
+    return not_predicted(one.run, f"{OF_ANOTHER_DEVICE} {name}", is_refused=False)
 
 
 OF_ANOTHER_DEVICE = "not of the chosen device, but of"
@@ -391,15 +379,7 @@ def _device(fitted: _Fitted, base: str, timed: Sequence[Case], name: str, runs: 
 
 def _constants(determined: Sequence[Determined]) -> dict[str, Any]:
     """The fitted constants, nested as a calibration has them."""
-    nested: dict[str, Any] = {}
-    for one in determined:
-        for field in written_fields(one.constant):
-            name, _, key = field.partition(".")
-            if key:
-                nested.setdefault(name, {})[key] = float(f"{one.value:.6g}")
-            else:
-                nested[name] = float(f"{one.value:.6g}")
-    return nested
+    return nested({field: float(f"{one.value:.6g}") for one in determined for field in written_fields(one.constant)})
 
 
 def _sources(determined: Sequence[Determined], base: str, runs: str) -> dict[str, str]:
@@ -420,10 +400,4 @@ def _node(case: Case) -> tuple[int, int]:
 
 def device_text(device: Mapping[str, Any]) -> str:
     """A device as YAML, as a job's ``cluster.device`` reads it."""
-    return str(yaml.safe_dump(_plain(device), sort_keys=False, width=116, allow_unicode=True))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+    return str(yaml.safe_dump(dict(device), sort_keys=False, width=116, allow_unicode=True))

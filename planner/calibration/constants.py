@@ -86,33 +86,60 @@ class Constant:
 
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class CalibrationEntry:
+class Entry:
     """
-    One entry of the table: a constant that each of some calibrations has for itself.
+    One entry of the table: a constant that each of some calibrations or frameworks has for itself.
 
     Parameters
     ----------
-    fields
-        As in :class:`Constant`.
     of
-        Calibrations, each with a constant of its own.
-    prior
-        One value, or one for each calibration.
+        Calibrations, or frameworks whose factors others share or not.
     lower, upper, sigma, source
         As in :class:`Constant`.
     """
 
-    fields: Annotated[tuple[str, ...], Field(min_length=1)]
     of: Annotated[tuple[str, ...], Field(min_length=1)]
-    prior: Positive | dict[str, Positive]
     lower: Positive
     upper: Positive
     sigma: Positive
     source: str
 
+    def constant(
+        self, name: str, fields: tuple[str, ...], prior: float, *, calibration: str = "", framework: str = ""
+    ) -> Constant:
+        """That of one calibration or one framework, with its own prior."""
+        return Constant(
+            name=name,
+            fields=fields,
+            calibration=calibration,
+            framework=framework,
+            prior=prior,
+            lower=self.lower,
+            upper=self.upper,
+            sigma=self.sigma,
+            source=self.source,
+        )
+
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
-class FrameworkEntry:
+class CalibrationEntry(Entry):
+    """
+    A constant of calibrations.
+
+    Parameters
+    ----------
+    fields
+        As in :class:`Constant`.
+    prior
+        One value, or one for each calibration.
+    """
+
+    fields: Annotated[tuple[str, ...], Field(min_length=1)]
+    prior: Positive | dict[str, Positive]
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class FrameworkEntry(Entry):
     """
     A constant that every listed framework multiplies by a factor of its own.
 
@@ -120,21 +147,12 @@ class FrameworkEntry:
     ----------
     field
         Of :class:`costmodel.facts.calibration.Constants`; ``field@architecture`` on that architecture only.
-    of
-        Frameworks whose factors others share or not.
     prior
         By framework, where it is not 1.
-    lower, upper, sigma, source
-        As in :class:`Constant`.
     """
 
     field: str
     prior: dict[str, Positive] = Field(default_factory=dict)
-    of: Annotated[tuple[str, ...], Field(min_length=1)]
-    lower: Positive
-    upper: Positive
-    sigma: Positive
-    source: str
 
 
 @validated(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -197,30 +215,14 @@ def _of_calibrations(entry: CalibrationEntry) -> Iterator[Constant]:
     for name in entry.of:
         if name not in catalog.calibrations():
             raise SpecError(TABLE, f"'{name}' is no calibration.")
-        yield Constant(
-            name=f"{entry.fields[0]} of {name}",
-            fields=entry.fields,
-            calibration=name,
-            prior=entry.prior[name] if isinstance(entry.prior, dict) else entry.prior,
-            lower=entry.lower,
-            upper=entry.upper,
-            sigma=entry.sigma,
-            source=entry.source,
-        )
+        prior = entry.prior[name] if isinstance(entry.prior, dict) else entry.prior
+        yield entry.constant(f"{entry.fields[0]} of {name}", entry.fields, prior, calibration=name)
 
 
 def _of_frameworks(entry: FrameworkEntry) -> Iterator[Constant]:
     for name in entry.of:
-        yield Constant(
-            name=f"{entry.field} under {name}",
-            fields=(entry.field,),
-            framework=name,
-            prior=entry.prior.get(name, 1.0),
-            lower=entry.lower,
-            upper=entry.upper,
-            sigma=entry.sigma,
-            source=entry.source,
-        )
+        prior = entry.prior.get(name, 1.0)
+        yield entry.constant(f"{entry.field} under {name}", (entry.field,), prior, framework=name)
 
 
 # --- values into records -----------------------------------------------------------------------------------

@@ -90,7 +90,6 @@ def fit(
     priors: Priors,
     start: Fit | None = None,
     num_refreshes: int = 3,
-    noise: float = NOISE,
 ) -> Fit:
     r"""
     Minimise the weighted, robust misfit and the distance to the priors.
@@ -114,29 +113,30 @@ def fit(
         Where to begin, with the derivatives there; None: at the priors.
     num_refreshes
         How often derivatives may be taken anew where the constants moved far.
-    noise
-        Error that rows keep.
     """
     logs = priors.mean if start is None else start.logs
     derivatives, at = (jacobian(logs, None) if start is None else start.jacobian), logs
     residuals = logarithms(logs) - measured
     for _ in range(MOST_ROUNDS):
-        step = _step(logs, residuals, derivatives, weights, priors, noise)
-        there, new = _descend(logarithms, measured, logs, residuals, step, weights, priors, noise)
+        before = _cost(logs, residuals, weights, priors)
+        step = _step(logs, residuals, derivatives, weights, priors)
+        # The longest of the step, its half and its quarter that lowers the cost; else no step.
+        places = (logs + share * step for share in (1.0, 0.5, 0.25))
+        tried = ((there, logarithms(there) - measured) for there in places)
+        there, new = next((one for one in tried if _cost(*one, weights, priors) < before), (logs, residuals))
         derivatives = _updated(derivatives, there - logs, new - residuals)
-        before = cost(logs, residuals, weights, priors, noise)
         logs, residuals = there, new
-        if before - cost(logs, residuals, weights, priors, noise) <= CONVERGED * before:
+        if before - _cost(logs, residuals, weights, priors) <= CONVERGED * before:
             if not num_refreshes or np.abs(logs - at).max(initial=0.0) <= REFRESH:
                 break
             derivatives, at, num_refreshes = jacobian(logs, derivatives), logs, num_refreshes - 1
     return Fit(logs=logs, jacobian=derivatives, residuals=residuals)
 
 
-def cost(logs: Array, residuals: Array, weights: Array, priors: Priors, noise: float = NOISE) -> float:
+def _cost(logs: Array, residuals: Array, weights: Array, priors: Priors) -> float:
     """What :func:`fit` minimises."""
     misfit = residuals**2 / (1 + (residuals / REACH) ** 2)
-    return float((weights**2 * misfit).sum() / noise**2 + (((logs - priors.mean) / priors.sigma) ** 2).sum())
+    return float((weights**2 * misfit).sum() / NOISE**2 + (((logs - priors.mean) / priors.sigma) ** 2).sum())
 
 
 def covariance(jacobian: Array, weights: Array, priors: Priors, noise: float = NOISE) -> Array:
@@ -145,9 +145,9 @@ def covariance(jacobian: Array, weights: Array, priors: Priors, noise: float = N
     return np.asarray(np.linalg.inv(information + np.diag(priors.sigma**-2.0)))
 
 
-def _step(logs: Array, residuals: Array, jacobian: Array, weights: Array, priors: Priors, noise: float) -> Array:
+def _step(logs: Array, residuals: Array, jacobian: Array, weights: Array, priors: Priors) -> Array:
     """The Gauss-Newton step, constants at a bound that it would leave held fixed."""
-    robust = weights / noise / (1 + (residuals / REACH) ** 2)
+    robust = weights / NOISE / (1 + (residuals / REACH) ** 2)
     left = np.vstack([jacobian * robust[:, None], np.diag(1 / priors.sigma)])
     right = np.concatenate([-residuals * robust, (priors.mean - logs) / priors.sigma])
     free = np.ones(len(logs), dtype=bool)
@@ -162,26 +162,6 @@ def _step(logs: Array, residuals: Array, jacobian: Array, weights: Array, priors
         free &= ~(outside & at_bound)
     there = logs + np.clip(step, -LONGEST_STEP, LONGEST_STEP)
     return np.asarray(np.clip(there, priors.lower, priors.upper) - logs)
-
-
-def _descend(
-    logarithms: Callable[[Array], Array],
-    measured: Array,
-    logs: Array,
-    residuals: Array,
-    step: Array,
-    weights: Array,
-    priors: Priors,
-    noise: float,
-) -> tuple[Array, Array]:
-    """The longest of a step, its half and its quarter that lowers the cost, and the residuals there; else no step."""
-    before = cost(logs, residuals, weights, priors, noise)
-    for share in (1.0, 0.5, 0.25):
-        there = logs + share * step
-        new = logarithms(there) - measured
-        if cost(there, new, weights, priors, noise) < before:
-            return there, new
-    return logs, residuals
 
 
 def _updated(jacobian: Array, step: Array, change: Array) -> Array:

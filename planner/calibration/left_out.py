@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibration.cases import Predictor, measured_logarithms
-from planner.calibration.fit import NOISE, Array, Fit, Priors, fit
+from planner.calibration.fit import Array, Fit, Priors, fit
 from planner.runs.predictions import Case
 
 Weights: TypeAlias = Callable[[Sequence[Case]], Array]
@@ -22,7 +22,6 @@ def left_out_logarithms(
     priors: Priors,
     *,
     folds: NDArray[np.int64],
-    noise: float = NOISE,
 ) -> Array:
     """
     Logarithms of the seconds of every row, predicted by a fit to the folds that it is not in.
@@ -36,7 +35,7 @@ def left_out_logarithms(
         does not stay: their weight is zero and the search goes on until it converges.
     weights
         Square roots of the weights of the rows that are fitted.
-    priors, noise
+    priors
         As in :func:`planner.calibration.fit.fit`.
     folds
         Of every row.
@@ -45,30 +44,16 @@ def left_out_logarithms(
     left_out = np.zeros(len(measured))
     for fold in sorted(set(folds.tolist())):
         is_out = folds == fold
-        fitted = _fit_without(predictor, whole, measured, is_out, weights, priors, noise)
+        row_weights = np.zeros(len(measured))
+        row_weights[~is_out] = weights([case for case, out in zip(predictor.cases, is_out, strict=True) if not out])
+        fitted = fit(
+            predictor.logarithms,
+            predictor.jacobian,
+            measured,
+            weights=row_weights,
+            priors=priors,
+            start=whole,
+            num_refreshes=0,
+        )
         left_out[is_out] = predictor.estimated(fitted.logs, is_out)
     return left_out
-
-
-def _fit_without(
-    predictor: Predictor,
-    whole: Fit,
-    measured: Array,
-    is_out: NDArray[np.bool_],
-    weights: Weights,
-    priors: Priors,
-    noise: float,
-) -> Fit:
-    kept = [case for case, out in zip(predictor.cases, is_out, strict=True) if not out]
-    row_weights = np.zeros(len(measured))
-    row_weights[~is_out] = weights(kept)
-    return fit(
-        predictor.logarithms,
-        predictor.jacobian,
-        measured,
-        weights=row_weights,
-        priors=priors,
-        start=whole,
-        num_refreshes=0,
-        noise=noise,
-    )

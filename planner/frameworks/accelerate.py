@@ -8,31 +8,30 @@ from __future__ import annotations
 
 import yaml
 
-from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
+    Choice,
     Entries,
     Export,
-    OptionsOf,
+    FieldOptions,
     Program,
     Unsupported,
     checkpoints,
     effective_settings,
     entries_of,
-    has_own_bytes,
     hybrid_sharding,
     model_notes,
-    nested,
     no_options,
     num_microbatches,
     num_sharing_groups,
     only,
-    setting_only,
+    require_precision,
     subject,
     variables,
 )
+from planner.jobs.document import nested
 from planner.plan import Plan
 
 TARGET = "Accelerate"
@@ -57,11 +56,6 @@ def to_accelerate(plan: Plan) -> Export:
     """
     A plan as the configuration of Accelerate, with FSDP2.
 
-    Parameters
-    ----------
-    plan
-        The plan.
-
     Raises
     ------
     SpecError
@@ -85,14 +79,11 @@ def to_accelerate(plan: Plan) -> Export:
 
 
 def _common(plan: Plan) -> Entries:
-    name = plan.facts.workload.precision.name
-    if name not in PRECISIONS or has_own_bytes(plan):
-        raise SpecError(
-            "training.precision",
-            f"{TARGET} needs a policy of the script or another library for {name}"
-            f"{' with bytes of its own' if name in PRECISIONS else ''} (fp8_config), which this export does not write.",
-            f"Plan with {' or '.join(PRECISIONS)}.",
-        )
+    problem = (
+        f"{TARGET} needs a policy of the script or another library for {{name}}{{own}} (fp8_config), which this export "
+        "does not write."
+    )
+    name = require_precision(plan, PRECISIONS, problem)
     devices = plan.strategy.num_devices
     machines = -(-devices // plan.cluster.device.devices_per_node)
     return {
@@ -109,14 +100,6 @@ def _common(plan: Plan) -> Entries:
 
 
 # --- decisions ---------------------------------------------------------------------------------------------
-
-
-def _tp(plan: Plan) -> Entries:
-    return {"parallelism_config.parallelism_config_tp_size": plan.strategy.tp}
-
-
-def _cp(plan: Plan) -> Entries:
-    return {"parallelism_config.parallelism_config_cp_size": plan.strategy.cp}
 
 
 def _dp(plan: Plan) -> Entries:
@@ -151,39 +134,12 @@ def _sequence_parallel(plan: Plan) -> Entries | Unsupported:
     return {}
 
 
-def _sharding(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.sharding < Sharding.GRADIENTS:
-        return Unsupported(
-            "FSDP2 shards gradients and optimizer states, with or without the weights, over two ranks at least "
-            "(accelerate/parallelism_config.py:383)."
-        )
-    return {"fsdp_config.fsdp_reshard_after_forward": plan.strategy.sharding == Sharding.WEIGHTS}
-
-
-def _recompute(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.recompute not in (Recompute.NONE, Recompute.FULL):
-        return Unsupported("Whole layers are recomputed or none (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac).")
-    return {"fsdp_config.fsdp_activation_checkpointing": plan.strategy.recompute == Recompute.FULL}
-
-
-def _optimizer_offload(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.optimizer_offload:
-        return Unsupported("Its fsdp_offload_params moves weights and gradients to the host too.")
-    return {"fsdp_config.fsdp_offload_params": False}
-
-
 def _cp_overlap(plan: Plan) -> Entries:
     """The ring sends the next keys and values while attention computes; a gather comes before it."""
     if plan.strategy.cp == 1:
         return {}
     way = "alltoall" if plan.strategy.cp_overlap else "allgather"
     return {"parallelism_config.parallelism_config_cp_comm_strategy": way}
-
-
-def _dp_overlap(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.dp_overlap:
-        return {}
-    return Unsupported("FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard).")
 
 
 def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
@@ -195,69 +151,74 @@ def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     )
 
 
-DECISION_OPTIONS: dict[str, OptionsOf] = {
-    "tp": _tp,
-    "cp": _cp,
-    "pp": only("pp", 1, NO_PIPELINE),
+DECISION_OPTIONS: dict[str, FieldOptions] = {
+    "tp": "parallelism_config.parallelism_config_tp_size",
+    "cp": "parallelism_config.parallelism_config_cp_size",
+    "pp": only(1, NO_PIPELINE),
     "dp": _dp,
-    "ep": only("ep", 1, NO_EXPERTS),
+    "ep": only(1, NO_EXPERTS),
     "etp": _etp,
-    "vpp": only("vpp", 1, NO_PIPELINE),
-    "group": only("group", 1, NO_PIPELINE),
+    "vpp": only(1, NO_PIPELINE),
+    "group": only(1, NO_PIPELINE),
     "mbs": _mbs,
     "sequence_parallel": _sequence_parallel,
-    "schedule": only("schedule", Schedule.ONE_F_ONE_B, NO_PIPELINE),
-    "vocabulary": only("vocabulary", Vocabulary.ENDS, NO_PIPELINE),
-    "sharding": _sharding,
-    "recompute": _recompute,
+    "schedule": only(Schedule.ONE_F_ONE_B, NO_PIPELINE),
+    "vocabulary": only(Vocabulary.ENDS, NO_PIPELINE),
+    "sharding": Choice(
+        {
+            Sharding.GRADIENTS: {"fsdp_config.fsdp_reshard_after_forward": False},
+            Sharding.WEIGHTS: {"fsdp_config.fsdp_reshard_after_forward": True},
+        },
+        "FSDP2 shards gradients and optimizer states, with or without the weights, over two ranks at least "
+        "(accelerate/parallelism_config.py:383).",
+    ),
+    "recompute": Choice(
+        {
+            Recompute.NONE: {"fsdp_config.fsdp_activation_checkpointing": False},
+            Recompute.FULL: {"fsdp_config.fsdp_activation_checkpointing": True},
+        },
+        "Whole layers are recomputed or none (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac).",
+    ),
     "activation_offload": only(
-        "activation_offload",
-        False,
-        "Only the inputs of recomputed layers go to the host (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac).",
+        False, "Only the inputs of recomputed layers go to the host (accelerate/utils/fsdp_utils.py, fsdp2_apply_ac)."
     ),
-    "optimizer_offload": _optimizer_offload,
-    "token_dispatcher": only("token_dispatcher", TokenDispatcher.ALLTOALL, NO_EXPERTS),
+    "optimizer_offload": Choice(
+        {False: {"fsdp_config.fsdp_offload_params": False}},
+        "Its fsdp_offload_params moves weights and gradients to the host too.",
+    ),
+    "token_dispatcher": only(TokenDispatcher.ALLTOALL, NO_EXPERTS),
     "cuda_graphs": only(
-        "cuda_graphs",
-        CudaGraphs.NONE,
-        "The YAML has no key for them; those of torch.compile are the compiler's choice.",
+        CudaGraphs.NONE, "The YAML has no key for them; those of torch.compile are the compiler's choice."
     ),
-    "tp_overlap": only(
-        "tp_overlap",
-        False,
-        "Asynchronous tensor parallelism is ignored (accelerate/utils/dataclasses.py:2331).",
-    ),
+    "tp_overlap": only(False, "Asynchronous tensor parallelism is ignored (accelerate/utils/dataclasses.py:2331)."),
     "cp_overlap": _cp_overlap,
-    "ep_overlap": only("ep_overlap", False, NO_EXPERTS),
-    "pp_overlap": only("pp_overlap", False, NO_PIPELINE),
-    "dp_overlap": _dp_overlap,
-    "layout": only("layout", None, NO_PIPELINE),
+    "ep_overlap": only(False, NO_EXPERTS),
+    "pp_overlap": only(False, NO_PIPELINE),
+    "dp_overlap": only(
+        True, "FSDP2 gathers and reduces behind computation, always (torch/distributed/fsdp/_fully_shard)."
+    ),
+    "layout": only(None, NO_PIPELINE),
 }
 """What Accelerate says for each field of a strategy."""
 
-SETTINGS: dict[str, OptionsOf] = {
+SETTINGS: dict[str, FieldOptions] = {
     "gradient_dtype": _gradient_dtype,
-    "weight_dtype": setting_only(
-        "weight_dtype",
+    "weight_dtype": only(
         "fp32",
         "Ranks hold shards of FP32 weights, which are cast before they are gathered "
         "(accelerate/utils/fsdp_utils.py:814).",
     ),
-    "moments_dtype": setting_only(
-        "moments_dtype", "fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."
-    ),
-    "fp8_param_gather": setting_only("fp8_param_gather", False, "FP8 is another library's, not written here."),
-    "shared_expert_overlap": setting_only("shared_expert_overlap", False, NO_EXPERTS),
-    "delay_wgrad": setting_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
-    "communication_sms": setting_only("communication_sms", None, NO_EXPERTS),
-    "offloaded_layers": setting_only("offloaded_layers", None, "Activations stay in device memory."),
+    "moments_dtype": only("fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."),
+    "fp8_param_gather": only(False, "FP8 is another library's, not written here."),
+    "shared_expert_overlap": only(False, NO_EXPERTS),
+    "delay_wgrad": only(False, "Weight gradients come with the backward pass, always."),
+    "communication_sms": only(None, NO_EXPERTS),
+    "offloaded_layers": only(None, "Activations stay in device memory."),
     "optimizer_group": hybrid_sharding,
-    "optimizer": setting_only(
-        "optimizer", "adam", "The optimizer is the training script's; the plan counts another one."
-    ),
+    "optimizer": only("adam", "The optimizer is the training script's; the plan counts another one."),
     **MODELS_OWN,
     "launches": no_options,  # a variable of the environment
-    "composition": setting_only("composition", "step", NO_STEP),
+    "composition": only("step", NO_STEP),
 }
 """What Accelerate says for each setting."""
 

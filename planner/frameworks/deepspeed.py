@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import json
 
-from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
     Entries,
     Export,
-    OptionsOf,
+    FieldOptions,
     Program,
     Unsupported,
     checkpoints,
     effective_settings,
     entries_of,
-    has_own_bytes,
     model_notes,
-    nested,
     no_options,
     num_microbatches,
     only,
-    setting_only,
+    require_precision,
     variables,
 )
+from planner.jobs.document import nested
 from planner.plan import Plan
 
 TARGET = "DeepSpeed"
@@ -56,11 +54,6 @@ def to_deepspeed(plan: Plan) -> Export:
     """
     A plan as the JSON that ``deepspeed.initialize`` takes.
 
-    Parameters
-    ----------
-    plan
-        The plan.
-
     Raises
     ------
     SpecError
@@ -72,14 +65,8 @@ def to_deepspeed(plan: Plan) -> Export:
 
 
 def _precision(plan: Plan) -> Entries:
-    name = plan.facts.workload.precision.name
-    if name not in PRECISIONS or has_own_bytes(plan):
-        raise SpecError(
-            "training.precision",
-            f"{TARGET} has no key for {name}{' with bytes of its own' if name in PRECISIONS else ''} "
-            "(deepspeed/runtime/precision_config.py).",
-            f"Plan with {' or '.join(PRECISIONS)}.",
-        )
+    problem = f"{TARGET} has no key for {{name}}{{own}} (deepspeed/runtime/precision_config.py)."
+    name = require_precision(plan, PRECISIONS, problem)
     return {f"{name}.enabled": True}
 
 
@@ -221,89 +208,74 @@ def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     return {} if _stage(plan) == Sharding.NONE else {"data_types.grad_accum_dtype": given, **reduced}
 
 
-DECISION_OPTIONS: dict[str, OptionsOf] = {
+DECISION_OPTIONS: dict[str, FieldOptions] = {
     "tp": _tp,
     "cp": only(
-        "cp",
         1,
         "Context parallelism is set up by the training script (Ulysses, deepspeed/runtime/sequence_parallel), and is "
         "another one: it splits heads.",
     ),
-    "pp": only("pp", 1, PIPELINES_ARE_CODE),
+    "pp": only(1, PIPELINES_ARE_CODE),
     "dp": _dp,
     "ep": _ep,
     "etp": _etp,
-    "vpp": only("vpp", 1, PIPELINES_ARE_CODE),
-    "group": only("group", 1, PIPELINES_ARE_CODE),
+    "vpp": only(1, PIPELINES_ARE_CODE),
+    "group": only(1, PIPELINES_ARE_CODE),
     "mbs": _mbs,
     "sequence_parallel": _sequence_parallel,
-    "schedule": only("schedule", Schedule.ONE_F_ONE_B, PIPELINES_ARE_CODE),
-    "vocabulary": only("vocabulary", Vocabulary.ENDS, PIPELINES_ARE_CODE),
+    "schedule": only(Schedule.ONE_F_ONE_B, PIPELINES_ARE_CODE),
+    "vocabulary": only(Vocabulary.ENDS, PIPELINES_ARE_CODE),
     "sharding": _sharding,
     "recompute": _recompute,
     "activation_offload": only(
-        "activation_offload",
         False,
         "Only the inputs of recomputed layers go to the host (cpu_checkpointing, "
         "deepspeed/runtime/activation_checkpointing/config.py).",
     ),
     "optimizer_offload": _optimizer_offload,
     "token_dispatcher": only(
-        "token_dispatcher",
         TokenDispatcher.ALLTOALL,
         "Tokens go by an all-to-all (deepspeed/module_inject/auto_ep_config.py has no key for another way).",
     ),
     "cuda_graphs": only(
-        "cuda_graphs",
-        CudaGraphs.NONE,
-        "Training has none (enable_cuda_graph is inference's, deepspeed/inference/config.py).",
+        CudaGraphs.NONE, "Training has none (enable_cuda_graph is inference's, deepspeed/inference/config.py)."
     ),
     "tp_overlap": _tp_overlap,
-    "cp_overlap": only("cp_overlap", False, "There is no context parallelism in the JSON."),
+    "cp_overlap": only(False, "There is no context parallelism in the JSON."),
     "ep_overlap": only(
-        "ep_overlap",
-        False,
-        "Tokens are sent and awaited (deepspeed/module_inject/auto_ep_config.py has no key for another order).",
+        False, "Tokens are sent and awaited (deepspeed/module_inject/auto_ep_config.py has no key for another order)."
     ),
-    "pp_overlap": only("pp_overlap", False, PIPELINES_ARE_CODE),
+    "pp_overlap": only(False, PIPELINES_ARE_CODE),
     "dp_overlap": _dp_overlap,
-    "layout": only("layout", None, PIPELINES_ARE_CODE),
+    "layout": only(None, PIPELINES_ARE_CODE),
 }
 """What DeepSpeed says for each field of a strategy."""
 
-SETTINGS: dict[str, OptionsOf] = {
+SETTINGS: dict[str, FieldOptions] = {
     "gradient_dtype": _gradient_dtype,
-    "weight_dtype": setting_only(
-        "weight_dtype",
+    "weight_dtype": only(
         "recipe",
         "Ranks hold 16-bit weights beside the FP32 ones of the optimizer (deepspeed/runtime/zero/stage_1_and_2.py).",
     ),
-    "moments_dtype": setting_only(
-        "moments_dtype",
-        "fp32",
-        "bf16_optimizer_states needs master weights in 16 bits too (deepspeed/runtime/config.py:714).",
+    "moments_dtype": only(
+        "fp32", "bf16_optimizer_states needs master weights in 16 bits too (deepspeed/runtime/config.py:714)."
     ),
-    "fp8_param_gather": setting_only("fp8_param_gather", False, "There is no FP8 (runtime/precision_config.py)."),
-    "shared_expert_overlap": setting_only(
-        "shared_expert_overlap",
-        False,
-        "Shared experts run after the dispatch (deepspeed/module_inject/auto_ep_config.py has no key for it).",
+    "fp8_param_gather": only(False, "There is no FP8 (runtime/precision_config.py)."),
+    "shared_expert_overlap": only(
+        False, "Shared experts run after the dispatch (deepspeed/module_inject/auto_ep_config.py has no key for it)."
     ),
-    "delay_wgrad": setting_only("delay_wgrad", False, "Weight gradients come with the backward pass, always."),
-    "communication_sms": setting_only("communication_sms", None, "Tokens go by an all-to-all of NCCL."),
-    "offloaded_layers": setting_only("offloaded_layers", None, "Activations stay in device memory."),
-    "optimizer_group": setting_only(
-        "optimizer_group",
+    "delay_wgrad": only(False, "Weight gradients come with the backward pass, always."),
+    "communication_sms": only(None, "Tokens go by an all-to-all of NCCL."),
+    "offloaded_layers": only(None, "Activations stay in device memory."),
+    "optimizer_group": only(
         "all",
         "Groups share weights beside what all ranks share (zero_hpz_partition_size, mics_shard_size, "
         "deepspeed/runtime/zero/config.py), never optimizer states alone.",
     ),
-    "optimizer": setting_only(
-        "optimizer", "adam", "Its Muon is another one, in the training script (deepspeed/runtime/zero/muon)."
-    ),
+    "optimizer": only("adam", "Its Muon is another one, in the training script (deepspeed/runtime/zero/muon)."),
     **MODELS_OWN,
     "launches": no_options,  # a variable of the environment
-    "composition": setting_only("composition", "step", NO_STEP),
+    "composition": only("step", NO_STEP),
 }
 """What DeepSpeed says for each setting."""
 

@@ -121,11 +121,6 @@ class Start:
         words = re.sub(r"[^a-z0-9]+", "-", self.plan.facts.model.name.lower()).strip("-")
         return (words or "pretraining")[:50].strip("-")
 
-    @property
-    def main_file(self) -> str:
-        """The file that the target makes of the plan."""
-        return next(iter(self.export.files))
-
     def command(self, rendezvous: Mapping[str, Lines], before: str = "") -> Lines:
         """
         The lines that start the processes of a node.
@@ -137,7 +132,7 @@ class Start:
         before
             What stands before the command.
         """
-        file = self.main_file
+        file = next(iter(self.export.files))  # the main one, which the target makes of the plan
         values = {"file": file, "module": file.partition(".")[0], "mbs": str(self.plan.strategy.mbs)}
         words = " ".join(shlex.quote(word.format(**values)) for word in self.program.words)
         start = {"torchrun": "torchrun", "accelerate": f"accelerate launch --config_file {shlex.quote(file)}"}

@@ -76,6 +76,27 @@ Entries: TypeAlias = dict[str, Any]
 OptionsOf: TypeAlias = Callable[[Plan], Entries | Unsupported]
 """A function that returns the options of a target for one field of a strategy or of the settings."""
 
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """
+    The answer of a target that has some values of a field.
+
+    Parameters
+    ----------
+    options
+        The options that mean a value, by value.
+    reason
+        Why any other value is refused: one sentence with its source.
+    """
+
+    options: Mapping[Any, Entries]
+    reason: str = ""
+
+
+FieldOptions: TypeAlias = str | Choice | OptionsOf
+"""What a target says for a field: the option that takes its value, options by value, or what depends on the plan."""
+
 EVERY_FIELD = frozenset(one.name for one in fields(Strategy))
 """Decisions that every target must express or refuse."""
 
@@ -89,36 +110,14 @@ HINT = "Plan again with search.pin, search.allow or search.forbid keeping to wha
 SETTINGS_HINT = "Plan again with other settings; what the job does not say is as cluster.framework has it{known}."
 
 
-def only(name: str, value: object, reason: str) -> OptionsOf:
-    """
-    The function for a decision that a target has no option for.
-
-    Parameters
-    ----------
-    name
-        The field.
-    value
-        What the target does anyway; any other value is refused.
-    reason
-        Why: one sentence with its source.
-    """
-    return lambda plan: {} if getattr(plan.strategy, name) == value else Unsupported(reason)
+def only(value: object, reason: str) -> Choice:
+    """The answer of a target without an option, which does one value anyway."""
+    return Choice({value: {}}, reason)
 
 
-def setting_only(name: str, value: object, reason: str) -> OptionsOf:
-    """
-    The function for a setting that a target has no option for.
-
-    Parameters
-    ----------
-    name
-        The setting.
-    value
-        What the target does anyway; any other value is refused.
-    reason
-        Why: one sentence with its source.
-    """
-    return lambda plan: {} if getattr(effective_settings(plan), name) == value else Unsupported(reason)
+def switch(*options: str) -> Choice:
+    """The answer of a target with options that take no value; without them the field is false."""
+    return Choice({True: dict.fromkeys(options, True), False: {}})
 
 
 def no_options(plan: Plan) -> Entries:
@@ -127,7 +126,7 @@ def no_options(plan: Plan) -> Entries:
 
 
 def entries_of(
-    plan: Plan, target: str, decisions: Mapping[str, OptionsOf], settings: Mapping[str, OptionsOf]
+    plan: Plan, target: str, decisions: Mapping[str, FieldOptions], settings: Mapping[str, FieldOptions]
 ) -> Entries:
     """
     All options of a target for the strategy and the settings of a plan.
@@ -139,9 +138,9 @@ def entries_of(
     target
         The target's name, for messages.
     decisions
-        Functions for every field of :class:`costmodel.strategy.Strategy`.
+        Answers for every field of :class:`costmodel.strategy.Strategy`.
     settings
-        Functions for every field of :class:`costmodel.facts.framework.Settings`.
+        Answers for every field of :class:`costmodel.facts.framework.Settings`.
 
     Raises
     ------
@@ -150,13 +149,15 @@ def entries_of(
     """
     assert decisions.keys() == EVERY_FIELD, f"{target} has no entry for {sorted(EVERY_FIELD ^ decisions.keys())}"
     assert settings.keys() == EVERY_SETTING, f"{target} has no entry for {sorted(EVERY_SETTING ^ settings.keys())}"
-    named = {**decisions, **{f"settings.{name}": say for name, say in settings.items()}}
-    found = {name: say(plan) for name, say in named.items()}
+    effective = effective_settings(plan)
+    values = {one.name: getattr(plan.strategy, one.name) for one in fields(Strategy)}
+    values |= {f"settings.{one.name}": getattr(effective, one.name) for one in fields(Settings)}
+    answers = {**decisions, **{f"settings.{name}": answer for name, answer in settings.items()}}
+    found = {name: _said(plan, answers[name], value) for name, value in values.items()}
     refused = {name: one.reason for name, one in found.items() if isinstance(one, Unsupported)}
     if refused:
-        raise SpecError(
-            "strategy", f"{target} cannot express this plan:{_reasons(plan, refused)}\n{_hint(plan, refused)}"
-        )
+        lines = (f"\n  - {name} = {_spelled(values[name])}: {reason}" for name, reason in refused.items())
+        raise SpecError("strategy", f"{target} cannot express this plan:{''.join(lines)}\n{_hint(plan, refused)}")
     entries: Entries = {}
     for one in found.values():
         assert isinstance(one, dict)
@@ -166,10 +167,12 @@ def entries_of(
     return entries
 
 
-def _reasons(plan: Plan, refused: Mapping[str, str]) -> str:
-    values = {name: getattr(plan.strategy, name, None) for name in refused}
-    values |= {name: getattr(effective_settings(plan), name.partition(".")[2]) for name in refused if "." in name}
-    return "".join(f"\n  - {name} = {_spelled(values[name])}: {reason}" for name, reason in refused.items())
+def _said(plan: Plan, answer: FieldOptions, value: Any) -> Entries | Unsupported:
+    if isinstance(answer, str):
+        return {answer: value}
+    if isinstance(answer, Choice):
+        return answer.options[value] if value in answer.options else Unsupported(answer.reason)
+    return answer(plan)
 
 
 def _hint(plan: Plan, refused: Collection[str]) -> str:
@@ -253,7 +256,34 @@ def hybrid_sharding(plan: Plan) -> Entries | Unsupported:
     return {}
 
 
-def has_own_bytes(plan: Plan) -> bool:
+def require_precision(plan: Plan, known: Collection[str], problem: str, hint: str = "Plan with {known}.") -> str:
+    """
+    The name of a plan's precision, which a target has.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    known
+        Names that the target has, with the bytes that the catalog gives them.
+    problem
+        What is said of another one: ``{name}``, and ``{own}`` where only its bytes are another's.
+    hint
+        What to do then, with the ``{known}`` ones.
+
+    Raises
+    ------
+    SpecError
+        If the target does not have it.
+    """
+    name = plan.facts.workload.precision.name
+    if name in known and not _has_own_bytes(plan):
+        return name
+    own = " with bytes of its own" if name in known else ""
+    raise SpecError("training.precision", problem.format(name=name, own=own), hint.format(known=" or ".join(known)))
+
+
+def _has_own_bytes(plan: Plan) -> bool:
     """Whether a precision is none of the catalog's, with the bytes that follow from the settings."""
     precision = plan.facts.workload.precision
     if precision.name not in catalog.precisions():
@@ -266,7 +296,7 @@ def variables(plan: Plan) -> dict[str, str]:
     return {"CUDA_LAUNCH_BLOCKING": "1"} if effective_settings(plan).launches == "blocking" else {}
 
 
-MODELS_OWN: dict[str, OptionsOf] = dict.fromkeys(("mtp_layers", "kernels", "attention", "loss"), no_options)
+MODELS_OWN: dict[str, FieldOptions] = dict.fromkeys(("mtp_layers", "kernels", "attention", "loss"), no_options)
 """Settings that are the code of the user's own model where the target has no say: :func:`model_notes` tells."""
 
 NO_STEP = "A sum of layers profiled one by one is not a step that can be run."
@@ -287,23 +317,6 @@ def model_notes(plan: Plan, target: str) -> list[str]:
 
 
 # --- texts -------------------------------------------------------------------------------------------------
-
-
-def nested(entries: Entries) -> dict[str, Any]:
-    """
-    Options with dotted names as mappings in mappings.
-
-    >>> nested({"a.b": 1, "a.c": 2, "d": 3})
-    {'a': {'b': 1, 'c': 2}, 'd': 3}
-    """
-    whole: dict[str, Any] = {}
-    for name, value in entries.items():
-        *path, last = name.split(".")
-        inner = whole
-        for part in path:
-            inner = inner.setdefault(part, {})
-        inner[last] = value
-    return whole
 
 
 def num_microbatches(plan: Plan) -> int | None:

@@ -13,32 +13,30 @@ from operator import attrgetter
 from typing import Any
 
 from costmodel import catalog
-from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Model
 from costmodel.pipelines.stages import virtual_stage_layers
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.frameworks.target import (
     NO_STEP,
+    Choice,
     Entries,
     Export,
-    OptionsOf,
+    FieldOptions,
     Program,
     Unsupported,
     checkpoints,
-    effective_settings,
     entries_of,
-    has_own_bytes,
     hybrid_sharding,
     model_notes,
-    nested,
     no_options,
     num_microbatches,
     num_sharing_groups,
     only,
-    setting_only,
+    require_precision,
     subject,
     variables,
 )
+from planner.jobs.document import nested
 from planner.plan import Plan
 
 TARGET = "torchtitan"
@@ -83,25 +81,14 @@ def to_torchtitan(plan: Plan) -> Export:
     """
     A plan as a recipe of torchtitan: a module whose function ``recipe`` returns a ``Trainer.Config``.
 
-    Parameters
-    ----------
-    plan
-        The plan.
-
     Raises
     ------
     SpecError
         If torchtitan cannot express it.
     """
     entries = entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
-    name = plan.facts.workload.precision.name
-    if name != "bf16" or has_own_bytes(plan):
-        own = " with bytes of its own" if name == "bf16" else ""
-        raise SpecError(
-            "training.precision",
-            f"{TARGET} chooses {name}{own} by converters of the model, which this export does not write.",
-            "Plan with bf16.",
-        )
+    problem = f"{TARGET} chooses {{name}}{{own}} by converters of the model, which this export does not write."
+    require_precision(plan, ("bf16",), problem)
     flavor = _flavor(plan.facts.model)
     return Export(
         target=TARGET,
@@ -235,10 +222,6 @@ def _mbs(plan: Plan) -> Entries | Unsupported:
     }
 
 
-def _sequence_parallel(plan: Plan) -> Entries:
-    return {"parallelism.enable_sequence_parallel": plan.strategy.sequence_parallel}
-
-
 def _schedule(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
     if strategy.schedule == Schedule.ONE_F_ONE_B:
@@ -250,15 +233,6 @@ def _schedule(plan: Plan) -> Entries | Unsupported:
             "(get_schedule_class, torch/distributed/pipelining/schedules.py)."
         )
     return {"parallelism.pipeline_parallel_schedule": SCHEDULES[strategy.schedule]}
-
-
-def _vocabulary(plan: Plan) -> Entries | Unsupported:
-    if plan.strategy.vocabulary > Vocabulary.REDISTRIBUTED:
-        return Unsupported(
-            "Embedding and head are modules of one stage each (torchtitan/distributed/pipeline_parallel.py, "
-            "_split_module)."
-        )
-    return {}
 
 
 def _sharding(plan: Plan) -> Entries | Unsupported:
@@ -281,20 +255,6 @@ def _sharding(plan: Plan) -> Entries | Unsupported:
         )
     whole = strategy.sharding < Sharding.WEIGHTS
     return {"parallelism.fsdp_reshard_after_forward": "never" if whole else "always"}
-
-
-def _recompute(plan: Plan) -> Entries | Unsupported:
-    known = {
-        Recompute.NONE: None,
-        Recompute.FULL: "FullAC",
-        Recompute.of("every_other_matmul"): "SelectiveAC",
-    }
-    if plan.strategy.recompute not in known:
-        return Unsupported(
-            "Layers are recomputed in full (full) or but for every other matmul (every_other_matmul) "
-            "(torchtitan/distributed/activation_checkpoint.py:166,185)."
-        )
-    return {"activation_checkpoint": known[plan.strategy.recompute]}
 
 
 def _tp_overlap(plan: Plan) -> Entries | Unsupported:
@@ -344,23 +304,7 @@ def _layout(plan: Plan) -> Entries | Unsupported:
     return {"parallelism.module_fqns_per_model_part": _Code(stages)}
 
 
-def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
-    if effective_settings(plan).gradient_dtype != "fp32":
-        return Unsupported("FSDP2 reduces in FP32, always (mixed_precision_reduce, torchtitan/config/configs.py:93).")
-    return {"training.mixed_precision_reduce": "float32"}
-
-
-def _weight_dtype(plan: Plan) -> Entries | Unsupported:
-    """With bfloat16 shards there would be no FP32 weights at all."""
-    if effective_settings(plan).weight_dtype != "fp32":
-        return Unsupported(
-            "Ranks hold shards of FP32 weights, which are cast before they are gathered "
-            "(mixed_precision_param, torchtitan/config/configs.py:85)."
-        )
-    return {"training.dtype": "float32", "training.mixed_precision_param": "bfloat16"}
-
-
-DECISION_OPTIONS: dict[str, OptionsOf] = {
+DECISION_OPTIONS: dict[str, FieldOptions] = {
     "tp": _tp,
     "cp": _cp,
     "pp": _pp,
@@ -370,21 +314,30 @@ DECISION_OPTIONS: dict[str, OptionsOf] = {
     "vpp": _vpp,
     "group": _group,
     "mbs": _mbs,
-    "sequence_parallel": _sequence_parallel,
+    "sequence_parallel": "parallelism.enable_sequence_parallel",
     "schedule": _schedule,
-    "vocabulary": _vocabulary,
+    "vocabulary": Choice(
+        {Vocabulary.ENDS: {}, Vocabulary.REDISTRIBUTED: {}},
+        "Embedding and head are modules of one stage each (torchtitan/distributed/pipeline_parallel.py, "
+        "_split_module).",
+    ),
     "sharding": _sharding,
-    "recompute": _recompute,
+    "recompute": Choice(
+        {
+            Recompute.NONE: {"activation_checkpoint": None},
+            Recompute.FULL: {"activation_checkpoint": "FullAC"},
+            Recompute.of("every_other_matmul"): {"activation_checkpoint": "SelectiveAC"},
+        },
+        "Layers are recomputed in full (full) or but for every other matmul (every_other_matmul) "
+        "(torchtitan/distributed/activation_checkpoint.py:166,185).",
+    ),
     "activation_offload": only(
-        "activation_offload", False, "Activations stay in device memory (torchtitan/config/configs.py has no option)."
+        False, "Activations stay in device memory (torchtitan/config/configs.py has no option)."
     ),
     "optimizer_offload": only(
-        "optimizer_offload",
-        False,
-        "Its enable_cpu_offload moves weights and gradients to the host too (torchtitan/config/configs.py:61).",
+        False, "Its enable_cpu_offload moves weights and gradients to the host too (torchtitan/config/configs.py:61)."
     ),
     "token_dispatcher": only(
-        "token_dispatcher",
         TokenDispatcher.ALLTOALL,
         "Which one is an argument of the model's registry (moe_comm_backend, "
         "torchtitan/models/common/config_utils.py:388), whose buffers have sizes that the plan does not say.",
@@ -392,12 +345,9 @@ DECISION_OPTIONS: dict[str, OptionsOf] = {
     "cuda_graphs": _cuda_graphs,
     "tp_overlap": _tp_overlap,
     "cp_overlap": only(
-        "cp_overlap",
-        False,
-        "Keys and values are gathered before attention (torchtitan/models/common/decoder_sharding.py:235).",
+        False, "Keys and values are gathered before attention (torchtitan/models/common/decoder_sharding.py:235)."
     ),
     "ep_overlap": only(
-        "ep_overlap",
         False,
         "Tokens are sent and awaited (torchtitan/models/common/token_dispatcher.py has no other micro-batch to run).",
     ),
@@ -407,39 +357,35 @@ DECISION_OPTIONS: dict[str, OptionsOf] = {
 }
 """What torchtitan says for each field of a strategy."""
 
-SETTINGS: dict[str, OptionsOf] = {
-    "gradient_dtype": _gradient_dtype,
-    "weight_dtype": _weight_dtype,
-    "moments_dtype": setting_only(
-        "moments_dtype", "fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."
+SETTINGS: dict[str, FieldOptions] = {
+    "gradient_dtype": Choice(
+        {"fp32": {"training.mixed_precision_reduce": "float32"}},
+        "FSDP2 reduces in FP32, always (mixed_precision_reduce, torchtitan/config/configs.py:93).",
     ),
-    "fp8_param_gather": setting_only("fp8_param_gather", False, "FP8 is a converter of the model, not written here."),
+    # With bfloat16 shards there would be no FP32 weights at all.
+    "weight_dtype": Choice(
+        {"fp32": {"training.dtype": "float32", "training.mixed_precision_param": "bfloat16"}},
+        "Ranks hold shards of FP32 weights, which are cast before they are gathered "
+        "(mixed_precision_param, torchtitan/config/configs.py:85).",
+    ),
+    "moments_dtype": only("fp32", "Adam's moments are of the dtype of its weights, FP32 (torch/optim/adam.py)."),
+    "fp8_param_gather": only(False, "FP8 is a converter of the model, not written here."),
     "mtp_layers": no_options,  # the model's own, of which a note tells
-    "shared_expert_overlap": setting_only(
-        "shared_expert_overlap",
-        False,
-        "Shared experts run after the routed ones (torchtitan/models/common/moe.py:455).",
+    "shared_expert_overlap": only(
+        False, "Shared experts run after the routed ones (torchtitan/models/common/moe.py:455)."
     ),
-    "delay_wgrad": setting_only(
-        "delay_wgrad", False, "Weight gradients come with the backward pass, but in zero-bubble schedules."
-    ),
-    "communication_sms": setting_only("communication_sms", None, "Tokens go by an all-to-all of NCCL."),
-    "offloaded_layers": setting_only("offloaded_layers", None, "Activations stay in device memory."),
+    "delay_wgrad": only(False, "Weight gradients come with the backward pass, but in zero-bubble schedules."),
+    "communication_sms": only(None, "Tokens go by an all-to-all of NCCL."),
+    "offloaded_layers": only(None, "Activations stay in device memory."),
     "optimizer_group": hybrid_sharding,
-    "optimizer": setting_only(
-        "optimizer", "adam", "Which one is the recipe's, from which optimizer and learning rate are taken."
+    "optimizer": only("adam", "Which one is the recipe's, from which optimizer and learning rate are taken."),
+    "kernels": only("fused", "Layers are compiled (compile.enable), which fuses them."),
+    "attention": only(
+        "flash", "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385)."
     ),
-    "kernels": setting_only("kernels", "fused", "Layers are compiled (compile.enable), which fuses them."),
-    "attention": setting_only(
-        "attention",
-        "flash",
-        "Its backends are kernels that keep no scores (torchtitan/models/common/attention.py:109,243,385).",
-    ),
-    "loss": setting_only(
-        "loss", "unfused", "The loss is PyTorch's cross-entropy on FP32 logits (torchtitan/components/loss.py)."
-    ),
+    "loss": only("unfused", "The loss is PyTorch's cross-entropy on FP32 logits (torchtitan/components/loss.py)."),
     "launches": no_options,  # a variable of the environment
-    "composition": setting_only("composition", "step", NO_STEP),
+    "composition": only("step", NO_STEP),
 }
 """What torchtitan says for each setting."""
 
@@ -542,14 +488,14 @@ def _layers_of_stages(plan: Plan) -> tuple[int, ...]:
     strategy = plan.strategy
     if strategy.layout is not None:
         return strategy.layout.layers
-    held = virtual_stage_layers(
+    stages = virtual_stage_layers(
         plan.facts.model,
         pp=strategy.pp,
         vpp=strategy.vpp,
         schedule=strategy.schedule,
         vocabulary=strategy.vocabulary,
     )
-    return tuple(int(stage.sum()) for stage in held)
+    return tuple(int(stage.sum()) for stage in stages)
 
 
 def _section(name: str, values: dict[str, Any]) -> str:
@@ -567,13 +513,8 @@ def _flavor(model: Model) -> tuple[str, str, str] | None:
     return None if model.mtp_layers else next(same, None)
 
 
-def _is_of_torchtitan(plan: Plan) -> bool:
-    framework = plan.cluster.framework
-    return framework is not None and framework.name.startswith(TARGET)
-
-
 def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
-    strategy = plan.strategy
+    strategy, framework = plan.strategy, plan.cluster.framework
     notes = [
         f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version.",
         f"Optimizer, learning rate, data and tokenizer are those of {flavor[1] if flavor else 'your recipe'}: look at "
@@ -581,7 +522,7 @@ def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
         checkpoints(plan),
         *model_notes(plan, TARGET),
     ]
-    if not _is_of_torchtitan(plan):
+    if framework is None or not framework.name.startswith(TARGET):
         notes.append(
             "The step time is torchtitan's only if the plan was made with cluster.framework=torchtitan-0.1; this is "
             "another framework's."

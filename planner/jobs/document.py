@@ -233,6 +233,23 @@ def _from_python(value: object, where: str, depth_left: int, budget: Iterator[in
 # --- overrides ---------------------------------------------------------------------------------------------
 
 
+def nested(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Entries with dotted names as mappings in mappings.
+
+    >>> nested({"a.b": 1, "a.c": 2, "d": 3})
+    {'a': {'b': 1, 'c': 2}, 'd': 3}
+    """
+    whole: dict[str, Any] = {}
+    for name, value in entries.items():
+        *path, last = name.split(".")
+        inner = whole
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return whole
+
+
 def apply_override(document: dict[str, Plain], assignment: str) -> None:
     """
     Write ``key=value`` into a document; the key is a dotted path, the value YAML.

@@ -102,8 +102,8 @@ def stage_layout(given: Mapping[str, tuple[int, ...]], strategy: Strategy, model
         if len(values) != strategy.pp:
             raise SpecError(f"{where}.{name}", f"has {len(values)} values, one for each of pp = {strategy.pp} ranks.")
     for rank, full in enumerate(of_ranks["full_layers"]):
-        if full > (held := sum(layers[rank :: strategy.pp])):
-            raise SpecError(f"{where}.full_layers.{rank}", f"is {full}, more than the {held} layers of the rank.")
+        if full > (own := sum(layers[rank :: strategy.pp])):
+            raise SpecError(f"{where}.full_layers.{rank}", f"is {full}, more than the {own} layers of the rank.")
     return StageLayout(
         layers=layers,
         recompute=tuple(map(Recompute, of_ranks["recompute"])),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
 
 MAX_DEGREE = 10**9
@@ -36,6 +36,17 @@ def decision_value(name: str, value: object, where: str) -> int:
 def decision_values(decisions: Mapping[str, object], where: str) -> dict[str, int]:
     """Several decisions as numbers; ``where`` is the path of the mapping."""
     return {name: decision_value(name, value, f"{where}.{name}") for name, value in decisions.items()}
+
+
+def plain_value(name: str, value: int) -> str | int | bool:
+    """
+    The same value as a job file writes it: the way back.
+
+    >>> plain_value("recompute", 2), plain_value("dp_overlap", 1), plain_value("tp", 8)
+    ('full', True, 8)
+    """
+    text = decision_text(name, value)
+    return int(text) if text.isdigit() else {"true": True, "false": False}.get(text, text)
 
 
 def checked(decisions: Mapping[str, object]) -> dict[str, int]:

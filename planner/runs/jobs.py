@@ -13,14 +13,14 @@ import yaml
 from costmodel import catalog
 from costmodel.errors import PlanningError, SpecError, did_you_mean
 from costmodel.step.layouts import strategy_cost
-from costmodel.strategy import DECISIONS, Recompute, Strategy, decision_text
+from costmodel.strategy import Recompute, Strategy, decision_text
 from costmodel.tables import Facts
 from planner.jobs.cluster import CATALOG, Fitted, device_path
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import GivenStrategy, read_given
-from planner.jobs.values import decision_value
+from planner.jobs.values import decision_value, plain_value
 from planner.runs.table import Run
 
 TOKENS = 1e12
@@ -203,7 +203,7 @@ def unreported_peak_bytes(run: Run, facts: Facts, strategy: Strategy) -> float |
 
 def strategy_entries(strategy: Strategy) -> dict[str, Any]:
     """A strategy as a job file writes it, every decision of it, with the layers of its stages."""
-    decisions = {name: _plain(name, value) for name, value in strategy.decisions().items()}
+    decisions = {name: plain_value(name, value) for name, value in strategy.decisions().items()}
     if strategy.layout is None:
         return decisions
     layout = strategy.layout
@@ -216,14 +216,3 @@ def strategy_entries(strategy: Strategy) -> dict[str, Any]:
             "activation_offload": list(layout.activation_offload),
         },
     }
-
-
-def _plain(name: str, value: int) -> Any:
-    text = decision_text(name, value)
-    return (
-        yaml.safe_load(text)
-        if name in DECISIONS and text in ("true", "false")
-        else int(text)
-        if text.isdigit()
-        else text
-    )

@@ -183,7 +183,7 @@ def unreported_recompute(one: Case) -> RejectedRow | None:
             return None
         memory = one.facts.cluster.device.memory_bytes
         problem = f"recompute is empty, and without any the layout takes {peak / GIB:.0f} of {memory / GIB:.0f} GiB"
-    return _not_predicted(
+    return not_predicted(
         one.run, f"{problem}: say what was recomputed or offloaded ('none', if nothing).", is_refused=True
     )
 
@@ -196,22 +196,23 @@ def _predicted(run: Run, known: References) -> Prediction | RejectedRow:
     if isfinite(prediction.step_seconds + prediction.peak_memory_gib):
         return prediction
     reason = f"the measured operator times of '{run.device}' do not cover the shapes of this layout"
-    return _not_predicted(run, reason, is_refused=False)
+    return not_predicted(run, reason, is_refused=False)
 
 
 def _case_or_reason(run: Run, known: References) -> Case | RejectedRow:
     try:
         return case(run, known)
     except Unpredictable as error:
-        return _not_predicted(run, str(error), is_refused=False)
+        return not_predicted(run, str(error), is_refused=False)
     except SpecError as error:
-        return _not_predicted(run, str(error), is_refused=True)
+        return not_predicted(run, str(error), is_refused=True)
     except ValidationError as error:
         first = error.errors()[0]
-        return _not_predicted(run, f"{error.title}.{first['loc'][0]}: {first['msg']}.", is_refused=True)
+        return not_predicted(run, f"{error.title}.{first['loc'][0]}: {first['msg']}.", is_refused=True)
 
 
-def _not_predicted(run: Run, reason: str, *, is_refused: bool) -> RejectedRow:
+def not_predicted(run: Run, reason: str, *, is_refused: bool) -> RejectedRow:
+    """A row with the reason why it is not predicted."""
     return RejectedRow(
         id=run.id,
         reason=reason,

@@ -19,6 +19,7 @@ import yaml
 from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
+from planner.jobs.document import nested
 from planner.jobs.entries import Job
 from planner.runs.contradictions import require_no_contradiction
 
@@ -325,16 +326,9 @@ def _run(cells: Mapping[str, str]) -> Run:
 
 def _entries(cells: Mapping[str, str]) -> dict[str, Any]:
     """The cells of a job's keys, nested as a job file nests them."""
-    entries: dict[str, Any] = {}
     model = cells["model"].strip()
-    for column, cell in cells.items():
-        if not is_job_key(column) or not cell.strip() or column == "model":
-            continue
-        *sections, name = column.split(".")
-        inner = entries
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[name] = plain(cell.strip(), column)
+    said = {column: cell.strip() for column, cell in cells.items() if is_job_key(column) and column != "model"}
+    entries = nested({column: plain(cell, column) for column, cell in said.items() if cell})
     entries["model"] = {"base": model, **entries["model"]} if entries.get("model") else model
     return entries
 

@@ -66,7 +66,7 @@ def test_a_row_and_a_prior_as_certain_meet_halfway():
     """Minimum of the loss of x - 0.06 and of x^2, both over 0.02^2: just below 0.03; its width is 0.02 / sqrt(2)."""
     matrix, measured, weights = np.array([[1.0]]), np.array([0.06]), np.ones(1)
 
-    fitted = fit(*linear(matrix), measured, weights=weights, priors=priors(), noise=NOISE)
+    fitted = fit(*linear(matrix), measured, weights=weights, priors=priors())
     width = np.sqrt(covariance(fitted.jacobian, weights, priors(), NOISE))
 
     pull = (0.06 - fitted.logs) / (1 + ((0.06 - fitted.logs) / REACH) ** 2) ** 2
@@ -86,9 +86,7 @@ def test_an_absurd_row_pulls_the_weaker_the_farther_it_is_off():
     """Rows at 0, 0 and far off: where the sum of the pulls r / (1 + (r / s)^2)^2 is zero."""
     matrix, weights, wide = np.ones((3, 1)), np.ones(3), priors(sigma=10.0, lower=-10, upper=10)
 
-    near, far = (
-        fit(*linear(matrix), np.array([0.0, 0.0, off]), weights=weights, priors=wide, noise=NOISE) for off in (0.5, 5.0)
-    )
+    near, far = (fit(*linear(matrix), np.array([0.0, 0.0, off]), weights=weights, priors=wide) for off in (0.5, 5.0))
 
     assert near.logs == pytest.approx([0.5 / (1 + (0.5 / REACH) ** 2) ** 2 / 2], abs=5e-4)
     assert far.logs == pytest.approx([0.0], abs=5e-4)

@@ -21,7 +21,7 @@ from planner.frameworks import LAUNCHERS, TARGETS
 from planner.frameworks.accelerate import to_accelerate
 from planner.frameworks.deepspeed import to_deepspeed
 from planner.frameworks.launch import WRITERS
-from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Program, entries_of, no_options, only, setting_only
+from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Program, entries_of, no_options, only
 from planner.frameworks.torchtitan import to_torchtitan
 from planner.plan import Plan
 from planner.report.records.setting import FORMAT_VERSION
@@ -116,11 +116,9 @@ def test_a_forgotten_decision_is_noticed():
 
 def test_all_refusals_are_named_with_value_and_reason():
     """One message has them all, so that one change of the job is enough."""
-    says = {name: only(name, getattr(a_plan().strategy, name), "") for name in EVERY_FIELD}
-    says |= {"dp": only("dp", 1, "Too many."), "sharding": only("sharding", Sharding.NONE, "Whole.")}
-    settings = {name: no_options for name in EVERY_SETTING} | {
-        "optimizer": setting_only("optimizer", "sgd", "Another.")
-    }
+    says = {name: only(getattr(a_plan().strategy, name), "") for name in EVERY_FIELD}
+    says |= {"dp": only(1, "Too many."), "sharding": only(Sharding.NONE, "Whole.")}
+    settings = {name: no_options for name in EVERY_SETTING} | {"optimizer": only("sgd", "Another.")}
 
     with pytest.raises(SpecError) as error:
         entries_of(a_plan(), "Test", says, settings)

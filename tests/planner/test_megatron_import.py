@@ -7,6 +7,9 @@ layers and heads, 8 key-value heads and 128 sequences of 4,096 tokens, or DeepSe
 
 from __future__ import annotations
 
+import re
+
+import pandas as pd
 import pytest
 
 from costmodel.errors import SpecError
@@ -14,8 +17,9 @@ from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner import estimate, load
 from planner.cli import main
 from planner.frameworks.megatron.lm import megatron_entries
-from planner.frameworks.megatron.options import options
-from planner.frameworks.megatron.read import KNOWN_WITHOUT_COST, READ, WITHOUT_COST, from_megatron_lm
+from planner.frameworks.megatron.options import MEANINGS, options
+from planner.frameworks.megatron.read import WITHOUT_COST, from_megatron_lm
+from planner.frameworks.megatron.read_model import REFUSED
 from tests.constraints.test_megatron_cases import the_file
 
 SMALL = (
@@ -344,12 +348,24 @@ def test_what_is_left_out_is_said():
 
 
 def test_the_known_options_exist():
-    """Names and groups are those of the table."""
+    """Names and groups are those of the parser's table."""
+    known, meanings = options(), pd.read_csv(MEANINGS, keep_default_na=False)
+
+    assert {*meanings["option"]} <= {option.name for option in known.values()}
+    assert meanings["option"].is_unique
+    assert {*meanings["import"]} == {"read", "free", ""}
+    assert {*WITHOUT_COST} <= {option.group for option in known.values()}
+
+
+@pytest.mark.parametrize("module", ["read", "read_model", "read_settings", "stages"])
+def test_what_an_import_looks_at_counts_as_read(module):
+    """Else its notes would say that an option is not costed, or has no influence."""
+    source = (MEANINGS.parent / f"{module}.py").read_text(encoding="utf-8")
     known = options()
 
-    assert {*READ, *KNOWN_WITHOUT_COST} <= {*known}
-    assert {*WITHOUT_COST} <= {option.group for option in known.values()}
-    assert not {*READ} & {*KNOWN_WITHOUT_COST}
+    named = {*re.findall(r'"(--[a-z0-9-]+)"', source)} - {*REFUSED}
+
+    assert [name for name in named if known[name].in_import != "read"] == []
 
 
 # --- bad input ---------------------------------------------------------------------------------------------

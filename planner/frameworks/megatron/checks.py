@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
 from costmodel.strategy import GRAPH_MODULES
 from planner.frameworks.megatron.lm import OFFLOADED
-from planner.frameworks.megatron.options import WHERE
+from planner.frameworks.megatron.options import WHERE, Arguments
 
-Arguments: TypeAlias = Mapping[str, Any]
 Complaint: TypeAlias = tuple[str, str]
 """An option, and what is wrong with it."""
 

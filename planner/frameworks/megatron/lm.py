@@ -13,7 +13,6 @@ from constraints.verdict import violated
 from costmodel.errors import SpecError
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import (
-    DECISIONS,
     CudaGraphs,
     Recompute,
     Schedule,
@@ -37,11 +36,14 @@ from planner.frameworks.megatron.stages import block_of, stage_entries
 from planner.frameworks.target import (
     Entries,
     Export,
+    FieldOptions,
     OptionsOf,
     Program,
     Unsupported,
     entries_of,
-    has_own_bytes,
+    no_options,
+    require_precision,
+    switch,
     variables,
 )
 from planner.plan import Plan
@@ -97,7 +99,7 @@ def to_megatron_lm(plan: Plan) -> Export:
     )
 
 
-def megatron_entries(plan: Plan, target: str, settings: Mapping[str, OptionsOf] = SETTINGS) -> Entries:
+def megatron_entries(plan: Plan, target: str, settings: Mapping[str, FieldOptions] = SETTINGS) -> Entries:
     """
     Values by option: the strategy, the settings, the model, the training and its checkpoints.
 
@@ -115,7 +117,8 @@ def megatron_entries(plan: Plan, target: str, settings: Mapping[str, OptionsOf] 
     SpecError
         If Megatron-LM cannot do it.
     """
-    precision = _precision(plan, target)
+    problem = f"{target} has no options for '{{name}}'{{own}}."
+    precision = PRECISIONS[require_precision(plan, PRECISIONS, problem, f"It has them for: {', '.join(PRECISIONS)}.")]
     entries = entries_of(plan, target, DECISION_OPTIONS, settings)
     _require_allowed(plan, target)
     model = model_entries(plan.facts.model, plan.facts.workload.sequence_length)
@@ -141,20 +144,6 @@ def _is_our_own(rule: Callable[..., Any]) -> bool:
 # --- the strategy ------------------------------------------------------------------------------------------
 
 
-def _degree(name: str, option: str) -> OptionsOf:
-    def say(plan: Plan) -> Entries:
-        return {option: getattr(plan.strategy, name)}
-
-    return say
-
-
-def _switch(name: str, *options: str) -> OptionsOf:
-    def say(plan: Plan) -> Entries:
-        return dict.fromkeys(options, True) if getattr(plan.strategy, name) else {}
-
-    return say
-
-
 def _expert_degree(name: str, option: str) -> OptionsOf:
     """Without the option, expert-tensor parallelism is as wide as tensor parallelism."""
 
@@ -162,11 +151,6 @@ def _expert_degree(name: str, option: str) -> OptionsOf:
         return {option: getattr(plan.strategy, name)} if plan.facts.model.has_experts else {}
 
     return say
-
-
-def _dp_options(plan: Plan) -> Entries:
-    """It follows from the number of processes and the other degrees."""
-    return {}
 
 
 def _stages_options(plan: Plan) -> Entries:
@@ -264,16 +248,14 @@ def _activation_offload_options(plan: Plan) -> Entries:
         return {}
     if offloads_whole_layers(plan):
         return {"--cpu-offloading-num-layers": num_offloaded_layers(plan)}
-    moe = recomputes("experts", recompute=strategy.recompute)
-    kept = ("expert_fc1", "moe_act") if moe else ()
-    modules = [name for name in OFFLOADED if name not in kept]
+    modules = offloadable(experts_recomputed=bool(recomputes("experts", recompute=strategy.recompute)))
     return {"--fine-grained-activation-offloading": True, "--offload-modules": modules}
 
 
-def _optimizer_offload_options(plan: Plan) -> Entries:
-    """The distributed optimizer is what the precision-aware one needs, also where it has nothing to share."""
-    options = ("--use-distributed-optimizer", "--use-precision-aware-optimizer", "--optimizer-cpu-offload")
-    return dict.fromkeys(options, True) if plan.strategy.optimizer_offload else {}
+def offloadable(*, experts_recomputed: bool) -> list[str]:
+    """Modules whose activations are kept, and so can be offloaded."""
+    dropped = ("expert_fc1", "moe_act") if experts_recomputed else ()
+    return [name for name in OFFLOADED if name not in dropped]
 
 
 def _token_dispatcher_options(plan: Plan) -> Entries:
@@ -380,35 +362,36 @@ def _unlike(layout: StageLayout, strategy: Strategy) -> str | None:
     return None if is_expressible else "full_layers"
 
 
-DECISION_OPTIONS: Mapping[str, OptionsOf] = {
-    "tp": _degree("tp", "--tensor-model-parallel-size"),
+DECISION_OPTIONS: Mapping[str, FieldOptions] = {
+    "tp": "--tensor-model-parallel-size",
     "cp": _cp_options,
-    "pp": _degree("pp", "--pipeline-model-parallel-size"),
-    "dp": _dp_options,
+    "pp": "--pipeline-model-parallel-size",
+    "dp": no_options,  # it follows from the number of processes and the other degrees
     "ep": _expert_degree("ep", "--expert-model-parallel-size"),
     "etp": _expert_degree("etp", "--expert-tensor-parallel-size"),
     "vpp": _stages_options,
     "group": _group_options,
-    "mbs": _degree("mbs", "--micro-batch-size"),
-    "sequence_parallel": _switch("sequence_parallel", "--sequence-parallel"),
+    "mbs": "--micro-batch-size",
+    "sequence_parallel": switch("--sequence-parallel"),
     "schedule": _schedule_options,
     "vocabulary": _vocabulary_options,
     "sharding": _sharding_options,
     "recompute": _recompute_options,
     "activation_offload": _activation_offload_options,
-    "optimizer_offload": _optimizer_offload_options,
+    # The distributed optimizer is what the precision-aware one needs, also where it has nothing to share.
+    "optimizer_offload": switch(
+        "--use-distributed-optimizer", "--use-precision-aware-optimizer", "--optimizer-cpu-offload"
+    ),
     "token_dispatcher": _token_dispatcher_options,
     "cuda_graphs": _cuda_graphs_options,
-    "tp_overlap": _switch("tp_overlap", "--tp-comm-overlap"),
+    "tp_overlap": switch("--tp-comm-overlap"),
     "cp_overlap": _cp_overlap_options,
-    "ep_overlap": _switch("ep_overlap", "--overlap-moe-expert-parallel-comm"),
+    "ep_overlap": switch("--overlap-moe-expert-parallel-comm"),
     "pp_overlap": _pp_overlap_options,
     "dp_overlap": _dp_overlap_options,
     "layout": _layout_options,
 }
 """What each field of a strategy is in Megatron-LM."""
-
-assert {*DECISION_OPTIONS} == {*DECISIONS, "layout"}
 
 
 # --- the job -----------------------------------------------------------------------------------------------
@@ -423,17 +406,6 @@ def _training(plan: Plan) -> Entries:
         "--save-interval": schedule.interval_steps,
         **({"--async-save": True} if plan.write_seconds else {}),
     }
-
-
-def _precision(plan: Plan, target: str) -> Entries:
-    name = plan.facts.workload.precision.name
-    if name not in PRECISIONS or has_own_bytes(plan):
-        raise SpecError(
-            "training.precision",
-            f"{target} has no options for '{name}'{' with bytes of its own' if name in PRECISIONS else ''}.",
-            f"It has them for: {', '.join(PRECISIONS)}.",
-        )
-    return PRECISIONS[name]
 
 
 # --- beside the arguments ----------------------------------------------------------------------------------
@@ -493,26 +465,17 @@ def _timeout(seconds: float) -> int:
 def _notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
     devices = plan.cluster.num_devices
     yield f"For {devices} processes, from which data parallelism (dp {plan.strategy.dp}) follows."
+    is_rotary = entries["--position-embedding-type"] != "learned_absolute"
     yield (
         "Yours to add: data paths and tokenizer, learning rate and schedule, initialisation, dropout (Megatron-LM's is "
-        "0.1 unless told otherwise), --save and --load"
-        + (
-            "."
-            if "--position-embedding-type" not in entries or _has_learned(entries)
-            else ", --rotary-base and scaling."
-        )
+        f"0.1 unless told otherwise), --save and --load{', --rotary-base and scaling' if is_rotary else ''}."
     )
     yield from _model_notes(plan, entries)
-    if "--save-interval" in entries:
-        yield (
-            f"Launched with ft_launcher, {LAUNCHER_FILE} has its timeouts, {SAFETY} times the predicted step and "
-            "checkpoint; add --enable-ft-package then."
-        )
+    yield (
+        f"Launched with ft_launcher, {LAUNCHER_FILE} has its timeouts, {SAFETY} times the predicted step and "
+        "checkpoint; add --enable-ft-package then."
+    )
     yield from _feature_notes(plan, entries)
-
-
-def _has_learned(entries: Mapping[str, Any]) -> bool:
-    return bool(entries["--position-embedding-type"] == "learned_absolute")
 
 
 def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -9,6 +10,10 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mlp, Model
+from costmodel.validation import shown
+
+MOST_LAYERS = 4096
+"""Layers that a model may have, as in :mod:`costmodel.models.description`."""
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 
@@ -54,6 +59,30 @@ def frequency_text(flags: Sequence[bool]) -> str:
         return f"([{int(pair[0])},{int(pair[1])}]*{len(flags) // 2})"
     runs = (f"[{int(value)}]*{len(list(run))}" for value, run in groupby(flags))
     return f"({'+'.join(runs)})"
+
+
+def frequency_flags(text: str, where: str) -> tuple[bool, ...]:
+    """
+    The way back: a sum of lists of 0 and 1, each times a number; inside parentheses or not.
+
+    >>> frequency_flags("([0]*3+[1]*2)", "--moe-layer-freq")
+    (False, False, False, True, True)
+
+    Raises
+    ------
+    SpecError
+        If it is none, or longer than a model can be.
+    """
+    inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
+    flags: list[bool] = []
+    for part in inner.split("+"):
+        found = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", part)
+        if not found:
+            raise SpecError(where, f"expected a number or a list such as ([0]*3+[1]*58), got {shown(text)}.")
+        flags += [flag == "1" for flag in found.group(1).split(",")] * int(found.group(2) or 1)
+        if len(flags) > MOST_LAYERS:
+            raise SpecError(where, f"is of more than {MOST_LAYERS} layers: {shown(text)}.")
+    return tuple(flags)
 
 
 # --- what cannot be said -----------------------------------------------------------------------------------

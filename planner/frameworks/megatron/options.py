@@ -17,6 +17,16 @@ from costmodel.validation import shown
 TABLE = Path(__file__).parent / "options.csv"
 """The options of Megatron-LM main d98e8a64 (2026-08-22), as its own parser lists them."""
 
+MEANINGS = Path(__file__).parent / "meanings.csv"
+"""
+What the options that imports and exports know are to them.
+
+``import``: ``read``, or ``free`` where it does not change what a step costs, or by less than the noise of predictions.
+``bridge``: fields of ``ConfigContainer`` (Megatron-Bridge 0.3.1, ``megatron/bridge/training/config.py``), or ``none``
+where it needs no option: query groups are a number, positions end with the sequence, precision is one object, and which
+activation function it is says the recipe of the model.
+"""
+
 WHERE = "arguments"
 
 Arguments: TypeAlias = dict[str, Any]
@@ -42,6 +52,8 @@ class Option:
         ``0``: a switch; empty: one value; ``+`` and ``*``: several; a number: so many.
     group
         The heading under which ``--help`` has it.
+    in_import, bridge
+        As ``MEANINGS`` has them; None: it has no such fields, as no export writes the option.
     """
 
     name: str
@@ -49,6 +61,8 @@ class Option:
     choices: tuple[str, ...]
     nargs: str
     group: str
+    in_import: str
+    bridge: tuple[str, ...] | None
 
     def value(self, words: Sequence[str]) -> Any:
         """
@@ -83,15 +97,27 @@ class Option:
 @cache
 def options() -> Mapping[str, Option]:
     """Every option by each of its spellings."""
-    with TABLE.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    return {
-        spelling: Option(
-            row["flags"].split()[0], row["type"], tuple(row["choices"].split()), row["nargs"], row["group"]
+    meanings = {row["option"]: row for row in _rows(MEANINGS)}
+    known: dict[str, Option] = {}
+    for row in _rows(TABLE):
+        spellings = row["flags"].split()
+        meaning = meanings.get(spellings[0], {"import": "", "bridge": ""})
+        option = Option(
+            name=spellings[0],
+            type=row["type"],
+            choices=tuple(row["choices"].split()),
+            nargs=row["nargs"],
+            group=row["group"],
+            in_import=meaning["import"],
+            bridge=() if meaning["bridge"] == "none" else tuple(meaning["bridge"].split()) or None,
         )
-        for row in rows
-        for spelling in row["flags"].split()
-    }
+        known |= dict.fromkeys(spellings, option)
+    return known
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 # --- writing -----------------------------------------------------------------------------------------------

@@ -12,20 +12,21 @@ from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
 from costmodel.facts.model import Model
-from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher, decision_text
+from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenDispatcher
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.frameworks.megatron.checks import refuse_contradictions
-from planner.frameworks.megatron.lm import OFFLOADED, PRECISIONS
+from planner.frameworks.megatron.lm import PRECISIONS, offloadable
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
 from planner.frameworks.megatron.read_model import read_model
-from planner.frameworks.megatron.read_settings import READ_AS_SETTINGS, read_group, read_settings, release_for
+from planner.frameworks.megatron.read_settings import read_group, read_settings, release_for
 from planner.frameworks.megatron.settings import context_exchange
 from planner.frameworks.megatron.stages import read_stages, settled
 from planner.jobs.completion import completed
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import GivenStrategy
+from planner.jobs.values import plain_value
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
 """Entries that no argument says, with what they look like."""
@@ -52,7 +53,7 @@ WITHOUT_COST = (
     "vision",
     "workload inspector",
 )
-"""Groups of options that do not change what a step costs; those that are read all the same are in ``READ``."""
+"""Groups of options that do not change what a step costs; ``meanings.csv`` has those of others, and what is read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,12 +229,8 @@ def _strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, 
 
 def _expert_degrees(arguments: Arguments, model: Model, tp: int) -> dict[str, int]:
     """Without its option, expert-tensor parallelism is as wide as tensor parallelism."""
-    if not model.has_experts:
-        return {"ep": arguments.get("--expert-model-parallel-size", 1)}
-    return {
-        "ep": arguments.get("--expert-model-parallel-size", 1),
-        "etp": arguments.get("--expert-tensor-parallel-size", tp),
-    }
+    etp = {"etp": arguments.get("--expert-tensor-parallel-size", tp)} if model.has_experts else {}
+    return {"ep": arguments.get("--expert-model-parallel-size", 1), **etp}
 
 
 def _group(arguments: Arguments, degrees: Mapping[str, int]) -> dict[str, int]:
@@ -275,8 +272,7 @@ def _recompute(arguments: Arguments) -> Recompute:
 def _offload(arguments: Arguments, model: Model, notes: list[str]) -> dict[str, int]:
     layers = arguments.get("--cpu-offloading-num-layers", 0)
     modules = set(arguments.get("--offload-modules", ()))
-    recomputed = arguments.get("--recompute-modules", ())
-    all_modules = {name for name in OFFLOADED if "moe" not in recomputed or name not in ("expert_fc1", "moe_act")}
+    all_modules = {*offloadable(experts_recomputed="moe" in arguments.get("--recompute-modules", ()))}
     if modules and not modules >= all_modules:
         what = f"the modules {', '.join(sorted(modules))}"
         notes.append(f"Only activations of {what} are offloaded: costed as if none were.")
@@ -335,17 +331,12 @@ def _overlaps(arguments: Arguments, degrees: Mapping[str, int], notes: list[str]
 
 def _decisions(strategy: Strategy) -> dict[str, Any]:
     """A strategy as a job file writes it."""
-    texts = {name: _plain(name, int(value)) for name, value in strategy.decisions().items()}
+    texts = {name: plain_value(name, int(value)) for name, value in strategy.decisions().items()}
     layout = strategy.layout
     if layout is None:
         return texts
     full = {"full_layers": list(layout.full_layers)} if any(layout.full_layers) else {}
     return {**texts, "layout": {"layers": list(layout.layers), **full}}
-
-
-def _plain(name: str, value: int) -> str | int | bool:
-    text = decision_text(name, value)
-    return int(text) if text.isdigit() else {"true": True, "false": False}.get(text, text)
 
 
 # --- what is left out --------------------------------------------------------------------------------------
@@ -354,14 +345,13 @@ def _plain(name: str, value: int) -> str | int | bool:
 def _uncosted(arguments: Arguments) -> Iterator[str]:
     """Options that are not costed: those that could matter by name, the others in one sentence."""
     known = options()
-    others = [name for name in arguments if name not in READ and name not in KNOWN_WITHOUT_COST]
-    harmless = [name for name in others if known[name].group in WITHOUT_COST]
+    others = [name for name in arguments if known[name].in_import != "read"]
+    harmless = [name for name in others if known[name].in_import == "free" or known[name].group in WITHOUT_COST]
     mattering = [name for name in others if name not in harmless]
     if mattering:
         yield f"Not costed: {', '.join(mattering)}."
-    ignored = [*harmless, *(name for name in arguments if name in KNOWN_WITHOUT_COST)]
-    if ignored:
-        yield f"Without influence on a step's cost: {', '.join(sorted(ignored))}."
+    if harmless:
+        yield f"Without influence on a step's cost: {', '.join(sorted(harmless))}."
     if "--recompute-num-layers" in arguments and arguments.get("--recompute-method") == "uniform":
         number = arguments["--recompute-num-layers"]
         if number > 1:
@@ -374,144 +364,3 @@ def _exchange(arguments: Arguments, facts: Facts) -> Iterator[str]:
     if arguments.get("--context-parallel-size", 1) > 1 and {*given} != {costed}:
         whose = "by default " if "--cp-comm-type" not in arguments else ""
         yield f"--cp-comm-type is {whose}{' '.join(given)}: costed as {costed}, as cluster.framework has it."
-
-
-READ = (
-    *READ_AS_SETTINGS,
-    "--account-for-embedding-in-pipeline-split",
-    "--account-for-loss-in-pipeline-split",
-    "--add-qkv-bias",
-    "--attention-output-gate",
-    "--bf16",
-    "--context-parallel-size",
-    "--cp-comm-type",
-    "--cpu-offloading-num-layers",
-    "--cuda-graph-impl",
-    "--cuda-graph-modules",
-    "--cuda-graph-scope",
-    "--data-parallel-sharding-strategy",
-    "--decoder-first-pipeline-num-layers",
-    "--decoder-last-pipeline-num-layers",
-    "--disable-bias-linear",
-    "--enable-cuda-graph",
-    "--encoder-seq-length",
-    "--expert-model-parallel-size",
-    "--expert-tensor-parallel-size",
-    "--external-cuda-graph",
-    "--ffn-hidden-size",
-    "--fine-grained-activation-offloading",
-    "--fp16",
-    "--fp4-format",
-    "--fp4-recipe",
-    "--fp8-format",
-    "--fp8-recipe",
-    "--global-batch-size",
-    "--group-query-attention",
-    "--hidden-size",
-    "--kv-channels",
-    "--kv-lora-rank",
-    "--max-position-embeddings",
-    "--micro-batch-size",
-    "--microbatch-group-size-per-virtual-pipeline-stage",
-    "--moe-ffn-hidden-size",
-    "--moe-flex-dispatcher-backend",
-    "--moe-grouped-gemm",
-    "--moe-latent-size",
-    "--moe-layer-freq",
-    "--moe-router-topk",
-    "--moe-shared-expert-gate",
-    "--moe-shared-expert-intermediate-size",
-    "--moe-token-dispatcher-type",
-    "--mtp-num-layers",
-    "--multi-latent-attention",
-    "--no-gradient-accumulation-fusion",
-    "--no-overlap-p2p-communication",
-    "--normalization",
-    "--num-attention-heads",
-    "--num-experts",
-    "--num-layers",
-    "--num-layers-per-virtual-pipeline-stage",
-    "--num-query-groups",
-    "--num-virtual-stages-per-pipeline-rank",
-    "--offload-modules",
-    "--optimizer-cpu-offload",
-    "--overlap-grad-reduce",
-    "--overlap-moe-expert-parallel-comm",
-    "--overlap-param-gather",
-    "--padded-vocab-size",
-    "--pipeline-model-parallel-layout",
-    "--pipeline-model-parallel-size",
-    "--position-embedding-type",
-    "--q-lora-rank",
-    "--qk-head-dim",
-    "--qk-layernorm",
-    "--qk-pos-emb-head-dim",
-    "--quick-geglu",
-    "--recompute-activations",
-    "--recompute-granularity",
-    "--recompute-method",
-    "--recompute-modules",
-    "--recompute-num-layers",
-    "--seq-length",
-    "--sequence-parallel",
-    "--softmax-type",
-    "--squared-relu",
-    "--swiglu",
-    "--tensor-model-parallel-size",
-    "--tp-comm-overlap",
-    "--train-iters",
-    "--train-samples",
-    "--untie-embeddings-and-output-weights",
-    "--use-distributed-optimizer",
-    "--use-megatron-fsdp",
-    "--use-precision-aware-optimizer",
-    "--use-rotary-position-embeddings",
-    "--use-torch-fsdp2",
-    "--v-head-dim",
-    "--vocab-size",
-    "--window-attn-skip-freq",
-    "--window-size",
-)
-"""Options that an import reads."""
-
-KNOWN_WITHOUT_COST = (
-    "--activation-func-clamp-value",
-    "--attention-dropout",
-    "--attention-softmax-in-fp32",
-    "--distributed-backend",
-    "--distributed-timeout-minutes",
-    "--exit-duration-in-mins",
-    "--exit-interval",
-    "--exit-signal-handler",
-    "--glu-linear-offset",
-    "--hidden-dropout",
-    "--init-method-std",
-    "--init-model-with-meta-device",
-    "--initial-loss-scale",
-    "--loss-scale",
-    "--loss-scale-window",
-    "--make-vocab-size-divisible-by",
-    "--manual-gc",
-    "--manual-gc-interval",
-    "--moe-aux-loss-coeff",
-    "--moe-router-bias-update-rate",
-    "--moe-router-dtype",
-    "--moe-router-enable-expert-bias",
-    "--moe-router-group-topk",
-    "--moe-router-load-balancing-type",
-    "--moe-router-num-groups",
-    "--moe-router-pre-softmax",
-    "--moe-router-score-function",
-    "--moe-router-topk-scaling-factor",
-    "--moe-z-loss-coeff",
-    "--mtp-loss-scaling-factor",
-    "--no-check-for-nan-in-loss-and-grad",
-    "--norm-epsilon",
-    "--rotary-base",
-    "--rotary-percent",
-    "--rotary-scaling-factor",
-    "--transformer-impl",
-    "--use-flash-attn",
-    "--use-mcore-models",
-)
-"""Options of the other groups that do not change what a step costs, or by less than the noise of predictions."""

@@ -12,6 +12,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Layer, Model
 from costmodel.models.description import model_from_description
 from costmodel.validation import shown
+from planner.frameworks.megatron.model import frequency_flags
 from planner.frameworks.megatron.options import WHERE
 
 REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads")
@@ -27,9 +28,6 @@ REFUSED = {
     "--mtp-use-repeated-layer": "describes layers that share weights",
 }
 """Options of models that an import does not read; such a model can be written into a job file by hand."""
-
-MOST_LAYERS = 4096
-"""Layers that a model may have, as in :mod:`costmodel.models.description`."""
 
 
 def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tuple[str, ...]]:
@@ -239,21 +237,7 @@ def _flags(arguments: Mapping[str, Any], name: str, num_layers: int) -> tuple[bo
         if name == "--moe-layer-freq":
             return tuple(index % every == 0 for index in range(num_layers))
         return tuple((index + 1) % every != 0 for index in range(num_layers))
-    flags = _unrolled(plain, f"{WHERE}.{name}")
+    flags = frequency_flags(plain, f"{WHERE}.{name}")
     if len(flags) != num_layers:
         raise SpecError(f"{WHERE}.{name}", f"is of {len(flags)} layers, the model has {num_layers}: {shown(text)}.")
     return flags
-
-
-def _unrolled(text: str, where: str) -> tuple[bool, ...]:
-    """A sum of lists of 0 and 1, each times a number; inside parentheses or not."""
-    inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
-    flags: list[bool] = []
-    for part in inner.split("+"):
-        found = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", part)
-        if not found:
-            raise SpecError(where, f"expected a number or a list such as ([0]*3+[1]*58), got {shown(text)}.")
-        flags += [flag == "1" for flag in found.group(1).split(",")] * int(found.group(2) or 1)
-        if len(flags) > MOST_LAYERS:
-            raise SpecError(where, f"is of more than {MOST_LAYERS} layers: {shown(text)}.")
-    return tuple(flags)

@@ -10,6 +10,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding, Strategy
 from planner.frameworks.megatron.options import WHERE, Arguments
+from planner.frameworks.megatron.settings import NUM_SMS
 from planner.jobs.cluster import device_of, device_path
 from planner.jobs.document import read_mapping
 
@@ -17,28 +18,6 @@ RELEASES = "megatron-lm-"
 """How plain releases of Megatron-LM are called: their defaults are those of its parser, not of a recipe."""
 
 MOMENTS = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
-
-NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms"}
-
-READ_AS_SETTINGS = (
-    "--accumulate-allreduce-grads-in-fp32",
-    "--attention-backend",
-    "--cross-entropy-fusion-impl",
-    "--cross-entropy-loss-fusion",
-    "--delay-wgrad-compute",
-    "--fp8-param-gather",
-    "--grad-reduce-in-bf16",
-    "--main-grads-dtype",
-    "--megatron-fsdp-main-grads-dtype",
-    "--moe-flex-dispatcher-num-sms",
-    "--moe-shared-expert-overlap",
-    "--num-distributed-optimizer-instances",
-    "--optimizer",
-    "--reuse-grad-buf-for-mxfp8-param-ag",
-    *MOMENTS,
-    *NUM_SMS.values(),
-)
-"""Options that are read here and nowhere else."""
 
 
 def release_for(device: object) -> str | None:
@@ -166,7 +145,8 @@ def _communication_sms(arguments: Arguments) -> dict[str, int]:
         return {}
     backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
     of_any = arguments.get("--moe-flex-dispatcher-num-sms")
-    number = arguments.get(NUM_SMS.get(backend, ""), of_any)
+    of_backend = {dispatcher.text: option for dispatcher, option in NUM_SMS.items()}
+    number = arguments.get(of_backend.get(backend, ""), of_any)
     return {} if number is None else {"communication_sms": number}
 
 

@@ -8,14 +8,14 @@ from costmodel.facts.cluster import Cluster
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher
 from planner.frameworks.target import (
-    EVERY_SETTING,
     NO_STEP,
+    Choice,
     Entries,
-    OptionsOf,
+    FieldOptions,
     Unsupported,
     effective_settings,
     no_options,
-    setting_only,
+    only,
 )
 from planner.plan import Plan
 
@@ -206,20 +206,9 @@ def _mtp_layers_options(plan: Plan) -> Entries | Unsupported:
     return {}
 
 
-def _attention_options(plan: Plan) -> Entries:
-    return {"--attention-backend": "unfused"} if effective_settings(plan).attention == "unfused" else {}
-
-
-def _loss_options(plan: Plan) -> Entries:
-    """Of two fusions the other one, ``native``, works in FP32 as the unfused loss does."""
-    fused: Entries = {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
-    return fused if effective_settings(plan).loss == "fused" else {}
-
-
-SETTINGS: Mapping[str, OptionsOf] = {
+SETTINGS: Mapping[str, FieldOptions] = {
     "gradient_dtype": _gradient_dtype_options,
-    "weight_dtype": setting_only(
-        "weight_dtype",
+    "weight_dtype": only(
         "recipe",
         "ranks hold weights in the recipe's bits; those in FP32 are the optimizer's "
         "(megatron/core/optimizer/distrib_optimizer.py).",
@@ -233,16 +222,16 @@ SETTINGS: Mapping[str, OptionsOf] = {
     "offloaded_layers": _offloaded_layers_options,
     "optimizer_group": _optimizer_group_options,
     "optimizer": _optimizer_options,
-    "kernels": setting_only(
-        "kernels",
+    "kernels": only(
         "fused",
         "norms, rotations and gated activations are fused kernels of Transformer Engine; each has a switch of its own.",
     ),
-    "attention": _attention_options,
-    "loss": _loss_options,
+    "attention": Choice({"flash": {}, "unfused": {"--attention-backend": "unfused"}}),
+    # Of two fusions the other one, ``native``, works in FP32 as the unfused loss does.
+    "loss": Choice(
+        {"fused": {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}, "unfused": {}}
+    ),
     "launches": no_options,  # a variable of the environment
-    "composition": setting_only("composition", "step", NO_STEP),
+    "composition": only("step", NO_STEP),
 }
 """What each setting is in Megatron-LM."""
-
-assert {*SETTINGS} == EVERY_SETTING

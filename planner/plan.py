@@ -28,7 +28,7 @@ from planner.checkpoints import CheckpointSchedule, schedule_checkpoints
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, StageChoice
-from planner.jobs.strategy_file import GivenStrategy
+from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import checked
 from planner.search.listed import CandidateListReport, listed
 from planner.search.rules import problem_rules
@@ -328,7 +328,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     if problem.search.framework_rules:
         require_features(problem.facts.cluster, asked, "strategy")
     given = {**problem.search.pin, **problem.given.decisions, **asked}
-    whole = GivenStrategy(decisions=given, layout=problem.given.layout)
+    whole = StrategyFile(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)
     conventions = _conventions(problem.facts)
     estimated = evaluate(problem, strategy, conventions)

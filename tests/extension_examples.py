@@ -80,7 +80,8 @@ def a_decision(copy: Extended) -> None:
         "costmodel/step/data_parallel.py",
         (
             "        reduce=np.asarray(reduce * gradients.rounds),\n",
-            '        reduce=np.asarray(reduce * gradients.rounds) / (1 + with_layer_axis(decisions["half_gradients"])),\n',
+            "        reduce=np.asarray(reduce * gradients.rounds)"
+            ' / (1 + with_layer_axis(decisions["half_gradients"])),\n',
         ),
     )
 

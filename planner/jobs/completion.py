@@ -22,14 +22,14 @@ from costmodel.strategy import (
     default_microbatch_group,
 )
 from costmodel.tables import Facts, num_microbatches
-from planner.jobs.strategy_file import GivenStrategy, stage_layout
+from planner.jobs.strategy_file import StrategyFile, stage_layout
 from planner.jobs.values import MAX_DEGREE, decision_values
 
 UNKNOWN = Framework(name="unknown", strategy={"sequence_parallel": True, "sharding": "optimizer"}, whole_experts=True)
 """What is assumed of a framework of which nothing is known."""
 
 
-def completed(facts: Facts, given: GivenStrategy, max_devices: int | None = None, *, deals: bool = True) -> Strategy:
+def completed(facts: Facts, given: StrategyFile, max_devices: int | None = None, *, deals: bool = True) -> Strategy:
     """
     The strategy that some decisions mean.
 

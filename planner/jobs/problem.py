@@ -42,7 +42,7 @@ from planner.jobs.entries import (
 from planner.jobs.framework import require_features
 from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
-from planner.jobs.strategy_file import GivenStrategy, read_given
+from planner.jobs.strategy_file import StrategyFile, read_given
 from planner.jobs.values import decision_value, require_entry
 
 MAX_ALLOWED_VALUES = 10_000
@@ -181,7 +181,7 @@ class Problem:
     sources: tuple[Path, ...] = ()
     variants: Literal["groups", "all"] = "groups"
     checkpoints_follow: bool = False
-    given: GivenStrategy = field(default_factory=GivenStrategy)
+    given: StrategyFile = field(default_factory=StrategyFile)
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
     machine: Machine | None = field(default=None, compare=False)
 

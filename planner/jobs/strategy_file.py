@@ -17,7 +17,7 @@ FOLLOWING = ("num_microbatches",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GivenStrategy:
+class StrategyFile:
     """
     A strategy as a file or a job gives it, in part or whole.
 
@@ -34,12 +34,12 @@ class GivenStrategy:
     layout: Mapping[str, tuple[int, ...]] | None = None
 
 
-def read_given(entries: Mapping[str, Any], where: str = "strategy") -> GivenStrategy:
+def read_given(entries: Mapping[str, Any], where: str = "strategy") -> StrategyFile:
     """
     Read a strategy as a job file or a report writes it.
 
     >>> read_given({"tp": 8, "recompute": "full", "layout": {"layers": [1, 2, 1]}})
-    GivenStrategy(decisions={'tp': 8, 'recompute': <Recompute.FULL: 2>}, layout={'layers': (1, 2, 1)})
+    StrategyFile(decisions={'tp': 8, 'recompute': <Recompute.FULL: 2>}, layout={'layers': (1, 2, 1)})
 
     Raises
     ------
@@ -49,7 +49,7 @@ def read_given(entries: Mapping[str, Any], where: str = "strategy") -> GivenStra
     for name in entries:
         require_entry(name, (*DECISIONS, "layout", *FOLLOWING), where)
     layout = entries.get("layout")
-    return GivenStrategy(
+    return StrategyFile(
         decisions=decision_values({name: value for name, value in entries.items() if name in DECISIONS}, where),
         layout=None if layout is None else _read_layout(layout, f"{where}.layout"),
     )

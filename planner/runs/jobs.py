@@ -19,7 +19,7 @@ from planner.jobs.cluster import CATALOG, Fitted, device_path
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, load
-from planner.jobs.strategy_file import GivenStrategy, read_given
+from planner.jobs.strategy_file import StrategyFile, read_given
 from planner.jobs.values import decision_value, plain_value
 from planner.runs.table import Run
 
@@ -188,7 +188,7 @@ def strategy_of(run: Run, problem: Problem) -> tuple[Strategy, bool]:
         return strategy, False
     recompute = decision_value("recompute", needed, "recompute_if_needed")
     return completed(
-        facts, GivenStrategy(decisions={**given.decisions, "recompute": recompute}, layout=given.layout)
+        facts, StrategyFile(decisions={**given.decisions, "recompute": recompute}, layout=given.layout)
     ), True
 
 

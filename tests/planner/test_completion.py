@@ -8,7 +8,7 @@ from costmodel.errors import SpecError
 from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
 from planner.jobs.completion import completed
 from planner.jobs.problem import load
-from planner.jobs.strategy_file import GivenStrategy, read_given
+from planner.jobs.strategy_file import StrategyFile, read_given
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import a_cluster, facts
 from tests.planner.test_job import a_job
@@ -232,6 +232,6 @@ def test_what_no_formula_covers_is_refused(decisions, message):
     """Rules forbid it, too, but there would be nothing to report beside them."""
     known = facts(a_model(), cluster=a_cluster(8))
     with pytest.raises(SpecError) as caught:
-        completed(known, GivenStrategy(decisions=decisions))
+        completed(known, StrategyFile(decisions=decisions))
 
     assert message in str(caught.value)

@@ -25,7 +25,7 @@ from planner.frameworks.megatron.stages import read_stages, settled
 from planner.jobs.completion import completed
 from planner.jobs.document import apply_override
 from planner.jobs.problem import load
-from planner.jobs.strategy_file import GivenStrategy
+from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import plain_value
 
 CLUSTER = {"device": "h100-80gb-sxm", "num_devices": 64}
@@ -223,7 +223,7 @@ def _strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[str, 
         "cuda_graphs": _graphs(arguments, facts.model),
         **_overlaps(arguments, degrees, notes),
     }
-    strategy = completed(facts, GivenStrategy(decisions=decisions), deals=False)
+    strategy = completed(facts, StrategyFile(decisions=decisions), deals=False)
     return settled(strategy, facts.model, arguments, layers), tuple(notes)
 
 

@@ -295,6 +295,41 @@ def test_pipeline_schedule(extend):
     copy.add(
         "costmodel/pipelines/orders.py",
         ("    Schedule.GPIPE,\n", "    Schedule.LAZY,\n"),
+def test_token_dispatcher(extend):
+    """NCCL's experts send as HybridEP does: searched, exported to Megatron-LM, and read back by their own name."""
+    copy = extend("token dispatcher")
+    copy.add("costmodel/strategy.py", ("    HYBRIDEP = 2\n", "    NCCLEP = 3\n"))
+    copy.edit(
+        "costmodel/catalog/frameworks/megatron-bridge-25.09.yaml", ("deepep, hybridep]", "deepep, hybridep, ncclep]")
+    )
+    copy.edit(
+        "planner/frameworks/megatron/settings.py",
+        ('NUM_SMS = {"deepep"', 'NUM_SMS = {"ncclep": "--moe-flex-dispatcher-num-sms", "deepep"'),
+    )
+    experts = "cluster.framework=megatron-lm-0.17 model=qwen3-30b-a3b search.pin={}"
+    pins = " ".join(f"search.pin.{entry}" for entry in ("ep=8", "mbs=1", "cuda_graphs=none", "token_dispatcher={}"))
+
+    _, known, added, *_ = copy.say(
+        SCHEMAS,
+        f"plan job.yaml --format json {experts} {pins.format('hybridep')}",
+        f"plan job.yaml --format json {experts} {pins.format('ncclep')}",
+        f"plan job.yaml --format json {experts} {pins.format('ncclep')} settings.communication_sms=16 -o own.json",
+        "export own.json --target megatron-lm -o own",
+    )
+    arguments = copy.text("own/megatron-args.txt")
+    (read,) = copy.say(
+        "import own/megatron-args.txt cluster.device=h100-80gb-sxm cluster.num_devices=8 training.tokens=1e9"
+    )
+
+    times = [numbers(text)["plans"][0]["step_time_seconds"] for text in (known, added)]
+    assert times[0] == times[1]
+    assert "--moe-flex-dispatcher-backend ncclep" in arguments
+    assert "--moe-flex-dispatcher-num-sms 16" in arguments
+    assert "token_dispatcher: ncclep" in read
+    assert "communication_sms: 16" in read
+    assert '"ncclep"' in schema_of(copy)
+
+
         (
             "    Schedule.GPIPE: _gpipe,\n",
             "    Schedule.LAZY: lambda r, p, m: _zero_bubble(r, m, warmup=p - r, delay=r),\n",
@@ -600,6 +635,7 @@ TESTS: dict[str, Callable[..., None]] = {
     "figure in the report": test_figure_in_the_report,
     "export target": test_export_target,
     "report format": test_report_format,
+    "token dispatcher": test_token_dispatcher,
     "command": test_command,
     "option of a command": test_option_of_a_command,
     "public name": test_public_name,
@@ -611,7 +647,6 @@ TESTS: dict[str, Callable[..., None]] = {
 
 OTHERWISE = {
     "measured run": "what it changes is the table of benchmarks, which tests/benchmarks/test_conversion.py reads",
-    "token dispatcher": "its traffic is a law of its own; the decision's row shows the other places",
     "fitted constant": "a fit to all measured runs takes minutes",
     "plot on the page": "a script draws it, in a browser: tests/planner/test_page.py",
     "benchmark": "it is outside of the packages and runs for minutes",

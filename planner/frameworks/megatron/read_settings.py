@@ -10,6 +10,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding, Strategy
 from planner.frameworks.megatron.options import WHERE, Arguments
+from planner.frameworks.megatron.settings import NUM_SMS
 from planner.jobs.cluster import device_of, device_path
 from planner.jobs.document import read_mapping
 
@@ -17,8 +18,6 @@ RELEASES = "megatron-lm-"
 """How plain releases of Megatron-LM are called: their defaults are those of its parser, not of a recipe."""
 
 MOMENTS = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
-
-NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms"}
 
 READ_AS_SETTINGS = (
     "--accumulate-allreduce-grads-in-fp32",

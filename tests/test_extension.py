@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from costmodel import catalog
 from tests.builders_extension import SCHEMAS, Extended, copied, rows
-from tests.extension_examples import a_decision, a_layer_kind, its_answers, its_letter, its_rules
+from tests.extension_examples import a_decision, a_layer_kind, its_answers, its_letter, its_rules, its_width
 
 ESTIMATE = "estimate job.yaml --format json"
 
@@ -147,13 +148,14 @@ def test_gpu_generation(extend):
         architecture="rubin",
         calibration="rubin",
     )
-    known, more = '"ampere", "hopper", "blackwell")', '"ampere", "hopper", "blackwell", "rubin")'
     copy.edit(
         "costmodel/catalog/frameworks/megatron-core-0.14.yaml",
         ("architectures: [ampere, hopper, blackwell]", "architectures: [ampere, hopper, blackwell, rubin]"),
     )
-    copy.edit("constraints/rules/frameworks.py", (known, more))
-    copy.edit("planner/search/domains.py", (known, more))
+    copy.edit(
+        "constraints/rules/frameworks.py",
+        ('"ampere", "hopper", "blackwell")', '"ampere", "hopper", "blackwell", "rubin")'),
+    )
 
     _, estimated, planned = copy.say(
         SCHEMAS,
@@ -162,7 +164,7 @@ def test_gpu_generation(extend):
     )
 
     assert numbers(estimated)["broken_rules"] == []
-    assert numbers(planned)["cluster"]["framework"] == "megatron-bridge-26.06"
+    assert numbers(planned)["cluster"]["framework"] == catalog.default_framework(catalog.device("h200"))
     assert '"rubin"' in schema_of(copy)
 
 
@@ -207,17 +209,22 @@ def test_layer_kind(extend):
     """A mixer of two linears of width 1024 in a pattern: 2 x 64 x 1024 parameters of each such layer."""
     copy = extend("layer kind")
     a_layer_kind(copy)
+    its_width(copy)
     its_letter(copy)
     sizes = "hidden_size: 64, num_heads: 4, vocab_size: 1000, ffn_hidden_size: 128, mixing_width: 1024"
     model = f"{{{sizes}, num_layers: 4, pattern: 'X-*-'}}"
 
-    _, report, planned = copy.say(
-        SCHEMAS, f'{ESTIMATE} "model={model}"', f'plan job.yaml --format json "model={model}"'
+    _, report, planned, uneven = copy.say(
+        SCHEMAS,
+        f'{ESTIMATE} "model={model}"',
+        f'plan job.yaml --format json "model={model}"',
+        f'{ESTIMATE} "model={model}" model.mixing_width=1023 tp=2',
     )
 
     blocks = 2 * 64 * 1024 + 2 * (3 * 64 * 128) + 4 * 64 * 64
     assert numbers(report)["model"]["parameters"] == blocks + 4 * 64 + 64 + 2 * 1000 * 64
     assert numbers(planned)["status"] == "optimal"
+    assert numbers(uneven)["broken_rules"] == ["Each tensor-parallel rank owns an equal part of every mixing block."]
     assert '"mixing_width"' in schema_of(copy)
 
 
@@ -288,13 +295,6 @@ def test_decision(extend):
     assert '"half_gradients"' in schema_of(copy)
 
 
-def test_pipeline_schedule(extend):
-    """A schedule that is ZB-H1 by another name takes as long and as much memory."""
-    copy = extend("pipeline schedule")
-    copy.add("costmodel/strategy.py", ("    DUALPIPEV = 8\n", "    LAZY = 9\n"))
-    copy.add(
-        "costmodel/pipelines/orders.py",
-        ("    Schedule.GPIPE,\n", "    Schedule.LAZY,\n"),
 def test_token_dispatcher(extend):
     """NCCL's experts send as HybridEP does: searched, exported to Megatron-LM, and read back by their own name."""
     copy = extend("token dispatcher")
@@ -330,6 +330,13 @@ def test_token_dispatcher(extend):
     assert '"ncclep"' in schema_of(copy)
 
 
+def test_pipeline_schedule(extend):
+    """A schedule that is ZB-H1 by another name takes as long and as much memory."""
+    copy = extend("pipeline schedule")
+    copy.add("costmodel/strategy.py", ("    DUALPIPEV = 8\n", "    LAZY = 9\n"))
+    copy.add(
+        "costmodel/pipelines/orders.py",
+        ("    Schedule.GPIPE,\n", "    Schedule.LAZY,\n"),
         (
             "    Schedule.GPIPE: _gpipe,\n",
             "    Schedule.LAZY: lambda r, p, m: _zero_bubble(r, m, warmup=p - r, delay=r),\n",
@@ -628,6 +635,7 @@ TESTS: dict[str, Callable[..., None]] = {
     "source of operator times": test_source_of_operator_times,
     "formula, or a rival of one": test_formula_or_a_rival_of_one,
     "decision (a feature)": test_decision,
+    "token dispatcher": test_token_dispatcher,
     "pipeline schedule": test_pipeline_schedule,
     "rule of the mathematics or the hardware": test_rule_of_the_mathematics_or_the_hardware,
     "refusal of a framework": test_refusal_of_a_framework,
@@ -635,7 +643,6 @@ TESTS: dict[str, Callable[..., None]] = {
     "figure in the report": test_figure_in_the_report,
     "export target": test_export_target,
     "report format": test_report_format,
-    "token dispatcher": test_token_dispatcher,
     "command": test_command,
     "option of a command": test_option_of_a_command,
     "public name": test_public_name,

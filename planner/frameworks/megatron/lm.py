@@ -450,7 +450,7 @@ def environment(plan: Plan) -> dict[str, str]:
     more; Transformer Engine from 2.10 on offloads in Megatron-LM's way with NVTE_CPU_OFFLOAD_V1 only.
     """
     strategy, needed = plan.strategy, variables(plan)
-    is_early = plan.cluster.device.architecture != "blackwell"
+    is_early = plan.cluster.device.architecture in (None, "volta", "ampere", "hopper")
     if strategy.sharding >= Sharding.GRADIENTS:
         needed["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
     elif strategy.ep_overlap:

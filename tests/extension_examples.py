@@ -39,12 +39,30 @@ def a_layer_kind(copy: Extended) -> None:
     )
 
 
+def its_width(copy: Extended) -> None:
+    """Tensor-parallel ranks share it evenly."""
+    copy.edit(
+        "constraints/rules/divisibility.py",
+        ("Mamba, Mlp, Model\n", "Mamba, Mixing, Mlp, Model\n"),
+        (
+            "def state_groups_split_over_tp(",
+            "def mixing_widths_split_over_tp(model: Model, *, tp: Ints) -> Holds:\n"
+            '    """Each tensor-parallel rank owns an equal part of every mixing block."""\n'
+            "    blocks = [kind.attention for kind in model.kinds if isinstance(kind.attention, Mixing)]\n"
+            "    return gcd(*(block.width for block in blocks)) % tp == 0\n\n\n"
+            "def state_groups_split_over_tp(",
+        ),
+    )
+    copy.add(
+        "constraints/__init__.py",
+        ("    divisibility.kv_heads_split_over_tp,\n", "    divisibility.mixing_widths_split_over_tp,\n"),
+    )
+
+
 def its_letter(copy: Extended) -> None:
     """X in a pattern is one."""
     copy.edit(
         "costmodel/models/patterns.py",
-        ("Mamba, Mlp\n", "Mamba, Mixing, Mlp\n"),
-        ("Block: TypeAlias = Attention", "Block: TypeAlias = Mixing | Attention"),
         ('LETTERS = {"M": "mamba"', 'LETTERS = {"X": "mixing", "M": "mamba"'),
     )
     copy.edit(

@@ -72,8 +72,14 @@ def test_no_module_is_named_like_a_standard_one(path):
     assert path.stem not in sys.stdlib_module_names - {"__init__", "__main__"}
 
 
-STACKS = ("automodel", "internevo", "foundry", "megatron", "nemo", "paddlenlp", "torchtitan", "deepspeed", "bigscience")
-SILICON = ("volta", "ampere", "hopper", "blackwell", "v100", "a100", "a800", "h100", "h200", "h800", "b200", "b300")
+STACKS = {
+    "megatron",
+    "deepspeed",
+    "foundry",
+    "bigscience",
+    *(name.rpartition("-")[0] or name for name in catalog.frameworks()),
+}
+SILICON = {*catalog.architectures(), *(name.split("-")[0] for name in catalog.devices())}
 MAY_NAME = ("catalog", "lowering")
 """Rooms of the cost model that know single frameworks: as data, and as rules of lowering."""
 

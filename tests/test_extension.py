@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from costmodel import catalog
 from tests.builders_extension import SCHEMAS, Extended, copied, rows
-from tests.extension_examples import a_decision, a_layer_kind, its_answers, its_letter, its_rules
+from tests.extension_examples import a_decision, a_layer_kind, its_answers, its_letter, its_rules, its_width
 
 ESTIMATE = "estimate job.yaml --format json"
 
@@ -147,13 +148,14 @@ def test_gpu_generation(extend):
         architecture="rubin",
         calibration="rubin",
     )
-    known, more = '"ampere", "hopper", "blackwell")', '"ampere", "hopper", "blackwell", "rubin")'
     copy.edit(
         "costmodel/catalog/frameworks/megatron-core-0.14.yaml",
         ("architectures: [ampere, hopper, blackwell]", "architectures: [ampere, hopper, blackwell, rubin]"),
     )
-    copy.edit("constraints/rules/frameworks.py", (known, more))
-    copy.edit("planner/search/domains.py", (known, more))
+    copy.edit(
+        "constraints/rules/frameworks.py",
+        ('"ampere", "hopper", "blackwell")', '"ampere", "hopper", "blackwell", "rubin")'),
+    )
 
     _, estimated, planned = copy.say(
         SCHEMAS,
@@ -162,7 +164,7 @@ def test_gpu_generation(extend):
     )
 
     assert numbers(estimated)["broken_rules"] == []
-    assert numbers(planned)["cluster"]["framework"] == "megatron-bridge-26.06"
+    assert numbers(planned)["cluster"]["framework"] == catalog.default_framework(catalog.device("h200"))
     assert '"rubin"' in schema_of(copy)
 
 
@@ -207,17 +209,22 @@ def test_layer_kind(extend):
     """A mixer of two linears of width 1024 in a pattern: 2 x 64 x 1024 parameters of each such layer."""
     copy = extend("layer kind")
     a_layer_kind(copy)
+    its_width(copy)
     its_letter(copy)
     sizes = "hidden_size: 64, num_heads: 4, vocab_size: 1000, ffn_hidden_size: 128, mixing_width: 1024"
     model = f"{{{sizes}, num_layers: 4, pattern: 'X-*-'}}"
 
-    _, report, planned = copy.say(
-        SCHEMAS, f'{ESTIMATE} "model={model}"', f'plan job.yaml --format json "model={model}"'
+    _, report, planned, uneven = copy.say(
+        SCHEMAS,
+        f'{ESTIMATE} "model={model}"',
+        f'plan job.yaml --format json "model={model}"',
+        f'{ESTIMATE} "model={model}" model.mixing_width=1023 tp=2',
     )
 
     blocks = 2 * 64 * 1024 + 2 * (3 * 64 * 128) + 4 * 64 * 64
     assert numbers(report)["model"]["parameters"] == blocks + 4 * 64 + 64 + 2 * 1000 * 64
     assert numbers(planned)["status"] == "optimal"
+    assert numbers(uneven)["broken_rules"] == ["Each tensor-parallel rank owns an equal part of every mixing block."]
     assert '"mixing_width"' in schema_of(copy)
 
 
@@ -286,6 +293,41 @@ def test_decision(extend):
     assert "Only replicas halve gradients." in numbers(broken)["broken_rules"]
     assert any(exported)
     assert '"half_gradients"' in schema_of(copy)
+
+
+def test_token_dispatcher(extend):
+    """NCCL's experts send as HybridEP does: searched, exported to Megatron-LM, and read back by their own name."""
+    copy = extend("token dispatcher")
+    copy.add("costmodel/strategy.py", ("    HYBRIDEP = 2\n", "    NCCLEP = 3\n"))
+    copy.edit(
+        "costmodel/catalog/frameworks/megatron-bridge-25.09.yaml", ("deepep, hybridep]", "deepep, hybridep, ncclep]")
+    )
+    copy.edit(
+        "planner/frameworks/megatron/settings.py",
+        ('NUM_SMS = {"deepep"', 'NUM_SMS = {"ncclep": "--moe-flex-dispatcher-num-sms", "deepep"'),
+    )
+    experts = "cluster.framework=megatron-lm-0.17 model=qwen3-30b-a3b search.pin={}"
+    pins = " ".join(f"search.pin.{entry}" for entry in ("ep=8", "mbs=1", "cuda_graphs=none", "token_dispatcher={}"))
+
+    _, known, added, *_ = copy.say(
+        SCHEMAS,
+        f"plan job.yaml --format json {experts} {pins.format('hybridep')}",
+        f"plan job.yaml --format json {experts} {pins.format('ncclep')}",
+        f"plan job.yaml --format json {experts} {pins.format('ncclep')} settings.communication_sms=16 -o own.json",
+        "export own.json --target megatron-lm -o own",
+    )
+    arguments = copy.text("own/megatron-args.txt")
+    (read,) = copy.say(
+        "import own/megatron-args.txt cluster.device=h100-80gb-sxm cluster.num_devices=8 training.tokens=1e9"
+    )
+
+    times = [numbers(text)["plans"][0]["step_time_seconds"] for text in (known, added)]
+    assert times[0] == times[1]
+    assert "--moe-flex-dispatcher-backend ncclep" in arguments
+    assert "--moe-flex-dispatcher-num-sms 16" in arguments
+    assert "token_dispatcher: ncclep" in read
+    assert "communication_sms: 16" in read
+    assert '"ncclep"' in schema_of(copy)
 
 
 def test_pipeline_schedule(extend):
@@ -599,6 +641,7 @@ TESTS: dict[str, Callable[..., None]] = {
     "source of operator times": test_source_of_operator_times,
     "formula, or a rival of one": test_formula_or_a_rival_of_one,
     "decision (a feature)": test_decision,
+    "token dispatcher": test_token_dispatcher,
     "pipeline schedule": test_pipeline_schedule,
     "rule of the mathematics or the hardware": test_rule_of_the_mathematics_or_the_hardware,
     "refusal of a framework": test_refusal_of_a_framework,
@@ -617,7 +660,6 @@ TESTS: dict[str, Callable[..., None]] = {
 
 OTHERWISE = {
     "measured run": "what it changes is the table of benchmarks, which tests/benchmarks/test_conversion.py reads",
-    "token dispatcher": "its traffic is a law of its own; the decision's row shows the other places",
     "fitted constant": "a fit to all measured runs takes minutes",
     "plot on the page": "a script draws it, in a browser: tests/planner/test_page.py",
     "benchmark": "it is outside of the packages and runs for minutes",

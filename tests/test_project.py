@@ -15,6 +15,7 @@ from constraints import RULES, sentence
 from costmodel.strategy import DECISIONS
 from planner import cli
 from planner.describe import describe_catalog
+from planner.frameworks import TARGETS
 from tests import readme_example
 
 ROOT = Path(__file__).parents[1]
@@ -113,6 +114,12 @@ def test_every_option_is_in_the_readme(command):
     options = {string for action in subcommands()[command]._actions for string in action.option_strings}
 
     assert options - {"-h", "--help", "--output"} <= {word for arguments in readme_commands() for word in arguments}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_is_in_the_readme(target):
+    """A row of its table says what is written and what is refused."""
+    assert re.search(rf"^\|[^|]*`{target}`[^|]*\|[^|]+\|[^|]+\|$", README, flags=re.MULTILINE)
 
 
 def test_readme_shows_what_plan_prints():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from math import log
@@ -72,14 +72,14 @@ def _held_out(cells: dict[str, str]) -> HeldOut:
 
 
 def as_held_out(
-    results: Sequence[Prediction | RejectedRow], known: dict[str, HeldOut], *, frameworks: bool
+    results: Sequence[Prediction | RejectedRow], known: Mapping[str, HeldOut], *, frameworks: bool
 ) -> list[Prediction]:
     """Predictions with the step times of the fits that had not seen them; rows without one are left away."""
     return list(_as_held_out(results, known, frameworks=frameworks))
 
 
 def _as_held_out(
-    results: Sequence[Prediction | RejectedRow], known: dict[str, HeldOut], *, frameworks: bool
+    results: Sequence[Prediction | RejectedRow], known: Mapping[str, HeldOut], *, frameworks: bool
 ) -> Iterator[Prediction]:
     for one in results:
         if isinstance(one, Prediction) and one.run.id in known and one.run.step_seconds is not None:

@@ -83,7 +83,7 @@ def left_out(predicted: Sequence[Prediction], known: Mapping[str, HeldOut]) -> L
     with_factors = as_held_out(predicted, known, frameworks=True)
     shipped = with_factors or alone
     folds = [known[one.run.id].fold for one in shipped]
-    inside = coverage(step_errors(shipped, [one.step_seconds for one in shipped]), folds)
+    inside = coverage(step_errors([one.case for one in shipped], [one.step_seconds for one in shipped]), folds)
     return LeftOut(
         rows=len(alone),
         alone=_by_source(alone),
@@ -183,9 +183,9 @@ def _goals(
 
 def _time_goals(name: str, rows: Sequence[Prediction], limit: float, p90: float | None) -> Iterator[Goal]:
     found = _errors(rows) if rows else None
-    yield Goal(name=f"{name}, mean", figure=found and found.mean, rows=len(rows), limit=limit)
+    yield Goal(name=f"{name}, mean", figure=found.mean if found else None, rows=len(rows), limit=limit)
     if p90 is not None:
-        yield Goal(name=f"{name}, p90", figure=found and found.p90, rows=len(rows), limit=p90)
+        yield Goal(name=f"{name}, p90", figure=found.p90 if found else None, rows=len(rows), limit=p90)
 
 
 def _memory_goals(predicted: Sequence[Prediction]) -> Iterator[Goal]:

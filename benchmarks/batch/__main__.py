@@ -13,13 +13,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 
 from benchmarks.solver.stages import NUM_JOBS, NUM_PROCESSES, Check, random_job
 from planner.batch.fingerprint import Fingerprints
 from planner.batch.job_result import LOST, JobResult
-from planner.batch.jobs import as_job
+from planner.batch.jobs import BatchJob, as_job
 from planner.batch.results import ResultsFile
 from planner.batch.run import Tally, plan_many, run_batch
 from planner.jobs.problem import StageChoice
@@ -45,10 +46,11 @@ def main() -> int:
 
 def run(num_jobs: int, processes: int) -> tuple[float, list[JobResult]]:
     """Seconds of the whole batch, with a results file as ``planner batch`` writes it, and the results."""
-    fingerprints, results = Fingerprints(), []
+    fingerprints = Fingerprints()
+    results: list[JobResult] = []
     jobs = (as_job(random_job(StageChoice.EVEN, seed), fingerprints, name=str(seed)) for seed in range(num_jobs))
 
-    def plan(fresh):  # keeps what passes
+    def plan(fresh: Iterable[BatchJob]) -> Generator[JobResult, None, None]:  # keeps what passes
         for result in plan_many(fresh, processes=processes):
             results.append(result)
             yield result
@@ -60,7 +62,7 @@ def run(num_jobs: int, processes: int) -> tuple[float, list[JobResult]]:
     return time.perf_counter() - started, results
 
 
-def judge(seconds: float, results: list[JobResult], arguments: argparse.Namespace):
+def judge(seconds: float, results: list[JobResult], arguments: argparse.Namespace) -> Iterator[str]:
     """Print the figures; sentences about those that are too large."""
     planning = sum(result.outcome.wall_seconds for result in results)
     cpu = [result.outcome.cpu_seconds for result in results]

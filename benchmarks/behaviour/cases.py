@@ -68,9 +68,10 @@ def questions() -> Iterator[Question]:
 
 def runs(rows: Sequence[Case]) -> Iterator[Question]:
     """Measured runs: the first of every framework and device, the others evenly over the table."""
-    first: dict[tuple[str, str], Case] = {}
+    first: dict[tuple[str | None, str], Case] = {}
     for case in rows:
-        first.setdefault((case.facts.cluster.framework.name, case.facts.cluster.device.name), case)
+        framework, device = case.facts.cluster.framework, case.facts.cluster.device
+        first.setdefault((framework.name if framework else None, device.name), case)
     rest = [case for case in rows if case not in first.values()]
     for case in (*first.values(), *_evenly(rest, NUM_RUNS - len(first))):
         yield estimate_question(f"run {case.run.id}", job_entries(case))

@@ -9,7 +9,7 @@ from benchmarks.measured_runs.cells import Row
 from benchmarks.measured_runs.settings import OFFLOADED_LAYERS, is_profiled_per_layer
 from benchmarks.measured_runs.stages import NOTED, printed_stages
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.strategy import MODULES
+from costmodel.strategy import MODULES, TokenDispatcher
 
 MOST_CHUNKS = "max (1 layer per chunk)"
 """What the Zero-Bubble rows write into ``vp``."""
@@ -67,7 +67,8 @@ OVERLAPS = frozenset({"tp", "pp", "ep", "dp_grad", "dp_param", "fsdp_prefetch"})
 """Words of the column ``overlaps``."""
 OF_DATA = frozenset({"dp_grad", "dp_param", "fsdp_prefetch"})
 
-DISPATCHERS = ("deepep", "hybridep", "alltoall")
+DISPATCHERS = tuple(one.text for one in reversed(TokenDispatcher))
+"""An all-to-all last: notes that name another one too are of that."""
 
 GRAPHED = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
 """Modules that a graph is captured of, in Megatron-LM's names and the order in which they are written."""

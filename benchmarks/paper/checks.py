@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.paper import rows
+from costmodel import catalog
 from costmodel.axes import largest
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.reliability import Reliability
@@ -147,7 +148,7 @@ def table5_checks() -> Iterator[Check]:
 
 def section_541_check() -> Check:
     """5.4.1: the optimal interval and its ETTR at 32 nodes."""
-    cluster = Cluster(device=rows.catalog.equipped_device("mofa-b"), num_devices=256)
+    cluster = Cluster(device=catalog.equipped_device("mofa-b"), num_devices=256)
     workload = _steps_workload(10**6)
     reliability = Reliability(failures_per_node_day=0.01, mttr_seconds=60, checkpoint_seconds=2)
     schedule = schedule_checkpoints(cluster, workload, reliability, step_seconds=28)
@@ -163,7 +164,7 @@ def section_541_check() -> Check:
 
 
 def _table5_schedule(row: Any, *, mttr_seconds: float) -> Any:
-    device = rows.catalog.equipped_device("mofa-a" if row.gpu == "A" else "mofa-b")
+    device = catalog.equipped_device("mofa-a" if row.gpu == "A" else "mofa-b")
     cluster = Cluster(device=rows.with_nodes_of(device, int(row.gpus_per_node)), num_devices=int(row.n_gpu))
     reliability = Reliability(
         failures_per_node_day=row.fail_per_node_day / 100, mttr_seconds=mttr_seconds, checkpoint_seconds=row.T_ckpt_s
@@ -180,7 +181,7 @@ def _table5_label(row: Any) -> str:
 
 def _steps_workload(num_steps: int) -> Workload:
     """A training of so many steps of one token."""
-    return Workload(global_batch_size=1, sequence_length=1, tokens=num_steps, precision=rows.catalog.precision("mofa"))
+    return Workload(global_batch_size=1, sequence_length=1, tokens=num_steps, precision=catalog.precision("mofa"))
 
 
 def _truncated_per_cent(fraction: float) -> float:

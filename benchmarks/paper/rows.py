@@ -178,7 +178,8 @@ def table8_strategy(row: Any) -> Strategy:
 
 def chunks_per_rank(row: Any) -> int:
     """Chunks per pipeline rank from the PP column, 2 (p v - 1) hops."""
-    return round((row.T_pp / (2 * HOP_SECONDS[row.mbs / row.t]) + 1) / row.p)
+    chunks: int = round((row.T_pp / (2 * HOP_SECONDS[row.mbs / row.t]) + 1) / row.p)
+    return chunks
 
 
 def workload(global_batch_size: int, *, sequence_length: int) -> Workload:
@@ -204,8 +205,9 @@ def with_faster_attention(device: EquippedDevice) -> EquippedDevice:
     operators = layer_operators(catalog.model("mofa-llama3-405b").layers[0], shape)
     attention = next(operator for operator in operators if operator.kind == "attention")
     flops = float(attention.flops + attention.backward_flops)
-    measured = next(rate for rate in device.constants.measured.rates if (rate.rows, rate.shards) == (2 * 8192, 8))
-    seconds = flops / measured.flops_per_second - OPTIMIZED_LAYER_SECONDS
-    faster = replace(measured, kinds=("attention:core_attention",), flops_per_second=flops / seconds)
-    measured = replace(device.constants.measured, rates=(faster, *device.constants.measured.rates))
+    known = device.constants.measured
+    slow = next(rate for rate in known.rates if (rate.rows, rate.shards) == (2 * 8192, 8))
+    seconds = flops / slow.flops_per_second - OPTIMIZED_LAYER_SECONDS
+    faster = replace(slow, kinds=("attention:core_attention",), flops_per_second=flops / seconds)
+    measured = replace(known, rates=(faster, *known.rates))
     return replace(device, constants=replace(device.constants, measured=measured))

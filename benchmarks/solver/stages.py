@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,8 @@ MAX_TOP_10, MAX_EXPLAIN = 15.0, 1.0
 NUM_JOBS, MAX_JOBS = 1000, {StageChoice.EVEN: 60.0, StageChoice.FREE: 600.0}
 NUM_PROCESSES = 2
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
@@ -44,7 +47,7 @@ class Check:
         return [] if self.seconds <= self.limit else [f"{self.name}: {self.seconds:.2f} s of {self.limit:g} s."]
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+def timed(work: Callable[[], Result]) -> tuple[float, Result]:
     """Seconds and result."""
     started = time.perf_counter()
     result = work()
@@ -104,7 +107,7 @@ def run_tight() -> Iterator[str]:
     seconds, uneven = [], 0
     for seed in range(NUM_TIGHT):
         problem = tight_problem(random.Random(seed))
-        taken, outcome = timed(lambda problem=problem: search(problem))
+        taken, outcome = timed(partial(search, problem))
         seconds.append(taken)
         uneven += bool(outcome.strategies and outcome.strategies[0].layout)
         if outcome.status not in ("optimal", "infeasible"):
@@ -149,8 +152,8 @@ def tight_problem(chooser: random.Random) -> Problem:
 
 def with_layers(model: Model, num_layers: int) -> Model:
     """The model with another number of layers of its last kind."""
-    pareto_front = [layer for layer in model.layers if layer != model.layers[-1]]
-    return replace(model, layers=(*pareto_front, *(model.layers[-1],) * max(1, num_layers - len(pareto_front))))
+    leading = [layer for layer in model.layers if layer != model.layers[-1]]
+    return replace(model, layers=(*leading, *(model.layers[-1],) * max(1, num_layers - len(leading))))
 
 
 # --- reports -----------------------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ def run_top(a_job: Callable[[str, int], Problem]) -> Iterator[str]:
     """The ten best plans of different degrees, stages uneven in their layers."""
     for model in MAX_SECONDS:
         problem = replace(with_stages(a_job(model, 2048), StageChoice.LAYERS), top=10)
-        seconds, outcome = timed(lambda problem=problem: search(problem))
+        seconds, outcome = timed(partial(search, problem))
         groups = {(one.tp, one.cp, one.pp, one.dp, one.ep) for one in outcome.strategies}
         print(f"{model}: {len(groups)} best of different degrees in {seconds:.2f} s, {outcome.status}.")
         yield from Check(name=f"top 10 of {model}", seconds=seconds, limit=MAX_TOP_10).failures
@@ -171,8 +174,8 @@ def run_explanations(a_job: Callable[[str, int], Problem]) -> Iterator[str]:
     for model in MAX_SECONDS:
         problem = with_stages(a_job(model, 2048), StageChoice.EVEN)
         pinned = replace(problem, search=replace(problem.search, pin={"tp": 8, "pp": 8}))
-        needed = sum(timed(lambda one=one: search(one))[0] for one in (problem, pinned))
-        seconds, _ = timed(lambda problem=problem: explain(problem, {"tp": 8, "pp": 8}))
+        needed = sum(timed(partial(search, one))[0] for one in (problem, pinned))
+        seconds, _ = timed(partial(explain, problem, {"tp": 8, "pp": 8}))
         print(f"{model}: why not tp=8 pp=8 in {seconds:.2f} s, of which its searches {needed:.2f} s.")
         name = f"explanation of {model}, beyond its searches"
         yield from Check(name=name, seconds=max(0.0, seconds - needed), limit=MAX_EXPLAIN).failures

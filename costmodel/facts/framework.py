@@ -287,7 +287,7 @@ class Settings:
         Whether weight gradients wait so that expert-parallel communication hides behind them (Megatron-LM:
         ``--delay-wgrad-compute``). Measured: 0.4 % of a step (Qwen3-30B on 16 H100); the cost model takes it as done.
     communication_sms
-        Number of processors (SMs) that the kernels of DeepEP or HybridEP take, at most those of the device; None: as
+        Number of processors (SMs) that a dispatcher's own kernels take, at most those of the device; None: as
         many as other collectives.
     offloaded_layers
         Number of the model's layers whose activations are offloaded, where activations are (Megatron-LM:

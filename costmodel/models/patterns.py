@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, LinearAttention, Mamba, Mlp
+from costmodel.facts.model import Experts, Layer, Mixer, Mlp
 
-Block: TypeAlias = Attention | LatentAttention | LinearAttention | Mamba | Mlp | Experts
+Block: TypeAlias = Mixer | Mlp | Experts
 
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "experts"}
 """As in ``hybrid_override_pattern`` and megatron/core/ssm/mamba_hybrid_layer_allocation.py of Megatron-LM."""

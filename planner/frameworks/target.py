@@ -196,7 +196,7 @@ def effective_settings(plan: Plan) -> Settings:
     """
     The settings of a plan, complete: gaps have the defaults of the formulas, settings without effect those of Settings.
 
-    8-bit weights are those of 8-bit recipes, processors those of DeepEP and HybridEP, 16-bit gradients the recipe's.
+    8-bit weights are those of 8-bit recipes, processors a dispatcher's own, 16-bit gradients the recipe's.
     """
     cluster, strategy, precision = plan.cluster, plan.strategy, plan.facts.workload.precision
     device = cluster.device

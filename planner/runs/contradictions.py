@@ -78,7 +78,7 @@ PAIRS: tuple[Pair, ...] = (
         "settings.communication_sms",
         "strategy.token_dispatcher",
         lambda _, dispatcher: dispatcher == "alltoall",
-        "only DeepEP and HybridEP have kernels that take processors of their own",
+        "an all-to-all has no kernels that take processors of their own",
     ),
 )
 """Two columns, whether their values exclude each other, and why."""

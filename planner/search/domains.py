@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from constraints.limits import limited, pinned
 from constraints.rules.features import graph_modules
+from constraints.rules.frameworks import hybridep_runs_since_ampere
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
 from costmodel.facts.framework import Framework
@@ -159,9 +160,9 @@ def default_recompute(model: Model, framework: Framework | None) -> tuple[Recomp
 
 
 def default_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:
-    """An all-to-all, and on devices that the other two have kernels for those that the framework has."""
+    """An all-to-all, and on devices that run HybridEP all that the framework has."""
     framework = cluster.framework
-    if cluster.device.architecture not in ("ampere", "hopper", "blackwell"):
+    if not hybridep_runs_since_ampere(cluster, token_dispatcher=TokenDispatcher.HYBRIDEP):
         return (TokenDispatcher.ALLTOALL,)
     return tuple(
         one for one in TokenDispatcher if framework is None or not lacks(framework, "token_dispatcher", int(one))

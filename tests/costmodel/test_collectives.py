@@ -175,7 +175,7 @@ def test_dispatch_of_one_expert_per_token_is_an_all_to_all():
 def test_a_dispatcher_sends_pairs_or_tokens():
     """The half of 1.6 GB that leaves a node takes 16 ms as pairs, 13.33 ms where tokens are sent once."""
     pairs = Communication(group="ep", kind="all_to_all", nbytes=1.6 * GB, forward=2, backward=2, num_experts=4, top_k=2)
-    dispatchers = np.array(list(TokenDispatcher))
+    dispatchers = np.array([TokenDispatcher.ALLTOALL, TokenDispatcher.DEEPEP, TokenDispatcher.HYBRIDEP])
 
     seconds = communication_seconds(a_cluster(), pairs, ranks=16, stride=1, token_dispatcher=dispatchers)
 

@@ -132,7 +132,7 @@ def our_flops(model: Model, tokens: int) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_of_the_real_classes(name: str):
-    """All 29 configs, to the last digit."""
+    """All configs, to the last digit."""
     config = json.loads((CONFIGS / f"{name}.json").read_text())
 
     assert parameters(read_config(CONFIGS / f"{name}.json")) == num_parameters_on_meta(transformers_config(config))

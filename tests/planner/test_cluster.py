@@ -15,6 +15,7 @@ from tests.builders_cluster import achieved
 from tests.planner.test_job import A_TIER, a_job, message_of
 
 H100 = catalog.device("h100-80gb-sxm")
+DEFAULT = catalog.default_framework(H100)
 EFFICIENCY = H100.calibration.constants.link_efficiency
 
 
@@ -153,7 +154,7 @@ def test_a_job_without_framework_gets_the_devices():
     """Megatron-Bridge's recipes with their settings; their gradients take 2 bytes, not the recipe's 4."""
     facts = load(a_job()).facts
 
-    assert facts.cluster.framework == catalog.framework("megatron-bridge-26.06")
+    assert facts.cluster.framework == catalog.framework(DEFAULT)
     assert facts.cluster.settings == facts.cluster.framework.settings
     assert facts.workload.precision.gradient_bytes == 2
     assert catalog.precision("bf16").gradient_bytes == 4
@@ -188,12 +189,12 @@ def test_precision_is_the_frameworks_unless_told():
 
 def test_a_framework_may_be_changed_by_the_job():
     """On top of a release: its kernels are what they are, its launches block."""
-    base = {"base": "megatron-bridge-26.06", "behaviour": {"host": {"launch_blocking": True}}}
+    base = {"base": DEFAULT, "behaviour": {"host": {"launch_blocking": True}}}
 
     changed = cluster(framework=base)
 
     assert changed.device == replace(cluster().device, **achieved(cluster().device, launch_blocking=True))
-    assert changed.framework.name == "megatron-bridge-26.06, changed"
+    assert changed.framework.name == f"{DEFAULT}, changed"
 
 
 def test_layers_of_multi_token_prediction_are_a_setting():

@@ -13,7 +13,7 @@ import yaml
 
 from costmodel.errors import SpecError
 from planner import estimate, load
-from planner.frameworks import LAUNCHERS
+from planner.frameworks import LAUNCHERS, TARGETS
 from planner.frameworks.launch import launched
 from planner.frameworks.target import Export
 from planner.frameworks.torchtitan import to_torchtitan
@@ -83,7 +83,7 @@ def run(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("target", ["Megatron-LM", "Megatron-Bridge", "torchtitan", "DeepSpeed", "Accelerate"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_shell_can_read_every_script(launcher, target):
     """``bash -n`` finds nothing wrong."""

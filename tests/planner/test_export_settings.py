@@ -38,13 +38,11 @@ EXPERTS = {
 FP8 = {"training": {**JOB["training"], "precision": "fp8"}}
 
 USUAL = {
-    "megatron-lm": {},
-    "megatron-bridge": {},
+    **{name: {} for name in TARGETS},
     "torchtitan": {"weight_dtype": "fp32"},
-    "deepspeed": {},
     "accelerate": {"weight_dtype": "fp32", "gradient_dtype": "bf16"},
 }
-"""What each target does of itself, of what others do otherwise."""
+"""What a target does of itself, of what others do otherwise."""
 
 OTHERS = {
     "gradient_dtype": ("fp16", SHARDED, {}),
@@ -114,7 +112,7 @@ def test_no_setting_is_dropped(name, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_a_target_does_of_itself_is_taken(target):
-    """One strategy that all five can run; a plan without gaps is written as that with its settings spelled out."""
+    """One strategy that all can run; a plan without gaps is written as that with its settings spelled out."""
     spelled = {
         "gradient_dtype": "fp32",
         "weight_dtype": "recipe",

@@ -302,11 +302,29 @@ def test_dispatchers_are_read():
     here = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=256"]
     gathered = from_megatron_lm(text.replace("--moe-token-dispatcher-type alltoall", ""), here)
     given = [from_megatron_lm(each, here).document["strategy"] for each in (text, flex)]
-    hybrid = from_megatron_lm(f"{flex} --moe-flex-dispatcher-backend hybridep", here).document["strategy"]
+    named = [
+        from_megatron_lm(f"{flex} --moe-flex-dispatcher-backend {one.text}", here).document["strategy"]
+        for one in TokenDispatcher
+        if one != TokenDispatcher.ALLTOALL
+    ]
 
-    assert [one["token_dispatcher"] for one in (*given, hybrid)] == [one.text for one in TokenDispatcher]
+    assert [one["token_dispatcher"] for one in given] == ["alltoall", "deepep"]
+    assert [one["token_dispatcher"] for one in (given[0], *named)] == [one.text for one in TokenDispatcher]
     assert gathered.document["strategy"]["token_dispatcher"] == "alltoall"
     assert any("allgather" in note for note in gathered.notes)
+
+
+def test_backends_that_are_no_decision_are_costed_as_hybridep():
+    """Those of Megatron-LM's parser that ``TokenDispatcher`` lacks, and the note names each."""
+    backend = "--moe-flex-dispatcher-backend"
+    text = f"{LATENT} {EXPERTS} {DSV3} --micro-batch-size 1".replace("dispatcher-type alltoall", "dispatcher-type flex")
+    for other in {*options()[backend].choices} - {one.text for one in TokenDispatcher}:
+        found = from_megatron_lm(
+            f"{text} {backend} {other}", ["cluster.device=h100-80gb-sxm", "cluster.num_devices=256"]
+        )
+
+        assert found.document["strategy"]["token_dispatcher"] == "hybridep"
+        assert any(f"{backend} {other}: costed as hybridep" in note for note in found.notes)
 
 
 def test_block_recomputation_is_a_layout():

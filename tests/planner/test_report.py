@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 import jsonschema
 import pytest
 
+from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.step.estimate import PARTS
 from costmodel.strategy import DECISIONS, MODULES, Strategy
@@ -22,6 +23,8 @@ from planner.report.framework import ASSUMED
 from planner.report.markdown import markdown_text
 from planner.search.branch_and_bound import Status
 from tests.planner.test_job import JOBS, a_job
+
+DEFAULT = catalog.default_framework(catalog.device("h100-80gb-sxm"))
 
 EXAMPLES = sorted(JOBS.glob("*.yaml"))
 
@@ -243,7 +246,7 @@ def test_csv_names_the_framework(every_report, kind):
     """Beside the job, as the JSON has it; flags as job files spell them."""
     first = next(csv.DictReader(io.StringIO(render(every_report[kind], "csv"))))
 
-    assert (first["framework"], first["framework_is_assumed"]) == ("megatron-bridge-26.06", "true")
+    assert (first["framework"], first["framework_is_assumed"]) == (DEFAULT, "true")
 
 
 def test_json_says_what_to_write_for_another_framework(report):
@@ -252,7 +255,7 @@ def test_json_says_what_to_write_for_another_framework(report):
     assumed, given = (document(one)["cluster"] for one in (report, named))
 
     assert assumed["framework_hint"] == ASSUMED
-    assert f"megatron-bridge-26.06; {assumed['framework_hint']}" in " ".join(render(report, "table").split())
+    assert f"{DEFAULT}; {assumed['framework_hint']}" in " ".join(render(report, "table").split())
     assert (given["framework"], given["framework_is_assumed"], given["framework_hint"]) == ("nemo-25.07", False, None)
 
 

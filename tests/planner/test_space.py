@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from constraints.verdict import violated
-from costmodel.strategy import DECISIONS, FLAGS, CudaGraphs, Recompute, Sharding
+from costmodel.strategy import DECISIONS, FLAGS, CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner.search.domains import MAX_MICRO_BATCH_SIZE, ROW_DECISIONS, default_features, divisors
 from planner.search.rules import micro_batches_are_small
 from planner.search.space import build_space
@@ -132,20 +132,16 @@ def test_the_search_names_what_it_leaves_out():
 
 
 @pytest.mark.parametrize(
-    ("architecture", "domain", "dispatchers"),
-    [
-        ("hopper", 8, ["alltoall", "deepep", "hybridep"]),
-        ("blackwell", 8, ["alltoall", "deepep", "hybridep"]),
-        (None, 8, ["alltoall"]),
-    ],
+    ("architecture", "dispatchers"),
+    [("hopper", [*TokenDispatcher]), ("blackwell", [*TokenDispatcher]), (None, [TokenDispatcher.ALLTOALL])],
 )
-def test_dispatchers_that_are_tried(architecture, domain, dispatchers):
+def test_dispatchers_that_are_tried(architecture, dispatchers):
     """All of them where they have kernels, as only HybridEP goes into one graph; dense models dispatch nothing."""
-    device = a_timed_device(architecture=architecture, devices_per_node=domain)
+    device = a_timed_device(architecture=architecture, devices_per_node=8)
     sparse, dense = (default_features(a_problem(model, device=device).facts) for model in (a_moe_model(), a_model()))
 
-    assert [one.text for one in sparse["token_dispatcher"]] == dispatchers
-    assert [one.text for one in dense["token_dispatcher"]] == ["alltoall"]
+    assert [*sparse["token_dispatcher"]] == dispatchers
+    assert [*dense["token_dispatcher"]] == [TokenDispatcher.ALLTOALL]
 
 
 def test_graphs_that_are_tried():

@@ -422,7 +422,7 @@ def environment(plan: Plan) -> dict[str, str]:
     more; Transformer Engine from 2.10 on offloads in Megatron-LM's way with NVTE_CPU_OFFLOAD_V1 only.
     """
     strategy, needed = plan.strategy, variables(plan)
-    is_early = plan.cluster.device.architecture != "blackwell"
+    is_early = plan.cluster.device.architecture in (None, "volta", "ampere", "hopper")
     if strategy.sharding >= Sharding.GRADIENTS:
         needed["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
     elif strategy.ep_overlap:
@@ -513,7 +513,10 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
     if entries.get("--cp-comm-type") == ["a2a"] and plan.strategy.cp_overlap:
         yield "All-to-alls of context parallelism wait for each other; the plan counts them behind the attention."
     if entries.get("--moe-token-dispatcher-type") == "flex":
-        yield "The flex dispatcher needs DeepEP or HybridEP; --moe-token-dispatcher-type alltoall does without."
+        yield (
+            f"The flex dispatcher needs the library of {entries['--moe-flex-dispatcher-backend']}; "
+            "--moe-token-dispatcher-type alltoall does without."
+        )
     if entries.get("--cross-entropy-fusion-impl") == "te":
         yield (
             "The loss is Transformer Engine's fused one, which newer releases of megatron-core refuse: plan with "

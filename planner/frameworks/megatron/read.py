@@ -292,9 +292,10 @@ def _dispatcher(arguments: Arguments, notes: list[str]) -> TokenDispatcher:
     if kind != "flex":
         return TokenDispatcher.ALLTOALL
     backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
-    if backend == "ncclep":
-        notes.append("--moe-flex-dispatcher-backend ncclep: costed as hybridep, which sends a token once as well.")
-    return TokenDispatcher.DEEPEP if backend == "deepep" else TokenDispatcher.HYBRIDEP
+    known = {one.text: one for one in TokenDispatcher}
+    if backend not in known:
+        notes.append(f"--moe-flex-dispatcher-backend {backend}: costed as hybridep, which sends a token once as well.")
+    return known.get(backend, TokenDispatcher.HYBRIDEP)
 
 
 def _graphs(arguments: Arguments, model: Model) -> CudaGraphs:

@@ -145,8 +145,7 @@ def _communication_sms(arguments: Arguments) -> dict[str, int]:
         return {}
     backend = arguments.get("--moe-flex-dispatcher-backend", "deepep")
     of_any = arguments.get("--moe-flex-dispatcher-num-sms")
-    of_backend = {dispatcher.text: option for dispatcher, option in NUM_SMS.items()}
-    number = arguments.get(of_backend.get(backend, ""), of_any)
+    number = arguments.get(NUM_SMS.get(backend, ""), of_any)
     return {} if number is None else {"communication_sms": number}
 
 

@@ -21,10 +21,8 @@ from planner.plan import Plan
 
 DISTRIBUTED: Entries = {"--use-distributed-optimizer": True}
 
-NUM_SMS = {
-    TokenDispatcher.DEEPEP: "--moe-deepep-num-sms",
-    TokenDispatcher.HYBRIDEP: "--moe-hybridep-num-sms",
-}
+NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms"}
+"""The option for the processors of each dispatcher's kernels."""
 
 
 def shares_by_layers(plan: Plan) -> bool:
@@ -182,8 +180,8 @@ def _delay_wgrad_options(plan: Plan) -> Entries | Unsupported:
 
 
 def _communication_sms_options(plan: Plan) -> Entries | Unsupported:
-    """DeepEP and HybridEP have an option each, without which they take what their release does."""
-    number, option = effective_settings(plan).communication_sms, NUM_SMS.get(plan.strategy.token_dispatcher)
+    """Without their option kernels take what their release does."""
+    number, option = effective_settings(plan).communication_sms, NUM_SMS.get(plan.strategy.token_dispatcher.text)
     if number is None:
         return {}
     return {option: number} if option else Unsupported("there is no option for the processors of this dispatcher.")

@@ -148,3 +148,15 @@ def its_answers(copy: Extended) -> None:
         "planner/frameworks/megatron/lm.py",
         ('    "dp_overlap": _dp_overlap_options,\n', '    "half_gradients": lambda plan: {},\n'),
     )
+
+
+def a_dispatcher(copy: Extended) -> None:
+    """The value, a release that has it, and the option for its processors."""
+    copy.add("costmodel/strategy.py", ("    HYBRIDEP = 2\n", "    NCCLEP = 3\n"))
+    copy.edit(
+        "costmodel/catalog/frameworks/megatron-bridge-25.09.yaml", ("deepep, hybridep]", "deepep, hybridep, ncclep]")
+    )
+    copy.edit(
+        "planner/frameworks/megatron/settings.py",
+        ('NUM_SMS = {"deepep"', 'NUM_SMS = {"ncclep": "--moe-flex-dispatcher-num-sms", "deepep"'),
+    )

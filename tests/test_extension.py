@@ -12,7 +12,15 @@ import pytest
 
 from costmodel import catalog
 from tests.builders_extension import SCHEMAS, Extended, copied, rows
-from tests.extension_examples import a_decision, a_layer_kind, its_answers, its_letter, its_rules, its_width
+from tests.extension_examples import (
+    a_decision,
+    a_dispatcher,
+    a_layer_kind,
+    its_answers,
+    its_letter,
+    its_rules,
+    its_width,
+)
 
 ESTIMATE = "estimate job.yaml --format json"
 
@@ -298,14 +306,7 @@ def test_decision(extend):
 def test_token_dispatcher(extend):
     """NCCL's experts send as HybridEP does: searched, exported to Megatron-LM, and read back by their own name."""
     copy = extend("token dispatcher")
-    copy.add("costmodel/strategy.py", ("    HYBRIDEP = 2\n", "    NCCLEP = 3\n"))
-    copy.edit(
-        "costmodel/catalog/frameworks/megatron-bridge-25.09.yaml", ("deepep, hybridep]", "deepep, hybridep, ncclep]")
-    )
-    copy.edit(
-        "planner/frameworks/megatron/settings.py",
-        ('NUM_SMS = {"deepep"', 'NUM_SMS = {"ncclep": "--moe-flex-dispatcher-num-sms", "deepep"'),
-    )
+    a_dispatcher(copy)
     experts = "cluster.framework=megatron-lm-0.17 model=qwen3-30b-a3b search.pin={}"
     pins = " ".join(f"search.pin.{entry}" for entry in ("ep=8", "mbs=1", "cuda_graphs=none", "token_dispatcher={}"))
 

@@ -160,3 +160,23 @@ def a_dispatcher(copy: Extended) -> None:
         "planner/frameworks/megatron/settings.py",
         ('NUM_SMS = {"deepep"', 'NUM_SMS = {"ncclep": "--moe-flex-dispatcher-num-sms", "deepep"'),
     )
+
+
+def a_schedule(copy: Extended) -> None:
+    """The value, its order, its time and its rule, and a release that has it."""
+    copy.add("costmodel/strategy.py", ("    DUALPIPEV = 8\n", "    LAZY = 9\n"))
+    copy.add(
+        "costmodel/pipelines/orders.py",
+        ("    Schedule.GPIPE,\n", "    Schedule.LAZY,\n"),
+        (
+            "    Schedule.GPIPE: _gpipe,\n",
+            "    Schedule.LAZY: lambda r, p, m: _zero_bubble(r, m, warmup=p - r, delay=r),\n",
+        ),
+    )
+    copy.add(
+        "costmodel/pipelines/schedules.py",
+        ("    Schedule.ZB_H1: zb_h1_idle_seconds,\n", "    Schedule.LAZY: zb_h1_idle_seconds,\n"),
+        ("            Schedule.ZB_H1: lambda: pp * chunks,\n", "            Schedule.LAZY: lambda: pp * chunks,\n"),
+    )
+    copy.edit("constraints/rules/schedules.py", ("(Schedule.GPIPE, Sch", "(Schedule.LAZY, Schedule.GPIPE, Sch"))
+    copy.add("costmodel/catalog/frameworks/zero-bubble-2023.yaml", ("schedule: [", "lazy, "))

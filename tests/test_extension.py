@@ -16,6 +16,7 @@ from tests.extension_examples import (
     a_decision,
     a_dispatcher,
     a_layer_kind,
+    a_schedule,
     its_answers,
     its_letter,
     its_rules,
@@ -334,22 +335,7 @@ def test_token_dispatcher(extend):
 def test_pipeline_schedule(extend):
     """A schedule that is ZB-H1 by another name takes as long and as much memory."""
     copy = extend("pipeline schedule")
-    copy.add("costmodel/strategy.py", ("    DUALPIPEV = 8\n", "    LAZY = 9\n"))
-    copy.add(
-        "costmodel/pipelines/orders.py",
-        ("    Schedule.GPIPE,\n", "    Schedule.LAZY,\n"),
-        (
-            "    Schedule.GPIPE: _gpipe,\n",
-            "    Schedule.LAZY: lambda r, p, m: _zero_bubble(r, m, warmup=p - r, delay=r),\n",
-        ),
-    )
-    copy.add(
-        "costmodel/pipelines/schedules.py",
-        ("    Schedule.ZB_H1: zb_h1_idle_seconds,\n", "    Schedule.LAZY: zb_h1_idle_seconds,\n"),
-        ("            Schedule.ZB_H1: lambda: pp * chunks,\n", "            Schedule.LAZY: lambda: pp * chunks,\n"),
-    )
-    copy.edit("constraints/rules/schedules.py", ("(Schedule.GPIPE, Sch", "(Schedule.LAZY, Schedule.GPIPE, Sch"))
-    copy.add("costmodel/catalog/frameworks/zero-bubble-2023.yaml", ("schedule: [", "lazy, "))
+    a_schedule(copy)
     framework = "cluster.framework=zero-bubble-2023 search.pin={} tp=1 pp=4 dp=2 sharding=none"
 
     _, known, lazy, chunks = copy.say(

@@ -25,14 +25,18 @@ a linear.
 """
 
 
-def copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> Numbers:
+def copy_seconds(communication: Communication, shape: Shape, device: EquippedDevice) -> tuple[Numbers, Numbers]:
     """
-    Seconds to copy a collective's whole tensor once, into or out of the order of ranks.
+    Seconds in which a collective's whole tensor is copied into or out of the order of ranks, in either pass.
 
     Derivation: the tensor is read and written once at the achieved memory bandwidth, and one kernel's gap passes.
     """
-    seconds = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
-    return np.asarray(seconds * is_called(communication, shape))
+    copies = communication.forward_copies, communication.backward_copies
+    if not any(np.any(number) for number in copies):
+        return 0.0, 0.0
+    once = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
+    forward, backward = (np.asarray(number * once * is_called(communication, shape)) for number in copies)
+    return forward, backward
 
 
 def call_group(name: str, shape: Shape) -> Group:

@@ -57,6 +57,8 @@ ROW_PARALLEL = frozenset({"output_projection", "down", "shared_down"})
 """Linears whose results tensor-parallel ranks sum."""
 
 
+PASSES = ("forward", "backward")
+
 SUMS = ("all_reduce", "reduce_scatter")
 """
 Collectives that sum over tensor-parallel ranks in the backward pass: a block has one of each, and uses one of them.
@@ -378,22 +380,21 @@ def _tensor_parallel(
     operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: EquippedDevice
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
     """Tensor-parallel communication of both passes alone, and ``windows`` of :class:`_OneLayer`."""
-    ours = [(one, call, copy_seconds(one, shape, device)) for one, call in calls if one.group in TENSOR_PARALLEL]
-    alone: dict[str, Numbers] = {"tp_forward": 0.0, "tp_backward": 0.0}
-    pieces = _piece_seconds(operators, (one for one, _, _ in ours), shape, device)
-    windows: dict[str, Numbers] = dict(zip(("shown_forward", "shown_backward"), pieces, strict=True))
-    windows |= {"pipelined_forward": 0.0, "pipelined_backward": 0.0}
-    for one, call, copy in ours:
-        of_passes = {
-            "forward": (one.forward, one.hidden_forward, one.forward_copies),
-            "backward": (one.backward, one.hidden_backward, one.backward_copies),
-        }
-        for name, (calls_of, hidden, copies) in of_passes.items():
-            copied = call + copies * copy
-            alone[f"tp_{name}"] = alone[f"tp_{name}"] + calls_of * copied
-            windows[f"pipelined_{name}"] = windows[f"pipelined_{name}"] + hidden * (call if one.in_pieces else copied)
-            windows[f"shown_{name}"] = windows[f"shown_{name}"] + (calls_of - hidden) * copied
-    return alone, windows
+    ours = [(one, call) for one, call in calls if one.group in TENSOR_PARALLEL]
+    names = ("tp_forward", "tp_backward", "pipelined_forward", "pipelined_backward")
+    sums: dict[str, Numbers] = dict.fromkeys(names, 0.0)
+    pieces = _piece_seconds(operators, (one for one, _ in ours), shape, device)
+    sums |= dict(zip(("shown_forward", "shown_backward"), pieces, strict=True))
+    for one, call in ours:
+        counts = (one.forward, one.hidden_forward), (one.backward, one.hidden_backward)
+        for name, (number, hidden), copy in zip(PASSES, counts, copy_seconds(one, shape, device), strict=True):
+            of_pass = {
+                "tp": number * (call + copy),
+                "pipelined": hidden * (call if one.in_pieces else call + copy),
+                "shown": (number - hidden) * (call + copy),
+            }
+            sums |= {f"{key}_{name}": sums[f"{key}_{name}"] + seconds for key, seconds in of_pass.items()}
+    return {name: sums.pop(name) for name in ("tp_forward", "tp_backward")}, sums
 
 
 def _piece_seconds(
@@ -409,6 +410,8 @@ def _piece_seconds(
     PyTorch, ``torch/distributed/_symmetric_memory/__init__.py`` (``_pipelined_produce_and_all2all``).
     """
     in_pieces = [one for one in ours if one.in_pieces]
+    if not in_pieces:
+        return 0.0, 0.0
     gathers = [one for one in in_pieces if one.kind == "all_gather"]
     scatters = [one for one in in_pieces if one.kind == "reduce_scatter" and one.hidden_forward]
     forward, backward = (any(getattr(one, f"hidden_{name}") for one in gathers) for name in ("forward", "backward"))

@@ -157,9 +157,9 @@ def _one_end(
     sent_forward: Numbers = 0.0
     sent_backward: Numbers = 0.0
     for one in communications:
-        call, copy = call_seconds(cluster, one, shape), copy_seconds(one, shape, cluster.device)
-        sent_forward = sent_forward + one.forward * (call + one.forward_copies * copy)
-        sent_backward = sent_backward + one.backward * (call + one.backward_copies * copy)
+        call, copies = call_seconds(cluster, one, shape), copy_seconds(one, shape, cluster.device)
+        sent_forward = sent_forward + one.forward * (call + copies[0])
+        sent_backward = sent_backward + one.backward * (call + copies[1])
     return _End(
         compute=forward + sum(backward, start=0.0),
         communication=sent_forward + sent_backward,

@@ -75,16 +75,16 @@ def tensor_parallel(
         backward=backward,
         forward_copies=copies,
         backward_copies=0 if is_sorted else copies,
-        **_overlap(kind, shape, forward=forward, backward=backward),
+        **_overlap(kind, shape),
     )
 
 
-def _overlap(kind: str, shape: Shape, *, forward: int, backward: int) -> dict[str, Any]:
+def _overlap(kind: str, shape: Shape) -> dict[str, Any]:
     if not shape.communication.tp_overlaps_single_matmuls:
-        return {"hidden_forward": forward, "hidden_backward": backward}
+        return {"hides_forward": True, "hides_backward": True}
     feeds = shape.quantizes_before_gather or not shape.cast_bytes
     hides = {"all_gather": (feeds, feeds), "reduce_scatter": (True, False)}.get(kind, (False, False))
-    return {"hidden_forward": forward * hides[0], "hidden_backward": backward * hides[1], "in_pieces": True}
+    return {"hides_forward": hides[0], "hides_backward": hides[1], "in_pieces": True}
 
 
 def tensor_parallel_collectives(

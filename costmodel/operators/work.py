@@ -230,8 +230,8 @@ class Communication:
         Number of them in each pass.
     forward_copies, backward_copies
         Number of copies of the whole tensor beside each, into or out of the order of ranks.
-    hidden_forward, hidden_backward
-        Number of them that matmuls hide where tensor-parallel communication overlaps.
+    hides_forward, hides_backward
+        Whether matmuls hide those of a pass where tensor-parallel communication overlaps.
     in_pieces
         Whether single matmuls hide them, piece by piece with the matmul that they feed or that feeds them: nothing is
         copied then, pieces arrive in their places.
@@ -249,8 +249,8 @@ class Communication:
     backward: int
     forward_copies: Numbers = 0
     backward_copies: Numbers = 0
-    hidden_forward: int = 0
-    hidden_backward: int = 0
+    hides_forward: bool = False
+    hides_backward: bool = False
     in_pieces: bool = False
     launches: Numbers = 1
     num_experts: int = 0

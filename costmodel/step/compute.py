@@ -386,12 +386,12 @@ def _tensor_parallel(
     pieces = _piece_seconds(operators, (one for one, _ in ours), shape, device)
     sums |= dict(zip(("shown_forward", "shown_backward"), pieces, strict=True))
     for one, call in ours:
-        counts = (one.forward, one.hidden_forward), (one.backward, one.hidden_backward)
-        for name, (number, hidden), copy in zip(PASSES, counts, copy_seconds(one, shape, device), strict=True):
+        counts = (one.forward, one.hides_forward), (one.backward, one.hides_backward)
+        for name, (number, hides), copy in zip(PASSES, counts, copy_seconds(one, shape, device), strict=True):
             of_pass = {
                 "tp": number * (call + copy),
-                "pipelined": hidden * (call if one.in_pieces else call + copy),
-                "shown": (number - hidden) * (call + copy),
+                "pipelined": number * hides * (call if one.in_pieces else call + copy),
+                "shown": number * (not hides) * (call + copy),
             }
             sums |= {f"{key}_{name}": sums[f"{key}_{name}"] + seconds for key, seconds in of_pass.items()}
     return {name: sums.pop(name) for name in ("tp_forward", "tp_backward")}, sums
@@ -413,11 +413,12 @@ def _piece_seconds(
     if not in_pieces:
         return 0.0, 0.0
     gathers = [one for one in in_pieces if one.kind == "all_gather"]
-    scatters = [one for one in in_pieces if one.kind == "reduce_scatter" and one.hidden_forward]
-    forward, backward = (any(getattr(one, f"hidden_{name}") for one in gathers) for name in ("forward", "backward"))
+    scatters = [one for one in in_pieces if one.kind == "reduce_scatter" and one.forward and one.hides_forward]
+    forward = any(one.forward and one.hides_forward for one in gathers)
+    backward = any(one.backward and one.hides_backward for one in gathers)
     column, row = (sum(one.kernels for one in operators if one.name in names) for names in (ANY_COLUMN, ROW_PARALLEL))
     piece = (np.asarray(shape.tp) - 1) * device.constants.kernel_gap_seconds
-    added = [one.hidden_forward * one.nbytes * is_called(one, shape) for one in scatters]
+    added = [one.forward * one.nbytes * is_called(one, shape) for one in scatters]
     return (
         piece * (column * forward + row * bool(scatters)) + sum(added, start=0.0) / device.achieved_memory_bandwidth,
         piece * row * backward,

@@ -73,6 +73,17 @@ def test_overlapped_tensor_parallelism_leaves_a_quarter():
     assert overlapped == pytest.approx(plain / 4)
 
 
+def test_overlap_hides_what_parallel_blocks_send_and_no_more():
+    """Blocks side by side gather and sum once in the forward pass, each by itself in the backward pass."""
+    side_by_side = replace(DENSE, layers=tuple(replace(layer, parallel_blocks=True) for layer in DENSE.layers))
+    given = on_the_networks(side_by_side)
+
+    plain, overlapped = (parts_of(given, tp=2, sequence_parallel=True, tp_overlap=on).tp for on in (False, True))
+
+    assert plain == pytest.approx([6 * HIDDEN_STATE / 2 / (400 * GB)])
+    assert overlapped == pytest.approx(plain / 4)
+
+
 def test_sequences_before_tokens_are_copied_into_the_order_of_ranks():
     """Every gather and scatter of two sequences reads and writes all; one sequence is in order as it is."""
     given, first = (on_the_networks(DENSE, batch_first=first) for first in (False, True))

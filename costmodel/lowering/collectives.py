@@ -88,7 +88,7 @@ def _overlap(kind: str, shape: Shape) -> dict[str, Any]:
 
 
 def tensor_parallel_collectives(
-    shape: Shape, *, entry_width: int | None = None, exit_width: int | None = None
+    shape: Shape, *, entry_width: int | None = None, exit_width: int | None = None, sums_gradients: bool = True
 ) -> tuple[Communication, ...]:
     """
     What one block split over tensor-parallel ranks exchanges where tokens enter it and where they leave it.
@@ -105,6 +105,8 @@ def tensor_parallel_collectives(
         The micro-batch.
     entry_width, exit_width
         Elements per token that enter and leave; None: the hidden size. Tensors of another width enter in 16 bits.
+    sums_gradients
+        As in :func:`tensor_parallel`.
     """
     wide = shape.activation_bytes
     entering, leaving = (_token_bytes(shape, width, wide) for width in (entry_width, exit_width))
@@ -118,13 +120,20 @@ def tensor_parallel_collectives(
     if entry_width == exit_width:
         return (
             *gathers,
-            tensor_parallel("reduce_scatter", shape, nbytes=entering * split, forward=1, backward=1),
+            tensor_parallel(
+                "reduce_scatter",
+                shape,
+                nbytes=entering * split,
+                forward=1,
+                backward=1,
+                sums_gradients=sums_gradients,
+            ),
             tensor_parallel("all_reduce", shape, nbytes=entering * whole, forward=1, backward=1),
         )
     return (
         *gathers,
         tensor_parallel("reduce_scatter", shape, nbytes=leaving * split, forward=1),
-        tensor_parallel("reduce_scatter", shape, nbytes=entering * split, backward=1),
+        tensor_parallel("reduce_scatter", shape, nbytes=entering * split, backward=1, sums_gradients=sums_gradients),
         tensor_parallel("all_reduce", shape, nbytes=leaving * whole, forward=1),
         tensor_parallel("all_reduce", shape, nbytes=entering * whole, backward=1),
     )

@@ -147,7 +147,9 @@ def next_token_communications(
     """Collectives of one layer of multi-token prediction, in the order of its operators."""
     return (
         *embedding_communications(model, shape),
-        *tensor_parallel_collectives(shape, entry_width=2 * shape.hidden_size, exit_width=shape.hidden_size),
+        *tensor_parallel_collectives(
+            shape, entry_width=2 * shape.hidden_size, exit_width=shape.hidden_size, sums_gradients=False
+        ),
         *block,
         *head_communications(model, shape),
     )

@@ -1,8 +1,12 @@
-"""Modules that stand elsewhere now: an import by the old name says where."""
+"""Modules, and names of modules that are packages, that stand elsewhere now: an import by the old name says where."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import NoReturn
 
 INTO_ROOMS = {
     "constraints.rules": "divisibility experts features frameworks memory microbatches profiles releases schedules "
@@ -32,6 +36,7 @@ RENAMED = {
     "planner.batch.content": "planner.batch.fingerprint",
     "planner.batch.crew": "planner.batch.executors.local",
     "planner.batch.lane": "planner.batch.executors.worker",
+    "planner.calibration.profile_text": "benchmarks.accuracy.profile_text",
     "planner.calibration.intervals": "planner.uncertainty.intervals",
     "planner.elastic": "planner.studies.device_counts",
     "planner.export": "planner.frameworks, planner.frameworks.megatron",
@@ -42,6 +47,8 @@ RENAMED = {
     "planner.listing": "planner.jobs.candidate_list, planner.search.listed",
     "planner.recorded": "planner.saved_plan",
     "planner.schedule": "planner.checkpoints",
+    "planner.report.explained": "planner.report.records.explained, planner.report.document",
+    "planner.report.stages": "planner.report.strategies",
     "planner.shortage": "planner.infeasibility.memory_gap",
     "planner.sizes": "planner.infeasibility.cluster_sizes",
 }
@@ -69,6 +76,25 @@ class FormerNames:
         """
         if name in NOW:  # Without the error's own "name", or "from planner import problem" would lose the message.
             raise ModuleNotFoundError(f"{name} is {NOW[name]} now.")
+
+
+def explain_members(package: str) -> None:
+    """
+    Let a package that was a module once say in which of its modules a name is now.
+
+    The package's ``__getattr__`` is set from here, since mypy takes one in its source for leave to use any name.
+    """
+    vars(sys.modules[package])["__getattr__"] = partial(_former_member, package)
+
+
+def _former_member(package: str, name: str) -> NoReturn:
+    modules = [f"{package}.{one.name}" for one in iter_modules(sys.modules[package].__path__)]
+    if not name.startswith("_") and f"{package}.{name}" not in modules:
+        having = [module for module in map(import_module, modules) if hasattr(module, name)]
+        if having:
+            home = getattr(getattr(having[0], name), "__module__", having[0].__name__)
+            raise ImportError(f"{package}.{name} is {home}.{name} now.")
+    raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
 def install() -> None:

@@ -11,12 +11,12 @@ from typing import NoReturn
 INTO_ROOMS = {
     "constraints.rules": "divisibility experts features frameworks memory microbatches profiles releases schedules "
     "settings topology",
-    "costmodel.facts": "calibration features fields framework profiles",
+    "costmodel.facts": "calibration features fields framework",
     "costmodel.lowering": "recompute",
     "costmodel.memory": "footprint rank",
     "costmodel.models": "config_json description flops huggingface parameters patterns utilization",
     "costmodel.network": "collectives groups",
-    "costmodel.pipelines": "orders schedules simulator stage_dealing stages",
+    "costmodel.pipelines": "orders schedules simulator stages",
     "costmodel.step": "adapter compute estimate layer layouts optimizer overlap",
     "planner.batch.executors": "dask ray",
     "planner.explanation": "compare explain",
@@ -28,6 +28,8 @@ INTO_ROOMS = {
 RENAMED = {
     "constraints.listing": "constraints.candidate_list",
     "costmodel.layers": "costmodel.lowering",
+    "costmodel.profiles": "costmodel.lowering.framework.settings",
+    "costmodel.stage_dealing": "costmodel.lowering.framework.stage_dealing",
     "costmodel.pipeline": "costmodel.pipelines.interleaved",
     "costmodel.spec": "costmodel.facts.model, costmodel.facts.device, costmodel.facts.cluster, "
     "costmodel.facts.workload, costmodel.facts.reliability",

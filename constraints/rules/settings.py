@@ -11,8 +11,8 @@ import numpy as np
 from constraints.rule import Flags, Holds, Ints, implies
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Experts, Model
-from costmodel.facts.profiles import NARROW_WEIGHTS
 from costmodel.facts.workload import Workload
+from costmodel.lowering.framework.settings import NARROW_WEIGHTS
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher
 

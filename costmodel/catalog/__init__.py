@@ -28,8 +28,8 @@ from costmodel.catalog.software import (
 )
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.model import Model
-from costmodel.facts.profiles import equipped
 from costmodel.facts.workload import Precision
+from costmodel.lowering.framework.settings import equipped
 from costmodel.validation import build
 
 __all__ = [

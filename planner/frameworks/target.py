@@ -11,7 +11,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Experts
-from costmodel.facts.profiles import NARROW_WEIGHTS, loss_of, stored_precision
+from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, stored_precision
 from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
 from planner.plan import Plan
 

@@ -16,7 +16,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Device, EquippedDevice
 from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Model
-from costmodel.facts.profiles import equipped
+from costmodel.lowering.framework.settings import equipped
 from costmodel.validation import shown
 from planner.jobs.entries import ClusterSection, Reference
 from planner.jobs.framework import require_sound

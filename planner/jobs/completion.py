@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.facts.framework import Framework
-from costmodel.pipelines.stage_dealing import dealt_stages
+from costmodel.lowering.framework.stage_dealing import dealt_stages
 from costmodel.strategy import (
     DECISIONS,
     ENUMS,

@@ -15,7 +15,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.fields import STRICT, Count, CountOrZero, Flag
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Attention, Layer, Model
-from costmodel.facts.profiles import trained_model
+from costmodel.lowering.framework.settings import trained_model
 from costmodel.models import config_json, description, huggingface
 from costmodel.validation import build, shown
 from planner.jobs.entries import Reference

@@ -19,9 +19,9 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Device
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
-from costmodel.facts.profiles import stored_precision, trained_model
 from costmodel.facts.reliability import RecoveryLevel, Reliability
 from costmodel.facts.workload import Precision, Workload
+from costmodel.lowering.framework.settings import stored_precision, trained_model
 from costmodel.models.parameters import mtp_parameters, parameters
 from costmodel.strategy import DECISIONS, decision_text
 from costmodel.tables import Facts

@@ -23,7 +23,7 @@ LOGIT_BYTES = 52
 """What Megatron-LM's loss reads and writes per logit (``costmodel/lowering/embedding.py``)."""
 
 NARROW_LOGIT_BYTES = 20
-"""The same on 16-bit logits (``costmodel/facts/profiles.py``)."""
+"""The same on 16-bit logits (``costmodel/lowering/framework/settings.py``)."""
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from costmodel.errors import SpecError
 from costmodel.facts.calibration import Constants
 from costmodel.facts.features import feature_of, has_values, lacks
 from costmodel.facts.framework import Behaviour, Framework, Kernels, MemoryModel, Settings
-from costmodel.facts.profiles import equipped, stored_precision, trained_model
-from costmodel.pipelines.stage_dealing import dealt_stages
+from costmodel.lowering.framework.settings import equipped, stored_precision, trained_model
+from costmodel.lowering.framework.stage_dealing import dealt_stages
 from costmodel.strategy import DEGREES, ENUMS, FLAGS, CudaGraphs, Recompute, Schedule
 from tests.builders import a_latent_model, a_model
 from tests.builders_cluster import GB, a_device

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from costmodel.facts.framework import Framework
-from costmodel.pipelines.stages import EDGE_SLOTS
+
+SLOTS_AT_ENDS = 2
+"""Slots of the embedding and of the head where Megatron-Bridge counts them as layers."""
 
 
 def dealt_stages(framework: Framework, num_layers: int, num_stages: int) -> tuple[int, ...] | None:
@@ -31,7 +33,7 @@ def filled_stages(num_layers: int, num_stages: int) -> tuple[int, ...] | None:
     >>> filled_stages(61, 8), filled_stages(126, 16)
     ((8, 8, 8, 8, 8, 8, 8, 5), None)
     """
-    if num_layers % num_stages == 0 or (num_layers + EDGE_SLOTS) % num_stages == 0:
+    if num_layers % num_stages == 0 or (num_layers + SLOTS_AT_ENDS) % num_stages == 0:
         return None
     full = -(-num_layers // num_stages)
     rest = num_layers - full * (num_stages - 1)

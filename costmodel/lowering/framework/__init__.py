@@ -1,0 +1,1 @@
+"""What a framework changes: its settings, and how it deals layers to stages."""

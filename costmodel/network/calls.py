@@ -18,7 +18,7 @@ TENSOR_PARALLEL = ("tp", "etp")
 """Groups whose ranks split matmuls."""
 
 
-LAUNCHES_BEHIND = 3
+LAUNCHES_AFTER_COLLECTIVE = 3
 """
 Number of launches until an idle device has a long kernel again: behind a collective come a residual's addition, a norm,
 a linear.
@@ -70,12 +70,12 @@ def gap_seconds(communication: Communication, device: EquippedDevice, shape: Sha
     Seconds that pass beside a collective: the gap of its kernel, and launches that the device waits for.
 
     Derivation: a tensor-parallel collective is a kernel in front of others and has their gap. A host that waits for the
-    collective launches :data:`LAUNCHES_BEHIND` kernels anew behind it; one with blocking launches starts the collective
+    collective launches :data:`LAUNCHES_AFTER_COLLECTIVE` kernels anew behind it; one with blocking launches starts the collective
     itself only then. Only graphs of a whole iteration hold collectives, which no host launches then.
     """
     is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
     launches = (
-        LAUNCHES_BEHIND * device.behaviour.host.blocking_collectives
+        LAUNCHES_AFTER_COLLECTIVE * device.behaviour.host.blocking_collectives
         + device.behaviour.host.launch_blocking * is_launched
     )
     gap = device.constants.kernel_gap_seconds if communication.group in TENSOR_PARALLEL else 0.0

@@ -26,7 +26,7 @@ from costmodel.lowering import (
 from costmodel.lowering.recompute import FEED_FORWARD_PROJECTIONS, PROJECTIONS, early_stop_saving, per_module
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.calls import (
-    LAUNCHES_BEHIND,
+    LAUNCHES_AFTER_COLLECTIVE,
     TENSOR_PARALLEL,
     call_group,
     call_seconds,
@@ -357,7 +357,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
     if device.behaviour.host.blocking_collectives:
         for name in ("forward", "backward"):
-            parts[name] = parts[name] + LAUNCHES_BEHIND * device.constants.launch_overhead_seconds
+            parts[name] = parts[name] + LAUNCHES_AFTER_COLLECTIVE * device.constants.launch_overhead_seconds
     parts["again"] = parts["forward"] - (
         early_stop_saving(operators, forward) if device.behaviour.kernels.recompute_stops_early else 0.0
     )

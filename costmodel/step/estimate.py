@@ -144,19 +144,19 @@ class SimulatedStep:
         Every pass of every rank.
     passes
         Seconds of the passes of every virtual stage in model order, shape (pp * vpp,): what was simulated.
-    beside_seconds
+    other_seconds
         Seconds that no pass contains, by line of the breakdown: transfers between ranks and the edges of
         expert-parallel communication, which are spread over the step; its ending.
     """
 
     timeline: Timeline
     passes: Passes
-    beside_seconds: dict[str, float]
+    other_seconds: dict[str, float]
 
     @property
     def step_seconds(self) -> float:
         """Seconds of one optimizer step: the span of the rank that takes longest, and what is beside it."""
-        return max(self.timeline.spans) + sum(self.beside_seconds.values())
+        return max(self.timeline.spans) + sum(self.other_seconds.values())
 
 
 def simulated_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> SimulatedStep | None:
@@ -190,7 +190,7 @@ def simulated_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Sim
             **order,
         ),
         passes=passes,
-        beside_seconds={
+        other_seconds={
             "ep": float(ep_fill_seconds(whole, layer_parts(facts, decisions))),
             "host": facts.cluster.device.constants.step_seconds,
             "pp": _transfer_seconds(facts, decisions, whole),

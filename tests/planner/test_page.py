@@ -271,7 +271,7 @@ def test_a_played_step_is_the_estimate_s(decisions):
 
     assert simulated.step_seconds == pytest.approx(one.step_seconds, rel=1e-9)
     exposed = {part.name: part.exposed_seconds for part in one.estimate.breakdown}
-    assert all(seconds <= exposed[name] + 1e-12 for name, seconds in simulated.beside_seconds.items())
+    assert all(seconds <= exposed[name] + 1e-12 for name, seconds in simulated.other_seconds.items())
 
 
 @pytest.mark.parametrize("decisions", SCHEDULES, ids=str)

@@ -50,7 +50,7 @@ def timeline_of(facts: Facts, estimate: Estimate) -> dict[str, Any] | None:
     most = MOST_DRAWN // len(every)
     cut = any(len(own) > most for own in every)
     shown = [[*own[: most // 2], *own[-(most // 2) :]] if len(own) > most else own for own in every]
-    end = simulated.timeline.seconds + sum(simulated.beside_seconds.values())
+    end = simulated.timeline.seconds + sum(simulated.other_seconds.values())
     return {
         "pp": strategy.pp,
         "vpp": strategy.vpp,
@@ -59,7 +59,7 @@ def timeline_of(facts: Facts, estimate: Estimate) -> dict[str, Any] | None:
         "cut": cut,
         "pipeline": simulated.timeline.seconds,
         "end": end,
-        "beside": [[name, simulated.beside_seconds[name]] for name in PARTS if simulated.beside_seconds.get(name)],
+        "beside": [[name, simulated.other_seconds[name]] for name in PARTS if simulated.other_seconds.get(name)],
         **_packed(shown, num_microbatches=estimate.num_microbatches, tick=end / TICKS),
     }
 

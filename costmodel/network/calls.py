@@ -70,8 +70,8 @@ def gap_seconds(communication: Communication, device: EquippedDevice, shape: Sha
     Seconds that pass beside a collective: the gap of its kernel, and launches that the device waits for.
 
     Derivation: a tensor-parallel collective is a kernel in front of others and has their gap. A host that waits for the
-    collective launches :data:`LAUNCHES_AFTER_COLLECTIVE` kernels anew behind it; one with blocking launches starts the collective
-    itself only then. Only graphs of a whole iteration hold collectives, which no host launches then.
+    collective launches :data:`LAUNCHES_AFTER_COLLECTIVE` kernels anew behind it. One with blocking launches starts the
+    collective itself only then. Only graphs of a whole iteration hold collectives, which no host launches then.
     """
     is_launched = np.asarray(shape.cuda_graphs) != int(CudaGraphs.FULL_ITERATION)
     launches = (

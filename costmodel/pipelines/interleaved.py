@@ -110,7 +110,7 @@ def in_step_seconds(
 
     so that with the work and the bubble :math:`T = (m - 1/v) P + \sum_i R_i / v`: P sets the pace instead of max R.
 
-    Derivation: work and bubble are (m - 1/v) max R + sum R / v; a rank that also waits in each micro-batch takes P for
+    Derivation: work and bubble are (m - 1/v) max R + sum R / v. A rank that also waits in each micro-batch takes P for
     it, so that P takes the place of max R in the first term.
 
     Parameters

@@ -35,7 +35,7 @@ ONE_CHUNK = (
 
 V_HALF_SLOTS = (2, 1, 2, 1)
 """Slots by which the passes F of the first chunk, F, B of the second and B of the first lag the neighbour's
-(arXiv 2405.15362: lags that add up to 6 keep half of 1F1B's activations; these never meet in one slot)."""
+(arXiv 2405.15362). Lags that add up to 6 keep half of 1F1B's activations; these never meet in one slot."""
 
 V_HALF_TURNS = (1, 1, 5)
 """Slots from F to F on the last rank, from F to B on the first, and from B to B on the last, for an even p."""

@@ -89,8 +89,8 @@ def step_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
 
     .. math:: T_{step} = T_{warmup} + T_{steady} + T_{cooldown} + T_{opt}
 
-    written as what the slowest rank does in it, which is the same sum: it works, it waits for the pipeline to fill and
-    to drain, and what is exposed of the transfers between ranks and of the optimizer is added.
+    written as what the slowest rank does in it, which is the same sum. It works, and it waits for the pipeline to fill
+    and to drain. What is exposed of the transfers between ranks and of the optimizer is added.
 
     Parameters
     ----------

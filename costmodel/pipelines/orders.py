@@ -66,7 +66,7 @@ def has_order(schedule: Schedule, *, pp: int, vpp: int, num_microbatches: int, g
 
 def stages_of_rank(schedule: Schedule, rank: int, *, pp: int, vpp: int) -> tuple[int, ...]:
     """
-    Virtual stages of a rank, its first chunk first. Unit: virtual stage, numbered through the model.
+    Virtual stages of a rank, its first chunk first: their indices, from 0 at the embedding to p v - 1 at the head.
 
     Derivation: chunk c of rank r is stage c p + r; V-shaped schedules turn round with every chunk, so that their odd
     chunks count the ranks backwards. With both directions (DualPipe) rank r holds stages r and p - 1 - r.

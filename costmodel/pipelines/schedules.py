@@ -295,9 +295,9 @@ def idle_seconds(
     pp, vpp, num_microbatches, schedule
         Decisions.
 
-    References
-    ----------
-    The papers cited at each formula of :data:`IDLE`.
+    Derivation: between its first pass and its last one a rank waits for the passes of the others that precede and
+    follow its own, less the weights' gradients that fill this time. For equal ranks that is (p - 1)(F + B + W) / v in
+    1F1B and GPipe, (p - 1)(F + B - W) in ZB-H1. :data:`IDLE` has the formula of each schedule, with its paper.
     """
     others, degrees = every - slowest, {"pp": pp, "vpp": vpp, "num_microbatches": num_microbatches}
     formulas = {one: partial(formula, slowest, others, **degrees) for one, formula in IDLE.items()}

@@ -188,8 +188,9 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     Lower bound in seconds of the update, however states are sharded and wherever they live.
 
-    Derivation: some device updates at least an equal share of the layers' parameters, and no faster than the faster of
-    device and host.
+    Derivation: T = min(T_host(s), T_device(s)) + T_pass(s), with the share s = N / (tp cp pp dp) of the N parameters of
+    all layers. Some device updates at least s parameters, no faster than the faster of device and host. It also passes
+    over them (:func:`costmodel.step.optimizer.parameter_pass_seconds`).
     """
     device = facts.cluster.device
     num_devices = np.asarray(decisions["tp"]) * decisions["cp"] * decisions["pp"] * decisions["dp"]

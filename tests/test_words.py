@@ -20,7 +20,15 @@ WORDS = {row["private"]: row["field"] for row in csv.DictReader((ROOT / "tests" 
 TELLS_OLD_NAMES = ("planner/jobs/moved.py", "costmodel/former_names.py")
 """Files that know old names, to say the new ones."""
 
-PHRASES = ("What the others lose", "What they reach", "played through", "not told apart", "no fit had seen")
+PHRASES = (
+    "What the others lose",
+    "What they reach",
+    "played through",
+    "told apart",
+    "no fit had seen",
+    "work in step",
+    "orkers that may die",
+)
 """Riddles that readers of the output met."""
 
 MOST_WORDS = 35

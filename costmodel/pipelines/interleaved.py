@@ -71,7 +71,7 @@ def chunks_waiting_seconds(
 
     .. math:: W = \max\left(0,\; \max((v - 1) t - (R - C), 0) + \max(t - C, 0) - t / g\right), \qquad t = \bar{R} / v
 
-    Ranks work in step: while a group of g micro-batches passes through a chunk, none gets ahead of its neighbours by
+    Neighbouring ranks wait for each other: while a group of g micro-batches passes through a chunk, none gets ahead by
     more than a slot, a forward and a backward chunk. What a long chunk needs beyond the others' is lost in the short
     ones, but for that slot in each group. Unlike is above all the last chunk, with the head; the others are taken as
     equal.

@@ -1,5 +1,5 @@
 """
-Explain that nothing fits.
+Explain that no strategy fits.
 
 The explanation looks at a wider space than the search. The rules of the job, of frameworks and of memory may be broken
 there. Values that the job insists on stand beside those that the search would try. The other rules of physics hold, and
@@ -77,7 +77,7 @@ def explain(
     seconds_left: float = np.inf,
 ) -> Conflict:
     """
-    Why nothing fits.
+    Why no strategy fits.
 
     Parameters
     ----------

@@ -162,7 +162,7 @@ class Outcome:
     even
         For each strategy whose stages differ the best one of its group whose stages do not.
     conflict
-        Why nothing fits, if anybody asked (:mod:`planner.infeasibility`).
+        Why no strategy fits, if anybody asked (:mod:`planner.infeasibility`).
     """
 
     status: Status

@@ -74,7 +74,7 @@ class PlansBySize:
 
     @property
     def best(self) -> SizedPlan | None:
-        """The smallest size with the highest throughput; None where nothing fits on any."""
+        """The smallest size with the highest throughput; None where no strategy fits on any."""
         best = max(self.sizes, key=lambda size: (size.tokens_per_second, -size.num_devices))
         return best if best.plan else None
 

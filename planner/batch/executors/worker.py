@@ -32,7 +32,7 @@ MAX_ATTEMPTS = 2
 """Workers that a job may cost."""
 
 MAX_STARTS = 5
-"""Workers that may die before they begin with a job; no job is at fault then, but something is."""
+"""Workers that die before they begin with a job, at most; no job is at fault then, but something is."""
 
 START_SECONDS = 120.0
 """What a worker has to import what it needs, on a busy machine."""

@@ -1,5 +1,5 @@
 """
-Why nothing fits: which rules exclude each other, and the smallest repair.
+Why no strategy fits: which rules exclude each other, and the smallest repair.
 
 Every candidate breaks a set of rules. The smallest of these sets are the *repairs*: give up one of them, and a
 candidate is left. The smallest sets that share a rule with every repair are the *conflicts*: their rules exclude each
@@ -52,7 +52,7 @@ class Size:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conflict:
     """
-    Why nothing fits, in the rules' own sentences.
+    Why no strategy fits, in the rules' own sentences.
 
     Parameters
     ----------

@@ -167,9 +167,9 @@ GRAPH_MODULES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
 """
 What CUDA graphs may hold of each layer, by Megatron-LM's own names.
 
-``attn``: attention with the norm in front of it and its residual; ``mlp``: the same of a dense feed-forward; ``moe``:
-all of a mixture of experts; ``moe_router``: the norm in front of it, its router and its shared experts;
-``moe_preprocess``: what it does before tokens are sent; ``mamba``: a Mamba layer.
+``attn`` is attention with the norm in front of it and its residual, ``mlp`` the same of a dense feed-forward. ``moe``
+is all of a mixture of experts. ``moe_router`` is the norm in front of it, its router and its shared experts.
+``moe_preprocess`` is what it does before tokens are sent. ``mamba`` is a Mamba layer.
 """
 
 

@@ -64,7 +64,8 @@ class Plan:
     interval
         Where its measured step time lies, by the errors on comparable measured runs.
     noise_fraction
-        How much slower another plan of the job must be predicted to be told apart from this one.
+        Fraction by which another plan of the job must be predicted slower so that the difference exceeds the noise of
+        such predictions.
     facts
         What is trained, and on what: the cluster is the devices that the plan uses.
     checkpoint_seconds
@@ -199,9 +200,9 @@ class PlanReport:
     plans
         Best first.
     outcome
-        Status, bound, gap, the space's size, the effort, and why nothing fits.
+        Status, bound, gap, the space's size, the effort, and why no strategy fits.
     closest
-        The strategy that lacks least memory, where nothing fits for want of memory.
+        The strategy that lacks least memory, where no strategy fits for want of memory.
     listed
         What the rules leave of the job's candidates, where it lists them.
     """
@@ -216,7 +217,7 @@ class PlanReport:
 
     @property
     def exit_code(self) -> int:
-        """0: proven; 1: nothing fits; 3: the time limit came before the proof."""
+        """0: proven; 1: infeasible; 3: the time limit came before the proof."""
         return EXIT_CODES[self.outcome.status]
 
 

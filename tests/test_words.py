@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +20,22 @@ WORDS = {row["private"]: row["field"] for row in csv.DictReader((ROOT / "tests" 
 TELLS_OLD_NAMES = ("planner/jobs/moved.py", "costmodel/former_names.py")
 """Files that know old names, to say the new ones."""
 
-PHRASES = ("What the others lose", "What they reach", "played through", "not told apart", "no fit had seen")
+PHRASES = (
+    "What the others lose",
+    "What they reach",
+    "played through",
+    "told apart",
+    "no fit had seen",
+    "work in step",
+    "orkers that may die",
+)
 """Riddles that readers of the output met."""
 
 MOST_WORDS = 35
-"""Of a sentence in a docstring."""
+"""Of a sentence in a docstring, which ends at a full stop, a question mark or an exclamation mark."""
+
+ENTRY = r"\*{0,2}\w+(, \*{0,2}\w+)*( : .+)?"
+"""Names above their meaning, as in a list of parameters."""
 
 COSTING = ("network", "lowering", "pipelines", "memory", "step", "operators", "reliability")
 UNIT = re.compile(
@@ -56,12 +68,15 @@ def docstrings(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Sentences of a docstring's prose: formulas, examples, tables and headings are none."""
-    for paragraph in re.split(r"\n\s*\n", text):
+    """Sentences of a docstring's prose, up to a full stop: formulas, examples, tables, headings and names are none."""
+    prose = re.sub(r"^.+\n *-{3,}$", "", inspect.cleandoc(text), flags=re.MULTILINE)
+    prose = re.sub(rf"^( *){ENTRY}\n(?=\1 +\S)", "\n", prose, flags=re.MULTILINE)
+    prose = re.sub(r"^ *[-*] ", "\n", prose, flags=re.MULTILINE)
+    for paragraph in re.split(r"\n\s*\n", prose):
         lines = [line.strip() for line in paragraph.splitlines()]
-        prose = " ".join(line for line in lines if not re.match(r"(>>>|\.\.\.? |\.\. math|-{3,}|[-*] |\|)", line))
-        if not prose.startswith((":math", "\\", "T_", "T = ")):
-            yield from re.split(r"(?<=[.:;?!])\s+", prose)
+        said = " ".join(line for line in lines if not re.match(r"(>>>|\.\.\.? |\.\. math|\|)", line))
+        if not said.startswith((":math", "\\", "T_", "T = ")):
+            yield from re.split(r"(?<=[.?!])\s+", said)
 
 
 def cost_functions() -> Iterator[tuple[str, str]]:

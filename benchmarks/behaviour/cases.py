@@ -168,7 +168,7 @@ def plans() -> Iterator[Question]:
 
 
 def explanations() -> Iterator[Question]:
-    """Why a plan, why nothing fits, why not one decision."""
+    """Why a plan, why no strategy fits, why not one decision."""
     chance = random.Random(SEED + 1)
     for number in range(NUM_EXPLANATIONS):
         job = a_job(chance)

@@ -40,7 +40,7 @@ class Kernels:
         inside.
     batch_first
         Whether sequences come before tokens in a tensor, so that sequence-parallel ranks gather and scatter slices of
-        each sequence: PyTorch's functional collectives copy the whole tensor into or out of the order of ranks
+        each sequence. PyTorch's functional collectives copy the whole tensor into or out of the order of ranks
         (``torch/distributed/_functional_collectives.py``: ``torch.cat(torch.chunk(...))``).
     loss_forward_bytes, loss_backward_bytes
         Bytes per logit that the loss's kernels read and write in either pass.
@@ -82,7 +82,7 @@ class CommunicationStyle:
         (PyTorch, ``_inductor/fx_passes/micro_pipeline_tp.py``).
     async_tp_allreduce
         Whether the backward pass of a column-parallel linear hides its communication (Megatron-LM since 2022,
-        ``LinearWithGradAccumulationAndAsyncCommunication``): the input's gradients are summed over the tensor-parallel
+        ``LinearWithGradAccumulationAndAsyncCommunication``). The input's gradients are summed over the tensor-parallel
         ranks beside the weight's gradients, and the input is gathered again beside its own. It counts where
         tensor-parallel communication does not overlap otherwise.
     tp_overlap_splits
@@ -147,9 +147,10 @@ class OptimizerStyle:
     weight_sync_overlaps
         Whether the weights come back behind the next forward pass where data-parallel communication overlaps.
     sharding_copies
-        Copies that a device makes where weights are sharded (ZeRO-3): ``none``; ``flat``, gradients into one flat
-        tensor per layer (PyTorch's first FSDP, whose weights are views of it); ``tensors``, gathered weights out of the
-        ranks' order too (FSDP2: ``all_gather_copy_out``, ``reduce_scatter_copy_in``).
+        Copies that a device makes where weights are sharded (ZeRO-3): ``none``, ``flat`` or ``tensors``. With ``flat``
+        it copies gradients into one flat tensor per layer (PyTorch's first FSDP, whose weights are views of it). With
+        ``tensors`` it also copies gathered weights out of the ranks' order (FSDP2: ``all_gather_copy_out``,
+        ``reduce_scatter_copy_in``).
     sharding_ranks
         Largest number of data-parallel ranks that share states (ZeRO within a node); None: all.
     bucket_parameters, bucket_parameters_per_rank
@@ -303,9 +304,9 @@ class Settings:
     attention
         Attention: ``flash``, where scores stay inside one kernel; ``unfused``, where they pass through device memory.
     loss
-        Loss: ``fused``, Transformer Engine's cross-entropy, which writes the gradient over 16-bit logits (Megatron-LM:
-        ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``); ``unfused``, any other, as the
-        framework's recipes have it, or Megatron-LM's own in FP32 where theirs is the fused one.
+        Loss: ``fused`` is Transformer Engine's cross-entropy, which writes the gradient over 16-bit logits
+        (Megatron-LM: ``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl te``). ``unfused`` is any
+        other, as the framework's recipes have it, or Megatron-LM's own in FP32 where theirs is the fused one.
     launches
         Kernel launches: ``blocking``, where the host waits for each kernel (``CUDA_LAUNCH_BLOCKING=1``); or
         ``asynchronous``.

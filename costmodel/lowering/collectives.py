@@ -93,10 +93,10 @@ def tensor_parallel_collectives(
     """
     What one block split over tensor-parallel ranks exchanges where tokens enter it and where they leave it.
 
-    With sequence parallelism the forward pass gathers the input and scatters the sum of the outputs, the backward
-    pass the other way round; without it the outputs are summed in the forward, the input's gradients in the backward
-    pass. The kind that a strategy does not use has zero bytes. 8-bit recipes gather what their matmuls read; sums stay
-    in 16 bits. That Megatron-LM gathers the input once more in the backward pass is counted where it hides
+    With sequence parallelism the forward pass gathers the input and scatters the sum of the outputs, the backward pass
+    the other way round. Without it the forward pass sums the outputs, and the backward pass sums the input's gradients.
+    The kind that a strategy does not use has zero bytes. 8-bit recipes gather what their matmuls read; sums stay in 16
+    bits. That Megatron-LM gathers the input once more in the backward pass is counted where it hides
     (``costmodel.step.compute``).
 
     Parameters

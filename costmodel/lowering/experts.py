@@ -21,8 +21,8 @@ def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     Router, dispatch, the local experts, combine, shared expert; balanced routing.
 
     Tensor-parallel ranks dispatch their own part of the tokens each (sequence parallelism, which Megatron-LM demands
-    here), so a (token, expert) pair is computed once: N k etp / tp tokens with 1 / etp of the width per device, and
-    the work of all devices together depends neither on ``ep`` nor on ``etp``.
+    here), so a (token, expert) pair is computed once. A device computes N k etp / tp tokens with 1 / etp of the width.
+    So the work of all devices together depends neither on ``ep`` nor on ``etp``.
 
     CUDA graphs hold the router with the shared expert, what precedes the dispatch, or, where tokens are dropped and
     padded, all of it.
@@ -85,7 +85,7 @@ def received_tokens(experts: Experts, shape: Shape) -> Numbers:
     """
     Number of tokens that the local experts of one device process per micro-batch: N' = N k e_t / t.
 
-    Derivation: under balanced routing a device receives as many pairs as it sends, N k / t; the e_t ranks that split an
+    Derivation: under balanced routing a device receives as many pairs as it sends, N k / t. The e_t ranks that split an
     expert gather all their pairs, and each computes 1 / e_t of the width.
     """
     return sent_tokens(experts, shape) * shape.etp
@@ -270,9 +270,10 @@ CLAMP_PASSES = (4, 7.5)
 """
 Passes over gate and other half in front of gpt-oss's activation, which clamps both and joins them again.
 
-A clamp reads and writes, as does the concatenation. Backward the joined gradient is taken apart by views; each clamp
-compares its input with its bounds and selects: 4 passes of the gate (a bound: 3 bytes, a selection: 5), 7 of the other
-half (two bounds, their conjunction: 9 bytes, a selection: 5), 5.5 in the mean; both gradients are joined, 2.
+A clamp reads and writes, as does the concatenation. Backward the joined gradient is taken apart by views. Each clamp
+compares its input with its bounds and selects. The gate takes 4 passes: 3 bytes for a bound, 5 for a selection. The
+other half takes 7: 9 bytes for two bounds and their conjunction, 5 for a selection. That is 5.5 in the mean. Joining
+both gradients takes 2 more.
 """
 
 

@@ -464,8 +464,8 @@ def mean_keys(shape: Shape, window: int | None = None) -> float:
 
 UNFUSED_NORM_PASSES = (18, 25)
 """
-Forward and backward passes of 2 bytes of an RMS norm kernel by kernel: cast to fp32 (6 bytes), square (8), mean (4),
-product (8), cast (6), weight (4); backward twice the products, both reductions and the casts.
+Forward and backward passes of 2 bytes of an RMS norm kernel by kernel. Forward: cast to fp32 (6 bytes), square (8),
+mean (4), product (8), cast (6), weight (4). Backward: twice the products, both reductions and the casts.
 """
 
 UNFUSED_NORM_KERNELS = 6

@@ -98,8 +98,8 @@ def _core(attention: LinearAttention, shape: Shape, widths: _Widths) -> Operator
     """
     The recurrence in chunks: scores inside a chunk, a state between chunks.
 
-    Per token and head, with chunk C and widths d_k, d_v: lightning 2 (C d_k + C d_v + 2 d_k d_v);
-    gated delta rule 2 (2 C d_k + C d_v + 3 d_k d_v) and a triangular solve of C (d_k + d_v).
+    FLOPs per token and head, with chunk C and widths d_k, d_v: lightning has 2 (C d_k + C d_v + 2 d_k d_v). The gated
+    delta rule has 2 (2 C d_k + C d_v + 3 d_k d_v) and a triangular solve of C (d_k + d_v).
     """
     key, value = attention.key_head_dim, attention.value_head_dim
     if attention.variant == "lightning":

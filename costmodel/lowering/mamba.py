@@ -128,14 +128,15 @@ def _scan(mamba: Mamba, shape: Shape, widths: _Widths) -> Operator:
         F_{FWD} = 2 H (2 N P + Q P) + 2 G Q N, \qquad F_{BWD} = 2 H (5 N P + 3 Q P) + 6 G Q N
 
     per token. Forward: states of the chunks and their effect on the output, N P each; outputs from inside the chunk,
-    Q P; the scores of B and C. Backward: the states and the scores again; N P each for the gradients of states, x, B
-    and C; Q P each for those of x, scores and decays; two matmuls from the gradient of the scores to those of B, C.
+    Q P; the scores of B and C. Backward: the states and the scores are made again. The gradients of states, x, B and C
+    take N P each, those of x, scores and decays Q P each. Two matmuls lead from the gradient of the scores to those of
+    B and C.
 
-    The traffic is what those kernels read and write per token, in elements of 16 bits d, G N, and in fp32 the states
-    d N / Q and the scores G Q; steps and decays, one element per head, are left out:
+    The traffic is what those kernels read and write per token: d and G N in elements of 16 bits, the states d N / Q and
+    the scores G Q in fp32. Steps and decays, one element per head, are left out:
 
-    - forward: x twice, gate, output with and without it; B and C to the state, the scores and the output; states in
-      fp32 out and in, in 16 bits out and in; scores out and in;
+    - forward: x twice, gate, output with and without it; B and C to the state, the scores and the output. States go out
+      and in, in fp32 and in 16 bits; scores go out and in.
     - backward: x six times and the output's gradient seven times, one of them written, through the ten kernels; gate,
       output, and the gradients of gate and x; states and scores made again, and their gradients.
 

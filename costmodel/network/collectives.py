@@ -276,8 +276,9 @@ def communication_seconds(
     """
     Seconds of one of the collectives of a layer's communication, for one micro-batch.
 
-    Derivation: :func:`collective_seconds`; where a dispatcher sends a token once to each place, an exchange with
-    experts is a :func:`dispatch`.
+    Derivation: volume over bandwidth plus latency, MoFa's equation (2), or a measured time
+    (:func:`collective_seconds`). Some dispatchers send a token once to each place that it visits. Then an exchange with
+    experts moves the bytes of distinct places instead of those of all (token, expert) pairs (:func:`dispatch`).
 
     Parameters
     ----------

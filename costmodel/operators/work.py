@@ -107,10 +107,10 @@ class Operator:
     name
         Name of what it computes: ``qkv``, ``core_attention``, ``up``, ``norm`` ...
     kind
-        Which law times it: ``matmul``, ``grouped_matmul``, ``attention``; ``batched_matmul``: of activations alone, one
-        per sequence and head; ``elementwise`` where frameworks make more passes over memory than needed, ``copy`` where
-        the passes counted are all; ``scores``: softmax, mask and dropout of scores outside of a fused kernel;
-        ``scan``: a state-space recurrence in chunks.
+        Which law times it: ``matmul``, ``grouped_matmul``, ``attention`` or one of the following. ``batched_matmul`` is
+        of activations alone, one per sequence and head. ``elementwise`` is for kernels of which frameworks make more
+        passes over memory than needed, ``copy`` for those where the passes counted are all. ``scores`` are softmax,
+        mask and dropout of scores outside of a fused kernel. ``scan`` is a state-space recurrence in chunks.
     size
         What it multiplies, attends to or scans; None: it only moves bytes.
     dtype

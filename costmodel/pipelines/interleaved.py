@@ -71,7 +71,7 @@ def chunks_waiting_seconds(
 
     .. math:: W = \max\left(0,\; \max((v - 1) t - (R - C), 0) + \max(t - C, 0) - t / g\right), \qquad t = \bar{R} / v
 
-    Ranks work in step: while a group of g micro-batches passes through a chunk, none gets ahead of its neighbours by
+    Neighbouring ranks wait for each other: while a group of g micro-batches passes through a chunk, none gets ahead by
     more than a slot, a forward and a backward chunk. What a long chunk needs beyond the others' is lost in the short
     ones, but for that slot in each group. Unlike is above all the last chunk, with the head; the others are taken as
     equal.
@@ -110,7 +110,7 @@ def in_step_seconds(
 
     so that with the work and the bubble :math:`T = (m - 1/v) P + \sum_i R_i / v`: P sets the pace instead of max R.
 
-    Derivation: work and bubble are (m - 1/v) max R + sum R / v; a rank that also waits in each micro-batch takes P for
+    Derivation: work and bubble are (m - 1/v) max R + sum R / v. A rank that also waits in each micro-batch takes P for
     it, so that P takes the place of max R in the first term.
 
     Parameters

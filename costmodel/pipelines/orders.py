@@ -35,7 +35,7 @@ ONE_CHUNK = (
 
 V_HALF_SLOTS = (2, 1, 2, 1)
 """Slots by which the passes F of the first chunk, F, B of the second and B of the first lag the neighbour's
-(arXiv 2405.15362: lags that add up to 6 keep half of 1F1B's activations; these never meet in one slot)."""
+(arXiv 2405.15362). Lags that add up to 6 keep half of 1F1B's activations; these never meet in one slot."""
 
 V_HALF_TURNS = (1, 1, 5)
 """Slots from F to F on the last rank, from F to B on the first, and from B to B on the last, for an even p."""
@@ -66,7 +66,7 @@ def has_order(schedule: Schedule, *, pp: int, vpp: int, num_microbatches: int, g
 
 def stages_of_rank(schedule: Schedule, rank: int, *, pp: int, vpp: int) -> tuple[int, ...]:
     """
-    Virtual stages of a rank, its first chunk first. Unit: virtual stage, numbered through the model.
+    Virtual stages of a rank, its first chunk first: their indices, from 0 at the embedding to p v - 1 at the head.
 
     Derivation: chunk c of rank r is stage c p + r; V-shaped schedules turn round with every chunk, so that their odd
     chunks count the ranks backwards. With both directions (DualPipe) rank r holds stages r and p - 1 - r.

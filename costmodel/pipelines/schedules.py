@@ -2,8 +2,8 @@
 Pipeline schedules: how long a rank waits, and how many chunks it keeps, in each order of passes.
 
 F, B and W are the seconds of a rank's forward pass, input gradients and weights' gradients of one micro-batch, p the
-ranks, v the chunks of each, m the micro-batches. Idle time is that of one rank from its first pass to its last one:
-ranks of a zero-bubble schedule begin and end one after the other, and so does their optimizer (Qi et al.,
+ranks, v the chunks of each, m the micro-batches. Idle time is that of one rank from its first pass to its last one.
+Ranks of a zero-bubble schedule begin and end one after the other, and so does their optimizer (Qi et al.,
 arXiv:2401.10241, section 4). Every formula is exact for equal stages where W is at most F and F at most B; unequal
 stages are simulated by :mod:`costmodel.pipelines.simulator`.
 """
@@ -162,7 +162,7 @@ def v_half_idle_seconds(
 
     with the mean of the other ranks :math:`\bar R, \bar F` and :func:`v_half_equal_idle_seconds`. Equal ranks idle
     somewhat more than half as long as in 1F1B. A first rank that is slower than the others, as it holds both ends of
-    the model, waits for its first micro-batch to come back only: the passes of p further ones shorten the way of
+    the model, waits only for its first micro-batch to come back. The passes of p further ones shorten the way of
     2 (p - 1) chunks.
 
     References
@@ -196,7 +196,7 @@ def v_half_equal_idle_seconds(rank: Passes, *, pp: Numbers) -> Numbers:
     Equal lags of 2, 1, 2 and 1 slots have a third way, F + 4 B of a chunk per micro-batch. It is longer than a rank's
     passes where 2 B > F + 2 W. It is not counted: authors who order passes by their times can choose other lags. With
     3, 1, 3 and 1 on 8 ranks no micro-batch waits, for 2 chunks more in flight. The best building blocks found take, for
-    passes of 1, 1.4 and 0.7, 6 % less (p = 8) to 2 % more (16) than this; for p = 24 none was found below 12 % more.
+    passes of 1, 1.4 and 0.7, 6 % less (p = 8) to 2 % more (16) than this. For p = 24 none was found below 12 % more.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def dualpipe_idle_seconds(
     .. math:: T = \max\left[(p / 2 - 1)(2 F + B),\; (p / 2 - 1)(F + 2 B) - F\right] - (p / 2 - 1) W
 
     DeepSeek's :math:`(p / 2 - 1)(F\&B + B + W - 3 W)` (their B is the whole backward pass) is the same where F = B and
-    F&B takes as long as both; where B is longer, theirs is too much, by F at most. F, B and W are of a micro-batch in
+    F&B takes as long as both. Where B is longer, theirs is too much, by F at most. F, B and W are of a micro-batch in
     either direction.
 
     References
@@ -295,9 +295,9 @@ def idle_seconds(
     pp, vpp, num_microbatches, schedule
         Decisions.
 
-    References
-    ----------
-    The papers cited at each formula of :data:`IDLE`.
+    Derivation: between its first pass and its last one a rank waits for the passes of the others that precede and
+    follow its own, less the weights' gradients that fill this time. For equal ranks that is (p - 1)(F + B + W) / v in
+    1F1B and GPipe, (p - 1)(F + B - W) in ZB-H1. :data:`IDLE` has the formula of each schedule, with its paper.
     """
     others, degrees = every - slowest, {"pp": pp, "vpp": vpp, "num_microbatches": num_microbatches}
     formulas = {one: partial(formula, slowest, others, **degrees) for one, formula in IDLE.items()}

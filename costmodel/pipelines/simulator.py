@@ -2,7 +2,7 @@
 A pipeline simulated pass by pass: when each pass of each micro-batch starts and ends, for any ranks and chunks.
 
 It knows no formula, only the order in which each rank works (:mod:`costmodel.pipelines.orders`) and what a pass waits
-for: a forward pass for that of the virtual stage before, a backward pass for that of the one behind.
+for. A forward pass waits for that of the virtual stage before, a backward pass for that of the one behind.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def _copies_at_the_adapter(facts: Facts, decisions: Decisions) -> tuple[Array, A
     Copies of a layer's offloaded activations through the port by which its network adapter is reached: (..., K).
 
     A device on PCIe has one port, behind a switch with its adapter (NVIDIA DGX H100 user guide, figure of the system
-    topology): what comes from or goes to other nodes passes it like copies from and to the host.
+    topology). What comes from or goes to other nodes passes it like copies from and to the host.
     """
     device, offloads = facts.cluster.device, with_layer_axis(decisions["activation_offload"])
     if device.host_link != "pcie" or not offloads.any():

@@ -128,8 +128,8 @@ def _in_slices(operators: tuple[Operator, ...], slices: Numbers, *, rows: Number
     Operators of all slices of a vocabulary together: each has its share of the logits, but every kernel.
 
     Of the embedding every slice moves all tokens' ``rows``, zeros for those of others, so that their sum has all of
-    them (Megatron-LM, ``VocabParallelEmbedding``; Yeung et al., arXiv:2411.05288, Table 3, recalled: input layers scale
-    worst by far).
+    them (Megatron-LM, ``VocabParallelEmbedding``). Input layers scale worst by far (Yeung et al., arXiv:2411.05288,
+    Table 3, recalled).
     """
     return tuple(
         replace(one, kernels=one.kernels * slices, bytes=one.bytes * rows, backward_bytes=one.backward_bytes * rows)

@@ -229,7 +229,7 @@ def host_exposed(
     .. math:: T = \max(0, H_f + H_b - T_f - T_b)
 
     Derivation: a kernel cannot run before the host has launched it. A host that is ahead after one pass is so in the
-    next one, of this micro-batch or another: its queue has room for 1,024 launches, those of some ten layers, and
+    next one, of this micro-batch or another. Its queue has room for 1,024 launches, those of some ten layers, and
     nothing in between waits for the device. So only the sums over both passes count.
 
     Parameters

@@ -298,8 +298,9 @@ def contents_bytes(facts: Facts, decisions: Decisions, contents: Contents) -> tu
     """
     Bytes of device memory and of host memory of each rank: shape (..., A).
 
-    Derivation: :func:`costmodel.memory.rank.rank_bytes` and :func:`costmodel.memory.rank.rank_host_bytes` of strategies
-    of one rank. Parameters as in :func:`rank_costs`.
+    Derivation: each content is costed as the only rank of a strategy. A device holds static memory, activations and the
+    constant part, as in MoFa's equation (6) (:func:`costmodel.memory.rank.rank_bytes`). The host holds what is
+    offloaded (:func:`costmodel.memory.rank.rank_host_bytes`). Parameters as in :func:`rank_costs`.
     """
     stages = contents.stages(facts, pp=int(decisions["pp"]))
     return rank_bytes(facts, decisions, stages).total[..., 0], rank_host_bytes(facts, decisions, stages)[..., 0]
@@ -328,10 +329,13 @@ def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tupl
 
     .. math:: T = (m - 1/v) \max_i P_i + \sum_i R_i / v + \max_i E_i
 
-    References
-    ----------
-    :func:`costmodel.pipelines.interleaved.busy_seconds`, :func:`costmodel.pipelines.interleaved.bubble_seconds`,
-    :func:`costmodel.pipelines.interleaved.in_step_seconds`.
+    with R and P of a micro-batch on rank i, without and with what it waits meanwhile, and E of what follows the last
+    micro-batch.
+
+    Derivation: the slowest rank works m max R (:func:`costmodel.pipelines.interleaved.busy_seconds`). It waits
+    (sum R - max R) / v while the pipeline fills and drains (:func:`costmodel.pipelines.interleaved.bubble_seconds`). It
+    waits (m - 1/v)(max P - max R) for unequal chunks (:func:`costmodel.pipelines.interleaved.in_step_seconds`). The sum
+    of these and of the longest E is T.
     """
     slowest, pace = ranks.seconds.max(), ranks.steady_state_seconds.max()
     waiting = bubble_seconds(slowest, ranks.seconds.sum(), vpp=vpp)

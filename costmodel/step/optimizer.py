@@ -129,6 +129,8 @@ def parameter_pass_seconds(device: EquippedDevice, *, parameters: Numbers) -> Nu
     """
     Seconds of passes over all parameters of a rank that no sharding shortens: zeroing, copies.
 
-    MoFa prints such a floor under the update of (26).
+    Derivation: T = n b / B for n parameters, b bytes of memory traffic per parameter in these passes and the achieved
+    memory bandwidth B. MoFa prints such a floor under the update of equation (26); its Table 6 has 0.02 s for 6.7e9
+    parameters.
     """
     return parameters * device.constants.parameter_pass_bytes / device.achieved_memory_bandwidth

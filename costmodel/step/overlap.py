@@ -1,9 +1,9 @@
 """
 What communication still costs when it runs beside computation: MoFa (20)-(24), (34), (35).
 
-All have one pattern: the two run together for as long as the longer of them takes, each slowed down by the other
-(``slowdown_communication`` c and ``slowdown_compute`` k, both at least 1; ``processors_taken`` phi), and what exceeds
-the computation is exposed.
+All have one pattern. The two run together for as long as the longer of them takes, each slowed down by the other
+(``slowdown_communication`` c and ``slowdown_compute`` k, both at least 1; ``processors_taken`` phi). What exceeds the
+computation is exposed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def exposed_overlapped_seconds(
     .. math:: T_{exp} = \max(c T_{comm}, k T_{comp}, T_{comp} + \varphi c T_{comm}) - T_{comp}
 
     Nothing is exposed where there is no communication. The third term: while the communication runs, the computation
-    has only 1 - phi of the processors, so that it loses phi of that time; where the computation ends first, that is
+    has only 1 - phi of the processors, so that it loses phi of that time. Where the computation ends first, that is
     less than the first term.
 
     Parameters

@@ -227,7 +227,7 @@ def simulated_waiting_seconds(
     whose chunks divide the layers takes from 6 % less to 6 % more, and more than that where they hold different kinds
     of layers. The other schedules take from 8 % less to 15 % more (``tests`` have the bounds). The formula is kept for
     slices of the vocabulary, for decisions for which a schedule has no order, and for V-Half. The authors of V-Half
-    order the passes anew for the times of each model: in equal stages' order a rank with both ends of the model would
+    order the passes anew for the times of each model. In equal stages' order a rank with both ends of the model would
     wait longer than measured (up to 8 % of a step, arXiv:2411.05288, Table 6).
 
     Parameters
@@ -306,9 +306,9 @@ def slices_seconds(
     .. math:: T = 2 T_{broadcast} + 2 T_{all-reduce} + 3 T_{scalars}
 
     The last layer's output goes to every slice and the sum of its gradients back, the sum of the embeddings to the
-    first layer and its gradient back; the softmax's maximum and sum and the label's logit are summed, 4 bytes per token
-    each. An interlaced pipeline waits for all of them. The barriers of the other ways hide them behind the passes of
-    other micro-batches, which lose the processors that the collectives take (:mod:`costmodel.step.overlap`).
+    first layer and its gradient back. Three values of 4 bytes per token are reduced: the softmax's maximum and sum, and
+    the label's logit. An interlaced pipeline waits for all of them. The barriers of the other ways hide them behind the
+    passes of other micro-batches, which lose the processors that the collectives take (:mod:`costmodel.step.overlap`).
 
     References
     ----------

@@ -89,8 +89,8 @@ def step_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
 
     .. math:: T_{step} = T_{warmup} + T_{steady} + T_{cooldown} + T_{opt}
 
-    written as what the slowest rank does in it, which is the same sum: it works, it waits for the pipeline to fill and
-    to drain, and what is exposed of the transfers between ranks and of the optimizer is added.
+    written as what the slowest rank does in it, which is the same sum. It works, and it waits for the pipeline to fill
+    and to drain. What is exposed of the transfers between ranks and of the optimizer is added.
 
     Parameters
     ----------
@@ -188,8 +188,9 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     Lower bound in seconds of the update, however states are sharded and wherever they live.
 
-    Derivation: some device updates at least an equal share of the layers' parameters, and no faster than the faster of
-    device and host.
+    Derivation: T = min(T_host(s), T_device(s)) + T_pass(s), with the share s = N / (tp cp pp dp) of the N parameters of
+    all layers. Some device updates at least s parameters, no faster than the faster of device and host. It also passes
+    over them (:func:`costmodel.step.optimizer.parameter_pass_seconds`).
     """
     device = facts.cluster.device
     num_devices = np.asarray(decisions["tp"]) * decisions["cp"] * decisions["pp"] * decisions["dp"]

@@ -1,1 +1,1 @@
-"""Many jobs: where they come from, workers that may die, a results file that does not, and what ranks them."""
+"""Many jobs: where they come from, workers whose death costs one job only, a results file, and what ranks the jobs."""

@@ -96,8 +96,8 @@ def fit(
 
     .. math:: \sum_i \rho(w_i r_i) / \sigma^2 + \sum_j ((x_j - p_j) / s_j)^2
 
-    Derivatives cost as much as there are constants: between the rounds they are updated by what the last step showed
-    (Broyden's rule, row by row and only where a row depends on a constant: Schubert, Math. Comp. 24, 1970).
+    The cost of derivatives grows with the number of constants. So between the rounds they are updated by what the last
+    step showed (Broyden's rule, row by row and only where a row depends on a constant: Schubert, Math. Comp. 24, 1970).
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ EXIT_BROKEN_PIPE = 141
 COMMANDS = {
     "plan": ("planner.cli.plan", "choose the fastest strategies for a job"),
     "estimate": ("planner.cli.estimate", "time and memory of one given strategy"),
-    "explain": ("planner.cli.explain", "why this plan, why nothing fits, why not another strategy"),
+    "explain": ("planner.cli.explain", "why this plan, why no strategy fits, why not another strategy"),
     "compare": ("planner.cli.compare", "what the best plan gains over a given strategy"),
     "import": ("planner.cli.import_job", "a job file from the arguments of Megatron-LM that somebody runs"),
     "export": ("planner.cli.export_plan", "a plan of a JSON report as the flags and files that start it"),

@@ -13,7 +13,7 @@ EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
 EXIT_CODES = """exit codes:
   0  a plan was found and proven optimal
-  1  nothing fits: no strategy satisfies all rules
+  1  infeasible: no strategy satisfies all rules
   2  wrong input
   3  the time limit came before the proof
 """

@@ -14,7 +14,7 @@ from planner.cli.arguments import EXIT_INTERRUPTED, describe
 
 EXIT_CODES = """exit codes:
   0  every job has a plan
-  1  some jobs have none: nothing fits, wrong input, too slow, or their worker died; their lines say which
+  1  some jobs have none: infeasible, wrong input, too slow, or their worker died; their lines say which
   2  wrong input: nothing was planned, or results could not be written
   130  interrupted; the same command goes on with the rest
 """

@@ -8,7 +8,7 @@ from planner.cli.arguments import EXPLANATION_FORMATS, add_job, add_output, add_
 
 EXIT_CODES = """exit codes:
   0  compared with the proven best plan
-  1  nothing fits: there is no plan to compare with
+  1  infeasible: there is no plan to compare with
   2  wrong input
   3  the time limit came before the proof
 """

@@ -1,4 +1,4 @@
-"""``planner explain``: why this plan, why nothing fits, why not another strategy."""
+"""``planner explain``: why this plan, why no strategy fits, why not another strategy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from planner.cli.arguments import EXPLANATION_FORMATS, add_job, add_output, add_time_limit, describe, report_on_job
 
 EXIT_CODES = """exit codes:
-  0  explained: why this plan, why nothing fits, or why not the given strategy
+  0  explained: why this plan, why no strategy fits, or why not the given strategy
   2  wrong input
   3  the time limit came before the proof, or before all was explained
 """

@@ -19,7 +19,7 @@ class Comparison:
     Parameters
     ----------
     report
-        The report of the job: its best plan, or why nothing fits.
+        The report of the job: its best plan, or why no strategy fits.
     given
         The estimate of the given strategy, with the rules that forbid it.
     """
@@ -34,7 +34,7 @@ class Comparison:
 
     @property
     def best(self) -> Plan | None:
-        """The job's best plan; None where nothing fits, or where time ran out before one was found."""
+        """The job's best plan; None where no strategy fits, or where time ran out before one was found."""
         return self.report.plans[0] if self.report.plans else None
 
     @property
@@ -70,7 +70,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0: compared with a proven plan; 1: nothing fits; 3: the time limit came before the proof."""
+        """0: compared with a proven plan; 1: infeasible; 3: the time limit came before the proof."""
         return EXIT_CODES[self.report.outcome.status]
 
     @property

@@ -1,4 +1,4 @@
-"""Explanations: the binding constraints of a plan, why nothing fits, and why not another strategy."""
+"""Explanations: the binding constraints of a plan, why no strategy fits, and why not another strategy."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Explanation:
     Parameters
     ----------
     report
-        The report of the job: its best plan, or why nothing fits.
+        The report of the job: its best plan, or why no strategy fits.
     bindings
         The constraints that were relaxed one at a time, those that cost most first.
     idle
@@ -209,7 +209,7 @@ class Explanation:
 
 def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> Explanation:
     """
-    Why this plan, why nothing fits, or why not another strategy.
+    Why this plan, why no strategy fits, or why not another strategy.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
 
 
 def _with_even_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcome]:
-    """The job without uneven stages and what is best then; the job itself where nothing fits or time is short."""
+    """The job without uneven stages and what is best then; the job itself where no strategy fits or time is short."""
     problem = report.problem
     if problem.search.stages == StageChoice.EVEN:
         return problem, report.outcome

@@ -1,1 +1,1 @@
-"""Why nothing fits, and what comes closest."""
+"""Why no strategy fits, and what comes closest."""

@@ -1,4 +1,4 @@
-"""A search, and where nothing fits the reason."""
+"""A search, and where no strategy fits the reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUBBLE_ROWS = 2048
 
 def search_or_explain(problem: Problem, formulas: Formulas = OWN) -> Outcome:
     """
-    The best strategies of a problem with proof, or why nothing fits.
+    The best strategies of a problem with proof, or why no strategy fits.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def search_or_explain(problem: Problem, formulas: Formulas = OWN) -> Outcome:
 
 
 def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_left: float) -> Conflict:
-    """Why nothing fits; rules of the time are to blame where without them something does."""
+    """Why no strategy fits; rules of the time are to blame where without them something does."""
     space = outcome.space
     enough = max(seconds_left, EXPLANATION_FRACTION * problem.search.time_limit_seconds)
     if not space.rules.timed:

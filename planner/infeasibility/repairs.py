@@ -1,9 +1,9 @@
 """
-Explain that nothing fits.
+Explain that no strategy fits.
 
-The explanation looks at a wider space than the search: the rules of the job, of frameworks and of memory may be broken
-there, and values that the job insists on stand beside those that the search would try. The other rules of physics hold,
-and so do those of frameworks where the space is large already.
+The explanation looks at a wider space than the search. The rules of the job, of frameworks and of memory may be broken
+there. Values that the job insists on stand beside those that the search would try. The other rules of physics hold, and
+so do those of frameworks where the space is large already.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def explain(
     seconds_left: float = np.inf,
 ) -> Conflict:
     """
-    Why nothing fits.
+    Why no strategy fits.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ class ClusterSection:
     ----------
     device
         Name in the device catalog (``planner catalog devices``), path of a YAML file relative to the job file (such as
-        ``planner calibrate`` writes), or the device itself; an inline device may start from a catalog entry with
+        ``planner calibrate`` writes), or the device itself. An inline device may start from a catalog entry with
         ``base: h100-80gb-sxm`` and give only what differs.
     num_devices
         Devices that the job gets.

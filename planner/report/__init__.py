@@ -22,8 +22,8 @@ def render(report: PlanReport | EstimateReport | Explanation | Comparison, forma
         What :func:`planner.plan.plan`, :func:`planner.plan.estimate`, :func:`planner.explanation.explain.explain` or
         :func:`planner.explanation.compare.compare` returned.
     format
-        ``table`` for a console of 100 columns, ``markdown``, ``json``; of plans and estimates also ``csv`` with one row
-        per plan, and ``html``, a page that searches further around the best plan in what the time limit leaves.
+        ``table`` for a console of 100 columns, ``markdown``, ``json``. Plans and estimates also have ``csv`` with one
+        row per plan, and ``html``, a page that searches further around the best plan in what the time limit leaves.
 
     Raises
     ------

@@ -39,7 +39,7 @@ def none_text(conflict: ConflictRecord | None) -> str:
 
 
 def nothing_sections(setting: SettingRecord, conflict: ConflictRecord | None) -> Iterator[Section]:
-    """Why nothing fits, and what comes closest."""
+    """Why no strategy fits, and what comes closest."""
     if conflict is None:
         return
     yield from conflict_sections(setting, conflict)

@@ -1,9 +1,9 @@
 """
 Branch and bound over the rows of the space, CP-SAT inside, down to a proven optimum.
 
-Rows are taken in the order of a lower bound of their step time, which needs their degrees alone. Of a batch of rows
-the choices of recomputation and offloading stay that may fit and win; those are tabulated with all other features,
-reduced to candidates, and handed to CP-SAT, which selects one within the memory. Its value cuts what follows: rows and
+Rows are taken in the order of a lower bound of their step time, which needs their degrees alone. Of a batch of rows the
+choices of recomputation and offloading stay that may fit and win. Those are tabulated with all other features, reduced
+to candidates, and handed to CP-SAT, which selects one within the memory. Its value cuts what follows: rows and
 candidates that are slower are never looked at. When the next row's bound is above the value, nothing better is left.
 
 Ties are broken outside the solver. Of equally fast overlaps, graphs and dispatchers that change time alone a candidate
@@ -142,10 +142,9 @@ class Outcome:
     Parameters
     ----------
     status
-        ``optimal``: nothing in the space is faster (for ``top`` strategies: they are the best of as many groups, or
-        of all variants where the problem wants those);
-        ``feasible``: time ran out with strategies in hand; ``infeasible``: the conflict says why; ``unknown``: time
-        ran out with nothing.
+        ``optimal``: nothing in the space is faster (for ``top`` strategies: they are the best of as many groups, or of
+        all variants where the problem wants those). ``feasible``: time ran out with strategies in hand. ``infeasible``:
+        the conflict says why. ``unknown``: time ran out with nothing.
     strategies
         Best first, each of another combination of tp, cp, pp, dp and ep unless all variants are wanted.
     step_seconds
@@ -163,7 +162,7 @@ class Outcome:
     even
         For each strategy whose stages differ the best one of its group whose stages do not.
     conflict
-        Why nothing fits, if anybody asked (:mod:`planner.infeasibility`).
+        Why no strategy fits, if anybody asked (:mod:`planner.infeasibility`).
     """
 
     status: Status

@@ -78,9 +78,9 @@ def default_domains(facts: Facts, max_devices: int | None = None) -> dict[str, t
     """
     Values of each degree that the job does not limit.
 
-    tp: divisors of the devices up to the scale-up domain; cp, pp: all divisors; etp: 1 or a value of tp; ep: divisors
-    of the experts; vpp: up to one chunk per layer, embedding and head; mbs: small divisors of the global batch;
-    schedule and vocabulary: today's usual one. Where not all devices must be used, up to ``max_devices``: tp is any
+    tp: divisors of the devices up to the scale-up domain. cp, pp: all divisors. etp: 1 or a value of tp. ep: divisors
+    of the experts. vpp: up to one chunk per layer, embedding and head. mbs: small divisors of the global batch.
+    Schedule and vocabulary: today's usual one. Where not all devices must be used, up to ``max_devices``: tp is any
     number, cp a divisor of the sequence, pp up to one rank per layer, embedding and head.
     """
     devices = divisors(facts.cluster.num_devices)

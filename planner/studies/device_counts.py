@@ -3,7 +3,7 @@ The verb ``plan_for_sizes``: the best plan for each number of devices that may b
 
 A size stands for all plans that use at most so many devices: a batch that 37 nodes cannot share evenly trains on 32 of
 them. So the best plan for a size is the best for every smaller size that still holds it, and one search, begun at the
-largest size, answers them all; the next search begins below the devices that its plan uses.
+largest size, answers them all. The next search begins below the devices that its plan uses.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PlansBySize:
 
     @property
     def best(self) -> SizedPlan | None:
-        """The smallest size with the highest throughput; None where nothing fits on any."""
+        """The smallest size with the highest throughput; None where no strategy fits on any."""
         best = max(self.sizes, key=lambda size: (size.tokens_per_second, -size.num_devices))
         return best if best.plan else None
 

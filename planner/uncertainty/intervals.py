@@ -293,8 +293,8 @@ def step_interval(model: Model, cluster: Cluster, *, step_seconds: float) -> Int
 
 def noise_fraction(model: Model, cluster: Cluster) -> float:
     """
-    How much slower a layout must be predicted than another one of the same job to be told apart from it.
+    Fraction by which a layout must be predicted slower than another one of its job to exceed the noise of predictions.
 
-    Much less than the error of one prediction: what is wrong with both of them cancels.
+    It is much less than the error of one prediction: an error that both share cancels.
     """
     return math.expm1(spread_of(intervals().differences, kind_of(model, cluster)).upper)

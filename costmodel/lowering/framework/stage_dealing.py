@@ -12,8 +12,10 @@ def dealt_stages(framework: Framework, num_layers: int, num_stages: int) -> tupl
     """
     Number of layers of each stage as a framework deals them; None: as the planner does.
 
-    Derivation: by the framework's ``stages``, :func:`filled_stages` or :func:`module_stages`. Without either,
-    :func:`costmodel.pipelines.stages.layers_per_chunk` deals them.
+    Derivation: the framework's ``stages`` names the law. ``filled``: each stage but the last has L / p layers, rounded
+    up, the last one the rest, where p divides neither L nor L + 2 (:func:`filled_stages`). ``modules``: equally many
+    modules per stage, embedding and head among them (:func:`module_stages`). Any other: None, and
+    :func:`costmodel.pipelines.stages.layers_per_chunk` deals the layers.
     """
     deal = {"filled": filled_stages, "modules": module_stages}.get(framework.stages)
     return deal(num_layers, num_stages) if deal else None

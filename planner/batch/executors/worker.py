@@ -2,7 +2,7 @@
 A worker process that runs one job at a time and may be killed by it.
 
 joblib's loky is asked for pools of one worker each. The death of a worker breaks its whole pool, and a pool does not
-tell which of its jobs the worker had, nor can it stop one: ``joblib.Parallel`` with several workers loses what is in
+tell which of its jobs the worker had, nor can it stop one. ``joblib.Parallel`` with several workers loses what is in
 flight, and its ``timeout`` lets the worker run on. With one worker per pool the culprit is known, the worker can be
 stopped even where it is stuck in compiled code, and nobody else notices.
 """
@@ -32,7 +32,7 @@ MAX_ATTEMPTS = 2
 """Workers that a job may cost."""
 
 MAX_STARTS = 5
-"""Workers that may die before they begin with a job; no job is at fault then, but something is."""
+"""Workers that die before they begin with a job, at most; no job is at fault then, but something is."""
 
 START_SECONDS = 120.0
 """What a worker has to import what it needs, on a busy machine."""

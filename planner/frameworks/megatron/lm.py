@@ -419,7 +419,7 @@ def environment(plan: Plan) -> dict[str, str]:
     ----------
     Megatron-LM, megatron/training/arguments.py, validate_args: CUDA_DEVICE_MAX_CONNECTIONS is 1 with tensor or context
     parallelism before Blackwell, but neither with FSDP nor with overlapped expert-parallel communication, which get
-    more; Transformer Engine from 2.10 on offloads in Megatron-LM's way with NVTE_CPU_OFFLOAD_V1 only.
+    more. Transformer Engine from 2.10 on offloads in Megatron-LM's way with NVTE_CPU_OFFLOAD_V1 only.
     """
     strategy, needed = plan.strategy, variables(plan)
     is_early = plan.cluster.device.architecture in (None, "volta", "ampere", "hopper")

@@ -23,8 +23,8 @@ What the options that imports and exports know are to them.
 
 ``import``: ``read``, or ``free`` where it does not change what a step costs, or by less than the noise of predictions.
 ``bridge``: fields of ``ConfigContainer`` (Megatron-Bridge 0.3.1, ``megatron/bridge/training/config.py``), or ``none``
-where it needs no option: query groups are a number, positions end with the sequence, precision is one object, and which
-activation function it is says the recipe of the model.
+where it needs no option. Query groups are a number, positions end with the sequence, precision is one object, and the
+recipe of the model says which activation function it is.
 """
 
 WHERE = "arguments"

@@ -92,7 +92,7 @@ def _packed(ranks: Sequence[Sequence[Piece]], *, num_microbatches: int, tick: fl
     """
     Columns of all pieces, rank by rank: base64 of little-endian 32-bit integers.
 
-    ``start`` is in ticks; ``code`` is ``((stage * microbatches + microbatch) * 4 + lane) * 4 + kind``; ``lengths`` has
+    ``start`` is in ticks; ``code`` is ``((stage * microbatches + microbatch) * 4 + lane) * 4 + kind``. ``lengths`` has
     the ticks of each kind, lane and stage, which are the same for all micro-batches.
     """
     lengths: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""How the search ended: the proof, statistics, and why nothing fits."""
+"""How the search ended: the proof, statistics, and why no strategy fits."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class ClosestRecord(MemoryRecord, ClosestStrategyRecord):
 
 
 class ConflictRecord(Record):
-    """Why nothing fits."""
+    """Why no strategy fits."""
 
     least_bubble_fraction: Figure | None = entry(
         "The smallest share that the pipeline idles in what fits, where that is to blame."

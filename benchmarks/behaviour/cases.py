@@ -10,6 +10,7 @@ import copy
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import yaml
@@ -57,6 +58,7 @@ def questions() -> Iterator[Question]:
     rows = [case for case in cases(*read_table()) if isinstance(case, Case)]
     yield from runs(rows)
     yield from variants(rows)
+    yield from lowered()
     yield from plans()
     yield from explanations()
     yield from exports()
@@ -101,6 +103,20 @@ CHANGES: tuple[tuple[str, object], ...] = (
     ("cuda_graphs", "full_iteration"),
     ("mbs", 2),
 )
+
+
+UNLIKE_MODELS = ("gpt-neox-20b", "deepseek-v3", "gpt-oss-120b", "nemotron-h-56b", "gemma-2-27b", "minimax-text-01")
+"""Blocks side by side, multi-token prediction, experts with biases, scans, windows, linear attention."""
+
+
+def lowered() -> Iterator[Question]:
+    """Layers of every kind with what frameworks do differently: whole and single matmuls that overlap, or none."""
+    for model, framework in product(UNLIKE_MODELS, ("", "torchtitan-0.1")):
+        for strategy in ({"tp": 4, "tp_overlap": True, "mbs": 2}, {"tp": 2, "cp": 2, "cp_overlap": True}):
+            cluster = {"device": "h100-80gb-sxm", "num_devices": 16} | ({"framework": framework} if framework else {})
+            training = {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9}
+            entries = {"model": model, "cluster": cluster, "training": training, "strategy": strategy}
+            yield estimate_question(f"lowered {model} {framework} {strategy}", entries)
 
 
 def estimate_question(name: str, entries: dict[str, Any]) -> Question:

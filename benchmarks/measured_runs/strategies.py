@@ -9,13 +9,11 @@ from benchmarks.measured_runs.cells import Row
 from benchmarks.measured_runs.settings import OFFLOADED_LAYERS, is_profiled_per_layer
 from benchmarks.measured_runs.stages import NOTED, printed_stages
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.lowering.framework.stage_dealing import SLOTS_AT_ENDS
 from costmodel.strategy import MODULES, TokenDispatcher
 
 MOST_CHUNKS = "max (1 layer per chunk)"
 """What the Zero-Bubble rows write into ``vp``."""
-
-EDGE_SLOTS = 2
-"""Embedding and head, which those rows count as a layer each."""
 
 SHARDINGS = {
     "none": "none",
@@ -120,7 +118,7 @@ def _chunks(row: Row, num_layers: int | None) -> int | None:
     if SCHEDULES.get(row.noted(SCHEDULE)) in V_SHAPED:
         return 2
     if row.text("vp") == MOST_CHUNKS:
-        return -(-(num_layers + EDGE_SLOTS) // row.degree("pp")) if num_layers else None
+        return -(-(num_layers + SLOTS_AT_ENDS) // row.degree("pp")) if num_layers else None
     stated = row.count_or_none("vp")
     if stated is not None:
         return stated if row.degree("pp") > 1 else 1

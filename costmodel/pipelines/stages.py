@@ -15,15 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.model import Layer, Model
+from costmodel.lowering.framework.stage_dealing import SLOTS_AT_ENDS
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.simulator import alive_by_chunk
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule, Vocabulary
 from costmodel.tables import Record
 
 Choice: TypeAlias = NDArray[np.int64] | int
-
-EDGE_SLOTS = 2
-"""Slots of embedding and head where layers do not divide evenly (Megatron-LM: ``account_for_*_in_pipeline_split``)."""
 
 
 def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -> tuple[int, ...]:
@@ -58,7 +56,7 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
         return (num_layers // num_chunks,) * num_chunks
     if num_chunks == 1:
         return (num_layers,)
-    base, remainder = divmod(num_layers + EDGE_SLOTS + mtp_layers, num_chunks)
+    base, remainder = divmod(num_layers + SLOTS_AT_ENDS + mtp_layers, num_chunks)
     sizes = [base + 1] * remainder + [base] * (num_chunks - remainder)
     sizes[0] -= 1
     sizes[-1] -= 1 + mtp_layers

@@ -5,7 +5,9 @@ from __future__ import annotations
 from costmodel.facts.framework import Framework
 
 SLOTS_AT_ENDS = 2
-"""Slots of the embedding and of the head where Megatron-Bridge counts them as layers."""
+"""
+Slots of embedding and head where layers do not divide evenly (Megatron-LM: ``account_for_*_in_pipeline_split``).
+"""
 
 
 def dealt_stages(framework: Framework, num_layers: int, num_stages: int) -> tuple[int, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 from pydantic.dataclasses import dataclass
 
@@ -37,6 +37,12 @@ class Cluster:
     def scale_up_size(self) -> int:
         """Number of devices in one scale-up (NVLink) domain."""
         return self.device.networks[0].num_peers
+
+    @property
+    def in_one_domain(self) -> Cluster:
+        """The same devices, all in one scale-up domain of the same links."""
+        innermost = replace(self.device.networks[0], num_peers=max(self.num_devices, self.scale_up_size), is_mesh=False)
+        return replace(self, device=replace(self.device, networks=(innermost,)))
 
     @property
     def num_nodes(self) -> int:

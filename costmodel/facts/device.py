@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -167,6 +169,23 @@ class Device:
     sources: dict[str, str] = field(default_factory=dict)
 
 
+class Slowdowns(TypedDict):
+    """
+    How computation and communication slow each other down (:mod:`costmodel.step.overlap`).
+
+    Parameters
+    ----------
+    slowdown_communication, slowdown_compute
+        MoFa's c and k, both at least 1.
+    processors_taken
+        Share of the device's processors on which communication is copied.
+    """
+
+    slowdown_communication: float
+    slowdown_compute: float
+    processors_taken: float | NDArray[np.float64]
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EquippedDevice(Device):
     """
@@ -195,8 +214,8 @@ class EquippedDevice(Device):
         return "bf16" if "bf16" in self.peak_flops else "fp16"
 
     @property
-    def slowdowns(self) -> dict[str, float]:
-        """MoFa's c and k, and the processors taken, by the names under which every overlap takes them."""
+    def slowdowns(self) -> Slowdowns:
+        """Slow-downs of collectives and computation beside each other."""
         return {
             "slowdown_communication": self.constants.overlap_slowdown_communication,
             "slowdown_compute": self.constants.overlap_slowdown_compute,

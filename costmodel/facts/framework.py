@@ -113,21 +113,16 @@ class CommunicationLibrary:
     ----------
     name
         Name and version of the library.
-    channels, channels_per_adapter
-        Number of rings on processors of their own, within a scale-up domain, and for each network adapter beyond it.
     cross_socket_rings
         Whether a ring of some of a host's devices leaves by the network adapter by which it came, through the host's
         processors (NCCL before 2.12; since then it reaches the adapter over NVLink).
 
     References
     ----------
-    NCCL, ``src/graph/search.cc`` (``ncclTopoCompute``: a channel per adapter, of the speed that all reach) and
-    ``connect.cc`` (each of them twice), recalled.
+    NCCL, release notes of 2.12 (PXN).
     """
 
     name: str = "NCCL 2.12"
-    channels: Count = 16
-    channels_per_adapter: Count = 2
     cross_socket_rings: bool = False
 
 

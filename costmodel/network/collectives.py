@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +28,11 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     many rings run in parallel as the group has members in one scale-up domain, each with its own link to the next.
 
     .. math:: T = Q \frac{n-1}{n} \max\left(\frac{1}{B_1}, \frac{1}{g_1 B_2}, \frac{1}{g_1 B_3} \ldots\right)
-              + \sum_k (g_k / g_{k-1} - 1) \lambda_k
+              + \sum_k \left(\frac{n}{g_{k-1}} - \frac{n}{g_k}\right) \lambda_k
 
     over the levels k that the group crosses; :math:`g_k` are its members within one network of level k,
-    :math:`g_0 = 1`. Groups are assumed to be placed so that they fill networks.
+    :math:`g_0 = 1`. Groups are assumed to be placed so that they fill networks. A shard passes n - 1 hops, few of
+    which leave a network.
 
     Parameters
     ----------
@@ -44,6 +44,10 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
         Ranks of the group, n; 1 communicates nothing.
     stride
         Devices from one rank of the group to the next.
+
+    References
+    ----------
+    NCCL, ``src/graph/tuning.cc`` (``ncclTopoTuneModel``): of a ring's steps, those between nodes have another latency.
     """
     return _around_rings(cluster, lambda level: level.latency, nbytes=nbytes, ranks=ranks, stride=stride)
 
@@ -61,7 +65,7 @@ def _around_rings(
         if sockets is not None:
             crossing = _socket_seconds_per_byte(level, sockets, devices_per_node=device.devices_per_node)
             per_byte = np.maximum(per_byte, crossing)
-        latency = latency + (level.outer / level.inner - 1) * latency_of(level)
+        latency = latency + (ranks / level.inner - ranks / level.outer) * latency_of(level)
     return nbytes * (ranks - 1) / ranks * per_byte + latency
 
 
@@ -151,10 +155,11 @@ def dispatch(
     Seconds of an :func:`all_to_all` in which a token goes once to each place that it visits, not once per expert.
 
     .. math:: T = \max\left(\frac{q_1}{B_1}, \max_{k > 1} \sum_{j \ge k} \frac{q_j}{B_k}\right) + \sum_k \lambda_k,
-        \qquad q_k = Q\, v(n / g_{k-1}) (g_k - g_{k-1}) / n
+        \qquad q_k = Q\, v(n / g_{k-1}) (g_k - g_{k-1}) / n, \qquad q_1 = Q\, v(n) (g_1 - 1) / g_1
 
     A network of level k passes one copy to each network inside it (device, scale-up domain) that has one of the
-    token's experts, where it is forwarded. The sum of the experts' outputs comes back the same way.
+    token's experts, where it is forwarded. What comes from other domains thus passes the scale-up network like what
+    stays. The sum of the experts' outputs comes back the same way.
 
     Parameters
     ----------
@@ -171,21 +176,30 @@ def dispatch(
     def visiting(level: _Level) -> Numbers:
         return nbytes * distinct_ranks_fraction(ranks / level.inner, num_experts=num_experts, top_k=top_k)
 
-    return _exchange(cluster, visiting, ranks=ranks, stride=stride)
+    return _exchange(cluster, visiting, ranks=ranks, stride=stride, forwards=True)
 
 
-def _exchange(cluster: Cluster, nbytes_of: Callable[[_Level], Numbers], *, ranks: Numbers, stride: Numbers) -> Numbers:
+def _exchange(
+    cluster: Cluster,
+    nbytes_of: Callable[[_Level], Numbers],
+    *,
+    ranks: Numbers,
+    stride: Numbers,
+    forwards: bool = False,
+) -> Numbers:
     """
     Seconds until every rank has sent each other rank its part of what a level of networks carries.
 
-    What leaves a scale-up domain takes its adapters, however far it goes: they carry all that outer levels do.
+    What leaves a scale-up domain takes its adapters, however far it goes: they carry all that outer levels do. Where
+    receivers forward, the scale-up network carries what comes in too.
     """
     transfer: Numbers = 0.0
     latency: Numbers = 0.0
     beyond: Numbers = 0.0
     innermost, *outer = _levels(cluster, ranks=ranks, stride=stride)
     for level in (*reversed(outer), innermost):
-        traffic = nbytes_of(level) * (level.outer - level.inner) / ranks
+        reached = level.outer if forwards and level is innermost else ranks
+        traffic = nbytes_of(level) * (level.outer - level.inner) / reached
         beyond = beyond + traffic
         sent = traffic if level is innermost else beyond
         transfer = np.maximum(transfer, sent * level.members_per_link / level.bandwidth)
@@ -304,38 +318,43 @@ def communication_seconds(
     return seconds
 
 
-OF_RINGS = ("slowdown_communication", "processors_taken")
-"""Those of the device's ``slowdowns`` that depend on a group."""
-
-
-def ring_slowdowns(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> dict[str, Any]:
-    r"""
-    The slow-downs of a group's communication beside computation, as :mod:`costmodel.step.overlap` takes them.
-
-    Within a scale-up domain they are the device's. Between domains a channel, a ring on a processor of its own, copies
-    several times as fast as an adapter sends: slowed down, it still keeps up, so that c = 1. A library opens some
-    channels per adapter, and uses the adapters of the group's n members in a domain. It takes fewer processors:
-
-    .. math:: \varphi' = \varphi \min(1, n\, n_{per adapter} / n_{channels})
+def leaves_scale_up_domain(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> NDArray[np.bool_]:
+    """
+    Whether a group has members in several scale-up domains, so that it uses network adapters.
 
     Parameters
     ----------
     cluster
         Devices and networks.
     ranks, stride
-        As in :func:`all_gather`; two ranks of different domains send alike.
-
-    References
-    ----------
-    :class:`costmodel.facts.framework.CommunicationLibrary`.
+        As in :func:`all_gather`.
     """
-    device, library = cluster.device, cluster.device.behaviour.library
-    members = np.minimum(np.maximum(cluster.scale_up_size // np.asarray(stride), 1), ranks)
-    leaves = np.asarray(ranks) > members
-    share = np.where(leaves, np.minimum(members * library.channels_per_adapter / library.channels, 1.0), 1.0)
-    slowdown = np.where(leaves, 1.0, device.constants.overlap_slowdown_communication)
-    own = (slowdown, device.constants.communication_sm_fraction * share)
-    return device.slowdowns | dict(zip(OF_RINGS, own, strict=True))
+    return np.asarray(np.asarray(ranks) > np.maximum(cluster.scale_up_size // np.asarray(stride), 1))
+
+
+def copying_seconds(
+    cluster: Cluster, seconds: Numbers, seconds_on: Callable[[Cluster], Numbers], *, leaves: NDArray[np.bool_]
+) -> Numbers:
+    """
+    Seconds in which processors copy what a collective sends: all of it within a scale-up domain, less of it beyond.
+
+    Derivation: a ring copies as fast between domains as within one, and then waits for its adapter. Its processors and
+    memory are free for others meanwhile. So the copies take as long as the same collective in one domain.
+
+    Parameters
+    ----------
+    cluster
+        Devices and networks.
+    seconds
+        Seconds of the collective.
+    seconds_on
+        Seconds of it on another cluster.
+    leaves
+        Whether it leaves a scale-up domain.
+    """
+    if not leaves.any():
+        return seconds
+    return np.where(leaves, np.minimum(seconds_on(cluster.in_one_domain), seconds), seconds)
 
 
 def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:

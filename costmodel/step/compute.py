@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import EquippedDevice
+from costmodel.facts.device import EquippedDevice, Slowdowns
 from costmodel.facts.model import Layer, Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering import (
@@ -34,11 +34,18 @@ from costmodel.network.calls import (
     gap_seconds,
     is_called,
 )
-from costmodel.network.collectives import ring_slowdowns
+from costmodel.network.collectives import copying_seconds, leaves_scale_up_domain
 from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator
-from costmodel.step.overlap import exposed_cp_seconds, exposed_overlapped_seconds, exposed_tp_seconds
+from costmodel.step.overlap import (
+    ahead_seconds,
+    busiest_seconds,
+    exposed_cp_seconds,
+    exposed_overlapped_seconds,
+    exposed_tp_seconds,
+    taken_seconds,
+)
 from costmodel.strategy import CudaGraphs, TokenDispatcher
 from costmodel.tables import Record
 
@@ -85,6 +92,59 @@ class LayerCommunication(Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OverlappedSeconds(Record):
+    """
+    Seconds of one layer's communication that are exposed where it overlaps: shape (..., K).
+
+    Parameters
+    ----------
+    tp_forward, tp_backward, cp_forward, cp_backward
+        Exposed seconds of tensor- and context-parallel communication in either pass.
+    ep_forward_taken, ep_backward_taken
+        Least exposed seconds in either pass of the expert-parallel exchanges that run beside it, those of the opposite
+        pass of another micro-batch: what they take from its computation.
+    ep_forward_excess, ep_backward_excess
+        Seconds by which these exchanges outlast the computation of the pass, negative where they do not.
+    """
+
+    tp_forward: NDArray[np.float64]
+    tp_backward: NDArray[np.float64]
+    cp_forward: NDArray[np.float64]
+    cp_backward: NDArray[np.float64]
+    ep_forward_taken: NDArray[np.float64]
+    ep_backward_taken: NDArray[np.float64]
+    ep_forward_excess: NDArray[np.float64]
+    ep_backward_excess: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkLoads(Record):
+    """
+    Seconds per micro-batch for which one layer uses the device's links, hidden or not: shape (..., K).
+
+    Parameters
+    ----------
+    scale_up
+        Seconds on the scale-up network of all communication of both passes.
+    adapter_forward, adapter_backward
+        Seconds on the network adapter of tensor- and context-parallel communication in either pass.
+    ep_adapter_forward, ep_adapter_backward
+        Seconds on it of the expert-parallel exchanges of either pass.
+    """
+
+    scale_up: NDArray[np.float64]
+    adapter_forward: NDArray[np.float64]
+    adapter_backward: NDArray[np.float64]
+    ep_adapter_forward: NDArray[np.float64]
+    ep_adapter_backward: NDArray[np.float64]
+
+    @property
+    def adapter(self) -> NDArray[np.float64]:
+        """Seconds on the network adapter of all communication of both passes."""
+        return self.adapter_forward + self.adapter_backward + self.ep_adapter_forward + self.ep_adapter_backward
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LayerSeconds(LayerCommunication):
     """
     Seconds of one layer and micro-batch on one device, its communication alone: shape (..., K).
@@ -103,8 +163,10 @@ class LayerSeconds(LayerCommunication):
         Seconds of ``forward`` that each module computes again, on one more axis in the order of ``MODULES``.
     overlapped
         Seconds of the communication that are exposed where it overlaps.
+    loads
+        Seconds for which all of it uses the links.
     least_communication
-        Seconds of each communication by the faster of its two ways.
+        Seconds of all communication that are exposed at least, overlapped or not.
     host_forward, host_backward
         Seconds in which the host launches all of it.
     module_host
@@ -117,7 +179,8 @@ class LayerSeconds(LayerCommunication):
     again: NDArray[np.float64]
     exposed_tp_backward: NDArray[np.float64]
     module_forward: NDArray[np.float64]
-    overlapped: LayerCommunication
+    overlapped: OverlappedSeconds
+    loads: LinkLoads
     least_communication: NDArray[np.float64]
     host_forward: NDArray[np.float64]
     host_backward: NDArray[np.float64]
@@ -170,28 +233,72 @@ def layer_seconds(
     overlapped = _overlapped(parts, windows, cluster, shape)
     if cluster.device.behaviour.communication.shared_expert_overlap:
         parts |= _overlap_with_shared_experts(parts, windows, cluster, shape)
+    links = {name: np.asarray(sum(windows[part] for part in every)) for name, every in LOADS.items()}
     return LayerSeconds(
         module_forward=np.stack([shape.stack(layer.module_forward) for layer in layers], axis=-2),
         module_host=np.stack([shape.stack(layer.module_host) for layer in layers], axis=-2),
         overlapped=overlapped,
+        loads=LinkLoads(**links),
         least_communication=_least_communication(parts, overlapped),
         **parts,
     )
 
 
-def _least_communication(
-    parts: Mapping[str, NDArray[np.float64]], overlapped: LayerCommunication
-) -> NDArray[np.float64]:
-    """Seconds that remain of every group's communication, overlapped or not, whichever is shorter."""
-    shown = {"tp": "exposed_tp_backward", "cp": "cp_backward", "ep": "ep_backward"}
-    faster = [
-        np.minimum(
-            parts[f"{name}_forward"] + parts[backward],
-            getattr(overlapped, f"{name}_forward") + getattr(overlapped, f"{name}_backward"),
-        )
-        for name, backward in shown.items()
-    ]
-    return np.asarray(sum(faster))
+LOADS = {
+    "scale_up": tuple(f"{group}_copying_{name}" for group in ("tp", "cp", "ep") for name in ("forward", "backward")),
+    "adapter_forward": ("tp_leaving_forward", "cp_leaving_forward"),
+    "adapter_backward": ("tp_leaving_backward", "cp_leaving_backward"),
+    "ep_adapter_forward": ("ep_leaving_forward",),
+    "ep_adapter_backward": ("ep_leaving_backward",),
+}
+"""Of which windows of :class:`_OneLayer` the fields of :class:`LinkLoads` are sums."""
+
+
+def _least_communication(parts: Mapping[str, NDArray[np.float64]], overlapped: OverlappedSeconds) -> Any:
+    """
+    Seconds of communication that are exposed at least in both passes, shape (..., K).
+
+    Derivation: a pass is never longer where something overlaps or where less waits beside it, so that all of it
+    overlaps; but for what pieces of matmuls lose.
+    """
+    tp_backward = np.minimum(overlapped.tp_backward, parts["exposed_tp_backward"])
+    waiting = {
+        "forward": np.minimum(overlapped.tp_forward, parts["tp_forward"]) + overlapped.cp_forward,
+        "backward": tp_backward + overlapped.cp_backward,
+    }
+    exchanges = exposed_exchanges(parts, overlapped, waiting)
+    return sum(waiting.values()) + sum(exchanges.values())
+
+
+def exposed_exchanges(
+    parts: Mapping[str, NDArray[np.float64]],
+    overlapped: OverlappedSeconds,
+    waiting: Mapping[str, NDArray[np.float64]],
+) -> dict[str, NDArray[np.float64]]:
+    """
+    Seconds of expert-parallel exchanges that each pass exposes where they overlap, by its name: shape (..., K).
+
+    Derivation: :func:`costmodel.step.overlap.exposed_overlapped_seconds` beside the opposite pass of another
+    micro-batch, which waits for tensor- and context-parallel communication of its own.
+
+    Parameters
+    ----------
+    parts
+        ``ep_forward`` and ``ep_backward``, seconds of the exchanges alone.
+    overlapped
+        What computation hides of them.
+    waiting
+        Exposed seconds of other communication in each pass.
+    """
+    exposed = {}
+    for own, opposite in OPPOSITE:
+        taken, excess = getattr(overlapped, f"ep_{own}_taken"), getattr(overlapped, f"ep_{own}_excess")
+        exposed[own] = np.minimum(parts[f"ep_{opposite}"], np.maximum(taken, excess - waiting[own]))
+    return exposed
+
+
+OPPOSITE = (("forward", "backward"), ("backward", "forward"))
+"""Each pass, and the pass of another micro-batch whose exchanges run beside it."""
 
 
 def least_layer_seconds(
@@ -210,13 +317,11 @@ def least_layer_seconds(
     r"""
     Lower bound in seconds of a layer, over dispatchers, CUDA graphs and overlaps: shape (..., K).
 
-    .. math:: T \ge T_{comp} + T_{exp}' - 2 (k - 1) (T_{comp}' - T_{comp})
+    .. math:: T \ge T_{comp} + T_{exp}
 
-    with the computation in one graph, the longer one of single kernels (primed), and what that leaves of communication.
-    Nothing is recomputed, and no host is late. Derivation: computation between the two hides less than the longer one.
-    A graph of all does not wait for the launches of collectives: what it leaves itself counts where that is less.
-    Slowed down by k, a shorter computation loses less beside communication, at most the difference times k - 1 for each
-    of two passes: no more run beside a kernel, of all groups together.
+    with all computation in one graph. Nothing is recomputed, and no host is late. Derivation: kernels outside of graphs
+    take no less time, and collectives outside of them wait for launches; longer computation and longer communication
+    never make a pass shorter (:mod:`costmodel.step.overlap`).
     """
     given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
     axes = (1,) * max(np.ndim(value) for value in given.values())
@@ -226,13 +331,10 @@ def least_layer_seconds(
         cluster,
         workload,
         **given,
-        token_dispatcher=np.array(dispatchers).reshape(-1, 1, *axes),
-        cuda_graphs=np.array([CudaGraphs.FULL_ITERATION, CudaGraphs.NONE]).reshape(-1, *axes),
+        token_dispatcher=np.array(dispatchers).reshape(-1, *axes),
+        cuda_graphs=CudaGraphs.FULL_ITERATION,
     )
-    graphed, eager = np.moveaxis(seconds.forward + seconds.backward, 1, 0)
-    slack = 2 * (cluster.device.constants.overlap_slowdown_compute - 1) * (eager - graphed)
-    in_graph, single = np.moveaxis(seconds.least_communication, 1, 0)
-    least = graphed + np.minimum(in_graph, np.maximum(single - slack, 0.0))
+    least = seconds.forward + seconds.backward + seconds.least_communication
     return np.asarray(least.min(axis=0))
 
 
@@ -245,21 +347,30 @@ def _overlapped(
     windows: Mapping[str, NDArray[np.float64]],
     cluster: Cluster,
     shape: Shape,
-) -> LayerCommunication:
+) -> OverlappedSeconds:
     """Seconds of communication that computation does not hide: (20), (21), and (22) beside the opposite pass."""
     device, cp = cluster.device, np.asarray(shape.cp)[..., None]
-    of_rings, of_experts = (_slowdowns(name, cluster, shape) for name in ("cp", "ep"))
+    slowdowns, of_experts = device.slowdowns, _exchange_slowdowns(cluster, shape)
+    splits = device.behaviour.communication.tp_overlap_splits
     exposed: dict[str, Numbers] = {}
-    for own, opposite in (("forward", "backward"), ("backward", "forward")):
+    for own, opposite in OPPOSITE:
         core, pipelined = windows[f"core_{own}"], windows[f"pipelined_{own}"]
-        matmuls = parts[own] - core
-        tp = exposed_tp_seconds(
-            pipelined, matmuls, splits=device.behaviour.communication.tp_overlap_splits, **device.slowdowns
-        )
+        of_matmuls, of_ring = windows[f"pipelined_copying_{own}"], windows[f"cp_copying_{own}"]
+        matmuls, ring = parts[own] - core, parts[f"cp_{own}"]
+        tp = exposed_tp_seconds(pipelined, matmuls, slowdowns, splits=splits, copying_seconds=of_matmuls)
         exposed[f"tp_{own}"] = windows[f"shown_{own}"] + tp
-        exposed[f"cp_{own}"] = exposed_cp_seconds(parts[f"cp_{own}"], core, cp=cp, **of_rings)
-        exposed[f"ep_{own}"] = exposed_overlapped_seconds(parts[f"ep_{own}"], parts[opposite], **of_experts)
-    return LayerCommunication(**{name: np.asarray(seconds) for name, seconds in exposed.items()})
+        exposed[f"cp_{own}"] = exposed_cp_seconds(ring, core, slowdowns, cp=cp, copying_seconds=of_ring)
+        exchange, copying = parts[f"ep_{opposite}"], windows[f"ep_copying_{opposite}"]
+        load = busiest_seconds(
+            exchange,
+            copying,
+            adapter_seconds=(windows[f"ep_leaving_{opposite}"] > 0)
+            * (windows[f"tp_leaving_{own}"] + windows[f"cp_leaving_{own}"]),
+            scale_up_seconds=windows[f"tp_copying_{own}"] + windows[f"cp_copying_{own}"],
+        )
+        exposed[f"ep_{own}_taken"] = taken_seconds(copying, of_experts)
+        exposed[f"ep_{own}_excess"] = exchange - ahead_seconds(parts[own] - load, exchange, copying, of_experts)
+    return OverlappedSeconds(**{name: np.asarray(seconds) for name, seconds in exposed.items()})
 
 
 def _overlap_with_shared_experts(
@@ -276,32 +387,24 @@ def _overlap_with_shared_experts(
     Megatron-LM, ``megatron/core/transformer/moe/shared_experts.py`` (``moe_shared_expert_overlap``): a stream of their
     own, from before the dispatch until behind the combination; not together with ``ep_overlap``.
     """
-    slowdowns = _slowdowns("ep", cluster, shape)
+    slowdowns = _exchange_slowdowns(cluster, shape)
     exposed: dict[str, NDArray[np.float64]] = {}
-    for own in ("forward", "backward"):
-        exchange, shared = parts[f"ep_{own}"], windows[f"shared_{own}"]
-        exposed[f"ep_{own}"] = np.where(shared > 0, exposed_overlapped_seconds(exchange, shared, **slowdowns), exchange)
+    for own in PASSES:
+        exchange, shared, copying = parts[f"ep_{own}"], windows[f"shared_{own}"], windows[f"ep_copying_{own}"]
+        beside = exposed_overlapped_seconds(exchange, shared, slowdowns, copying_seconds=copying)
+        exposed[f"ep_{own}"] = np.where(shared > 0, beside, exchange)
     return exposed
 
 
-def _slowdowns(name: str, cluster: Cluster, shape: Shape) -> dict[str, Any]:
-    """
-    Slow-downs of a group's communication, with an axis for the kinds of layers.
-
-    Dispatchers may say how many processors they take.
-    """
-    group, device = call_group(name, shape), cluster.device
-    ranks, stride = (np.asarray(size)[..., None] for size in (group.ranks, group.stride))
-    slowdowns = ring_slowdowns(cluster, ranks=ranks, stride=stride)
-    if (
-        name == "ep"
-        and device.behaviour.communication.communication_sms is not None
-        and device.num_processors is not None
-    ):
-        own = min(device.behaviour.communication.communication_sms / device.num_processors, 1.0)
-        is_own = np.asarray(shape.token_dispatcher)[..., None] != TokenDispatcher.ALLTOALL
-        slowdowns["processors_taken"] = np.where(is_own, own, slowdowns["processors_taken"])
-    return slowdowns
+def _exchange_slowdowns(cluster: Cluster, shape: Shape) -> Slowdowns:
+    """Slow-downs of exchanges with experts: dispatchers may say how many processors they take."""
+    device = cluster.device
+    sms = device.behaviour.communication.communication_sms
+    if sms is None or device.num_processors is None:
+        return device.slowdowns
+    is_own = np.asarray(shape.token_dispatcher)[..., None] != TokenDispatcher.ALLTOALL
+    taken = np.where(is_own, min(sms / device.num_processors, 1.0), device.constants.communication_sm_fraction)
+    return {**device.slowdowns, "processors_taken": taken}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -316,7 +419,8 @@ class _OneLayer:
     windows
         Seconds beside which communication runs, or that it shows. Of overlapping tensor-parallel communication what
         matmuls may hide (``pipelined``) and what shows in any case; the attention core, which rings overlap with;
-        shared experts, which the token dispatch may.
+        shared experts, which the token dispatch may. Of each group's communication, seconds in which processors copy it
+        (``copying``) and in which it uses the network adapter (``leaving``).
     module_forward, module_host
         As in :class:`LayerSeconds`, by module.
     """
@@ -339,7 +443,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     }
     communications = layer_communications(layer, shape)
     device = cluster.device
-    calls = [(one, call_seconds(cluster, one, shape)) for one in communications]
+    calls = [_call(cluster, one, shape) for one in communications]
     launches = [times.launch_seconds(operator) for operator in operators]
     parts |= _host(launches, calls, shape, device)
     alone, windows = _tensor_parallel(operators, calls, shape, cluster.device)
@@ -351,10 +455,11 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     windows["shared_forward"], windows["shared_backward"] = (
         sum(compress(seconds, shared), start=0.0) for seconds in (forward, backward)
     )
+    windows |= _on_links(calls)
     for name in ("cp", "ep"):
-        seconds = [(one, call) for one, call in calls if one.group == name]
-        parts[f"{name}_forward"] = sum((one.forward * call for one, call in seconds), start=0.0)
-        parts[f"{name}_backward"] = sum((one.backward * call for one, call in seconds), start=0.0)
+        ours = [call for call in calls if call.one.group == name]
+        parts[f"{name}_forward"] = sum((call.one.forward * call.seconds for call in ours), start=0.0)
+        parts[f"{name}_backward"] = sum((call.one.backward * call.seconds for call in ours), start=0.0)
     if device.behaviour.host.blocking_collectives:
         for name in ("forward", "backward"):
             parts[name] = parts[name] + LAUNCHES_AFTER_COLLECTIVE * device.constants.launch_overhead_seconds
@@ -376,22 +481,56 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """A layer's collective with its seconds: alone, in which processors copy it, and on the network adapter."""
+
+    one: Communication
+    seconds: Numbers
+    copying: Numbers
+    leaving: Numbers
+
+
+def _call(cluster: Cluster, one: Communication, shape: Shape) -> _Call:
+    seconds, group = call_seconds(cluster, one, shape), call_group(one.group, shape)
+    leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
+    copying = copying_seconds(cluster, seconds, lambda other: call_seconds(other, one, shape), leaves=leaves)
+    return _Call(one=one, seconds=seconds, copying=copying, leaving=np.where(leaves, seconds, 0.0))
+
+
+def _on_links(calls: Iterable[_Call]) -> dict[str, Numbers]:
+    """``windows`` of :class:`_OneLayer` that say how long each group's communication uses which links."""
+    names = [
+        f"{group}_{link}_{own}" for group in ("tp", "cp", "ep") for link in ("copying", "leaving") for own in PASSES
+    ]
+    sums: dict[str, Numbers] = dict.fromkeys(names, 0.0)
+    for call in calls:
+        group = "tp" if call.one.group in TENSOR_PARALLEL else call.one.group
+        for own, number in zip(PASSES, (call.one.forward, call.one.backward), strict=True):
+            sums[f"{group}_copying_{own}"] = sums[f"{group}_copying_{own}"] + number * call.copying
+            sums[f"{group}_leaving_{own}"] = sums[f"{group}_leaving_{own}"] + number * call.leaving
+    return sums
+
+
 def _tensor_parallel(
-    operators: Iterable[Operator], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: EquippedDevice
+    operators: Iterable[Operator], calls: Iterable[_Call], shape: Shape, device: EquippedDevice
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
     """Tensor-parallel communication of both passes alone, and ``windows`` of :class:`_OneLayer`."""
-    ours = [(one, call) for one, call in calls if one.group in TENSOR_PARALLEL]
-    names = ("tp_forward", "tp_backward", "pipelined_forward", "pipelined_backward")
-    sums: dict[str, Numbers] = dict.fromkeys(names, 0.0)
-    pieces = _piece_seconds(operators, (one for one, _ in ours), shape, device)
+    ours = [call for call in calls if call.one.group in TENSOR_PARALLEL]
+    names = ("tp", "pipelined", "pipelined_copying")
+    sums: dict[str, Numbers] = dict.fromkeys((f"{name}_{own}" for name in names for own in PASSES), 0.0)
+    pieces = _piece_seconds(operators, (call.one for call in ours), shape, device)
     sums |= dict(zip(("shown_forward", "shown_backward"), pieces, strict=True))
-    for one, call in ours:
+    for call in ours:
+        one = call.one
         counts = (one.forward, one.hides_forward), (one.backward, one.hides_backward)
         for name, (number, hides), copy in zip(PASSES, counts, copy_seconds(one, shape, device), strict=True):
+            beside = 0.0 if one.in_pieces else copy
             of_pass = {
-                "tp": number * (call + copy),
-                "pipelined": number * hides * (call if one.in_pieces else call + copy),
-                "shown": number * (not hides) * (call + copy),
+                "tp": number * (call.seconds + copy),
+                "pipelined": number * hides * (call.seconds + beside),
+                "pipelined_copying": number * hides * (call.copying + beside),
+                "shown": number * (not hides) * (call.seconds + copy),
             }
             sums |= {f"{key}_{name}": sums[f"{key}_{name}"] + seconds for key, seconds in of_pass.items()}
     return {name: sums.pop(name) for name in ("tp_forward", "tp_backward")}, sums
@@ -428,7 +567,7 @@ def _piece_seconds(
 def _overlap_with_gradients(
     operators: Iterable[Operator],
     backward: Iterable[Numbers],
-    calls: Iterable[tuple[Communication, Numbers]],
+    calls: Iterable[_Call],
     device: EquippedDevice,
 ) -> Numbers:
     """
@@ -445,19 +584,29 @@ def _overlap_with_gradients(
     timed = list(zip(operators, backward, strict=True))
     blocks = ([seconds for one, seconds in timed if one.name in names] for names in COLUMN_PARALLEL)
     windows = [sum(block, start=0.0) / 2 for block in blocks if block]
-    ours = [(one, call) for one, call in calls if one.group == "tp"]
-    of_kinds = ([one.backward * call for one, call in ours if one.kind == kind and one.backward] for kind in SUMS)
-    sums = [sum(of_block, start=0.0) for of_block in zip(*of_kinds, strict=True)]
-    gathers = [one.forward * call for one, call in ours if one.kind == "all_gather" and one.forward]
+    ours = [call for call in calls if call.one.group == "tp"]
+    of_kinds = (
+        [(call.one.backward * call.seconds, call.one.backward * call.copying) for call in ours if call.one.backward]
+        for ours in ([call for call in ours if call.one.kind == kind] for kind in SUMS)
+    )
+    sums = [tuple(map(sum, zip(*of_block, strict=True))) for of_block in zip(*of_kinds, strict=True)]
+    gathers = [
+        (call.one.forward * call.seconds, call.one.forward * call.copying)
+        for call in ours
+        if call.one.kind == "all_gather" and call.one.forward
+    ]
     difference: Numbers = 0.0
     for window, summing, gather in zip(windows, sums, gathers, strict=False):
-        shown = (exposed_overlapped_seconds(each, window, **device.slowdowns) for each in (summing, gather))
-        difference = difference + sum(shown, start=0.0) - summing
+        for seconds, copying in (summing, gather):
+            difference = difference + exposed_overlapped_seconds(
+                seconds, window, device.slowdowns, copying_seconds=copying
+            )
+        difference = difference - summing[0]
     return difference
 
 
 def _host(
-    launches: Iterable[Numbers], calls: Iterable[tuple[Communication, Numbers]], shape: Shape, device: EquippedDevice
+    launches: Iterable[Numbers], calls: Iterable[_Call], shape: Shape, device: EquippedDevice
 ) -> dict[str, Numbers]:
     """
     Seconds of launches in both passes, from those of each operator in the forward one; a collective as one kernel.
@@ -467,8 +616,9 @@ def _host(
     """
     forward = np.asarray(sum(launches, start=np.float64(0.0)))
     backward = np.asarray(BACKWARD_KERNELS * forward)
-    for one, call in calls:
-        waited = call - gap_seconds(one, device, shape) if device.behaviour.host.blocking_collectives else 0.0
+    for call in calls:
+        one = call.one
+        waited = call.seconds - gap_seconds(one, device, shape) if device.behaviour.host.blocking_collectives else 0.0
         seconds = (device.constants.launch_overhead_seconds * one.launches + waited) * is_called(one, shape)
         forward = np.asarray(forward + one.forward * seconds)
         backward = np.asarray(backward + one.backward * seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -13,17 +13,16 @@ from costmodel.axes import Array, Decisions, added, with_layer_axis
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
-from costmodel.lowering.recompute import over_modules
 from costmodel.memory.footprint import embedding_head_footprint, has_embedding_copy
 from costmodel.memory.parts import state_shards
 from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, sharing_groups
-from costmodel.network.collectives import OF_RINGS, all_reduce, ring_slowdowns
+from costmodel.network.collectives import all_reduce, copying_seconds, leaves_scale_up_domain
 from costmodel.network.groups import Group
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.stages import Stages
-from costmodel.step.adapter import adapter_seconds
 from costmodel.step.compute import layer_seconds
-from costmodel.step.layer import LayerParts, layer_parts
+from costmodel.step.layer import FORWARD_FRACTION, FORWARD_FRACTION_RECOMPUTED, LayerParts, layer_parts
+from costmodel.step.links import rank_loads
 from costmodel.step.optimizer import (
     data_parallel_collective_seconds,
     device_update_seconds,
@@ -31,7 +30,7 @@ from costmodel.step.optimizer import (
     parameter_pass_seconds,
     replicas_seconds_measured,
 )
-from costmodel.step.overlap import exposed_dp_seconds, exposed_dp_seconds_measured
+from costmodel.step.overlap import busiest_seconds, exposed_dp_seconds, exposed_dp_seconds_measured
 from costmodel.step.p2p import pipeline_ranks
 from costmodel.step.rank_time import rank_seconds
 from costmodel.strategy import Recompute, Sharding
@@ -39,28 +38,62 @@ from costmodel.tables import Facts, lookup, microbatches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """
+    Seconds of collectives over all parameters of each different rank, shape (..., U).
+
+    Parameters
+    ----------
+    seconds
+        Seconds of them alone.
+    copying, leaving
+        Seconds in which processors copy their bytes, and in which they use the network adapter.
+    """
+
+    seconds: Array
+    copying: Array
+    leaving: Array
+
+    def times(self, share: Numbers) -> Traffic:
+        """A share of these collectives, or several times as many."""
+        return Traffic(seconds=self.seconds * share, copying=self.copying * share, leaving=self.leaving * share)
+
+    def plus(self, other: Traffic) -> Traffic:
+        """Both, one after the other."""
+        return Traffic(
+            seconds=self.seconds + other.seconds,
+            copying=self.copying + other.copying,
+            leaving=self.leaving + other.leaving,
+        )
+
+    def where(self, condition: Any, other: Traffic) -> Traffic:
+        """These collectives where a condition holds, elsewhere others."""
+        return Traffic(
+            seconds=np.where(condition, self.seconds, other.seconds),
+            copying=np.where(condition, self.copying, other.copying),
+            leaving=np.where(condition, self.leaving, other.leaving),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DataParallel:
     """
-    Seconds of one step's data-parallel communication alone, on each different rank: shape (..., U).
+    One step's data-parallel communication alone, on each different rank: shape (..., U).
 
     Parameters
     ----------
     reduce, gather
-        Seconds of all reduce-scatters of gradients; of all gathers of parameters (or the second half of the
-        all-reduces).
+        All reduce-scatters of gradients; all gathers of parameters (or the second half of the all-reduces).
     pieces
         Buckets into which each of them is divided.
     gather_waits
         Whether nothing hides the gathers.
-    slowdowns
-        Slow-downs of this communication beside computation: :func:`costmodel.network.collectives.ring_slowdowns`.
     """
 
-    reduce: Array
-    gather: Array
+    reduce: Traffic
+    gather: Traffic
     pieces: Array
     gather_waits: Numbers
-    slowdowns: dict[str, Any]
 
 
 def data_parallel_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> DataParallel:
@@ -86,11 +119,10 @@ def data_parallel_seconds(facts: Facts, decisions: Decisions, stages: Stages) ->
     reduce = _over_data_groups(cluster, groups, parameters, gradients, precision.gradient_bytes, pieces_of)
     gather = _over_data_groups(cluster, sharers, parameters, weights, precision.parameter_gather_bytes, pieces_of)
     return DataParallel(
-        reduce=np.asarray(reduce * gradients.rounds),
-        gather=np.where(sharding == int(Sharding.NONE), reduce, gather * weights.rounds),
+        reduce=reduce.times(gradients.rounds),
+        gather=reduce.where(sharding == int(Sharding.NONE), gather.times(weights.rounds)),
         pieces=pieces,
         gather_waits=weights.waits,
-        slowdowns=_dp_slowdowns(cluster, groups, parameters),
     )
 
 
@@ -102,13 +134,6 @@ def _pieces(collective: StepCollective, group: Group, *, buckets: Array, stages:
     return np.maximum(np.minimum(group.ranks, tensors), 1)
 
 
-def _dp_slowdowns(cluster: Cluster, groups: tuple[Group, Group], parameters: RankParameters) -> dict[str, Any]:
-    """Slow-downs of the groups of dense and of expert parameters, averaged over the parameters."""
-    dense, expert = (ring_slowdowns(cluster, ranks=group.ranks, stride=group.stride) for group in groups)
-    share = parameters.experts / np.maximum(parameters.dense + parameters.experts, 1.0)
-    return dense | {name: dense[name] + share * (expert[name] - dense[name]) for name in OF_RINGS}
-
-
 def _over_data_groups(
     cluster: Cluster,
     groups: tuple[Group, Group],
@@ -116,21 +141,36 @@ def _over_data_groups(
     collective: StepCollective,
     bytes_per_parameter: Numbers,
     pieces: Callable[[StepCollective, Group], Numbers],
-) -> Numbers:
+) -> Traffic:
     """One round of a collective over all parameters of each rank, dense and expert ones in their own groups."""
     counted = parameters.layers + cluster.device.constants.measured.embedding_head_fraction * parameters.edges
     dense, expert = groups
     dense_bytes, expert_bytes = counted * bytes_per_parameter, parameters.experts * bytes_per_parameter
-    if not cluster.device.constants.measured.dp_bandwidths:
-        seconds: Numbers = 0.0
-        for group, nbytes in ((dense, dense_bytes), (expert, expert_bytes)):
-            if nbytes.any():
-                case: dict[str, Any] = {"nbytes": nbytes, "group": group, "pieces": pieces(collective, group)}
-                seconds = seconds + data_parallel_collective_seconds(cluster, collective.kind, **case)
-        return seconds
-    return replicas_seconds_measured(
-        cluster, dense_bytes=dense_bytes, expert_bytes=expert_bytes, dense=dense, expert=expert
-    )
+    if cluster.device.constants.measured.dp_bandwidths:
+        measured = np.asarray(
+            replicas_seconds_measured(
+                cluster, dense_bytes=dense_bytes, expert_bytes=expert_bytes, dense=dense, expert=expert
+            )
+        )
+        return Traffic(seconds=measured, copying=measured, leaving=measured)
+    nothing = np.zeros(1)
+    traffic = Traffic(seconds=nothing, copying=nothing, leaving=nothing)
+    for group, nbytes in ((dense, dense_bytes), (expert, expert_bytes)):
+        if nbytes.any():
+            traffic = traffic.plus(
+                _of_group(cluster, collective.kind, group, nbytes=nbytes, pieces=pieces(collective, group))
+            )
+    return traffic
+
+
+def _of_group(cluster: Cluster, kind: str, group: Group, *, nbytes: Numbers, pieces: Numbers) -> Traffic:
+    def seconds_on(other: Cluster) -> Numbers:
+        return data_parallel_collective_seconds(other, kind, nbytes=nbytes, group=group, pieces=pieces)
+
+    seconds = np.asarray(seconds_on(cluster))
+    leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
+    copying = np.asarray(copying_seconds(cluster, seconds, seconds_on, leaves=leaves))
+    return Traffic(seconds=seconds, copying=copying, leaving=leaves * seconds)
 
 
 def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts | None = None) -> Array:
@@ -151,7 +191,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     parts = parts or layer_parts(facts, decisions)
     device = facts.cluster.device
     alone = data_parallel_seconds(facts, decisions, stages)
-    plain = alone.reduce + alone.gather
+    plain = alone.reduce.seconds + alone.gather.seconds
     if device.constants.measured.dp_overlap is None:
         overlapped = _dp_overlapped(facts, decisions, stages, alone, parts)
     else:
@@ -225,46 +265,108 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
     half of the gathers run behind each pass, too, and no micro-batch starts before the one before has reduced
     everything (FSDP waits at the end of each backward pass).
 
-    A device that waits for its host does so in either pass alike; the network goes on.
+    What runs once has the exchanges of warm-up or cool-down beside it, which nothing hides there; what runs with every
+    micro-batch has its share of them.
     """
     sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
-    forward, backward = _window_seconds(facts, decisions, stages)
-    busy_forward, busy_backward = adapter_seconds(facts, decisions, stages)
-    pieces, once = alone.pieces, _window_fraction(decisions, stages)
-    idle = added(stages.layers * parts.host[..., None, :]) / 2
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
-    late = np.where(sharding == int(Sharding.NONE), alone.gather, np.where(every_gather, alone.gather / 2, 0.0))
+    window, once = _window(facts, decisions, stages, parts), _window_fraction(decisions, stages)
+    nothing = alone.gather.times(0.0)
+    late = alone.gather.where(sharding == int(Sharding.NONE), alone.gather.times(0.5).where(every_gather, nothing))
     rounds = np.where(every_gather, m, 1)
-    exposed_backward = rounds * exposed_dp_seconds(
-        (alone.reduce + late) / rounds,
-        np.where(every_reduce, m / rounds, once) * backward,
-        num_pieces=np.where(every_reduce, m / rounds, 1) * pieces,
-        busy_seconds=np.where(every_reduce, m / rounds, once) * busy_backward,
-        idle_seconds=np.where(every_reduce, m / rounds, once) * idle,
-        **alone.slowdowns,
+    exposed_backward = rounds * _exposed(
+        facts,
+        alone.reduce.plus(late).times(1 / rounds),
+        window.of_backward,
+        np.where(every_reduce, m / rounds, once),
+        edges=1 / rounds,
+        num_pieces=np.where(every_reduce, m / rounds, 1) * alone.pieces,
     )
-    exposed_forward = rounds * exposed_dp_seconds(
-        (alone.gather - late) / rounds,
-        np.where(every_gather, 1, once) * forward,
-        num_pieces=pieces,
-        busy_seconds=np.where(every_gather, 1, once) * busy_forward,
-        idle_seconds=np.where(every_gather, 1, once) * idle,
-        **alone.slowdowns,
+    exposed_forward = rounds * _exposed(
+        facts,
+        alone.gather.plus(late.times(-1)).times(1 / rounds),
+        window.of_forward,
+        np.where(every_gather, 1, once),
+        edges=1 / rounds,
+        num_pieces=alone.pieces,
     )
-    return np.asarray(exposed_backward + np.where(alone.gather_waits, alone.gather, exposed_forward))
+    return np.asarray(exposed_backward + np.where(alone.gather_waits, alone.gather.seconds, exposed_forward))
 
 
-def _window_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> tuple[Array, Array]:
-    """Computation of one micro-batch on each rank behind which communication can hide: forward and backward."""
-    seconds = lookup(layer_seconds, facts, decisions)
-    recompute = with_layer_axis(decisions["recompute"])
-    modules = over_modules(seconds.module_forward, recompute=recompute)
-    again = np.where(recompute == int(Recompute.FULL), seconds.again, modules)
-    forward = added(stages.layers * seconds.forward[..., None, :])
-    backward = added(stages.layers * (seconds.backward + again)[..., None, :])
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Window:
+    """
+    What a rank does in a micro-batch while data-parallel communication is under way, seconds of shape (..., U).
+
+    Parameters
+    ----------
+    computing, waiting
+        Its computation, and its waiting for others.
+    scale_up, adapter
+        Use of its links.
+    edges
+        Waiting that only warm-up and cool-down have.
+    """
+
+    computing: Array
+    waiting: Array
+    scale_up: Array
+    adapter: Array
+    edges: Array
+    forward_fraction: Array
+
+    @property
+    def of_forward(self) -> _Window:
+        """The forward pass of it."""
+        return self._part(self.forward_fraction)
+
+    @property
+    def of_backward(self) -> _Window:
+        """The backward pass of it, with recomputation."""
+        return self._part(1 - self.forward_fraction)
+
+    def _part(self, share: Array) -> _Window:
+        names = (one.name for one in fields(self) if one.name != "forward_fraction")
+        return replace(self, **{name: share * getattr(self, name) for name in names})
+
+
+def _window(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> _Window:
+    """A micro-batch of each rank behind which communication can hide: its layers, not embedding and head."""
+    is_full = with_layer_axis(decisions["recompute"]) == int(Recompute.FULL)
+    loads = rank_loads(facts, decisions, stages)
+    computing = added(stages.layers * (parts.compute + parts.again)[..., None, :])
     if stages.full_layers.any():
-        backward = backward + added(stages.full_layers * (seconds.again - again)[..., None, :])
-    return np.asarray(forward), np.asarray(backward)
+        whole = lookup(layer_seconds, facts, decisions).again
+        computing = computing + added(stages.full_layers * (whole - parts.again)[..., None, :])
+    return _Window(
+        computing=np.asarray(computing),
+        waiting=np.asarray(added(stages.layers * parts.waiting[..., None, :])),
+        scale_up=loads.scale_up,
+        adapter=loads.adapter,
+        edges=np.asarray(added(stages.layers * parts.ep_edges[..., None, :])),
+        forward_fraction=np.where(is_full, FORWARD_FRACTION_RECOMPUTED, FORWARD_FRACTION),
+    )
+
+
+def _exposed(
+    facts: Facts, traffic: Traffic, window: _Window, num_windows: Numbers, *, edges: Numbers, num_pieces: Numbers
+) -> Numbers:
+    """Seconds of collectives that some windows leave exposed, of which the edges are a number of their own."""
+    adapter = (traffic.leaving > 0) * num_windows * window.adapter
+    return exposed_dp_seconds(
+        traffic.seconds,
+        num_windows * window.computing,
+        facts.cluster.device.slowdowns,
+        num_pieces=num_pieces,
+        copying_seconds=traffic.copying,
+        load_seconds=busiest_seconds(
+            traffic.seconds,
+            traffic.copying,
+            adapter_seconds=adapter,
+            scale_up_seconds=num_windows * window.scale_up,
+        ),
+        waiting_seconds=num_windows * window.waiting + edges * window.edges,
+    )
 
 
 def _window_fraction(decisions: Decisions, stages: Stages) -> Array:

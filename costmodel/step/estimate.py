@@ -324,7 +324,7 @@ def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
 
 def _transfer_seconds(facts: Facts, decisions: Decisions, whole: Stages) -> float:
     slices = microbatches(facts, decisions) * lookup(slices_seconds, facts, decisions)
-    return float(pp_seconds(facts, decisions, whole) + slices)
+    return float(pp_seconds(facts, decisions, whole, layer_parts(facts, decisions)) + slices)
 
 
 def _ending(facts: Facts, decisions: Decisions, stages: Stages) -> dict[str, float]:

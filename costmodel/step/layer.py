@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes import Array, Decisions, with_layer_axis
-from costmodel.facts.device import EquippedDevice
+from costmodel.facts.device import EquippedDevice, Slowdowns
 from costmodel.lowering.recompute import over_modules, recomputes
-from costmodel.memory.footprint import LayerFootprint, layer_footprint
-from costmodel.memory.parts import kept_bytes
-from costmodel.step.compute import LayerCommunication, LayerSeconds, layer_seconds
+from costmodel.step.compute import LayerCommunication, LayerSeconds, exposed_exchanges, layer_seconds
+from costmodel.step.links import adapter_seconds, host_copy_seconds, port_share
 from costmodel.step.overlap import exposed_overlapped_seconds
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher
 from costmodel.tables import Facts, lookup
@@ -32,6 +31,8 @@ class LayerParts:
     ----------
     compute, recompute
         Seconds of computation, and those that recomputation adds (its communication included).
+    again
+        Seconds of computation in ``recompute``.
     tp, cp, ep, offload
         Seconds of exposed communication and transfers in the steady phase.
     host
@@ -39,13 +40,14 @@ class LayerParts:
     ep_edges
         Seconds of expert-parallel communication that warm-up and cool-down expose beyond ``ep``.
     forward
-        Seconds of the forward pass in ``total``, without offloading.
+        Seconds of the forward pass in ``total``, without offloading, and with its share of waiting for the host.
     weight
         Seconds of the weights' gradients in ``compute``.
     """
 
     compute: Array
     recompute: Array
+    again: Array
     tp: Array
     cp: Array
     ep: Array
@@ -58,7 +60,12 @@ class LayerParts:
     @property
     def total(self) -> Array:
         """Seconds of one layer in the steady phase: (7) + (8) with their overlaps."""
-        return self.compute + self.recompute + self.tp + self.cp + self.ep + self.offload + self.host
+        return self.compute + self.recompute + self.waiting
+
+    @property
+    def waiting(self) -> Array:
+        """Seconds in which the device waits for communication, copies and its host, recomputation aside."""
+        return self.tp + self.cp + self.ep + self.offload + self.host
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,38 +93,37 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     device, recompute = facts.cluster.device, with_layer_axis(decisions["recompute"])
     seconds = lookup(layer_seconds, facts, decisions)
     exposed = exposed_seconds(facts, decisions, seconds)
-    forward = seconds.forward + exposed.contention * seconds.tp_forward + exposed.tp_forward + exposed.cp_forward
     modules = modules_forward(seconds, exposed.tp_forward, exposed.cp_forward, recompute=recompute)
-    again = recompute_seconds(_whole_again(device, seconds, exposed), modules, recompute=recompute)
-    forward_seconds = seconds.forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
-    backward_seconds = seconds.backward + exposed.tp_backward + exposed.cp_backward + exposed.ep_backward
-    offload = _offload_exposed(
-        device,
-        lookup(layer_footprint, facts, decisions),
-        forward_seconds=forward_seconds,
-        backward_seconds=backward_seconds,
-        recompute=recompute,
-    )
-    host = host_exposed(
-        seconds,
-        forward_seconds=forward_seconds,
-        backward_seconds=backward_seconds + again,
-        recompute=recompute,
-    )
-    offloads, fraction = with_layer_axis(decisions["activation_offload"]), device.behaviour.memory.offloaded_fraction
-    ep = exposed.ep_forward + exposed.ep_backward
+    repeated = recompute_seconds(_whole_again(device, seconds, exposed), modules, recompute=recompute)
+    tp, cp, ep = (_both_passes(exposed, name) for name in ("tp", "cp", "ep"))
+    compute = _compute(seconds, exposed)
+    offload = _offload_exposed(facts, decisions, seconds, exposed)
+    working = seconds.forward + seconds.backward + tp + cp + ep + repeated + offload
+    host = host_exposed(seconds, device_seconds=working, recompute=recompute)
+    forward = seconds.forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
     return LayerParts(
-        compute=_compute(seconds, exposed),
-        recompute=again,
-        tp=exposed.tp_forward + exposed.tp_backward,
-        cp=exposed.cp_forward + exposed.cp_backward,
+        compute=compute,
+        recompute=repeated,
+        again=_computed_again(seconds, recompute=recompute),
+        tp=tp,
+        cp=cp,
         ep=ep,
-        offload=np.where(offloads, fraction * offload, 0.0),
+        offload=offload,
         host=host,
-        ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep, 0.0),
-        forward=forward + exposed.ep_forward,
+        ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep - offload - host, 0.0),
+        forward=forward + exposed.contention * seconds.tp_forward + host * forward / working,
         weight=seconds.weight,
     )
+
+
+def _both_passes(exposed: Exposed, group: str) -> Array:
+    return np.asarray(getattr(exposed, f"{group}_forward") + getattr(exposed, f"{group}_backward"))
+
+
+def _computed_again(seconds: LayerSeconds, *, recompute: NDArray[Any]) -> Array:
+    """Seconds of computation that recomputation repeats."""
+    modules = over_modules(seconds.module_forward, recompute=recompute)
+    return np.where(recompute == int(Recompute.FULL), seconds.again, modules)
 
 
 def _whole_again(device: EquippedDevice, seconds: LayerSeconds, exposed: Exposed) -> Array:
@@ -125,6 +131,15 @@ def _whole_again(device: EquippedDevice, seconds: LayerSeconds, exposed: Exposed
     gathers = 1 - LAST_COLLECTIVE if device.behaviour.kernels.recompute_stops_early else 1
     inside = exposed.contention * seconds.tp_forward + gathers * exposed.tp_forward + exposed.cp_forward
     return np.asarray(seconds.again + inside + seconds.ep_forward)
+
+
+FORWARD_FRACTION, FORWARD_FRACTION_RECOMPUTED = 1 / 3, 1 / 4
+"""
+Fraction of a micro-batch's work that is its forward pass; of one that is recomputed in full.
+
+A backward pass is twice the multiplications of a forward pass, and full recomputation is one more forward pass. The
+passes' own seconds would let a change that shortens a pass and lengthens the other one, such as an overlap, hide less.
+"""
 
 
 IDEAL: Decisions = {
@@ -138,9 +153,6 @@ Features with which bounds are computed: of the edges of a pipeline, which have 
 
 Layers have a bound of their own, :func:`costmodel.step.compute.least_layer_seconds`.
 """
-
-LONGEST: Decisions = {"token_dispatcher": TokenDispatcher.ALLTOALL, "cuda_graphs": CudaGraphs.NONE}
-"""Features with the longest forward pass, which hides most: all kernels launched alone, tokens sorted on both sides."""
 
 
 def _compute(seconds: LayerSeconds, exposed: Exposed) -> Array:
@@ -158,13 +170,20 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
     device = facts.cluster.device
     tp_overlap, cp_overlap, ep_overlap = (with_layer_axis(decisions[name]) for name in LAYER_OVERLAPS)
     overlapped = seconds.overlapped
+    tp_forward = np.where(tp_overlap, overlapped.tp_forward, seconds.tp_forward)
+    tp_backward = np.where(tp_overlap, overlapped.tp_backward, seconds.exposed_tp_backward)
+    cp_forward = np.where(cp_overlap, overlapped.cp_forward, seconds.cp_forward)
+    cp_backward = np.where(cp_overlap, overlapped.cp_backward, seconds.cp_backward)
+    alone = {"ep_forward": seconds.ep_forward, "ep_backward": seconds.ep_backward}
+    waiting = {"forward": tp_forward + cp_forward, "backward": tp_backward + cp_backward}
+    hidden = exposed_exchanges(alone, overlapped, waiting)
     return Exposed(
-        tp_forward=np.where(tp_overlap, overlapped.tp_forward, seconds.tp_forward),
-        tp_backward=np.where(tp_overlap, overlapped.tp_backward, seconds.exposed_tp_backward),
-        cp_forward=np.where(cp_overlap, overlapped.cp_forward, seconds.cp_forward),
-        cp_backward=np.where(cp_overlap, overlapped.cp_backward, seconds.cp_backward),
-        ep_forward=np.where(ep_overlap, overlapped.ep_backward, seconds.ep_forward),
-        ep_backward=np.where(ep_overlap, overlapped.ep_forward, seconds.ep_backward),
+        tp_forward=tp_forward,
+        tp_backward=tp_backward,
+        cp_forward=cp_forward,
+        cp_backward=cp_backward,
+        ep_forward=np.where(ep_overlap, hidden["forward"], seconds.ep_forward),
+        ep_backward=np.where(ep_overlap, hidden["backward"], seconds.ep_backward),
         contention=np.where(tp_overlap, 0.0, device.constants.measured.tp_contention),
     )
 
@@ -220,9 +239,7 @@ def recompute_seconds(forward_seconds: Array, modules_seconds: Array, *, recompu
     return np.where(recompute == int(Recompute.FULL), forward_seconds, modules_seconds)
 
 
-def host_exposed(
-    seconds: LayerSeconds, *, forward_seconds: Array, backward_seconds: Array, recompute: NDArray[Any]
-) -> Array:
+def host_exposed(seconds: LayerSeconds, *, device_seconds: Array, recompute: NDArray[Any]) -> Array:
     r"""
     Seconds by which launching a layer's kernels takes longer than running them.
 
@@ -236,55 +253,46 @@ def host_exposed(
     ----------
     seconds
         Seconds of the layer, those of its launches among them.
-    forward_seconds, backward_seconds
-        Seconds of both passes on the device, recomputation in the second one.
+    device_seconds
+        Seconds of both passes on the device, with recomputation and with what they wait for other than the host.
     recompute
         Decision; full recomputation launches the forward pass again, recomputed modules their own kernels.
     """
     modules = over_modules(seconds.module_host, recompute=recompute)
     again = np.where(recompute == int(Recompute.FULL), seconds.host_forward, modules)
     launching = seconds.host_forward + seconds.host_backward + again
-    return np.asarray(np.maximum(launching - forward_seconds - backward_seconds, 0.0))
+    return np.asarray(np.maximum(launching - device_seconds, 0.0))
 
 
-COPY_ENGINES = {"slowdown_communication": 1.0, "processors_taken": 0.0}
-"""
-Slow-down of copies to and from the host beside computation, and processors that they take: none, unlike collectives.
-"""
-
-
-def _offload_exposed(
-    device: EquippedDevice,
-    footprint: LayerFootprint,
-    *,
-    forward_seconds: Array,
-    backward_seconds: Array,
-    recompute: NDArray[Any],
-) -> Array:
+def _offload_exposed(facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed) -> Array:
     r"""
-    Seconds that copies to and from the host add, one layer behind the other.
+    Seconds that copies to and from the host add to an average layer, one layer behind the other.
 
-    .. math:: T_{FWD,off} = \max(k T_{FWD}, A / B_{D2H}), \qquad T_{BWD,off} = \max(k' T_{BWD}, A / B_{H2D})
+    .. math:: T_{FWD,off} = \max(T_{FWD}, A / B_{D2H} + L), \qquad T_{BWD,off} = \max(T_{BWD}, A / B_{H2D} + L)
+
+    L is what else passes the port of the copies.
 
     References
     ----------
-    MoFa, arXiv:2511.09837, equations (34) and (35), there with a slow-down c of the copies. Here copy engines take no
-    processors, and share none.
+    MoFa, arXiv:2511.09837, equations (34) and (35), there with slow-downs c of the copies and k of the computation.
+    Here copy engines take no processors, and share none.
     """
-    slowdowns = device.slowdowns | COPY_ENGINES
-    down, up = host_copy_seconds(device, footprint, recompute=recompute)
-    exposed = exposed_overlapped_seconds(down, forward_seconds, **slowdowns)
-    return np.asarray(exposed + exposed_overlapped_seconds(up, backward_seconds, **slowdowns))
-
-
-def host_copy_seconds(
-    device: EquippedDevice, footprint: LayerFootprint, *, recompute: NDArray[Any]
-) -> tuple[Array, Array]:
-    """
-    Seconds of copying a layer's activations to the host in the forward pass, and back in the backward pass.
-
-    Both are alone, shape (..., K). Derivation: the kept bytes over the bandwidth of either direction, the term A_layer
-    / B of MoFa's equations (34) and (35).
-    """
-    kept = kept_bytes(footprint.saved_bytes, footprint.module_bytes, footprint.input_bytes, recompute=recompute)
-    return np.asarray(kept / device.device_to_host_bandwidth), np.asarray(kept / device.host_to_device_bandwidth)
+    offloads = with_layer_axis(decisions["activation_offload"])
+    if not offloads.any():
+        return np.zeros(offloads.shape)
+    device = facts.cluster.device
+    engines = Slowdowns(
+        slowdown_communication=1.0, slowdown_compute=device.constants.overlap_slowdown_compute, processors_taken=0.0
+    )
+    added: Array | float = 0.0
+    both = host_copy_seconds(facts, decisions), adapter_seconds(decisions, seconds)
+    passes = zip(("forward", "backward"), *both, strict=True)
+    for own, copies, load in passes:
+        added = added + exposed_overlapped_seconds(
+            copies,
+            getattr(seconds, own),
+            engines,
+            load_seconds=port_share(device) * load,
+            waiting_seconds=sum(getattr(exposed, f"{group}_{own}") for group in ("tp", "cp", "ep")),
+        )
+    return np.where(offloads, device.behaviour.memory.offloaded_fraction * added, 0.0)

@@ -318,7 +318,7 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
     return np.asarray(
         fill_seconds(facts, decisions)
         + ep_fill_seconds(stages, parts)
-        + pp_seconds(facts, decisions, stages)
+        + pp_seconds(facts, decisions, stages, parts)
         + facts.cluster.device.constants.step_seconds
     )
 

@@ -1,74 +1,137 @@
 """
-What communication still costs when it runs beside computation: MoFa (20)-(24), (34), (35).
+What communication still costs when it runs beside computation: one law for everything that a device does at once.
 
-All have one pattern. The two run together for as long as the longer of them takes, each slowed down by the other
-(``slowdown_communication`` c and ``slowdown_compute`` k, both at least 1; ``processors_taken`` phi). What exceeds the
-computation is exposed.
+A pass takes the longest of its computation with what it loses, of what each of its links carries, and of what the host
+has to do. Every overlap has this pattern: layers' collectives, transfers between stages, copies to the host, gradients
+and weights.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from costmodel.facts.device import Slowdowns
 from costmodel.operators.work import Numbers
+
+
+def taken_seconds(copying_seconds: Numbers, slowdowns: Slowdowns) -> Numbers:
+    r"""
+    Seconds by which communication lengthens a computation that is longer.
+
+    .. math:: T_{taken} = c K \left(1 - \frac{1 - \varphi}{k}\right)
+
+    Derivation: while bytes are copied, c K seconds, the computation has 1 - phi of the processors and runs k times
+    slower, so that it does (1 - phi) / k of its work.
+
+    Parameters
+    ----------
+    copying_seconds
+        Seconds in which the device's processors copy the bytes, alone: K.
+    slowdowns
+        c, k and phi.
+    """
+    lost = 1 - (1 - slowdowns["processors_taken"]) / slowdowns["slowdown_compute"]
+    seconds: Numbers = slowdowns["slowdown_communication"] * copying_seconds * lost
+    return seconds
+
+
+def busiest_seconds(
+    communication_seconds: Numbers, copying_seconds: Numbers, *, adapter_seconds: Numbers, scale_up_seconds: Numbers
+) -> Numbers:
+    r"""
+    Seconds for which others use the busiest link of a communication, beyond its own time: L.
+
+    .. math:: L = \max(L_{adapter}, L_{scale-up} - (T - K))
+
+    Derivation: what leaves a scale-up domain in T passes the domain's own links in K, which others may use in between.
+
+    Parameters
+    ----------
+    communication_seconds, copying_seconds
+        T and K of :func:`exposed_overlapped_seconds`.
+    adapter_seconds, scale_up_seconds
+        Seconds for which others use the network adapter, if the communication does, and the scale-up network.
+    """
+    return np.maximum(adapter_seconds, scale_up_seconds - (communication_seconds - copying_seconds))
+
+
+def ahead_seconds(
+    compute_seconds: Numbers, communication_seconds: Numbers, copying_seconds: Numbers, slowdowns: Slowdowns
+) -> Numbers:
+    r"""
+    Seconds of communication that are done when a shorter computation beside it is over, less what that lost.
+
+    .. math:: (1 - b) C, \qquad b = k \left(1 - \frac{T}{\max(T, c K)}\right)
+
+    Derivation: the computation takes k C. Slowed down by c, the processors copy in c K seconds what the links carry in
+    T. Where links are slower than that, nothing is slowed down; else T / (c K) of k C is done.
+    """
+    together = np.maximum(communication_seconds, slowdowns["slowdown_communication"] * copying_seconds)
+    pace = np.where(together > 0, communication_seconds / np.where(together > 0, together, 1.0), 1.0)
+    seconds: Numbers = (1 - slowdowns["slowdown_compute"] * (1 - pace)) * compute_seconds
+    return seconds
 
 
 def exposed_overlapped_seconds(
     communication_seconds: Numbers,
     compute_seconds: Numbers,
+    slowdowns: Slowdowns,
     *,
-    slowdown_communication: Numbers,
-    slowdown_compute: float,
-    processors_taken: Numbers = 0.0,
+    copying_seconds: Numbers | None = None,
+    load_seconds: Numbers = 0.0,
+    waiting_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Seconds beyond the computation when one communication runs beside it.
+    Seconds beyond the computation, and what it waits for anyway, when one communication runs beside it.
 
-    .. math:: T_{exp} = \max(c T_{comm}, k T_{comp}, T_{comp} + \varphi c T_{comm}) - T_{comp}
+    .. math:: T_{exp} = \min\left(T, \max(T_{taken}, T - W - (1 - b) (C - L))\right)
 
-    Nothing is exposed where there is no communication. The third term: while the communication runs, the computation
-    has only 1 - phi of the processors, so that it loses phi of that time. Where the computation ends first, that is
-    less than the first term.
+    A pass with it ends when the computation has got what it lost, and when the busiest of the links has carried
+    everything, hidden or not. It never takes longer than one after the other, as which software can run both. Longer
+    computation, longer waiting or a slower link never makes a pass with it shorter.
 
     Parameters
     ----------
     communication_seconds, compute_seconds
-        Each of them alone.
-    slowdown_communication, slowdown_compute
-        c and k, both at least 1.
-    processors_taken
-        phi, the share of the device's processors on which a collective runs.
+        Each of them alone: T, C.
+    slowdowns
+        c, k and phi, of :func:`taken_seconds` and of b in :func:`ahead_seconds`.
+    copying_seconds
+        K, at most T; None: T, as within a scale-up domain.
+    load_seconds
+        Seconds for which others use the busiest of its links meanwhile: L (:func:`busiest_seconds`).
+    waiting_seconds
+        Seconds beside the computation in which the device waits for other communication, copies or its host: W.
 
     References
     ----------
-    MoFa, arXiv:2511.09837, equations (22), (23), (34), (35).
+    MoFa, arXiv:2511.09837, equations (22), (23), (34), (35): max(c T, k C) - C, there without others on the links. Both
+    slow each other down as long as both run; what is left then has the device for itself.
 
-    >>> float(exposed_overlapped_seconds(3.0, 2.0, slowdown_communication=1.0, slowdown_compute=1.0))
+    >>> none = Slowdowns(slowdown_communication=1.0, slowdown_compute=1.0, processors_taken=0.0)
+    >>> float(exposed_overlapped_seconds(3.0, 2.0, none))
     1.0
+    >>> float(exposed_overlapped_seconds(3.0, 2.0, none, load_seconds=1.0))
+    2.0
     """
-    communicating = slowdown_communication * communication_seconds
-    exposed: Numbers = np.maximum(communicating - compute_seconds, processors_taken * communicating)
-    if slowdown_compute > 1:
-        slowed = np.maximum(exposed, (slowdown_compute - 1) * compute_seconds)
-        exposed = np.where(np.asarray(communication_seconds) > 0, slowed, 0.0)
-    return np.asarray(exposed, dtype=np.float64)
+    copying = communication_seconds if copying_seconds is None else copying_seconds
+    ahead = ahead_seconds(compute_seconds - load_seconds, communication_seconds, copying, slowdowns)
+    exposed = np.maximum(taken_seconds(copying, slowdowns), communication_seconds - waiting_seconds - ahead)
+    return np.asarray(np.minimum(communication_seconds, exposed), dtype=np.float64)
 
 
 def exposed_tp_seconds(
     communication_seconds: Numbers,
     compute_seconds: Numbers,
+    slowdowns: Slowdowns,
     *,
     splits: int,
-    slowdown_communication: Numbers,
-    slowdown_compute: float,
-    processors_taken: Numbers = 0.0,
+    copying_seconds: Numbers | None = None,
 ) -> Numbers:
     r"""
     Seconds of exposed tensor-parallel communication in n pieces, pipelined with its matmul.
 
-    .. math:: T_{exp} = T/n + (n-1) \max(c T/n, k C/n) - (n-1) C/n
+    .. math:: T_{exp} = T/n + (n-1)\, T_{exp}(T/n, C/n)
 
     With the communication hidden and k = 1, the first piece remains: T/n.
 
@@ -76,15 +139,13 @@ def exposed_tp_seconds(
     ----------
     MoFa, arXiv:2511.09837, equation (20).
 
-    >>> float(exposed_tp_seconds(4.0, 40.0, splits=4, slowdown_communication=1.0, slowdown_compute=1.0))
+    >>> none = Slowdowns(slowdown_communication=1.0, slowdown_compute=1.0, processors_taken=0.0)
+    >>> float(exposed_tp_seconds(4.0, 40.0, none, splits=4))
     1.0
     """
+    copying = communication_seconds if copying_seconds is None else copying_seconds
     piece = exposed_overlapped_seconds(
-        communication_seconds / splits,
-        compute_seconds / splits,
-        slowdown_communication=slowdown_communication,
-        slowdown_compute=slowdown_compute,
-        processors_taken=processors_taken,
+        communication_seconds / splits, compute_seconds / splits, slowdowns, copying_seconds=copying / splits
     )
     return communication_seconds / splits + (splits - 1) * piece
 
@@ -92,16 +153,15 @@ def exposed_tp_seconds(
 def exposed_cp_seconds(
     communication_seconds: Numbers,
     attention_seconds: Numbers,
+    slowdowns: Slowdowns,
     *,
     cp: Numbers,
-    slowdown_communication: Numbers,
-    slowdown_compute: float,
-    processors_taken: Numbers = 0.0,
+    copying_seconds: Numbers | None = None,
 ) -> Numbers:
     r"""
     Seconds of exposed context-parallel communication of ring attention.
 
-    .. math:: T_{exp} = \sum_{i=1}^{c-1} \left[\max(k A_i, c' R_{i+1}) - A_i\right]
+    .. math:: T_{exp} = \sum_{i=1}^{c-1} T_{exp}(R_{i+1}, A_i)
 
     There are c pieces of attention, and c - 1 sends behind the first ones.
 
@@ -111,6 +171,8 @@ def exposed_cp_seconds(
         The whole ring pass, c - 1 sends.
     attention_seconds
         All c pieces of attention.
+    slowdowns, copying_seconds
+        As in :func:`exposed_overlapped_seconds`, of the whole ring pass.
     cp
         Context-parallel degree c.
 
@@ -119,33 +181,26 @@ def exposed_cp_seconds(
     MoFa, arXiv:2511.09837, equation (21).
     """
     sends: Numbers = np.maximum(cp - 1, 1.0)
+    copying = communication_seconds if copying_seconds is None else copying_seconds
     return sends * exposed_overlapped_seconds(
-        communication_seconds / sends,
-        attention_seconds / cp,
-        slowdown_communication=slowdown_communication,
-        slowdown_compute=slowdown_compute,
-        processors_taken=processors_taken,
+        communication_seconds / sends, attention_seconds / cp, slowdowns, copying_seconds=copying / sends
     )
 
 
 def exposed_dp_seconds(
     communication_seconds: Numbers,
     window_seconds: Numbers,
+    slowdowns: Slowdowns,
     *,
     num_pieces: Numbers,
-    slowdown_communication: Numbers,
-    slowdown_compute: float,
-    processors_taken: Numbers = 0.0,
-    busy_seconds: Numbers = 0.0,
-    idle_seconds: Numbers = 0.0,
+    copying_seconds: Numbers | None = None,
+    load_seconds: Numbers = 0.0,
+    waiting_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
     Seconds of exposed data-parallel communication in n equal pieces: the first alone, the others hidden.
 
-    .. math:: T_{exp} = T_1 + \sum_{i=2}^{n} \left[\max(c T_i, k W_i) - W_i\right]
-
-    Where the links are busy with other communication behind the same computation, counted elsewhere, both add up: what
-    is exposed beyond what the other exposes alone.
+    .. math:: T_{exp} = T / n + T_{exp}\left((n - 1) T / n, W_2 + \ldots + W_n\right)
 
     Parameters
     ----------
@@ -154,27 +209,30 @@ def exposed_dp_seconds(
     window_seconds
         Computation behind which the later pieces run: the backward of the chunks that follow in the cool-down, the
         forward of the chunks that precede in the warm-up.
+    slowdowns, copying_seconds
+        As in :func:`exposed_overlapped_seconds`, of all pieces.
     num_pieces
         Pieces n (chunks of a rank, or buckets).
-    busy_seconds
-        Other communication on the same links within the window.
-    idle_seconds
-        Waiting of the device beside the window, counted elsewhere: what is exposed otherwise runs meanwhile.
+    load_seconds
+        Seconds for which others use the busiest link within the window.
+    waiting_seconds
+        Waiting of the device within the window.
 
     References
     ----------
     MoFa, arXiv:2511.09837, equation (24), once for the reduce-scatter and once for the all-gather.
     """
-    pieces = np.maximum(num_pieces, 1)
-    first = communication_seconds / pieces
-    slowdowns: dict[str, Any] = {
-        "slowdown_communication": slowdown_communication,
-        "slowdown_compute": slowdown_compute,
-        "processors_taken": processors_taken,
-    }
-    together = exposed_overlapped_seconds(communication_seconds - first + busy_seconds, window_seconds, **slowdowns)
-    exposed = together - exposed_overlapped_seconds(busy_seconds, window_seconds, **slowdowns)
-    return first + np.maximum(exposed - idle_seconds, np.minimum(exposed, 0.0))
+    first = communication_seconds / np.maximum(num_pieces, 1)
+    later = 1 - 1 / np.maximum(num_pieces, 1)
+    copying = communication_seconds if copying_seconds is None else copying_seconds
+    return first + exposed_overlapped_seconds(
+        later * communication_seconds,
+        window_seconds,
+        slowdowns,
+        copying_seconds=later * copying,
+        load_seconds=load_seconds,
+        waiting_seconds=waiting_seconds,
+    )
 
 
 def exposed_dp_seconds_measured(

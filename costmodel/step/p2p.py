@@ -10,13 +10,14 @@ from costmodel.axes import Array, Decisions, added, with_layer_axis
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
-from costmodel.network.collectives import collective_seconds, ring_slowdowns
+from costmodel.network.collectives import collective_seconds, copying_seconds, leaves_scale_up_domain
 from costmodel.network.groups import Group, pipeline_group
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.interleaved import p2p_exposed_seconds
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds
-from costmodel.step.overlap import exposed_overlapped_seconds
+from costmodel.step.layer import FORWARD_FRACTION, LayerParts
+from costmodel.step.overlap import busiest_seconds, exposed_overlapped_seconds, taken_seconds
 from costmodel.tables import Facts, lookup, microbatches
 
 
@@ -52,6 +53,39 @@ def p2p_seconds(
         seconds = send(nbytes=nbytes / scattered, ranks=group.ranks, stride=group.stride)
         seconds = seconds + collective_seconds(cluster, "tp", "all_gather", nbytes=gathered, ranks=tp, stride=1)
     return np.asarray((seconds + device.constants.p2p_overhead_seconds) * (np.asarray(pp) > 1))
+
+
+def p2p_copying_seconds(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    tp: Numbers,
+    cp: Numbers,
+    pp: Numbers,
+    dp: Numbers,
+    mbs: Numbers,
+    sequence_parallel: Numbers,
+) -> Array:
+    """
+    Seconds in which processors copy the bytes of one transfer between pipeline ranks.
+
+    Derivation: :func:`costmodel.network.collectives.copying_seconds` of :func:`p2p_seconds` without its overhead.
+    """
+    degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
+    group = pipeline_group(tp=tp, cp=cp, dp=dp, pp=pp)
+
+    def seconds_on(other: Cluster) -> Array:
+        hop = p2p_seconds(model, other, workload, **degrees, mbs=mbs, sequence_parallel=sequence_parallel)
+        return _bare_seconds(other, hop)
+
+    leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
+    return np.asarray(copying_seconds(cluster, seconds_on(cluster), seconds_on, leaves=leaves))
+
+
+def _bare_seconds(cluster: Cluster, hop: Array) -> Array:
+    """Seconds of a transfer's bytes, without what both sides wait for."""
+    return np.maximum(hop - cluster.device.constants.p2p_overhead_seconds, 0.0)
 
 
 def whole_p2p_seconds(facts: Facts, decisions: Decisions) -> Array:
@@ -91,7 +125,7 @@ def micro_batch_bytes(
     return workload.precision.activation_bytes * elements
 
 
-def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, *, slowdown_compute: float | None = None) -> Array:
+def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts | None = None) -> Array:
     """
     Seconds of exposed transfers of an interleaved pipeline in one step, shape (...); a plain one has none here.
 
@@ -104,28 +138,47 @@ def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, *, slowdown_c
     ----------
     facts, decisions, stages
         As in :func:`costmodel.step.step.step_seconds`.
-    slowdown_compute
-        k, where it is not the device's.
+    parts
+        Seconds of one layer, beside which transfers run; None: enough to hide all that can be hidden.
 
     References
     ----------
-    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk.
+    MoFa, arXiv:2511.09837, the terms in T_pp of (9)-(11), and (23) beside the forward pass of an average chunk: a
+    third of what a chunk takes, as a backward pass is twice a forward pass.
     """
-    device = facts.cluster.device
-    hop = lookup(p2p_seconds, facts, decisions)
-    seconds = lookup(layer_seconds, facts, decisions)
-    num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
-    chunk = added(stages.all_layers * seconds.forward) / num_chunks
-    group = pipeline_ranks(decisions)
-    slowdowns = ring_slowdowns(facts.cluster, ranks=group.ranks, stride=group.stride)
-    slowdowns |= {} if slowdown_compute is None else {"slowdown_compute": slowdown_compute}
-    hidden = exposed_overlapped_seconds(
-        np.maximum(hop - device.constants.p2p_overhead_seconds, 0.0), chunk, **slowdowns
-    )
+    cluster = facts.cluster
+    hop, group = lookup(p2p_seconds, facts, decisions), pipeline_ranks(decisions)
+    bare, copying = _bare_seconds(cluster, hop), lookup(p2p_copying_seconds, facts, decisions)
+    leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
+    hidden: Numbers
+    if parts is None:
+        hidden = np.asarray(np.minimum(bare, taken_seconds(copying, cluster.device.slowdowns)))
+    else:
+        loads = lookup(layer_seconds, facts, decisions).loads
+        chunk = partial(_of_forward_chunk, decisions, stages)
+        hidden = exposed_overlapped_seconds(
+            bare,
+            chunk(parts.compute),
+            cluster.device.slowdowns,
+            copying_seconds=copying,
+            load_seconds=busiest_seconds(
+                bare,
+                copying,
+                adapter_seconds=leaves * chunk(loads.adapter),
+                scale_up_seconds=chunk(loads.scale_up),
+            ),
+            waiting_seconds=chunk(parts.waiting),
+        )
     steady = np.where(decisions["pp_overlap"], hidden, hop)
     m = microbatches(facts, decisions)
     exposed = p2p_exposed_seconds(hop, steady, pp=decisions["pp"], vpp=decisions["vpp"], num_microbatches=m)
     return np.where(np.asarray(decisions["vpp"]) > 1, exposed, 0.0)
+
+
+def _of_forward_chunk(decisions: Decisions, stages: Stages, layer: Array) -> Array:
+    """Seconds of the forward pass of an average chunk, of seconds that a layer of each kind takes in both passes."""
+    num_chunks = np.asarray(decisions["pp"]) * decisions["vpp"]
+    return np.asarray(FORWARD_FRACTION * added(stages.all_layers * layer) / num_chunks)
 
 
 def pipeline_ranks(decisions: Decisions) -> Group:

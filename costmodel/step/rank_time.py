@@ -21,7 +21,7 @@ from costmodel.pipelines.simulator import span_seconds
 from costmodel.pipelines.stages import Stages, virtual_stage_layers
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.layer import LayerParts, layer_parts
-from costmodel.step.overlap import exposed_overlapped_seconds
+from costmodel.step.overlap import taken_seconds
 from costmodel.step.p2p import micro_batch_bytes, sent_seconds, whole_p2p_seconds
 from costmodel.strategy import Schedule, Vocabulary, is_one_of
 from costmodel.tables import Facts, lookup, microbatches
@@ -322,6 +322,6 @@ def slices_seconds(
     call = partial(collective_seconds, cluster, "pp", ranks=group.ranks, stride=group.stride)
     rows = 2 * call(kind="broadcast", nbytes=nbytes) + 2 * call(kind="all_reduce", nbytes=nbytes)
     scalars = 3 * call(kind="all_reduce", nbytes=SCALAR_BYTES * mbs * workload.sequence_length / cp)
-    beside = exposed_overlapped_seconds(rows, np.inf, **cluster.device.slowdowns | {"slowdown_compute": 1.0})
+    beside = taken_seconds(rows, {**cluster.device.slowdowns, "slowdown_compute": 1.0})
     waits = np.asarray(vocabulary) == Vocabulary.INTERLACED
     return np.asarray(np.where(waits, rows + scalars, beside) * sliced)

@@ -27,7 +27,7 @@ from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
-from costmodel.step.layer import IDEAL, LAYER_OVERLAPS, LONGEST, layer_parts
+from costmodel.step.layer import IDEAL, LAYER_OVERLAPS, layer_parts
 from costmodel.step.optimizer import (
     device_update_seconds,
     host_update_seconds,
@@ -117,7 +117,7 @@ def step_and_bubble_seconds(facts: Facts, decisions: Decisions, stages: Stages) 
     ranks = rank_seconds(facts, decisions, stages, parts.total)
     waiting = waiting_seconds(facts, decisions, stages, parts, ranks)
     ending = dp_seconds(facts, decisions, stages, parts) + update_seconds(facts, decisions, stages)
-    beside = pp_seconds(facts, decisions, stages) + facts.cluster.device.constants.step_seconds + largest(ending)
+    beside = pp_seconds(facts, decisions, stages, parts) + facts.cluster.device.constants.step_seconds + largest(ending)
     seconds = np.asarray(pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside)
     return seconds, waiting
 
@@ -176,11 +176,10 @@ def ideal_seconds(facts: Facts, ideal: Decisions, stages: Stages, slowest: Array
     """
     Lower bound in seconds of a step whose ranks take given seconds per micro-batch at least.
 
-    Derivation: the pipeline of the slowest rank and of all ranks, transfers beside the longest computation (which hides
-    most), and :func:`ideal_update_seconds`.
+    Derivation: the pipeline of the slowest rank and of all ranks, transfers of which all is hidden that can be, and
+    :func:`ideal_update_seconds`.
     """
-    longest = {**ideal, **LONGEST, "pp_overlap": either(ideal)}
-    sent = pp_seconds(facts, longest, stages, slowdown_compute=1.0).min(axis=0)
+    sent = pp_seconds(facts, {**ideal, "pp_overlap": either(ideal)}, stages).min(axis=0)
     return _least_step(facts, ideal, slowest, every, sent + ideal_update_seconds(facts, ideal))
 
 

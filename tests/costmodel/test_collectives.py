@@ -22,10 +22,11 @@ from costmodel.network.collectives import (
     broadcast,
     collective_seconds,
     communication_seconds,
+    copying_seconds,
     dispatch,
+    leaves_scale_up_domain,
     reduce_scatter,
     ring,
-    ring_slowdowns,
     send,
 )
 from costmodel.operators.work import Communication
@@ -53,8 +54,8 @@ def test_all_gather_inside_a_node():
 
 
 def test_all_gather_over_two_nodes_uses_eight_adapters():
-    """16 ranks, 6.4 GB: 6 GB by eight adapters of 50 GB/s are 15 ms (as by NVLink), 7 us + 10 us of latency."""
-    assert all_gather(a_cluster(), nbytes=6.4 * GB, ranks=16, stride=1) == pytest.approx(15.017e-3)
+    """16 ranks, 6.4 GB: 6 GB by eight adapters of 50 GB/s are 15 ms (as by NVLink), 14 hops of 1 us and one of 10 us."""
+    assert all_gather(a_cluster(), nbytes=6.4 * GB, ranks=16, stride=1) == pytest.approx(15.024e-3)
 
 
 def test_all_gather_of_strangers_uses_one_adapter():
@@ -62,33 +63,38 @@ def test_all_gather_of_strangers_uses_one_adapter():
     assert all_gather(a_cluster(), nbytes=1 * GB, ranks=2, stride=8) == pytest.approx(10.01e-3)
 
 
-def test_rings_between_nodes_take_two_channels_per_adapter():
-    """Eight devices of a node take as many processors as within it, one of them an eighth; only within it is slower."""
-    profile = a_profile(communication_sm_fraction=0.16, overlap_slowdown_communication=1.25)
-    cluster = a_cluster(**profile)
-    taken = [ring_slowdowns(cluster, ranks=16, stride=stride)["processors_taken"] for stride in (1, 2, 8)]
+def test_between_nodes_bytes_are_copied_as_fast_as_within_one():
+    """1.6 GB of 16 ranks take 30 ms by one adapter each, 3.75 ms of which processors copy at 400 GB/s."""
+    cluster, gathered = a_cluster(), {"nbytes": 1.6 * GB, "ranks": 16}
 
-    assert taken == pytest.approx([0.16, 0.08, 0.02])
-    assert ring_slowdowns(cluster, ranks=2, stride=4) == cluster.device.slowdowns
-    assert cluster.device.slowdowns == {
-        "slowdown_communication": 1.25,
-        "slowdown_compute": 1.0,
-        "processors_taken": 0.16,
-    }
-    assert ring_slowdowns(cluster, ranks=2, stride=8)["slowdown_communication"] == 1
+    def copying(stride: int) -> float:
+        group = gathered | {"stride": stride}
+        leaves = leaves_scale_up_domain(cluster, ranks=16, stride=stride)
+        seconds = all_gather(cluster, **group)
+        return float(copying_seconds(cluster, seconds, lambda other: all_gather(other, **group), leaves=leaves))
+
+    assert all_gather(cluster, **gathered, stride=8) == pytest.approx(30e-3 + 15 * 10e-6)
+    assert copying(8) == pytest.approx(3.75e-3 + 15 * 1e-6)
+    assert copying(4) == copying(1) == copying(8)
+
+
+@pytest.mark.parametrize(("ranks", "stride", "leaves"), [(8, 1, False), (16, 1, True), (2, 4, False), (2, 8, True)])
+def test_groups_leave_a_node_of_eight(ranks, stride, leaves):
+    """As soon as their members are not all in it."""
+    assert leaves_scale_up_domain(a_cluster(), ranks=ranks, stride=stride) == leaves
 
 
 def test_stride_decides_how_many_members_share_a_node():
-    """4 ranks at stride 4 are two per node: 3/4 of 0.8 GB by two adapters, 6 ms; a step of 1 us and one of 10 us."""
-    assert all_gather(a_cluster(), nbytes=0.8 * GB, ranks=4, stride=4) == pytest.approx(6.011e-3)
+    """4 ranks at stride 4 are two per node: 3/4 of 0.8 GB by two adapters, 6 ms; two hops of 1 us and one of 10 us."""
+    assert all_gather(a_cluster(), nbytes=0.8 * GB, ranks=4, stride=4) == pytest.approx(6.012e-3)
 
 
 @pytest.mark.parametrize(
     ("ranks", "stride", "seconds"),
     [
-        (4, 4, 0.6 / 4 + 11e-6),  # two members of each of two nodes: four rings share 16 GB/s
-        (8, 2, 0.7 / 8 + 13e-6),  # four of each: two rings
-        (16, 1, 0.75 / 400 + 17e-6),  # all of each: both neighbours of an adapter
+        (4, 4, 0.6 / 4 + 12e-6),  # two members of each of two nodes: four rings share 16 GB/s
+        (8, 2, 0.7 / 8 + 16e-6),  # four of each: two rings
+        (16, 1, 0.75 / 400 + 24e-6),  # all of each: both neighbours of an adapter
         (4, 8, 0.6 / 50 + 30e-6),  # one of each of four: its own adapter
         (2, 4, 0.4 / 400 + 1e-6),  # within a node
     ],

@@ -447,18 +447,41 @@ def test_a_device_never_overtakes_its_host():
     assert parts.total == pytest.approx([3 * kernels])
 
 
-@pytest.mark.parametrize(("tp", "slowdown", "taken"), [(1, 1.25, 0.16), (8, 1.0, 0.02)])
-def test_experts_between_nodes_take_the_processors_of_one_adapter(tp, slowdown, taken):
-    """Two ranks of a node exchange tokens as its network does; of two nodes by an adapter each, which nothing slows."""
+@pytest.mark.parametrize(("tp", "share"), [(1, 1.0), (8, 50 / 400)])
+def test_experts_between_nodes_take_processors_while_they_copy(tp, share):
+    """Two ranks of a node exchange tokens as its network does; those of two nodes wait for adapters most of the time."""
     given = on_the_networks(MOE, communication_sm_fraction=0.16, overlap_slowdown_communication=1.25)
 
     seconds = alone(given, tp=tp, etp=tp, ep=2, dp=2)
+    copying = share * seconds.ep_forward
 
-    exchanged = slowdown * seconds.ep_forward
-    assert exchanged.max() > 0
-    assert seconds.overlapped.ep_forward == pytest.approx(
-        np.maximum(exchanged - seconds.backward, taken * exchanged), rel=1e-12
+    assert copying.max() > 0
+    assert seconds.overlapped.ep_backward_taken == pytest.approx(0.16 * 1.25 * copying, rel=1e-12)
+    pace = seconds.ep_forward / np.maximum(seconds.ep_forward, 1.25 * copying)
+    expected = seconds.ep_forward - np.where(copying > 0, pace, 1) * seconds.backward
+    assert seconds.overlapped.ep_backward_excess == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_pass_takes_the_longest_of_what_its_links_carry():
+    """
+    Exchanges between nodes beside rings of attention between nodes use one adapter: both add up, hidden or not.
+
+    Without rings, computation hides the exchanges alone.
+    """
+    given = on_the_networks(MOE)
+    slow = replace(NO_LATENCY[1], bandwidth=GB)
+    given = with_device(given, networks=(NO_LATENCY[0], slow), peak_flops={"bf16": 1e14})
+    strategy = {"tp": 8, "etp": 8, "ep": 2, "dp": 2, "cp": 2, "cp_overlap": True, "ep_overlap": True}
+
+    seconds, parts = alone(given, **strategy), parts_of(given, **strategy)
+
+    moe = seconds.ep_forward > 0
+    loads = seconds.loads
+    longest = np.maximum(loads.adapter, seconds.forward + seconds.backward)
+    assert loads.adapter[moe] == pytest.approx(
+        (seconds.ep_forward + seconds.ep_backward + seconds.cp_forward + seconds.cp_backward)[moe]
     )
+    assert (parts.total - parts.tp)[moe] >= longest[moe] * (1 - 1e-9)
 
 
 def test_a_host_that_is_ahead_after_one_pass_is_so_in_the_next():
@@ -467,8 +490,8 @@ def test_a_host_that_is_ahead_after_one_pass_is_so_in_the_next():
     plain = np.array(int(Recompute.NONE))
 
     for forward, backward, late in ((2.0, 8.0, 0.0), (4.0, 5.0, 0.0), (2.0, 5.0, 2.0)):
-        passes = {"forward_seconds": np.array([forward]), "backward_seconds": np.array([backward])}
-        assert host_exposed(seconds, **passes, recompute=plain) == pytest.approx([late])
+        device = np.array([forward + backward])
+        assert host_exposed(seconds, device_seconds=device, recompute=plain) == pytest.approx([late])
 
 
 def test_full_recomputation_launches_the_forward_pass_again():

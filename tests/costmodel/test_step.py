@@ -230,8 +230,8 @@ def test_data_parallel_traffic(sharding, reduces, gathers):
 
     alone = data_parallel_seconds(given, decisions, held)
 
-    assert alone.reduce == pytest.approx([reduces * 4 * parameters * 7 / 8 / (50 * GB)])
-    assert alone.gather == pytest.approx([gathers * 2 * parameters * 7 / 8 / (50 * GB)])
+    assert alone.reduce.seconds == pytest.approx([reduces * 4 * parameters * 7 / 8 / (50 * GB)])
+    assert alone.gather.seconds == pytest.approx([gathers * 2 * parameters * 7 / 8 / (50 * GB)])
 
 
 def test_experts_are_reduced_among_their_replicas():
@@ -242,8 +242,8 @@ def test_experts_are_reduced_among_their_replicas():
     parameters = {ep: rank_parameters(given, decisions[ep], held) for ep in (4, 8)}
     dense = 2 * parameters[8].dense * 7 / 8 / (50 * GB)
 
-    assert data_parallel_seconds(given, decisions[8], held).gather == pytest.approx(dense)
-    assert data_parallel_seconds(given, decisions[4], held).gather == pytest.approx(
+    assert data_parallel_seconds(given, decisions[8], held).gather.seconds == pytest.approx(dense)
+    assert data_parallel_seconds(given, decisions[4], held).gather.seconds == pytest.approx(
         dense + 2 * parameters[4].experts * 1 / 2 / (50 * GB)
     )
 
@@ -257,7 +257,7 @@ def test_all_reduced_gradients_are_sent_twice():
 
     alone = data_parallel_seconds(given, decisions, held)
 
-    assert alone.reduce == pytest.approx([2 * 4 * parameters * 7 / 8 / (50 * GB)])
+    assert alone.reduce.seconds == pytest.approx([2 * 4 * parameters * 7 / 8 / (50 * GB)])
 
 
 def test_states_shared_by_fewer_ranks_are_gathered_among_them():
@@ -267,7 +267,7 @@ def test_states_shared_by_fewer_ranks_are_gathered_among_them():
     held = every_stage(DENSE, pp=1, vpp=1)
     parameters = float(rank_parameters(given, decisions, held).dense[0])
 
-    assert data_parallel_seconds(given, decisions, held).gather == pytest.approx([parameters / (50 * GB)])
+    assert data_parallel_seconds(given, decisions, held).gather.seconds == pytest.approx([parameters / (50 * GB)])
     assert update_seconds(given, decisions, held) == pytest.approx([30 * parameters / 2 / (2400 * GB)])
 
 
@@ -281,7 +281,7 @@ def test_weights_that_nothing_overlaps_are_waited_for():
 
     left = dp_seconds(given, {**decisions, "dp_overlap": True}, held)
 
-    assert left == pytest.approx(alone.gather + alone.reduce / alone.pieces)
+    assert left == pytest.approx(alone.gather.seconds + alone.reduce.seconds / alone.pieces)
 
 
 def test_weights_come_while_a_device_waits_for_its_host():
@@ -305,7 +305,7 @@ def test_offloaded_activations_share_a_pcie_port_with_what_comes_from_other_node
         decisions = a_strategy(dp=dp, sharding=Sharding.WEIGHTS, activation_offload=True).decisions()
         alone = data_parallel_seconds(given, decisions, held)
         left = dp_seconds(given, {**decisions, "dp_overlap": True}, held)
-        return 1 - float((left / (alone.reduce + alone.gather))[0])
+        return 1 - float((left / (alone.reduce.seconds + alone.gather.seconds))[0])
 
     assert hidden_fraction(dp=16, host_link="pcie") == pytest.approx(0.0, abs=1e-9)
     assert hidden_fraction(dp=16, host_link="nvlink_c2c") > 0.5
@@ -326,7 +326,7 @@ def test_sharded_weights_wait_for_each_micro_batch():
     left = dp_seconds(given, {**decisions, "dp_overlap": True}, held)
 
     assert alone.pieces == pytest.approx([DENSE.num_layers])
-    assert left == pytest.approx((alone.reduce + alone.gather) / DENSE.num_layers)
+    assert left == pytest.approx((alone.reduce.seconds + alone.gather.seconds) / DENSE.num_layers)
 
 
 @pytest.mark.parametrize(("copies", "nbytes"), [("flat", 2 + 4), ("tensors", 2 * (2 + 2) + 2 + 4)])
@@ -356,7 +356,7 @@ def test_overlapped_data_parallelism_hides_behind_the_other_chunks():
 
     left = dp_seconds(given, {**decisions, "dp_overlap": True}, held)
 
-    assert (left <= (alone.reduce + alone.gather) / 7 * (1 + 1e-9)).all()
+    assert (left <= (alone.reduce.seconds + alone.gather.seconds) / 7 * (1 + 1e-9)).all()
     assert (left > 0).all()
 
 
@@ -611,7 +611,7 @@ def test_sharded_weights_do_not_travel_faster_than_the_network():
     strategies |= {"sharding": np.full(2000, int(Sharding.WEIGHTS)), "dp_overlap": np.ones(2000, dtype=int)}
     alone = data_parallel_seconds(given, strategies, different_ranks(given, strategies))
 
-    assert ((alone.reduce + alone.gather).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)).all()
+    assert ((alone.reduce.seconds + alone.gather.seconds).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)).all()
 
 
 @models
@@ -622,7 +622,7 @@ def test_steps_take_as_long_as_their_data_parallel_traffic(model: Model, shardin
     strategies |= {"sharding": np.full(2000, int(sharding)), "dp_overlap": np.ones(2000, dtype=int)}
     alone = data_parallel_seconds(given, strategies, different_ranks(given, strategies))
 
-    assert ((alone.reduce + alone.gather).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)).all()
+    assert ((alone.reduce.seconds + alone.gather.seconds).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)).all()
 
 
 def test_replicated_gradients_are_summed_before_the_update():

@@ -1,0 +1,97 @@
+"""What passes a device's links in a micro-batch beside data-parallel traffic: layers' collectives, offloading copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.axes import Array, Decisions, added, with_layer_axis
+from costmodel.facts.device import EquippedDevice
+from costmodel.memory.footprint import layer_footprint
+from costmodel.memory.parts import kept_bytes
+from costmodel.pipelines.stages import Stages
+from costmodel.step.compute import LayerSeconds, layer_seconds
+from costmodel.tables import Facts, lookup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankLoads:
+    """
+    Seconds per micro-batch for which each rank's layers use its links, hidden or not: shape (..., U).
+
+    Parameters
+    ----------
+    scale_up, adapter
+        Seconds on the scale-up network, and on the network adapter with its port.
+    """
+
+    scale_up: Array
+    adapter: Array
+
+
+def rank_loads(facts: Facts, decisions: Decisions, stages: Stages) -> RankLoads:
+    """
+    What the layers of each rank load its links with in both passes of a micro-batch.
+
+    Derivation: the sum over the rank's layers of their communication, whether it overlaps or not. Copies of offloaded
+    activations pass the adapter's port (:func:`port_share`).
+    """
+    loads = lookup(layer_seconds, facts, decisions).loads
+    down, up = offload_seconds(facts, decisions)
+    adapter = loads.adapter + port_share(facts.cluster.device) * (down + up)
+    return RankLoads(
+        scale_up=np.asarray(added(stages.layers * loads.scale_up[..., None, :])),
+        adapter=np.asarray(added(stages.layers * adapter[..., None, :])),
+    )
+
+
+def adapter_seconds(decisions: Decisions, seconds: LayerSeconds) -> tuple[Array, Array]:
+    """
+    Seconds for which a layer uses the network adapter in its forward and its backward pass: shape (..., K) each.
+
+    Derivation: its own collectives. Overlapped, a pass has the exchanges of another micro-batch's opposite pass.
+    """
+    loads, overlaps = seconds.loads, with_layer_axis(decisions["ep_overlap"])
+    forward = np.where(overlaps, loads.ep_adapter_backward, loads.ep_adapter_forward)
+    backward = np.where(overlaps, loads.ep_adapter_forward, loads.ep_adapter_backward)
+    return loads.adapter_forward + forward, loads.adapter_backward + backward
+
+
+def port_share(device: EquippedDevice) -> float:
+    """
+    Share of copies to and from the host that pass the port by which the network adapter is reached: 1 or 0.
+
+    A device on PCIe has one port, behind a switch with its adapter (NVIDIA DGX H100 user guide, figure of the system
+    topology). What comes from or goes to other nodes passes it like copies from and to the host.
+    """
+    return float(device.host_link == "pcie")
+
+
+def offload_seconds(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
+    """
+    Seconds of copying an average layer's activations to the host in the forward pass, and back in the backward pass.
+
+    Both are alone, shape (..., K), 0 where none are offloaded. Derivation: the kept bytes of the layers that are
+    offloaded over the bandwidth of either direction, the term A_layer / B of MoFa's equations (34) and (35).
+    """
+    offloads = with_layer_axis(decisions["activation_offload"])
+    if not offloads.any():
+        return np.zeros(offloads.shape), np.zeros(offloads.shape)
+    device = facts.cluster.device
+    down, up = host_copy_seconds(facts, decisions)
+    share = offloads * device.behaviour.memory.offloaded_fraction
+    return np.asarray(share * down), np.asarray(share * up)
+
+
+def host_copy_seconds(facts: Facts, decisions: Decisions) -> tuple[Array, Array]:
+    """
+    Seconds of copying what a layer keeps to the host, and back: alone, shape (..., K) each.
+
+    Derivation: the kept bytes over the bandwidth of either direction, the term A_layer / B of MoFa's equations (34) and
+    (35).
+    """
+    device, footprint = facts.cluster.device, lookup(layer_footprint, facts, decisions)
+    recompute = with_layer_axis(decisions["recompute"])
+    kept = kept_bytes(footprint.saved_bytes, footprint.module_bytes, footprint.input_bytes, recompute=recompute)
+    return np.asarray(kept / device.device_to_host_bandwidth), np.asarray(kept / device.host_to_device_bandwidth)

@@ -39,8 +39,7 @@ from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator
 from costmodel.step.overlap import (
-    ahead_seconds,
-    busiest_seconds,
+    excess_seconds,
     exposed_cp_seconds,
     exposed_overlapped_seconds,
     exposed_tp_seconds,
@@ -361,15 +360,16 @@ def _overlapped(
         exposed[f"tp_{own}"] = windows[f"shown_{own}"] + tp
         exposed[f"cp_{own}"] = exposed_cp_seconds(ring, core, slowdowns, cp=cp, copying_seconds=of_ring)
         exchange, copying = parts[f"ep_{opposite}"], windows[f"ep_copying_{opposite}"]
-        load = busiest_seconds(
+        adapter = windows[f"tp_leaving_{own}"] + windows[f"cp_leaving_{own}"]
+        exposed[f"ep_{own}_taken"] = taken_seconds(copying, of_experts)
+        exposed[f"ep_{own}_excess"] = excess_seconds(
             exchange,
-            copying,
-            adapter_seconds=(windows[f"ep_leaving_{opposite}"] > 0)
-            * (windows[f"tp_leaving_{own}"] + windows[f"cp_leaving_{own}"]),
+            parts[own],
+            of_experts,
+            copying_seconds=copying,
+            adapter_seconds=np.where(windows[f"ep_leaving_{opposite}"] > 0, adapter, 0.0),
             scale_up_seconds=windows[f"tp_copying_{own}"] + windows[f"cp_copying_{own}"],
         )
-        exposed[f"ep_{own}_taken"] = taken_seconds(copying, of_experts)
-        exposed[f"ep_{own}_excess"] = exchange - ahead_seconds(parts[own] - load, exchange, copying, of_experts)
     return OverlappedSeconds(**{name: np.asarray(seconds) for name, seconds in exposed.items()})
 
 

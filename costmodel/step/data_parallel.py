@@ -30,7 +30,7 @@ from costmodel.step.optimizer import (
     parameter_pass_seconds,
     replicas_seconds_measured,
 )
-from costmodel.step.overlap import busiest_seconds, exposed_dp_seconds, exposed_dp_seconds_measured
+from costmodel.step.overlap import exposed_dp_seconds, exposed_dp_seconds_measured
 from costmodel.step.p2p import pipeline_ranks
 from costmodel.step.rank_time import rank_seconds
 from costmodel.strategy import Recompute, Sharding
@@ -265,8 +265,8 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
     half of the gathers run behind each pass, too, and no micro-batch starts before the one before has reduced
     everything (FSDP waits at the end of each backward pass).
 
-    What runs once has the exchanges of warm-up or cool-down beside it, which nothing hides there; what runs with every
-    micro-batch has its share of them.
+    Warm-up and cool-down pass the chunks of as many micro-batches as there are ranks, whose exchanges nothing hides: so
+    much more do the windows wait that lie in them.
     """
     sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
@@ -274,12 +274,13 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
     nothing = alone.gather.times(0.0)
     late = alone.gather.where(sharding == int(Sharding.NONE), alone.gather.times(0.5).where(every_gather, nothing))
     rounds = np.where(every_gather, m, 1)
+    most_edges = with_layer_axis(decisions["pp"]) / rounds
     exposed_backward = rounds * _exposed(
         facts,
         alone.reduce.plus(late).times(1 / rounds),
         window.of_backward,
         np.where(every_reduce, m / rounds, once),
-        edges=1 / rounds,
+        most_edges=most_edges,
         num_pieces=np.where(every_reduce, m / rounds, 1) * alone.pieces,
     )
     exposed_forward = rounds * _exposed(
@@ -287,7 +288,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
         alone.gather.plus(late.times(-1)).times(1 / rounds),
         window.of_forward,
         np.where(every_gather, 1, once),
-        edges=1 / rounds,
+        most_edges=most_edges,
         num_pieces=alone.pieces,
     )
     return np.asarray(exposed_backward + np.where(alone.gather_waits, alone.gather.seconds, exposed_forward))
@@ -349,23 +350,18 @@ def _window(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerPart
 
 
 def _exposed(
-    facts: Facts, traffic: Traffic, window: _Window, num_windows: Numbers, *, edges: Numbers, num_pieces: Numbers
+    facts: Facts, traffic: Traffic, window: _Window, num_windows: Numbers, *, most_edges: Numbers, num_pieces: Numbers
 ) -> Numbers:
-    """Seconds of collectives that some windows leave exposed, of which the edges are a number of their own."""
-    adapter = (traffic.leaving > 0) * num_windows * window.adapter
+    """Seconds of collectives that some windows leave exposed, of which so many at most are in warm-up or cool-down."""
     return exposed_dp_seconds(
         traffic.seconds,
         num_windows * window.computing,
         facts.cluster.device.slowdowns,
         num_pieces=num_pieces,
         copying_seconds=traffic.copying,
-        load_seconds=busiest_seconds(
-            traffic.seconds,
-            traffic.copying,
-            adapter_seconds=adapter,
-            scale_up_seconds=num_windows * window.scale_up,
-        ),
-        waiting_seconds=num_windows * window.waiting + edges * window.edges,
+        adapter_seconds=np.where(traffic.leaving > 0, num_windows * window.adapter, 0.0),
+        scale_up_seconds=num_windows * window.scale_up,
+        waiting_seconds=num_windows * window.waiting + np.minimum(num_windows, most_edges) * window.edges,
     )
 
 

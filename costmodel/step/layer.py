@@ -40,7 +40,8 @@ class LayerParts:
     ep_edges
         Seconds of expert-parallel communication that warm-up and cool-down expose beyond ``ep``.
     forward
-        Seconds of the forward pass in ``total``, without offloading, and with its share of waiting for the host.
+        Seconds of the forward pass in ``total``. Of the waiting for the host it has as much as its own launches are
+        late; the rest is the backward pass's.
     weight
         Seconds of the weights' gradients in ``compute``.
     """
@@ -97,10 +98,12 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     repeated = recompute_seconds(_whole_again(device, seconds, exposed), modules, recompute=recompute)
     tp, cp, ep = (_both_passes(exposed, name) for name in ("tp", "cp", "ep"))
     compute = _compute(seconds, exposed)
-    offload = _offload_exposed(facts, decisions, seconds, exposed)
+    down, up = _offload_exposed(facts, decisions, seconds, exposed)
+    offload = down + up
     working = seconds.forward + seconds.backward + tp + cp + ep + repeated + offload
     host = host_exposed(seconds, device_seconds=working, recompute=recompute)
-    forward = seconds.forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
+    forward = seconds.forward + exposed.contention * seconds.tp_forward + down
+    forward = forward + exposed.tp_forward + exposed.cp_forward + exposed.ep_forward
     return LayerParts(
         compute=compute,
         recompute=repeated,
@@ -111,7 +114,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
         offload=offload,
         host=host,
         ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep - offload - host, 0.0),
-        forward=forward + exposed.contention * seconds.tp_forward + host * forward / working,
+        forward=forward + np.clip(seconds.host_forward - forward, 0.0, host),
         weight=seconds.weight,
     )
 
@@ -264,9 +267,11 @@ def host_exposed(seconds: LayerSeconds, *, device_seconds: Array, recompute: NDA
     return np.asarray(np.maximum(launching - device_seconds, 0.0))
 
 
-def _offload_exposed(facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed) -> Array:
+def _offload_exposed(
+    facts: Facts, decisions: Decisions, seconds: LayerSeconds, exposed: Exposed
+) -> tuple[Array, Array]:
     r"""
-    Seconds that copies to and from the host add to an average layer, one layer behind the other.
+    Seconds that copies to the host add to an average layer's forward pass, and those back to its backward pass.
 
     .. math:: T_{FWD,off} = \max(T_{FWD}, A / B_{D2H} + L), \qquad T_{BWD,off} = \max(T_{BWD}, A / B_{H2D} + L)
 
@@ -279,20 +284,21 @@ def _offload_exposed(facts: Facts, decisions: Decisions, seconds: LayerSeconds, 
     """
     offloads = with_layer_axis(decisions["activation_offload"])
     if not offloads.any():
-        return np.zeros(offloads.shape)
+        return np.zeros(offloads.shape), np.zeros(offloads.shape)
     device = facts.cluster.device
     engines = Slowdowns(
         slowdown_communication=1.0, slowdown_compute=device.constants.overlap_slowdown_compute, processors_taken=0.0
     )
-    added: Array | float = 0.0
+    added = []
     both = host_copy_seconds(facts, decisions), adapter_seconds(decisions, seconds)
     passes = zip(("forward", "backward"), *both, strict=True)
     for own, copies, load in passes:
-        added = added + exposed_overlapped_seconds(
+        beside = exposed_overlapped_seconds(
             copies,
             getattr(seconds, own),
             engines,
-            load_seconds=port_share(device) * load,
+            adapter_seconds=port_share(device) * load,
             waiting_seconds=sum(getattr(exposed, f"{group}_{own}") for group in ("tp", "cp", "ep")),
         )
-    return np.where(offloads, device.behaviour.memory.offloaded_fraction * added, 0.0)
+        added.append(np.where(offloads, device.behaviour.memory.offloaded_fraction * beside, 0.0))
+    return added[0], added[1]

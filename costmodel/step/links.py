@@ -1,4 +1,4 @@
-"""What passes a device's links in a micro-batch beside data-parallel traffic: layers' collectives, offloading copies."""
+"""What passes a device's links in a micro-batch beside data-parallel traffic: layers' collectives, copies to hosts."""
 
 from __future__ import annotations
 

@@ -35,41 +35,34 @@ def taken_seconds(copying_seconds: Numbers, slowdowns: Slowdowns) -> Numbers:
     return seconds
 
 
-def busiest_seconds(
-    communication_seconds: Numbers, copying_seconds: Numbers, *, adapter_seconds: Numbers, scale_up_seconds: Numbers
+def excess_seconds(
+    communication_seconds: Numbers,
+    compute_seconds: Numbers,
+    slowdowns: Slowdowns,
+    *,
+    copying_seconds: Numbers,
+    adapter_seconds: Numbers = 0.0,
+    scale_up_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
-    Seconds for which others use the busiest link of a communication, beyond its own time: L.
+    Seconds by which links are in use for longer than a computation beside them takes; negative: for less.
 
-    .. math:: L = \max(L_{adapter}, L_{scale-up} - (T - K))
+    .. math:: \max\left(T + L_a - C,\; K - (1 - b) (C - L_s)\right), \qquad b = k (1 - 1 / c)
 
-    Derivation: what leaves a scale-up domain in T passes the domain's own links in K, which others may use in between.
+    Derivation: beside a computation, which takes k C, an adapter sends as always, and processors copy in k C seconds
+    what they alone copy in k C / c. What is then left has the device for itself.
 
     Parameters
     ----------
-    communication_seconds, copying_seconds
-        T and K of :func:`exposed_overlapped_seconds`.
+    communication_seconds, compute_seconds, copying_seconds, slowdowns
+        T, C, K and c, k as in :func:`exposed_overlapped_seconds`.
     adapter_seconds, scale_up_seconds
-        Seconds for which others use the network adapter, if the communication does, and the scale-up network.
+        Seconds for which others use the network adapter, if this communication does, and the scale-up network: L.
     """
-    return np.maximum(adapter_seconds, scale_up_seconds - (communication_seconds - copying_seconds))
-
-
-def ahead_seconds(
-    compute_seconds: Numbers, communication_seconds: Numbers, copying_seconds: Numbers, slowdowns: Slowdowns
-) -> Numbers:
-    r"""
-    Seconds of communication that are done when a shorter computation beside it is over, less what that lost.
-
-    .. math:: (1 - b) C, \qquad b = k \left(1 - \frac{T}{\max(T, c K)}\right)
-
-    Derivation: the computation takes k C. Slowed down by c, the processors copy in c K seconds what the links carry in
-    T. Where links are slower than that, nothing is slowed down; else T / (c K) of k C is done.
-    """
-    together = np.maximum(communication_seconds, slowdowns["slowdown_communication"] * copying_seconds)
-    pace = np.where(together > 0, communication_seconds / np.where(together > 0, together, 1.0), 1.0)
-    seconds: Numbers = (1 - slowdowns["slowdown_compute"] * (1 - pace)) * compute_seconds
-    return seconds
+    slowed = slowdowns["slowdown_compute"] * (1 - 1 / slowdowns["slowdown_communication"])
+    sending = communication_seconds + adapter_seconds - compute_seconds
+    copying = copying_seconds - (1 - slowed) * (compute_seconds - scale_up_seconds)
+    return np.maximum(sending, copying)
 
 
 def exposed_overlapped_seconds(
@@ -78,28 +71,29 @@ def exposed_overlapped_seconds(
     slowdowns: Slowdowns,
     *,
     copying_seconds: Numbers | None = None,
-    load_seconds: Numbers = 0.0,
+    adapter_seconds: Numbers = 0.0,
+    scale_up_seconds: Numbers = 0.0,
     waiting_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
     Seconds beyond the computation, and what it waits for anyway, when one communication runs beside it.
 
-    .. math:: T_{exp} = \min\left(T, \max(T_{taken}, T - W - (1 - b) (C - L))\right)
+    .. math:: T_{exp} = \min\left(T, \max(T_{taken}, T_{excess} - W)\right)
 
-    A pass with it ends when the computation has got what it lost, and when the busiest of the links has carried
-    everything, hidden or not. It never takes longer than one after the other, as which software can run both. Longer
-    computation, longer waiting or a slower link never makes a pass with it shorter.
+    A pass with it ends when the computation has got what it lost, and when each link has carried everything, hidden or
+    not. It never takes longer than one after the other, as which software can run both. Longer computation, longer
+    waiting or a slower link never makes a pass with it shorter.
 
     Parameters
     ----------
     communication_seconds, compute_seconds
         Each of them alone: T, C.
     slowdowns
-        c, k and phi, of :func:`taken_seconds` and of b in :func:`ahead_seconds`.
+        c, k and phi, of :func:`taken_seconds` and :func:`excess_seconds`.
     copying_seconds
-        K, at most T; None: T, as within a scale-up domain.
-    load_seconds
-        Seconds for which others use the busiest of its links meanwhile: L (:func:`busiest_seconds`).
+        Seconds in which processors copy its bytes over the scale-up network: K, at most T; None: T.
+    adapter_seconds, scale_up_seconds
+        Use of its links by others, as in :func:`excess_seconds`.
     waiting_seconds
         Seconds beside the computation in which the device waits for other communication, copies or its host: W.
 
@@ -111,12 +105,19 @@ def exposed_overlapped_seconds(
     >>> none = Slowdowns(slowdown_communication=1.0, slowdown_compute=1.0, processors_taken=0.0)
     >>> float(exposed_overlapped_seconds(3.0, 2.0, none))
     1.0
-    >>> float(exposed_overlapped_seconds(3.0, 2.0, none, load_seconds=1.0))
+    >>> float(exposed_overlapped_seconds(3.0, 2.0, none, adapter_seconds=1.0))
     2.0
     """
     copying = communication_seconds if copying_seconds is None else copying_seconds
-    ahead = ahead_seconds(compute_seconds - load_seconds, communication_seconds, copying, slowdowns)
-    exposed = np.maximum(taken_seconds(copying, slowdowns), communication_seconds - waiting_seconds - ahead)
+    excess = excess_seconds(
+        communication_seconds,
+        compute_seconds,
+        slowdowns,
+        copying_seconds=copying,
+        adapter_seconds=adapter_seconds,
+        scale_up_seconds=scale_up_seconds,
+    )
+    exposed = np.maximum(taken_seconds(copying, slowdowns), excess - waiting_seconds)
     return np.asarray(np.minimum(communication_seconds, exposed), dtype=np.float64)
 
 
@@ -194,7 +195,8 @@ def exposed_dp_seconds(
     *,
     num_pieces: Numbers,
     copying_seconds: Numbers | None = None,
-    load_seconds: Numbers = 0.0,
+    adapter_seconds: Numbers = 0.0,
+    scale_up_seconds: Numbers = 0.0,
     waiting_seconds: Numbers = 0.0,
 ) -> Numbers:
     r"""
@@ -213,8 +215,8 @@ def exposed_dp_seconds(
         As in :func:`exposed_overlapped_seconds`, of all pieces.
     num_pieces
         Pieces n (chunks of a rank, or buckets).
-    load_seconds
-        Seconds for which others use the busiest link within the window.
+    adapter_seconds, scale_up_seconds
+        Use of its links by others within the window.
     waiting_seconds
         Waiting of the device within the window.
 
@@ -230,7 +232,8 @@ def exposed_dp_seconds(
         window_seconds,
         slowdowns,
         copying_seconds=later * copying,
-        load_seconds=load_seconds,
+        adapter_seconds=adapter_seconds,
+        scale_up_seconds=scale_up_seconds,
         waiting_seconds=waiting_seconds,
     )
 

@@ -17,7 +17,7 @@ from costmodel.pipelines.interleaved import p2p_exposed_seconds
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds
 from costmodel.step.layer import FORWARD_FRACTION, LayerParts
-from costmodel.step.overlap import busiest_seconds, exposed_overlapped_seconds, taken_seconds
+from costmodel.step.overlap import exposed_overlapped_seconds, taken_seconds
 from costmodel.tables import Facts, lookup, microbatches
 
 
@@ -161,12 +161,8 @@ def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
             chunk(parts.compute),
             cluster.device.slowdowns,
             copying_seconds=copying,
-            load_seconds=busiest_seconds(
-                bare,
-                copying,
-                adapter_seconds=leaves * chunk(loads.adapter),
-                scale_up_seconds=chunk(loads.scale_up),
-            ),
+            adapter_seconds=leaves * chunk(loads.adapter),
+            scale_up_seconds=chunk(loads.scale_up),
             waiting_seconds=chunk(parts.waiting),
         )
     steady = np.where(decisions["pp_overlap"], hidden, hop)

@@ -54,7 +54,7 @@ def test_all_gather_inside_a_node():
 
 
 def test_all_gather_over_two_nodes_uses_eight_adapters():
-    """16 ranks, 6.4 GB: 6 GB by eight adapters of 50 GB/s are 15 ms (as by NVLink), 14 hops of 1 us and one of 10 us."""
+    """16 ranks, 6.4 GB: 6 GB by eight adapters of 50 GB/s are 15 ms (as by NVLink), 14 hops of 1 us and 1 of 10 us."""
     assert all_gather(a_cluster(), nbytes=6.4 * GB, ranks=16, stride=1) == pytest.approx(15.024e-3)
 
 

@@ -447,18 +447,21 @@ def test_a_device_never_overtakes_its_host():
     assert parts.total == pytest.approx([3 * kernels])
 
 
-@pytest.mark.parametrize(("tp", "share"), [(1, 1.0), (8, 50 / 400)])
-def test_experts_between_nodes_take_processors_while_they_copy(tp, share):
-    """Two ranks of a node exchange tokens as its network does; those of two nodes wait for adapters most of the time."""
+@pytest.mark.parametrize(("ep", "share"), [(8, 1.0), (16, (15 / 400) / (8 / 50))])
+def test_experts_between_nodes_take_processors_while_they_copy(ep, share):
+    """
+    Ranks of a node exchange tokens as its network does, 15 of 16 parts at 400 GB/s were 16 of them in one.
+
+    Between two nodes 8 of 16 parts leave at 50 GB/s.
+    """
     given = on_the_networks(MOE, communication_sm_fraction=0.16, overlap_slowdown_communication=1.25)
 
-    seconds = alone(given, tp=tp, etp=tp, ep=2, dp=2)
+    seconds = alone(given, ep=ep, dp=ep)
     copying = share * seconds.ep_forward
 
     assert copying.max() > 0
     assert seconds.overlapped.ep_backward_taken == pytest.approx(0.16 * 1.25 * copying, rel=1e-12)
-    pace = seconds.ep_forward / np.maximum(seconds.ep_forward, 1.25 * copying)
-    expected = seconds.ep_forward - np.where(copying > 0, pace, 1) * seconds.backward
+    expected = np.maximum(seconds.ep_forward - seconds.backward, copying - seconds.backward / 1.25)
     assert seconds.overlapped.ep_backward_excess == pytest.approx(expected, rel=1e-9)
 
 
@@ -481,7 +484,7 @@ def test_a_pass_takes_the_longest_of_what_its_links_carry():
     assert loads.adapter[moe] == pytest.approx(
         (seconds.ep_forward + seconds.ep_backward + seconds.cp_forward + seconds.cp_backward)[moe]
     )
-    assert (parts.total - parts.tp)[moe] >= longest[moe] * (1 - 1e-9)
+    assert (parts.total >= longest * (1 - 1e-9))[moe].all()
 
 
 def test_a_host_that_is_ahead_after_one_pass_is_so_in_the_next():

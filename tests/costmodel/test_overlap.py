@@ -7,7 +7,6 @@ import pytest
 
 from costmodel.facts.device import Slowdowns
 from costmodel.step.overlap import (
-    busiest_seconds,
     exposed_cp_seconds,
     exposed_dp_seconds,
     exposed_dp_seconds_measured,
@@ -81,8 +80,8 @@ def test_overlap_is_never_slower_than_none():
 def test_communication_on_busy_links_adds_up():
     """4 s in four pieces: 1 s first, 3 s behind 5 s with 4 s of others on the link: 2 s are left; no more than all."""
     assert exposed_dp_seconds(4.0, 5.0, ALONE, num_pieces=4) == 1
-    assert exposed_dp_seconds(4.0, 5.0, ALONE, num_pieces=4, load_seconds=4.0) == pytest.approx(3)
-    assert exposed_dp_seconds(4.0, 5.0, ALONE, num_pieces=4, load_seconds=9.0) == pytest.approx(4)
+    assert exposed_dp_seconds(4.0, 5.0, ALONE, num_pieces=4, scale_up_seconds=4.0) == pytest.approx(3)
+    assert exposed_dp_seconds(4.0, 5.0, ALONE, num_pieces=4, scale_up_seconds=9.0) == pytest.approx(4)
 
 
 def test_communication_runs_while_a_device_waits():
@@ -91,9 +90,12 @@ def test_communication_runs_while_a_device_waits():
 
 
 def test_the_busiest_link_counts():
-    """3 s on the adapter, 1 s of it on the scale-up network: others' 2 s there pass in between, 4 s do not."""
-    assert busiest_seconds(3.0, 1.0, adapter_seconds=0.5, scale_up_seconds=2.0) == 0.5
-    assert busiest_seconds(3.0, 1.0, adapter_seconds=0.5, scale_up_seconds=4.0) == 2
+    """3 s on the adapter, 1 s of it on the scale-up network, beside 4 s: others' 2 s on either, 5 s on the second."""
+    case = {"copying_seconds": 1.0}
+
+    assert exposed_overlapped_seconds(3.0, 4.0, ALONE, **case, adapter_seconds=2.0) == 1
+    assert exposed_overlapped_seconds(3.0, 4.0, ALONE, **case, scale_up_seconds=2.0) == 0
+    assert exposed_overlapped_seconds(3.0, 4.0, ALONE, **case, scale_up_seconds=5.0) == 2
 
 
 def test_nothing_is_exposed_where_nothing_is_sent():

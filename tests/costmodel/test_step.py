@@ -611,7 +611,9 @@ def test_sharded_weights_do_not_travel_faster_than_the_network():
     strategies |= {"sharding": np.full(2000, int(Sharding.WEIGHTS)), "dp_overlap": np.ones(2000, dtype=int)}
     alone = data_parallel_seconds(given, strategies, different_ranks(given, strategies))
 
-    assert ((alone.reduce.seconds + alone.gather.seconds).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)).all()
+    assert (
+        (alone.reduce.seconds + alone.gather.seconds).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)
+    ).all()
 
 
 @models
@@ -622,7 +624,9 @@ def test_steps_take_as_long_as_their_data_parallel_traffic(model: Model, shardin
     strategies |= {"sharding": np.full(2000, int(sharding)), "dp_overlap": np.ones(2000, dtype=int)}
     alone = data_parallel_seconds(given, strategies, different_ranks(given, strategies))
 
-    assert ((alone.reduce.seconds + alone.gather.seconds).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)).all()
+    assert (
+        (alone.reduce.seconds + alone.gather.seconds).max(axis=-1) <= cost(given, strategies).step_seconds * (1 + 1e-9)
+    ).all()
 
 
 def test_replicated_gradients_are_summed_before_the_update():

@@ -1,0 +1,227 @@
+"""What may not make a step longer: a property, how a case is changed, and what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.monotone.problems import Case
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints.verdict import violated
+from costmodel.facts.device import EquippedDevice, Network
+from costmodel.step.estimate import estimate
+from costmodel.strategy import OVERLAPS
+from costmodel.tables import Facts
+
+FACTORS = (1.3, 2.0, 5.0)
+
+TOLERANCE = 1e-9
+"""Relative noise of sums in floating point."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """
+    What one check saw.
+
+    Parameters
+    ----------
+    name
+        What was changed.
+    before, after
+        Seconds of the step.
+    case
+        The strategy before the change.
+    """
+
+    name: str
+    before: float
+    after: float
+    case: Case
+
+    @property
+    def excess(self) -> float:
+        """How much longer the step is that may not be, as a fraction of it."""
+        return self.after / self.before - 1
+
+
+Change = Callable[[Case, float], Case | None]
+"""The changed case, by a factor above 1; None where the change does not apply."""
+
+
+def seen(case: Case, index: int) -> Iterable[Seen]:
+    """
+    All checks of one strategy.
+
+    Parameters
+    ----------
+    case
+        The strategy.
+    index
+        Number of the strategy, which decides by how much things change.
+    """
+    factor = FACTORS[index % len(FACTORS)]
+    before = seconds_of(case)
+    for name, change in FASTER.items():
+        changed = change(case, factor)
+        if changed is not None:
+            yield Seen(name=name, before=before, after=seconds_of(changed), case=case)
+    for name, change in SLOWER.items():
+        changed = change(case, factor)
+        if changed is not None:
+            yield Seen(name=name, before=seconds_of(changed), after=before, case=case)
+
+
+def seconds_of(case: Case) -> float:
+    """Seconds of the step as reports state it."""
+    return estimate(case.facts, case.strategy).step_seconds
+
+
+def _with_device(case: Case, change: Callable[[EquippedDevice], dict[str, Any]]) -> Case:
+    device = case.facts.cluster.device
+    cluster = replace(case.facts.cluster, device=replace(device, **change(device)))
+    return replace(case, facts=Facts(model=case.facts.model, cluster=cluster, workload=case.facts.workload))
+
+
+def _with_networks(case: Case, change: Callable[[int, Network], Network]) -> Case:
+    return _with_device(
+        case, lambda device: {"networks": tuple(change(level, one) for level, one in enumerate(device.networks))}
+    )
+
+
+def faster_inside(case: Case, factor: float) -> Case:
+    """A faster scale-up network."""
+    return _with_networks(
+        case, lambda level, one: replace(one, bandwidth=one.bandwidth * factor) if level == 0 else one
+    )
+
+
+def faster_outside(case: Case, factor: float) -> Case:
+    """Faster networks between scale-up domains, at most as fast as the scale-up network."""
+    fastest = case.facts.cluster.device.networks[0].bandwidth
+
+    def change(level: int, one: Network) -> Network:
+        faster = max(one.bandwidth, min(one.bandwidth * factor, fastest))
+        return replace(one, bandwidth=faster) if level else one
+
+    return _with_networks(case, change)
+
+
+def faster_peak(case: Case, factor: float) -> Case:
+    """A higher peak of every number format."""
+    return _with_device(
+        case, lambda one: {"peak_flops": {dtype: flops * factor for dtype, flops in one.peak_flops.items()}}
+    )
+
+
+def faster_memory(case: Case, factor: float) -> Case:
+    """More memory bandwidth."""
+    return _with_device(case, lambda one: {"memory_bandwidth": one.memory_bandwidth * factor})
+
+
+def faster_copies(case: Case, factor: float) -> Case:
+    """Faster copies to and from the host."""
+    return _with_device(
+        case,
+        lambda one: {
+            name: getattr(one, name) * factor for name in ("host_to_device_bandwidth", "device_to_host_bandwidth")
+        },
+    )
+
+
+def faster_host(case: Case, factor: float) -> Case:
+    """A host that launches faster and updates parameters faster."""
+    return _with_device(
+        case,
+        lambda one: {
+            "cpu_parameters_per_second": one.cpu_parameters_per_second * factor,
+            "constants": replace(one.constants, launch_overhead_seconds=one.constants.launch_overhead_seconds / factor),
+        },
+    )
+
+
+def more_processors(case: Case, factor: float) -> Case | None:
+    """More processors, of which as many as before take part in communication."""
+    if case.facts.cluster.device.num_processors is None:
+        return None
+    return _with_device(
+        case,
+        lambda one: {
+            "num_processors": round((one.num_processors or 0) * factor),
+            "constants": replace(
+                one.constants, communication_sm_fraction=one.constants.communication_sm_fraction / factor
+            ),
+        },
+    )
+
+
+def larger_domain(case: Case, factor: float) -> Case | None:
+    """Twice as many devices in a scale-up domain."""
+    inner, *outer = case.facts.cluster.device.networks
+    if inner.num_peers >= case.facts.cluster.num_devices or not outer:
+        return None
+    size = 2 * inner.num_peers
+    return _with_networks(
+        case, lambda level, one: replace(one, num_peers=size if level == 0 else max(one.num_peers, size))
+    )
+
+
+def lower_latency(case: Case, factor: float) -> Case:
+    """Lower latencies of all networks."""
+
+    def change(level: int, one: Network) -> Network:
+        own = {
+            name: getattr(one, name) / factor
+            for name in ("latency", "reduce_scatter_latency", "all_reduce_latency")
+            if getattr(one, name) is not None
+        }
+        return replace(one, **own)
+
+    return _with_networks(case, change)
+
+
+def switched_on(overlap: str) -> Change:
+    """An overlap that was off is on, where the rules allow it."""
+
+    def change(case: Case, factor: float) -> Case | None:
+        if getattr(case.strategy, overlap):
+            return None
+        changed: dict[str, Any] = {overlap: True}
+        strategy = replace(case.strategy, **changed)
+        rules = [rule for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES) if rule not in MEMORY_RULES]
+        if violated(case.facts, strategy.decisions(), rules=rules):
+            return None
+        return replace(case, strategy=strategy)
+
+    return change
+
+
+def larger_batch(case: Case, factor: float) -> Case:
+    """Twice as many sequences, at the same degrees: more micro-batches."""
+    workload = replace(case.facts.workload, global_batch_size=2 * case.facts.workload.global_batch_size)
+    return replace(case, facts=Facts(model=case.facts.model, cluster=case.facts.cluster, workload=workload))
+
+
+def longer_sequence(case: Case, factor: float) -> Case:
+    """Sequences twice as long."""
+    workload = replace(case.facts.workload, sequence_length=2 * case.facts.workload.sequence_length)
+    return replace(case, facts=Facts(model=case.facts.model, cluster=case.facts.cluster, workload=workload))
+
+
+FASTER: dict[str, Change] = {
+    "scale-up bandwidth": faster_inside,
+    "network bandwidth": faster_outside,
+    "peak": faster_peak,
+    "memory bandwidth": faster_memory,
+    "copies to the host": faster_copies,
+    "host": faster_host,
+    "processors": more_processors,
+    "scale-up domain": larger_domain,
+    "latency": lower_latency,
+    **{overlap: switched_on(overlap) for overlap in OVERLAPS},
+}
+"""Changes that make a step no longer."""
+
+SLOWER: dict[str, Change] = {"batch": larger_batch, "sequence": longer_sequence}
+"""Changes that make a step no shorter."""

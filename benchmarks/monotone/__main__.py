@@ -13,14 +13,26 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 
-from benchmarks.monotone.checks import FASTER, SLOWER, TOLERANCE, Seen, seen
+from benchmarks.monotone.checks import TOLERANCE, Seen, seen
 from benchmarks.monotone.problems import random_cases
 
 PER_JOB = 4
 """Strategies that are drawn of each random job."""
 
-CITED: dict[str, tuple[float, str]] = {}
-"""Changes that may make a step longer: by which fraction at most, and who says so."""
+PIECES = (
+    "tp_overlap",
+    0.1,
+    "PyTorch, torch/distributed/_symmetric_memory/__init__.py: overlapped matmuls are launched piece by piece, and the "
+    "pieces are added up",
+)
+"""What may make a step longer: a change, by which fraction at most, and who says so."""
+
+
+def is_cited(one: Seen) -> bool:
+    """Whether a source says that this change may make this step longer."""
+    name, most, _ = PIECES
+    in_pieces = one.case.facts.cluster.device.behaviour.communication.tp_overlaps_single_matmuls
+    return one.name == name and in_pieces and one.excess <= most
 
 
 def run(num_strategies: int, *, first_seed: int = 0) -> Iterator[Seen]:
@@ -44,8 +56,7 @@ def run(num_strategies: int, *, first_seed: int = 0) -> Iterator[Seen]:
 
 def violations(checks: list[Seen]) -> list[Seen]:
     """Checks whose step is longer than it may be, the worst first."""
-    allowed = {name: CITED.get(name, (0.0, ""))[0] for name in (*FASTER, *SLOWER)}
-    found = [one for one in checks if one.excess > allowed[one.name] + TOLERANCE]
+    found = [one for one in checks if one.excess > TOLERANCE and not is_cited(one)]
     return sorted(found, key=lambda one: -one.excess)
 
 
@@ -66,7 +77,8 @@ def main() -> int:
         offloading = sum(one.case.strategy.activation_offload for one in own)
         worst = max((one.excess for one in own), default=0.0)
         print(f"{name:22}{len(own):8}{offloading:9}{len(longer):8}{max(worst, 0.0):10.4%}")
-    print(f"{len(checks)} checks, {len(found)} violations")
+    cited = sum(is_cited(one) and one.excess > TOLERANCE for one in checks)
+    print(f"{len(checks)} checks, {len(found)} violations; {cited} steps longer by pieces of matmuls: {PIECES[2]}.")
     for one in found[:20]:
         facts = one.case.facts
         where = f"{facts.model.name} on {facts.cluster.num_devices} x {facts.cluster.device.name}"

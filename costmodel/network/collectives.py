@@ -138,11 +138,12 @@ def all_to_all(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     r"""
     Seconds until every rank has sent each other rank its part of ``nbytes``.
 
-    .. math:: T = \max\left(\frac{Q (g_1 - 1) / n}{B_1}, \max_{k > 1} \frac{Q (n - g_{k-1}) / n}{B_k}\right)
+    .. math:: T = \max\left(\frac{Q (n - 1) / n}{B_1}, \max_{k > 1} \frac{Q (n - g_{k-1}) / n}{B_k}\right)
         + \sum_k \lambda_k
 
-    Members within a scale-up domain have a link each to what is outside, or share fewer. A rank's own part, Q / n,
-    crosses no link: MoFa counts it (its printed times do not depend on (n - 1) / n), the physical time does not.
+    Members within a scale-up domain have a link each to what is outside, or share fewer. What goes there passes the
+    domain's own links, too, on its way to the adapter that leads to its receiver. A rank's own part, Q / n, crosses no
+    link: MoFa counts it (its printed times do not depend on (n - 1) / n), the physical time does not.
     Measured collectives of a device give the paper's.
     """
     return _exchange(cluster, lambda level: nbytes, ranks=ranks, stride=stride)
@@ -155,11 +156,10 @@ def dispatch(
     Seconds of an :func:`all_to_all` in which a token goes once to each place that it visits, not once per expert.
 
     .. math:: T = \max\left(\frac{q_1}{B_1}, \max_{k > 1} \sum_{j \ge k} \frac{q_j}{B_k}\right) + \sum_k \lambda_k,
-        \qquad q_k = Q\, v(n / g_{k-1}) (g_k - g_{k-1}) / n, \qquad q_1 = Q\, v(n) (g_1 - 1) / g_1
+        \qquad q_k = Q\, v(n / g_{k-1}) (g_k - g_{k-1}) / n, \qquad q_1 = Q\, v(n) (n - 1) / n
 
     A network of level k passes one copy to each network inside it (device, scale-up domain) that has one of the
-    token's experts, where it is forwarded. What comes from other domains thus passes the scale-up network like what
-    stays. The sum of the experts' outputs comes back the same way.
+    token's experts, where it is forwarded. The sum of the experts' outputs comes back the same way.
 
     Parameters
     ----------
@@ -176,34 +176,29 @@ def dispatch(
     def visiting(level: _Level) -> Numbers:
         return nbytes * distinct_ranks_fraction(ranks / level.inner, num_experts=num_experts, top_k=top_k)
 
-    return _exchange(cluster, visiting, ranks=ranks, stride=stride, forwards=True)
+    return _exchange(cluster, visiting, ranks=ranks, stride=stride)
 
 
-def _exchange(
-    cluster: Cluster,
-    nbytes_of: Callable[[_Level], Numbers],
-    *,
-    ranks: Numbers,
-    stride: Numbers,
-    forwards: bool = False,
-) -> Numbers:
+def _exchange(cluster: Cluster, nbytes_of: Callable[[_Level], Numbers], *, ranks: Numbers, stride: Numbers) -> Numbers:
     """
     Seconds until every rank has sent each other rank its part of what a level of networks carries.
 
-    What leaves a scale-up domain takes its adapters, however far it goes: they carry all that outer levels do. Where
-    receivers forward, the scale-up network carries what comes in too.
+    What leaves a scale-up domain takes its adapters, however far it goes: they carry all that outer levels do. It
+    passes all networks inside the one that it crosses, the sender's or the receiver's.
+
+    References
+    ----------
+    NCCL, release notes of 2.12: PXN, what leaves a node goes over NVLink to the device whose adapter is its receiver's.
     """
     transfer: Numbers = 0.0
     latency: Numbers = 0.0
     beyond: Numbers = 0.0
     innermost, *outer = _levels(cluster, ranks=ranks, stride=stride)
     for level in (*reversed(outer), innermost):
-        reached = level.outer if forwards and level is innermost else ranks
-        traffic = nbytes_of(level) * (level.outer - level.inner) / reached
-        beyond = beyond + traffic
-        sent = traffic if level is innermost else beyond
+        beyond = beyond + nbytes_of(level) * (level.outer - level.inner) / ranks
+        sent = nbytes_of(level) * (ranks - 1) / ranks if level is innermost else beyond
         transfer = np.maximum(transfer, sent * level.members_per_link / level.bandwidth)
-        latency = latency + np.where(level.is_crossed, level.latency, 0.0)[()]
+        latency = latency + np.where(np.asarray(ranks) > level.inner, level.latency, 0.0)[()]
     return transfer + latency
 
 

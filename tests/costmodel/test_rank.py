@@ -321,14 +321,33 @@ def test_the_total_is_the_sum():
 
 
 def test_offloaded_states_move_to_the_host():
-    """12 bytes per parameter, or its shard."""
+    """12 bytes per parameter, or its shard, and 4 of its gradient."""
     given = the_facts(DENSE)
     parameters = 14 * LAYER + 2 * EMBEDDING + 2048
 
     assert bytes_of(given, dp=8, optimizer_offload=True).optimizer == [0]
-    assert host_bytes_of(given, dp=8, optimizer_offload=True) == pytest.approx([12 * parameters])
+    assert host_bytes_of(given, dp=8, optimizer_offload=True) == pytest.approx([16 * parameters])
     sharded = host_bytes_of(given, dp=8, optimizer_offload=True, sharding=Sharding.OPTIMIZER)
-    assert sharded == pytest.approx([12 * parameters / 8])
+    assert sharded == pytest.approx([16 * parameters / 8])
+
+
+@pytest.mark.parametrize(
+    ("settings", "device_bytes", "host_bytes"),
+    [
+        ({"offloaded_states": 0.25}, 9, 4),
+        ({"offloaded_states": 0.0}, 12, 0),
+        ({"offloaded_masters": False}, 4, 16),
+        ({"offloaded_masters": False, "offloaded_states": 0.5}, 8, 8),
+    ],
+)
+def test_some_states_stay_on_the_device(settings, device_bytes, host_bytes):
+    """Of 12 bytes per parameter a part, or the FP32 weights' 4, of which the host needs a copy then."""
+    given = the_facts(DENSE, **settings)
+    parameters = 14 * LAYER + 2 * EMBEDDING + 2048
+
+    on_device = bytes_of(given, dp=8, optimizer_offload=True).optimizer
+    assert on_device == pytest.approx([device_bytes * parameters])
+    assert host_bytes_of(given, dp=8, optimizer_offload=True) == pytest.approx([host_bytes * parameters])
 
 
 def test_offloaded_activations_move_to_the_host():

@@ -269,6 +269,31 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array
     return np.asarray(np.where(with_layer_axis(decisions["optimizer_offload"]), on_host, 0.0) + activations)
 
 
+def rank_port_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
+    r"""
+    Bytes that one device of each rank copies to its host in a step, and as many back: shape (..., U).
+
+    .. math:: Q = m f_a A + f P b
+
+    Derivation: activations that wait there, of all m micro-batches, the fraction f_a of the layers that is offloaded,
+    and b bytes of the gradient, then of the weight, of each parameter that the host updates.
+    """
+    device, sharding = facts.cluster.device, with_layer_axis(decisions["sharding"])
+    layer, parameters = lookup(layer_footprint, facts, decisions), rank_parameters(facts, decisions, stages)
+    recompute = with_layer_axis(decisions["recompute"])
+    kept = np.asarray(kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute))
+    activations = offloaded_bytes(
+        device.behaviour.memory,
+        _kept_of_rank(stages, stages.layers, kept, layer.input_bytes),
+        microbatches_in_flight=with_layer_axis(microbatches(facts, decisions)),
+        activation_offload=with_layer_axis(decisions["activation_offload"]),
+    )
+    precision, offload = facts.workload.precision, device.behaviour.offload
+    states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
+    crossing = states / precision.optimizer_bytes * offload.offloaded_states * offload.host_transfer_bytes
+    return np.asarray(activations + np.where(with_layer_axis(decisions["optimizer_offload"]), crossing, 0.0))
+
+
 def microbatches_in_flight(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
     Number of micro-batches whose activations a rank holds at the peak, in units of all its layers.

@@ -20,6 +20,7 @@ from costmodel.memory.rank import (
     rank_bytes,
     rank_host_bytes,
     rank_parameters,
+    rank_port_bytes,
 )
 from costmodel.pipelines.stages import every_stage
 from costmodel.strategy import Recompute, Sharding
@@ -356,6 +357,32 @@ def test_offloaded_activations_move_to_the_host():
 
     assert host_bytes_of(given, pp=2, activation_offload=True) == pytest.approx([14 * saved(given), 7 * saved(given)])
     assert bytes_of(given, pp=2, activation_offload=True).activations == pytest.approx([7 * 4096 * 2048 * 2] * 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "decisions", "nbytes"),
+    [
+        ({}, {"dp": 8}, lambda layers, _: 0),
+        ({}, {"dp": 8, "optimizer_offload": True}, lambda layers, _: 4 * layers),
+        ({"offloaded_states": 0.25}, {"dp": 8, "optimizer_offload": True}, lambda layers, _: layers),
+        (
+            {},
+            {"dp": 8, "optimizer_offload": True, "sharding": Sharding.OPTIMIZER},
+            lambda layers, _: layers / 2,
+        ),
+        ({}, {"dp": 8, "activation_offload": True}, lambda _, kept: 32 * kept),
+        ({"offloaded_fraction": 0.5}, {"dp": 8, "activation_offload": True}, lambda _, kept: 16 * kept),
+    ],
+)
+def test_what_crosses_the_port(settings, decisions, nbytes):
+    """4 bytes of each gradient whose state is offloaded; the activations of 256 / 8 micro-batches of 14 layers."""
+    given = the_facts(DENSE, **settings)
+    held = every_stage(DENSE, pp=1, vpp=1)
+    parameters = 14 * LAYER + 2 * EMBEDDING + 2048
+
+    crossing = rank_port_bytes(given, a_strategy(**decisions).decisions(), held)
+
+    assert crossing == pytest.approx([nbytes(parameters, 14 * saved(given))])
 
 
 def test_nothing_offloaded_needs_no_host():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner import estimate, load
+from planner import estimate, load, render
 from planner.plan import Plan
 
 DATA = Path(__file__).parent.parent / "data" / "optimizer_offload.csv"
@@ -50,3 +50,22 @@ def test_offloading_frees_what_was_measured(run):
 
     freed = 1e9 * (float(RUNS[0]["allocated_gb"]) - float(run["allocated_gb"]))
     assert before - after == pytest.approx(freed, rel=0.06)
+
+
+def test_a_report_says_what_crosses_the_port():
+    """4 bytes of each of 1.9e9 gradients, 7.1 GiB; without offload there is nothing to say."""
+    texts = [render(estimate(load(JOB), {**LAYOUT, "optimizer_offload": is_on})) for is_on in (True, False)]
+
+    assert "A GPU copies 7.1 GiB to its host in a step, and as much back (rank 0)." in " ".join(texts[0].split())
+    assert "to its host in a step" not in texts[1]
+
+
+def test_a_host_without_enough_memory_is_named():
+    """16 bytes of half of 1.9e9 parameters, 14.2 GiB of 8; the step is priced regardless."""
+    cluster = {**JOB["cluster"], "host_memory_gib": 8}
+    job = {**JOB, "cluster": cluster, "settings": {"offloaded_states": 0.5}}
+
+    text = render(estimate(load(job), {**LAYOUT, "optimizer_offload": True}))
+
+    assert "Offloaded activations and optimizer states fit in each GPU's share of the host memory." in text
+    assert "6.2 GiB of it are missing on the fullest rank." in text

@@ -53,10 +53,10 @@ def test_offloading_frees_what_was_measured(run):
 
 
 def test_a_report_says_what_crosses_the_port():
-    """4 bytes of each of 1.9e9 gradients, 7.1 GiB; without offload there is nothing to say."""
+    """4 bytes of each of 1.9e9 gradients, 7.1 GiB of the rank with the final norm; without offload there is nothing to say."""
     texts = [render(estimate(load(JOB), {**LAYOUT, "optimizer_offload": is_on})) for is_on in (True, False)]
 
-    assert "A GPU copies 7.1 GiB to its host in a step, and as much back (rank 0)." in " ".join(texts[0].split())
+    assert "A GPU copies 7.1 GiB to its host in a step, and as much back (rank 1)." in " ".join(texts[0].split())
     assert "to its host in a step" not in texts[1]
 
 

@@ -53,7 +53,7 @@ def test_offloading_frees_what_was_measured(run):
 
 
 def test_a_report_says_what_crosses_the_port():
-    """4 bytes of each of 1.9e9 gradients, 7.1 GiB of the rank with the final norm; without offload there is nothing to say."""
+    """4 bytes of each of 1.9e9 gradients are 7.1 GiB, most with the final norm; else nothing crosses."""
     texts = [render(estimate(load(JOB), {**LAYOUT, "optimizer_offload": is_on})) for is_on in (True, False)]
 
     assert "A GPU copies 7.1 GiB to its host in a step, and as much back (rank 1)." in " ".join(texts[0].split())

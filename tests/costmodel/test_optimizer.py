@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -147,6 +148,41 @@ def test_the_device_updates_its_part_beside_the_host():
     device = doing(a_device(), offloaded_states=0.01)
 
     assert host_update_seconds(device, local_parameters=1e9) == pytest.approx(0.012375 + 2 * 0.00125)
+
+
+@pytest.mark.parametrize("faster", ["to_host", "from_host", "memory", "core", "threads", "overlap", "device"])
+def test_a_faster_host_never_updates_slower(faster):
+    """200 random hosts and frameworks, then one of their rates twice as high, or copies beside the update."""
+    chooser = random.Random(7)
+
+    for _ in range(200):
+        rates = {name: chooser.uniform(1, 400) * GB for name in ("to_host", "from_host", "memory", "core")}
+        cores, threads = chooser.randint(1, 72), chooser.randint(1, 100)
+        entries = {
+            "host_update_bytes": chooser.uniform(1, 100),
+            "offloaded_states": chooser.random(),
+            "offload_overlap": chooser.random() < 0.5,
+        }
+        twice = rates | ({faster: 2 * rates[faster]} if faster in rates else {})
+        changed = entries | ({"offload_overlap": True} if faster == "overlap" else {})
+
+        before = a_host(rates, cores, threads, **entries)
+        after = a_host(twice, cores, threads * (1 + (faster == "threads")), **changed)
+        after = replace(after, memory_bandwidth=after.memory_bandwidth * (1 + (faster == "device")))
+
+        seconds = [host_update_seconds(one, local_parameters=1e9) for one in (before, after)]
+        assert seconds[1] <= seconds[0] * (1 + 1e-12)
+
+
+def a_host(rates: dict[str, float], cores: int, threads: int, **entries: Any) -> EquippedDevice:
+    """A device with ports, host memory and cores of some rates."""
+    host = HostProcessors(memory_bandwidth=rates["memory"], threads=cores, thread_memory_bandwidth=rates["core"])
+    device = a_device(
+        host_processors=host,
+        device_to_host_bandwidth=rates["to_host"],
+        host_to_device_bandwidth=rates["from_host"],
+    )
+    return doing(device, host_threads=threads, **entries)
 
 
 def test_passes_over_all_parameters():

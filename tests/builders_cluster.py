@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodel.facts.calibration import Calibration, Constants, Measured
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import EquippedDevice, Network
+from costmodel.facts.device import EquippedDevice, HostProcessors, Network
 from costmodel.facts.framework import Behaviour
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision, Workload
@@ -45,7 +45,7 @@ def a_device(**changes: Any) -> EquippedDevice:
         "disk_write_bandwidth": 2 * GB,
         "disk_read_bandwidth": 2 * GB,
         "runtime_bytes": 1 * GB,
-        "cpu_parameters_per_second": 4 * GB,
+        "host_processors": HostProcessors(memory_bandwidth=320 * GB),
         "calibration": Calibration(name="test-calibration", constants=Constants(**constants)),
         **achieved(**constants),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodel.facts.device import EquippedDevice
+from costmodel.facts.device import EquippedDevice, HostProcessors
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import Reliability
 from costmodel.tables import Facts
@@ -75,7 +75,7 @@ def a_timed_device(**changes: Any) -> EquippedDevice:
     facts: dict[str, Any] = {
         **profile,
         "runtime_bytes": 0.1 * GB,
-        "cpu_parameters_per_second": 1 * GB,
+        "host_processors": HostProcessors(memory_bandwidth=80 * GB),
     }
     return a_device(**(facts | changes))
 

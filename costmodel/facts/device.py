@@ -91,6 +91,41 @@ class Silicon:
     sources: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class HostProcessors:
+    """
+    What belongs to one device of the host's processors.
+
+    Parameters
+    ----------
+    memory_bandwidth
+        Bytes per second that they read and write in host memory together.
+    threads
+        Number of cores; None: as many as the memory needs.
+    thread_memory_bandwidth
+        Bytes per second that one core reads and writes; None: not known, and no number of threads is too small.
+    """
+
+    memory_bandwidth: Positive
+    threads: Count | None = None
+    thread_memory_bandwidth: Positive | None = None
+
+    def stream_bandwidth(self, threads: int | None = None) -> float:
+        """
+        Bytes per second of host memory that pass some threads of a device's process; None: one on each core.
+
+        Derivation: n threads of B_1 each, at most what all of the device's cores reach; more threads than cores share
+        them.
+
+        >>> HostProcessors(memory_bandwidth=50e9, threads=14, thread_memory_bandwidth=12e9).stream_bandwidth(2)
+        24000000000.0
+        """
+        number = threads or self.threads
+        if number is None or self.thread_memory_bandwidth is None:
+            return self.memory_bandwidth
+        return min(min(number, self.threads or number) * self.thread_memory_bandwidth, self.memory_bandwidth)
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Device:
     """
@@ -127,8 +162,8 @@ class Device:
         Bytes per second per device to checkpoint storage.
     runtime_bytes
         Bytes of device memory that the driver, the communication library and the allocator take.
-    cpu_parameters_per_second
-        Number of parameters that the host's CPU updates per second and device.
+    host_processors
+        Its share of the host's processors, which update parameters whose optimizer states are in host memory.
     power_clock
         Clock that its power limit lets expect, over that of the relative whose calibration it shares.
     num_processors
@@ -160,7 +195,7 @@ class Device:
     disk_write_bandwidth: Positive
     disk_read_bandwidth: Positive
     runtime_bytes: NotNegative
-    cpu_parameters_per_second: Positive
+    host_processors: HostProcessors
     power_clock: Positive = 1.0
     num_processors: Count | None = None
     socket_bandwidth: Positive | None = None
@@ -206,6 +241,11 @@ class EquippedDevice(Device):
     def achieved_memory_bandwidth(self) -> float:
         """Bytes per second of kernels that memory limits."""
         return self.memory_bandwidth * self.constants.memory_efficiency
+
+    @property
+    def host_stream_bandwidth(self) -> float:
+        """Bytes per second of host memory that pass the threads of a device's process."""
+        return self.host_processors.stream_bandwidth(self.behaviour.offload.host_threads)
 
     def wide_dtype(self, compute: Dtype) -> Dtype:
         """The 16-bit dtype beside a recipe's matmuls: its own, else bf16 where the device has it."""

@@ -166,6 +166,37 @@ class OptimizerStyle:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class OptimizerOffload:
+    """
+    How the code of a framework updates parameters whose optimizer states live in host memory.
+
+    Parameters
+    ----------
+    host_update_bytes
+        Bytes of host memory traffic for one parameter's update. PyTorch's AdamW, a kernel per operation
+        (``torch/optim/adam.py``, ``_single_tensor_adam``), takes 80 bytes. Decay has 8, the mean 12, the mean of
+        squares 8 and 12, root, quotient and sum 8 each, the weight 16. In one pass (DeepSpeed's ``cpu_adam``) it is 28.
+    host_transfer_bytes
+        Bytes of a gradient that goes to the host, and of a weight that comes back, each in its direction of the port.
+    offloaded_states
+        Fraction of the parameters whose optimizer states are in host memory.
+    offloaded_masters
+        Whether the FP32 weights leave the device with the moments; else the host has a copy of them.
+    offload_overlap
+        Whether the host updates some tensors while gradients and weights of others cross.
+    host_threads
+        Number of threads with which each device's process updates; None: the device's share of the cores.
+    """
+
+    host_update_bytes: NotNegative = 80.0
+    host_transfer_bytes: NotNegative = 4.0
+    offloaded_states: Fraction = 1.0
+    offloaded_masters: bool = True
+    offload_overlap: bool = False
+    host_threads: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class HostStyle:
     """
     When the host waits for the device.
@@ -243,7 +274,7 @@ class Behaviour:
 
     Parameters
     ----------
-    kernels, communication, library, optimizer, host, memory
+    kernels, communication, library, optimizer, offload, host, memory
         Behaviour by subject.
     """
 
@@ -251,6 +282,7 @@ class Behaviour:
     communication: CommunicationStyle = field(default_factory=CommunicationStyle)
     library: CommunicationLibrary = field(default_factory=CommunicationLibrary)
     optimizer: OptimizerStyle = field(default_factory=OptimizerStyle)
+    offload: OptimizerOffload = field(default_factory=OptimizerOffload)
     host: HostStyle = field(default_factory=HostStyle)
     memory: MemoryModel = field(default_factory=MemoryModel)
 
@@ -288,6 +320,18 @@ class Settings:
     offloaded_layers
         Number of the model's layers whose activations are offloaded, where activations are (Megatron-LM:
         ``--cpu-offloading-num-layers``); None: all.
+    offloaded_states
+        Fraction of the optimizer states that are offloaded, where they are (Megatron-LM:
+        ``--optimizer-offload-fraction``); None: all.
+    offloaded_masters
+        Whether FP32 weights are offloaded with the moments (Megatron-LM: ``--use-precision-aware-optimizer``, without
+        which the distributed optimizer keeps its own on the device); None: they are.
+    offload_overlap
+        Whether the host updates some tensors while others cross (Megatron-LM:
+        ``--overlap-cpu-optimizer-d2h-h2d``).
+    host_threads
+        Number of host threads that each device's process has (``OMP_NUM_THREADS``, which torchrun sets to 1 where
+        nothing is said); None: the device's share of the cores.
     optimizer_group
         Number of data-parallel ranks that share optimizer states; ``all``: all of them.
     optimizer
@@ -318,6 +362,10 @@ class Settings:
     delay_wgrad: Flag | None = None
     communication_sms: Count | None = None
     offloaded_layers: Count | None = None
+    offloaded_states: Fraction | None = None
+    offloaded_masters: Flag | None = None
+    offload_overlap: Flag | None = None
+    host_threads: Count | None = None
     optimizer_group: Count | Literal["all"] | None = None
     optimizer: Literal["adam", "dist_muon"] | None = None
     kernels: Literal["fused", "eager"] | None = None

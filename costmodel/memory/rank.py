@@ -18,8 +18,10 @@ from costmodel.memory.parts import (
     activation_bytes,
     gathered_bytes,
     gradient_bytes,
+    host_state_bytes_per_byte,
     kept_bytes,
     offloaded_bytes,
+    offloaded_state_fraction,
     optimizer_bytes,
     weight_bytes,
     working_bytes,
@@ -193,6 +195,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     recompute, offload = with_layer_axis(decisions["recompute"]), with_layer_axis(decisions["activation_offload"])
     sharding, in_flight = with_layer_axis(decisions["sharding"]), microbatches_in_flight(facts, decisions, stages)
     states = partial(_state_bytes, precision, parameters, *sharing_groups(facts, decisions), sharding=sharding)
+    offloaded = offloaded_state_fraction(device.behaviour.offload, precision)
     kept = kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute)
     alive = partial(activation_bytes, device.behaviour.memory, activation_offload=offload)
     at_once = working_bytes(
@@ -216,7 +219,8 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     return RankBytes(
         weights=states(weight_bytes),
         gradients=states(gradient_bytes),
-        optimizer=np.where(with_layer_axis(decisions["optimizer_offload"]), 0.0, states(optimizer_bytes)),
+        optimizer=states(optimizer_bytes)
+        * np.where(with_layer_axis(decisions["optimizer_offload"]), 1 - offloaded, 1.0),
         activations=_over_alive_layers(alive, stages, in_flight, np.asarray(kept), layer.input_bytes),
         logits=logits,
         working=at_work,
@@ -241,7 +245,7 @@ def least_rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Arra
 
 def rank_host_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     """
-    Bytes of host memory that one device of each rank needs: offloaded activations and optimizer states.
+    Bytes of host memory that one device of each rank needs: offloaded activations, optimizer states and gradients.
 
     References
     ----------
@@ -261,7 +265,33 @@ def rank_host_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array
     activations = _over_alive_layers(
         lambda waiting, _, **alive: offloaded(waiting, **alive), stages, in_flight, np.asarray(kept), layer.input_bytes
     )
-    return np.asarray(np.where(with_layer_axis(decisions["optimizer_offload"]), states, 0.0) + activations)
+    on_host = states * host_state_bytes_per_byte(facts.cluster.device.behaviour.offload, precision)
+    return np.asarray(np.where(with_layer_axis(decisions["optimizer_offload"]), on_host, 0.0) + activations)
+
+
+def rank_port_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
+    r"""
+    Bytes that one device of each rank copies to its host in a step, and as many back: shape (..., U).
+
+    .. math:: Q = m f_a A + f P b
+
+    Derivation: activations that wait there, of all m micro-batches, the fraction f_a of the layers that is offloaded,
+    and b bytes of the gradient, then of the weight, of each parameter that the host updates.
+    """
+    device, sharding = facts.cluster.device, with_layer_axis(decisions["sharding"])
+    layer, parameters = lookup(layer_footprint, facts, decisions), rank_parameters(facts, decisions, stages)
+    recompute = with_layer_axis(decisions["recompute"])
+    kept = np.asarray(kept_bytes(layer.saved_bytes, layer.module_bytes, layer.input_bytes, recompute=recompute))
+    activations = offloaded_bytes(
+        device.behaviour.memory,
+        _kept_of_rank(stages, stages.layers, kept, layer.input_bytes),
+        microbatches_in_flight=with_layer_axis(microbatches(facts, decisions)),
+        activation_offload=with_layer_axis(decisions["activation_offload"]),
+    )
+    precision, offload = facts.workload.precision, device.behaviour.offload
+    states = _state_bytes(precision, parameters, *sharing_groups(facts, decisions), optimizer_bytes, sharding=sharding)
+    crossing = states / precision.optimizer_bytes * offload.offloaded_states * offload.host_transfer_bytes
+    return np.asarray(activations + np.where(with_layer_axis(decisions["optimizer_offload"]), crossing, 0.0))
 
 
 def microbatches_in_flight(facts: Facts, decisions: Decisions, stages: Stages) -> Array:

@@ -407,7 +407,7 @@ def update_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     local = updated / _shards(dense, decisions, Sharding.OPTIMIZER) + parameters.experts / _shards(
         expert, decisions, Sharding.OPTIMIZER
     )
-    on_host = host_update_seconds(device, facts.workload, local_parameters=local)
+    on_host = host_update_seconds(device, local_parameters=local)
     on_device = device_update_seconds(device, local_parameters=local)
     whole = updated / _shards(dense, decisions, Sharding.WEIGHTS) + parameters.experts / _shards(
         expert, decisions, Sharding.WEIGHTS

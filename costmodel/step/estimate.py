@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.axes import Array, Decisions
-from costmodel.memory.rank import rank_bytes, rank_host_bytes, whole_stages
+from costmodel.memory.rank import rank_bytes, rank_host_bytes, rank_port_bytes, whole_stages
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.simulator import Timeline, simulate
 from costmodel.pipelines.stages import Stages, every_stage
@@ -78,6 +78,8 @@ class RankEstimate:
         Peak device memory by what it holds, as :meth:`costmodel.memory.rank.RankBytes.by_part` names it.
     host_bytes
         Bytes of host memory that one of its devices needs.
+    port_bytes
+        Bytes that one of its devices copies to the host in a step, and as many back.
     """
 
     rank: int
@@ -85,6 +87,7 @@ class RankEstimate:
     microbatch_seconds: float
     bytes_by_part: dict[str, float]
     host_bytes: float
+    port_bytes: float
 
     @property
     def device_bytes(self) -> float:
@@ -355,7 +358,9 @@ def _edge_parts(facts: Facts, ranks: _Ranks) -> _EdgeParts:
 
 def _estimates(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[RankEstimate, ...]:
     device = rank_bytes(facts, ranks.decisions, ranks.stages)
-    host = ranks.each(rank_host_bytes(facts, ranks.decisions, ranks.stages))
+    host, port = (
+        ranks.each(of_rank(facts, ranks.decisions, ranks.stages)) for of_rank in (rank_host_bytes, rank_port_bytes)
+    )
     whole = whole_stages(ranks.decisions, ranks.stages).layers.reshape(strategy.pp, -1)
     by_part = {name: ranks.each(values) for name, values in device.by_part().items()}
     return tuple(
@@ -365,6 +370,7 @@ def _estimates(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[RankEst
             microbatch_seconds=float(ranks.seconds[rank]),
             bytes_by_part={name: float(values[rank]) for name, values in by_part.items()},
             host_bytes=float(host[rank]),
+            port_bytes=float(port[rank]),
         )
         for rank in range(strategy.pp)
     )

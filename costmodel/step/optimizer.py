@@ -10,7 +10,6 @@ import numpy as np
 
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import EquippedDevice
-from costmodel.facts.workload import Workload
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import Group
 from costmodel.operators.work import Numbers
@@ -103,26 +102,43 @@ def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) 
     )
 
 
-def host_update_seconds(device: EquippedDevice, workload: Workload, *, local_parameters: Numbers) -> Numbers:
+def host_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) -> Numbers:
     r"""
-    Seconds of the optimizer's update on the host: gradients down, update, weights up.
+    Seconds of an update of which the host does a part f: gradients down, update, weights up, the rest on the device.
 
-    .. math:: T_{cpu} = D_g P / B_{D2H} + P / P_{cpu} + D_w P / B_{H2D}
+    .. math::
+
+        T_{D2H} = f P b / B_{D2H} \qquad T_{cpu} = f P u / B_{host} \qquad T_{H2D} = f P b / B_{H2D}
+
+        T = T_{D2H} + \max(T_{cpu}, T_{upd}((1 - f) P)) + T_{H2D}
+
+    With overlap host, device and the two directions of the port work on different tensors:
+    :math:`T = \max(T_{D2H}, T_{cpu}, T_{H2D}, T_{upd})`. The first tensor's way down and the last one's way up, of
+    hundreds, are left out. Copies take no host memory from the update, which reaches 0.7 of the datasheet's.
+
+    Parameters
+    ----------
+    device
+        The accelerator: its port, its host's share, and what its framework does
+        (:class:`costmodel.facts.framework.OptimizerOffload`: f, b and u bytes per parameter, overlap).
+    local_parameters
+        Number of parameters whose states belong to this device, P.
 
     References
     ----------
-    MoFa, arXiv:2511.09837, equation (28). The transfers carry 16-bit gradients and weights.
+    MoFa, arXiv:2511.09837, equation (28), is the sum with f = 1. megatron-core 0.16.1,
+    ``megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py:150`` (``step``): copies to the host, the device's
+    optimizer, the host's, copies back. They share a stream, or with overlap have two and an optimizer per tensor
+    (lines 220 and 227). Gradients arrive in the FP32 of the host's weights (line 114); the copies back do not wait
+    (line 124), so that the device narrows them.
     """
-    per_parameter = (
-        min(workload.precision.gradient_bytes, HOST_TRANSFER_BYTES) / device.device_to_host_bandwidth
-        + 1 / device.cpu_parameters_per_second
-        + min(workload.precision.weight_bytes, HOST_TRANSFER_BYTES) / device.host_to_device_bandwidth
-    )
-    return local_parameters * per_parameter
-
-
-HOST_TRANSFER_BYTES = 2.0
-"""Gradients and weights cross to the host in 16 bits (MoFa, Table 6: 1.25e-10 s per parameter at 32 GB/s)."""
+    offload = device.behaviour.offload
+    offloaded = offload.offloaded_states * local_parameters
+    down = offloaded * offload.host_transfer_bytes / device.device_to_host_bandwidth
+    up = offloaded * offload.host_transfer_bytes / device.host_to_device_bandwidth
+    on_host = offloaded * offload.host_update_bytes / device.host_stream_bandwidth
+    updates = np.maximum(on_host, device_update_seconds(device, local_parameters=local_parameters - offloaded))
+    return np.maximum(updates, np.maximum(down, up)) if offload.offload_overlap else down + updates + up
 
 
 def parameter_pass_seconds(device: EquippedDevice, *, parameters: Numbers) -> Numbers:

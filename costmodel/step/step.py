@@ -195,7 +195,7 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
     num_devices = np.asarray(decisions["tp"]) * decisions["cp"] * decisions["pp"] * decisions["dp"]
     share = lookup(layers_parameters, facts, {}) / num_devices
     update = np.minimum(
-        host_update_seconds(device, facts.workload, local_parameters=share),
+        host_update_seconds(device, local_parameters=share),
         device_update_seconds(device, local_parameters=share),
     )
     return np.asarray(update + parameter_pass_seconds(device, parameters=share))

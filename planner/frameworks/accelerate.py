@@ -12,6 +12,7 @@ from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenD
 from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
+    OFFLOADS_WHOLE,
     Choice,
     Entries,
     Export,
@@ -214,6 +215,10 @@ SETTINGS: dict[str, FieldOptions] = {
     "delay_wgrad": only(False, "Weight gradients come with the backward pass, always."),
     "communication_sms": only(None, NO_EXPERTS),
     "offloaded_layers": only(None, "Activations stay in device memory."),
+    "offloaded_states": only(1.0, OFFLOADS_WHOLE),
+    "offloaded_masters": only(True, OFFLOADS_WHOLE),
+    "offload_overlap": only(False, OFFLOADS_WHOLE),
+    "host_threads": only(None, OFFLOADS_WHOLE),
     "optimizer_group": hybrid_sharding,
     "optimizer": only("adam", "The optimizer is the training script's; the plan counts another one."),
     **MODELS_OWN,

@@ -208,6 +208,16 @@ def _gradient_dtype(plan: Plan) -> Entries | Unsupported:
     return {} if _stage(plan) == Sharding.NONE else {"data_types.grad_accum_dtype": given, **reduced}
 
 
+def _offloaded_states(plan: Plan) -> Entries | Unsupported:
+    """Stage 3 alone has a ratio."""
+    fraction = effective_settings(plan).offloaded_states
+    if fraction == 1:
+        return {}
+    if _stage(plan) != Sharding.WEIGHTS:
+        return Unsupported("offload_optimizer.ratio is of stage 3 (deepspeed/runtime/zero/offload_config.py).")
+    return {"zero_optimization.offload_optimizer.ratio": fraction}
+
+
 DECISION_OPTIONS: dict[str, FieldOptions] = {
     "tp": _tp,
     "cp": only(
@@ -267,6 +277,12 @@ SETTINGS: dict[str, FieldOptions] = {
     "delay_wgrad": only(False, "Weight gradients come with the backward pass, always."),
     "communication_sms": only(None, "Tokens go by an all-to-all of NCCL."),
     "offloaded_layers": only(None, "Activations stay in device memory."),
+    "offloaded_states": _offloaded_states,
+    "offloaded_masters": only(True, "FP32 weights go with the moments (deepspeed/runtime/zero/stage_1_and_2.py)."),
+    "offload_overlap": only(
+        False, "Weights go back when all are updated (deepspeed/runtime/zero/stage_1_and_2.py, step)."
+    ),
+    "host_threads": no_options,  # a variable of the environment
     "optimizer_group": only(
         "all",
         "Groups share weights beside what all ranks share (zero_hpz_partition_size, mics_shard_size, "

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any, TypeAlias
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.framework import Settings
+from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.facts.model import Experts
 from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, stored_precision
 from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
@@ -196,7 +197,8 @@ def effective_settings(plan: Plan) -> Settings:
     """
     The settings of a plan, complete: gaps have the defaults of the formulas, settings without effect those of Settings.
 
-    8-bit weights are those of 8-bit recipes, processors a dispatcher's own, 16-bit gradients the recipe's.
+    8-bit weights are those of 8-bit recipes, processors a dispatcher's own, 16-bit gradients the recipe's. What is said
+    of offloaded optimizer states has an effect where they are, and threads where they are fewer than the cores.
     """
     cluster, strategy, precision = plan.cluster, plan.strategy, plan.facts.workload.precision
     device = cluster.device
@@ -231,7 +233,21 @@ def effective_settings(plan: Plan) -> Settings:
         communication_sms=whole.communication_sms if strategy.token_dispatcher > TokenDispatcher.ALLTOALL else None,
         offloaded_layers=None if every else layers,
         optimizer_group="all" if is_one_group else group,
+        **_of_offload(plan),
     )
+
+
+def _of_offload(plan: Plan) -> dict[str, Any]:
+    device = plan.cluster.device
+    offload = device.behaviour.offload if plan.strategy.optimizer_offload else OptimizerOffload()
+    cores = device.host_processors.threads or inf
+    every = offload.host_threads is None or offload.host_threads >= cores
+    return {
+        "offloaded_states": offload.offloaded_states,
+        "offloaded_masters": offload.offloaded_masters,
+        "offload_overlap": offload.offload_overlap,
+        "host_threads": None if every else offload.host_threads,
+    }
 
 
 def _has_shared_experts(plan: Plan) -> bool:
@@ -293,11 +309,18 @@ def _has_own_bytes(plan: Plan) -> bool:
 
 def variables(plan: Plan) -> dict[str, str]:
     """Variables that every target's processes need."""
-    return {"CUDA_LAUNCH_BLOCKING": "1"} if effective_settings(plan).launches == "blocking" else {}
+    settings = effective_settings(plan)
+    blocking = {"CUDA_LAUNCH_BLOCKING": "1"} if settings.launches == "blocking" else {}
+    threads = settings.host_threads or plan.cluster.device.host_processors.threads
+    if not plan.strategy.optimizer_offload or threads is None:
+        return blocking
+    return {**blocking, "OMP_NUM_THREADS": str(threads)}  # torchrun's own number is 1
 
 
 MODELS_OWN: dict[str, FieldOptions] = dict.fromkeys(("mtp_layers", "kernels", "attention", "loss"), no_options)
 """Settings that are the code of the user's own model where the target has no say: :func:`model_notes` tells."""
+
+OFFLOADS_WHOLE = "Optimizer states alone do not leave the device."
 
 NO_STEP = "A sum of layers profiled one by one is not a step that can be run."
 

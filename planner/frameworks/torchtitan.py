@@ -18,6 +18,7 @@ from costmodel.pipelines.stages import virtual_stage_layers
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
 from planner.frameworks.target import (
     NO_STEP,
+    OFFLOADS_WHOLE,
     Choice,
     Entries,
     Export,
@@ -377,6 +378,10 @@ SETTINGS: dict[str, FieldOptions] = {
     "delay_wgrad": only(False, "Weight gradients come with the backward pass, but in zero-bubble schedules."),
     "communication_sms": only(None, "Tokens go by an all-to-all of NCCL."),
     "offloaded_layers": only(None, "Activations stay in device memory."),
+    "offloaded_states": only(1.0, OFFLOADS_WHOLE),
+    "offloaded_masters": only(True, OFFLOADS_WHOLE),
+    "offload_overlap": only(False, OFFLOADS_WHOLE),
+    "host_threads": only(None, OFFLOADS_WHOLE),
     "optimizer_group": hybrid_sharding,
     "optimizer": only("adam", "Which one is the recipe's, from which optimizer and learning rate are taken."),
     "kernels": only("fused", "Layers are compiled (compile.enable), which fuses them."),

@@ -37,9 +37,12 @@ DECISIONS = {
     "expert_dispatch": "strategy.token_dispatcher or search.pin.token_dispatcher",
     "cuda_graphs": "strategy.cuda_graphs or search.pin.cuda_graphs",
 }
+UPDATES = "cpu_parameters_per_second"
+"""What a host updates, of which a device says its memory's bandwidth now and a framework its bytes."""
+
 OF_DEVICE = {
     "runtime_bytes": "cluster.device.runtime_bytes",
-    "cpu_parameters_per_second": "cluster.device.cpu_parameters_per_second",
+    UPDATES: "cluster.device.host_processors.memory_bandwidth, 28 bytes for each parameter",
     "sharding_ranks": "settings.optimizer_group",
     "launches_block": "settings.launches: blocking",
     "parameter_pass_seconds": "cluster.device.calibration.parameter_pass_bytes, a count of bytes",
@@ -155,7 +158,11 @@ def _framework(software: object) -> str:
 
 def require_no_profile(device: object) -> None:
     """Refuse a device whose constants are in ``profile``, as in 0.1; errors as in :func:`require_todays_names`."""
-    if not isinstance(device, Mapping) or "profile" not in device:
+    if not isinstance(device, Mapping):
+        return
+    if UPDATES in device:
+        raise SpecError(f"cluster.device.{UPDATES}", "has another place now.", f"Write {OF_DEVICE[UPDATES]}.")
+    if "profile" not in device:
         return
     profile = device["profile"]
     name = next(iter(profile), "") if isinstance(profile, Mapping) else ""

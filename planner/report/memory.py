@@ -108,6 +108,9 @@ def _memory_notes(setting: SettingRecord, memory: MemoryRecord, *, omitted: bool
         )
     if memory.host_memory_bytes:
         yield f"A GPU's share of the host memory is {gib(setting.cluster.host_memory_bytes_per_device)} GiB."
+    if any(rank.port_bytes for rank in memory.ranks):
+        most = max(memory.ranks, key=lambda rank: rank.port_bytes)
+        yield f"A GPU copies {gib(most.port_bytes)} GiB to its host in a step, and as much back (rank {most.rank})."
     if memory.host_headroom_bytes < 0:
         yield f"{gib(-memory.host_headroom_bytes)} GiB of it are missing on the fullest rank."
     if omitted:

@@ -62,6 +62,10 @@ PAIRS: tuple[Pair, ...] = (
         lambda _, offload: offload == 0,
         "no layer is offloaded",
     ),
+    *(
+        (name, "strategy.optimizer_offload", lambda _, offload: offload == 0, "no optimizer state is offloaded")
+        for name in ("settings.offloaded_states", "settings.offload_overlap")
+    ),
     (
         "strategy.cuda_graphs",
         "strategy.recompute",

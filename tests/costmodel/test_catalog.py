@@ -306,7 +306,7 @@ def test_mofa_cpu_optimizer():
 
     transfers = 2 / device.device_to_host_bandwidth + 2 / device.host_to_device_bandwidth
     passes = device.constants.parameter_pass_bytes / device.achieved_memory_bandwidth
-    update = 1 / device.cpu_parameters_per_second + passes
+    update = 28 / device.host_stream_bandwidth + passes
     assert transfers + update == pytest.approx(3.49e-10, abs=0.005e-10)
 
 

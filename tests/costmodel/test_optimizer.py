@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from costmodel import catalog
 from costmodel.facts.calibration import DpBandwidth
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.device import Network
+from costmodel.facts.device import EquippedDevice, HostProcessors, Network
 from costmodel.memory.parts import state_shards
 from costmodel.network.groups import Group
 from costmodel.step.optimizer import (
@@ -21,7 +23,7 @@ from costmodel.step.optimizer import (
     replicas_seconds_measured,
 )
 from costmodel.strategy import Sharding
-from tests.builders_cluster import GB, a_cluster, a_device, a_workload, achieved
+from tests.builders_cluster import GB, a_cluster, a_device, achieved
 
 ONE_SWITCH = (Network(name="switch", num_peers=10**6, bandwidth=50 * GB, latency=0.0),)
 
@@ -103,11 +105,84 @@ def test_update_on_the_device_is_bound_by_its_memory():
     assert device_update_seconds(a_device(), local_parameters=1e9 / 8) == pytest.approx(0.0125 / 8)
 
 
+def doing(device: EquippedDevice, **entries: Any) -> EquippedDevice:
+    """The device with another behaviour of its framework."""
+    return replace(device, **achieved(device, **entries))
+
+
 def test_update_on_the_host():
     """MoFa's Table 6: 2 bytes each way at 32 GB/s and 4.46e9 parameters per second, 3.49e-10 s each (28)."""
-    device = a_device(cpu_parameters_per_second=4.46e9)
+    host = HostProcessors(memory_bandwidth=28 * 4.46e9)
+    device = doing(a_device(host_processors=host), host_update_bytes=28.0, host_transfer_bytes=2.0)
 
-    assert host_update_seconds(device, a_workload(), local_parameters=1.0) == pytest.approx(3.49e-10, rel=1e-3)
+    assert host_update_seconds(device, local_parameters=1.0) == pytest.approx(3.49e-10, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("entries", "seconds"),
+    [
+        ({}, 1.75),
+        ({"offload_overlap": True}, 1.5),
+        ({"offloaded_states": 0.5}, 0.875),
+        ({"host_update_bytes": 4.0}, 0.325),
+        ({"host_update_bytes": 4.0, "offload_overlap": True}, 0.125),
+        ({"host_threads": 1}, 6.25),
+        ({"host_threads": 4}, 1.75),
+        ({"host_threads": 64}, 1.75),
+    ],
+)
+def test_what_a_framework_does_on_the_host(entries, seconds):
+    """
+    4 bytes each way at 32 GB/s, 0.125 s per 1e9 parameters, and the host's passes at 53.3 GB/s.
+
+    80 bytes at 53.3 GB/s are 1.5 s, at the 13.3 GB/s of one thread 6. 4 bytes are 0.075 s, which the copies exceed.
+    """
+    host = HostProcessors(memory_bandwidth=160 * GB / 3, threads=14, thread_memory_bandwidth=40 * GB / 3)
+    device = doing(a_device(host_processors=host), **entries)
+
+    assert host_update_seconds(device, local_parameters=1e9) == pytest.approx(seconds)
+
+
+def test_the_device_updates_its_part_beside_the_host():
+    """Of 1e9 parameters 99 % take 12.4 ms at 30 bytes and 2,400 GB/s; the host's 1 % takes 2.5, each copy 1.25."""
+    device = doing(a_device(), offloaded_states=0.01)
+
+    assert host_update_seconds(device, local_parameters=1e9) == pytest.approx(0.012375 + 2 * 0.00125)
+
+
+@pytest.mark.parametrize("faster", ["to_host", "from_host", "memory", "core", "threads", "overlap", "device"])
+def test_a_faster_host_never_updates_slower(faster):
+    """200 random hosts and frameworks, then one of their rates twice as high, or copies beside the update."""
+    chooser = random.Random(7)
+
+    for _ in range(200):
+        rates = {name: chooser.uniform(1, 400) * GB for name in ("to_host", "from_host", "memory", "core")}
+        cores, threads = chooser.randint(1, 72), chooser.randint(1, 100)
+        entries = {
+            "host_update_bytes": chooser.uniform(1, 100),
+            "offloaded_states": chooser.random(),
+            "offload_overlap": chooser.random() < 0.5,
+        }
+        twice = rates | ({faster: 2 * rates[faster]} if faster in rates else {})
+        changed = entries | ({"offload_overlap": True} if faster == "overlap" else {})
+
+        before = a_host(rates, cores, threads, **entries)
+        after = a_host(twice, cores, threads * (1 + (faster == "threads")), **changed)
+        after = replace(after, memory_bandwidth=after.memory_bandwidth * (1 + (faster == "device")))
+
+        seconds = [host_update_seconds(one, local_parameters=1e9) for one in (before, after)]
+        assert seconds[1] <= seconds[0] * (1 + 1e-12)
+
+
+def a_host(rates: dict[str, float], cores: int, threads: int, **entries: Any) -> EquippedDevice:
+    """A device with ports, host memory and cores of some rates."""
+    host = HostProcessors(memory_bandwidth=rates["memory"], threads=cores, thread_memory_bandwidth=rates["core"])
+    device = a_device(
+        host_processors=host,
+        device_to_host_bandwidth=rates["to_host"],
+        host_to_device_bandwidth=rates["from_host"],
+    )
+    return doing(device, host_threads=threads, **entries)
 
 
 def test_passes_over_all_parameters():

@@ -20,6 +20,7 @@ from costmodel.memory.rank import (
     rank_bytes,
     rank_host_bytes,
     rank_parameters,
+    rank_port_bytes,
 )
 from costmodel.pipelines.stages import every_stage
 from costmodel.strategy import Recompute, Sharding
@@ -321,14 +322,33 @@ def test_the_total_is_the_sum():
 
 
 def test_offloaded_states_move_to_the_host():
-    """12 bytes per parameter, or its shard."""
+    """12 bytes per parameter, or its shard, and 4 of its gradient."""
     given = the_facts(DENSE)
     parameters = 14 * LAYER + 2 * EMBEDDING + 2048
 
     assert bytes_of(given, dp=8, optimizer_offload=True).optimizer == [0]
-    assert host_bytes_of(given, dp=8, optimizer_offload=True) == pytest.approx([12 * parameters])
+    assert host_bytes_of(given, dp=8, optimizer_offload=True) == pytest.approx([16 * parameters])
     sharded = host_bytes_of(given, dp=8, optimizer_offload=True, sharding=Sharding.OPTIMIZER)
-    assert sharded == pytest.approx([12 * parameters / 8])
+    assert sharded == pytest.approx([16 * parameters / 8])
+
+
+@pytest.mark.parametrize(
+    ("settings", "device_bytes", "host_bytes"),
+    [
+        ({"offloaded_states": 0.25}, 9, 4),
+        ({"offloaded_states": 0.0}, 12, 0),
+        ({"offloaded_masters": False}, 4, 16),
+        ({"offloaded_masters": False, "offloaded_states": 0.5}, 8, 8),
+    ],
+)
+def test_some_states_stay_on_the_device(settings, device_bytes, host_bytes):
+    """Of 12 bytes per parameter a part, or the FP32 weights' 4, of which the host needs a copy then."""
+    given = the_facts(DENSE, **settings)
+    parameters = 14 * LAYER + 2 * EMBEDDING + 2048
+
+    on_device = bytes_of(given, dp=8, optimizer_offload=True).optimizer
+    assert on_device == pytest.approx([device_bytes * parameters])
+    assert host_bytes_of(given, dp=8, optimizer_offload=True) == pytest.approx([host_bytes * parameters])
 
 
 def test_offloaded_activations_move_to_the_host():
@@ -337,6 +357,32 @@ def test_offloaded_activations_move_to_the_host():
 
     assert host_bytes_of(given, pp=2, activation_offload=True) == pytest.approx([14 * saved(given), 7 * saved(given)])
     assert bytes_of(given, pp=2, activation_offload=True).activations == pytest.approx([7 * 4096 * 2048 * 2] * 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "decisions", "nbytes"),
+    [
+        ({}, {"dp": 8}, lambda layers, _: 0),
+        ({}, {"dp": 8, "optimizer_offload": True}, lambda layers, _: 4 * layers),
+        ({"offloaded_states": 0.25}, {"dp": 8, "optimizer_offload": True}, lambda layers, _: layers),
+        (
+            {},
+            {"dp": 8, "optimizer_offload": True, "sharding": Sharding.OPTIMIZER},
+            lambda layers, _: layers / 2,
+        ),
+        ({}, {"dp": 8, "activation_offload": True}, lambda _, kept: 32 * kept),
+        ({"offloaded_fraction": 0.5}, {"dp": 8, "activation_offload": True}, lambda _, kept: 16 * kept),
+    ],
+)
+def test_what_crosses_the_port(settings, decisions, nbytes):
+    """4 bytes of each gradient whose state is offloaded; the activations of 256 / 8 micro-batches of 14 layers."""
+    given = the_facts(DENSE, **settings)
+    held = every_stage(DENSE, pp=1, vpp=1)
+    parameters = 14 * LAYER + 2 * EMBEDDING + 2048
+
+    crossing = rank_port_bytes(given, a_strategy(**decisions).decisions(), held)
+
+    assert crossing == pytest.approx([nbytes(parameters, 14 * saved(given))])
 
 
 def test_nothing_offloaded_needs_no_host():

@@ -11,7 +11,7 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from costmodel.facts.device import Network
+from costmodel.facts.device import HostProcessors, Network
 from costmodel.facts.model import Model
 from costmodel.memory.rank import rank_parameters
 from costmodel.pipelines.stages import every_stage
@@ -361,7 +361,7 @@ def test_overlapped_data_parallelism_hides_behind_the_other_chunks():
 
 
 def test_the_update_is_of_a_rank_s_shard():
-    """30 bytes per parameter at 2,400 GB/s; an eighth of it with eight shards; on the host 2 / 32 + 1 / 4 + 2 / 32."""
+    """30 bytes per parameter at 2,400 GB/s; an eighth of it with eight shards; on the host 4 / 32 + 1 / 4 + 4 / 32."""
     given = the_facts(DENSE)
     held = every_stage(DENSE, pp=1, vpp=1)
     parameters = rank_parameters(given, a_strategy(dp=8).decisions(), held).dense
@@ -371,7 +371,7 @@ def test_the_update_is_of_a_rank_s_shard():
 
     assert update() == pytest.approx(parameters * 30 / (2400 * GB))
     assert update(sharding=Sharding.OPTIMIZER) == pytest.approx(parameters / 8 * 30 / (2400 * GB))
-    assert update(optimizer_offload=True) == pytest.approx(parameters * (2 / 32 + 1 / 4 + 2 / 32) / GB)
+    assert update(optimizer_offload=True) == pytest.approx(parameters * (4 / 32 + 1 / 4 + 4 / 32) / GB)
 
 
 def test_edges_of_overlapped_expert_parallelism_do_not_depend_on_the_pipeline():
@@ -546,7 +546,7 @@ def test_faster_links_never_make_a_step_slower(model: Model, profile: dict[str, 
         with_networks(given, outside=2.0),
         with_device(given, device_to_host_bandwidth=2 * device.device_to_host_bandwidth),
         with_device(given, host_to_device_bandwidth=2 * device.host_to_device_bandwidth),
-        with_device(given, cpu_parameters_per_second=2 * device.cpu_parameters_per_second),
+        with_device(given, host_processors=HostProcessors(memory_bandwidth=640 * GB)),
     )
 
     for one in faster:

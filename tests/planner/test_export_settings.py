@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import fields
 
@@ -25,6 +26,7 @@ JOB = {
 
 SHARDED = {"dp": 16, "mbs": 2, "sharding": "weights", "dp_overlap": True}
 SHARED = {**SHARDED, "sharding": "optimizer"}
+OFFLOADED = {**SHARED, "optimizer_offload": True}
 EXPERTS = {
     "pp": 2,
     "dp": 8,
@@ -54,6 +56,10 @@ OTHERS = {
     "delay_wgrad": (True, SHARDED, {}),
     "communication_sms": (24, {**EXPERTS, "token_dispatcher": "deepep"}, {"model": "mixtral-8x7b"}),
     "offloaded_layers": (8, {**SHARED, "activation_offload": True}, {}),
+    "offloaded_states": (0.5, OFFLOADED, {}),
+    "offloaded_masters": (False, OFFLOADED, {}),
+    "offload_overlap": (True, OFFLOADED, {}),
+    "host_threads": (4, OFFLOADED, {}),
     "optimizer_group": (8, SHARDED, {}),
     "optimizer": ("dist_muon", SHARDED, {}),
     "kernels": ("eager", SHARDED, {}),
@@ -123,6 +129,10 @@ def test_what_a_target_does_of_itself_is_taken(target):
         "delay_wgrad": False,
         "communication_sms": 24,  # of DeepEP and HybridEP only
         "offloaded_layers": 4,  # where activations are offloaded only
+        "offloaded_states": 0.5,  # where optimizer states are offloaded only
+        "offloaded_masters": False,
+        "offload_overlap": True,
+        "host_threads": 2,
         "optimizer_group": "all",
         "optimizer": "adam",
         "kernels": "fused",
@@ -181,6 +191,9 @@ def test_a_precision_with_bytes_of_its_own_is_nobodys():
         ({"mtp_layers": 2}, SHARED, {}, {"--mtp-num-layers 2"}),
         ({"offloaded_layers": 8}, {**SHARED, "activation_offload": True}, {}, {"--cpu-offloading-num-layers 8"}),
         ({"offloaded_layers": 32}, {**SHARED, "activation_offload": True}, {}, {"--cpu-offloading-num-layers 31"}),
+        ({}, OFFLOADED, {}, {"--optimizer-cpu-offload", "--optimizer-offload-fraction 1.0"}),
+        ({"offloaded_states": 0.5}, OFFLOADED, {}, {"--optimizer-offload-fraction 0.5"}),
+        ({"offload_overlap": True}, OFFLOADED, {}, {"--overlap-cpu-optimizer-d2h-h2d"}),
         ({"optimizer_group": 4}, SHARED, {}, {"--num-distributed-optimizer-instances 4"}),
         ({"optimizer": "dist_muon"}, {**SHARED, "dp_overlap": False}, {}, {"--optimizer dist_muon"}),
         ({"attention": "unfused"}, SHARED, {}, {"--attention-backend unfused"}),
@@ -279,6 +292,39 @@ def test_blocking_launches_are_a_variable():
         assert made.environment["CUDA_LAUNCH_BLOCKING"] == "1"
 
 
+@pytest.mark.parametrize(
+    ("settings", "number"), [({}, "14"), ({"host_threads": 4}, "4"), ({"host_threads": 112}, "14")]
+)
+def test_a_host_that_updates_is_given_its_threads(settings, number):
+    """Two processors of 56 cores over 8 devices; torchrun would set one thread, and only where states are offloaded."""
+    kept, offloaded = ({**SHARDED, "optimizer_offload": is_on} for is_on in (False, True))
+
+    for target in ("megatron-lm", "megatron-bridge", "deepspeed"):
+        assert export(a_plan(settings, offloaded), target).environment["OMP_NUM_THREADS"] == number
+        assert "OMP_NUM_THREADS" not in export(a_plan(settings, kept), target).environment
+
+
+def test_threads_of_a_launch_come_back():
+    """A script that exports them; of one that offloads nothing they mean nothing."""
+    offloading, plain = (
+        from_megatron_lm(f"export OMP_NUM_THREADS=4\nARGS=({COMMON} {more})", HERE).document["settings"]
+        for more in (ON_HOST, "--bf16")
+    )
+
+    assert offloading["host_threads"] == 4
+    assert "host_threads" not in plain
+
+
+def test_deepspeed_offloads_a_part_in_stage_3():
+    """Of the other stages all states (deepspeed/runtime/zero/offload_config.py)."""
+    given = {**OFFLOADED, "sharding": "weights"}
+    (text,) = export(a_plan({"offloaded_states": 0.5}, given), "deepspeed").files.values()
+
+    assert json.loads(text)["zero_optimization"]["offload_optimizer"]["ratio"] == 0.5
+    with pytest.raises(SpecError, match=r"offloaded_states = 0\.5: offload_optimizer\.ratio is of stage 3"):
+        export(a_plan({"offloaded_states": 0.5}, OFFLOADED), "deepspeed")
+
+
 def test_the_arguments_say_that_they_lack_the_variable():
     """Whoever imports them alone would lose it."""
     notes = [export(a_plan({"launches": name}), "megatron-lm").notes for name in ("blocking", "asynchronous")]
@@ -325,6 +371,12 @@ PLAIN = {"dp": 16, "mbs": 2, "sharding": "none", "dp_overlap": False}
             {**EXPERTS, "activation_offload": True},
             {"model": "mixtral-8x7b"},
             "offloaded_layers = 8: only whole layers are counted",
+        ),
+        (
+            {"offloaded_masters": False},
+            OFFLOADED,
+            {},
+            "offloaded_masters = false: --optimizer-cpu-offload needs --use-precision-aware-optimizer",
         ),
         ({"optimizer_group": 6}, SHARED, {}, "optimizer_group = 6: it divides the 16 replicas"),
         (
@@ -407,6 +459,7 @@ COMMON = (
     "--global-batch-size 128 --seq-length 4096 --micro-batch-size 1 "
 )
 HERE = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=16"]
+ON_HOST = "--bf16 --use-distributed-optimizer --use-precision-aware-optimizer --optimizer-cpu-offload"
 SPREAD = "--num-experts 8 --expert-model-parallel-size 8 --moe-token-dispatcher-type "
 
 
@@ -447,6 +500,11 @@ def test_defaults_of_the_parser_are_written_out():
         ("--bf16 --fp8-format e4m3 --use-distributed-optimizer --fp8-param-gather", {"fp8_param_gather": True}),
         ("--bf16 --mtp-num-layers 1", {"mtp_layers": 1}),
         ("--bf16 --cpu-offloading-num-layers 4", {"offloaded_layers": 4}),
+        (f"{ON_HOST} --use-torch-optimizer-for-cpu-offload", {"offloaded_states": 1.0, "offload_overlap": False}),
+        (
+            f"{ON_HOST} --optimizer-offload-fraction 0.5 --overlap-cpu-optimizer-d2h-h2d",
+            {"offloaded_states": 0.5, "offload_overlap": True},
+        ),
         ("--bf16 --use-distributed-optimizer --num-distributed-optimizer-instances 2", {"optimizer_group": 8}),
         ("--bf16 --num-distributed-optimizer-instances 2", {"optimizer_group": "all"}),
         ("--bf16 --optimizer dist_muon", {"optimizer": "dist_muon"}),

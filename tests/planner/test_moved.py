@@ -64,7 +64,10 @@ def test_every_stack_has_become_a_release(name):
         ("kernel_seconds", "Write cluster.device.calibration.kernel_gap_seconds."),
         ("matmul_efficiency", "Write cluster.device.calibration.matmul_efficiency."),
         ("runtime_bytes", "Write cluster.device.runtime_bytes."),
-        ("cpu_parameters_per_second", "Write cluster.device.cpu_parameters_per_second."),
+        (
+            "cpu_parameters_per_second",
+            "Write cluster.device.host_processors.memory_bandwidth, 28 bytes for each parameter.",
+        ),
         ("parameter_pass_seconds", "Write cluster.device.calibration.parameter_pass_bytes, a count of bytes."),
         ("sharding_ranks", "Write settings.optimizer_group."),
         ("launches_block", "Write settings.launches: blocking."),
@@ -131,9 +134,8 @@ def test_the_places_exist():
     device = {field.name for field in fields(Device)}
 
     assert set(DECISIONS) - set(OF_STRATEGY) == {"expert_dispatch"}
-    for name in ("runtime_bytes", "cpu_parameters_per_second"):
-        assert OF_DEVICE[name] == f"cluster.device.{name}"
-        assert name in device
+    assert OF_DEVICE["runtime_bytes"] == "cluster.device.runtime_bytes"
+    assert {"runtime_bytes", "host_processors"} <= device
     changed = {"base": "h100-80gb-sxm", "runtime_bytes": 1e9, "calibration": {"parameter_pass_bytes": 4.0}}
     job = a_job(cluster__device=changed, settings={"optimizer_group": 8, "launches": "blocking"})
     cluster = load(job).facts.cluster

@@ -94,6 +94,11 @@ CONTRADICTIONS = {
         "settings.offloaded_layers: 4 contradicts strategy.activation_offload = false",
         {**OFFLOADED, "strategy.activation_offload": "true"},
     ),
+    "states offloaded where none are": (
+        {"settings.offloaded_states": "0.5", "strategy.optimizer_offload": "false"},
+        "settings.offloaded_states: 0.5 contradicts strategy.optimizer_offload = false",
+        {"settings.offloaded_states": "0.5", "strategy.optimizer_offload": "true"},
+    ),
     "graphs of what is recomputed whole": (
         {**GRAPHED, "strategy.recompute": "full"},
         "strategy.cuda_graphs: 'attn' contradicts strategy.recompute = 'full'",

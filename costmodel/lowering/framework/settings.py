@@ -64,6 +64,10 @@ PARTS_DROPOUT: dict[str, Any] = {"attention_score_bytes": 5.0, "dropout_mask_byt
 """Parts that are timed alone have dropout, Megatron-LM's default (Korthikanti et al., arXiv:2205.05198, eq. 1)."""
 
 
+OF_OFFLOAD = ("offloaded_states", "offloaded_masters", "offload_overlap", "host_threads")
+"""Settings that are entries of :class:`costmodel.facts.framework.OptimizerOffload` by the same names."""
+
+
 def equipped(
     device: Device, framework: Framework, settings: Settings | None = None, model: Model | None = None
 ) -> EquippedDevice:
@@ -149,7 +153,7 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     """Behaviour of the code with its settings."""
     changes: dict[str, dict[str, Any]] = {one.name: {} for one in fields(Behaviour)}
     kernels, host, memory = changes["kernels"], changes["host"], changes["memory"]
-    communication, optimizer = changes["communication"], changes["optimizer"]
+    communication, optimizer, offload = changes["communication"], changes["optimizer"], changes["offload"]
     if settings.kernels is not None:
         kernels["fused_kernels"] = settings.kernels == "fused"
     if settings.attention is not None:
@@ -167,6 +171,8 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         kernels.update(LOSS_BYTES[settings.loss])
     if settings.offloaded_layers is not None and model is not None:
         memory["offloaded_fraction"] = min(settings.offloaded_layers / model.num_layers, 1.0)
+    own = {name: getattr(settings, name) for name in OF_OFFLOAD}
+    offload.update({name: value for name, value in own.items() if value is not None})
     if settings.composition == "parts":
         memory.update(PARTS_DROPOUT)
         host["blocking_collectives"] = True

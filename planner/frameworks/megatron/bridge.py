@@ -46,6 +46,7 @@ DEFAULTS: Entries = {
     "optimizer.exp_avg_dtype": "torch.float32",
     "optimizer.exp_avg_sq_dtype": "torch.float32",
     "optimizer.optimizer_cpu_offload": False,
+    "optimizer.overlap_cpu_optimizer_d2h_h2d": False,
     "dist.use_megatron_fsdp": False,
     "ddp.use_megatron_fsdp": False,
     "comm_overlap.tp_comm_overlap": False,

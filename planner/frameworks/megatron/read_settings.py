@@ -63,6 +63,7 @@ def read_settings(
         "loss": _loss(arguments, notes),
         **_communication_sms(arguments),
         **_offloaded_layers(arguments, num_layers),
+        **_optimizer_offload(arguments, variables),
         **_attention(arguments),
         **({"launches": "blocking"} if variables.get("CUDA_LAUNCH_BLOCKING") == "1" else {}),
     }
@@ -153,6 +154,18 @@ def _offloaded_layers(arguments: Arguments, num_layers: int) -> dict[str, int]:
     """All but the last are as many as there can be, which a job calls all."""
     layers = arguments.get("--cpu-offloading-num-layers", 0)
     return {"offloaded_layers": layers} if 0 < layers < num_layers - 1 else {}
+
+
+def _optimizer_offload(arguments: Arguments, variables: Mapping[str, str]) -> dict[str, Any]:
+    """The parser's default is all states; threads are read where they update parameters."""
+    if "--optimizer-cpu-offload" not in arguments:
+        return {}
+    threads = variables.get("OMP_NUM_THREADS", "")
+    return {
+        "offloaded_states": arguments.get("--optimizer-offload-fraction", 1.0),
+        "offload_overlap": "--overlap-cpu-optimizer-d2h-h2d" in arguments,
+        **({"host_threads": int(threads)} if threads.isdecimal() and int(threads) else {}),
+    }
 
 
 def _attention(arguments: Arguments) -> dict[str, str]:

@@ -16,6 +16,7 @@ from planner.frameworks.target import (
     effective_settings,
     no_options,
     only,
+    switch,
 )
 from planner.plan import Plan
 
@@ -197,6 +198,13 @@ def _offloaded_layers_options(plan: Plan) -> Entries | Unsupported:
     )
 
 
+def _offloaded_states_options(plan: Plan) -> Entries:
+    """Megatron-Bridge's configuration has none of them unless told (megatron/core/optimizer/optimizer_config.py)."""
+    if not plan.strategy.optimizer_offload:
+        return {}
+    return {"--optimizer-offload-fraction": effective_settings(plan).offloaded_states}
+
+
 def _mtp_layers_options(plan: Plan) -> Entries | Unsupported:
     """The model says their number."""
     if effective_settings(plan).mtp_layers and plan.facts.model.learned_positions:
@@ -218,6 +226,14 @@ SETTINGS: Mapping[str, FieldOptions] = {
     "delay_wgrad": _delay_wgrad_options,
     "communication_sms": _communication_sms_options,
     "offloaded_layers": _offloaded_layers_options,
+    "offloaded_states": _offloaded_states_options,
+    "offloaded_masters": only(
+        True,
+        "--optimizer-cpu-offload needs --use-precision-aware-optimizer, whose FP32 weights are the optimizer's "
+        "(megatron/training/arguments.py, validate_args).",
+    ),
+    "offload_overlap": switch("--overlap-cpu-optimizer-d2h-h2d"),
+    "host_threads": no_options,  # a variable of the environment
     "optimizer_group": _optimizer_group_options,
     "optimizer": _optimizer_options,
     "kernels": only(

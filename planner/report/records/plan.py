@@ -35,6 +35,7 @@ class RankRecord(Record):
     peak_memory_bytes: Figure = entry("Their sum.", "device_bytes")
     headroom_bytes: Figure = entry("What it leaves free; negative where it does not fit.")
     host_memory_bytes: Figure = entry("Host memory that one of its devices needs.", "host_bytes")
+    port_bytes: Figure = entry("What one of its devices copies to the host in a step, and as much back.")
 
 
 class MemoryRecord(Record):

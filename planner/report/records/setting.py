@@ -71,7 +71,7 @@ class ClusterRecord(Record):
     framework_is_assumed: bool = entry("Whether the job named no framework.")
     framework_hint: str | None = entry("What to write for another where the job named none; else null.")
     framework_is_extrapolated: bool = entry("Whether no run of it on such devices is known.")
-    settings: dict[str, bool | int | str] = entry("What the framework is told, its recipes' defaults included.")
+    settings: dict[str, bool | int | float | str] = entry("What the framework is told, its recipes' defaults included.")
 
     @classmethod
     def of(cls, problem: Problem) -> ClusterRecord:

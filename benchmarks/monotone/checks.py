@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.monotone.problems import Case
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.verdict import violated
-from costmodel.facts.device import EquippedDevice, Network
+from costmodel.facts.device import EquippedDevice, HostProcessors, Network
 from costmodel.step.estimate import estimate
 from costmodel.strategy import OVERLAPS
 from costmodel.tables import Facts
@@ -135,9 +135,18 @@ def faster_host(case: Case, factor: float) -> Case:
     return _with_device(
         case,
         lambda one: {
-            "cpu_parameters_per_second": one.cpu_parameters_per_second * factor,
+            "host_processors": _faster_processors(one.host_processors, factor),
             "constants": replace(one.constants, launch_overhead_seconds=one.constants.launch_overhead_seconds / factor),
         },
+    )
+
+
+def _faster_processors(one: HostProcessors, factor: float) -> HostProcessors:
+    thread = one.thread_memory_bandwidth
+    return replace(
+        one,
+        memory_bandwidth=one.memory_bandwidth * factor,
+        thread_memory_bandwidth=None if thread is None else thread * factor,
     )
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.axes import Array, Decisions, added, largest, with_layer_axis
 from costmodel.facts.cluster import Cluster
@@ -16,6 +17,7 @@ from costmodel.network.groups import pipeline_group
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, chunks_waiting_seconds, in_step_seconds
 from costmodel.pipelines.orders import has_order
+from costmodel.pipelines.plain import plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary_delay
 from costmodel.pipelines.simulator import span_seconds
 from costmodel.pipelines.stages import Stages, virtual_stage_layers
@@ -96,8 +98,9 @@ def waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
     """
     Seconds in which the slowest rank waits for others in one step: shape (...).
 
-    Derivation: the schedule's idle time (MoFa's equation (12) for 1F1B), a micro-batch for each barrier of a vocabulary
-    in slices, the waiting of unequal chunks, and the measured fill of the head's slot.
+    Derivation: the schedule's idle time (MoFa's equation (12) for interleaved 1F1B; exact for the plain one), a
+    micro-batch for each barrier of a vocabulary in slices, the waiting of unequal chunks, and the measured fill of the
+    head's slot.
     """
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
@@ -113,11 +116,63 @@ def waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
         )
     delay = vocabulary_delay(vocabulary=decisions["vocabulary"]) * slowest
     if np.any(np.asarray(decisions["vpp"]) > 1):
-        pace = largest(steady_state_seconds(facts, decisions, stages, parts.total, ranks, every / decisions["pp"]))
+        others = mean_of_others_seconds(ranks, every, stages, pp=np.asarray(decisions["pp"]))
+        pace = largest(steady_state_seconds(facts, decisions, stages, parts.total, ranks, others))
         delay = delay + in_step_seconds(
             slowest, pace, vpp=decisions["vpp"], num_microbatches=microbatches(facts, decisions)
         )
-    return np.asarray(idle + delay + fill_seconds(facts, decisions))
+    waiting = idle + delay
+    plain = is_plain(decisions)
+    if plain.any():
+        waiting = np.where(plain, plain_waiting_seconds(facts, decisions, stages, parts, ranks), waiting)
+    return np.asarray(waiting + fill_seconds(facts, decisions))
+
+
+def is_plain(decisions: Decisions) -> NDArray[np.bool_]:
+    """Whether pipelines run 1F1B with one chunk per rank, for which unequal ranks have a law of their own."""
+    one_chunk = (np.asarray(decisions["vpp"]) == 1) & (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B)
+    return np.asarray(one_chunk & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED))
+
+
+def plain_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array) -> Array:
+    """
+    Seconds in which the slowest rank of a plain pipeline waits for others in one step: shape (...).
+
+    Derivation: the pipeline's seconds by :mod:`costmodel.pipelines.plain` less the slowest rank's own work.
+    """
+    m = microbatches(facts, decisions)
+    edge = lookup(embedding_head_seconds, facts, decisions)
+    edges = stages.first * with_layer_axis(edge.first_forward) + stages.last * with_layer_axis(edge.last_forward)
+    forward = added(stages.layers * forward_seconds(parts)[..., None, :]) + edges
+    seconds = plain_seconds(forward, ranks - forward, stages.num_ranks, num_microbatches=m)
+    return np.asarray(seconds - busy_seconds(largest(ranks), num_microbatches=m))
+
+
+def forward_seconds(parts: LayerParts) -> Array:
+    """
+    Seconds of the forward pass of one layer of each kind, with its share of what copies to the host expose: (..., K).
+
+    Derivation: both passes of a layer copy the same bytes, one to the host and one back, which takes alike (MoFa's
+    equations (34) and (35)). The forward pass is the shorter one, so that the copies lengthen it first, and both alike
+    once it is as long as the backward pass.
+    """
+    backward = parts.total - parts.offload - parts.forward
+    until_equal = np.maximum(backward - parts.forward, 0.0)
+    shared = np.maximum(parts.offload - until_equal, 0.0) / 2
+    return np.asarray(parts.forward + np.minimum(parts.offload, until_equal) + shared)
+
+
+def mean_of_others_seconds(ranks: Array, every: Array, stages: Stages, *, pp: Array) -> Array:
+    """
+    Seconds of one micro-batch on the average rank but the last one, shape (...).
+
+    Derivation: what the last rank has beside its layers, the head and multi-token prediction, makes its own chunk long,
+    not those for which it waits. Ranks that hold the head in part are all alike.
+    """
+    is_last = (stages.last == 1) & (stages.num_ranks > 0)
+    last = added(np.where(is_last, ranks, 0.0))
+    alone = (pp == 1) | ~is_last.any(axis=-1)
+    return np.asarray(np.where(alone, every / pp, (every - last) / np.maximum(pp - 1, 1)))
 
 
 def steady_state_seconds(
@@ -138,7 +193,7 @@ def steady_state_seconds(
     ranks
         Seconds of each rank's own work, shape (..., U).
     average
-        Seconds of an average rank's work, shape (...).
+        Seconds of the work of an average rank of the others, shape (...).
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
     of_layer = with_layer_axis(added(stages.all_layers * layer) / stages.all_layers.sum(axis=-1))
@@ -165,7 +220,7 @@ def slowest_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: La
         seconds = np.asarray(added(stages.layers * layer[..., None, :]) + edges)
         return np.take_along_axis(np.broadcast_to(seconds, ranks.shape), slowest, axis=-1)[..., 0]
 
-    forward = of_slowest(parts.forward, edge.first_forward, edge.last_forward)
+    forward = of_slowest(forward_seconds(parts), edge.first_forward, edge.last_forward)
     weight = of_slowest(parts.weight, 0.0, edge.last_weight)
     return Passes(forward=forward, backward=largest(ranks) - forward - weight, weight=weight)
 
@@ -173,7 +228,7 @@ def slowest_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: La
 def all_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Passes:
     """The passes of all ranks together: the whole model once."""
     edge = lookup(embedding_head_seconds, facts, decisions)
-    forward = added(stages.all_layers * parts.forward) + edge.first_forward + edge.last_forward
+    forward = added(stages.all_layers * forward_seconds(parts)) + edge.first_forward + edge.last_forward
     weight = added(stages.all_layers * parts.weight) + edge.last_weight
     every = all_ranks_seconds(facts, decisions, stages, parts.total)
     return Passes(forward=forward, backward=every - forward - weight, weight=weight)
@@ -197,7 +252,7 @@ def stage_passes(facts: Facts, decisions: Decisions) -> Passes:
         facts.model, **{name: decisions[name] for name in ("pp", "vpp", "schedule", "vocabulary")}
     )
     parts = layer_parts(facts, decisions)
-    return passes_of(facts, decisions, *(layers @ part for part in (parts.forward, parts.weight, parts.total)))
+    return passes_of(facts, decisions, *(layers @ part for part in (forward_seconds(parts), parts.weight, parts.total)))
 
 
 def passes_of(facts: Facts, decisions: Decisions, forward: Array, weight: Array, total: Array) -> Passes:

@@ -8,12 +8,13 @@ and alike are one entry with a number, so that a pipeline has as many entries as
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.axes import Array, added
 from costmodel.operators.work import Numbers
 
 
-def plain_seconds(forward: Array, backward: Array, num_ranks: Array, *, num_microbatches: Numbers) -> Array:
+def plain_seconds(forward: Array, backward: Array, num_ranks: NDArray[np.int64], *, num_microbatches: Numbers) -> Array:
     r"""
     Seconds of plain 1F1B from its first pass to its last one, shape (...).
 
@@ -24,8 +25,8 @@ def plain_seconds(forward: Array, backward: Array, num_ranks: Array, *, num_micr
         X_q = \sum_{i \le q} R_i + (p - 1 - q) \max_{i \le q} F_i, \qquad
         Y_q = \sum_{i \le q} R_i + (p - 1 - q) \max_{i \le q} B_i
 
-    Rank r sets the pace. Until it does, the longest way leads down to a rank q and back, with the other forward passes
-    of the warm-up on the slowest rank that it passes; when it no longer does, in the mirror. Where the last rank is the
+    Rank r sets the pace. Until it does, the longest way leads down to a rank q and back. The other forward passes of
+    the warm-up are on the slowest rank that it passes. The cool-down is its mirror image. Where the last rank is the
     slow one, :math:`T = (m - 1) \max R + \sum R`, the law of :mod:`costmodel.pipelines.interleaved`. Others wait for a
     slow rank further in front for less.
 
@@ -78,7 +79,7 @@ def plain_seconds(forward: Array, backward: Array, num_ranks: Array, *, num_micr
     return np.asarray(np.where(np.isfinite(way_through), seconds, np.inf))
 
 
-def least_plain_seconds(ranks: Array, num_ranks: Array, *, num_microbatches: Numbers) -> Array:
+def least_plain_seconds(ranks: Array, num_ranks: NDArray[np.int64], *, num_microbatches: Numbers) -> Array:
     r"""
     Lower bound in seconds of plain 1F1B whose ranks take given seconds at least, shape (...).
 

@@ -520,7 +520,7 @@ def balanced_bound_seconds(facts: Facts, degrees: Decisions) -> Array:
     pipeline = busy_seconds(slowest, num_microbatches=microbatches(facts, ideal)) + bubble_seconds(
         slowest, np.asarray(ideal["pp"]) * mean, vpp=ideal["vpp"]
     )
-    return ideal_seconds(facts, ideal, average, pipeline)
+    return ideal_seconds(facts, ideal, average, np.asarray(pipeline))
 
 
 def _mean_and_slowest(facts: Facts, decisions: Decisions, average: Stages, layer: Array) -> tuple[Array, Array]:

@@ -98,9 +98,9 @@ def waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
     """
     Seconds in which the slowest rank waits for others in one step: shape (...).
 
-    Derivation: the schedule's idle time (MoFa's equation (12) for interleaved 1F1B; exact for the plain one), a
+    Derivation: the schedule's idle time (MoFa's equation (12) for interleaved 1F1B; exact for the plain one). A
     micro-batch for each barrier of a vocabulary in slices, the waiting of unequal chunks, and the measured fill of the
-    head's slot.
+    head's slot are added.
     """
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():

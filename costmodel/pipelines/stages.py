@@ -134,7 +134,7 @@ def in_flight_imbalance(sizes: tuple[int, ...], *, rank: int, pp: int) -> float:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stages(Record):
     """
-    The different pipeline ranks of a strategy, on trailing axes: U ranks, K kinds of layers.
+    The different stretches of pipeline ranks of a strategy, on trailing axes: U ranks, K kinds of layers.
 
     A rank with a stage for each direction (DualPipe) works on half of the micro-batches with either: what it holds here
     is the mean of both, what a micro-batch meets; :func:`costmodel.memory.rank.whole_stages` has both.
@@ -142,7 +142,9 @@ class Stages(Record):
     Parameters
     ----------
     rank
-        Pipeline rank, first of its equals (it holds the most micro-batches), shape (..., U).
+        Pipeline rank, first of a stretch of equals (it holds the most micro-batches), shape (..., U).
+    num_ranks
+        Number of ranks of that stretch; 0 for a rank that is there twice to fill the array; shape (..., U).
     layers
         Layers of each kind on that rank, those of multi-token prediction on the last one included; shape (..., U, K).
     mtp_layers
@@ -162,6 +164,7 @@ class Stages(Record):
     """
 
     rank: NDArray[np.float64]
+    num_ranks: NDArray[np.int64]
     layers: NDArray[np.float64]
     mtp_layers: NDArray[np.float64]
     first: NDArray[np.float64]
@@ -361,11 +364,8 @@ def _every(stages: list[tuple[float, ...]]) -> list[int]:
 
 
 def _different(stages: list[tuple[float, ...]]) -> list[int]:
-    """The first rank of each kind."""
-    first: dict[tuple[float, ...], int] = {}
-    for rank, content in enumerate(stages):
-        first.setdefault(content, rank)
-    return list(first.values())
+    """The first rank of each stretch of equal neighbours."""
+    return [rank for rank, own in enumerate(stages) if not rank or own != stages[rank - 1]]
 
 
 def _stages(
@@ -385,9 +385,12 @@ def _stages(
     most = max(len(rows) for rows in tables)
     padded = np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows in tables])
     padded = padded.reshape(*pp.shape, *padded.shape[1:])
+    stretches = [np.diff(rows[:, 0], append=layout.pp) for rows, layout in zip(tables, layouts, strict=True)]
+    num_ranks = np.array([[*own, *[0] * (most - len(own))] for own in stretches], dtype=np.int64)
     last, layers = padded[..., 2], padded[..., 6:]
     return Stages(
         rank=padded[..., 0],
+        num_ranks=num_ranks.reshape(*pp.shape, most),
         first=padded[..., 1],
         last=last,
         layers=layers,

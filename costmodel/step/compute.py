@@ -117,30 +117,21 @@ class OverlappedSeconds(Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LinkLoads(Record):
-    """
-    Seconds per micro-batch for which one layer uses the device's links, hidden or not: shape (..., K).
+class LinkLoads(LayerCommunication):
+    """Seconds for which a layer's communication uses one of the device's links, hidden or not: shape (..., K)."""
 
-    Parameters
-    ----------
-    scale_up
-        Seconds on the scale-up network of all communication of both passes.
-    adapter_forward, adapter_backward
-        Seconds on the network adapter of tensor- and context-parallel communication in either pass.
-    ep_adapter_forward, ep_adapter_backward
-        Seconds on it of the expert-parallel exchanges of either pass.
-    """
-
-    scale_up: NDArray[np.float64]
-    adapter_forward: NDArray[np.float64]
-    adapter_backward: NDArray[np.float64]
-    ep_adapter_forward: NDArray[np.float64]
-    ep_adapter_backward: NDArray[np.float64]
+    def of_pass(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Seconds of each group's communication in the forward or the backward pass, by the group's name."""
+        return {group: getattr(self, f"{group}_{name}") for group in LAYER_GROUPS}
 
     @property
-    def adapter(self) -> NDArray[np.float64]:
-        """Seconds on the network adapter of all communication of both passes."""
-        return self.adapter_forward + self.adapter_backward + self.ep_adapter_forward + self.ep_adapter_backward
+    def total(self) -> NDArray[np.float64]:
+        """Seconds of all of it."""
+        return np.asarray(sum(sum(self.of_pass(name).values()) for name in PASSES))
+
+
+LAYER_GROUPS = ("tp", "cp", "ep")
+"""Groups whose ranks communicate inside a layer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,8 +153,8 @@ class LayerSeconds(LayerCommunication):
         Seconds of ``forward`` that each module computes again, on one more axis in the order of ``MODULES``.
     overlapped
         Seconds of the communication that are exposed where it overlaps.
-    loads
-        Seconds for which all of it uses the links.
+    scale_up, adapter
+        Seconds for which all of it uses the scale-up network, and the network adapter.
     least_communication
         Seconds of all communication that are exposed at least, overlapped or not.
     host_forward, host_backward
@@ -179,7 +170,8 @@ class LayerSeconds(LayerCommunication):
     exposed_tp_backward: NDArray[np.float64]
     module_forward: NDArray[np.float64]
     overlapped: OverlappedSeconds
-    loads: LinkLoads
+    scale_up: LinkLoads
+    adapter: LinkLoads
     least_communication: NDArray[np.float64]
     host_forward: NDArray[np.float64]
     host_backward: NDArray[np.float64]
@@ -232,25 +224,20 @@ def layer_seconds(
     overlapped = _overlapped(parts, windows, cluster, shape)
     if cluster.device.behaviour.communication.shared_expert_overlap:
         parts |= _overlap_with_shared_experts(parts, windows, cluster, shape)
-    links = {name: np.asarray(sum(windows[part] for part in every)) for name, every in LOADS.items()}
     return LayerSeconds(
         module_forward=np.stack([shape.stack(layer.module_forward) for layer in layers], axis=-2),
         module_host=np.stack([shape.stack(layer.module_host) for layer in layers], axis=-2),
         overlapped=overlapped,
-        loads=LinkLoads(**links),
+        scale_up=_link_loads(windows, "copying"),
+        adapter=_link_loads(windows, "leaving"),
         least_communication=_least_communication(parts, overlapped),
         **parts,
     )
 
 
-LOADS = {
-    "scale_up": tuple(f"{group}_copying_{name}" for group in ("tp", "cp", "ep") for name in ("forward", "backward")),
-    "adapter_forward": ("tp_leaving_forward", "cp_leaving_forward"),
-    "adapter_backward": ("tp_leaving_backward", "cp_leaving_backward"),
-    "ep_adapter_forward": ("ep_leaving_forward",),
-    "ep_adapter_backward": ("ep_leaving_backward",),
-}
-"""Of which windows of :class:`_OneLayer` the fields of :class:`LinkLoads` are sums."""
+def _link_loads(windows: Mapping[str, NDArray[np.float64]], link: str) -> LinkLoads:
+    names = [(group, name) for group in LAYER_GROUPS for name in PASSES]
+    return LinkLoads(**{f"{group}_{name}": np.asarray(windows[f"{group}_{link}_{name}"]) for group, name in names})
 
 
 def _least_communication(parts: Mapping[str, NDArray[np.float64]], overlapped: OverlappedSeconds) -> Any:
@@ -500,9 +487,7 @@ def _call(cluster: Cluster, one: Communication, shape: Shape) -> _Call:
 
 def _on_links(calls: Iterable[_Call]) -> dict[str, Numbers]:
     """``windows`` of :class:`_OneLayer` that say how long each group's communication uses which links."""
-    names = [
-        f"{group}_{link}_{own}" for group in ("tp", "cp", "ep") for link in ("copying", "leaving") for own in PASSES
-    ]
+    names = [f"{group}_{link}_{own}" for group in LAYER_GROUPS for link in ("copying", "leaving") for own in PASSES]
     sums: dict[str, Numbers] = dict.fromkeys(names, 0.0)
     for call in calls:
         group = "tp" if call.one.group in TENSOR_PARALLEL else call.one.group

@@ -341,7 +341,7 @@ def _window(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerPart
         computing = computing + added(stages.full_layers * (whole - parts.again)[..., None, :])
     return _Window(
         computing=np.asarray(computing),
-        waiting=np.asarray(added(stages.layers * parts.waiting[..., None, :])),
+        waiting=np.asarray(added(stages.layers * (parts.waiting + parts.recompute - parts.again)[..., None, :])),
         scale_up=loads.scale_up,
         adapter=loads.adapter,
         edges=np.asarray(added(stages.layers * parts.ep_edges[..., None, :])),

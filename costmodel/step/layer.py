@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from costmodel.axes import Array, Decisions, with_layer_axis
 from costmodel.facts.device import EquippedDevice, Slowdowns
-from costmodel.lowering.recompute import over_modules, recomputes
+from costmodel.lowering.recompute import over_modules
 from costmodel.step.compute import LayerCommunication, LayerSeconds, exposed_exchanges, layer_seconds
-from costmodel.step.links import adapter_seconds, host_copy_seconds, port_share
+from costmodel.step.links import adapter_seconds, host_copy_seconds, port_share, repeated_communication
 from costmodel.step.overlap import exposed_overlapped_seconds
 from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher
 from costmodel.tables import Facts, lookup
@@ -65,7 +65,7 @@ class LayerParts:
 
     @property
     def waiting(self) -> Array:
-        """Seconds in which the device waits for communication, copies and its host, recomputation aside."""
+        """Seconds in which the device waits for communication, copies and its host, repeated communication aside."""
         return self.tp + self.cp + self.ep + self.offload + self.host
 
 
@@ -204,19 +204,12 @@ def modules_forward(seconds: LayerSeconds, tp_forward: Array, cp_forward: Array,
     """
     Seconds of the forward pass of the modules that a decision recomputes, exposed communication included.
 
-    Derivation: the modules' own seconds are added up, and the communication that runs inside them. The context-parallel
-    ring belongs to the attention core, the all-to-alls to the experts, and of the tensor-parallel collectives, which
-    attention and feed-forward need alike, half to a dense feed-forward. torchtitan keeps what is reduced and scattered,
-    and gathers again (``apply_ac``, ``_op_sac_save_list``).
+    Derivation: the modules' own seconds are added up, and the communication that runs inside them
+    (:func:`costmodel.step.links.repeated_communication`).
     """
-    inside = (
-        ("core_attention", cp_forward),
-        ("experts", seconds.ep_forward),
-        ("mlp", tp_forward / 2),
-        ("every_other_matmul", tp_forward / 2),
-    )
-    communication = [np.where(recomputes(name, recompute=recompute), time, 0.0) for name, time in inside]
-    return np.asarray(over_modules(seconds.module_forward, recompute=recompute) + sum(communication))
+    communication = {"tp": tp_forward, "cp": cp_forward, "ep": seconds.ep_forward}
+    repeated = repeated_communication(communication, recompute=recompute)
+    return np.asarray(over_modules(seconds.module_forward, recompute=recompute) + repeated)
 
 
 def recompute_seconds(forward_seconds: Array, modules_seconds: Array, *, recompute: NDArray[Any]) -> Array:

@@ -22,14 +22,21 @@ from costmodel.memory.parts import kept_bytes
 from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, in_step_seconds
+from costmodel.pipelines.plain import plain_seconds
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.stages import Stages, in_flight_imbalance, layers_between, layers_of_each_kind
 from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.layer import IDEAL, layer_parts
 from costmodel.step.p2p import pp_seconds
-from costmodel.step.rank_time import ep_fill_seconds, fill_seconds, passes_of, rank_seconds, steady_state_seconds
-from costmodel.step.step import Cost, cost, ideal_seconds, step_seconds
+from costmodel.step.rank_time import (
+    ep_fill_seconds,
+    fill_seconds,
+    passes_of,
+    rank_seconds,
+    steady_state_seconds,
+)
+from costmodel.step.step import Cost, cost, ideal_seconds, step_seconds, summed_seconds
 from costmodel.strategy import Recompute, StageLayout, Strategy
 from costmodel.tables import Facts, lookup, microbatches
 
@@ -69,6 +76,7 @@ class Contents:
         every, _ = layers_of_each_kind(facts.model)
         return Stages(
             rank=self.rank[:, None].astype(np.float64),
+            num_ranks=np.ones((len(self.rank), 1), dtype=np.int64),
             layers=self.layers[:, None, :],
             mtp_layers=self.mtp_layers[:, None, :],
             first=(self.rank == 0)[:, None].astype(np.float64),
@@ -345,16 +353,37 @@ def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tupl
 
 
 def layout_cost(facts: Facts, strategy: Strategy) -> Cost:
-    """A strategy with a layout, by the closed form of 1F1B; scalars."""
+    """A strategy with a layout, by the closed form of 1F1B, which for plain pipelines is exact; scalars."""
     m = int(microbatches(facts, strategy.decisions()))
     ranks = rank_costs(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
     joined, waiting = joined_seconds(ranks, vpp=strategy.vpp, num_microbatches=m)
+    if strategy.vpp == 1:
+        passes = layout_passes(facts, strategy)
+        forward, backward = np.asarray(passes.forward), np.asarray(passes.backward + passes.weight)
+        pipeline = plain_seconds(forward, backward, np.ones(strategy.pp, dtype=np.int64), num_microbatches=m)
+        waiting = float(pipeline - busy_seconds(ranks.seconds.max(), num_microbatches=m))
+        joined = float(pipeline + ranks.ending_seconds.max())
     return Cost(
         bubble_seconds=np.asarray(waiting + fill_seconds(facts, strategy.decisions())),
         step_seconds=joined + constant_seconds(facts, strategy.decisions()),
         device_bytes=np.asarray(ranks.device_bytes.max()),
         host_bytes=np.asarray(ranks.host_bytes.max()),
     )
+
+
+def summed_strategy_seconds(facts: Facts, strategy: Strategy) -> float:
+    """
+    Seconds of one strategy's step by the sum over its ranks, with a layout or without.
+
+    Derivation: :func:`joined_seconds` and what is constant with a layout, else
+    :func:`costmodel.step.step.summed_seconds`.
+    """
+    decisions = strategy.decisions()
+    if not strategy.layout:
+        return float(summed_seconds(facts, decisions))
+    ranks = rank_costs(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
+    joined, _ = joined_seconds(ranks, vpp=strategy.vpp, num_microbatches=int(microbatches(facts, decisions)))
+    return joined + float(constant_seconds(facts, decisions))
 
 
 def strategy_cost(facts: Facts, strategy: Strategy) -> Cost:
@@ -387,12 +416,13 @@ def rank_decisions(strategy: Strategy) -> dict[str, Any]:
 def layout_passes(facts: Facts, strategy: Strategy) -> Passes:
     """The passes of every virtual stage of a strategy with a layout, shape (pp * vpp,)."""
     decisions = strategy.decisions()
-    plain, of_ranks = layer_parts(facts, decisions), layer_parts(facts, rank_decisions(strategy)).total
+    plain, of_ranks = layer_parts(facts, decisions), layer_parts(facts, rank_decisions(strategy))
+    whole, forward = (np.tile(each, (strategy.vpp, 1)) for each in (of_ranks.total, of_ranks.forward))
     full_layer = layer_parts(facts, decisions | dict(zip(PER_RANK, IN_FULL, strict=True))).total
     layers, full = _of_each_stage(strategy, facts.model)
     layers[-1] += layers_of_each_kind(facts.model)[1]
-    total = ((layers - full) * np.tile(of_ranks, (strategy.vpp, 1))).sum(axis=-1) + full @ full_layer
-    return passes_of(facts, decisions, layers @ plain.forward, layers @ plain.weight, total)
+    total = ((layers - full) * whole).sum(axis=-1) + full @ full_layer
+    return passes_of(facts, decisions, (layers * forward).sum(axis=-1), layers @ plain.weight, total)
 
 
 IN_FULL = (Recompute.FULL, False)
@@ -410,6 +440,7 @@ def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
     chunk = share * facts.model.num_layers / np.asarray(decisions["vpp"])[..., None]
     return Stages(
         rank=np.zeros_like(share),
+        num_ranks=pp[..., None],
         layers=layers,
         mtp_layers=share[..., None] * mtp,
         first=share,
@@ -485,7 +516,10 @@ def balanced_bound_seconds(facts: Facts, degrees: Decisions) -> Array:
     ideal = {**degrees, **IDEAL}
     average, layer = average_rank(facts, ideal), lookup(least_layer_seconds, facts, ideal)
     mean, slowest = _mean_and_slowest(facts, ideal, average, layer)
-    return ideal_seconds(facts, ideal, average, slowest, np.asarray(ideal["pp"]) * mean)
+    pipeline = busy_seconds(slowest, num_microbatches=microbatches(facts, ideal)) + bubble_seconds(
+        slowest, np.asarray(ideal["pp"]) * mean, vpp=ideal["vpp"]
+    )
+    return ideal_seconds(facts, ideal, average, np.asarray(pipeline))
 
 
 def _mean_and_slowest(facts: Facts, decisions: Decisions, average: Stages, layer: Array) -> tuple[Array, Array]:

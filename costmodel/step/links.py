@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.axes import Array, Decisions, added, with_layer_axis
 from costmodel.facts.device import EquippedDevice
+from costmodel.lowering.recompute import recomputes
 from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.parts import kept_bytes
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import LayerSeconds, layer_seconds
+from costmodel.strategy import Recompute
 from costmodel.tables import Facts, lookup
 
 
@@ -34,14 +39,18 @@ def rank_loads(facts: Facts, decisions: Decisions, stages: Stages) -> RankLoads:
     """
     What the layers of each rank load its links with in both passes of a micro-batch.
 
-    Derivation: the sum over the rank's layers of their communication, whether it overlaps or not. Copies of offloaded
-    activations pass the adapter's port (:func:`port_share`).
+    Derivation: the sum over the rank's layers of their communication, whether it overlaps or not, and of what
+    recomputation repeats of it. Copies of offloaded activations pass the adapter's port (:func:`port_share`).
     """
-    loads = lookup(layer_seconds, facts, decisions).loads
+    seconds, recompute = lookup(layer_seconds, facts, decisions), with_layer_axis(decisions["recompute"])
+    scale_up, adapter = (
+        link.total + repeated_communication(link.of_pass("forward"), recompute=recompute)
+        for link in (seconds.scale_up, seconds.adapter)
+    )
     down, up = offload_seconds(facts, decisions)
-    adapter = loads.adapter + port_share(facts.cluster.device) * (down + up)
+    adapter = adapter + port_share(facts.cluster.device) * (down + up)
     return RankLoads(
-        scale_up=np.asarray(added(stages.layers * loads.scale_up[..., None, :])),
+        scale_up=np.asarray(added(stages.layers * scale_up[..., None, :])),
         adapter=np.asarray(added(stages.layers * adapter[..., None, :])),
     )
 
@@ -52,10 +61,44 @@ def adapter_seconds(decisions: Decisions, seconds: LayerSeconds) -> tuple[Array,
 
     Derivation: its own collectives. Overlapped, a pass has the exchanges of another micro-batch's opposite pass.
     """
-    loads, overlaps = seconds.loads, with_layer_axis(decisions["ep_overlap"])
-    forward = np.where(overlaps, loads.ep_adapter_backward, loads.ep_adapter_forward)
-    backward = np.where(overlaps, loads.ep_adapter_forward, loads.ep_adapter_backward)
-    return loads.adapter_forward + forward, loads.adapter_backward + backward
+    adapter, overlaps = seconds.adapter, with_layer_axis(decisions["ep_overlap"])
+    forward = np.where(overlaps, adapter.ep_backward, adapter.ep_forward)
+    backward = np.where(overlaps, adapter.ep_forward, adapter.ep_backward)
+    return (
+        adapter.tp_forward + adapter.cp_forward + forward,
+        adapter.tp_backward + adapter.cp_backward + backward,
+    )
+
+
+COMMUNICATION_OF_MODULES = (
+    ("core_attention", "cp", 1.0),
+    ("experts", "ep", 1.0),
+    ("mlp", "tp", 1 / 2),
+    ("every_other_matmul", "tp", 1 / 2),
+)
+"""Modules that communicate, with whom, and with which share of that group's communication of a layer."""
+
+
+def repeated_communication(forward: Mapping[str, Array], *, recompute: NDArray[Any]) -> Array:
+    """
+    Seconds of the forward pass's communication that recomputation repeats.
+
+    Derivation: full recomputation repeats all of it, modules what runs inside them. The context-parallel ring belongs
+    to the attention core, the all-to-alls to the experts, and of the tensor-parallel collectives, which attention and
+    feed-forward need alike, half to a dense feed-forward. torchtitan keeps what is reduced and scattered, and gathers
+    again (``apply_ac``, ``_op_sac_save_list``).
+
+    Parameters
+    ----------
+    forward
+        Seconds of each group's communication, shape (..., K).
+    recompute
+        Decision.
+    """
+    modules: Array | float = 0.0
+    for name, group, share in COMMUNICATION_OF_MODULES:
+        modules = modules + np.where(recomputes(name, recompute=recompute), share * forward[group], 0.0)
+    return np.where(recompute == int(Recompute.FULL), sum(forward.values()), modules)
 
 
 def port_share(device: EquippedDevice) -> float:

@@ -154,15 +154,15 @@ def pp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     if parts is None:
         hidden = np.asarray(np.minimum(bare, taken_seconds(copying, cluster.device.slowdowns)))
     else:
-        loads = lookup(layer_seconds, facts, decisions).loads
+        seconds = lookup(layer_seconds, facts, decisions)
         chunk = partial(_of_forward_chunk, decisions, stages)
         hidden = exposed_overlapped_seconds(
             bare,
             chunk(parts.compute),
             cluster.device.slowdowns,
             copying_seconds=copying,
-            adapter_seconds=leaves * chunk(loads.adapter),
-            scale_up_seconds=chunk(loads.scale_up),
+            adapter_seconds=leaves * chunk(seconds.adapter.total),
+            scale_up_seconds=chunk(seconds.scale_up.total),
             waiting_seconds=chunk(parts.waiting),
         )
     steady = np.where(decisions["pp_overlap"], hidden, hop)

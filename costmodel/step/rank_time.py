@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.axes import Array, Decisions, added, largest, with_layer_axis
 from costmodel.facts.cluster import Cluster
@@ -16,6 +17,7 @@ from costmodel.network.groups import pipeline_group
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, chunks_waiting_seconds, in_step_seconds
 from costmodel.pipelines.orders import has_order
+from costmodel.pipelines.plain import plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary_delay
 from costmodel.pipelines.simulator import span_seconds
 from costmodel.pipelines.stages import Stages, virtual_stage_layers
@@ -96,8 +98,9 @@ def waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
     """
     Seconds in which the slowest rank waits for others in one step: shape (...).
 
-    Derivation: the schedule's idle time (MoFa's equation (12) for 1F1B), a micro-batch for each barrier of a vocabulary
-    in slices, the waiting of unequal chunks, and the measured fill of the head's slot.
+    Derivation: the schedule's idle time (MoFa's equation (12) for interleaved 1F1B; exact for the plain one). A
+    micro-batch for each barrier of a vocabulary in slices, the waiting of unequal chunks, and the measured fill of the
+    head's slot are added.
     """
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
@@ -113,11 +116,49 @@ def waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
         )
     delay = vocabulary_delay(vocabulary=decisions["vocabulary"]) * slowest
     if np.any(np.asarray(decisions["vpp"]) > 1):
-        pace = largest(steady_state_seconds(facts, decisions, stages, parts.total, ranks, every / decisions["pp"]))
+        others = mean_of_others_seconds(ranks, every, stages, pp=np.asarray(decisions["pp"]))
+        pace = largest(steady_state_seconds(facts, decisions, stages, parts.total, ranks, others))
         delay = delay + in_step_seconds(
             slowest, pace, vpp=decisions["vpp"], num_microbatches=microbatches(facts, decisions)
         )
-    return np.asarray(idle + delay + fill_seconds(facts, decisions))
+    waiting = idle + delay
+    plain = is_plain(decisions)
+    if plain.any():
+        waiting = np.where(plain, plain_waiting_seconds(facts, decisions, stages, parts, ranks), waiting)
+    return np.asarray(waiting + fill_seconds(facts, decisions))
+
+
+def is_plain(decisions: Decisions) -> NDArray[np.bool_]:
+    """Whether pipelines run 1F1B with one chunk per rank, for which unequal ranks have a law of their own."""
+    one_chunk = (np.asarray(decisions["vpp"]) == 1) & (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B)
+    return np.asarray(one_chunk & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED))
+
+
+def plain_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array) -> Array:
+    """
+    Seconds in which the slowest rank of a plain pipeline waits for others in one step: shape (...).
+
+    Derivation: the pipeline's seconds by :mod:`costmodel.pipelines.plain` less the slowest rank's own work.
+    """
+    m = microbatches(facts, decisions)
+    edge = lookup(embedding_head_seconds, facts, decisions)
+    edges = stages.first * with_layer_axis(edge.first_forward) + stages.last * with_layer_axis(edge.last_forward)
+    forward = added(stages.layers * parts.forward[..., None, :]) + edges
+    seconds = plain_seconds(forward, ranks - forward, stages.num_ranks, num_microbatches=m)
+    return np.asarray(seconds - busy_seconds(largest(ranks), num_microbatches=m))
+
+
+def mean_of_others_seconds(ranks: Array, every: Array, stages: Stages, *, pp: Array) -> Array:
+    """
+    Seconds of one micro-batch on the average rank but the last one, shape (...).
+
+    Derivation: what the last rank has beside its layers, the head and multi-token prediction, makes its own chunk long,
+    not those for which it waits. Ranks that hold the head in part are all alike.
+    """
+    is_last = (stages.last == 1) & (stages.num_ranks > 0)
+    last = added(np.where(is_last, ranks, 0.0))
+    alone = (pp == 1) | ~is_last.any(axis=-1)
+    return np.asarray(np.where(alone, every / pp, (every - last) / np.maximum(pp - 1, 1)))
 
 
 def steady_state_seconds(
@@ -138,7 +179,7 @@ def steady_state_seconds(
     ranks
         Seconds of each rank's own work, shape (..., U).
     average
-        Seconds of an average rank's work, shape (...).
+        Seconds of the work of an average rank of the others, shape (...).
     """
     edge = lookup(embedding_head_seconds, facts, decisions)
     of_layer = with_layer_axis(added(stages.all_layers * layer) / stages.all_layers.sum(axis=-1))

@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, either, in_front, largest
+from costmodel.axes import Array, Decisions, added, either, in_front, largest
 from costmodel.memory.rank import (
     different_ranks,
     rank_bytes,
@@ -23,6 +23,7 @@ from costmodel.pipelines.interleaved import (
     bubble_seconds,
     busy_seconds,
 )
+from costmodel.pipelines.plain import least_plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import least_layer_seconds
@@ -34,7 +35,14 @@ from costmodel.step.optimizer import (
     parameter_pass_seconds,
 )
 from costmodel.step.p2p import pp_seconds
-from costmodel.step.rank_time import all_ranks_seconds, fill_seconds, pipeline_seconds, rank_seconds, waiting_seconds
+from costmodel.step.rank_time import (
+    all_ranks_seconds,
+    fill_seconds,
+    is_plain,
+    pipeline_seconds,
+    rank_seconds,
+    waiting_seconds,
+)
 from costmodel.strategy import is_one_of
 from costmodel.tables import Facts, lookup, microbatches
 
@@ -122,6 +130,20 @@ def step_and_bubble_seconds(facts: Facts, decisions: Decisions, stages: Stages) 
     return seconds, waiting
 
 
+def summed_seconds(facts: Facts, decisions: Decisions) -> Array:
+    """
+    Seconds of one optimizer step by the sum over the ranks, as pipelines of any layout are compared.
+
+    Derivation: :func:`step_seconds` with the law of interleaved pipelines in place of that of plain ones, which never
+    exceed it: ranks may be added up in any order.
+    """
+    stages = different_ranks(facts, decisions)
+    ranks = rank_seconds(facts, decisions, stages, layer_parts(facts, decisions).total)
+    seconds, waiting = step_and_bubble_seconds(facts, decisions, stages)
+    summed = bubble_seconds(largest(ranks), added(stages.num_ranks * ranks), vpp=1) + fill_seconds(facts, decisions)
+    return np.asarray(np.where(is_plain(decisions), seconds - waiting + summed, seconds))
+
+
 # --- bounds ------------------------------------------------------------------------------------------------
 
 
@@ -145,8 +167,8 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     ideal = {**decisions, **IDEAL}
     layer, stages = lookup(least_layer_seconds, facts, ideal), different_ranks(facts, ideal)
-    slowest = largest(rank_seconds(facts, ideal, stages, layer))
-    return ideal_seconds(facts, ideal, stages, slowest, all_ranks_seconds(facts, ideal, stages, layer))
+    pipeline = least_pipeline_seconds(facts, ideal, stages, layer)
+    return ideal_seconds(facts, ideal, stages, pipeline)
 
 
 def least_seconds(facts: Facts, decisions: Decisions) -> Array:
@@ -166,21 +188,37 @@ def least_seconds(facts: Facts, decisions: Decisions) -> Array:
     choices = zip(*product([False, True], repeat=len(LAYER_OVERLAPS)), strict=True)
     overlaps = {name: in_front(each, decisions) for name, each in zip(LAYER_OVERLAPS, choices, strict=True)}
     stages, layer = different_ranks(facts, decisions), layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0)
-    slowest = largest(rank_seconds(facts, decisions, stages, layer))
-    every = all_ranks_seconds(facts, decisions, stages, layer)
+    pipeline = least_pipeline_seconds(facts, decisions, stages, layer)
     sent = pp_seconds(facts, {**decisions, "pp_overlap": either(decisions)}, stages).min(axis=0)
-    return _least_step(facts, decisions, slowest, every, sent + largest(update_seconds(facts, decisions, stages)))
+    return _least_step(facts, decisions, pipeline, sent + largest(update_seconds(facts, decisions, stages)))
 
 
-def ideal_seconds(facts: Facts, ideal: Decisions, stages: Stages, slowest: Array, every: Array) -> Array:
+def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array) -> Array:
     """
-    Lower bound in seconds of a step whose ranks take given seconds per micro-batch at least.
+    Lower bound in seconds of a step's pipeline whose layers take given seconds at least, shape (..., K).
 
-    Derivation: the pipeline of the slowest rank and of all ranks, transfers of which all is hidden that can be, and
-    :func:`ideal_update_seconds`.
+    Derivation: busy time and bubble of the slowest rank; in plain pipelines two of the ways through their order
+    (:func:`costmodel.pipelines.plain.least_plain_seconds`). Schedules that do weights' gradients apart are taken to
+    wait for nothing.
+    """
+    ranks, m = rank_seconds(facts, decisions, stages, layer), microbatches(facts, decisions)
+    slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, layer)
+    bubble = bubble_seconds(slowest, every, vpp=decisions["vpp"])
+    bubble = np.where(is_one_of(decisions["schedule"], WHOLE_BACKWARD), bubble, 0.0)
+    seconds, plain = busy_seconds(slowest, num_microbatches=m) + bubble, is_plain(decisions)
+    if plain.any():
+        seconds = np.where(plain, least_plain_seconds(ranks, stages.num_ranks, num_microbatches=m), seconds)
+    return np.asarray(seconds)
+
+
+def ideal_seconds(facts: Facts, ideal: Decisions, stages: Stages, pipeline: Array) -> Array:
+    """
+    Lower bound in seconds of a step whose pipeline takes given seconds at least.
+
+    Derivation: the pipeline, transfers of which all is hidden that can be, and :func:`ideal_update_seconds`.
     """
     sent = pp_seconds(facts, {**ideal, "pp_overlap": either(ideal)}, stages).min(axis=0)
-    return _least_step(facts, ideal, slowest, every, sent + ideal_update_seconds(facts, ideal))
+    return _least_step(facts, ideal, pipeline, sent + ideal_update_seconds(facts, ideal))
 
 
 def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
@@ -201,13 +239,6 @@ def ideal_update_seconds(facts: Facts, decisions: Decisions) -> Array:
     return np.asarray(update + parameter_pass_seconds(device, parameters=share))
 
 
-def _least_step(facts: Facts, decisions: Decisions, slowest: Array, every: Array, beside: Array) -> Array:
-    """Seconds of a step without data-parallel communication, with the least of transfers and update given."""
-    bubble = bubble_seconds(slowest, every, vpp=decisions["vpp"])
-    return np.asarray(
-        busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
-        + np.where(is_one_of(decisions["schedule"], WHOLE_BACKWARD), bubble, 0.0)
-        + fill_seconds(facts, decisions)
-        + beside
-        + facts.cluster.device.constants.step_seconds
-    )
+def _least_step(facts: Facts, decisions: Decisions, pipeline: Array, beside: Array) -> Array:
+    """Seconds of a step without data-parallel communication, with the least of pipeline, transfers and update given."""
+    return np.asarray(pipeline + fill_seconds(facts, decisions) + beside + facts.cluster.device.constants.step_seconds)

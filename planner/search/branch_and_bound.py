@@ -38,8 +38,9 @@ from constraints.encoding import (
     seconds_to_ticks,
 )
 from constraints.verdict import violated
-from costmodel.step.layouts import layout_cost
+from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strategy_seconds
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
+from costmodel.tables import Facts
 from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import (
     OWN,
@@ -286,11 +287,31 @@ class _Search:
                 else:
                     self.compete(block, self.group_of_row[row])
         if self.stages_may_differ:
-            self.even = {group: found.strategy for group, found in self.incumbents.groups.items()}
-            stages = StageSearch(self)
-            stages.search()
-            self.stage_effort = stages.effort
+            self.share_out()
         return self.outcome()
+
+    def share_out(self) -> None:
+        """
+        Look for uneven stages that are faster by the sum over their ranks, and keep the faster ones by the closed form.
+
+        A solver can add ranks up; which of them are behind a slow one, so that it waits for less, it is not told.
+        """
+        even = dict(self.incumbents.groups)
+        self.even = {group: found.strategy for group, found in even.items()}
+        self.incumbents.groups = {group: self.repriced(found, summed_strategy_seconds) for group, found in even.items()}
+        stages = StageSearch(self)
+        stages.search()
+        self.stage_effort = stages.effort
+        layouts = {group: found for group, found in self.incumbents.groups.items() if found.layout}
+        self.incumbents.groups = {}
+        for group, found in even.items():
+            self.keep(group, found)
+        for group, found in layouts.items():
+            self.keep(group, self.repriced(found, strategy_seconds))
+
+    def repriced(self, found: _Found, law: Callable[[Facts, Strategy], float]) -> _Found:
+        """A strategy with the ticks of another law."""
+        return replace(found, ticks=int(seconds_to_ticks(np.asarray(law(self.space.facts, found.strategy)))))
 
     @property
     def stages_may_differ(self) -> bool:
@@ -341,15 +362,19 @@ class _Search:
         )
 
     def found(self, group: int, strategy: Strategy, cost: CostLike) -> None:
-        """Note a strategy that was found beside the candidates."""
+        """Note a strategy with uneven stages."""
         device, host = self.cost_table.mebibytes(cost)
         found = _Found(
-            ticks=int(seconds_to_ticks(np.asarray(cost.step_seconds))),
+            ticks=int(seconds_to_ticks(np.asarray(summed_strategy_seconds(self.space.facts, strategy)))),
             device_mebibytes=int(device),
             host_mebibytes=int(host),
             values=tuple(int(value) for value in strategy.decisions().values()),
             layout=strategy.layout,
         )
+        self.keep(group, found)
+
+    def keep(self, group: Hashable, found: _Found) -> None:
+        """Keep a strategy if it is among the best."""
         if self.problem.variants == "all":
             self.incumbents.add_all([found])
         else:

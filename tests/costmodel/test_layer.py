@@ -479,9 +479,9 @@ def test_a_pass_takes_the_longest_of_what_its_links_carry():
     seconds, parts = alone(given, **strategy), parts_of(given, **strategy)
 
     moe = seconds.ep_forward > 0
-    loads = seconds.loads
-    longest = np.maximum(loads.adapter, seconds.forward + seconds.backward)
-    assert loads.adapter[moe] == pytest.approx(
+    load = seconds.adapter.total
+    longest = np.maximum(load, seconds.forward + seconds.backward)
+    assert load[moe] == pytest.approx(
         (seconds.ep_forward + seconds.ep_backward + seconds.cp_forward + seconds.cp_backward)[moe]
     )
     assert (parts.total >= longest * (1 - 1e-9))[moe].all()

@@ -44,8 +44,8 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 SPREAD = 0.7
 """Standard deviation of the logarithms by which a device differs from the catalog's."""
 
-OFFLOADED = 0.25
-"""Share of the strategies that offload activations, where rules allow some."""
+OFFLOADED = 0.4
+"""Share of the strategies that offload activations where rules allow some, which they do not everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

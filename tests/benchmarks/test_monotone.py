@@ -1,0 +1,46 @@
+"""Faster hardware, an overlap or less work never make a predicted step longer: 500 checks of the benchmark's 10,000."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.monotone.__main__ import is_cited, run, violations
+from benchmarks.monotone.checks import FASTER, SLOWER
+
+NUM_STRATEGIES = 45
+FIRST_SEED = 20_000
+"""Jobs that the benchmark itself does not draw."""
+
+
+@pytest.fixture(scope="module")
+def checks():
+    """Every change of random strategies."""
+    return list(run(NUM_STRATEGIES, first_seed=FIRST_SEED))
+
+
+def test_no_step_gets_longer(checks):
+    """500 checks at least, a quarter of them with offloaded activations, of every property."""
+    assert len(checks) >= 500
+    assert sum(one.case.strategy.activation_offload for one in checks) >= len(checks) / 4
+    assert {one.name for one in checks} == {*FASTER, *SLOWER}
+    assert violations(checks) == []
+
+
+def test_a_step_that_gets_longer_is_found(checks):
+    """A check whose step is a millionth longer is one."""
+    longer = replace(checks[0], after=checks[0].before * (1 + 1e-6))
+
+    assert violations([longer, *checks]) == [longer]
+
+
+def test_only_pieces_of_matmuls_may_cost_more_than_they_hide(checks):
+    """Where PyTorch overlaps single matmuls, at most a tenth; no other change, and no other release."""
+    overlapping = replace(next(one for one in checks if one.name == "tp_overlap"), before=1.0, after=1.05)
+
+    assert is_cited(overlapping) == (
+        overlapping.case.facts.cluster.device.behaviour.communication.tp_overlaps_single_matmuls
+    )
+    assert not is_cited(replace(overlapping, after=1.2))
+    assert not is_cited(replace(overlapping, name="ep_overlap"))

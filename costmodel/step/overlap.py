@@ -47,11 +47,10 @@ def excess_seconds(
     r"""
     Seconds by which links are in use for longer than a computation beside them takes; negative: for less.
 
-    .. math:: \max\left(T + L_a - C,\; K - (1 - b) (C - L_s)\right), \qquad b = \min(k (1 - 1 / c), 1)
+    .. math:: \max(T + L_a, K + L_s) - (1 - b) C, \qquad b = \min(k (1 - 1 / c), 1)
 
-    Derivation: beside a computation, which takes k C, an adapter sends as always, and processors copy in k C seconds
-    what they alone copy in k C / c. What is then left has the device for itself. Where both together would take longer
-    than one after the other, b is 1.
+    Derivation: beside a computation, which takes k C, links carry in k C seconds what they alone carry in k C / c. What
+    is then left has the device for itself. Where both together would take longer than one after the other, b is 1.
 
     Parameters
     ----------
@@ -61,9 +60,8 @@ def excess_seconds(
         Seconds for which others use the network adapter, if this communication does, and the scale-up network: L.
     """
     slowed = min(slowdowns["slowdown_compute"] * (1 - 1 / slowdowns["slowdown_communication"]), 1.0)
-    sending = communication_seconds + adapter_seconds - compute_seconds
-    copying = copying_seconds - (1 - slowed) * (compute_seconds - scale_up_seconds)
-    return np.maximum(sending, copying)
+    busiest = np.maximum(communication_seconds + adapter_seconds, copying_seconds + scale_up_seconds)
+    return busiest - (1 - slowed) * compute_seconds
 
 
 def exposed_overlapped_seconds(

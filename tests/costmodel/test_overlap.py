@@ -65,11 +65,6 @@ def test_a_collective_takes_processors_from_the_computation():
     assert exposed_overlapped_seconds(0.0, 10.0, TAKING) == 0
 
 
-def test_slow_links_are_not_slowed_down():
-    """What is copied in 1 s and sent in 3 s is sent in 3 s beside computation, too."""
-    assert exposed_overlapped_seconds(3.0, 2.0, TAKING, copying_seconds=1.0) == pytest.approx(1)
-
-
 def test_overlap_is_never_slower_than_none():
     """Processors that a collective takes whole cost no more than the collective itself."""
     greedy = Slowdowns(slowdown_communication=3.0, slowdown_compute=4.0, processors_taken=0.9)

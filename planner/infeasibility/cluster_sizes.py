@@ -30,6 +30,7 @@ from planner.search.domains import (
     default_domains,
     default_microbatch_groups,
     feature_values,
+    most_tp,
     row_domains,
 )
 from planner.search.rules import Rules, needs
@@ -165,7 +166,7 @@ def _leaves_devices(most: int) -> Rule:
 def _domains(problem: Problem, rules: Sequence[Rule], most: int) -> Columns:
     """The values of each degree that some rules leave to it, whatever the number of devices up to the largest."""
     sizes = np.arange(1, most + 1)
-    scale_up = sizes[: problem.facts.cluster.scale_up_size]
+    scale_up = sizes[: most_tp(problem)]
     has_experts = len(default_domains(problem.facts)["etp"]) > 1
     free = {"tp": scale_up, "cp": sizes, "pp": sizes, "dp": sizes, **({"etp": scale_up} if has_experts else {})}
     domains = row_domains(problem)

@@ -55,7 +55,7 @@ FEATURES = DECISIONS[len(ROW_DECISIONS) :]
 def row_domains(problem: Problem) -> Columns:
     """Values of each degree: the job's own, or else all that could make sense. ``dp`` follows from the others."""
     chosen = chosen_values(problem)
-    domains = default_domains(problem.facts, problem.search.max_devices)
+    domains = default_domains(problem.facts, problem.search.max_devices, most_tp=most_tp(problem))
     united = {name: _united(values, _listed_values(problem, name)) for name, values in domains.items()}
     columns = {name: column(name, chosen.get(name, values)) for name, values in united.items()}
     given = _united(chosen.get("group", ()), _listed_values(problem, "group"))
@@ -74,20 +74,28 @@ def free_replicas(problem: Problem) -> tuple[int, ...]:
     return tuple(value for value in batch if most is not None and value <= most)
 
 
-def default_domains(facts: Facts, max_devices: int | None = None) -> dict[str, tuple[int, ...]]:
+def most_tp(problem: Problem) -> int | None:
+    """The largest tp that a search tries: the scale-up domain's devices, or as many as there are (None)."""
+    return problem.facts.cluster.scale_up_size if problem.search.preferences else None
+
+
+def default_domains(
+    facts: Facts, max_devices: int | None = None, *, most_tp: int | None = None
+) -> dict[str, tuple[int, ...]]:
     """
     Values of each degree that the job does not limit.
 
-    tp: divisors of the devices up to the scale-up domain. cp, pp: all divisors. etp: 1 or a value of tp. ep: divisors
-    of the experts. vpp: up to one chunk per layer, embedding and head. mbs: small divisors of the global batch.
+    tp: divisors of the devices up to ``most_tp`` (None: all). cp, pp: all divisors. etp: 1 or a value of tp. ep:
+    divisors of the experts. vpp: up to one chunk per layer, embedding and head. mbs: small divisors of the batch.
     Schedule and vocabulary: today's usual one. Where not all devices must be used, up to ``max_devices``: tp is any
     number, cp a divisor of the sequence, pp up to one rank per layer, embedding and head.
     """
     devices = divisors(facts.cluster.num_devices)
-    tp = tuple(value for value in devices if value <= facts.cluster.scale_up_size)
+    largest = most_tp or facts.cluster.num_devices
+    tp = tuple(value for value in devices if value <= largest)
     cp = pp = devices
     if max_devices is not None:
-        tp = tuple(range(1, min(facts.cluster.scale_up_size, max_devices) + 1))
+        tp = tuple(range(1, min(largest, max_devices) + 1))
         cp = tuple(value for value in divisors(facts.workload.sequence_length) if value <= max_devices)
         pp = tuple(range(1, min(facts.model.num_layers + 2, max_devices) + 1))
     batch = divisors(facts.workload.global_batch_size)

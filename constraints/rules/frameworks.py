@@ -241,16 +241,15 @@ def context_parallel_rings_overlap(cluster: Cluster, *, cp: Ints, cp_overlap: Fl
 
 def sharded_gradients_are_overlapped(cluster: Cluster, *, sharding: Ints, dp_overlap: Flags) -> Holds:
     """
-    Where gradients or weights are sharded (FSDP), data-parallel communication is overlapped or as the release has it.
+    Where gradients or weights are sharded (FSDP), data-parallel communication overlaps unless the release lets it wait.
 
     References
     ----------
-    Megatron-LM, megatron/core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py:276 switches both overlaps on. A
-    framework's entry that lists ``dp_overlap`` says which of both its release has.
+    Megatron-LM, megatron/core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py:276 switches both overlaps on.
+    ``sharded_gradients_may_wait`` of a framework's entry says which release does not.
     """
-    if lists(cluster.framework, "dp_overlap"):
-        return has_values(cluster.framework, "dp_overlap", dp_overlap)
-    return implies(sharding >= Sharding.GRADIENTS, dp_overlap)
+    may_wait = cluster.framework is not None and cluster.framework.sharded_gradients_may_wait
+    return implies(np.greater_equal(sharding, Sharding.GRADIENTS), np.logical_or(dp_overlap, may_wait))
 
 
 def pipelines_keep_gradients_whole(cluster: Cluster, *, pp: Ints, sharding: Ints) -> Holds:

@@ -12,7 +12,6 @@ from constraints import (
     FRAMEWORK_RULES,
     MEMORY_RULES,
     PHYSICS_RULES,
-    PREFERENCE_RULES,
     RULES,
     divisibility,
     experts,
@@ -307,11 +306,6 @@ CASES = (
         refused={"cp": 2},
     ),
     Case(
-        rule=frameworks.pipelines_keep_gradients_whole,
-        allowed={"dp": 2, "pp": 2, "sharding": Sharding.OPTIMIZER},
-        refused={"dp": 2, "pp": 2, "sharding": Sharding.GRADIENTS},
-    ),
-    Case(
         rule=frameworks.sharded_gradients_are_overlapped,
         allowed={"dp": 2, "sharding": Sharding.WEIGHTS, "dp_overlap": True},
         refused={"dp": 2, "sharding": Sharding.GRADIENTS},
@@ -446,39 +440,6 @@ def test_framework_rules_can_be_left_out():
     assert {family(rule) for rule in FRAMEWORK_RULES} == {"frameworks", "releases", "settings"}
     assert not {"frameworks", "releases", "settings"} & {family(rule) for rule in PHYSICS_RULES}
     assert {family(rule) for rule in MEMORY_RULES} == {"memory"}
-
-
-def test_preferences_are_neither_physics_nor_a_framework_s():
-    """Their sentences are about the search and name the entry that switches them off; no other rule names it."""
-    assert not {*PREFERENCE_RULES} & {*PHYSICS_RULES, *FRAMEWORK_RULES}
-    for rule in RULES:
-        assert sentence(rule).startswith("The search ") == (rule in PREFERENCE_RULES)
-        assert ("search.preferences" in sentence(rule)) == (rule in PREFERENCE_RULES)
-
-
-def test_gradients_are_sharded_in_pipelines_where_a_release_does_it():
-    """AutoModel ran DeepSeek-V3 with PP 4 and FSDP 256; Megatron-LM, torchtitan and jobs without a release do not."""
-    asked = {"pp": 4, "sharding": Sharding.WEIGHTS}
-
-    assert frameworks.pipelines_keep_gradients_whole(on("automodel-26.02"), **asked)
-    for cluster in (on("megatron-bridge-26.04"), on("torchtitan-0.1"), a_cluster()):
-        assert not frameworks.pipelines_keep_gradients_whole(cluster, **asked)
-
-
-def test_sharded_gradients_wait_where_a_release_lets_them():
-    """PaddleNLP's sharding of stage 2 overlaps on request only; Megatron-FSDP always does."""
-    asked = {"sharding": Sharding.GRADIENTS, "dp_overlap": False}
-
-    assert frameworks.sharded_gradients_are_overlapped(on("paddlenlp-2.6"), **asked)
-    assert not frameworks.sharded_gradients_are_overlapped(on("megatron-bridge-26.04"), **asked)
-
-
-def test_v_shaped_schedules_have_no_groups():
-    """128 micro-batches on 24 ranks leave 8 over, with which interleaved 1F1B would wait for ever; V-Half ran them."""
-    asked = {"num_microbatches": 128, "pp": 24, "vpp": 2, "group": 24}
-
-    assert frameworks.interleaving_needs_whole_groups_of_microbatches(**asked, schedule=Schedule.V_HALF)
-    assert not frameworks.interleaving_needs_whole_groups_of_microbatches(**asked, schedule=Schedule.ONE_F_ONE_B)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -92,7 +92,9 @@ def test_a_job_without_preferences_has_none_to_break():
 
 def test_few_microbatches_are_exported():
     """Megatron-LM runs 1F1B with four micro-batches on eight ranks."""
-    report = estimate(load(a_job(training__global_batch_size=16)), BREAKING[microbatches.microbatches_fill_the_pipeline])
+    report = estimate(
+        load(a_job(training__global_batch_size=16)), BREAKING[microbatches.microbatches_fill_the_pipeline]
+    )
 
     assert report.plan.estimate.num_microbatches == 4
     assert "--pipeline-model-parallel-size" in "".join(export(report.plan, "megatron-lm").files.values())

@@ -185,7 +185,7 @@ def constraint_text(binding: BindingRecord) -> str:
         Kind.HOST_MEMORY: "host memory",
         Kind.HEADROOM: "the headroom",
         Kind.FRAMEWORKS: "the rules of the framework",
-        Kind.PREFERENCES: "the preferences of the search (search.preferences)",
+        Kind.PREFERENCES: "the preferences of the search",
     }
     return words.get(binding.kind, binding.constraint.rstrip("."))
 

@@ -141,7 +141,7 @@ def _space(problem: Problem, rules: Rules, fewest: int, most: int) -> Space:
     domains = _domains(problem, of_rows, most)
     grown, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=domains["dp"].tolist())
     rows = {name: grown[name] for name in ROW_DECISIONS}
-    return space_of(problem.facts, rules, rows, feature_values(problem), raw_size=0)
+    return space_of(problem.facts, rules, rows, feature_values(problem), raw_size=0).with_largest_sets()
 
 
 def _fills_whole_nodes(facts: Facts, fewest: int, most: int) -> Rule:

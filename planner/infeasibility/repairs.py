@@ -29,7 +29,7 @@ from constraints.conflict import (
 )
 from constraints.limits import unless
 from constraints.rule import Rule, sentence
-from costmodel.tables import tabulate
+from costmodel.tables import Facts, tabulate
 from planner.infeasibility.cluster_sizes import smallest_cluster
 from planner.infeasibility.memory_gap import MemoryGap, chunks, closest, least_host_bytes
 from planner.jobs.problem import Problem
@@ -38,6 +38,7 @@ from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import (
     FEATURES,
     Columns,
+    cheap_recompute,
     column,
     default_domains,
     default_features,
@@ -327,8 +328,13 @@ def _relaxed_features(problem: Problem) -> Columns:
     chosen = pinned_values(problem)
     return {
         name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_OUT_OF_DOMAIN]))))
-        for name, values in default_features(problem.facts).items()
+        for name, values in _few_features(problem.facts).items()
     }
+
+
+def _few_features(facts: Facts) -> dict[str, tuple[int, ...]]:
+    """Values of each feature, of recomputation the usual ones: what else fits is between nothing and everything."""
+    return default_features(facts) | {"recompute": cheap_recompute(facts.model, facts.cluster.framework)}
 
 
 def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
@@ -377,7 +383,7 @@ def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     named: set[str] = set().union(*(needs(rule) for rule in rules))
     named |= WORLD if "dp" in named else set()
     domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
-    defaults = default_features(problem.facts)
+    defaults = _few_features(problem.facts)
     features = {n: column(n, values if n in named else values[:1]) for n, values in defaults.items()}
     replicas = (1, 2, *pinned_values(problem).get("dp", ()), *free_replicas(problem))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]

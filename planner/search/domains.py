@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, combinations
 from math import gcd
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from constraints.limits import limited, pinned
 from constraints.rules.features import graph_modules
-from constraints.rules.frameworks import hybridep_runs_since_ampere
+from constraints.rules.frameworks import hybridep_runs_since_ampere, recomputable_modules
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
 from costmodel.facts.framework import Framework
@@ -146,12 +147,25 @@ def default_features(facts: Facts) -> dict[str, tuple[int, ...]]:
 
 def default_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
     """
-    Nothing, everything, and the modules that are cheap to compute again for what they keep.
+    Nothing, everything, and every set of modules of the model that the framework's release can recompute alone.
+
+    Modules are those that Megatron-LM names; of a release that recomputes certain sets alone, those sets instead.
+    """
+    modules = [name for name in recomputable_modules(model) if name != "shared_experts" or _has_shared_experts(model)]
+    some = chain.from_iterable(combinations(modules, number) for number in range(1, len(modules) + 1))
+    sets = {Recompute.of(*chosen) for chosen in some}
+    if framework is not None and any(lacks(framework, "recompute", int(one)) for one in sets):
+        sets = _own_sets(framework)
+    return tuple(sorted((Recompute.NONE, *sets, Recompute.FULL)))
+
+
+def cheap_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
+    """
+    Of :func:`default_recompute` nothing, everything, and the modules that are cheap to compute again.
 
     Those are attention core and norms, the up-projections of latent attention, the activation of experts (Megatron-LM,
     ``README.md`` of ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act layernorm``, and
-    ``core_attn``, the default of its selective recomputation). Of a release that recomputes certain sets of modules
-    alone, those sets instead.
+    ``core_attn``, the default of its selective recomputation).
     """
     latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
     cheap = (
@@ -162,9 +176,20 @@ def default_recompute(model: Model, framework: Framework | None) -> tuple[Recomp
     )
     of_modules = {Recompute.of(*cheap)}
     if framework is not None and lacks(framework, "recompute", int(*of_modules)):
-        members = {member.text for member in Recompute}
-        of_modules = {Recompute.named(text) for text in framework.features["recompute"] if text not in members}
+        of_modules = _own_sets(framework)
     return tuple(sorted((Recompute.NONE, *of_modules, Recompute.FULL)))
+
+
+def _own_sets(framework: Framework) -> set[Recompute]:
+    """Sets of modules that a release names."""
+    members = {member.text for member in Recompute}
+    return {Recompute.named(text) for text in framework.features["recompute"] if text not in members}
+
+
+def _has_shared_experts(model: Model) -> bool:
+    """Whether some layers have experts that every token visits."""
+    experts = (kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, Experts))
+    return any(one.shared_ffn_hidden_size for one in experts)
 
 
 def default_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:

@@ -42,7 +42,11 @@ HALF_A_BYTE = 0.5
 
 FEATURE_VALUES = {
     "sharding": tuple(map(int, Sharding)),
-    "recompute": tuple(map(int, Recompute)),
+    "recompute": (
+        *map(int, Recompute),
+        *(int(Recompute.of(*own)) for own in (["norms"], ["mlp"], ["norms", "mlp"], ["experts"])),
+        *(int(Recompute.of(*own)) for own in (["core_attention", "norms"], ["expert_activation"])),
+    ),
     **dict.fromkeys(("activation_offload", "optimizer_offload", *OVERLAPS), (0, 1)),
     "token_dispatcher": (0, 2),
     "cuda_graphs": (0, 1, int(CudaGraphs.of("attn"))),

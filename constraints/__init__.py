@@ -1,8 +1,9 @@
 """
 What is allowed: one function per rule, and this table of contents.
 
-``PHYSICS_RULES`` hold for any framework; ``FRAMEWORK_RULES`` are refusals of today's. ``MEMORY_RULES``, a part of the
-former, need the bytes that a strategy takes; all the others need the strategy alone.
+``PHYSICS_RULES`` hold for any framework; ``FRAMEWORK_RULES`` are refusals of today's. ``PREFERENCE_RULES`` bound what a
+search tries, though software runs what they leave out. ``MEMORY_RULES``, a part of the first, need the bytes that a
+strategy takes; all the others need the strategy alone.
 """
 
 from constraints.rule import Rule, family, sentence
@@ -24,10 +25,8 @@ MEMORY_RULES: tuple[Rule, ...] = (memory.fits_in_device_memory, memory.fits_in_h
 
 PHYSICS_RULES: tuple[Rule, ...] = (
     topology.degrees_multiply_to_the_devices,
-    topology.tp_stays_inside_a_scale_up_domain,
     topology.tp_groups_tile_the_nodes,
     topology.virtual_stages_hold_something,
-    topology.virtual_stages_hold_equally_much,
     topology.interleaving_needs_a_pipeline,
     schedules.schedules_need_a_pipeline,
     schedules.v_shapes_have_two_chunks,
@@ -42,7 +41,6 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     schedules.redistribution_is_for_one_chunk,
     schedules.vocabulary_moves_without_mtp,
     microbatches.global_batch_splits_over_ranks,
-    microbatches.microbatches_fill_the_pipeline,
     divisibility.heads_split_over_tp,
     divisibility.kv_heads_split_over_tp,
     divisibility.state_groups_split_over_tp,
@@ -66,9 +64,15 @@ PHYSICS_RULES: tuple[Rule, ...] = (
     features.dp_overlap_needs_replicas,
     features.sharding_needs_replicas,
     features.full_recompute_leaves_nothing_to_offload,
-    features.gradient_sharding_excludes_pipelines,
     profiles.profile_has_measured_the_shapes,
     *MEMORY_RULES,
+)
+
+PREFERENCE_RULES: tuple[Rule, ...] = (
+    topology.tp_stays_inside_a_scale_up_domain,
+    topology.virtual_stages_hold_equally_much,
+    microbatches.microbatches_fill_the_pipeline,
+    features.gradient_sharding_excludes_pipelines,
 )
 
 FRAMEWORK_RULES: tuple[Rule, ...] = (
@@ -89,6 +93,7 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.optimizer_offload_needs_a_sharded_optimizer,
     frameworks.context_parallel_rings_overlap,
     frameworks.sharded_gradients_are_overlapped,
+    frameworks.pipelines_keep_gradients_whole,
     frameworks.recomputed_modules_have_names,
     frameworks.delayed_scaling_keeps_what_norms_put_out,
     frameworks.ep_overlap_excludes_recomputed_experts,
@@ -137,6 +142,15 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     settings.counted_layers_are_offloaded_whole,
 )
 
-RULES: tuple[Rule, ...] = PHYSICS_RULES + FRAMEWORK_RULES
+RULES: tuple[Rule, ...] = PHYSICS_RULES + PREFERENCE_RULES + FRAMEWORK_RULES
 
-__all__ = ["FRAMEWORK_RULES", "MEMORY_RULES", "PHYSICS_RULES", "RULES", "Rule", "family", "sentence"]
+__all__ = [
+    "FRAMEWORK_RULES",
+    "MEMORY_RULES",
+    "PHYSICS_RULES",
+    "PREFERENCE_RULES",
+    "RULES",
+    "Rule",
+    "family",
+    "sentence",
+]

@@ -238,6 +238,8 @@ class EstimateReport:
         The strategy and all that follows from it.
     broken_rules
         The sentences of the rules that forbid it.
+    broken_preferences
+        The sentences of the preferences for which the job's search would leave it out, though it may run.
     assumed
         Decisions that were not given, with the values that they got.
     """
@@ -248,6 +250,7 @@ class EstimateReport:
     plan: Plan
     broken_rules: tuple[str, ...]
     assumed: Mapping[str, int]
+    broken_preferences: tuple[str, ...] = ()
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -339,6 +342,7 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
         conventions=conventions,
         plan=estimated,
         broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(problem, estimated.estimate))),
+        broken_preferences=tuple(sentence(rule) for rule in _broken_preferences(problem, strategy)),
         assumed={name: value for name, value in strategy.decisions().items() if name not in given},
     )
 
@@ -457,9 +461,10 @@ def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
 
 
 def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
-    """Rules and limits of the job that forbid a strategy; the search's own bounds on what it tries are none."""
+    """Rules and limits of the job that forbid a strategy; what the search alone leaves out is none of them."""
     rules = problem_rules(problem)
-    asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in rules.bounds]
+    of_search = {*rules.bounds, *rules.preferences}
+    asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in of_search]
     resources = {
         "device_bytes": estimated.device_bytes,
         "host_bytes": estimated.host_bytes,
@@ -468,3 +473,8 @@ def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
         "bubble_seconds": sum(part.exposed_seconds for part in estimated.breakdown if part.name == "bubble"),
     }
     return violated(problem.facts, estimated.strategy.decisions() | resources, rules=asked)
+
+
+def _broken_preferences(problem: Problem, strategy: Strategy) -> tuple[Rule, ...]:
+    """Preferences for which the job's search would leave a strategy out."""
+    return violated(problem.facts, strategy.decisions(), rules=problem_rules(problem).preferences)

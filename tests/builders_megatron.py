@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
-from constraints.rules import topology
 from constraints.rules.features import graph_modules
 from constraints.rules.frameworks import recomputable_modules
 from constraints.verdict import violated
@@ -47,11 +46,7 @@ MODELS = (
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
 
-RULES = tuple(
-    rule
-    for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES)
-    if rule not in (*MEMORY_RULES, topology.virtual_stages_hold_equally_much)
-)
+RULES = tuple(rule for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES) if rule not in MEMORY_RULES)
 """Uneven stages are drawn, whatever the even deal would be."""
 
 

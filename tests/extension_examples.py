@@ -180,3 +180,16 @@ def a_schedule(copy: Extended) -> None:
     )
     copy.edit("constraints/rules/schedules.py", ("(Schedule.GPIPE, Sch", "(Schedule.LAZY, Schedule.GPIPE, Sch"))
     copy.add("costmodel/catalog/frameworks/zero-bubble-2023.yaml", ("schedule: [", "lazy, "))
+
+
+def a_rule(copy: Extended, table: str, text: str) -> None:
+    """A rule of a table that wants at least four tensor-parallel ranks, with its sentence."""
+    copy.add(
+        "constraints/rules/topology.py",
+        (
+            "from __future__ import annotations\n",
+            "\nfrom constraints.rule import Holds, Ints\n\n\n"
+            f'def tp_is_wide(*, tp: Ints) -> Holds:\n    """{text}"""\n    return tp >= 4\n\n\n',
+        ),
+    )
+    copy.add("constraints/__init__.py", (f"{table}: tuple[Rule, ...] = (\n", "    topology.tp_is_wide,\n"))

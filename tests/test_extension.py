@@ -16,6 +16,7 @@ from tests.extension_examples import (
     a_decision,
     a_dispatcher,
     a_layer_kind,
+    a_rule,
     a_schedule,
     its_answers,
     its_letter,
@@ -357,15 +358,7 @@ def test_pipeline_schedule(extend):
 def test_rule_of_the_mathematics_or_the_hardware(extend):
     """A rule that wants at least 4 ranks is kept by the search, named by the explanation, and seen by the estimate."""
     copy = extend("rule of the mathematics or the hardware")
-    copy.add(
-        "constraints/rules/topology.py",
-        (
-            "from __future__ import annotations\n",
-            "\nfrom constraints.rule import Holds, Ints\n\n\n"
-            'def tp_is_wide(*, tp: Ints) -> Holds:\n    """Four ranks share each matmul."""\n    return tp >= 4\n\n\n',
-        ),
-    )
-    copy.add("constraints/__init__.py", ("topology.degrees_multiply_to_the_devices,\n", "    topology.tp_is_wide,\n"))
+    a_rule(copy, "PHYSICS_RULES", "Four ranks share each matmul.")
 
     planned, explained, estimated = copy.say(
         "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]",
@@ -405,6 +398,23 @@ def test_refusal_of_a_framework(extend):
 
     assert "Tensor-parallel ranks are at least four (file.py:1)." in refused
     assert numbers(allowed)["plans"][0]["strategy"]["tp"] == 2
+
+
+def test_preference_of_the_search(extend):
+    """The search keeps it unless the job wants none; the estimate of what breaks it is allowed and says so."""
+    copy = extend("preference of the search")
+    text = "The search splits matmuls over four ranks (search.preferences)."
+    a_rule(copy, "PREFERENCE_RULES", text)
+
+    kept, free, estimated = copy.say(
+        "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4]",
+        "plan job.yaml --format json search.pin={mbs:\\ 1} search.allow.tp=[2,4] search.preferences=false",
+        f"{ESTIMATE} tp=2",
+    )
+
+    assert [numbers(one)["plans"][0]["strategy"]["tp"] for one in (kept, free)] == [4, 2]
+    assert numbers(estimated)["allowed"] is True
+    assert numbers(estimated)["broken_preferences"] == [text]
 
 
 # --- jobs and reports ------------------------------------------------------------------------------------------
@@ -631,6 +641,7 @@ TESTS: dict[str, Callable[..., None]] = {
     "token dispatcher": test_token_dispatcher,
     "pipeline schedule": test_pipeline_schedule,
     "rule of the mathematics or the hardware": test_rule_of_the_mathematics_or_the_hardware,
+    "preference of the search": test_preference_of_the_search,
     "refusal of a framework": test_refusal_of_a_framework,
     "entry of the job file": test_entry_of_the_job_file,
     "figure in the report": test_figure_in_the_report,

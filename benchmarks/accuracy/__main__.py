@@ -2,7 +2,7 @@
 ``python -m benchmarks.accuracy``: every measured run beside the cost model's prediction of it.
 
 Exit codes: 0 every row was in order; 1 some were refused; 2 there is nothing to read; 3 (with ``--check-jobs``) the job
-file of a row is costed otherwise than the row.
+file of a row is costed otherwise than the row; 4 (with ``--allowed``) rules forbid more than they may of what ran.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.accuracy.allowed import allowed_lines, distinct_configurations, refusals
 from benchmarks.accuracy.fit import HELD_OUT, held_out, timed_cases
 from benchmarks.accuracy.held_out import HeldOut, read_held_out
 from benchmarks.accuracy.jobs import check_lines, differences, write_jobs
@@ -21,12 +22,13 @@ from benchmarks.accuracy.report import as_json, lines, report, write_rows
 from benchmarks.accuracy.tables import RUNS, read_table
 from costmodel.errors import PlanningError
 from planner.runs.jobs import References
-from planner.runs.predictions import Prediction, predictions
+from planner.runs.predictions import Case, Prediction, predictions
 from planner.runs.table import RejectedRow
 
 ROWS_REFUSED = 1
 NO_TABLE = 2
 JOBS_DIFFER = 3
+RULES_FORBID = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,9 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check_jobs:
         for line in check_lines(results, differing):
             print(line)
+    found = list(refusals(distinct_configurations(_cases(results)))) if options.allowed else []
+    for line in allowed_lines(found) if options.allowed else ():
+        print(line)
     if differing:
         return JOBS_DIFFER
+    if not all(one.is_met for one in found):
+        return RULES_FORBID
     return ROWS_REFUSED if figures.refused else 0
+
+
+def _cases(results: Sequence[Prediction | RejectedRow]) -> Iterator[Case]:
+    return (one.case for one in results if isinstance(one, Prediction))
 
 
 def _held_out(
@@ -85,6 +96,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=2, help="with --folds: processes (default: 2)")
     parser.add_argument("--rows", type=Path, help="write every row with its prediction, or why it has none (CSV)")
     parser.add_argument("--plain", action="store_true", help="cost every row as a plain job too: does it fit?")
+    parser.add_argument(
+        "--allowed",
+        action="store_true",
+        help="count the distinct configurations that ran and that rules forbid (exit code 4 if physics forbids any, or "
+        "their own software's rules more than 1 %%)",
+    )
     parser.add_argument("--jobs", type=Path, help="write every predicted row as a job file of a folder, by its id")
     parser.add_argument(
         "--check-jobs",

@@ -75,14 +75,9 @@ def full_recompute_leaves_nothing_to_offload(*, recompute: Ints, activation_offl
 
 def gradient_sharding_excludes_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
     """
-    Gradients and weights are sharded (ZeRO-2, ZeRO-3, FSDP) only without a pipeline (pp is 1).
+    The search shards gradients and weights (ZeRO-2, ZeRO-3, FSDP) only without a pipeline (search.preferences).
 
-    They would be communicated again for every micro-batch of every stage. Frameworks refuse it too, and the step time
-    has no term for ranks whose pace such communication sets.
-
-    References
-    ----------
-    Megatron-LM, megatron/training/arguments.py, validate_args: --use-torch-fsdp2 is not supported with pipeline
-    parallelism. DeepSpeed, deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with pipelines.
+    They would be communicated again for every micro-batch of every stage, and the step time has no term for ranks whose
+    pace such communication sets. Most frameworks refuse it (``frameworks.pipelines_keep_gradients_whole``).
     """
     return implies(sharding >= Sharding.GRADIENTS, pp == 1)

@@ -75,30 +75,30 @@ def vocabulary_is_whole_or_as_the_release_has_it(cluster: Cluster, *, vocabulary
     return np.less_equal(vocabulary, Vocabulary.REDISTRIBUTED)
 
 
-def interleaved_groups_fit_the_step(*, num_microbatches: Ints, vpp: Ints, group: Ints) -> Holds:
+def interleaved_groups_fit_the_step(*, num_microbatches: Ints, vpp: Ints, group: Ints, schedule: Ints) -> Holds:
     """
-    With virtual stages (vpp above 1), a group holds at most all micro-batches.
+    With interleaved virtual stages (vpp above 1), a group holds at most all micro-batches.
 
     References
     ----------
     Megatron-LM, megatron/core/pipeline_parallel/schedules.py:981 (of megatron-core 0.14.0).
     """
-    return implies(vpp > 1, group <= num_microbatches)
+    return implies(_interleaves(vpp, schedule), group <= num_microbatches)
 
 
 def interleaving_needs_whole_groups_of_microbatches(
-    *, num_microbatches: Ints, pp: Ints, vpp: Ints, group: Ints
+    *, num_microbatches: Ints, pp: Ints, vpp: Ints, group: Ints, schedule: Ints
 ) -> Holds:
     """
-    With virtual stages (vpp above 1), micro-batches divide into groups (of pp); a last, smaller one has at least pp.
+    Interleaved stages (vpp above 1) take micro-batches in groups (of pp); a last, smaller one has at least pp.
 
     References
     ----------
     Megatron-LM, megatron/core/pipeline_parallel/schedules.py:1007; megatron/core/model_parallel_config.py:448 sets
-    groups to pp.
+    groups to pp. V-shaped schedules have no groups: V-Half ran 128 micro-batches on 24 ranks (arXiv 2411.05288).
     """
     rest = num_microbatches % group
-    return implies(vpp > 1, (rest == 0) | (rest >= pp))
+    return implies(_interleaves(vpp, schedule), (rest == 0) | (rest >= pp))
 
 
 def two_rank_interleaving_needs_pp_overlap(*, pp: Ints, vpp: Ints, pp_overlap: Flags) -> Holds:
@@ -239,15 +239,32 @@ def context_parallel_rings_overlap(cluster: Cluster, *, cp: Ints, cp_overlap: Fl
     return implies((cp > 1) & (not exchanges_heads), cp_overlap)
 
 
-def sharded_gradients_are_overlapped(*, sharding: Ints, dp_overlap: Flags) -> Holds:
+def sharded_gradients_are_overlapped(cluster: Cluster, *, sharding: Ints, dp_overlap: Flags) -> Holds:
     """
-    Where gradients or weights are sharded (FSDP), data-parallel communication is overlapped.
+    Where gradients or weights are sharded (FSDP), data-parallel communication overlaps unless the release lets it wait.
 
     References
     ----------
     Megatron-LM, megatron/core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py:276 switches both overlaps on.
+    ``sharded_gradients_may_wait`` of a framework's entry says which release does not.
     """
-    return implies(sharding >= Sharding.GRADIENTS, dp_overlap)
+    may_wait = cluster.framework is not None and cluster.framework.sharded_gradients_may_wait
+    return implies(np.greater_equal(sharding, Sharding.GRADIENTS), np.logical_or(dp_overlap, may_wait))
+
+
+def pipelines_keep_gradients_whole(cluster: Cluster, *, pp: Ints, sharding: Ints) -> Holds:
+    """
+    Gradients and weights are sharded only without a pipeline (pp is 1), or where the release does both.
+
+    References
+    ----------
+    Megatron-LM, megatron/training/arguments.py, validate_args: --use-torch-fsdp2 is not supported with pipeline
+    parallelism. DeepSpeed, deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with pipelines.
+    PyTorch 2.13, torch/distributed/pipelining/stage.py:845 (torchtitan): gradients stay whole until the last
+    micro-batch. ``shards_in_pipelines`` of a framework's entry says which release does both.
+    """
+    does_both = cluster.framework is not None and cluster.framework.shards_in_pipelines
+    return implies(np.greater_equal(sharding, Sharding.GRADIENTS), np.equal(pp, 1) | does_both)
 
 
 def recomputed_modules_have_names(model: Model, cluster: Cluster, *, recompute: Ints) -> Holds:
@@ -443,6 +460,11 @@ def ep_overlap_in_one_graph_needs_fused_experts(cluster: Cluster, *, ep_overlap:
     """
     is_whole = np.equal(cuda_graphs, CudaGraphs.FULL_ITERATION)
     return implies(np.logical_and(ep_overlap, is_whole), cluster.device.behaviour.kernels.fuses_experts_in_graphs)
+
+
+def _interleaves(vpp: Ints, schedule: Ints) -> Holds:
+    """Whether chunks of a rank take turns in groups of micro-batches: 1F1B with several of them."""
+    return np.greater(vpp, 1) & np.equal(schedule, Schedule.ONE_F_ONE_B)
 
 
 def _only_experts(model: Model) -> bool:

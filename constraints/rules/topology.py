@@ -15,7 +15,11 @@ def degrees_multiply_to_the_devices(cluster: Cluster, *, tp: Ints, cp: Ints, pp:
 
 
 def tp_stays_inside_a_scale_up_domain(cluster: Cluster, *, tp: Ints) -> Holds:
-    """Each tensor-parallel group stays inside one scale-up (NVLink) domain."""
+    """
+    The search keeps each tensor-parallel group inside one scale-up (NVLink) domain (search.preferences).
+
+    Frameworks run wider groups, slowly: GPT-NeoX with tp 8 on nodes of 4 devices (Zhang et al., arXiv:2509.22832).
+    """
     return tp <= cluster.scale_up_size
 
 
@@ -32,11 +36,12 @@ def virtual_stages_hold_something(model: Model, *, pp: Ints, vpp: Ints) -> Holds
 
 def virtual_stages_hold_equally_much(model: Model, *, pp: Ints, vpp: Ints) -> Holds:
     """
-    Interleaved virtual stages (vpp above 1) hold equally many layers; embedding, head and MTP may replace one each.
+    The search uses virtual stages (vpp above 1) that divide the layers, alone or with the ends (search.preferences).
 
-    Megatron-LM's interleaved schedule wants it unless a layout is written by hand
-    (``megatron/core/transformer/transformer_config.py``, ``account_for_*_in_pipeline_split``). Where the chunks of a
-    rank differ, neither its step time nor its memory follows from its sums.
+    Embedding, head and MTP count as one layer each. Megatron-LM's interleaved schedule wants it unless a layout
+    is written by hand (``megatron/core/transformer/transformer_config.py``, ``account_for_*_in_pipeline_split``), as
+    Megatron-Bridge's recipes do for DeepSeek-V3 in two pipeline ranks of four chunks. Where the chunks of a rank
+    differ, the search's closed forms take them for equal.
     """
     stages = pp * vpp
     in_place = model.num_layers + 2 + len(model.mtp_layers)

@@ -422,6 +422,10 @@ class Framework:
         after the other (Megatron-Bridge); ``modules``, embedding and head counted as modules (DeepSpeed).
     whole_experts
         Whether experts are not split over tensor-parallel ranks unless told otherwise.
+    shards_in_pipelines
+        Whether it shards gradients and weights (ZeRO-2, ZeRO-3, FSDP) of pipeline stages, too.
+    sharded_gradients_may_wait
+        Whether communication of sharded gradients overlaps only where it is told to.
     recompute_if_needed
         Recomputation of its recipes where nothing is said and a strategy without any would not fit.
     kernels_of
@@ -448,6 +452,8 @@ class Framework:
     strategy_by_precision: dict[str, dict[str, bool | int | str]] = field(default_factory=dict)
     stages: Literal["even", "filled", "modules"] = "even"
     whole_experts: bool = False
+    shards_in_pipelines: bool = False
+    sharded_gradients_may_wait: bool = False
     recompute_if_needed: str | None = None
     kernels_of: str | None = None
     factors: dict[str, Positive] = field(default_factory=dict)

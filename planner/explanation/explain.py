@@ -50,10 +50,11 @@ class Kind(StrEnum):
     HOST_MEMORY = "host_memory"
     HEADROOM = "headroom"
     FRAMEWORKS = "framework_rules"
+    PREFERENCES = "preferences"
     SEARCH_BOUND = "search_bound"
 
 
-SUPERSETS = (Kind.FRAMEWORKS, Kind.SEARCH_BOUND)
+SUPERSETS = (Kind.FRAMEWORKS, Kind.PREFERENCES, Kind.SEARCH_BOUND)
 """Without these a space only grows; one of the same size is the same space."""
 
 
@@ -152,6 +153,8 @@ class Explanation:
         The strategy that was asked about, or the best one that has the decisions; None where the rules allow none.
     broken_rules
         What forbids a complete strategy, in the rules' own sentences.
+    broken_preferences
+        For which preferences the search leaves a complete strategy out, in their own sentences.
     question
         The search among the strategies that have the decisions; None for a complete strategy.
     left_out
@@ -165,6 +168,7 @@ class Explanation:
     opposed: tuple[str, ...] = ()
     given: Plan | None = None
     broken_rules: tuple[str, ...] = ()
+    broken_preferences: tuple[str, ...] = ()
     question: PlanReport | None = None
     left_out: tuple[str, ...] = ()
 
@@ -235,7 +239,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
         given = estimate(question, asked)
         own = {_pin_sentence(name, value) for name, value in asked.items()}
         broken = tuple(rule for rule in given.broken_rules if rule not in own)
-        return replace(explanation, given=given.plan, broken_rules=broken)
+        return replace(explanation, given=given.plan, broken_rules=broken, broken_preferences=given.broken_preferences)
     found = plan(_within(question, clock))
     return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
 
@@ -314,6 +318,8 @@ def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
         yield Kind.ENTRY, what, released
     if limits.framework_rules:
         yield Kind.FRAMEWORKS, "search.framework_rules", problem.with_limits(framework_rules=False)
+    if limits.preferences:
+        yield Kind.PREFERENCES, "search.preferences", problem.with_limits(preferences=False)
     for name, bound in SEARCH_BOUNDS.items():
         if bound in rules.bounds:
             allow = {**limits.allow, name: _every_value(problem, name)}

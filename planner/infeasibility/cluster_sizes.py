@@ -30,6 +30,7 @@ from planner.search.domains import (
     default_domains,
     default_microbatch_groups,
     feature_values,
+    most_tp,
     row_domains,
 )
 from planner.search.rules import Rules, needs
@@ -140,7 +141,7 @@ def _space(problem: Problem, rules: Rules, fewest: int, most: int) -> Space:
     domains = _domains(problem, of_rows, most)
     grown, _ = grow(problem.facts, domains, of_rows, tolerate=(), replicas=domains["dp"].tolist())
     rows = {name: grown[name] for name in ROW_DECISIONS}
-    return space_of(problem.facts, rules, rows, feature_values(problem), raw_size=0)
+    return space_of(problem.facts, rules, rows, feature_values(problem), raw_size=0).with_largest_sets()
 
 
 def _fills_whole_nodes(facts: Facts, fewest: int, most: int) -> Rule:
@@ -165,7 +166,7 @@ def _leaves_devices(most: int) -> Rule:
 def _domains(problem: Problem, rules: Sequence[Rule], most: int) -> Columns:
     """The values of each degree that some rules leave to it, whatever the number of devices up to the largest."""
     sizes = np.arange(1, most + 1)
-    scale_up = sizes[: problem.facts.cluster.scale_up_size]
+    scale_up = sizes[: most_tp(problem)]
     has_experts = len(default_domains(problem.facts)["etp"]) > 1
     free = {"tp": scale_up, "cp": sizes, "pp": sizes, "dp": sizes, **({"etp": scale_up} if has_experts else {})}
     domains = row_domains(problem)

@@ -44,7 +44,7 @@ def _conflict(problem: Problem, outcome: Outcome, formulas: Formulas, seconds_le
     space = outcome.space
     enough = max(seconds_left, EXPLANATION_FRACTION * problem.search.time_limit_seconds)
     if not space.rules.timed:
-        return explain(problem, space, formulas.memory, seconds_left=enough)
+        return explain(problem, space.with_largest_sets(), formulas.memory, seconds_left=enough)
     longest = max(seconds_left, SHORTEST_SECONDS)
     roomy = replace(problem, top=1).with_limits(max_bubble_fraction=None, time_limit_seconds=longest)
     without = search_or_explain(roomy, formulas)

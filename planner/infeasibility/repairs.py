@@ -1,14 +1,14 @@
 """
 Explain that no strategy fits.
 
-The explanation looks at a wider space than the search. The rules of the job, of frameworks and of memory may be broken
-there. Values that the job insists on stand beside those that the search would try. The other rules of physics hold, and
-so do those of frameworks where the space is large already.
+The explanation looks at a wider space than the search. The rules of the job, of frameworks and of memory, and the
+search's preferences may be broken there. Values that the job insists on stand beside those that the search would try.
+The other rules of physics hold, and so do preferences and those of frameworks where the space is large already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints import FRAMEWORK_RULES, PHYSICS_RULES
+from constraints import FRAMEWORK_RULES, PHYSICS_RULES, PREFERENCE_RULES
 from constraints.classes import Classes
 from constraints.conflict import (
     MAX_CONFLICTS,
@@ -29,7 +29,7 @@ from constraints.conflict import (
 )
 from constraints.limits import unless
 from constraints.rule import Rule, sentence
-from costmodel.tables import tabulate
+from costmodel.tables import Facts, tabulate
 from planner.infeasibility.cluster_sizes import smallest_cluster
 from planner.infeasibility.memory_gap import MemoryGap, chunks, closest, least_host_bytes
 from planner.jobs.problem import Problem
@@ -38,12 +38,14 @@ from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import (
     FEATURES,
     Columns,
+    cheap_recompute,
     column,
     default_domains,
     default_features,
     default_microbatch_groups,
     divisors,
     free_replicas,
+    most_tp,
     pinned_values,
 )
 from planner.search.rules import SEARCH_BOUNDS, Rules, needs
@@ -61,7 +63,7 @@ SAMPLE_ROWS = 64
 """Rows of a class that are tried first."""
 
 WIDE_ROWS = 200_000
-"""Rows of the search up to which the rules of frameworks may be broken, too; a matter of time."""
+"""Rows of the search up to which preferences and the rules of frameworks may be broken, too; a matter of time."""
 
 SIZE_SECONDS = 6.0
 """What the search for the smallest cluster may take; a matter of patience."""
@@ -92,10 +94,12 @@ def explain(
     """
     clock, rules = Clock(seconds=seconds_left), space.rules
     try:
-        repairs = _Relaxation(problem, rules, memory, space.num_rows, clock).repairs()
+        relaxation = _Relaxation(problem, rules, memory, space.num_rows, clock)
+        repairs = relaxation.repairs()
         conflicts = hitting_sets(repairs)
         listed = conflicts[:MAX_LISTED]
-        exclusive = tuple(_sentences(_with_fixed_rules(problem, rules, conflict)) for conflict in listed)
+        kept = relaxation.fixed & set(rules.preferences)
+        exclusive = tuple(_sentences(_with_fixed_rules(problem, rules, conflict, kept)) for conflict in listed)
         left_out = [*_cut(conflicts, "sets of rules that exclude each other"), *_cut(repairs, "smallest repairs")]
         is_cut = False
     except OutOfTimeError:
@@ -172,12 +176,12 @@ class _Relaxation:
         self.rules = rules
         self.memory = memory
         self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
-        framework = FRAMEWORK_RULES if num_rows > WIDE_ROWS else ()
-        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list, *framework}
+        wide = (*rules.preferences, *FRAMEWORK_RULES) if num_rows > WIDE_ROWS else ()
+        self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list, *wide}
         replicas = (*pinned_values(problem).get("dp", ()), *free_replicas(problem))
         self.rows, row_classes = grow(
             self.facts,
-            relaxed_domains(problem),
+            relaxed_domains(problem, tuple(rule for rule in (*PHYSICS_RULES, *PREFERENCE_RULES) if rule in self.fixed)),
             [*rules.rows, *(rule for rule in _lifted_bounds(problem) if not needs(rule) & set(FEATURES))],
             tolerate=[rule for rule in rules.rows if rule not in self.fixed],
             replicas=replicas,
@@ -324,13 +328,18 @@ def _relaxed_features(problem: Problem) -> Columns:
     chosen = pinned_values(problem)
     return {
         name: column(name, tuple(dict.fromkeys((*values, *chosen.get(name, ())[:MAX_OUT_OF_DOMAIN]))))
-        for name, values in default_features(problem.facts).items()
+        for name, values in _few_features(problem.facts).items()
     }
+
+
+def _few_features(facts: Facts) -> dict[str, tuple[int, ...]]:
+    """Values of each feature, of recomputation the usual ones: what else fits is between nothing and everything."""
+    return default_features(facts) | {"recompute": cheap_recompute(facts.model, facts.cluster.framework)}
 
 
 def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -> Columns:
     """Values of each degree: all that could make sense where some rules hold, and what the job insists on."""
-    defaults = default_domains(problem.facts, problem.search.max_devices) | {
+    defaults = default_domains(problem.facts, problem.search.max_devices, most_tp=most_tp(problem)) | {
         "tp": divisors(problem.facts.cluster.num_devices)
     }
     chosen = pinned_values(problem)
@@ -348,15 +357,15 @@ def relaxed_domains(problem: Problem, physics: Sequence[Rule] = PHYSICS_RULES) -
 # --- conflicts ---------------------------------------------------------------------------------------------
 
 
-def _with_fixed_rules(problem: Problem, rules: Rules, conflict: RuleSet) -> list[Rule]:
+def _with_fixed_rules(problem: Problem, rules: Rules, conflict: RuleSet, kept: Set[Rule]) -> list[Rule]:
     """
-    A conflict with the rules of physics and the bounds of the search that it needs.
+    A conflict with the rules of physics, the bounds of the search and the kept preferences that it needs.
 
     One that names memory would need nearly all of them, and is left as it is.
     """
     if conflict & set(rules.memory):
         return list(conflict)
-    fixed = {*PHYSICS_RULES, *rules.bounds}
+    fixed = {*PHYSICS_RULES, *rules.bounds, *kept}
     fixed_rules = [rule for rule in (*rules.rows, *rules.mixed) if rule in fixed]
     own = set().union(*(needs(rule) for rule in conflict))
     near = [rule for rule in fixed_rules if needs(rule) & own]
@@ -374,7 +383,7 @@ def _satisfiable(problem: Problem, rules: Sequence[Rule]) -> bool:
     named: set[str] = set().union(*(needs(rule) for rule in rules))
     named |= WORLD if "dp" in named else set()
     domains = {n: values if n in named else values[:1] for n, values in relaxed_domains(problem, rules).items()}
-    defaults = default_features(problem.facts)
+    defaults = _few_features(problem.facts)
     features = {n: column(n, values if n in named else values[:1]) for n, values in defaults.items()}
     replicas = (1, 2, *pinned_values(problem).get("dp", ()), *free_replicas(problem))
     of_rows = [rule for rule in rules if not needs(rule) & set(FEATURES)]

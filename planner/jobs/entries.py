@@ -169,6 +169,9 @@ class SearchSection:
         Device memory to leave free, in GiB.
     framework_rules
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
+    preferences
+        Whether plans keep what runs but is seldom good: tensor-parallel groups inside a scale-up domain, a micro-batch
+        for each pipeline rank, equal virtual stages, gradients whole in pipelines.
     time_limit_seconds
         After this long the best plan so far is reported, with its gap.
     stages
@@ -185,6 +188,7 @@ class SearchSection:
     max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] = 0.0
     framework_rules: Flag = True
+    preferences: Flag = True
     time_limit_seconds: Annotated[Positive, Field(le=1e6)] = 60.0
     stages: Literal["even", "layers", "free"] = "layers"
 

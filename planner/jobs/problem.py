@@ -81,6 +81,8 @@ class SearchLimits:
         Device memory to leave free.
     framework_rules
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
+    preferences
+        Whether plans keep the search's preferences (``PREFERENCE_RULES``).
     time_limit_seconds
         When to stop and report what there is.
     stages
@@ -106,6 +108,7 @@ class SearchLimits:
     candidates: CandidateList | None = None
     max_bubble_fraction: float | None = None
     max_devices: int | None = None
+    preferences: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -417,6 +420,7 @@ def _search(section: SearchSection, candidates_file: Path | None) -> SearchLimit
         forbid=tuple(_combination(entry, f"search.forbid.{index}") for index, entry in enumerate(section.forbid)),
         memory_headroom_bytes=section.memory_headroom_gib * GIB_BYTES,
         framework_rules=section.framework_rules,
+        preferences=section.preferences,
         time_limit_seconds=section.time_limit_seconds,
         stages=StageChoice(section.stages),
         limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),

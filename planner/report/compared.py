@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from planner.explanation.compare import Comparison
-from planner.report.conflicts import broken_sections, nothing_sections
+from planner.report.conflicts import broken_sections, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
 from planner.report.reasons import SAME_SECONDS, differences_section
 from planner.report.records.explained import ComparisonRecord
@@ -29,6 +29,7 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
     answer = ("answer", _answer(comparison, whole))
     yield setting_section(comparison.problem, whole, answer, best=best, assumed=whole.assumed)
     yield from broken_sections(whole.broken_rules)
+    yield from preference_sections(whole.broken_preferences)
     table = strategies_section([given.strategy, *([best.strategy] if best else [])])
     notes = ("1: the given strategy; 2: the best plan.", *table.notes[-1:]) if best else table.notes
     yield replace(table, notes=notes)
@@ -43,7 +44,8 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
 
 def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
     takes = f"the given strategy takes {seconds(whole.given.step_time_seconds)} s per step"
-    forbidden = ", but rules forbid it" if whole.broken_rules else ""
+    alone = ", and the search leaves it out" if whole.broken_preferences else ""
+    forbidden = ", but rules forbid it" if whole.broken_rules else alone
     if whole.best is None:
         none = "no strategy fits" if comparison.exit_code == 1 else "no plan was found within the time limit"
         return f"{takes}{forbidden}; {none}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from constraints import FRAMEWORK_RULES, sentence
+from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, sentence
 from planner.report.memory import memory_section, missing_notes
 from planner.report.section import Section, numbered
 from planner.report.strategies import strategies_section, strategy_text
@@ -16,13 +16,27 @@ if TYPE_CHECKING:
     from planner.report.records.outcome import ConflictRecord, SmallestClusterRecord
     from planner.report.records.setting import ClusterRecord, SettingRecord
 
-OF_FRAMEWORKS = frozenset(sentence(rule) for rule in FRAMEWORK_RULES)
+ENTRIES = {
+    "search.framework_rules": frozenset(sentence(rule) for rule in FRAMEWORK_RULES),
+    "search.preferences": frozenset(sentence(rule) for rule in PREFERENCE_RULES),
+}
+"""Rules by the entry of a job that drops all of them."""
 
 
 def broken_sections(rules: Sequence[str], *notes: str) -> Iterator[Section]:
     """The rules that forbid a given strategy."""
     if rules:
         yield Section(title="Forbidden: this strategy breaks these rules", rows=numbered(rules), notes=notes)
+
+
+def preference_sections(preferences: Sequence[str]) -> Iterator[Section]:
+    """The preferences of the search that a given strategy does not keep."""
+    if preferences:
+        yield Section(title=LEFT_OUT, rows=numbered(preferences), notes=(LIFTED,))
+
+
+LEFT_OUT = "Not forbidden, but the search leaves such strategies out"
+LIFTED = "search.preferences: false lets the search try them."
 
 
 def none_text(conflict: ConflictRecord | None) -> str:
@@ -99,8 +113,10 @@ def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple
     for entries in conflict.releases:
         yield "without" if len(entries) == 1 else "without all of", " ".join(entries)
     for rules in conflict.repairs:
-        if set(rules) <= OF_FRAMEWORKS:
-            yield "search.framework_rules", f"false, which drops: {' '.join(rules)}"
+        dropped = [name for name, known in ENTRIES.items() if known & set(rules)]
+        if set(rules) <= frozenset().union(*(ENTRIES[name] for name in dropped)):
+            false = "both false, which drops" if len(dropped) > 1 else "false, which drops"
+            yield " and ".join(dropped), f"{false}: {' '.join(rules)}"
     if size:
         yield "GPUs", size_text(cluster, size)
         if size.num_devices_within is not None and setting.job.objective == "step_time":

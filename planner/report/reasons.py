@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.explanation.explain import Explanation, Kind
 from planner.jobs.problem import StageChoice
-from planner.report.conflicts import broken_sections, none_text, nothing_sections
+from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
 from planner.report.records.explained import ExplanationRecord
 from planner.report.section import Section, numbered
@@ -32,6 +32,7 @@ def explained_sections(explanation: Explanation) -> Iterator[Section]:
         title = "Entries of the job that forbid it; what follows ignores them"
         yield Section(title=title, rows=numbered(whole.opposed_entries))
     yield from broken_sections(whole.broken_rules)
+    yield from preference_sections(whole.broken_preferences)
     if whole.asked:
         yield from _compared(whole)
     elif whole.best:
@@ -79,7 +80,8 @@ def _answer_of_asked(explanation: Explanation, whole: ExplanationRecord) -> str:
         status = explanation.question.exit_code if explanation.question else 1
         return "no strategy with these decisions fits" if status == 1 else "none was found within the time limit"
     which = "the best strategy with these decisions" if explanation.question else "this strategy"
-    allowed = "" if not whole.broken_rules else "; rules forbid it"
+    alone = "; the search leaves it out" if whole.broken_preferences else ""
+    allowed = "; rules forbid it" if whole.broken_rules else alone
     opposed = ", and entries of the job contradict it" if whole.opposed_entries else ""
     takes, slower = f"{seconds(given.step_time_seconds)} s per step", whole.slower_seconds
     if best is None or slower is None:
@@ -183,6 +185,7 @@ def constraint_text(binding: BindingRecord) -> str:
         Kind.HOST_MEMORY: "host memory",
         Kind.HEADROOM: "the headroom",
         Kind.FRAMEWORKS: "the rules of the framework",
+        Kind.PREFERENCES: "the preferences of the search",
     }
     return words.get(binding.kind, binding.constraint.rstrip("."))
 

@@ -8,7 +8,7 @@ from planner.explanation.compare import Comparison
 from planner.explanation.explain import Explanation
 from planner.plan import EstimateReport, PlanReport
 from planner.report.compared import compared_sections
-from planner.report.conflicts import broken_sections, none_text, nothing_sections
+from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
 from planner.report.document import AnyReport
 from planner.report.memory import memory_section
 from planner.report.proof import listed_sections, search_section
@@ -61,11 +61,13 @@ def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:
     """The rules that forbid a given strategy."""
     if isinstance(whole, EstimateReportRecord):
         yield from broken_sections(whole.broken_rules, "The figures below are predicted regardless of these rules.")
+        yield from preference_sections(whole.broken_preferences)
 
 
 def _answer(report: PlanReport | EstimateReport, whole: ReportRecord) -> str:
     if isinstance(whole, EstimateReportRecord):
-        proof = "forbidden" if whole.broken_rules else "no rule forbids it"
+        alone = "no rule forbids it, but the search leaves it out" if whole.broken_preferences else "no rule forbids it"
+        proof = "forbidden" if whole.broken_rules else alone
     elif whole.plans:
         proof = "proven optimal" if report.exit_code == 0 else "not proven optimal"
     else:

@@ -52,6 +52,7 @@ COLUMNS = (
     "num_strategies",
     "num_candidates",
     "broken_rules",
+    "broken_preferences",
 )
 
 
@@ -84,6 +85,7 @@ def _row(whole: ReportRecord, plan: NumberedPlanRecord) -> dict[str, Any]:
     }
     if not isinstance(whole, PlanReportRecord):
         entries["broken_rules"] = " ".join(whole.broken_rules)
+        entries["broken_preferences"] = " ".join(whole.broken_preferences)
     return {name: _cell(finite(entries[name])) for name in COLUMNS if name in entries}
 
 

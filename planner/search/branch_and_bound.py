@@ -53,7 +53,7 @@ from planner.search.candidates import (
 )
 from planner.search.domains import ROW_DECISIONS
 from planner.search.space import CandidateBlock, Space, build_space, strategy_of
-from planner.search.stage_search import StageSearch, StageSearchStats
+from planner.search.stage_search import StageSearch, StageSearchStats, left_out_of_stages
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 8, 2048
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
@@ -318,26 +318,39 @@ class _Search:
         """Whether uneven stages are looked at."""
         return self.problem.search.stages != StageChoice.EVEN and not self.space.rules.timed and self.space.num_rows > 0
 
-    def promising(self, rows: Ints) -> tuple[CandidateBlock, Ints]:
-        """What of some rows may matter, and the row of each of the box; few rows are all tabulated."""
-        if len(rows) <= FIRST_BATCH_ROWS:
-            return self.space.block(rows), rows
-        block, row, pruned = self.cost_table.promising(rows, self.cuts(self.group_of_row[rows]))
+    def promising(self, rows: Ints) -> tuple[CandidateBlock, Ints, Ints]:
+        """What of some rows may matter, and of each of the box the row and a bound in ticks."""
+        block, row, ticks, pruned = self.cost_table.promising(
+            rows, self.cuts(self.group_of_row[rows]), every_set=self.every_set_counts
+        )
         self.pruned += pruned
-        return block, row
+        return block, row, ticks
 
-    def affordable(self, block: CandidateBlock, row: Ints) -> Iterator[tuple[CandidateBlock, Ints]]:
-        """A box in parts that the time left allows for at the pace so far; the rest is left when time is up."""
-        position = 0
-        while position < len(row):
+    @property
+    def every_set_counts(self) -> bool:
+        """Whether sets of modules that others make needless are wanted: as variants, or for a rule of the time."""
+        return self.problem.variants == "all" or bool(self.space.rules.timed)
+
+    def affordable(self, block: CandidateBlock, row: Ints, ticks: Ints) -> Iterator[tuple[CandidateBlock, Ints]]:
+        """
+        A box in parts, those with the least bounds first; what is found cuts the others.
+
+        Parts are as large as the time left allows for at the pace so far; the rest is left when time is up.
+        """
+        waiting, size = np.argsort(ticks, kind="stable"), FIRST_BATCH_ROWS
+        while len(waiting):
             if self.seconds_left <= 0:
-                self.leave(int(self.bounds[row[position:]].min()))
+                self.leave(int(ticks[waiting].min()))
                 return
-            size = max(1, int(min(len(row), self.seconds_left / (self.pace * block.width))))
-            part, began = slice(position, position + size), time.perf_counter()
+            size = max(1, int(min(size, self.seconds_left / (self.pace * block.width))))
+            part, began = np.sort(waiting[:size]), time.perf_counter()
             yield block.take(part), row[part]
-            self.pace = max(time.perf_counter() - began, SHORTEST_SECONDS) / (len(row[part]) * block.width)
-            position += size
+            self.pace = max(time.perf_counter() - began, SHORTEST_SECONDS) / (len(part) * block.width)
+            waiting, size = waiting[size:], BATCH_GROWTH * size
+            within = ticks[waiting] <= self.cuts(self.group_of_row[row[waiting]])
+            num_cut = int(block.row_sizes[waiting[~within]].sum())
+            self.pruned += Pruned(tabulated=num_cut, bounded=num_cut)
+            waiting = waiting[within]
 
     def compete(self, block: CandidateBlock, groups: Ints) -> None:
         """Look for the best strategy of each group."""
@@ -541,7 +554,7 @@ class _Search:
         return SearchStats(
             raw_size=self.space.raw_size,
             size=self.space.size,
-            bounds=self.space.rules.bound_sentences,
+            bounds=(*self.space.rules.bound_sentences, *left_out_of_stages(self.problem, self.space)),
             num_rows=self.space.num_rows,
             num_rows_tabulated=int(self.tabulated.sum()),
             num_bounded=int(self.space.row_sizes[~self.tabulated & (self.bounds > self.incumbents.cut)].sum()),

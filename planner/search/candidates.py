@@ -27,13 +27,14 @@ from constraints.encoding import (
 )
 from costmodel.axes import largest
 from costmodel.memory.rank import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
+from costmodel.module_sets import memory_follows, needless_sets
 from costmodel.step import step
-from costmodel.strategy import DECISIONS, OVERLAPS
+from costmodel.strategy import DECISIONS, OVERLAPS, Recompute
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
 from planner.search.domains import Columns
 from planner.search.rules import Rules, needs
-from planner.search.space import CandidateBlock, FeatureSplit, Space, spread
+from planner.search.space import TIME_ONLY, CandidateBlock, FeatureSplit, Space, spread
 
 MODES = ("recompute", "activation_offload", "optimizer_offload", "token_dispatcher", "cuda_graphs")
 """Features that decide most of what a strategy takes in time and memory."""
@@ -71,6 +72,7 @@ class CostLike(MemoryLike, Protocol):
 
 CostFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], CostLike]
 SecondsFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
+NeedlessFunction: TypeAlias = Callable[..., NDArray[np.bool_]]
 MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
 
 
@@ -141,6 +143,8 @@ class Formulas:
         A bound of the step time whatever the overlaps, for no further sharding than the given one.
     least_memory
         The same of the memory; overlaps are those that need least.
+    needless_sets
+        Which sets of modules to recompute a row does not need; :func:`costmodel.module_sets.needless_sets`.
     """
 
     cost: CostFunction = step.cost
@@ -148,6 +152,7 @@ class Formulas:
     lower_bound: SecondsFunction = step.lower_bound_seconds
     least_seconds: SecondsFunction = step.least_seconds
     least_memory: MemoryFunction = least_memory_only
+    needless_sets: NeedlessFunction = needless_sets
 
 
 OWN = Formulas()
@@ -276,32 +281,91 @@ class CostTable:
         headroom_bytes = problem.search.memory_headroom_bytes
         return cls(space=space, capacity=capacity(problem), headroom_bytes=headroom_bytes, formulas=formulas)
 
-    def promising(self, rows: Ints, cuts: Ints) -> tuple[CandidateBlock, Ints, Pruned]:
+    def promising(
+        self, rows: Ints, cuts: Ints, *, every_set: bool = False
+    ) -> tuple[CandidateBlock, Ints, Ints, Pruned]:
         """
-        The modes of some rows of which a strategy may fit and be at most ``cuts`` ticks long, and the row of each.
+        The modes of some rows of which a strategy may fit and be at most ``cuts`` ticks long.
 
         Sharding and overlaps, most of the features' combinations, are left open: of the first the furthest that a row
-        may have is looked at, of the second the fewest. The last part of the answer counts the others.
+        may have is looked at, of the second the fewest.
+
+        Returns
+        -------
+        tuple
+            A box with a row for each mode; the row of the space and the bound in ticks of each; what was left out.
         """
-        block = self.space.block(rows)
+        rows, cuts, hopeless = self.hopeful(rows, cuts)
+        block, row, needless = self.by_set(self.space.block(rows), every_set=every_set)
+        cuts = cuts[row]
         others = tuple(1 + axis for axis, name in enumerate(block.features) if name not in MODES)
         counts = block.of_class.sum(axis=others)[block.class_of_row]
-        few = {name: block.features[name] for name in MODES}
+        few = {name: block.features[name] for name in MODES if name in block.features}
         degrees = {**block.degrees, "sharding": block.furthest_sharding}
         fewest = {name: block.features[name].min() for name in OVERLAPS}
         least = self.formulas.least_memory(self.space.facts, spread(degrees, few) | fewest)
         fitting = np.broadcast_to(self.may_fit(least), counts.shape)
         modes = fitting & (counts > 0)
-        kept, feasible = np.zeros_like(modes), np.flatnonzero(modes.any(axis=tuple(range(1, modes.ndim))))
+        bounds, feasible = np.zeros(modes.shape, np.int64), np.flatnonzero(modes.any(axis=tuple(range(1, modes.ndim))))
         if len(feasible):
             of_feasible = spread({name: values[feasible] for name, values in degrees.items()}, few) | fewest
-            seconds = np.asarray(self.formulas.least_seconds(self.space.facts, of_feasible))
-            kept[feasible] = modes[feasible] & (
-                seconds_to_floor_ticks(seconds) <= cuts[feasible].reshape(-1, *(1,) * len(few))
+            bounds[feasible] = seconds_to_floor_ticks(
+                np.asarray(self.formulas.least_seconds(self.space.facts, of_feasible), dtype=np.float64)
             )
-        chosen, row = block.split(kept, MODES)
+        kept = modes & (bounds <= cuts.reshape(-1, *(1,) * len(few)))
+        chosen, of_chosen = block.split(kept, tuple(few))
         num_left, num_fitting = int(counts.sum(where=~kept)), int(counts.sum(where=fitting & ~kept))
-        return chosen, rows[row], Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
+        pruned = Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
+        return chosen, rows[row[of_chosen]], bounds[kept], pruned + needless + hopeless
+
+    def hopeful(self, rows: Ints, cuts: Ints) -> tuple[Ints, Ints, Pruned]:
+        """
+        Those rows that may have a strategy that fits and is in time, with their cuts.
+
+        Nothing keeps less than the largest sets and whole layers, nothing is faster than without recomputation.
+        """
+        largest_sets = self.space.with_largest_sets()
+        if len(largest_sets.features["recompute"]) == len(self.space.features["recompute"]):
+            return rows, cuts, Pruned()
+        facts, block = self.space.facts, largest_sets.block(rows)
+        fewest = {name: block.features[name].min() for name in OVERLAPS}
+        degrees = {**block.degrees, "sharding": block.furthest_sharding}
+        in_memory = {name: block.features[name] for name in MODES if name not in TIME_ONLY}
+        no_time = {name: block.features[name][0] for name in TIME_ONLY if name not in OVERLAPS}
+        fit = self.may_fit(self.formulas.least_memory(facts, spread(degrees, in_memory) | fewest | no_time))
+        fit = np.broadcast_to(fit, (len(rows), *(len(values) for values in in_memory.values())))
+        fitting = fit.any(axis=tuple(range(1, fit.ndim))) | ~memory_follows(facts, block.degrees)
+        in_time = {name: block.features[name] for name in MODES if name != "recompute"}
+        hopeful = np.array(fitting)
+        if fitting.any():
+            kept = {name: values[fitting] for name, values in degrees.items()}
+            least = self.formulas.least_seconds(facts, spread(kept, in_time) | fewest | {"recompute": Recompute.NONE})
+            seconds = np.broadcast_to(least, (int(fitting.sum()), *(len(values) for values in in_time.values())))
+            seconds = np.asarray(seconds.min(axis=tuple(range(1, seconds.ndim))), dtype=np.float64)
+            hopeful[fitting] = seconds_to_floor_ticks(seconds) <= cuts[fitting]
+        hopeful[:1] |= not hopeful.any()  # an empty box has no features
+        left_out, sizes = ~hopeful, self.space.row_sizes[rows]
+        bounded, unfit = (int(sizes.sum(where=left_out & which)) for which in (fitting, ~fitting))
+        return rows[hopeful], cuts[hopeful], Pruned(tabulated=bounded + unfit, bounded=bounded, unfit=unfit)
+
+    def by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, Pruned]:
+        """A box with a row for each set of modules that a row may need, or for every set, and where that row was."""
+        axis = 1 + list(block.features).index("recompute")
+        per_class = block.of_class.sum(axis=tuple(other for other in range(1, block.of_class.ndim) if other != axis))
+        counts = per_class[block.class_of_row]
+        wanted = counts > 0
+        if not every_set:
+            wanted &= ~self.formulas.needless_sets(
+                self.space.facts,
+                block.degrees,
+                sets=block.features["recompute"],
+                dispatchers=block.features["token_dispatcher"],
+                graphs=block.features["cuda_graphs"],
+                alike=block.alike("recompute"),
+            )
+        kept, row = block.split(wanted, ("recompute",))
+        num_needless = int(counts.sum(where=~wanted))
+        return kept, row, Pruned(tabulated=num_needless, dominated=num_needless)
 
     def may_fit(self, least: MemoryLike) -> NDArray[np.bool_]:
         """Whether a bound of the memory fits; what the noise of floats could decide does."""
@@ -381,7 +445,7 @@ class CostTable:
 
     def smallest(self, rows: Ints) -> tuple[Candidates, Ints]:
         """What of some rows takes least memory, whatever its time (0 ticks), and the row of each."""
-        block = self.space.block(rows)
+        block = self.space.with_largest_sets().block(rows)
         memory, split = mode_memory(self.space.facts, block.degrees, block.features, self.formulas.memory)
         device, host = self.mebibytes(memory)
         allowed = split.flat(block.allowed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, combinations
 from math import gcd
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from constraints.limits import limited, pinned
 from constraints.rules.features import graph_modules
-from constraints.rules.frameworks import hybridep_runs_since_ampere
+from constraints.rules.frameworks import hybridep_runs_since_ampere, recomputable_modules
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
 from costmodel.facts.framework import Framework
@@ -55,7 +56,7 @@ FEATURES = DECISIONS[len(ROW_DECISIONS) :]
 def row_domains(problem: Problem) -> Columns:
     """Values of each degree: the job's own, or else all that could make sense. ``dp`` follows from the others."""
     chosen = chosen_values(problem)
-    domains = default_domains(problem.facts, problem.search.max_devices)
+    domains = default_domains(problem.facts, problem.search.max_devices, most_tp=most_tp(problem))
     united = {name: _united(values, _listed_values(problem, name)) for name, values in domains.items()}
     columns = {name: column(name, chosen.get(name, values)) for name, values in united.items()}
     given = _united(chosen.get("group", ()), _listed_values(problem, "group"))
@@ -74,20 +75,28 @@ def free_replicas(problem: Problem) -> tuple[int, ...]:
     return tuple(value for value in batch if most is not None and value <= most)
 
 
-def default_domains(facts: Facts, max_devices: int | None = None) -> dict[str, tuple[int, ...]]:
+def most_tp(problem: Problem) -> int | None:
+    """The largest tp that a search tries: the scale-up domain's devices, or as many as there are (None)."""
+    return problem.facts.cluster.scale_up_size if problem.search.preferences else None
+
+
+def default_domains(
+    facts: Facts, max_devices: int | None = None, *, most_tp: int | None = None
+) -> dict[str, tuple[int, ...]]:
     """
     Values of each degree that the job does not limit.
 
-    tp: divisors of the devices up to the scale-up domain. cp, pp: all divisors. etp: 1 or a value of tp. ep: divisors
-    of the experts. vpp: up to one chunk per layer, embedding and head. mbs: small divisors of the global batch.
+    tp: divisors of the devices up to ``most_tp`` (None: all). cp, pp: all divisors. etp: 1 or a value of tp. ep:
+    divisors of the experts. vpp: up to one chunk per layer, embedding and head. mbs: small divisors of the batch.
     Schedule and vocabulary: today's usual one. Where not all devices must be used, up to ``max_devices``: tp is any
     number, cp a divisor of the sequence, pp up to one rank per layer, embedding and head.
     """
     devices = divisors(facts.cluster.num_devices)
-    tp = tuple(value for value in devices if value <= facts.cluster.scale_up_size)
+    largest = most_tp or facts.cluster.num_devices
+    tp = tuple(value for value in devices if value <= largest)
     cp = pp = devices
     if max_devices is not None:
-        tp = tuple(range(1, min(facts.cluster.scale_up_size, max_devices) + 1))
+        tp = tuple(range(1, min(largest, max_devices) + 1))
         cp = tuple(value for value in divisors(facts.workload.sequence_length) if value <= max_devices)
         pp = tuple(range(1, min(facts.model.num_layers + 2, max_devices) + 1))
     batch = divisors(facts.workload.global_batch_size)
@@ -138,12 +147,25 @@ def default_features(facts: Facts) -> dict[str, tuple[int, ...]]:
 
 def default_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
     """
-    Nothing, everything, and the modules that are cheap to compute again for what they keep.
+    Nothing, everything, and every set of modules of the model that the framework's release can recompute alone.
+
+    Modules are those that Megatron-LM names; of a release that recomputes certain sets alone, those sets instead.
+    """
+    modules = [name for name in recomputable_modules(model) if name != "shared_experts" or _has_shared_experts(model)]
+    some = chain.from_iterable(combinations(modules, number) for number in range(1, len(modules) + 1))
+    sets = {Recompute.of(*chosen) for chosen in some}
+    if framework is not None and any(lacks(framework, "recompute", int(one)) for one in sets):
+        sets = _own_sets(framework)
+    return tuple(sorted((Recompute.NONE, *sets, Recompute.FULL)))
+
+
+def cheap_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
+    """
+    Of :func:`default_recompute` nothing, everything, and the modules that are cheap to compute again.
 
     Those are attention core and norms, the up-projections of latent attention, the activation of experts (Megatron-LM,
     ``README.md`` of ``megatron/core/transformer/moe``: ``--recompute-modules mla_up_proj moe_act layernorm``, and
-    ``core_attn``, the default of its selective recomputation). Of a release that recomputes certain sets of modules
-    alone, those sets instead.
+    ``core_attn``, the default of its selective recomputation).
     """
     latent = any(isinstance(kind.attention, LatentAttention) for kind in model.kinds)
     cheap = (
@@ -154,9 +176,20 @@ def default_recompute(model: Model, framework: Framework | None) -> tuple[Recomp
     )
     of_modules = {Recompute.of(*cheap)}
     if framework is not None and lacks(framework, "recompute", int(*of_modules)):
-        members = {member.text for member in Recompute}
-        of_modules = {Recompute.named(text) for text in framework.features["recompute"] if text not in members}
+        of_modules = _own_sets(framework)
     return tuple(sorted((Recompute.NONE, *of_modules, Recompute.FULL)))
+
+
+def _own_sets(framework: Framework) -> set[Recompute]:
+    """Sets of modules that a release names."""
+    members = {member.text for member in Recompute}
+    return {Recompute.named(text) for text in framework.features["recompute"] if text not in members}
+
+
+def _has_shared_experts(model: Model) -> bool:
+    """Whether some layers have experts that every token visits."""
+    experts = (kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, Experts))
+    return any(one.shared_ffn_hidden_size for one in experts)
 
 
 def default_dispatchers(cluster: Cluster) -> tuple[TokenDispatcher, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
 from constraints.candidate_list import candidate_list_rules
 from constraints.limits import bubble_rule, devices_rule, limit_rules
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
@@ -111,6 +111,8 @@ class Rules:
         Those of the others that the job's pin, allow, limits and forbid made.
     bounds
         Those of the others that are the search's own.
+    preferences
+        Those of the others that the search prefers, though software runs what they leave out.
     candidate_list
         Those of the others that say that the strategy is one of the job's candidates.
     """
@@ -120,6 +122,7 @@ class Rules:
     memory: tuple[Rule, ...]
     limits: tuple[Rule, ...]
     bounds: tuple[Rule, ...]
+    preferences: tuple[Rule, ...] = ()
     candidate_list: tuple[Rule, ...] = ()
     timed: tuple[Rule, ...] = ()
 
@@ -130,7 +133,7 @@ class Rules:
 
 
 def problem_rules(problem: Problem) -> Rules:
-    """The rules of a problem: physics, frameworks if the job wants them, its own limits, the search's bounds."""
+    """Physics, frameworks and preferences if the job wants them, the job's own limits, the search's bounds."""
     search = problem.search
     limits = limit_rules(pin=search.pin, allow=search.allow, forbid=search.forbid, limits=search.limits)
     candidate_list = candidate_list_rules(search.candidates, GROWTH) if search.candidates else ()
@@ -140,7 +143,9 @@ def problem_rules(problem: Problem) -> Rules:
     if search.max_devices is not None:
         limits = (*limits, devices_rule(search.max_devices))
     physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
-    rules = [*limits, *candidate_list, *physics, *(FRAMEWORK_RULES if search.framework_rules else ()), *bounds]
+    preferences = PREFERENCE_RULES if search.preferences else ()
+    frameworks = FRAMEWORK_RULES if search.framework_rules else ()
+    rules = [*limits, *candidate_list, *physics, *preferences, *frameworks, *bounds]
     others = [rule for rule in rules if rule not in MEMORY_RULES]
     return Rules(
         rows=tuple(rule for rule in others if not needs(rule) & set(FEATURES)),
@@ -148,6 +153,7 @@ def problem_rules(problem: Problem) -> Rules:
         memory=tuple(rule for rule in rules if rule in MEMORY_RULES),
         limits=limits,
         bounds=bounds,
+        preferences=preferences,
         candidate_list=candidate_list,
         timed=() if search.max_bubble_fraction is None else (bubble_rule(search.max_bubble_fraction),),
     )

@@ -8,7 +8,7 @@ cost of a strategy and are left to the solver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -24,6 +24,7 @@ from costmodel.strategy import (
     ENUMS,
     FLAGS,
     OVERLAPS,
+    Recompute,
     Strategy,
 )
 from costmodel.tables import Facts, tabulate
@@ -93,6 +94,23 @@ class Space:
         """The decisions of some rows, one axis."""
         return {name: values[rows] for name, values in self.rows.items()}
 
+    def with_largest_sets(self) -> Space:
+        """
+        The same rows without the sets of modules to recompute that are part of another one with the same features.
+
+        What fits with one of them fits with the larger one, which keeps less.
+        """
+        axis, values = 1 + list(self.features).index("recompute"), self.features["recompute"].tolist()
+        tables = [self.allowed.take(index, axis=axis).tobytes() for index in range(len(values))]
+        kept = [one for index, one in enumerate(values) if not _is_part_of_another(index, values, tables)]
+        return self.with_values("recompute", kept)
+
+    def with_values(self, name: str, chosen: Collection[int]) -> Space:
+        """The same rows with some values of a feature alone."""
+        kept = [index for index, value in enumerate(self.features[name].tolist()) if value in chosen]
+        allowed = self.allowed.take(kept, axis=1 + list(self.features).index(name))
+        return replace(self, features=self.features | {name: self.features[name][kept]}, allowed=allowed)
+
     def block(self, rows: NDArray[np.int64]) -> CandidateBlock:
         """Some rows with all the features that any of them may have."""
         classes, class_of_row = np.unique(self.feature_class[rows], return_inverse=True)
@@ -104,6 +122,15 @@ class Space:
         return CandidateBlock(
             degrees=self.degrees(rows), features=features, of_class=allowed, class_of_row=class_of_row
         )
+
+
+def _is_part_of_another(index: int, sets: Sequence[int], tables: Sequence[bytes]) -> bool:
+    """Whether a set of modules, each of them a bit, is part of another one that the same features go with."""
+    own, is_set = sets[index], sets[index] % Recompute.first_bit() == 0
+    return is_set and any(
+        other != own and other % Recompute.first_bit() == 0 and own & other == own and tables[index] == table
+        for other, table in zip(sets, tables, strict=True)
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,11 +161,17 @@ class CandidateBlock:
         return self.of_class[self.class_of_row]
 
     @property
+    def row_sizes(self) -> NDArray[np.int64]:
+        """Combinations of features that each row may have."""
+        per_class = self.of_class.sum(axis=tuple(range(1, self.of_class.ndim)), dtype=np.int64)
+        return np.asarray(per_class[self.class_of_row], dtype=np.int64)
+
+    @property
     def width(self) -> int:
         """Combinations of features, allowed or not."""
         return prod(len(values) for values in self.features.values())
 
-    def take(self, which: slice) -> CandidateBlock:
+    def take(self, which: NDArray[np.int64]) -> CandidateBlock:
         """Some of the rows."""
         degrees = {name: values[which] for name, values in self.degrees.items()}
         return replace(self, degrees=degrees, class_of_row=self.class_of_row[which])
@@ -151,6 +184,13 @@ class CandidateBlock:
         allowed = np.asarray(self.of_class.any(axis=others))
         furthest: NDArray[np.int64] = self.features["sharding"][allowed.shape[1] - 1 - allowed[:, ::-1].argmax(axis=1)]
         return furthest[self.class_of_row]
+
+    def alike(self, name: str) -> NDArray[np.int64]:
+        """A number for each row and value of a feature, equal where the row may have the same other features."""
+        tables = np.moveaxis(self.of_class, 1 + list(self.features).index(name), 1)
+        numbers: dict[bytes, int] = {}
+        of_class = [[numbers.setdefault(one.tobytes(), len(numbers)) for one in table] for table in tables]
+        return np.array(of_class, dtype=np.int64)[self.class_of_row]
 
     def split(self, chosen: NDArray[np.bool_], names: Sequence[str]) -> tuple[CandidateBlock, NDArray[np.int64]]:
         """
@@ -368,9 +408,13 @@ def allowed_features(
     classes = classify_features(facts, rows, features, rules)
     representatives = {name: values[classes.first] for name, values in rows.items()}
     decisions = spread(representatives, features)
-    allowed = np.ones((classes.count, *shape), dtype=bool)
+    of_shape: dict[tuple[int, ...], NDArray[np.bool_]] = {}
     for rule in rules:
-        allowed &= tabulate(rule, facts, decisions)
+        holds = np.asarray(tabulate(rule, facts, decisions))
+        of_shape[holds.shape] = of_shape[holds.shape] & holds if holds.shape in of_shape else holds
+    allowed = np.ones((classes.count, *shape), dtype=bool)
+    for holds in of_shape.values():  # few of many axes, whereas rules are many
+        allowed &= holds
     return classes.index, allowed
 
 
@@ -383,12 +427,22 @@ def classify_features(
         own = {name: values for name, values in features.items() if name in needs(rule)}
         if needs(rule) <= set(own):
             continue
-        degrees = {name: rows[name] for name in needs(rule) - set(own)}
+        degrees, where = _different({name: rows[name] for name in sorted(needs(rule) - set(own))})
         holds = tabulate(rule, facts, spread(degrees, own))
-        shape = tuple(len(values) for values in own.values())
-        table = np.broadcast_to(np.asarray(holds), (classes.size, *shape))
-        answers = {cell.tobytes(): cell for cell in np.ascontiguousarray(table.reshape(classes.size, prod(shape)).T)}
+        num, shape = len(next(iter(degrees.values()))), tuple(len(values) for values in own.values())
+        table = np.broadcast_to(np.asarray(holds), (num, *shape))
+        answers = {cell.tobytes(): cell for cell in np.ascontiguousarray(table.reshape(num, prod(shape)).T)}
         for cell in answers.values():
             if cell.any() and not cell.all():  # else it tells none apart
-                classes = classes.refine(cell, None)
+                classes = classes.refine(cell[where], None)
     return classes
+
+
+def _different(columns: Columns) -> tuple[Columns, NDArray[np.int64]]:
+    """The different rows of some columns, of which there are few, and which of them each row is."""
+    key = np.zeros(len(next(iter(columns.values()))), dtype=np.int64)
+    for values in columns.values():
+        whole = values.astype(np.int64)
+        key = key * (int(whole.max(initial=0)) + 1) + whole
+    _, first, where = np.unique(key, return_index=True, return_inverse=True)
+    return {name: values[first] for name, values in columns.items()}, where

@@ -31,8 +31,8 @@ from costmodel.tables import microbatches
 from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import CostTable, Ints, Memory
 from planner.search.candidates import fits as memory_fits
-from planner.search.domains import FEATURES
-from planner.search.space import CandidateBlock, strategy_of
+from planner.search.domains import FEATURES, cheap_recompute, chosen_values
+from planner.search.space import CandidateBlock, Space, strategy_of
 from planner.search.stage_options import (
     Mode,
     RankChoices,
@@ -129,12 +129,28 @@ class _Inner:
     ending: Any
 
 
+def tried_in_stages(problem: Problem) -> tuple[int, ...]:
+    """Recomputation that is tried in uneven stages: the job's own, or else the usual sets of modules."""
+    own = chosen_values(problem).get("recompute")
+    return own or cheap_recompute(problem.facts.model, problem.facts.cluster.framework)
+
+
+def left_out_of_stages(problem: Problem, space: Space) -> Iterator[str]:
+    """What the search over uneven stages leaves out by itself, in sentences."""
+    is_tried = problem.search.stages != StageChoice.EVEN
+    if is_tried and not {*space.features["recompute"].tolist()} <= {*tried_in_stages(problem)}:
+        yield (
+            "Uneven stages recompute nothing, whole layers or the modules that are cheap to recompute "
+            "(search.allow.recompute changes that)."
+        )
+
+
 class StageSearch:
     """One run over the uneven stages of a problem."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.space = run.cost_table.space
+        self.space = run.cost_table.space.with_values("recompute", tried_in_stages(run.problem))
         self.facts = self.space.facts
         self.leading = num_leading(self.facts.model)
         self.free = run.problem.search.stages == StageChoice.FREE

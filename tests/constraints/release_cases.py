@@ -43,6 +43,11 @@ IN_EIGHTS = a_cluster(**achieved(a_device(), sharding_ranks=8))
 
 RELEASE_CASES = (
     Case(
+        rule=frameworks.pipelines_keep_gradients_whole,
+        allowed={"dp": 2, "pp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 2, "pp": 2, "sharding": Sharding.GRADIENTS},
+    ),
+    Case(
         rule=frameworks.ep_overlap_in_one_graph_needs_fused_experts,
         allowed={"ep": 2, "ep_overlap": True},
         refused={"ep": 2, "ep_overlap": True, "cuda_graphs": CudaGraphs.FULL_ITERATION},

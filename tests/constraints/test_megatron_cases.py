@@ -84,7 +84,7 @@ CASES = {
     "fine grained offload": Case(strategy={"dp": 16, "activation_offload": True}),
     "optimizer offload": Case(strategy={"dp": 16, "sharding": Sharding.OPTIMIZER, "optimizer_offload": True}),
     "torch fsdp2 + pp": Case(
-        strategy={"pp": 2, "dp": 8, "sharding": Sharding.WEIGHTS}, rule=features.gradient_sharding_excludes_pipelines
+        strategy={"pp": 2, "dp": 8, "sharding": Sharding.WEIGHTS}, rule=frameworks.pipelines_keep_gradients_whole
     ),
     "dsv3 pp16 ep16 layout": Case(strategy=LAYOUT, model=DEEPSEEK_V3, sequences=8192),
     "dsv3 + a2a overlap + wgrad": Case(strategy=LAYOUT | {"ep_overlap": True}, model=DEEPSEEK_V3, sequences=8192),

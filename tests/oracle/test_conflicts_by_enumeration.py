@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from constraints import MEMORY_RULES, PHYSICS_RULES, sentence
+from constraints import MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES, sentence
 from constraints.conflict import Conflict
 from constraints.limits import limit_rules
 from constraints.rule import Rule
@@ -70,7 +70,8 @@ class Grid:
     def of(cls, problem: Problem) -> Grid:
         """Ask every rule at every point."""
         limits = problem.search
-        soft = (*limit_rules(pin=limits.pin, allow=limits.allow, forbid=limits.forbid), *MEMORY_RULES)
+        own = limit_rules(pin=limits.pin, allow=limits.allow, forbid=limits.forbid)
+        soft = (*own, *PREFERENCE_RULES, *MEMORY_RULES)
         values = {name: sorted({*of, limits.pin.get(name, of[0])}) for name, of in GRID.items()}
         axes = np.meshgrid(*(np.array(values[name]) for name in DECISIONS), indexing="ij", sparse=False)
         points: dict[str, Any] = {
@@ -191,7 +192,7 @@ def test_conflicts_are_those_of_brute_force(index):
 def test_entries_to_release_are_those_of_brute_force(index):
     """A set of the job's entries helps exactly where some candidate breaks these rules alone."""
     conflict, grid = the_case(index)
-    limits = {sentence(rule) for rule in grid.rules if rule not in MEMORY_RULES}
+    limits = {sentence(rule) for rule in grid.rules if rule not in (*MEMORY_RULES, *PREFERENCE_RULES)}
     masks = [mask for mask in grid.broken if mask <= limits]
 
     smallest = {mask for mask in masks if not any(other < mask for other in masks)}

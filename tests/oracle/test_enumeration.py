@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
 from constraints.candidate_list import CandidateList
 from constraints.limits import Bound
 from constraints.rule import Rule
@@ -42,7 +42,11 @@ HALF_A_BYTE = 0.5
 
 FEATURE_VALUES = {
     "sharding": tuple(map(int, Sharding)),
-    "recompute": tuple(map(int, Recompute)),
+    "recompute": (
+        *map(int, Recompute),
+        *(int(Recompute.of(*own)) for own in (["norms"], ["mlp"], ["norms", "mlp"], ["experts"])),
+        *(int(Recompute.of(*own)) for own in (["core_attention", "norms"], ["expert_activation"])),
+    ),
     **dict.fromkeys(("activation_offload", "optimizer_offload", *OVERLAPS), (0, 1)),
     "token_dispatcher": (0, 2),
     "cuda_graphs": (0, 1, int(CudaGraphs.of("attn"))),
@@ -88,7 +92,8 @@ def test_lists_of_strategies_cost_what_each_alone_costs():
 def enumerate_strategies(problem: Problem) -> Iterator[dict[str, Any]]:
     """Every strategy that satisfies every rule but those of memory."""
     search_limits = problem.search
-    rules = [*PHYSICS_RULES, *(FRAMEWORK_RULES if search_limits.framework_rules else ())]
+    rules = [*PHYSICS_RULES, *(PREFERENCE_RULES if search_limits.preferences else ())]
+    rules += FRAMEWORK_RULES if search_limits.framework_rules else ()
     replaced = [degrees_multiply_to_the_devices] if search_limits.max_devices else []
     rules = [rule for rule in rules if rule not in (*MEMORY_RULES, *replaced)]
     of_rows = [rule for rule in rules if not named(rule) & {*FEATURE_VALUES}]
@@ -316,6 +321,7 @@ def random_limits(chooser: random.Random) -> SearchLimits:
         candidates=a_random_listing(chooser, pin) if chooser.random() < 0.15 else None,
         max_bubble_fraction=chooser.choice([None, None, None, 0.02, 0.1, 0.3]),
         max_devices=chooser.choice([None] * 9 + [3, 4, 4]),
+        preferences=chooser.random() < 0.7,
     )
 
 

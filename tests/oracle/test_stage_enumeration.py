@@ -364,7 +364,7 @@ def a_random_problem(chooser: random.Random) -> Problem:
         workload={"global_batch_size": chooser.choice([8, 12, 24]), "sequence_length": chooser.choice([128, 512])},
     )
     stages = chooser.choice([StageChoice.LAYERS, StageChoice.FREE, StageChoice.FREE])
-    limits = limits_of(pin=pin, allow=allow, framework_rules=False)
+    limits = limits_of(pin=pin, allow=allow, framework_rules=False, preferences=chooser.random() < 0.5)
     problem = replace(problem, search=replace(limits, stages=stages))
     return tight(problem, chooser)
 

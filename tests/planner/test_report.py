@@ -212,11 +212,14 @@ def test_reports_say_how_many_devices_are_used():
 
 
 def test_json_of_an_estimate_names_the_broken_rules(estimated):
-    """Programs ask ``allowed``, people read the sentences."""
+    """Programs ask ``allowed``, people read the sentences; what the search alone leaves out is apart."""
     one = load_strictly(render(estimated, "json"))
 
     assert one["allowed"] is False
-    assert "Each tensor-parallel group stays inside one scale-up (NVLink) domain." in one["broken_rules"]
+    assert "search.allow: pp is 1 or 4." in one["broken_rules"]
+    assert one["broken_preferences"] == [
+        "The search keeps each tensor-parallel group inside one scale-up (NVLink) domain (search.preferences)."
+    ]
 
 
 def test_json_says_why_nothing_fits(infeasible):
@@ -293,7 +296,7 @@ def test_text_fits_into_100_columns(every_report, kind):
     ("kind", "words"),
     [
         ("plans", ("proven optimal", "Step time of strategy 1", "gap 0.00%", "ETTR", "slower", "free GiB", "bubble")),
-        ("estimate", ("; forbidden", "Forbidden: this strategy breaks", "scale-up (NVLink) domain.")),
+        ("estimate", ("; forbidden", "Forbidden: this strategy breaks", "(search.preferences).")),
         (
             "infeasible",
             (

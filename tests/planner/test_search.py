@@ -51,6 +51,11 @@ def nothing_is_needed(facts, decisions):
     return MadeUp(step_seconds=np.float64(0))
 
 
+def every_set_is_needed(facts, decisions, *, sets, **_):
+    """No set of modules makes another one needless."""
+    return np.zeros((len(decisions["tp"]), len(sets)), dtype=bool)
+
+
 def of_cost(cost):
     """Nothing is known of a made-up cost but itself."""
     return Formulas(
@@ -59,6 +64,7 @@ def of_cost(cost):
         lower_bound=nothing_is_known,
         least_seconds=nothing_is_known,
         least_memory=nothing_is_needed,
+        needless_sets=every_set_is_needed,
     )
 
 
@@ -101,11 +107,17 @@ def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
 
     with_modes = search_or_explain(problem, Formulas(lower_bound=nothing_is_known))
     without = search_or_explain(
-        problem, Formulas(lower_bound=nothing_is_known, least_seconds=nothing_is_known, least_memory=nothing_is_needed)
+        problem,
+        Formulas(
+            lower_bound=nothing_is_known,
+            least_seconds=nothing_is_known,
+            least_memory=nothing_is_needed,
+            needless_sets=every_set_is_needed,
+        ),
     )
 
     assert with_modes.strategies == without.strategies
-    assert with_modes.effort.pruned.bounded > with_modes.effort.size / 2
+    assert with_modes.effort.pruned.bounded > with_modes.effort.size / 3
     assert without.effort.pruned.bounded == 0
 
 

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from constraints.verdict import violated
+from costmodel import catalog
 from costmodel.strategy import DECISIONS, FLAGS, CudaGraphs, Recompute, Sharding, TokenDispatcher
-from planner.search.domains import MAX_MICRO_BATCH_SIZE, ROW_DECISIONS, default_features, divisors
+from planner.search.domains import (
+    MAX_MICRO_BATCH_SIZE,
+    ROW_DECISIONS,
+    cheap_recompute,
+    default_features,
+    default_recompute,
+    divisors,
+)
 from planner.search.rules import micro_batches_are_small
 from planner.search.space import build_space
 from tests.builders import a_latent_model, a_model, a_moe_model
@@ -42,7 +50,8 @@ def test_every_row_satisfies_every_rule_of_rows():
 
 def test_size_counts_the_strategies_that_the_rules_allow():
     """Counted one strategy at a time on a sample of rows."""
-    problem = a_problem(a_moe_model(), num_devices=8, allow={"mbs": (2,), "vpp": (1, 2)})
+    sets = (Recompute.NONE, Recompute.FULL, Recompute.of("norms", "experts"))
+    problem = a_problem(a_moe_model(), num_devices=8, allow={"mbs": (2,), "vpp": (1, 2), "recompute": sets})
     space = build_space(problem)
 
     counted = 0
@@ -182,19 +191,43 @@ def test_divisors_divide_and_are_complete(number):
 
 
 @pytest.mark.parametrize(
-    ("model", "modules"),
+    ("model", "num_sets", "usual"),
     [
-        (a_model(), "core_attention+norms"),
-        (a_moe_model(), "core_attention+norms+expert_activation"),
-        (a_latent_model(), "core_attention+qkv+norms"),
+        (a_model(), 2**3, "core_attention+norms"),  # core, norms, mlp
+        (
+            a_moe_model(),
+            2**3 * 3,
+            "core_attention+norms+expert_activation",
+        ),  # core, norms, mlp; nothing, activation, experts
+        (a_latent_model(), 2**4, "core_attention+qkv+norms"),  # core, projections, norms, mlp
     ],
     ids=["dense", "moe", "latent"],
 )
-def test_recomputation_that_is_tried(model, modules):
-    """Nothing, everything, and the modules that are cheap to compute again, as far as the model has them."""
-    values = default_features(a_problem(model).facts)["recompute"]
+def test_recomputation_that_is_tried(model, num_sets, usual):
+    """Everything, and every set of the model's modules; of them the usual ones are cheap to compute again."""
+    facts = a_problem(model).facts
 
-    assert values == (Recompute.NONE, Recompute.FULL, Recompute.named(modules))
+    values = default_features(facts)["recompute"]
+
+    assert len(values) == len(set(values)) == num_sets + 1  # and whole layers
+    assert cheap_recompute(model, None) == (Recompute.NONE, Recompute.FULL, Recompute.named(usual))
+    assert set(cheap_recompute(model, None)) <= set(values)
+
+
+@pytest.mark.parametrize(
+    ("release", "sets"),
+    [
+        ("megatron-lm-2021", ["none", "full"]),
+        ("megatron-lm-2022", ["none", "full", "core_attention"]),
+        ("torchtitan-0.1", ["none", "full", "every_other_matmul"]),
+    ],
+)
+def test_releases_that_recompute_certain_sets_have_no_others(release, sets):
+    """Entries of frameworks list them; modules of Megatron-LM are of others."""
+    framework = catalog.framework(release)
+
+    assert [one.text for one in default_recompute(a_model(), framework)] == sets
+    assert [one.text for one in cheap_recompute(a_model(), framework)] == sets
 
 
 def test_sets_of_modules_are_values_of_numpy_arrays_too():

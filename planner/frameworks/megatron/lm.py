@@ -198,7 +198,9 @@ SHARDINGS: dict[Sharding, Entries] = {
 }
 
 
-def _sharding_options(plan: Plan) -> Entries:
+def _sharding_options(plan: Plan) -> Entries | Unsupported:
+    if plan.strategy.pp > 1 and plan.strategy.sharding >= Sharding.GRADIENTS:
+        return Unsupported("Gradients and weights are sharded only without a pipeline (arguments.py, validate_args).")
     return {} if shares_by_layers(plan) else SHARDINGS[plan.strategy.sharding]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from constraints import RULES, sentence
+from constraints import FRAMEWORK_RULES, PHYSICS_RULES, sentence
 from planner.describe import describe_architecture, layer_rows, leaves
 from planner.explanation.explain import rule_sentences
 from planner.report.section import Section, numbered
@@ -127,7 +127,7 @@ SHOWN_IN_GIB = 1e8
 
 def _rules(problem: Problem) -> Section:
     """The rules of the job and of the search itself, besides those of mathematics, hardware and frameworks."""
-    every, known = rule_sentences(problem), {sentence(rule) for rule in RULES}
+    every, known = rule_sentences(problem), {sentence(rule) for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES)}
     own = [text for text in every if text not in known]
     return Section(
         title="Rules of the job and of the search",

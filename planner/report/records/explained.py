@@ -76,6 +76,7 @@ class ExplanationRecord(SettingRecord):
     status_of_asked: str | None = entry("How the search for their completion ended.")
     given: PlanRecord | None = entry("Their best completion.")
     broken_rules: list[str] = entry("Sentences of the rules that forbid it.")
+    broken_preferences: list[str] = entry("Sentences of the preferences for which the search leaves it out.")
     slower_seconds: Figure | None = entry("How much longer its step is than the best one's.")
     differences: list[DifferenceRecord] = entry("In which lines of the step.")
     conflict: ConflictRecord | None = entry("Why nothing fits.")
@@ -108,6 +109,9 @@ class ComparisonRecord(SettingRecord):
     given: PlanRecord = entry("The given strategy.")
     allowed: bool = entry("Whether the rules allow the given strategy.")
     broken_rules: list[str] = entry("Sentences of the rules that forbid it.", "given.broken_rules")
+    broken_preferences: list[str] = entry(
+        "Sentences of the preferences for which the search leaves it out.", "given.broken_preferences"
+    )
     assumed: dict[str, str] = entry("Decisions that were not given, with the values that they got.")
     saved_seconds_per_step: Figure | None = entry("By how much the best plan's step is shorter.", "saved_seconds")
     saved_fraction: Figure | None = entry("The time saved per step, as a share of the given step.")

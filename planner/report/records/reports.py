@@ -39,6 +39,7 @@ class GivenRecord(Record):
 
     allowed: bool = entry("Whether the rules allow the strategy.")
     broken_rules: list[str] = entry("Sentences of the rules that do not.")
+    broken_preferences: list[str] = entry("Sentences of the preferences for which the search leaves it out.")
     assumed: dict[str, int | bool | str] = entry("Decisions that were not given, with the values that they got.")
 
 
@@ -55,6 +56,7 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
             **dict(PlanRecord.of_plan(report.plan)),
             allowed=not report.broken_rules,
             broken_rules=list(report.broken_rules),
+            broken_preferences=list(report.broken_preferences),
             assumed={name: spelled(value) for name, value in report.assumed.items()},
         )
 

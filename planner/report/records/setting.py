@@ -28,6 +28,7 @@ class JobRecord(Record):
     framework_rules: bool = entry(
         "Whether plans satisfy what Megatron-LM demands beyond the mathematics.", "search.framework_rules"
     )
+    preferences: bool = entry("Whether the search keeps its preferences.", "search.preferences")
     max_devices: int | None = entry(
         "Devices that a plan may use at most; null: it uses all of them.", "search.max_devices"
     )

@@ -1,0 +1,105 @@
+"""Which rules forbid configurations that really ran: none of physics should, and few of their own software's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
+from constraints.rule import Rule, sentence
+from constraints.verdict import violated
+from costmodel.step.layouts import strategy_cost
+from planner.runs.predictions import Case
+
+FAMILIES: Mapping[str, tuple[Rule, ...]] = {
+    "physics": tuple(rule for rule in PHYSICS_RULES if rule not in MEMORY_RULES),
+    "their own software's rules": FRAMEWORK_RULES,
+    "preferences of the search": PREFERENCE_RULES,
+    "memory": MEMORY_RULES,
+}
+"""Rules by what people call them; memory apart, which is as good as the prediction of the peak."""
+
+GOALS: Mapping[str, float] = {"physics": 0.0, "their own software's rules": 0.01}
+"""Largest share of the configurations that rules of a family may forbid."""
+
+NUM_EXAMPLES = 3
+"""Rows that are named for each rule."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusals:
+    """
+    What the rules of one family forbid.
+
+    Parameters
+    ----------
+    family
+        Of which kind the rules are.
+    by_rule
+        Rows that each rule forbids, where it forbids any.
+    num_refused, num_asked
+        Configurations that at least one of the rules forbids; all of them.
+    """
+
+    family: str
+    by_rule: Mapping[Rule, Sequence[Case]]
+    num_refused: int
+    num_asked: int
+
+    @property
+    def fraction(self) -> float:
+        """Share of the configurations that are forbidden."""
+        return self.num_refused / max(self.num_asked, 1)
+
+    @property
+    def is_met(self) -> bool:
+        """Whether no more are forbidden than may be."""
+        return self.fraction <= GOALS.get(self.family, 1.0)
+
+
+def distinct_configurations(cases: Iterable[Case]) -> list[Case]:
+    """The first row of each job and strategy that ran to the end of a step."""
+    first: dict[str, Case] = {}
+    for one in cases:
+        if one.run.kind != "oom":
+            first.setdefault(json.dumps(one.run.entries, sort_keys=True, default=str), one)
+    return list(first.values())
+
+
+def refusals(cases: Sequence[Case]) -> Iterator[Refusals]:
+    """What the rules of each family forbid of some configurations, with the facts of each row's own software."""
+    asked = [(one, one.strategy.decisions() | _resources(one)) for one in cases]
+    for family, rules in FAMILIES.items():
+        broken = [(one, violated(one.facts, decisions, rules=rules)) for one, decisions in asked]
+        by_rule = {rule: [one for one, some in broken if rule in some] for rule in rules}
+        yield Refusals(
+            family=family,
+            by_rule={rule: some for rule, some in by_rule.items() if some},
+            num_refused=sum(bool(some) for _, some in broken),
+            num_asked=len(broken),
+        )
+
+
+def _resources(one: Case) -> dict[str, Any]:
+    cost = strategy_cost(one.facts, one.strategy)
+    return {
+        "device_bytes": float(cost.device_bytes),
+        "host_bytes": float(cost.host_bytes),
+        "memory_headroom_bytes": 0.0,
+    }
+
+
+def allowed_lines(found: Sequence[Refusals]) -> Iterator[str]:
+    """The figures as text: each family, its rules in their own sentences, and rows that they forbid."""
+    num_asked = found[0].num_asked if found else 0
+    yield f"\n{f'Distinct configurations that ran: {num_asked:,}':<50} {'forbidden':>10} {'share':>7} {'goal':>8} met"
+    for one in found:
+        goal = GOALS.get(one.family)
+        aim, met = ("", "") if goal is None else (f"<= {goal:.0%}", "yes" if one.is_met else "no")
+        yield f"  {one.family:<48} {one.num_refused:>10} {one.fraction:>7.1%} {aim:>8} {met}".rstrip()
+        for rule, some in sorted(one.by_rule.items(), key=lambda item: -len(item[1])):
+            more = f" and {len(some) - NUM_EXAMPLES} more" if len(some) > NUM_EXAMPLES else ""
+            yield f"    {len(some):>3}: {sentence(rule)}"
+            yield f"         {', '.join(case.run.id for case in some[:NUM_EXAMPLES])}{more}"

@@ -1,0 +1,70 @@
+"""Rules against configurations that really ran: physics forbids none of them, their own software's rules few."""
+
+from __future__ import annotations
+
+from benchmarks.accuracy.__main__ import RULES_FORBID, main
+from benchmarks.accuracy.allowed import allowed_lines, distinct_configurations, refusals
+from constraints.rules import frameworks, microbatches, topology
+from tests.builders_runs import a_file, predicted, project_predictions
+
+
+def test_physics_allows_everything_that_ran():
+    """Of more than a thousand distinct configurations none; of their own software's rules at most one in a hundred."""
+    found = {one.family: one for one in refusals(distinct_configurations(one.case for one in project_predictions()))}
+
+    assert found["physics"].num_asked > 1_000
+    assert found["physics"].by_rule == {}
+    assert found["their own software's rules"].fraction <= 0.01
+    assert all(one.is_met for one in found.values())
+
+
+def test_what_ran_all_the_same_is_a_preference():
+    """Two micro-batches on four pipeline ranks (vTrain), tp 8 on nodes of four (GPT-NeoX): not what a search tries."""
+    (found,) = (
+        one
+        for one in refusals(distinct_configurations(one.case for one in project_predictions()))
+        if one.family == "preferences of the search"
+    )
+
+    rows = {rule: {case.run.id for case in some} for rule, some in found.by_rule.items()}
+    assert "vtrain-single-0092" in rows[microbatches.microbatches_fill_the_pipeline]
+    assert "gm25-perlmutter-GPT_20B_4_8_4_32_4-31697107" in rows[topology.tp_stays_inside_a_scale_up_domain]
+
+
+def test_a_configuration_counts_once_and_what_ran_out_of_memory_not_at_all(tmp_path):
+    """Two measurements of one configuration, another one, and one that ended without memory: two ran."""
+    rows = predicted(
+        tmp_path,
+        {"id": "one"},
+        {"id": "again", "step_seconds": "9"},
+        {"id": "other", "strategy.mbs": "2"},
+        {"id": "late", "strategy.mbs": "4", "kind": "oom", "step_seconds": ""},
+    )
+
+    ran = distinct_configurations(one.case for one in rows)
+
+    assert [one.run.id for one in ran] == ["one", "other"]
+
+
+def test_a_forbidden_configuration_is_named_with_its_rule(tmp_path):
+    """ZeRO-1's gathers overlap, says the row, without sharded states, says the row too: Megatron-LM refuses that."""
+    impossible = {"strategy.sharding": "none", "strategy.dp_overlap": "true"}
+    (one,) = predicted(tmp_path, {"id": "impossible", **impossible})
+
+    found = list(refusals([one.case]))
+    text = "\n".join(allowed_lines(found))
+
+    (own,) = (some for some in found if some.family == "their own software's rules")
+    assert set(own.by_rule) == {frameworks.dp_overlap_needs_a_sharded_optimizer}
+    assert (own.num_refused, own.num_asked, own.is_met) == (1, 1, False)
+    assert "Data-parallel communication is overlapped only with sharded optimizer states." in text
+    assert "impossible" in text
+
+
+def test_the_command_fails_where_rules_forbid_what_ran(tmp_path, capsys):
+    """Exit code 4 for a table of one forbidden run, 0 without the option."""
+    table = a_file(tmp_path, {"strategy.sharding": "none", "strategy.dp_overlap": "true"})
+
+    assert main(["--runs", str(table)]) == 0
+    assert main(["--runs", str(table), "--allowed"]) == RULES_FORBID
+    assert "their own software's rules" in capsys.readouterr().out

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import EquippedDevice
 from costmodel.lowering.shape import Shape
-from costmodel.network.collectives import communication_seconds
+from costmodel.network.collectives import communication_seconds, copying_seconds, leaves_scale_up_domain
 from costmodel.network.groups import Group, layer_group
 from costmodel.operators.roofline import STREAMING_SECONDS
 from costmodel.operators.work import Communication, Numbers
@@ -63,6 +65,41 @@ def call_seconds(cluster: Cluster, communication: Communication, shape: Shape) -
     )
     gap = gap_seconds(communication, cluster.device, shape)
     return np.asarray((seconds + gap) * is_called(communication, shape))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedCall:
+    """
+    A collective of a layer with its time.
+
+    Parameters
+    ----------
+    one
+        The collective.
+    seconds
+        Seconds of one call alone: :func:`call_seconds`.
+    copying, leaving
+        Seconds of it in which processors copy its bytes, and in which it uses the network adapter.
+    """
+
+    one: Communication
+    seconds: Numbers
+    copying: Numbers
+    leaving: Numbers
+
+
+def timed_call(cluster: Cluster, communication: Communication, shape: Shape) -> TimedCall:
+    """A collective with its time alone and on the links, by :func:`costmodel.network.collectives.copying_seconds`."""
+    seconds, group = call_seconds(cluster, communication, shape), call_group(communication.group, shape)
+    leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
+    return TimedCall(
+        one=communication,
+        seconds=seconds,
+        copying=copying_seconds(
+            cluster, seconds, lambda other: call_seconds(other, communication, shape), leaves=leaves
+        ),
+        leaving=np.where(leaves, seconds, 0.0),
+    )
 
 
 def gap_seconds(communication: Communication, device: EquippedDevice, shape: Shape) -> Numbers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -28,13 +29,12 @@ from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.calls import (
     LAUNCHES_AFTER_COLLECTIVE,
     TENSOR_PARALLEL,
-    call_group,
-    call_seconds,
+    TimedCall,
     copy_seconds,
     gap_seconds,
     is_called,
+    timed_call,
 )
-from costmodel.network.collectives import copying_seconds, leaves_scale_up_domain
 from costmodel.operators.roofline import BACKWARD_KERNELS
 from costmodel.operators.source import OperatorTimes, operator_times
 from costmodel.operators.work import Communication, Numbers, Operator
@@ -430,7 +430,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     }
     communications = layer_communications(layer, shape)
     device = cluster.device
-    calls = [_call(cluster, one, shape) for one in communications]
+    calls = [timed_call(cluster, one, shape) for one in communications]
     launches = [times.launch_seconds(operator) for operator in operators]
     parts |= _host(launches, calls, shape, device)
     alone, windows = _tensor_parallel(operators, calls, shape, cluster.device)
@@ -468,24 +468,7 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Call:
-    """A layer's collective with its seconds: alone, in which processors copy it, and on the network adapter."""
-
-    one: Communication
-    seconds: Numbers
-    copying: Numbers
-    leaving: Numbers
-
-
-def _call(cluster: Cluster, one: Communication, shape: Shape) -> _Call:
-    seconds, group = call_seconds(cluster, one, shape), call_group(one.group, shape)
-    leaves = leaves_scale_up_domain(cluster, ranks=group.ranks, stride=group.stride)
-    copying = copying_seconds(cluster, seconds, lambda other: call_seconds(other, one, shape), leaves=leaves)
-    return _Call(one=one, seconds=seconds, copying=copying, leaving=np.where(leaves, seconds, 0.0))
-
-
-def _on_links(calls: Iterable[_Call]) -> dict[str, Numbers]:
+def _on_links(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
     """``windows`` of :class:`_OneLayer` that say how long each group's communication uses which links."""
     names = [f"{group}_{link}_{own}" for group in LAYER_GROUPS for link in ("copying", "leaving") for own in PASSES]
     sums: dict[str, Numbers] = dict.fromkeys(names, 0.0)
@@ -498,7 +481,7 @@ def _on_links(calls: Iterable[_Call]) -> dict[str, Numbers]:
 
 
 def _tensor_parallel(
-    operators: Iterable[Operator], calls: Iterable[_Call], shape: Shape, device: EquippedDevice
+    operators: Iterable[Operator], calls: Iterable[TimedCall], shape: Shape, device: EquippedDevice
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
     """Tensor-parallel communication of both passes alone, and ``windows`` of :class:`_OneLayer`."""
     ours = [call for call in calls if call.one.group in TENSOR_PARALLEL]
@@ -552,7 +535,7 @@ def _piece_seconds(
 def _overlap_with_gradients(
     operators: Iterable[Operator],
     backward: Iterable[Numbers],
-    calls: Iterable[_Call],
+    calls: Iterable[TimedCall],
     device: EquippedDevice,
 ) -> Numbers:
     """
@@ -570,28 +553,22 @@ def _overlap_with_gradients(
     blocks = ([seconds for one, seconds in timed if one.name in names] for names in COLUMN_PARALLEL)
     windows = [sum(block, start=0.0) / 2 for block in blocks if block]
     ours = [call for call in calls if call.one.group == "tp"]
-    of_kinds = (
-        [(call.one.backward * call.seconds, call.one.backward * call.copying) for call in ours if call.one.backward]
-        for ours in ([call for call in ours if call.one.kind == kind] for kind in SUMS)
-    )
-    sums = [tuple(map(sum, zip(*of_block, strict=True))) for of_block in zip(*of_kinds, strict=True)]
-    gathers = [
-        (call.one.forward * call.seconds, call.one.forward * call.copying)
-        for call in ours
-        if call.one.kind == "all_gather" and call.one.forward
-    ]
+    of_kinds = ([call for call in ours if call.one.kind == kind and call.one.backward] for kind in SUMS)
+    gathers = [call for call in ours if call.one.kind == "all_gather" and call.one.forward]
     difference: Numbers = 0.0
-    for window, summing, gather in zip(windows, sums, gathers, strict=False):
-        for seconds, copying in (summing, gather):
-            difference = difference + exposed_overlapped_seconds(
-                seconds, window, device.slowdowns, copying_seconds=copying
-            )
-        difference = difference - summing[0]
+    for window, summing, gather in zip(windows, zip(*of_kinds, strict=True), gathers, strict=False):
+        alone = sum((call.one.backward * call.seconds for call in summing), start=0.0)
+        copying = sum((call.one.backward * call.copying for call in summing), start=0.0)
+        exposed = partial(exposed_overlapped_seconds, compute_seconds=window, slowdowns=device.slowdowns)
+        shown = exposed(alone, copying_seconds=copying) + exposed(
+            gather.one.forward * gather.seconds, copying_seconds=gather.one.forward * gather.copying
+        )
+        difference = difference + shown - alone
     return difference
 
 
 def _host(
-    launches: Iterable[Numbers], calls: Iterable[_Call], shape: Shape, device: EquippedDevice
+    launches: Iterable[Numbers], calls: Iterable[TimedCall], shape: Shape, device: EquippedDevice
 ) -> dict[str, Numbers]:
     """
     Seconds of launches in both passes, from those of each operator in the forward one; a collective as one kernel.

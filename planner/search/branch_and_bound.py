@@ -164,6 +164,10 @@ class Outcome:
         For each strategy whose stages differ the best one of its group whose stages do not.
     conflict
         Why no strategy fits, if anybody asked (:mod:`planner.infeasibility`).
+    ticks
+        The best strategy's step in the solver's ticks, which nothing undercuts; 0 without one.
+    row_bounds
+        Lower bound of each row of the space in ticks.
     """
 
     status: Status
@@ -176,6 +180,8 @@ class Outcome:
     space: Space
     even: tuple[Strategy | None, ...] = ()
     conflict: Conflict | None = None
+    ticks: int = 0
+    row_bounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False, compare=False)
 
 
 def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
@@ -482,26 +488,8 @@ class _Search:
     def solve(
         self, model: cp_model.CpModel, *, one_of_many: bool = False
     ) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
-        """
-        One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit.
-
-        Parameters
-        ----------
-        model
-            What to solve.
-        one_of_many
-            Whether it is a choice of one candidate, in which probing, symmetries and relaxations find nothing for more
-            than half of the time.
-        """
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
-        solver.parameters.presolve_inclusion_work_limit = 0
-        if one_of_many:
-            solver.parameters.cp_model_probing_level = 0
-            solver.parameters.symmetry_level = 0
-            solver.parameters.linearization_level = 0
-        solver.parameters.max_time_in_seconds = max(self.seconds_left, 0.0)
+        """Run CP-SAT as :func:`new_solver` sets it."""
+        solver = new_solver(self.seconds_left, one_of_many=one_of_many)
         started = time.perf_counter()
         status = solver.solve(model)
         self.solve_seconds += time.perf_counter() - started
@@ -526,6 +514,8 @@ class _Search:
             rounding_bound_seconds=ROUNDING_BOUND_SECONDS,
             effort=self.effort(),
             space=self.space,
+            ticks=best[0].ticks if best else 0,
+            row_bounds=self.bounds,
         )
 
     def checked_seconds(self, found: _Found) -> float:
@@ -566,6 +556,30 @@ class _Search:
             build_seconds=elapsed - self.solve_seconds,
             solve_seconds=self.solve_seconds,
         )
+
+
+def new_solver(seconds: float, *, one_of_many: bool = False) -> cp_model.CpSolver:
+    """
+    One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit.
+
+    Parameters
+    ----------
+    seconds
+        When it stops.
+    one_of_many
+        Whether it chooses one of a list, in which probing, symmetries and relaxations find nothing for more than half
+        of the time.
+    """
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.presolve_inclusion_work_limit = 0
+    if one_of_many:
+        solver.parameters.cp_model_probing_level = 0
+        solver.parameters.symmetry_level = 0
+        solver.parameters.linearization_level = 0
+    solver.parameters.max_time_in_seconds = max(seconds, 0.0)
+    return solver
 
 
 def _fitting(candidates: Candidates, room: Capacity) -> NDArray[np.bool_]:

@@ -164,7 +164,10 @@ BINDING = {
     ),
     frameworks.offloading_in_pipelines_is_for_experts: (A100, {}),
     experts.expert_groups_tile_a_stage: (("deepseek-v2", "b200", 64, 192, 4096), {"framework_rules": False}),
-    features.gradient_sharding_excludes_pipelines: (("llama3-70b", "h100-80gb-sxm", 32, 96, 8192), {}),
+    features.gradient_sharding_excludes_pipelines: (
+        ("llama3-70b", "h100-80gb-sxm", 32, 96, 8192),
+        {"framework_rules": False},
+    ),
     frameworks.graphs_exclude_offloaded_layers: (A100, {}),
     memory.fits_in_device_memory: (H200_FREE_TP, {}),
     memory.fits_in_host_memory: (A100, {}),

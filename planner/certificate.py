@@ -5,7 +5,8 @@ The search filters arrays by the rules and selects among what is left. The certi
 (:mod:`constraints.joint`) with a variable per decision and every rule posted as constraints: is there a strategy within
 the memory whose step is shorter than the answer's? Arrays prepare the tables of that model, from the rows of degrees
 whose lower bound undercuts the answer. Unless they are many, their features are tabulated whether or not a rule allows
-them; of those, what lower bounds of memory and time exclude is left out. So it relies on rows and bounds of the search,
+them (else the allowed ones, without sets of modules to recompute that another one makes needless); of those, what lower
+bounds of memory and time exclude is left out. So it relies on rows and bounds of the search,
 but on none of its cuts, folds, dominance, batches and choices. What the bounds excluded, the certificate says.
 
 It is about strategies whose stages are even. Uneven stages have models of their own (:mod:`constraints.stages`), each
@@ -45,7 +46,7 @@ THOROUGH_CELLS = 2**16
 FEW_CELLS = 2**16
 """Strategies that are costed at once rather than bounded before."""
 
-ROWS_AT_ONCE, CELLS_AT_ONCE = 2**11, 2**18
+ROWS_AT_ONCE, CELLS_AT_ONCE = 2**9, 2**18
 """Rows that are bounded, strategies that are costed at once: a matter of memory, and how often the clock is asked."""
 
 
@@ -233,9 +234,11 @@ def _tables(costs: CostTable, rows: Ints, cut: int, clock: Clock) -> CostTables:
     Combinations that no device or host holds by a bound of their memory, or that are slower by a bound of their time,
     are left out.
     """
+    every_set = bool(costs.space.rules.timed)
     if _are_few(costs.space, rows):
+        every_set = True
         costs, rows = _whatever_the_rules(costs, rows)
-    blocks, time_only = list(_promising(costs, rows, cut, clock)), OVERLAPS
+    blocks, time_only = list(_promising(costs, rows, cut, clock, every_set=every_set)), OVERLAPS
     while True:
         try:
             return _joined(list(_parts(costs, blocks, cut, clock, time_only)), time_only)
@@ -280,19 +283,19 @@ def _parts(
         yield part
 
 
-def _promising(costs: CostTable, rows: Ints, cut: int, clock: Clock) -> Iterator[CandidateBlock]:
+def _promising(costs: CostTable, rows: Ints, cut: int, clock: Clock, *, every_set: bool) -> Iterator[CandidateBlock]:
     """What of some rows may fit and be at most ``cut`` ticks long, a box of few strategies after the other."""
     for start in range(0, len(rows), ROWS_AT_ONCE):
         clock.require()
         some = rows[start : start + ROWS_AT_ONCE]
         block = costs.space.block(some)
         if len(some) * block.width > FEW_CELLS:
-            block, _, _ = costs.promising(some, np.full(len(some), cut))
+            block, *_ = costs.promising(some, np.full(len(some), cut), every_set=every_set)
         if len(block.class_of_row) * block.width > FEW_CELLS:
             block = _sharded(costs, block, cut)
         width = max(1, CELLS_AT_ONCE // block.width)
         for first in range(0, len(block.class_of_row), width):
-            yield block.take(slice(first, first + width))
+            yield block.take(np.arange(first, min(first + width, len(block.class_of_row))))
 
 
 def _sharded(costs: CostTable, block: CandidateBlock, cut: int) -> CandidateBlock:

@@ -305,7 +305,7 @@ class _Search:
         even = dict(self.incumbents.groups)
         self.even = {group: found.strategy for group, found in even.items()}
         self.incumbents.groups = {group: self.repriced(found, summed_strategy_seconds) for group, found in even.items()}
-        stages = StageSearch(self)
+        stages = StageSearch(self, [found.strategy.recompute for found in self.incumbents.best])
         stages.search()
         self.stage_effort = stages.effort
         layouts = {group: found for group, found in self.incumbents.groups.items() if found.layout}

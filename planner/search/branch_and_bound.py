@@ -42,15 +42,7 @@ from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strateg
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem, StageChoice
-from planner.search.candidates import (
-    OWN,
-    CostLike,
-    CostTable,
-    Formulas,
-    Ints,
-    Pruned,
-    SecondsFunction,
-)
+from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
 from planner.search.domains import ROW_DECISIONS
 from planner.search.space import CandidateBlock, Space, build_space, strategy_of
 from planner.search.stage_search import StageSearch, StageSearchStats, left_out_of_stages
@@ -326,16 +318,11 @@ class _Search:
 
     def promising(self, rows: Ints) -> tuple[CandidateBlock, Ints, Ints]:
         """What of some rows may matter, and of each of the box the row and a bound in ticks."""
-        block, row, ticks, pruned = self.cost_table.promising(
-            rows, self.cuts(self.group_of_row[rows]), every_set=self.every_set_counts
-        )
+        every_set = self.problem.variants == "all" or bool(self.space.rules.timed)  # also needless ones
+        cuts = self.cuts(self.group_of_row[rows])
+        block, row, ticks, pruned = self.cost_table.promising(rows, cuts, every_set=every_set)
         self.pruned += pruned
         return block, row, ticks
-
-    @property
-    def every_set_counts(self) -> bool:
-        """Whether sets of modules that others make needless are wanted: as variants, or for a rule of the time."""
-        return self.problem.variants == "all" or bool(self.space.rules.timed)
 
     def affordable(self, block: CandidateBlock, row: Ints, ticks: Ints) -> Iterator[tuple[CandidateBlock, Ints]]:
         """

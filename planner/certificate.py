@@ -28,10 +28,11 @@ from constraints.encoding import TICK_SECONDS, seconds_to_floor_ticks, seconds_t
 from constraints.joint import CostTables, JointModel, joint_model, narrowed
 from costmodel.strategy import DECISIONS, OVERLAPS, Strategy
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import Outcome, Status, new_solver
+from planner.search.branch_and_bound import Outcome, Status
 from planner.search.candidates import MODES, OWN, CostTable, Formulas, Ints, by_mode, capacity, in_time
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import feature_values, free_replicas, row_domains
+from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, spread, strategy_of
 
 MAX_ENTRIES = 100_000

@@ -44,6 +44,7 @@ from costmodel.tables import Facts
 from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
 from planner.search.domains import ROW_DECISIONS
+from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space, strategy_of
 from planner.search.stage_search import StageSearch, StageSearchStats, left_out_of_stages
 
@@ -543,30 +544,6 @@ class _Search:
             build_seconds=elapsed - self.solve_seconds,
             solve_seconds=self.solve_seconds,
         )
-
-
-def new_solver(seconds: float, *, one_of_many: bool = False) -> cp_model.CpSolver:
-    """
-    One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit.
-
-    Parameters
-    ----------
-    seconds
-        When it stops.
-    one_of_many
-        Whether it chooses one of a list, in which probing, symmetries and relaxations find nothing for more than half
-        of the time.
-    """
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.presolve_inclusion_work_limit = 0
-    if one_of_many:
-        solver.parameters.cp_model_probing_level = 0
-        solver.parameters.symmetry_level = 0
-        solver.parameters.linearization_level = 0
-    solver.parameters.max_time_in_seconds = max(seconds, 0.0)
-    return solver
 
 
 def _fitting(candidates: Candidates, room: Capacity) -> NDArray[np.bool_]:

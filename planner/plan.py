@@ -30,11 +30,13 @@ from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, StageChoice
 from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import checked
+from planner.search.clock import Clock
 from planner.search.listed import CandidateListReport, listed
 from planner.search.rules import problem_rules
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
 
 if TYPE_CHECKING:
+    from planner.certificate import Certificate
     from planner.search.branch_and_bound import Outcome
 
 EXIT_CODES = {"optimal": 0, "infeasible": 1, "feasible": 3, "unknown": 3}
@@ -205,6 +207,8 @@ class PlanReport:
         The strategy that lacks least memory, where no strategy fits for want of memory.
     listed
         What the rules leave of the job's candidates, where it lists them.
+    certificate
+        What CP-SAT answers when it is asked for anything faster; None where nothing was found or nobody asked.
     """
 
     problem: Problem
@@ -214,6 +218,7 @@ class PlanReport:
     outcome: Outcome
     closest: Estimate | None = None
     listed: CandidateListReport | None = None
+    certificate: Certificate | None = None
 
     @property
     def exit_code(self) -> int:
@@ -271,7 +276,7 @@ LEAST_SIMULATED = 5
 one, by up to 3.9 %."""
 
 
-def plan(problem: Problem) -> PlanReport:
+def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     Choose the fastest strategies, and schedule the checkpoints of each.
 
@@ -284,13 +289,22 @@ def plan(problem: Problem) -> PlanReport:
     The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
     time grows with the step time), so that one search serves both.
 
+    Parameters
+    ----------
+    problem
+        What to plan.
+    certified
+        Whether the answer gets a certificate; without one it is found and proven all the same.
+
     Raises
     ------
     SpecError
         If failures outrun progress, so that no training ends.
     """
+    from planner.certificate import certify
     from planner.infeasibility.conflict import search_or_explain
 
+    clock = Clock(seconds=problem.search.time_limit_seconds)
     uneven = problem.search.stages != StageChoice.EVEN
     outcome = search_or_explain(replace(problem, top=max(problem.top, LEAST_SIMULATED)) if uneven else problem)
     nearest = outcome.conflict.closest if outcome.conflict else None
@@ -308,6 +322,7 @@ def plan(problem: Problem) -> PlanReport:
         outcome=outcome,
         closest=detail.estimate(problem.facts, nearest) if nearest else None,
         listed=listed(problem, outcome.space) if problem.search.candidates else None,
+        certificate=certify(problem, outcome, clock) if certified else None,
     )
 
 

@@ -1,9 +1,10 @@
 """
 ``python -m benchmarks.solver``: how long a proof takes, whether enumeration agrees, how fast strategies are costed.
 
-Each case runs in a process of its own, so that its peak memory is its own. Then the same with stages that differ
-(``benchmarks/solver/stages.py``). Exits with 1 if a check fails. ``--jobs`` adds a thousand jobs in a pool of two
-processes, which takes minutes.
+Each case runs in a process of its own, so that its peak memory is its own. Then the certificates
+(``benchmarks/solver/certificates.py``) and the same with stages that differ (``benchmarks/solver/stages.py``).
+``--certificates`` runs the second part alone. Exits with 1 if a check fails. ``--jobs`` adds a thousand jobs in a pool
+of two processes, which takes minutes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.solver.certificates import run_certificates
 from benchmarks.solver.stages import run_explanations, run_jobs, run_proofs, run_tight, run_top
 from constraints import MEMORY_RULES
 from costmodel.step.step import cost
@@ -84,15 +86,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.solver", description=__doc__)
     parser.add_argument("--case", nargs=2, metavar=("MODEL", "NUM_DEVICES"), help="one case alone, as JSON")
     parser.add_argument("--jobs", action="store_true", help="a thousand jobs, too")
+    parser.add_argument("--certificates", action="store_true", help="the certificates alone")
     arguments = parser.parse_args()
     if arguments.case:
         print(json.dumps(asdict(run_case(arguments.case[0], int(arguments.case[1])))))
         return 0
+    if arguments.certificates:
+        return _ended(list(run_certificates(a_job, enumerate_table)))
     cases = [_in_a_process(model, num_devices) for model in _announced() for num_devices in NUM_DEVICES]
     failures = [failure for case in cases for failure in case.failures]
     failures += compare_paths(cases)
+    failures += run_certificates(a_job, enumerate_table)
     failures += [*run_proofs(a_job), *run_tight(), *run_top(a_job), *run_explanations(a_job)]
     failures += run_jobs() if arguments.jobs else []
+    return _ended(failures)
+
+
+def _ended(failures: list[str]) -> int:
+    """Say what failed, and return the exit code."""
     for failure in failures:
         print(f"FAILED: {failure}")
     print("All checks hold." if not failures else f"{len(failures)} checks failed.")

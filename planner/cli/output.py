@@ -9,8 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel
 
 PATIENCE_SECONDS = 1.0
 
@@ -60,6 +64,19 @@ def write(text: str, path: Path | None) -> None:
         return
     with file_errors(path):
         _write_file(text, path.resolve())
+
+
+def write_model(model: CpModel, path: Path) -> None:
+    """Write a model of CP-SAT, as text where the name ends with ``txt``; beside the file first, as other files."""
+    whole = path.resolve()
+    draft = whole.with_name(f".{os.getpid()}.{whole.name[-100:]}")
+    with file_errors(path):
+        try:
+            if not model.export_to_file(str(draft)):
+                raise OSError(None, "OR-Tools cannot write there")
+            draft.replace(whole)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def _write_file(text: str, path: Path) -> None:

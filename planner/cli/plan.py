@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from planner.cli.arguments import EXIT_CODES, add_job, add_output, add_time_limit, describe, limited
-from planner.cli.output import check_output, progress, write
+from costmodel.errors import SpecError
+from planner.cli.arguments import EXIT_CODES, add_force, add_job, add_output, add_time_limit, describe, limited
+from planner.cli.output import check_output, progress, require_new, write, write_model
 from planner.report import FORMATS
+
+if TYPE_CHECKING:
+    from constraints.joint import JointModel
+    from planner.plan import PlanReport
 
 UNUSED_STRATEGY = "plan does not use the job's strategy (estimate and compare do); search.pin holds decisions fixed."
 """What is said where a job gives one all the same."""
+
+
+NO_MODEL = "there is no plan that it could be about, or its cost tables are too large."
+"""What is said where there is no model to write."""
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +37,13 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="report the best strategies whatever they have in common, not one per combination of tp, cp, pp, dp, ep",
     )
     add_time_limit(parser, "the best plan so far is reported")
+    parser.add_argument(
+        "--write-model",
+        metavar="FILE",
+        type=Path,
+        help="also write the CP-SAT model whose optimum is the answer: text if the name ends with txt, else binary",
+    )
+    add_force(parser, "the model's file")
     add_output(parser, FORMATS)
 
 
@@ -42,9 +61,31 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
         problem = load(arguments.job, limited(overrides, arguments.time_limit))
         check_output(arguments.output, problem.sources)
+        _check_model_file(arguments, problem.sources)
         report = plan(problem)
         text = render(report, arguments.format)
+        model = _model(report) if arguments.write_model else None
     if problem.given.decisions or problem.given.layout:
         print(f"planner: {UNUSED_STRATEGY}", file=sys.stderr)
     write(text, arguments.output)
+    if model:
+        write_model(model.model, arguments.write_model)
+    elif arguments.write_model:
+        print(f"planner: {arguments.write_model} was not written: {NO_MODEL}", file=sys.stderr)
     return int(report.exit_code)
+
+
+def _check_model_file(arguments: argparse.Namespace, sources: Sequence[Path]) -> None:
+    """Refuse a file for the model that exists, cannot be written, or is that of the report."""
+    file: Path | None = arguments.write_model
+    check_output(file, sources)
+    require_new(file, force=arguments.force)
+    if file and arguments.output and file.resolve() == arguments.output.resolve():
+        raise SpecError("--write-model", f"is the report's file, too: {file}.", "Name another file.")
+
+
+def _model(report: PlanReport) -> JointModel | None:
+    """The model of a report's answer; None where there is none."""
+    from planner.certificate import written_model
+
+    return written_model(report.problem, report.outcome)

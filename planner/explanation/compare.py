@@ -100,4 +100,4 @@ def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     if not decisions and not given.decisions and given.layout is None:
         hint = "Give the job a 'strategy', or decisions such as tp=8 pp=4."
         raise SpecError("strategy", "is required: there is nothing to compare the best plan with.", hint)
-    return Comparison(given=estimate(problem, decisions or {}), report=plan(replace(problem, top=1)))
+    return Comparison(given=estimate(problem, decisions or {}), report=plan(replace(problem, top=1), certified=False))

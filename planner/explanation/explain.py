@@ -230,7 +230,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
     asked = checked(decisions or {})
-    report = plan(replace(problem, top=1))
+    report = plan(replace(problem, top=1), certified=False)
     if not asked:
         return explain_plan(report, clock)
     question, opposed = _question(problem, asked)
@@ -240,7 +240,7 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
         own = {_pin_sentence(name, value) for name, value in asked.items()}
         broken = tuple(rule for rule in given.broken_rules if rule not in own)
         return replace(explanation, given=given.plan, broken_rules=broken, broken_preferences=given.broken_preferences)
-    found = plan(_within(question, clock))
+    found = plan(_within(question, clock), certified=False)
     return replace(explanation, given=found.plans[0] if found.plans else None, question=found)
 
 

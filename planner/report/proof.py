@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from costmodel.strategy import DEGREES
 from planner.report.section import Section
 from planner.report.wording import count
 
 if TYPE_CHECKING:
     from planner.plan import PlanReport
+    from planner.report.records.outcome import CertificateRecord
     from planner.report.records.reports import PlanReportRecord
     from planner.search.branch_and_bound import SearchStats
 
@@ -67,9 +69,31 @@ def _search_rows(whole: PlanReportRecord, effort: SearchStats) -> Iterator[tuple
             f"{count(search.num_pipelines, 'pipeline')} that uneven stages might make faster, by their lower bound; "
             f"{search.num_pipelines_costed:,} costed rank by rank, {search.num_pipelines_solved:,} solved by CP-SAT",
         )
+    if whole.certificate is not None:
+        yield "certificate", _certificate(whole.certificate, uneven=bool(search.num_pipelines))
     yield "time", f"{search.build_seconds:.2f} s for cost tables and models, {search.solve_seconds:.2f} s in CP-SAT"
     if whole.job.objective == "total_time":
         yield "objective", "total time, which grows with the step time, so that the order is the same"
+
+
+def _certificate(certificate: CertificateRecord, *, uneven: bool) -> str:
+    """What CP-SAT says of the answer, and of what it was asked."""
+    faster = f"faster than {certificate.below_seconds:,.6f} s"
+    if certificate.verdict == "refuted":
+        found = certificate.better
+        assert found is not None
+        degrees = ", ".join(f"{name} {getattr(found, name)}" for name in DEGREES)
+        return f"refuted: CP-SAT found a strategy that is {faster} ({degrees}); please report this fault of the planner"
+    if certificate.verdict == "not certified":
+        return f"not certified: {certificate.reason}; what is known is the lower bound above"
+    of_stages = "; bounds and models of their own say the same of uneven stages" if uneven else ""
+    left_by = "bounds" if certificate.is_thorough else "bounds and rules"
+    return (
+        f"certified by CP-SAT: no strategy {'of even stages ' if uneven else ''}is {faster}, in "
+        f"{certificate.num_decisions} decisions, {certificate.num_rules} rules and {certificate.seconds:.2f} s; its "
+        f"tables hold what {left_by} leave: the memory of {count(certificate.num_combinations, 'combination')}, the "
+        f"step time of {certificate.num_strategies:,} that fit{of_stages}"
+    )
 
 
 def _solver(whole: PlanReportRecord, effort: SearchStats) -> str:

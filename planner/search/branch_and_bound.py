@@ -42,16 +42,9 @@ from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strateg
 from costmodel.strategy import DECISIONS, StageLayout, Strategy
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem, StageChoice
-from planner.search.candidates import (
-    OWN,
-    CostLike,
-    CostTable,
-    Formulas,
-    Ints,
-    Pruned,
-    SecondsFunction,
-)
+from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
 from planner.search.domains import ROW_DECISIONS
+from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space, strategy_of
 from planner.search.stage_search import StageSearch, StageSearchStats, left_out_of_stages
 
@@ -164,6 +157,10 @@ class Outcome:
         For each strategy whose stages differ the best one of its group whose stages do not.
     conflict
         Why no strategy fits, if anybody asked (:mod:`planner.infeasibility`).
+    ticks
+        The best strategy's step in the solver's ticks, which nothing undercuts; 0 without one.
+    row_bounds
+        Lower bound of each row of the space in ticks.
     """
 
     status: Status
@@ -176,6 +173,8 @@ class Outcome:
     space: Space
     even: tuple[Strategy | None, ...] = ()
     conflict: Conflict | None = None
+    ticks: int = 0
+    row_bounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False, compare=False)
 
 
 def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
@@ -299,7 +298,7 @@ class _Search:
         even = dict(self.incumbents.groups)
         self.even = {group: found.strategy for group, found in even.items()}
         self.incumbents.groups = {group: self.repriced(found, summed_strategy_seconds) for group, found in even.items()}
-        stages = StageSearch(self)
+        stages = StageSearch(self, [found.strategy.recompute for found in self.incumbents.best])
         stages.search()
         self.stage_effort = stages.effort
         layouts = {group: found for group, found in self.incumbents.groups.items() if found.layout}
@@ -320,16 +319,11 @@ class _Search:
 
     def promising(self, rows: Ints) -> tuple[CandidateBlock, Ints, Ints]:
         """What of some rows may matter, and of each of the box the row and a bound in ticks."""
-        block, row, ticks, pruned = self.cost_table.promising(
-            rows, self.cuts(self.group_of_row[rows]), every_set=self.every_set_counts
-        )
+        every_set = self.problem.variants == "all" or bool(self.space.rules.timed)  # also needless ones
+        cuts = self.cuts(self.group_of_row[rows])
+        block, row, ticks, pruned = self.cost_table.promising(rows, cuts, every_set=every_set)
         self.pruned += pruned
         return block, row, ticks
-
-    @property
-    def every_set_counts(self) -> bool:
-        """Whether sets of modules that others make needless are wanted: as variants, or for a rule of the time."""
-        return self.problem.variants == "all" or bool(self.space.rules.timed)
 
     def affordable(self, block: CandidateBlock, row: Ints, ticks: Ints) -> Iterator[tuple[CandidateBlock, Ints]]:
         """
@@ -482,26 +476,8 @@ class _Search:
     def solve(
         self, model: cp_model.CpModel, *, one_of_many: bool = False
     ) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
-        """
-        One worker, one seed: the same answer every time. OR-Tools issue 5293 asks for the inclusion limit.
-
-        Parameters
-        ----------
-        model
-            What to solve.
-        one_of_many
-            Whether it is a choice of one candidate, in which probing, symmetries and relaxations find nothing for more
-            than half of the time.
-        """
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
-        solver.parameters.presolve_inclusion_work_limit = 0
-        if one_of_many:
-            solver.parameters.cp_model_probing_level = 0
-            solver.parameters.symmetry_level = 0
-            solver.parameters.linearization_level = 0
-        solver.parameters.max_time_in_seconds = max(self.seconds_left, 0.0)
+        """Run CP-SAT as :func:`new_solver` sets it."""
+        solver = new_solver(self.seconds_left, one_of_many=one_of_many)
         started = time.perf_counter()
         status = solver.solve(model)
         self.solve_seconds += time.perf_counter() - started
@@ -526,6 +502,8 @@ class _Search:
             rounding_bound_seconds=ROUNDING_BOUND_SECONDS,
             effort=self.effort(),
             space=self.space,
+            ticks=best[0].ticks if best else 0,
+            row_bounds=self.bounds,
         )
 
     def checked_seconds(self, found: _Found) -> float:

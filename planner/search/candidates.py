@@ -11,7 +11,7 @@ nothing is reduced, and every strategy that fits is compared with the best ones 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -207,9 +207,13 @@ def mode_memory(
     return by_mode(memory(facts, spread(degrees, features)), len(degrees["tp"]), features)
 
 
-def by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tuple[Memory, FeatureSplit]:
-    """Memory without the axes of folded overlaps, shape (rows, modes)."""
+def by_mode(
+    memory: MemoryLike, num_rows: int, features: Columns, overlaps: tuple[str, ...] | None = None
+) -> tuple[Memory, FeatureSplit]:
+    """Memory without the axes of folded overlaps, shape (rows, modes); which they are follows from it unless given."""
     split = FeatureSplit.of(features, memory.device_bytes, memory.host_bytes)
+    if overlaps is not None:
+        split = replace(split, overlaps=overlaps)
     shape = (num_rows, *(1 if name in split.overlaps else len(values) for name, values in features.items()))
     return Memory(
         device_bytes=split.flat(np.broadcast_to(memory.device_bytes, shape))[..., 0],

@@ -127,6 +127,11 @@ class Rules:
     timed: tuple[Rule, ...] = ()
 
     @property
+    def every(self) -> tuple[Rule, ...]:
+        """All of them."""
+        return (*self.rows, *self.mixed, *self.memory, *self.timed)
+
+    @property
     def bound_sentences(self) -> tuple[str, ...]:
         """What the search leaves out by itself, in words."""
         return tuple(sentence(bound) for bound in self.bounds)

@@ -52,6 +52,9 @@ ROWS_AT_ONCE = 512
 FIRST_BATCH, BATCH_GROWTH, LARGEST_BATCH = 64, 4, 2048
 """Combinations whose ranks are costed at once."""
 
+MOST_FOUND = 5
+"""Best strategies with even stages whose recomputation is tried: as many, however many plans are wanted beyond."""
+
 BALANCE = tuple(field.name for field in fields(Balance))
 
 
@@ -140,17 +143,26 @@ def left_out_of_stages(problem: Problem, space: Space) -> Iterator[str]:
     is_tried = problem.search.stages != StageChoice.EVEN
     if is_tried and not {*space.features["recompute"].tolist()} <= {*tried_in_stages(problem)}:
         yield (
-            "Uneven stages recompute nothing, whole layers or the modules that are cheap to recompute "
-            "(search.allow.recompute changes that)."
+            "Uneven stages recompute nothing, whole layers, the modules that are cheap to recompute or what the best "
+            "strategies with even stages do (search.allow.recompute changes that)."
         )
 
 
 class StageSearch:
-    """One run over the uneven stages of a problem."""
+    """
+    One run over the uneven stages of a problem.
 
-    def __init__(self, run: Run) -> None:
+    Parameters
+    ----------
+    run
+        The search that it is part of.
+    found
+        What the best strategies with even stages recompute, the best first.
+    """
+
+    def __init__(self, run: Run, found: Sequence[Recompute]) -> None:
         self.run = run
-        self.space = run.cost_table.space.with_values("recompute", tried_in_stages(run.problem))
+        self.space = run.cost_table.space.with_values("recompute", {*tried_in_stages(run.problem), *found[:MOST_FOUND]})
         self.facts = self.space.facts
         self.leading = num_leading(self.facts.model)
         self.free = run.problem.search.stages == StageChoice.FREE

@@ -127,7 +127,7 @@ def plan_for_sizes(
     num_searches = 0
     for size in reversed(sizes):
         if report is None or not _holds(report, size):
-            report = plan(_limited(problem, size))
+            report = plan(_limited(problem, size), certified=False)
             num_searches += 1
         found = report.plans[0] if report.plans else None
         nodes = -(-size // problem.facts.cluster.device.devices_per_node)

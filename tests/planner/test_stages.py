@@ -7,12 +7,16 @@ import json
 from dataclasses import replace
 from io import StringIO
 
+import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
+from costmodel.step.layouts import strategy_cost
+from costmodel.strategy import Recompute
 from planner import load, plan, render
 from planner.jobs.problem import StageChoice
 from planner.search.branch_and_bound import Status, search
+from planner.search.domains import cheap_recompute
 from tests.builders import a_model
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 
@@ -108,3 +112,35 @@ def test_a_choice_of_stages_that_is_none():
         load({**JOB, "search": {"stages": "uneven"}})
 
     assert "layers" in str(caught.value)
+
+
+def test_uneven_stages_recompute_what_the_best_even_ones_do():
+    """On devices between the peaks of whole layers recomputed and of none: in layers 1, 3, 3, 1 mlp alone wins."""
+    sizes = {"hidden_size": 1024, "num_layers": 8, "num_heads": 8, "head_dim": 128, "num_kv_heads": 8}
+    model = a_model(**sizes, ffn_hidden_size=4096, vocab_size=20000)
+    degrees = {"tp": 1, "cp": 1, "pp": 4, "vpp": 1, "mbs": 1}
+    off = dict.fromkeys(("activation_offload", "optimizer_offload", "cuda_graphs"), 0)
+    problem = a_problem(
+        model,
+        num_devices=4,
+        device=a_timed_device(devices_per_node=4),
+        workload={"global_batch_size": 16, "sequence_length": 1024},
+        pin=degrees | off,
+    )
+    problem = replace(problem, search=replace(problem.search, stages=StageChoice.LAYERS))
+    peaks = []
+    for recompute in (Recompute.FULL, Recompute.NONE):
+        limits = replace(problem.search, pin={**problem.search.pin, "recompute": recompute})
+        (strategy,) = search(replace(problem, search=limits)).strategies
+        peaks.append(float(strategy_cost(problem.facts, strategy).device_bytes))
+
+    device = replace(problem.facts.cluster.device, memory_bytes=float(np.mean(peaks)))
+
+    outcome = search(problem.with_cluster(device=device))
+
+    (strategy,) = outcome.strategies
+    assert strategy.layout is not None
+    assert len(set(strategy.layout.layers)) > 1
+    assert strategy.recompute == Recompute.of("mlp")
+    assert strategy.recompute not in cheap_recompute(model, None)
+    assert "Uneven stages recompute" in outcome.effort.bounds[-1]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from constraints.conflict import Conflict, Size
     from costmodel.step.estimate import Estimate
     from costmodel.tables import Facts
+    from planner.certificate import Certificate
     from planner.plan import PlanReport
     from planner.search.branch_and_bound import SearchStats
     from planner.search.listed import CandidateListReport
@@ -149,6 +150,31 @@ class ConflictRecord(Record):
         )
 
 
+class CertificateRecord(Record):
+    """What CP-SAT answers when a model that holds all rules is asked for an even strategy that is faster."""
+
+    verdict: Literal["certified", "not certified", "refuted"] = entry(
+        "certified: none is; not certified: it could not be asked; refuted: one is, a fault of the planner."
+    )
+    reason: str = entry("Why it could not be asked; empty where it was.")
+    below_seconds: Figure = entry("The step that was to be undercut, by the closed form.")
+    num_decisions: int = entry("Variables of decisions.")
+    num_rules: int = entry("Rules that the model holds.")
+    num_constraints: int = entry("Constraints that they became; the others are domains, or hold for all values left.")
+    num_rows: int = entry("Combinations of degrees.")
+    num_rows_bounded: int = entry("Those of them that their lower bound excludes.")
+    num_combinations: int = entry("Combinations of the decisions that memory depends on, in the model's table.")
+    num_strategies: int = entry("Strategies that fit and are faster unless a rule forbids them, in its other table.")
+    is_thorough: bool = entry("Whether features are in the tables whether or not the rules allow them.")
+    seconds: Figure = entry("Time that it took.")
+    better: StrategyRecord | None = entry("The faster strategy; null without one.")
+
+    @classmethod
+    def of(cls, certificate: Certificate, facts: Facts) -> CertificateRecord:
+        """The record of a certificate."""
+        return cls.read(certificate, better=StrategyRecord.among(facts, certificate.better))
+
+
 class OutcomeRecord(Record):
     """The proof."""
 
@@ -162,6 +188,7 @@ class OutcomeRecord(Record):
         "How far the best plan may be from that, as a fraction of its time; null without a plan."
     )
     rounding_bound_seconds: Figure = entry("What rounding to the solver's ticks may hide.")
+    certificate: CertificateRecord | None = entry("A second proof by another model; null where nothing was found.")
     search: EffortRecord = entry("What the search had to do.")
     candidates: CandidatesRecord | None = entry(
         "What the rules leave of the job's list of strategies; null without one."

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from planner.plan import EstimateReport, PlanReport
-from planner.report.records.outcome import CandidatesRecord, ConflictRecord, EffortRecord, ExcludedRecord, OutcomeRecord
+from planner.report.records.outcome import (
+    CandidatesRecord,
+    CertificateRecord,
+    ConflictRecord,
+    EffortRecord,
+    ExcludedRecord,
+    OutcomeRecord,
+)
 from planner.report.records.plan import NumberedPlanRecord, PlanRecord
 from planner.report.records.record import Record, entry, finite
 from planner.report.records.setting import SettingRecord
@@ -27,6 +34,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             **dict(SettingRecord.of_job(report, "plan")),
             lower_bound_seconds=finite(outcome.lower_bound_seconds),
             gap=finite(outcome.gap),
+            certificate=CertificateRecord.of(report.certificate, report.problem.facts) if report.certificate else None,
             search=EffortRecord.read(outcome.effort, num_excluded=ExcludedRecord.of(outcome.effort)),
             candidates=CandidatesRecord.of(report.listed) if report.listed else None,
             conflict=ConflictRecord.of(report, outcome.conflict) if outcome.conflict else None,

@@ -1,0 +1,364 @@
+"""
+The certificate: asked for a strategy that is faster than the answer, a model that holds the rules says infeasible.
+
+The search filters arrays by the rules and selects among what is left. The certificate asks anew, of one CP-SAT model
+(:mod:`constraints.joint`) with a variable per decision and every rule posted as constraints: is there a strategy within
+the memory whose step is shorter than the answer's? Arrays prepare the tables of that model, from the rows of degrees
+whose lower bound undercuts the answer. Unless they are many, their features are tabulated whether or not a rule allows
+them (else the allowed ones, without sets of modules to recompute that another one makes needless); of those, what lower
+bounds of memory and time exclude is left out. So it relies on rows and bounds of the search,
+but on none of its cuts, folds, dominance, batches and choices. What the bounds excluded, the certificate says.
+
+It is about strategies whose stages are even. Uneven stages have models of their own (:mod:`constraints.stages`), each
+of which is asked for something faster than the answer while the search runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import prod
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from constraints.encoding import TICK_SECONDS, seconds_to_floor_ticks, seconds_to_ticks
+from constraints.joint import CostTables, JointModel, joint_model, narrowed
+from costmodel.strategy import DECISIONS, OVERLAPS, Strategy
+from planner.jobs.problem import Problem
+from planner.search.branch_and_bound import Outcome, Status
+from planner.search.candidates import MODES, OWN, CostTable, Formulas, Ints, by_mode, capacity, in_time
+from planner.search.clock import Clock, OutOfTimeError
+from planner.search.domains import feature_values, free_replicas, row_domains
+from planner.search.solver import new_solver
+from planner.search.space import CandidateBlock, Space, spread, strategy_of
+
+MAX_ENTRIES = 100_000
+"""Rows of both cost tables after which a model is not built: it would take hundreds of MB and a minute to solve."""
+
+LONGEST_SECONDS = 10.0
+"""What a certificate takes at most, however much is left of the time limit; of all jobs tried the slowest took two."""
+
+THOROUGH_CELLS = 2**16
+"""Modes of rows that are bounded whatever the rules say of them; of more, arrays leave out what the rules forbid."""
+
+FEW_CELLS = 2**16
+"""Strategies that are costed at once rather than bounded before."""
+
+ROWS_AT_ONCE, CELLS_AT_ONCE = 2**9, 2**18
+"""Rows that are bounded, strategies that are costed at once: a matter of memory, and how often the clock is asked."""
+
+
+class Verdict(StrEnum):
+    """What a certificate says of an answer."""
+
+    CERTIFIED = "certified"
+    NOT_CERTIFIED = "not certified"
+    REFUTED = "refuted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certificate:
+    """
+    What CP-SAT says to the question for anything faster than an answer.
+
+    Parameters
+    ----------
+    verdict
+        ``certified``: nothing is; ``not certified``: it could not be asked, the reason says why; ``refuted``: something
+        is, which is a fault of the search.
+    reason
+        Why it could not be asked; empty where it was.
+    below_seconds
+        The step that was to be undercut, by the closed form.
+    num_decisions, num_rules, num_constraints
+        Variables of decisions; rules that the model holds; constraints that they became.
+    num_rows, num_rows_bounded
+        Rows of degrees; those of them whose lower bound alone excludes them.
+    num_combinations, num_strategies
+        Rows of the model's cost tables: memory; step time of what fits.
+    is_thorough
+        Whether the tables hold features whether or not the rules allow them, so that the model's rules exclude them.
+    seconds
+        What it took.
+    better
+        The faster strategy, where there is one.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    below_seconds: float
+    num_decisions: int = len(DECISIONS)
+    num_rules: int = 0
+    num_constraints: int = 0
+    num_rows: int = 0
+    num_rows_bounded: int = 0
+    num_combinations: int = 0
+    num_strategies: int = 0
+    is_thorough: bool = True
+    seconds: float = 0.0
+    better: Strategy | None = None
+
+
+class _TooLargeError(Exception):
+    """A model has more entries than it may."""
+
+
+def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas = OWN) -> Certificate | None:
+    """
+    Ask for anything faster than the best strategy of an outcome; None where it has none.
+
+    Parameters
+    ----------
+    problem
+        What was planned.
+    outcome
+        What the search found, and what the best of it takes in ticks.
+    clock
+        What is left of the time limit.
+    formulas
+        What strategies cost: those of the search.
+    """
+    if not outcome.strategies:
+        return None
+    asked = Certificate(
+        verdict=Verdict.NOT_CERTIFIED,
+        below_seconds=outcome.ticks * TICK_SECONDS,
+        num_rules=len(outcome.space.rules.every),
+        num_rows=outcome.space.num_rows,
+    )
+    if outcome.status != Status.OPTIMAL:
+        return replace(asked, reason="time ran out before the search's own proof")
+    began = time.perf_counter()
+    clock = Clock(seconds=min(clock.seconds_left, LONGEST_SECONDS))
+    try:
+        answer = _asked(problem, outcome, asked, clock, formulas)
+    except OutOfTimeError:
+        answer = replace(asked, reason=f"it was not done within {max(clock.seconds, 0):.3g} s")
+    except _TooLargeError:
+        answer = replace(asked, reason=f"its cost tables have more than {MAX_ENTRIES:,} rows")
+    except MemoryError:
+        answer = replace(asked, reason="the model does not fit into memory")
+    return replace(answer, seconds=time.perf_counter() - began)
+
+
+def _asked(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
+    """The answer to the question for something faster than an outcome's best strategy."""
+    space, cut = outcome.space, outcome.ticks - 1
+    rows = np.flatnonzero(outcome.row_bounds <= cut)
+    tables = _tables(CostTable.of(problem, space, formulas), rows, cut, clock)
+    asked = replace(
+        asked,
+        is_thorough=_are_few(space, rows),
+        num_rows_bounded=space.num_rows - len(rows),
+        num_combinations=len(tables.device_mebibytes),
+        num_strategies=len(tables.ticks),
+    )
+    joint = _model(problem, space, tables, tables.domains, cut)
+    asked = replace(asked, num_constraints=joint.num_constraints)
+    clock.require()
+    solver = new_solver(clock.seconds_left)
+    status = solver.solve(joint.model)
+    assert status != cp_model.MODEL_INVALID, joint.model.validate()
+    if status == cp_model.INFEASIBLE:
+        return replace(asked, verdict=Verdict.CERTIFIED)
+    if status == cp_model.UNKNOWN:
+        raise OutOfTimeError
+    values = {name: solver.value(joint.variables[name]) for name in DECISIONS}
+    return replace(asked, verdict=Verdict.REFUTED, better=strategy_of(values))
+
+
+def written_model(problem: Problem, outcome: Outcome, formulas: Formulas = OWN) -> JointModel | None:
+    """
+    The model to be read by others: all values of the job's decisions, and steps up to the answer's.
+
+    Where the answer's stages are even its optimum is the answer, or one that is as fast. Where they are not, it is
+    infeasible: no even strategy is as fast.
+
+    Parameters
+    ----------
+    problem
+        What was planned.
+    outcome
+        What the search found.
+    formulas
+        What strategies cost: those of the search.
+
+    Returns
+    -------
+    JointModel | None
+        None where the outcome has no strategy, or the tables too many rows.
+    """
+    if not outcome.strategies:
+        return None
+    rows = np.flatnonzero(outcome.row_bounds <= outcome.ticks)
+    costs, clock = CostTable.of(problem, outcome.space, formulas), Clock(seconds=problem.search.time_limit_seconds)
+    try:
+        tables = _tables(costs, rows, outcome.ticks, clock)
+    except (_TooLargeError, OutOfTimeError):
+        return None
+    return _model(problem, outcome.space, tables, all_values(problem), outcome.ticks)
+
+
+def _model(problem: Problem, space: Space, tables: CostTables, domains: Mapping[str, Ints], cut: int) -> JointModel:
+    """The joint model of a problem."""
+    rules = (*space.rules.rows, *space.rules.mixed)
+    return joint_model(space.facts, rules, domains, tables, capacity=capacity(problem), cut=cut)
+
+
+def all_values(problem: Problem) -> dict[str, Ints]:
+    """Every value of each decision that the job leaves, before any rule."""
+    degrees = row_domains(problem)
+    tp, cp, pp = (degrees[name] for name in ("tp", "cp", "pp"))
+    following = problem.facts.cluster.num_devices // np.multiply.outer(np.multiply.outer(tp, cp), pp)
+    degrees["dp"] = np.array([*np.maximum(following, 1).ravel().tolist(), *free_replicas(problem)])
+    return {name: np.unique(values).astype(np.int64) for name, values in (degrees | feature_values(problem)).items()}
+
+
+# --- cost tables -------------------------------------------------------------------------------------------
+
+
+class _OtherAxesError(Exception):
+    """Memory depends on an overlap of which the blocks before knew nothing; those that it does not depend on."""
+
+    def __init__(self, time_only: tuple[str, ...]) -> None:
+        self.time_only = time_only
+        super().__init__()
+
+
+def _tables(costs: CostTable, rows: Ints, cut: int, clock: Clock) -> CostTables:
+    """
+    The cost tables of some rows: strategies of at most ``cut`` ticks, of few rows whatever rules say of their features.
+
+    Combinations that no device or host holds by a bound of their memory, or that are slower by a bound of their time,
+    are left out.
+    """
+    every_set = bool(costs.space.rules.timed)
+    if _are_few(costs.space, rows):
+        every_set = True
+        costs, rows = _whatever_the_rules(costs, rows)
+    blocks, time_only = list(_promising(costs, rows, cut, clock, every_set=every_set)), OVERLAPS
+    while True:
+        try:
+            return _joined(list(_parts(costs, blocks, cut, clock, time_only)), time_only)
+        except _OtherAxesError as error:
+            time_only = error.time_only
+
+
+def _are_few(space: Space, rows: Ints) -> bool:
+    """Whether the modes of some rows are few enough to be tabulated whatever the rules say of them."""
+    return len(rows) * prod(len(space.features[name]) for name in MODES) <= THOROUGH_CELLS
+
+
+def _whatever_the_rules(costs: CostTable, rows: Ints) -> tuple[CostTable, Ints]:
+    """The space with every combination of features but for values that no strategy of some rows can have."""
+    space = costs.space
+    degrees = {name: np.unique(values) for name, values in space.degrees(rows).items()}
+    rules = (*space.rules.rows, *space.rules.mixed)
+    left = narrowed(space.facts, rules, degrees | {name: np.unique(values) for name, values in space.features.items()})
+    kept = np.logical_and.reduce([np.isin(space.rows[name][rows], left[name]) for name in degrees])
+    features = {name: values[np.isin(values, left[name])] for name, values in space.features.items()}
+    shape = tuple(len(values) for values in features.values())
+    whole = replace(
+        space,
+        features=features,
+        feature_class=np.zeros(space.num_rows, dtype=np.int64),
+        allowed=np.ones((1, *shape), dtype=bool),
+    )
+    return replace(costs, space=whole), rows[kept] if all(shape) else rows[:0]
+
+
+def _parts(
+    costs: CostTable, blocks: Iterable[CandidateBlock], cut: int, clock: Clock, time_only: tuple[str, ...]
+) -> Iterator[CostTables]:
+    """The cost tables of one box after the other."""
+    num_entries = 0
+    for block in blocks:
+        clock.require()
+        part = _part(costs, block, cut, time_only)
+        num_entries += len(part.device_mebibytes) + len(part.ticks)
+        if num_entries > MAX_ENTRIES:
+            raise _TooLargeError
+        yield part
+
+
+def _promising(costs: CostTable, rows: Ints, cut: int, clock: Clock, *, every_set: bool) -> Iterator[CandidateBlock]:
+    """What of some rows may fit and be at most ``cut`` ticks long, a box of few strategies after the other."""
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        clock.require()
+        some = rows[start : start + ROWS_AT_ONCE]
+        block = costs.space.block(some)
+        if len(some) * block.width > FEW_CELLS:
+            block, *_ = costs.promising(some, np.full(len(some), cut), every_set=every_set)
+        if len(block.class_of_row) * block.width > FEW_CELLS:
+            block = _sharded(costs, block, cut)
+        width = max(1, CELLS_AT_ONCE // block.width)
+        for first in range(0, len(block.class_of_row), width):
+            yield block.take(np.arange(first, min(first + width, len(block.class_of_row))))
+
+
+def _sharded(costs: CostTable, block: CandidateBlock, cut: int) -> CandidateBlock:
+    """The shardings of a box that may fit and be at most ``cut`` ticks long, each a row of its own."""
+    shardings = {"sharding": block.features["sharding"]}
+    fewest = {name: block.features[name].min() for name in OVERLAPS}
+    least = costs.formulas.memory(costs.space.facts, spread(block.degrees, shardings) | fewest)
+    kept = np.array(np.broadcast_to(costs.may_fit(least), (len(block.class_of_row), len(shardings["sharding"]))))
+    kept &= np.asarray(block.of_class.any(axis=tuple(range(2, block.of_class.ndim))))[block.class_of_row]
+    row, sharding = np.nonzero(kept)
+    columns = {name: values[row] for name, values in block.degrees.items()} | fewest
+    columns["sharding"] = shardings["sharding"][sharding]
+    seconds = np.asarray(costs.formulas.least_seconds(costs.space.facts, columns))
+    kept[row, sharding] = seconds_to_floor_ticks(seconds) <= cut
+    return block.split(kept, ("sharding",))[0]
+
+
+def _part(costs: CostTable, block: CandidateBlock, cut: int, time_only: tuple[str, ...]) -> CostTables:
+    """The cost tables of a box; ``time_only`` are the overlaps that change nothing but time."""
+    found, num_rows = costs.formulas.cost(costs.space.facts, block.decisions), len(block.class_of_row)
+    memory, own = by_mode(found, num_rows, block.features)
+    if own.overlaps != time_only:
+        if not set(time_only) <= set(own.overlaps):
+            raise _OtherAxesError(tuple(name for name in time_only if name in own.overlaps))
+        memory, own = by_mode(found, num_rows, block.features, time_only)
+    shape = (num_rows, *(len(values) for values in block.features.values()))
+    seconds = np.where(in_time(costs.space.facts, costs.space.rules, found), found.step_seconds, np.inf)
+    ticks = own.flat(seconds_to_ticks(np.broadcast_to(seconds, shape)))
+    within = ticks <= cut
+    row, mode = np.nonzero(within.any(axis=-1))
+    device, host = (use[row, mode] for use in costs.mebibytes(memory))
+    fits = np.flatnonzero((device <= costs.capacity.device_mebibytes) & (host <= costs.capacity.host_mebibytes))
+    position, other = np.nonzero(within[row[fits], mode[fits]])
+    chosen = fits[position]
+    of_features = own.chosen(block.features, mode, np.zeros_like(mode))
+    of_others = own.chosen(block.features, mode[chosen], other)
+    columns = {name: values[row] for name, values in block.degrees.items()} | of_features
+    return CostTables(
+        combinations={name: columns[name].astype(np.int64) for name in DECISIONS if name not in time_only},
+        device_mebibytes=device,
+        host_mebibytes=host,
+        combination=chosen,
+        others={name: of_others[name].astype(np.int64) for name in time_only},
+        ticks=ticks[row[chosen], mode[chosen], other],
+    )
+
+
+def _joined(parts: Sequence[CostTables], time_only: tuple[str, ...]) -> CostTables:
+    """Cost tables one below the other."""
+    firsts = np.cumsum([0, *(len(part.device_mebibytes) for part in parts)])
+    empty = np.zeros(0, dtype=np.int64)
+
+    def stacked(columns: Iterable[Ints]) -> Ints:
+        return np.concatenate([empty, *columns])
+
+    return CostTables(
+        combinations={
+            name: stacked(part.combinations[name] for part in parts) for name in DECISIONS if name not in time_only
+        },
+        device_mebibytes=stacked(part.device_mebibytes for part in parts),
+        host_mebibytes=stacked(part.host_mebibytes for part in parts),
+        combination=stacked(first + part.combination for first, part in zip(firsts, parts, strict=False)),
+        others={name: stacked(part.others[name] for part in parts) for name in time_only},
+        ticks=stacked(part.ticks for part in parts),
+    )

@@ -1,0 +1,239 @@
+"""The joint model: rules as constraints, cost tables, memory, the objective and its cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ortools.sat.python import cp_model
+
+from constraints import joint
+from constraints.encoding import Capacity
+from constraints.joint import CostTables, joint_model
+from constraints.limits import Bound
+from constraints.rule import sentence
+from constraints.rules import features, topology
+from costmodel.errors import SpecError
+from costmodel.strategy import DECISIONS, FLAGS
+from costmodel.tables import tabulate
+from planner.certificate import all_values
+from planner.search import space as spaces
+from planner.search.space import build_space
+from tests.builders import a_model, a_moe_model
+from tests.builders_problem import a_problem
+
+MOST_MORE = 1_000
+"""Strategies more that are counted; of a rule without which there are more others say enough."""
+
+FEW = {"activation_offload": (0,), "optimizer_offload": (0,), "cuda_graphs": (0, 1), "cp": (1, 2)}
+"""What keeps a space small enough to be counted."""
+
+PROBLEMS = {
+    "dense": a_problem(a_model(num_layers=4), num_devices=16, allow=FEW),
+    "experts": a_problem(a_moe_model(num_layers=2), num_devices=8, allow=FEW, pin={"recompute": 0, "cp": 1}),
+    "physics": a_problem(a_model(num_layers=2), allow=FEW, pin={"cuda_graphs": 0}, framework_rules=False),
+    "limits": a_problem(
+        a_model(num_layers=2),
+        num_devices=16,
+        allow=FEW,
+        limits=(
+            Bound(names=("tp", "pp"), relation="<=", number=4),
+            Bound(names=("num_microbatches",), relation=">=", number=4),
+        ),
+        forbid=({"recompute": 2, "dp_overlap": 1},),
+    ),
+    "fewer devices": a_problem(a_model(num_layers=2), allow=FEW, pin={"cuda_graphs": 0}, max_devices=6),
+}
+
+
+class Counter(cp_model.CpSolverSolutionCallback):
+    """Every solution, as values of the decisions."""
+
+    def __init__(self, variables):
+        super().__init__()
+        self.variables = [variables[name] for name in DECISIONS]
+        self.found = set()
+
+    def on_solution_callback(self):
+        """Note one."""
+        self.found.add(tuple(self.value(variable) for variable in self.variables))
+
+
+def solutions(problem, rules):
+    """Every strategy that CP-SAT finds in a model of rules alone."""
+    joint = joint_model(problem.facts, rules, all_values(problem))
+    if not joint.variables:
+        return set()
+    solver, counter = cp_model.CpSolver(), Counter(joint.variables)
+    solver.parameters.enumerate_all_solutions = True
+    solver.parameters.num_workers = 1
+    assert solver.solve(joint.model, counter) in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+    return counter.found
+
+
+def enumerated(space):
+    """Every strategy of a space."""
+    row, *features = np.nonzero(space.allowed[space.feature_class])
+    columns = {name: values[row] for name, values in space.rows.items()}
+    columns |= {name: values[at] for (name, values), at in zip(space.features.items(), features, strict=True)}
+    return set(zip(*(columns[name].astype(int).tolist() for name in DECISIONS), strict=True))
+
+
+def rules_of(problem):
+    """The rules of a problem, memory apart."""
+    rules = build_space(problem).rules
+    return (*rules.rows, *rules.mixed)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_model_holds_the_rules_and_nothing_else(name):
+    """Its solutions are the strategies that the rules leave of all combinations, as arrays filter them."""
+    problem = PROBLEMS[name]
+
+    found = solutions(problem, rules_of(problem))
+
+    assert found == enumerated(build_space(problem))
+    assert len(found) > 100
+
+
+@pytest.mark.parametrize("name", ["experts", "limits"])
+def test_a_rule_that_is_left_out_of_the_model_is_noticed(name, monkeypatch):
+    """The model then has strategies more, each of which only this rule forbids; ten rules are needed by themselves."""
+    problem = PROBLEMS[name]
+    rules, every = build_space(problem).rules, enumerated(build_space(problem))
+    asked = rules_of(problem)
+    needed = set()
+    for rule in asked:
+        fewer = {part: tuple(one for one in getattr(rules, part) if one is not rule) for part in ("rows", "mixed")}
+        left = replace(rules, **fewer)
+        monkeypatch.setattr(spaces, "problem_rules", lambda _, left=left: left)
+        more = enumerated(build_space(problem)) - every
+        if more and len(more) < MOST_MORE:
+            found = solutions(problem, [one for one in asked if one is not rule])
+            assert every | more <= found
+            columns = dict(zip(DECISIONS, np.array(sorted(found - every)).T, strict=True))
+            columns |= {flag: columns[flag].astype(bool) for flag in FLAGS}
+            broken = [one for one in asked if not np.all(tabulate(one, problem.facts, columns))]
+            assert broken == [rule]
+            needed.add(sentence(rule))
+    assert len(needed) >= 10, needed
+
+
+def test_the_world_size_is_a_product():
+    """Of 16 devices tp * cp * pp * dp is all of them; without the rule it is not."""
+    problem = PROBLEMS["limits"]
+    rules = rules_of(problem)
+
+    found = solutions(problem, rules)
+    without = solutions(problem, [rule for rule in rules if rule is not topology.degrees_multiply_to_the_devices])
+
+    assert {tp * cp * pp * dp for tp, cp, pp, dp, *_ in found} == {16}
+    assert {tp * cp * pp * dp for tp, cp, pp, dp, *_ in without} > {16}
+
+
+def test_a_wide_world_size_is_posted_as_a_product(monkeypatch):
+    """With no room for tables the product stands for the table of the degrees, and other rules for what occurs."""
+    monkeypatch.setattr(joint, "MAX_CELLS", 1)
+
+    for tp, fits in ((2, True), (3, False)):
+        made = joint_model(
+            a_problem().facts,
+            (topology.degrees_multiply_to_the_devices, features.tp_overlap_needs_tp),
+            {"tp": [tp, 8], "cp": [1, 2], "pp": [1, 2], "dp": [1, 2], "tp_overlap": [0, 1]},
+            tables(tp=tp, cp=2, pp=2, dp=1, tp_overlap=1),
+            capacity=Capacity(device_mebibytes=1, host_mebibytes=1),
+            cut=10,
+        )
+        status, _ = solved(made)
+        assert (status == cp_model.OPTIMAL) is fits
+        assert any("multiply" in one.name and one.has_int_prod() for one in made.model.proto.constraints)
+
+
+# --- costs -------------------------------------------------------------------------------------------------
+
+
+def tables(device=1, host=0, ticks=5, **decisions):
+    """One combination with one step time."""
+    return CostTables(
+        combinations={name: np.array([value]) for name, value in decisions.items()},
+        device_mebibytes=np.array([device]),
+        host_mebibytes=np.array([host]),
+        combination=np.array([0]),
+        others={},
+        ticks=np.array([ticks]),
+    )
+
+
+def two_combinations():
+    """Of the faster one's two strategies, the fastest has no overlap; its memory is larger, too."""
+    return CostTables(
+        combinations={"tp": np.array([1, 2]), "mbs": np.array([1, 2])},
+        device_mebibytes=np.array([100, 200]),
+        host_mebibytes=np.array([0, 7]),
+        combination=np.array([0, 1, 1]),
+        others={"tp_overlap": np.array([0, 0, 1])},
+        ticks=np.array([30, 10, 20]),
+    )
+
+
+def solved(made):
+    """Status and solver."""
+    solver = cp_model.CpSolver()
+    return solver.solve(made.model), solver
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "cut", "rules", "ticks"),
+    [
+        (200, 7, 30, (), 10),
+        (199, 7, 30, (), 30),
+        (200, 6, 30, (), 30),
+        (199, 7, 29, (), None),
+        (200, 7, 9, (), None),
+        (200, 7, 30, (features.tp_overlap_needs_tp,), 10),
+    ],
+)
+def test_the_fastest_within_memory_and_cut_is_chosen(device, host, cut, rules, ticks):
+    """Device memory, host memory and the cut each leave out what is beyond them."""
+    two = two_combinations()
+
+    made = joint_model(
+        a_problem().facts,
+        rules,
+        two.domains,
+        two,
+        capacity=Capacity(device_mebibytes=device, host_mebibytes=host),
+        cut=cut,
+    )
+
+    status, solver = solved(made)
+    assert (solver.objective_value if status == cp_model.OPTIMAL else None) == ticks
+
+
+def test_a_rule_forbids_what_the_cost_tables_hold():
+    """Overlap with tp 1 is in the table, and no solution."""
+    facts, capacity = a_problem().facts, Capacity(device_mebibytes=1, host_mebibytes=1)
+    wrong = tables(tp=1, tp_overlap=1)
+
+    for rules, status in (((), cp_model.OPTIMAL), ((features.tp_overlap_needs_tp,), cp_model.INFEASIBLE)):
+        made = joint_model(facts, rules, wrong.domains, wrong, capacity=capacity, cut=10)
+        assert solved(made)[0] == status
+
+
+def test_what_a_constraint_is_called_is_the_rule_s_sentence():
+    """Whoever reads a written model finds the rules by their words."""
+    problem = PROBLEMS["limits"]
+
+    made = joint_model(problem.facts, rules_of(problem), all_values(problem))
+
+    names = [constraint.name for constraint in made.model.proto.constraints]
+    assert "search.limits: tp * pp is at most 4." in names
+    assert sentence(topology.degrees_multiply_to_the_devices) in names
+    assert set(DECISIONS) <= {variable.name for variable in made.model.proto.variables}
+
+
+def test_a_value_that_no_integer_variable_holds_is_named():
+    """64 bits are what the solver has."""
+    with pytest.raises(SpecError, match=r"mbs.*36893488147419103232"):
+        joint_model(a_problem().facts, (), {"tp": [1], "mbs": [2**65]})

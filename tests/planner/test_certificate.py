@@ -1,0 +1,403 @@
+"""The certificate: a model that holds the rules finds nothing faster than the answer, but what beats a wrong one."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from ortools.sat import cp_model_pb2
+from ortools.sat.python import cp_model
+
+from constraints.encoding import TICK_SECONDS, seconds_to_ticks
+from constraints.rules import experts, features, frameworks, memory, microbatches, topology
+from constraints.verdict import violated
+from costmodel.step import step
+from planner import certificate as module
+from planner import load, plan, render
+from planner.certificate import Verdict, certify, written_model
+from planner.cli import main
+from planner.infeasibility.conflict import search_or_explain
+from planner.search import branch_and_bound, candidates, space
+from planner.search.branch_and_bound import GROUP_DECISIONS, Status, search
+from planner.search.candidates import Formulas, fits
+from planner.search.clock import Clock
+from planner.search.space import build_space, strategy_of
+from tests.builders import a_model, a_moe_model
+from tests.builders_cluster import GB
+from tests.builders_problem import a_problem, a_timed_device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A cost made up by a test."""
+
+    step_seconds: object = 0.0
+    device_bytes: object = 0.0
+    host_bytes: object = 0.0
+    bubble_seconds: object = 0.0
+
+
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch):
+    """However busy the machine is."""
+    monkeypatch.setattr(module, "LONGEST_SECONDS", 600.0)
+
+
+def asked(problem, outcome, formulas=candidates.OWN):
+    """The certificate of an outcome, with time enough for it."""
+    return certify(problem, outcome, Clock(seconds=600), formulas)
+
+
+def a_random_problem(seed):
+    """Small dense or MoE models on devices with much or little memory."""
+    chooser = random.Random(seed)
+    make = chooser.choice([a_model, a_moe_model])
+    return a_problem(
+        make(num_layers=chooser.choice([2, 4, 6])),
+        num_devices=chooser.choice([4, 8, 16]),
+        device=a_timed_device(memory_bytes=chooser.choice([0.12, 0.15, 0.3, 2]) * GB),
+        workload={"global_batch_size": chooser.choice([8, 16, 24])},
+        framework_rules=chooser.random() < 0.6,
+    )
+
+
+def enumerated_ticks(problem):
+    """The fastest strategy that fits, of all that the rules leave, by arrays alone; None where none fits."""
+    of_problem = build_space(problem)
+    block = of_problem.block(np.arange(of_problem.num_rows))
+    costs = step.cost(problem.facts, block.decisions)
+    fit = fits(problem.facts, of_problem.rules, costs, problem.search.memory_headroom_bytes)
+    possible = block.allowed & fit.device & fit.host
+    return int(seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf)).min()) if possible.any() else None
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_answers_that_enumeration_confirms_are_certified(seed):
+    """What enumeration finds is certified; one tick more is refuted, with a strategy as fast as that."""
+    problem = a_random_problem(seed)
+    outcome, ticks = search(problem), enumerated_ticks(problem)
+
+    certificate = asked(problem, outcome)
+
+    if ticks is None:
+        assert certificate is None
+        assert not outcome.strategies
+        return
+    assert outcome.ticks == ticks
+    assert certificate.verdict == Verdict.CERTIFIED
+    assert certificate.below_seconds == ticks * TICK_SECONDS
+    assert certificate.num_rules == len(outcome.space.rules.every) > 30
+    wrong = asked(problem, replace(outcome, ticks=ticks + 1))
+    assert wrong.verdict == Verdict.REFUTED
+    assert seconds_to_ticks(step.cost(problem.facts, wrong.better.decisions()).step_seconds) == ticks
+
+
+@pytest.mark.parametrize("cells", [0, 2**16])
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_a_wrong_answer_is_refuted_by_the_best_one(seed, cells, monkeypatch):
+    """Whether or not arrays leave out what rules forbid, the solver returns a strategy as fast as the optimum."""
+    monkeypatch.setattr(module, "THOROUGH_CELLS", cells)
+    monkeypatch.setattr(module, "FEW_CELLS", cells)
+    problem = a_random_problem(seed)
+    outcome = search(problem)
+
+    right, wrong = asked(problem, outcome), asked(problem, replace(outcome, ticks=int(outcome.ticks * 1.1)))
+
+    assert right.verdict == Verdict.CERTIFIED
+    assert right.is_thorough is bool(cells)
+    assert wrong.verdict == Verdict.REFUTED
+    assert seconds_to_ticks(step.cost(problem.facts, wrong.better.decisions()).step_seconds) == outcome.ticks
+
+
+def test_a_search_that_loses_its_best_candidates_is_refuted(monkeypatch):
+    """What only the search does, such as dropping dominated candidates, is not believed."""
+    problem = a_random_problem(0)
+    best = search(problem).ticks
+
+    def loses_the_fastest(ticks, *_):
+        return np.flatnonzero(ticks > ticks.min())
+
+    monkeypatch.setattr(candidates, "not_dominated", loses_the_fastest)
+    outcome = search(problem)
+
+    assert outcome.status == Status.OPTIMAL
+    assert outcome.ticks > best
+    certificate = asked(problem, outcome)
+    assert certificate.verdict == Verdict.REFUTED
+    assert seconds_to_ticks(step.cost(problem.facts, certificate.better.decisions()).step_seconds) == best
+
+
+# --- rules left out ------------------------------------------------------------------------------------------
+
+
+def a_job(model, device, num_devices, batch, sequence, **limits):
+    """A job of the catalog's models and devices."""
+    return load(
+        {
+            "model": model,
+            "cluster": {"device": device, "num_devices": num_devices},
+            "training": {"global_batch_size": batch, "sequence_length": sequence, "tokens": 1e12},
+            "search": {"stages": "even", **limits},
+        }
+    )
+
+
+H200 = ("llama3-70b", "h200", 64, 64, 4096)
+H200_FREE_TP = ("llama3-70b", "h200", 32, 96, 2048)
+A100 = ("llama3-70b", "a100-40gb-sxm", 64, 192, 4096)
+
+BINDING = {
+    topology.degrees_multiply_to_the_devices: (
+        ("llama3-8b", "h100-80gb-sxm", 4, 8, 4096),
+        {"pin": {"cp": 1, "sharding": "none", "recompute": "none", "activation_offload": False, "cuda_graphs": "none"}},
+    ),
+    topology.interleaving_needs_a_pipeline: (H200, {}),
+    microbatches.global_batch_splits_over_ranks: (H200_FREE_TP, {}),
+    microbatches.microbatches_fill_the_pipeline: (
+        ("qwen3-30b-a3b", "h200", 16, 16, 2048),
+        {"framework_rules": False, "limits": ["tp * cp <= 4"]},
+    ),
+    frameworks.offloading_in_pipelines_is_for_experts: (A100, {}),
+    experts.expert_groups_tile_a_stage: (("deepseek-v2", "b200", 64, 192, 4096), {"framework_rules": False}),
+    features.gradient_sharding_excludes_pipelines: (
+        ("llama3-70b", "h100-80gb-sxm", 32, 96, 8192),
+        {"framework_rules": False},
+    ),
+    frameworks.graphs_exclude_offloaded_layers: (A100, {}),
+    memory.fits_in_device_memory: (H200_FREE_TP, {}),
+    memory.fits_in_host_memory: (A100, {}),
+}
+"""Rules that are all that keeps something faster from a job."""
+
+
+def without(problem, rule, monkeypatch):
+    """The outcome of a job, in a space that knows all rules but one."""
+    outcome = search(problem)
+    rules = outcome.space.rules
+    fewer = {
+        name: tuple(one for one in getattr(rules, name) if one is not rule)
+        for name in ("rows", "mixed", "memory", "timed")
+    }
+    monkeypatch.setattr(space, "problem_rules", lambda _: replace(rules, **fewer))
+    left = build_space(problem)
+    bounds = branch_and_bound._bounds(left, step.lower_bound_seconds, lambda: True)
+    return replace(outcome, space=left, row_bounds=bounds)
+
+
+@pytest.mark.parametrize("rule", BINDING, ids=lambda rule: rule.__name__)
+def test_a_rule_that_is_left_out_is_noticed(rule, monkeypatch):
+    """Without it the model finds something faster than the answer, which this rule alone forbids."""
+    job, limits = BINDING[rule]
+    problem = a_job(*job, **limits)
+
+    certificate = asked(problem, without(problem, rule, monkeypatch))
+    monkeypatch.undo()
+
+    assert certificate.verdict == Verdict.REFUTED
+    cost = step.cost(problem.facts, certificate.better.decisions())
+    assert cost.step_seconds < certificate.below_seconds
+    assert broken_by(problem, certificate.better, cost) == [rule.__name__]
+
+
+def broken_by(problem, strategy, cost):
+    """The rules that forbid a strategy."""
+    rules = build_space(problem).rules.every
+    resources = {
+        "device_bytes": cost.device_bytes,
+        "host_bytes": cost.host_bytes,
+        "memory_headroom_bytes": problem.search.memory_headroom_bytes,
+    }
+    return [rule.__name__ for rule in violated(problem.facts, strategy.decisions() | resources, rules=rules)]
+
+
+# --- what cannot be asked ------------------------------------------------------------------------------------
+
+
+def test_without_a_strategy_there_is_no_certificate():
+    """Nothing fits into a thousandth of a gigabyte."""
+    problem = a_problem(device=a_timed_device(memory_bytes=0.001 * GB))
+
+    assert asked(problem, search_or_explain(problem)) is None
+
+
+def test_what_cannot_be_asked_is_not_certified(monkeypatch):
+    """Because the search did not end, time or memory is short, or the tables are too large; the reason is said."""
+    problem = a_random_problem(1)
+    outcome = search(problem)
+    wrong = replace(outcome, ticks=2 * outcome.ticks)
+
+    unfinished = asked(problem, replace(outcome, status=Status.FEASIBLE))
+    late = certify(problem, outcome, Clock(seconds=0))
+    monkeypatch.setattr(module, "MAX_ENTRIES", 1)
+    large = asked(problem, wrong)
+    monkeypatch.setattr(module, "joint_model", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+    heavy = asked(problem, outcome)
+
+    assert {one.verdict for one in (unfinished, late, large, heavy)} == {Verdict.NOT_CERTIFIED}
+    assert "own proof" in unfinished.reason
+    assert "within 0 s" in late.reason
+    assert "more than 1 rows" in large.reason
+    assert "memory" in heavy.reason
+
+
+def test_memory_may_depend_on_any_overlap():
+    """Where an overlap costs memory, it is a column of the memory's table: only without it does the fast one fit."""
+
+    def cost(facts, decisions):
+        overlapped = decisions["dp_overlap"] & (decisions["dp"] > 1)
+        return Made(
+            step_seconds=np.where(overlapped, 1.0, 2.0) * np.where(decisions["tp"] > 1, 2.0, 1.0),
+            device_bytes=np.where(overlapped, 3 * GB, 1 * GB),
+            host_bytes=np.float64(0),
+        )
+
+    formulas = Formulas(
+        cost=cost,
+        memory=cost,
+        lower_bound=lambda facts, decisions: np.zeros(np.shape(decisions["tp"])),
+        least_seconds=lambda facts, decisions: np.zeros(np.shape(decisions["tp"])),
+        least_memory=lambda facts, decisions: Made(device_bytes=np.float64(0), host_bytes=np.float64(0)),
+    )
+    few = dict.fromkeys(("recompute", "activation_offload", "optimizer_offload", "cuda_graphs"), 0)
+    problem = a_problem(device=a_timed_device(memory_bytes=2 * GB), pin=few)
+    outcome = search(problem, formulas)
+
+    assert outcome.step_seconds == (2.0,)
+    assert asked(problem, outcome, formulas).verdict == Verdict.CERTIFIED
+    assert asked(problem, replace(outcome, ticks=outcome.ticks + 1), formulas).verdict == Verdict.REFUTED
+
+
+# --- reports -------------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_is_certified():
+    """In a table, in JSON, and on the page."""
+    problem = a_random_problem(1)
+    report = plan(problem)
+    flat = " ".join(render(report, "table").split())
+
+    assert "certificate certified by CP-SAT: no strategy is faster than" in flat
+    assert f"in 23 decisions, {report.certificate.num_rules} rules and" in flat
+    assert '"verdict": "certified"' in render(report, "json")
+    assert "certified by CP-SAT" in render(report, "html")
+    assert plan(problem, certified=False).certificate is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"verdict": Verdict.NOT_CERTIFIED, "reason": "time was short"},
+            "not certified: time was short; what is known",
+        ),
+        ({"verdict": Verdict.REFUTED}, "refuted: CP-SAT found a strategy that is faster than"),
+    ],
+)
+def test_the_report_says_what_is_not(changes, words):
+    """Why not, and what is known all the same; or what is faster."""
+    report = plan(a_random_problem(1))
+    better = report.plans[0].strategy
+    changed = replace(report, certificate=replace(report.certificate, better=better, **changes))
+
+    assert words in " ".join(render(changed, "table").split())
+
+
+def test_of_uneven_stages_other_models_say_the_same():
+    """The certificate is about even stages, to be faster than the uneven answer; it says so."""
+    problem = a_job("llama3-8b", "h100-80gb-sxm", 8, 64, 8192, stages="free", pin={"pp": 4})
+    report = plan(problem)
+
+    assert report.outcome.strategies[0].layout is not None
+    assert report.certificate.verdict == Verdict.CERTIFIED
+    flat = " ".join(render(report, "table").split())
+    assert "no strategy of even stages is faster" in flat
+    assert "models of their own say the same of uneven stages" in flat
+
+
+# --- the model in a file -------------------------------------------------------------------------------------
+
+JOB = """
+model: llama3-8b
+cluster: {device: h100-80gb-sxm, num_devices: 16}
+training: {global_batch_size: 32, sequence_length: 4096, tokens: 1e12}
+search: {stages: even}
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A small job's file."""
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB, encoding="utf-8")
+    return path
+
+
+def read_again(path):
+    """Status, objective and values of a model that OR-Tools reads from a file."""
+    proto, model = cp_model_pb2.CpModelProto(), cp_model.CpModel()
+    if path.suffix == ".txt":
+        text_format.Parse(path.read_text(encoding="utf-8"), proto)
+    else:
+        proto.ParseFromString(path.read_bytes())
+    model.proto.parse_text_format(text_format.MessageToString(proto))
+    solver = cp_model.CpSolver()
+    status = solver.solve(model)
+    names = [variable.name for variable in proto.variables]
+    values = dict(zip(names, solver.response_proto.solution, strict=True)) if status == cp_model.OPTIMAL else {}
+    return status, values
+
+
+@pytest.mark.parametrize("name", ["model.txt", "model.pb"])
+def test_a_written_model_has_the_answer_as_its_optimum(name, job, tmp_path, capsys):
+    """OR-Tools reads it, text or binary, and finds the strategy of the report and its step."""
+    path = tmp_path / name
+
+    assert main(["plan", str(job), "--write-model", str(path), "--format", "json"]) == 0
+
+    outcome = search(load(job))
+    status, values = read_again(path)
+    assert status == cp_model.OPTIMAL
+    assert values["ticks"] == outcome.ticks
+    found = strategy_of(values)
+    assert seconds_to_ticks(step.cost(load(job).facts, found.decisions()).step_seconds) == outcome.ticks
+    assert [getattr(found, name) for name in GROUP_DECISIONS] == [
+        getattr(outcome.strategies[0], name) for name in GROUP_DECISIONS
+    ]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_model_s_file_is_never_overwritten_unasked(job, tmp_path, capsys):
+    """Nor is it the report's; with --force it is written anew."""
+    path = tmp_path / "model.pb"
+    path.write_bytes(b"mine")
+
+    assert main(["plan", str(job), "--write-model", str(path)]) == 2
+    assert path.read_bytes() == b"mine"
+    assert "--force" in capsys.readouterr().err
+    assert main(["plan", str(job), "--write-model", str(path), "-o", str(path), "--force"]) == 2
+    assert "--write-model" in capsys.readouterr().err
+    assert main(["plan", str(job), "--write-model", str(path), "--force"]) == 0
+    assert read_again(path)[0] == cp_model.OPTIMAL
+
+
+def test_without_a_plan_no_model_is_written(job, tmp_path, capsys):
+    """The report says why there is none; the file does not appear."""
+    path = tmp_path / "model.pb"
+
+    assert main(["plan", str(job), "search.memory_headroom_gib=79.9", "--write-model", str(path)]) == 1
+
+    assert not path.exists()
+    assert "was not written" in capsys.readouterr().err
+
+
+def test_of_an_uneven_answer_the_written_model_is_infeasible():
+    """No even strategy is as fast as the answer, which the model is about."""
+    problem = a_job("llama3-8b", "h100-80gb-sxm", 8, 64, 8192, stages="free", pin={"pp": 4})
+    outcome = search_or_explain(problem)
+
+    made = written_model(problem, outcome)
+
+    assert cp_model.CpSolver().solve(made.model) == cp_model.INFEASIBLE

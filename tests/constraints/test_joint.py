@@ -26,8 +26,14 @@ from tests.builders_problem import a_problem
 MOST_MORE = 1_000
 """Strategies more that are counted; of a rule without which there are more others say enough."""
 
-FEW = {"activation_offload": (0,), "optimizer_offload": (0,), "cuda_graphs": (0, 1), "cp": (1, 2)}
-"""What keeps a space small enough to be counted."""
+FEW = {
+    "recompute": (0, 2, 20),
+    "activation_offload": (0,),
+    "optimizer_offload": (0,),
+    "cuda_graphs": (0, 1),
+    "cp": (1, 2),
+}
+"""What keeps a space small enough to be counted; of recomputation none, all, and attention cores with norms."""
 
 PROBLEMS = {
     "dense": a_problem(a_model(num_layers=4), num_devices=16, allow=FEW),

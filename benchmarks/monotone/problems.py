@@ -44,16 +44,29 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 SPREAD = 0.7
 """Standard deviation of the logarithms by which a device differs from the catalog's."""
 
-OFFLOADED = 0.4
+HELD = 0.5
+"""Share of the jobs that keep the rules of their framework; others also have what no release has together."""
+
+OFFLOADED = 0.6
 """Share of the strategies that offload activations where rules allow some, which they do not everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One strategy of a random job."""
+    """
+    One strategy of a random job.
+
+    Parameters
+    ----------
+    facts, strategy
+        Model, cluster and workload; the decisions.
+    framework_rules
+        Whether the strategy keeps the rules of its framework.
+    """
 
     facts: Facts
     strategy: Strategy
+    framework_rules: bool
 
 
 def random_cases(seed: int, num_strategies: int) -> Iterator[Case]:
@@ -87,7 +100,7 @@ def random_cases(seed: int, num_strategies: int) -> Iterator[Case]:
         chosen = np.unravel_index(chooser.choice(np.flatnonzero(allowed)), allowed.shape)
         values = {name: int(column[row]) for name, column in space.rows.items()}
         values |= {name: int(space.features[name][index]) for name, index in zip(FEATURES, chosen, strict=True)}
-        yield Case(facts=facts, strategy=strategy_of(values))
+        yield Case(facts=facts, strategy=strategy_of(values), framework_rules=problem.search.framework_rules)
 
 
 def a_random_problem(chooser: random.Random) -> Problem | None:
@@ -103,6 +116,7 @@ def a_random_problem(chooser: random.Random) -> Problem | None:
             "sequence_length": chooser.choice(SEQUENCES),
             "tokens": 1e12,
         },
+        "search": {"framework_rules": chooser.random() < HELD},
     }
     try:
         return load(job)

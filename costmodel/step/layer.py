@@ -208,7 +208,7 @@ def modules_forward(seconds: LayerSeconds, tp_forward: Array, cp_forward: Array,
     (:func:`costmodel.step.links.repeated_communication`).
     """
     communication = {"tp": tp_forward, "cp": cp_forward, "ep": seconds.ep_forward}
-    repeated = repeated_communication(communication, recompute=recompute)
+    repeated = repeated_communication(communication, recompute=recompute, module_forward=seconds.module_forward)
     return np.asarray(over_modules(seconds.module_forward, recompute=recompute) + repeated)
 
 

@@ -16,7 +16,7 @@ from costmodel.memory.footprint import layer_footprint
 from costmodel.memory.parts import kept_bytes
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import LayerSeconds, layer_seconds
-from costmodel.strategy import Recompute
+from costmodel.strategy import MODULES, Recompute
 from costmodel.tables import Facts, lookup
 
 
@@ -44,7 +44,8 @@ def rank_loads(facts: Facts, decisions: Decisions, stages: Stages) -> RankLoads:
     """
     seconds, recompute = lookup(layer_seconds, facts, decisions), with_layer_axis(decisions["recompute"])
     scale_up, adapter = (
-        link.total + repeated_communication(link.of_pass("forward"), recompute=recompute)
+        link.total
+        + repeated_communication(link.of_pass("forward"), recompute=recompute, module_forward=seconds.module_forward)
         for link in (seconds.scale_up, seconds.adapter)
     )
     down, up = offload_seconds(facts, decisions)
@@ -79,7 +80,7 @@ COMMUNICATION_OF_MODULES = (
 """Modules that communicate, with whom, and with which share of that group's communication of a layer."""
 
 
-def repeated_communication(forward: Mapping[str, Array], *, recompute: NDArray[Any]) -> Array:
+def repeated_communication(forward: Mapping[str, Array], *, recompute: NDArray[Any], module_forward: Array) -> Array:
     """
     Seconds of the forward pass's communication that recomputation repeats.
 
@@ -94,10 +95,13 @@ def repeated_communication(forward: Mapping[str, Array], *, recompute: NDArray[A
         Seconds of each group's communication, shape (..., K).
     recompute
         Decision.
+    module_forward
+        Seconds of each module, on one more axis; 0 where a kind of layer has none.
     """
     modules: Array | float = 0.0
     for name, group, share in COMMUNICATION_OF_MODULES:
-        modules = modules + np.where(recomputes(name, recompute=recompute), share * forward[group], 0.0)
+        again = recomputes(name, recompute=recompute) & (module_forward[..., MODULES.index(name)] > 0)
+        modules = modules + np.where(again, share * forward[group], 0.0)
     return np.where(recompute == int(Recompute.FULL), sum(forward.values()), modules)
 
 

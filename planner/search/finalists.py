@@ -22,7 +22,7 @@ from costmodel.strategy import Schedule, Strategy, Vocabulary, is_one_of
 from costmodel.tables import Facts, microbatches
 from planner.jobs.problem import Problem
 from planner.search.candidates import CostTable, Ints
-from planner.search.space import strategy_of
+from planner.search.space import CandidateBlock, strategy_of
 
 SHORTER_INTERLEAVED, SHORTER_OTHERS = 0.035, 0.15
 """
@@ -194,8 +194,7 @@ class FinalistSearch:
 
     def contenders(self) -> Iterator[_Contender]:
         """Strategies that fit, within the limits: of each row and mode the one whose closed form is least."""
-        space, groups = self.run.cost_table.space, self.run.group_of_row
-        cuts = self.cuts(np.arange(space.num_rows))
+        cuts = self.cuts(np.arange(self.run.cost_table.space.num_rows))
         rows = np.flatnonzero(self.run.bounds * TICK_SECONDS <= cuts)
         rows = rows[np.argsort(self.run.bounds[rows], kind="stable")]
         for start in range(0, len(rows), ROWS_AT_ONCE):
@@ -204,20 +203,22 @@ class FinalistSearch:
                 return
             some = np.sort(rows[start : start + ROWS_AT_ONCE])
             ticks = np.ceil(np.minimum(cuts[some] / TICK_SECONDS, 2.0**52)).astype(np.int64)
-            block, row, _ = self.run.cost_table.promising(some, ticks)
-            if not len(row):
-                continue
-            for index, seconds, decisions in self.run.cost_table.fitting(block, cuts[row]):
-                exact = bool(is_exact(self.facts, decisions))
-                least = seconds * (1 - float(shorter_fraction(decisions)))
-                yield _Contender(
-                    seconds=seconds,
-                    least_seconds=least,
-                    group=int(groups[row[index]]),
-                    row=int(row[index]),
-                    is_exact=exact,
-                    decisions=decisions,
-                )
+            block, row, _, _ = self.run.cost_table.promising(some, ticks)
+            for first in range(0, len(row), ROWS_AT_ONCE):
+                part = np.arange(first, min(first + ROWS_AT_ONCE, len(row)))
+                yield from self.of_block(block.take(part), row[part], cuts)
+
+    def of_block(self, block: CandidateBlock, row: Ints, cuts: Array) -> Iterator[_Contender]:
+        """The contenders of a box of some rows, of which each has a cut."""
+        for index, seconds, decisions in self.run.cost_table.fitting(block, cuts[row]):
+            yield _Contender(
+                seconds=seconds,
+                least_seconds=seconds * (1 - float(shorter_fraction(decisions))),
+                group=int(self.run.group_of_row[row[index]]),
+                row=int(row[index]),
+                is_exact=bool(is_exact(self.facts, decisions)),
+                decisions=decisions,
+            )
 
     def cuts(self, rows: Ints) -> Array:
         """Seconds of the closed form above which nothing of some rows is of interest."""

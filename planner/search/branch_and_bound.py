@@ -47,7 +47,7 @@ from planner.search.domains import ROW_DECISIONS
 from planner.search.finalists import Finalists, FinalistSearch
 from planner.search.incumbents import Found, IncumbentPool
 from planner.search.solver import new_solver
-from planner.search.space import CandidateBlock, Space, build_space, strategy_of
+from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.stage_search import StageSearch, StageSearchStats, left_out_of_stages
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 8, 2048

@@ -5,9 +5,9 @@ The search filters arrays by the rules and selects among what is left. The certi
 (:mod:`constraints.joint`) with a variable per decision and every rule posted as constraints: is there a strategy within
 the memory whose step is shorter than the answer's? Arrays prepare the tables of that model, from the rows of degrees
 whose lower bound undercuts the answer. Unless they are many, their features are tabulated whether or not a rule allows
-them (else the allowed ones, without sets of modules to recompute that another one makes needless); of those, what lower
-bounds of memory and time exclude is left out. So it relies on rows and bounds of the search,
-but on none of its cuts, folds, dominance, batches and choices. What the bounds excluded, the certificate says.
+them. Of many, only allowed ones are, without sets of modules to recompute that another one makes needless. What lower
+bounds of memory and time exclude is left out. So it relies on rows and bounds of the search, but on none of its cuts,
+folds, batches and choices. What the bounds excluded, the certificate says.
 
 It is about strategies whose stages are even. Uneven stages have models of their own (:mod:`constraints.stages`), each
 of which is asked for something faster than the answer while the search runs.

@@ -280,11 +280,12 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     Choose the fastest strategies, and schedule the checkpoints of each.
 
-    The search compares strategies by the closed form of the step; the plans are in the order of their simulated
-    steps. Of a strategy with uneven stages and the best even one of its group the one with the faster simulation stays.
+    The search compares strategies by the closed form of the step. All that may be the fastest once they are simulated
+    are then simulated and ranked by that (:mod:`planner.search.finalists`). Of a strategy with uneven stages and the
+    best even one of its group the one with the faster simulation stays.
 
-    Where stages may be uneven, the closed form is a few per cent off. At least ``LEAST_SIMULATED`` strategies are then
-    simulated, however few are reported, so that the best plan does not depend on how many are.
+    Of uneven stages those are simulated that the search found, at least ``LEAST_SIMULATED``, however few are reported,
+    so that the best plan does not depend on how many are.
 
     The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
     time grows with the step time), so that one search serves both.
@@ -303,22 +304,21 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     from planner.certificate import certify
     from planner.infeasibility.conflict import search_or_explain
+    from planner.search.candidates import RANKED
 
     clock = Clock(seconds=problem.search.time_limit_seconds)
     uneven = problem.search.stages != StageChoice.EVEN
-    outcome = search_or_explain(replace(problem, top=max(problem.top, LEAST_SIMULATED)) if uneven else problem)
+    top = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
+    outcome = search_or_explain(replace(problem, top=top), RANKED)
     nearest = outcome.conflict.closest if outcome.conflict else None
     conventions = _conventions(problem.facts)
-    even = outcome.even or (None,) * len(outcome.strategies)
-    plans = [
-        min((evaluate(problem, each, conventions) for each in pair if each), key=lambda one: one.step_seconds)
-        for pair in zip(outcome.strategies, even, strict=True)
-    ]
+    ranked = outcome.finalists.strategies if outcome.finalists else ()
+    plans = [evaluate(problem, each, conventions) for each in ranked[: problem.top]]
     return PlanReport(
         problem=problem,
         model=_model_summary(problem.facts, conventions),
         conventions=conventions,
-        plans=tuple(sorted(plans, key=lambda one: one.step_seconds)[: problem.top]),
+        plans=tuple(plans),
         outcome=outcome,
         closest=detail.estimate(problem.facts, nearest) if nearest else None,
         listed=listed(problem, outcome.space) if problem.search.candidates else None,

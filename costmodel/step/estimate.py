@@ -217,6 +217,25 @@ def estimate(facts: Facts, strategy: Strategy) -> Estimate:
     )
 
 
+def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
+    """
+    Seconds of one strategy's step, its pipeline simulated: :attr:`Estimate.step_seconds` alone.
+
+    Derivation: the closed form with the waiting by :func:`costmodel.step.rank_time.simulated_waiting_seconds` in place
+    of its own; a layout's ranks joined by their sum, of which the same is true.
+    """
+    ranks = _ranks_of(facts, strategy)
+    waiting = _waiting_seconds(facts, strategy, ranks)
+    decisions, whole = strategy.decisions(), average_rank(facts, strategy.decisions())
+    beside = (
+        float(ep_fill_seconds(whole, layer_parts(facts, decisions)))
+        + float(pp_seconds(facts, decisions, whole))
+        + facts.cluster.device.constants.step_seconds
+        + sum(_ending(facts, ranks.decisions, ranks.stages).values())
+    )
+    return float(microbatches(facts, decisions) * ranks.seconds.max()) + waiting + beside
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Ranks:
     """

@@ -11,7 +11,7 @@ from planner.report.wording import count
 
 if TYPE_CHECKING:
     from planner.plan import PlanReport
-    from planner.report.records.outcome import CertificateRecord
+    from planner.report.records.outcome import CertificateRecord, FinalistsRecord
     from planner.report.records.reports import PlanReportRecord
     from planner.search.branch_and_bound import SearchStats
 
@@ -141,13 +141,34 @@ def _bound(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
         yield "lower bound", f"{whole.lower_bound_seconds:,.6f} s per step{gap}; {rounding}"
     forms = [plan.closed_form_step_time_seconds for plan in whole.plans]
     if forms and abs(whole.plans[0].step_time_seconds / forms[0] - 1) > SAME_FRACTION:
-        yield "closed form", f"{_closed_forms(forms)}. Step times above are simulated pass by pass."
+        yield "closed form", f"{_closed_forms(forms, whole)}. Step times above are simulated pass by pass."
+    if whole.finalists and forms:
+        yield "ranking", _ranking(whole.finalists)
 
 
-def _closed_forms(forms: Sequence[float]) -> str:
+def _ranking(finalists: FinalistsRecord) -> str:
+    """What was simulated, and what of the others is known."""
+    text = f"by simulated steps: {count(finalists.num_simulated, 'pipeline')} simulated"
+    if finalists.num_exact:
+        text += f", {finalists.num_exact:,} more with an exact closed form"
+    if not finalists.complete:
+        return f"{text}; time ran out before all that may be faster were simulated"
+    most = finalists.largest_difference_fraction
+    if not most:
+        return f"{text}; every closed form of this job is exact"
+    return (
+        f"{text}; the closed forms of all others, less the {most:.1%} by which a simulated step may be shorter, are "
+        "above the best"
+    )
+
+
+def _closed_forms(forms: Sequence[float], whole: PlanReportRecord) -> str:
     """The closed forms that the proof is about; the strategy with the least one may simulate slower than another."""
     least = forms.index(min(forms))
     first = f"{forms[0]:,.6f} s for strategy 1"
+    bound = whole.lower_bound_seconds
+    if bound is not None and whole.gap == 0 and forms[least] > bound + 2 * whole.rounding_bound_seconds:
+        return f"{first}: the analytic step time; the lower bound is that of a strategy that simulates slower"
     if not least:
         return f"{first}: the analytic step time, which the search compares and the proof refers to"
     return (

@@ -17,7 +17,7 @@ are facts of the job, and with them given its total time grows with its step tim
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -39,13 +39,15 @@ from constraints.encoding import (
 )
 from constraints.verdict import violated
 from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strategy_seconds
-from costmodel.strategy import DECISIONS, StageLayout, Strategy
+from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
 from planner.search.domains import ROW_DECISIONS
+from planner.search.finalists import Finalists, FinalistSearch
+from planner.search.incumbents import Found, IncumbentPool
 from planner.search.solver import new_solver
-from planner.search.space import CandidateBlock, Space, build_space, strategy_of
+from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.stage_search import StageSearch, StageSearchStats, left_out_of_stages
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 8, 2048
@@ -155,6 +157,8 @@ class Outcome:
         What was searched.
     even
         For each strategy whose stages differ the best one of its group whose stages do not.
+    finalists
+        The best strategies by their simulated steps, if anybody asked.
     conflict
         Why no strategy fits, if anybody asked (:mod:`planner.infeasibility`).
     ticks
@@ -172,6 +176,7 @@ class Outcome:
     effort: SearchStats
     space: Space
     even: tuple[Strategy | None, ...] = ()
+    finalists: Finalists | None = None
     conflict: Conflict | None = None
     ticks: int = 0
     row_bounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False, compare=False)
@@ -191,65 +196,6 @@ def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
     return _Search(problem, formulas).run()
 
 
-# --- what is known so far ----------------------------------------------------------------------------------
-
-
-@dataclass(order=True, frozen=True, slots=True)
-class _Found:
-    """A strategy, in the order of preference."""
-
-    ticks: int
-    device_mebibytes: int
-    host_mebibytes: int
-    values: tuple[int, ...]
-    layout: StageLayout | None = field(default=None, compare=False)
-
-    @classmethod
-    def of(cls, candidates: Candidates, index: int) -> _Found:
-        return cls(
-            ticks=int(candidates.ticks[index]),
-            device_mebibytes=int(candidates.device_mebibytes[index]),
-            host_mebibytes=int(candidates.host_mebibytes[index]),
-            values=tuple(int(candidates.decisions[name][index]) for name in DECISIONS),
-        )
-
-    @property
-    def strategy(self) -> Strategy:
-        return replace(strategy_of(dict(zip(DECISIONS, self.values, strict=True))), layout=self.layout)
-
-
-@dataclass(kw_only=True, slots=True)
-class _IncumbentPool:
-    """The best strategy of each group so far, and the cut that follows; of all variants each is a group."""
-
-    top: int
-    groups: dict[Hashable, _Found] = field(default_factory=dict)
-
-    def add(self, group: Hashable, found: _Found) -> None:
-        self.groups[group] = min(found, self.groups.get(group, found))
-
-    def add_all(self, variants: Iterable[_Found]) -> None:
-        """Keep the best of what is known and of some more strategies."""
-        known = sorted({*self.groups.values(), *variants})
-        self.groups = {(found.values, found.layout): found for found in known[: self.top]}
-
-    @property
-    def best(self) -> list[_Found]:
-        return sorted(self.groups.values())[: self.top]
-
-    @property
-    def cut(self) -> int:
-        """Ticks above which nothing is of interest."""
-        best = self.best
-        return best[-1].ticks if len(best) == self.top else MAX_TICKS
-
-    def cuts(self, groups: Ints) -> Ints:
-        """The cuts for rows of given groups: a group's own strategy cuts it too."""
-        cut = self.cut
-        own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]
-        return np.array(own, dtype=np.int64)
-
-
 class _Search:
     """One run; its state is the incumbents, the bounds and the clock."""
 
@@ -259,7 +205,7 @@ class _Search:
         self.formulas = formulas
         self.space = build_space(problem)
         self.cost_table = CostTable.of(problem, self.space, formulas)
-        self.incumbents = _IncumbentPool(top=problem.top)
+        self.incumbents = IncumbentPool(top=problem.top)
         self.even: dict[Hashable, Strategy] = {}
         self.stage_effort = StageSearchStats()
         self.bounds = _bounds(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
@@ -287,7 +233,18 @@ class _Search:
                     self.compete(block, self.group_of_row[row])
         if self.stages_may_differ:
             self.share_out()
-        return self.outcome()
+        outcome = self.outcome()
+        if self.formulas.simulated is None or not outcome.strategies:
+            return outcome
+        finalists = FinalistSearch(self, self.formulas.simulated).search(self.found_strategies())
+        return replace(outcome, finalists=finalists)
+
+    def found_strategies(self) -> Iterator[tuple[Hashable, Strategy]]:
+        """Group and strategy of all that was found; of a group with uneven stages its best even one, too."""
+        for group, found in sorted(self.incumbents.groups.items(), key=lambda each: each[1])[: self.incumbents.top]:
+            yield group, found.strategy
+            if found.layout and group in self.even:
+                yield group, self.even[group]
 
     def share_out(self) -> None:
         """
@@ -308,7 +265,7 @@ class _Search:
         for group, found in layouts.items():
             self.keep(group, self.repriced(found, strategy_seconds))
 
-    def repriced(self, found: _Found, law: Callable[[Facts, Strategy], float]) -> _Found:
+    def repriced(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
         """A strategy with the ticks of another law."""
         return replace(found, ticks=int(seconds_to_ticks(np.asarray(law(self.space.facts, found.strategy)))))
 
@@ -358,7 +315,7 @@ class _Search:
         """Look for the best strategies whatever their group; each is compared as it is, with no solver's choice."""
         found, pruned = self.cost_table.variants(block, self.incumbents.cut, self.incumbents.top)
         self.pruned += pruned
-        self.incumbents.add_all(_Found.of(found, index) for index in range(len(found)))
+        self.incumbents.add_all(Found.of(found, index) for index in range(len(found)))
 
     def cuts(self, groups: Ints) -> Ints:
         """Ticks above which nothing of each group is of interest."""
@@ -371,7 +328,7 @@ class _Search:
     def found(self, group: int, strategy: Strategy, cost: CostLike) -> None:
         """Note a strategy with uneven stages."""
         device, host = self.cost_table.mebibytes(cost)
-        found = _Found(
+        found = Found(
             ticks=int(seconds_to_ticks(np.asarray(summed_strategy_seconds(self.space.facts, strategy)))),
             device_mebibytes=int(device),
             host_mebibytes=int(host),
@@ -380,7 +337,7 @@ class _Search:
         )
         self.keep(group, found)
 
-    def keep(self, group: Hashable, found: _Found) -> None:
+    def keep(self, group: Hashable, found: Found) -> None:
         """Keep a strategy if it is among the best."""
         if self.problem.variants == "all":
             self.incumbents.add_all([found])
@@ -460,12 +417,12 @@ class _Search:
             self.leave(max(proven, int(candidates.ticks.min())))
         if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
             chosen = self.preferred(candidates, candidates.ticks == round(solver.objective_value))
-            self.incumbents.add(int(groups[chosen]), _Found.of(candidates, chosen))
+            self.incumbents.add(int(groups[chosen]), Found.of(candidates, chosen))
 
     def preferred(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
         """The preferred one of the candidates that fit and are equally fast."""
         fit = _fitting(candidates, self.cost_table.capacity)
-        return min(np.flatnonzero(which & fit).tolist(), key=lambda index: _Found.of(candidates, index))
+        return min(np.flatnonzero(which & fit).tolist(), key=lambda index: Found.of(candidates, index))
 
     def encode(self, candidates: Candidates) -> Encoding:
         room = self.cost_table.capacity
@@ -506,7 +463,7 @@ class _Search:
             row_bounds=self.bounds,
         )
 
-    def checked_seconds(self, found: _Found) -> float:
+    def checked_seconds(self, found: Found) -> float:
         """The step time again, from scalars; the strategy must break no rule."""
         decisions = found.strategy.decisions()
         facts, rules = self.space.facts, self.space.rules

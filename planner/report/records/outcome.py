@@ -175,6 +175,15 @@ class CertificateRecord(Record):
         return cls.read(certificate, better=StrategyRecord.among(facts, certificate.better))
 
 
+class FinalistsRecord(Record):
+    """The final candidates, which are ranked by their simulated steps."""
+
+    num_simulated: int = entry("Strategies that were simulated.")
+    num_exact: int = entry("Strategies beside them whose closed form is exact.")
+    largest_difference_fraction: Figure = entry("How much shorter than its closed form a simulated step may be.")
+    complete: bool = entry("Whether all that may be the fastest are among them.")
+
+
 class OutcomeRecord(Record):
     """The proof."""
 
@@ -182,7 +191,7 @@ class OutcomeRecord(Record):
         "optimal: nothing is faster; feasible: time ran out with plans in hand; infeasible: nothing fits; unknown."
     )
     lower_bound_seconds: Figure | None = entry(
-        "No strategy is faster, but for the rounding bound; null where none exists."
+        "No strategy is faster by its closed form, but for the rounding bound; null where none exists."
     )
     gap: Figure | None = entry(
         "How far the best plan may be from that, as a fraction of its time; null without a plan."
@@ -190,6 +199,7 @@ class OutcomeRecord(Record):
     rounding_bound_seconds: Figure = entry("What rounding to the solver's ticks may hide.")
     certificate: CertificateRecord | None = entry("A second proof by another model; null where nothing was found.")
     search: EffortRecord = entry("What the search had to do.")
+    finalists: FinalistsRecord | None = entry("What the ranking had to do; null without a plan.")
     candidates: CandidatesRecord | None = entry(
         "What the rules leave of the job's list of strategies; null without one."
     )

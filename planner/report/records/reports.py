@@ -11,6 +11,7 @@ from planner.report.records.outcome import (
     ConflictRecord,
     EffortRecord,
     ExcludedRecord,
+    FinalistsRecord,
     OutcomeRecord,
 )
 from planner.report.records.plan import NumberedPlanRecord, PlanRecord
@@ -36,6 +37,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             gap=finite(outcome.gap),
             certificate=CertificateRecord.of(report.certificate, report.problem.facts) if report.certificate else None,
             search=EffortRecord.read(outcome.effort, num_excluded=ExcludedRecord.of(outcome.effort)),
+            finalists=FinalistsRecord.read(outcome.finalists) if outcome.finalists else None,
             candidates=CandidatesRecord.of(report.listed) if report.listed else None,
             conflict=ConflictRecord.of(report, outcome.conflict) if outcome.conflict else None,
             plans=NumberedPlanRecord.of_all(report.plans),

@@ -1,0 +1,73 @@
+"""What a search has found so far: strategies in the order of preference, the best of each group, the cut."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from constraints.encoding import MAX_TICKS, Candidates
+from costmodel.strategy import DECISIONS, StageLayout, Strategy
+from planner.search.candidates import Ints
+from planner.search.space import strategy_of
+
+
+@dataclass(order=True, frozen=True, slots=True)
+class Found:
+    """A strategy, in the order of preference."""
+
+    ticks: int
+    device_mebibytes: int
+    host_mebibytes: int
+    values: tuple[int, ...]
+    layout: StageLayout | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, candidates: Candidates, index: int) -> Found:
+        """One of some candidates."""
+        return cls(
+            ticks=int(candidates.ticks[index]),
+            device_mebibytes=int(candidates.device_mebibytes[index]),
+            host_mebibytes=int(candidates.host_mebibytes[index]),
+            values=tuple(int(candidates.decisions[name][index]) for name in DECISIONS),
+        )
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy itself."""
+        return replace(strategy_of(dict(zip(DECISIONS, self.values, strict=True))), layout=self.layout)
+
+
+@dataclass(kw_only=True, slots=True)
+class IncumbentPool:
+    """The best strategy of each group so far, and the cut that follows; of all variants each is a group."""
+
+    top: int
+    groups: dict[Hashable, Found] = field(default_factory=dict)
+
+    def add(self, group: Hashable, found: Found) -> None:
+        """Keep a strategy if it is its group's best."""
+        self.groups[group] = min(found, self.groups.get(group, found))
+
+    def add_all(self, variants: Iterable[Found]) -> None:
+        """Keep the best of what is known and of some more strategies."""
+        known = sorted({*self.groups.values(), *variants})
+        self.groups = {(found.values, found.layout): found for found in known[: self.top]}
+
+    @property
+    def best(self) -> list[Found]:
+        """The best strategies, best first."""
+        return sorted(self.groups.values())[: self.top]
+
+    @property
+    def cut(self) -> int:
+        """Ticks above which nothing is of interest."""
+        best = self.best
+        return best[-1].ticks if len(best) == self.top else MAX_TICKS
+
+    def cuts(self, groups: Ints) -> Ints:
+        """The cuts for rows of given groups: a group's own strategy cuts it too."""
+        cut = self.cut
+        own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]
+        return np.array(own, dtype=np.int64)

@@ -17,7 +17,7 @@ INTO_ROOMS = {
     "costmodel.models": "config_json description flops huggingface parameters patterns utilization",
     "costmodel.network": "collectives groups",
     "costmodel.pipelines": "orders schedules simulator stages",
-    "costmodel.step": "adapter compute estimate layer layouts optimizer overlap",
+    "costmodel.step": "compute estimate layer layouts optimizer overlap",
     "planner.batch.executors": "dask ray",
     "planner.explanation": "compare explain",
     "planner.jobs": "bounds cluster completion document framework model moved problem values",
@@ -26,6 +26,8 @@ INTO_ROOMS = {
 """Modules that went from beside a room into it."""
 
 RENAMED = {
+    "costmodel.adapter": "costmodel.step.links",
+    "costmodel.step.adapter": "costmodel.step.links",
     "constraints.listing": "constraints.candidate_list",
     "costmodel.layers": "costmodel.lowering",
     "costmodel.profiles": "costmodel.lowering.framework.settings",

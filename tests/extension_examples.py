@@ -97,9 +97,8 @@ def a_decision(copy: Extended) -> None:
     copy.edit(
         "costmodel/step/data_parallel.py",
         (
-            "        reduce=np.asarray(reduce * gradients.rounds),\n",
-            "        reduce=np.asarray(reduce * gradients.rounds)"
-            ' / (1 + with_layer_axis(decisions["half_gradients"])),\n',
+            "        reduce=reduce.times(gradients.rounds),\n",
+            '        reduce=reduce.times(gradients.rounds / (1 + with_layer_axis(decisions["half_gradients"]))),\n',
         ),
     )
 

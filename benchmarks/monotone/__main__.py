@@ -20,7 +20,7 @@ from costmodel.step.layer import layer_parts
 PER_JOB = 4
 """Strategies that are drawn of each random job."""
 
-MOST_BY_PIECES = 0.1
+MOST_BY_PIECES = 0.35
 """
 Fraction of a step by which tensor-parallel overlap may make it longer where single matmuls overlap.
 
@@ -28,7 +28,7 @@ PyTorch, ``torch/distributed/_symmetric_memory/__init__.py``: such a matmul is l
 are added up.
 """
 
-MOST_BY_LEAD = 5e-4
+MOST_BY_LEAD = 5e-3
 """
 Fraction of a step by which anything may make it longer where the host is late in a pipeline.
 

@@ -278,8 +278,8 @@ def exposed_exchanges(
     """
     exposed = {}
     for own, opposite in OPPOSITE:
-        taken, excess = getattr(overlapped, f"ep_{own}_taken"), getattr(overlapped, f"ep_{own}_excess")
-        exposed[own] = np.minimum(parts[f"ep_{opposite}"], np.maximum(taken, excess - waiting[own]))
+        taken, beyond = getattr(overlapped, f"ep_{own}_taken"), getattr(overlapped, f"ep_{own}_excess")
+        exposed[own] = np.minimum(parts[f"ep_{opposite}"], np.maximum(taken, beyond - waiting[own]))
     return exposed
 
 

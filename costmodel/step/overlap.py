@@ -108,7 +108,7 @@ def exposed_overlapped_seconds(
     2.0
     """
     copying = communication_seconds if copying_seconds is None else copying_seconds
-    excess = excess_seconds(
+    beyond = excess_seconds(
         communication_seconds,
         compute_seconds,
         slowdowns,
@@ -116,7 +116,7 @@ def exposed_overlapped_seconds(
         adapter_seconds=adapter_seconds,
         scale_up_seconds=scale_up_seconds,
     )
-    exposed = np.maximum(taken_seconds(copying, slowdowns), excess - waiting_seconds)
+    exposed = np.maximum(taken_seconds(copying, slowdowns), beyond - waiting_seconds)
     return np.asarray(np.minimum(communication_seconds, exposed), dtype=np.float64)
 
 

@@ -37,24 +37,24 @@ def test_a_step_that_gets_longer_is_found(checks):
 
 
 def test_only_pieces_of_matmuls_may_cost_more_than_they_hide(checks):
-    """Where PyTorch overlaps single matmuls, at most a tenth; no other change, and no other release."""
+    """Where PyTorch overlaps single matmuls, at most a third; no other change, and no other release."""
     overlapping = replace(next(one for one in checks if one.name == "tp_overlap"), before=1.0, after=1.05)
 
     assert is_cited(overlapping) == (
         overlapping.case.facts.cluster.device.behaviour.communication.tp_overlaps_single_matmuls
     )
-    assert not is_cited(replace(overlapping, after=1.2))
+    assert not is_cited(replace(overlapping, after=1.4))
     assert not is_cited(replace(overlapping, name="ep_overlap"))
 
 
 def test_only_a_late_host_in_a_pipeline_may_lead_a_little(checks):
-    """By half a thousandth of the step, whatever is changed."""
+    """By half a percent of the step, whatever is changed."""
     late = [one for one in checks if host_is_late(one.case)]
     pipelined = replace(next(one for one in late if one.case.strategy.pp > 1), name="peak", before=1.0)
     single = replace(next(one for one in late if one.case.strategy.pp == 1), name="peak", before=1.0)
     on_time = replace(next(one for one in checks if not host_is_late(one.case)), name="peak", before=1.0)
 
-    assert is_cited(replace(pipelined, after=1 + 4e-4))
-    assert not is_cited(replace(pipelined, after=1 + 6e-4))
-    assert not is_cited(replace(single, after=1 + 4e-4))
-    assert not is_cited(replace(on_time, after=1 + 4e-4))
+    assert is_cited(replace(pipelined, after=1 + 4e-3))
+    assert not is_cited(replace(pipelined, after=1 + 6e-3))
+    assert not is_cited(replace(single, after=1 + 4e-3))
+    assert not is_cited(replace(on_time, after=1 + 4e-3))

@@ -147,7 +147,7 @@ def a_job(model, device, num_devices, batch, sequence, **limits):
 
 H200 = ("llama3-70b", "h200", 64, 64, 4096)
 H200_FREE_TP = ("llama3-70b", "h200", 32, 96, 2048)
-A100 = ("llama3-70b", "a100-40gb-sxm", 64, 192, 4096)
+A100 = ("llama3-70b", "a100-40gb-sxm", 32, 64, 16384)
 
 BINDING = {
     topology.degrees_multiply_to_the_devices: (

@@ -16,7 +16,7 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from costmodel.tables import tabulate
 from planner import load
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import search
+from planner.search.domains import cheap_recompute
 from planner.search.space import Space, build_space, spread
 
 DEVICE = "h100-80gb-sxm"
@@ -135,8 +136,13 @@ def _in_a_process(model: str, num_devices: int) -> Case:
 
 
 def a_job(model: str, num_devices: int) -> Problem:
-    """The benchmark's job."""
-    return load(
+    """
+    The benchmark's job, its recomputation none, all, or the cheap modules.
+
+    Every set of modules makes 27 times as many strategies, too many to enumerate; ``tests/oracle`` has small jobs with
+    all of them.
+    """
+    problem = load(
         {
             "model": model,
             "cluster": {"device": DEVICE, "num_devices": num_devices},
@@ -148,6 +154,8 @@ def a_job(model: str, num_devices: int) -> Problem:
             "search": {"stages": "even"},
         }
     )
+    chosen = tuple(map(int, cheap_recompute(problem.facts.model, problem.facts.cluster.framework)))
+    return replace(problem, search=replace(problem.search, allow={**problem.search.allow, "recompute": chosen}))
 
 
 def run_case(model: str, num_devices: int) -> Case:

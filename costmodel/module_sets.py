@@ -32,7 +32,7 @@ INSIDE = (
     ("ep_forward", ("experts",)),
     ("tp_forward", ("mlp", "every_other_matmul")),
 )
-"""Communication that runs again with modules: what :func:`costmodel.step.layer.modules_forward` adds."""
+"""Communication that runs again with modules: what :func:`costmodel.step.links.repeated_communication` adds."""
 
 PAIRS_AT_ONCE = 2**22
 """Pairs of sets that are compared at once; a matter of memory only."""

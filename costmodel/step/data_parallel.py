@@ -307,6 +307,8 @@ class _Window:
         Use of its links.
     edges
         Waiting that only warm-up and cool-down have.
+    forward_fraction
+        Fraction of all of it that is the forward pass's.
     """
 
     computing: Array

@@ -94,8 +94,12 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     device, recompute = facts.cluster.device, with_layer_axis(decisions["recompute"])
     seconds = lookup(layer_seconds, facts, decisions)
     exposed = exposed_seconds(facts, decisions, seconds)
-    modules = modules_forward(seconds, exposed.tp_forward, exposed.cp_forward, recompute=recompute)
-    repeated = recompute_seconds(_whole_again(device, seconds, exposed), modules, recompute=recompute)
+    modules = over_modules(seconds.module_forward, recompute=recompute)
+    inside = {"tp": exposed.tp_forward, "cp": exposed.cp_forward, "ep": seconds.ep_forward}
+    inside_modules = repeated_communication(inside, recompute=recompute, module_forward=seconds.module_forward)
+    repeated = recompute_seconds(
+        _whole_again(device, seconds, exposed), np.asarray(modules + inside_modules), recompute=recompute
+    )
     tp, cp, ep = (_both_passes(exposed, name) for name in ("tp", "cp", "ep"))
     compute = _compute(seconds, exposed)
     down, up = _offload_exposed(facts, decisions, seconds, exposed)
@@ -107,7 +111,7 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     return LayerParts(
         compute=compute,
         recompute=repeated,
-        again=_computed_again(seconds, recompute=recompute),
+        again=recompute_seconds(seconds.again, modules, recompute=recompute),
         tp=tp,
         cp=cp,
         ep=ep,
@@ -121,12 +125,6 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
 
 def _both_passes(exposed: Exposed, group: str) -> Array:
     return np.asarray(getattr(exposed, f"{group}_forward") + getattr(exposed, f"{group}_backward"))
-
-
-def _computed_again(seconds: LayerSeconds, *, recompute: NDArray[Any]) -> Array:
-    """Seconds of computation that recomputation repeats."""
-    modules = over_modules(seconds.module_forward, recompute=recompute)
-    return np.where(recompute == int(Recompute.FULL), seconds.again, modules)
 
 
 def _whole_again(device: EquippedDevice, seconds: LayerSeconds, exposed: Exposed) -> Array:
@@ -198,18 +196,6 @@ feed-forward.
 """
 
 LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
-
-
-def modules_forward(seconds: LayerSeconds, tp_forward: Array, cp_forward: Array, *, recompute: NDArray[Any]) -> Array:
-    """
-    Seconds of the forward pass of the modules that a decision recomputes, exposed communication included.
-
-    Derivation: the modules' own seconds are added up, and the communication that runs inside them
-    (:func:`costmodel.step.links.repeated_communication`).
-    """
-    communication = {"tp": tp_forward, "cp": cp_forward, "ep": seconds.ep_forward}
-    repeated = repeated_communication(communication, recompute=recompute, module_forward=seconds.module_forward)
-    return np.asarray(over_modules(seconds.module_forward, recompute=recompute) + repeated)
 
 
 def recompute_seconds(forward_seconds: Array, modules_seconds: Array, *, recompute: NDArray[Any]) -> Array:

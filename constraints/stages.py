@@ -5,6 +5,10 @@ Each rank chooses one option: how many layers it holds, what it recomputes and o
 with the same options are one class, of which the model counts how many choose what; else every permutation of equal
 ranks would be another solution. Options that do not fit into the rank's memory are not in the model.
 
+Where kinds of layers alternate, what a rank holds follows from where its chunks begin. Virtual stages are then a path
+through the places of the pattern of layers (:class:`costmodel.models.layer_pattern.LayerPattern`). Each begins where
+the one in front of it ends. A rank's option holds as many layers of each kind as its chunks cover.
+
 The objective is the closed form of the step times the chunks per rank,
 
 .. math:: v T = (m v - 1) \max_i P_i + \sum_i R_i + v \max_i E_i
@@ -14,19 +18,46 @@ in ticks of a nanosecond (R: one micro-batch; P: that and what the rank waits fo
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
+
+from costmodel.models.layer_pattern import LayerPattern
 
 RANK_TICK_SECONDS = 1e-9
 """Resolution of a rank's time: rounded per rank, a step is off by half of it times its micro-batches."""
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Linear: TypeAlias = cp_model.LinearExpr | cp_model.IntVar | int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunks:
+    """
+    Layers of the chunks of each option, for models whose kinds of layers alternate.
+
+    Parameters
+    ----------
+    layers, full_layers
+        Layers of each chunk; those of them, in front, that are recomputed in full; shape (A, v).
+    kinds
+        Layers of each kind in all chunks, then those that are recomputed in full; shape (A, 2 K).
+    """
+
+    layers: Ints
+    full_layers: Ints
+    kinds: Ints
+
+    def take(self, which: Ints | Flags) -> Chunks:
+        """Some of them."""
+        return Chunks(layers=self.layers[which], full_layers=self.full_layers[which], kinds=self.kinds[which])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +77,8 @@ class StageOptions:
         Whether the next rank may begin with such layers, too: the first chunk holds nothing else.
     ticks, pace_ticks, ending_ticks
         One micro-batch, without and with what the rank waits meanwhile; what follows the last one.
+    chunks
+        Where kinds of layers alternate, what the chunks hold.
     """
 
     rank: Ints
@@ -56,6 +89,7 @@ class StageOptions:
     ticks: Ints
     pace_ticks: Ints
     ending_ticks: Ints
+    chunks: Chunks | None = None
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -71,6 +105,7 @@ class StageOptions:
             ticks=self.ticks[which],
             pace_ticks=self.pace_ticks[which],
             ending_ticks=self.ending_ticks[which],
+            chunks=self.chunks.take(which) if self.chunks else None,
         )
 
 
@@ -85,6 +120,8 @@ class Pipeline:
         Ranks, chunks per rank, micro-batches.
     num_layers, num_leading
         Layers of the model; those in front that are of another kind than the rest.
+    pattern
+        Where kinds of layers alternate, in which order.
     """
 
     pp: int
@@ -92,6 +129,7 @@ class Pipeline:
     num_microbatches: int
     num_layers: int
     num_leading: int
+    pattern: LayerPattern | None = field(default=None, compare=False)
 
     @property
     def weight_of_slowest(self) -> int:
@@ -154,6 +192,8 @@ def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> Sta
     if pipeline.num_leading:
         model.add(_weighted(counts, options.num_leading[index]) == pipeline.num_leading)
         _add_order(model, classes, options, pipeline)
+    if pipeline.pattern is not None:
+        _add_path(model, classes, options, pipeline)
     slowest = _maximum(model, classes, options.pace_ticks)
     ending = _maximum(model, classes, options.ending_ticks)
     total = pipeline.weight_of_slowest * slowest + _weighted(counts, options.ticks[index]) + pipeline.vpp * ending
@@ -169,14 +209,15 @@ def objective(options: StageOptions, chosen: Ints, pipeline: Pipeline) -> int:
 
 
 def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline) -> list[_Class]:
-    """Ranks by what they may choose; those that may hold leading layers stay single, as their order counts."""
+    """Ranks by what they may choose; single where their order counts: with leading layers, or where kinds alternate."""
     bounds = np.searchsorted(options.rank, np.arange(pipeline.pp + 1))
     keys = {}
     for rank in range(pipeline.pp):
         own = slice(bounds[rank], bounds[rank + 1])
         columns = (options.choice, options.num_layers, options.ticks, options.pace_ticks, options.ending_ticks)
         may_lead = rank == 0 or bool(options.num_leading[own].any())
-        own_rank = rank if pipeline.num_leading and may_lead else -1
+        is_single = pipeline.pattern is not None or (pipeline.num_leading and may_lead)
+        own_rank = rank if is_single else -1
         keys[rank] = (own_rank, *(tuple(column[own].tolist()) for column in columns))
     ordered = sorted(keys, key=lambda rank: (keys[rank], rank))
     classes = []
@@ -205,6 +246,52 @@ def _add_order(model: cp_model.CpModel, classes: Sequence[_Class], options: Stag
         model.add(after <= cp_model.LinearExpr.sum(continues))
         model.add(after <= leads)
         leads = after
+
+
+def _add_path(model: cp_model.CpModel, classes: Sequence[_Class], options: StageOptions, pipeline: Pipeline) -> None:
+    """Virtual stages follow one another in the pattern, and each rank's chunks meet the kinds that its option holds."""
+    pattern, chunks = pipeline.pattern, options.chunks
+    assert pattern is not None
+    assert chunks is not None
+    class_of = {one.ranks[0]: one for one in classes}
+    arcs_of_rank: list[list[cp_model.IntVar]] = [[] for _ in range(pipeline.pp)]
+    kinds_of_rank: list[list[Ints]] = [[] for _ in range(pipeline.pp)]
+    begins: dict[int, Linear] = {0: 1}
+    for stage in range(pipeline.pp * pipeline.vpp):
+        chunk, rank = divmod(stage, pipeline.pp)
+        leaving, entering = defaultdict(list), defaultdict(list)
+        for (layers, full_layers, *own_kinds), counts in _counts_by_chunk(class_of[rank], chunks, chunk).items():
+            met = kinds_met(pattern, layers, full_layers)
+            places = [place for place in begins if not own_kinds or met[place].tolist() == own_kinds]
+            arcs = [model.new_bool_var("") for _ in places]
+            model.add(cp_model.LinearExpr.sum(arcs) == cp_model.LinearExpr.sum(counts))
+            for place, arc in zip(places, arcs, strict=True):
+                leaving[place].append(arc)
+                entering[int(pattern.place_after(place + layers))].append(arc)
+            arcs_of_rank[rank] += arcs
+            kinds_of_rank[rank] += list(met[places])
+        for place, begin in begins.items():
+            model.add(cp_model.LinearExpr.sum(leaving[place]) == begin)
+        begins = {place: cp_model.LinearExpr.sum(arcs) for place, arcs in entering.items()}
+    for rank, one in class_of.items() if pipeline.vpp > 1 else ():
+        for of_options, met in zip(chunks.kinds[one.options].T, np.array(kinds_of_rank[rank]).T, strict=True):
+            model.add(_weighted(one.counts, of_options) == _weighted(arcs_of_rank[rank], met))
+
+
+def kinds_met(pattern: LayerPattern, num_layers: int, full_layers: int) -> Ints:
+    """Layers of each kind of a chunk from each place on, then those recomputed in full, its first ones: (S, 2 K)."""
+    return np.concatenate([pattern.counts(num_layers), pattern.counts(full_layers)], axis=1)
+
+
+def _counts_by_chunk(one: _Class, chunks: Chunks, chunk: int) -> dict[tuple[int, ...], list[cp_model.IntVar]]:
+    """A rank's options by the layers of one chunk, those in full and, where that is its only chunk, their kinds."""
+    columns = [chunks.layers[one.options, chunk], chunks.full_layers[one.options, chunk]]
+    if chunks.layers.shape[1] == 1:
+        columns += list(chunks.kinds[one.options].T)
+    counts = defaultdict(list)
+    for key, count in zip(np.stack(columns, axis=1).tolist(), one.counts, strict=True):
+        counts[tuple(key)].append(count)
+    return counts
 
 
 def _maximum(model: cp_model.CpModel, classes: Sequence[_Class], values: Ints) -> cp_model.IntVar:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from constraints.stages import RANK_TICK_SECONDS, Ints, Pipeline, StageOptions
+from constraints.stages import RANK_TICK_SECONDS, Chunks, Ints, Pipeline, StageOptions, kinds_met
 from costmodel.facts.model import Model
-from costmodel.pipelines.stages import in_flight_imbalance
+from costmodel.models.layer_pattern import LayerPattern, layer_pattern
+from costmodel.pipelines.stages import in_flight_imbalance, layers_of_each_kind
 from costmodel.step.layouts import (
     Contents,
     beside_layers,
@@ -43,7 +44,7 @@ class RankChoices:
     sizes
         Layers of the chunks, a tuple per entry.
     num_leading
-        Layers of the model's leading kind.
+        Layers of the model's leading kind; 0 where kinds alternate.
     continues
         Whether the first chunk holds nothing else.
     recompute, activation_offload, num_full
@@ -62,9 +63,24 @@ class RankChoices:
     starts: Ints
 
     @property
+    def kinds(self) -> Ints:
+        """Layers of each kind without those of multi-token prediction, shape (A, K)."""
+        return np.asarray(self.contents.layers - self.contents.mtp_layers, dtype=np.int64)
+
+    @property
     def num_layers(self) -> Ints:
         """Layers without those of multi-token prediction."""
-        return np.asarray((self.contents.layers - self.contents.mtp_layers).sum(axis=1), dtype=np.int64)
+        return np.asarray(self.kinds.sum(axis=1))
+
+    def chunks(self, which: Ints) -> Chunks:
+        """What the chunks of some entries hold."""
+        sizes = [self.sizes[one] for one in which.tolist()]
+        full = [full_by_chunk(num, own) for num, own in zip(self.num_full[which].tolist(), sizes, strict=True)]
+        return Chunks(
+            layers=np.array(sizes, dtype=np.int64),
+            full_layers=np.array(full, dtype=np.int64),
+            kinds=np.concatenate([self.kinds[which], self.contents.full_layers[which].astype(np.int64)], axis=1),
+        )
 
 
 def num_leading(model: Model) -> int | None:
@@ -79,6 +95,19 @@ def num_leading(model: Model) -> int | None:
     return changes[0] if len(changes) == 1 else None
 
 
+class _Row(NamedTuple):
+    """One content of a rank; ``kinds`` and ``full_kinds`` are its layers of each kind, and those in full."""
+
+    rank: int
+    num: int
+    kinds: tuple[int, ...]
+    num_leading: int
+    sizes: tuple[int, ...]
+    mode: Mode
+    num_full: int
+    full_kinds: tuple[int, ...]
+
+
 @lru_cache(maxsize=64)
 def rank_choices(
     model: Model, pp: int, vpp: int, most: int, modes: tuple[Mode, ...], full_of_some: bool
@@ -86,10 +115,13 @@ def rank_choices(
     """
     Everything that ranks may hold.
 
+    Where kinds alternate, a chunk is taken to begin at any place of the pattern. The solver then keeps to those where
+    the chunk in front ends.
+
     Parameters
     ----------
     model
-        What is shared out: at most one change of kinds, see :func:`num_leading`.
+        What is shared out.
     pp, vpp
         Ranks, chunks per rank.
     most
@@ -99,9 +131,10 @@ def rank_choices(
     full_of_some
         Whether a rank may recompute some of its layers in full and the others not at all.
     """
-    leading, head_equivalent = num_leading(model) or 0, beside_layers(model)
+    leading, head_equivalent, pattern = num_leading(model), beside_layers(model), layer_pattern(model)
     fewest = [vpp - (rank == 0) - (rank == pp - 1) for rank in range(pp)]
-    rows: list[tuple[int, int, int, tuple[int, ...], Mode, int]] = []
+    plain = (int(Recompute.NONE), False)
+    rows: list[_Row] = []
     for rank in range(pp):
         least = max(fewest[rank], model.num_layers - sum(most for other in range(pp) if other != rank), 0)
         for num in range(least, min(most, model.num_layers) + 1):
@@ -111,45 +144,69 @@ def rank_choices(
                 if is_last
                 else (even_chunks(num, vpp=vpp),)
             )
+            kept = [(mode, 0) for mode in modes] + [(plain, full) for full in range(1, num) if full_of_some]
             for sizes in ways:
                 if 0 not in sizes[rank == 0 : vpp - is_last]:
-                    rows += _rows_of(rank, num, sizes, leading, modes, full_of_some)
-    return _rank_choices(model, pp, leading, rows)
+                    rows += (
+                        _alternating_rows(pattern, rank, sizes, kept)
+                        if leading is None
+                        else _leading_rows(pattern, leading, rank, sizes, kept)
+                    )
+    return _rank_choices(model, pp, rows if leading is not None else sorted(rows))
 
 
-def _rows_of(
-    rank: int,
-    num: int,
-    sizes: tuple[int, ...],
-    leading: int,
-    modes: Sequence[Mode],
-    full_of_some: bool,
-) -> list[tuple[int, int, int, tuple[int, ...], Mode, int]]:
-    """A rank with some layers, in every way that they may be kept and recomputed."""
-    rows: list[tuple[int, int, int, tuple[int, ...], Mode, int]] = []
+def _leading_rows(
+    pattern: LayerPattern, leading: int, rank: int, sizes: tuple[int, ...], kept: Sequence[tuple[Mode, int]]
+) -> Iterator[_Row]:
+    """A rank with some layers, in every way that they may be kept and recomputed; its first chunk may lead."""
+    first, last = pattern.kinds[[0, -1]].tolist()
+
+    def of_kinds(leading: int, num: int) -> tuple[int, ...]:
+        return tuple(leading * (kind == first) + (num - leading) * (kind == last) for kind in range(pattern.num_kinds))
+
     num_leading_here = min(leading, sizes[0]) if rank <= leading else 0
-    for first_kind in range(num_leading_here if rank == 0 else 0, num_leading_here + 1):
-        rows += [(rank, num, first_kind, sizes, mode, 0) for mode in modes]
-        if full_of_some:
-            rows += [(rank, num, first_kind, sizes, (int(Recompute.NONE), False), n) for n in range(1, num)]
-    return rows
+    for here in range(num_leading_here if rank == 0 else 0, num_leading_here + 1):
+        own = of_kinds(here, sum(sizes))
+        for mode, num_full in kept:
+            leading_full = min(full_by_chunk(num_full, sizes)[0], here) if num_full and here else 0
+            yield _Row(rank, sum(sizes), own, here, sizes, mode, num_full, of_kinds(leading_full, num_full))
 
 
-def _rank_choices(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> RankChoices:
-    kinds = {kind: position for position, kind in enumerate(model.kinds)}
-    rank, num, first_kind, num_full = (np.array([row[i] for row in rows], dtype=np.int64) for i in (0, 1, 2, 5))
-    first, last = kinds[model.layers[0]], kinds[model.layers[-1]]
-    layers, full, mtp = (np.zeros((len(rows), len(kinds))) for _ in range(3))
-    layers[:, first] += first_kind
-    layers[:, last] += num - first_kind
-    of_first_chunk = [full_by_chunk(row[5], row[3])[0] if row[5] and row[2] else 0 for row in rows]
-    full_leading = np.minimum(of_first_chunk, first_kind)
-    full[:, first] += full_leading
-    full[:, last] += num_full - full_leading
-    for layer in model.mtp_layers:
-        mtp[rank == pp - 1, kinds[layer]] += 1
-    sizes = tuple(row[3] for row in rows)
-    changes = (np.diff(rank) != 0) | (np.diff(num) != 0) | (np.diff(first_kind) != 0)
+def _alternating_rows(
+    pattern: LayerPattern, rank: int, sizes: tuple[int, ...], kept: Sequence[tuple[Mode, int]]
+) -> Iterator[_Row]:
+    """A rank with some layers, of every kind that they may be, in every way that they may be kept and recomputed."""
+    for num_full in sorted({num_full for _, num_full in kept}):
+        modes = [mode for mode, own in kept if own == num_full]
+        for kinds in _sums_of_kinds(pattern, sizes, full_by_chunk(num_full, sizes), is_first=rank == 0):
+            own, full = kinds[: pattern.num_kinds], kinds[pattern.num_kinds :]
+            for mode in modes:
+                yield _Row(rank, sum(sizes), own, 0, sizes, mode, num_full, full)
+
+
+def _sums_of_kinds(
+    pattern: LayerPattern, sizes: Sequence[int], full: Sequence[int], *, is_first: bool
+) -> list[tuple[int, ...]]:
+    """What chunks may hold together: layers of each kind, then those of each kind in full; the first is in front."""
+    sums = np.zeros((1, 2 * pattern.num_kinds), dtype=np.int64)
+    for chunk, (size, of_it_full) in enumerate(zip(sizes, full, strict=True)):
+        met = kinds_met(pattern, size, of_it_full)
+        met = met[:1] if is_first and not chunk else np.unique(met, axis=0)
+        sums = np.unique((sums[:, None] + met).reshape(-1, sums.shape[1]), axis=0)
+    return [tuple(one) for one in sums.tolist()]
+
+
+def _rank_choices(model: Model, pp: int, rows: Sequence[_Row]) -> RankChoices:
+    rank, first_kind, num_full = (
+        np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("rank", "num_leading", "num_full")
+    )
+    layers, full = (
+        np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in ("kinds", "full_kinds")
+    )
+    mtp = np.zeros_like(layers)
+    mtp[rank == pp - 1] = layers_of_each_kind(model)[1]
+    sizes = tuple(row.sizes for row in rows)
+    changes = (np.diff(rank) != 0) | (np.diff(layers, axis=0) != 0).any(axis=1) | (np.diff(first_kind) != 0)
     contents = Contents(
         rank=rank,
         layers=layers + mtp,
@@ -166,8 +223,8 @@ def _rank_choices(model: Model, pp: int, leading: int, rows: Sequence[Any]) -> R
         sizes=sizes,
         num_leading=first_kind,
         continues=np.array([own[0] for own in sizes]) == first_kind,
-        recompute=np.array([row[4][0] for row in rows], dtype=np.int64),
-        activation_offload=np.array([row[4][1] for row in rows], dtype=bool),
+        recompute=np.array([row.mode[0] for row in rows], dtype=np.int64),
+        activation_offload=np.array([row.mode[1] for row in rows], dtype=bool),
         num_full=num_full,
         starts=np.concatenate([[0], np.flatnonzero(changes) + 1]),
     )
@@ -271,7 +328,7 @@ def least_of_each(values: Any, choices: RankChoices) -> Any:
 
 
 def options_of(
-    choices: RankChoices, seconds: Any, pace: Any, ending: Any, *, slowest: float
+    choices: RankChoices, seconds: Any, pace: Any, ending: Any, *, slowest: float, alternate: bool = False
 ) -> tuple[StageOptions, Ints]:
     """
     The options that fit, are not too slow and not needless, and which of the contents each is.
@@ -286,28 +343,34 @@ def options_of(
         One micro-batch, infinite for what does not fit, without and with what a rank waits; what follows the last one.
     slowest
         Longest time of a rank that is of interest, in seconds.
+    alternate
+        Whether kinds of layers alternate: it is then the same that options hold if all their chunks do.
     """
     index = np.flatnonzero(np.isfinite(seconds) & (seconds <= slowest))
     ticks, pace_ticks, ending_ticks = np.zeros((3, len(seconds)), dtype=np.int64)
     for rounded, values in ((ticks, seconds), (pace_ticks, pace), (ending_ticks, ending)):
         rounded[index] = np.rint(values[index] / RANK_TICK_SECONDS)
-    num = choices.num_layers
-    holds = np.stack([choices.contents.rank, num, choices.num_leading], axis=1)
+    num, chunks = choices.num_layers[index], choices.chunks(index) if alternate else None
+    columns = [choices.contents.rank[index], num, choices.num_leading[index]]
+    if chunks:
+        columns += [*chunks.layers.T, *chunks.full_layers.T, *chunks.kinds.T]
     costs = np.stack([ticks, pace_ticks, ending_ticks], axis=1)
-    order = index[np.lexsort(np.concatenate([holds, costs], axis=1)[index].T[::-1])]
+    order = np.lexsort(np.stack([*columns, *costs[index].T])[::-1])
+    holds = dict(zip(index.tolist(), np.stack(columns, axis=1).tolist(), strict=True))
     kept: list[int] = []
-    for _, alike in groupby(order.tolist(), key=lambda one: holds[one].tolist()):
+    for _, alike in groupby(index[order].tolist(), key=holds.__getitem__):
         kept += _needed(alike, costs)
     which = np.array(kept, dtype=np.int64)
     options = StageOptions(
         rank=choices.contents.rank[which],
         choice=choices.recompute[which] * 2 + choices.activation_offload[which] + 4096 * choices.num_full[which],
-        num_layers=num[which],
+        num_layers=choices.num_layers[which],
         num_leading=choices.num_leading[which],
         continues=np.asarray(choices.continues[which]),
         ticks=ticks[which],
         pace_ticks=pace_ticks[which],
         ending_ticks=ending_ticks[which],
+        chunks=choices.chunks(which) if alternate else None,
     )
     return options, which
 
@@ -345,6 +408,7 @@ def can_improve_incumbent(
     *,
     num_microbatches: Ints,
     limits: Any,
+    of_kinds: Any = None,
 ) -> Any:
     """
     Which of some pipelines of one shape may take less than their limits, shape (C,).
@@ -363,6 +427,8 @@ def can_improve_incumbent(
         Their shape; its micro-batches do not count.
     num_microbatches, limits
         Of each: micro-batches, and seconds per step without its constant part, shape (C,).
+    of_kinds
+        Where kinds alternate: seconds of a layer of each kind, (C, K). Any will do; true ones bound well.
     """
     rest = (limits - _least_maximum(choices, ending, pipeline)) * pipeline.vpp
     weight = np.maximum(num_microbatches * pipeline.vpp - 1, 1)
@@ -371,7 +437,7 @@ def can_improve_incumbent(
     answer = np.zeros(len(seconds), dtype=bool)
     for _ in range(MOST_ROUNDS):
         quick = np.where(pace[undecided] <= slowest[undecided, None], seconds[undecided], np.inf)
-        sums = _least_sums(choices, quick, pipeline)
+        sums = _least_sums(choices, quick, pipeline, None if of_kinds is None else of_kinds[undecided])
         tighter = (rest[undecided] - sums) / weight[undecided]
         left = np.isfinite(sums) & (tighter > 0)
         settled = left & (tighter >= slowest[undecided])
@@ -409,9 +475,62 @@ MOST_ROUNDS = 12
 """Rounds after which a pipeline is taken to undercut its limit; a matter of time only."""
 
 
-def _least_sums(choices: RankChoices, seconds: Any, pipeline: Pipeline) -> Any:
+def _least_sums(choices: RankChoices, seconds: Any, pipeline: Pipeline, of_kinds: Any) -> Any:
+    """The least sum over all ranks of any way to share the layers out, or a bound of it; shape (C,)."""
+    if pipeline.pattern is None:
+        return _least_sums_in_runs(choices, seconds, pipeline)
+    if pipeline.vpp == 1:
+        return _least_sums_by_place(choices, seconds, pipeline, pipeline.pattern)
+    return _least_sums_beside_kinds(choices, seconds, pipeline, pipeline.pattern, of_kinds)
+
+
+def _least_sums_by_place(choices: RankChoices, seconds: Any, pipeline: Pipeline, pattern: LayerPattern) -> Any:
+    """By dynamic programming over the layers so far, which say where a rank begins and so what kinds it holds."""
+    at, length = choices.starts, pipeline.num_layers + 1
+    ranks, num, kinds = choices.contents.rank[at], choices.num_layers[at], choices.kinds[at]
+    met = {size: pattern.counts(size)[pattern.place_after(np.arange(length))] for size in np.unique(num).tolist()}
+    sums = np.full((length, len(seconds)), np.inf)
+    sums[0] = 0.0
+    for rank in range(pipeline.pp):
+        further = np.full_like(sums, np.inf)
+        for one in np.flatnonzero(ranks == rank).tolist():
+            size = int(num[one])
+            begins = np.flatnonzero((met[size][: length - size] == kinds[one]).all(axis=1))
+            further[begins + size] = np.minimum(further[begins + size], sums[begins] + seconds[:, one])
+        sums = further
+    return sums[-1]
+
+
+def _least_sums_beside_kinds(
+    choices: RankChoices, seconds: Any, pipeline: Pipeline, pattern: LayerPattern, of_kinds: Any
+) -> Any:
     """
-    The least sum over all ranks of any way to share the layers out, by dynamic programming; shape (C,).
+    A lower bound: what ranks take beside their layers at some seconds of each kind, and all layers at those.
+
+    Derivation: the layers of each kind that the ranks hold sum to those of the model, so that the seconds of kinds
+    cancel, whatever they are (a Lagrangian relaxation of these sums). What is left depends on the number of layers
+    nearly alone. Each rank may have the kinds that are best for it.
+    """
+    at = choices.starts
+    ranks, num, kinds = choices.contents.rank[at], choices.num_layers[at], choices.kinds[at]
+    beside = seconds - of_kinds @ kinds.T
+    firsts = np.flatnonzero((np.diff(ranks, prepend=-1) != 0) | (np.diff(num, prepend=-1) != 0))
+    beside = np.minimum.reduceat(beside, firsts, axis=1)
+    length = pipeline.num_layers + 1
+    sums = np.full((length, len(seconds)), np.inf)
+    sums[0] = 0.0
+    for rank in range(pipeline.pp):
+        further = np.full_like(sums, np.inf)
+        for one in np.flatnonzero(ranks[firsts] == rank).tolist():
+            size = int(num[firsts[one]])
+            np.minimum(further[size:], sums[: length - size] + beside[:, one], out=further[size:])
+        sums = further
+    return sums[-1] + of_kinds @ pattern.counts(pipeline.num_layers)[0]
+
+
+def _least_sums_in_runs(choices: RankChoices, seconds: Any, pipeline: Pipeline) -> Any:
+    """
+    By dynamic programming where a model is one run of equal layers, or two; shape (C,).
 
     Its states are whether the next rank may still begin with leading layers, leading layers so far, all layers so far.
     """

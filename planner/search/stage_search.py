@@ -17,6 +17,9 @@ from ortools.sat.python import cp_model
 
 from constraints.encoding import MAX_TICKS, TICK_SECONDS, seconds_to_floor_ticks
 from constraints.stages import RANK_TICK_SECONDS, Pipeline, encode_stages, objective
+from costmodel.facts.model import Model
+from costmodel.models.layer_pattern import LayerPattern, layer_pattern
+from costmodel.step.layer import layer_parts
 from costmodel.step.layouts import (
     PER_RANK,
     Balance,
@@ -138,14 +141,36 @@ def tried_in_stages(problem: Problem) -> tuple[int, ...]:
     return own or cheap_recompute(problem.facts.model, problem.facts.cluster.framework)
 
 
+MOST_PLACES = 16
+"""Places of a pattern of layers up to which interleaved pipelines are searched: their chunks may begin at any."""
+
+
+def alternating_pattern(model: Model) -> LayerPattern | None:
+    """The order of a model's kinds of layers; None where they are one run of equal layers, or two."""
+    return layer_pattern(model) if num_leading(model) is None else None
+
+
+def interleaves_unevenly(pattern: LayerPattern | None) -> bool:
+    """Whether chunks of interleaved pipelines may differ, in the pattern of a model whose kinds of layers alternate."""
+    return pattern is None or pattern.num_places <= MOST_PLACES
+
+
 def left_out_of_stages(problem: Problem, space: Space) -> Iterator[str]:
     """What the search over uneven stages leaves out by itself, in sentences."""
-    is_tried = problem.search.stages != StageChoice.EVEN
-    if is_tried and not {*space.features["recompute"].tolist()} <= {*tried_in_stages(problem)}:
+    if problem.search.stages == StageChoice.EVEN:
+        return
+    if not {*space.features["recompute"].tolist()} <= {*tried_in_stages(problem)}:
         yield (
             "Uneven stages recompute nothing, whole layers, the modules that are cheap to recompute or what the best "
             "strategies with even stages do (search.allow.recompute changes that)."
         )
+    pattern = alternating_pattern(problem.facts.model)
+    if pattern is None or not (space.rows["vpp"] > 1).any():
+        return
+    if not interleaves_unevenly(pattern):
+        yield "Stages of interleaved pipelines stay even: the model's layers repeat no short pattern."
+    elif problem.search.stages == StageChoice.FREE:
+        yield "Ranks with several chunks recompute all of their layers alike: the kinds of layers alternate."
 
 
 class StageSearch:
@@ -165,6 +190,7 @@ class StageSearch:
         self.space = run.cost_table.space.with_values("recompute", {*tried_in_stages(run.problem), *found[:MOST_FOUND]})
         self.facts = self.space.facts
         self.leading = num_leading(self.facts.model)
+        self.pattern = alternating_pattern(self.facts.model)
         self.free = run.problem.search.stages == StageChoice.FREE
         self.num_outer = self.num_bounded = self.num_solved = 0
         self.least_ticks = 0
@@ -176,8 +202,6 @@ class StageSearch:
 
     def search(self) -> None:
         """Improve on what the run has found, or prove that no uneven stages do."""
-        if self.leading is None:
-            return
         outer = sorted(self.outer(), key=lambda one: one.seconds)
         self.num_outer = len(outer)
         position, size = 0, FIRST_BATCH
@@ -210,6 +234,8 @@ class StageSearch:
         pipelined = (columns["pp"] > 1) | self.free
         is_default = (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vocabulary"] == Vocabulary.ENDS)
         is_default &= columns["group"] == default_microbatch_group(pp=columns["pp"], vpp=columns["vpp"])
+        if not interleaves_unevenly(self.pattern):
+            is_default &= columns["vpp"] == 1
         rows = np.flatnonzero(pipelined & is_default)
         if not len(rows):
             return rows
@@ -306,6 +332,7 @@ class StageSearch:
                 self.run.leave(int(min(one.seconds for _, one in alike) / TICK_SECONDS))
                 continue
             full_of_some = self.free and {(Recompute.NONE, False), (Recompute.FULL, False)} <= set(modes)
+            full_of_some &= vpp == 1 or self.pattern is None
             most = max(most for most, _ in alike)
             choices = rank_choices(self.facts.model, pp, vpp, most, modes, full_of_some)
             for each in self.promising(choices, [one for _, one in alike]):
@@ -346,6 +373,7 @@ class StageSearch:
             alike[0].pipeline,
             num_microbatches=np.array([one.pipeline.num_microbatches for one in alike]),
             limits=self.limits(alike),
+            of_kinds=layer_parts(self.facts, _columns(alike)).total if self.pattern else None,
         )
 
     def limits(self, some: Sequence[_Outer]) -> Any:
@@ -362,7 +390,9 @@ class StageSearch:
         if not self.can_improve_incumbent([one.outer], one.choices, *least)[0]:
             return
         slowest = limit * pipeline.vpp / (pipeline.weight_of_slowest + 1)
-        options, which = options_of(one.choices, one.seconds, one.pace, one.ending, slowest=slowest)
+        options, which = options_of(
+            one.choices, one.seconds, one.pace, one.ending, slowest=slowest, alternate=self.pattern is not None
+        )
         cut = min(int(np.ceil(limit * pipeline.vpp / RANK_TICK_SECONDS)), MAX_TICKS)
         encoding = encode_stages(options, pipeline, cut=cut)
         if encoding is None:
@@ -386,6 +416,7 @@ class StageSearch:
             num_microbatches=num_microbatches,
             num_layers=self.facts.model.num_layers,
             num_leading=self.leading or 0,
+            pattern=self.pattern,
         )
 
     def most_layers(self, one: _Outer, cut: int) -> int:

@@ -1,5 +1,5 @@
 """
-Uneven stages against plain enumeration: 2,000 random pipelines and 200 whole problems.
+Uneven stages against plain enumeration: 3,000 random pipelines and 300 whole problems, a third with alternating layers.
 
 The enumeration is nested loops: every way to share the layers out, every choice of each rank, in floats. Of the project
 it uses the formulas of one rank's cost and of their sum, not the solver, the bounds, the reductions or the batches. The
@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pytest
 from ortools.sat.python import cp_model
 
-from constraints.stages import Pipeline, StageOptions, encode_stages, objective
+from constraints.stages import Chunks, Pipeline, StageOptions, encode_stages, objective
 from constraints.verdict import violated
 from costmodel.facts.model import Model
 from costmodel.models.flops import head_layers
+from costmodel.models.layer_pattern import LayerPattern, shortest_pattern
 from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.step.layouts import (
     RankCosts,
@@ -43,6 +44,7 @@ from tests.builders_problem import a_problem, a_timed_device, limits_of
 from tests.oracle.pipeline_simulator import simulate
 
 NUM_PIPELINES, NUM_PROBLEMS = 2000, 200
+NUM_ALTERNATING_PIPELINES, NUM_ALTERNATING_PROBLEMS = 1000, 100
 PER_TEST = 250, 25
 
 HUGE = 2**50
@@ -64,6 +66,104 @@ def test_the_model_of_a_pipeline_finds_what_enumeration_finds(first_seed):
         found.append(least)
     assert None in found
     assert len({least for least in found if least is not None}) > PER_TEST[0] // 3
+
+
+@pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PIPELINES, PER_TEST[0]))
+def test_the_model_of_alternating_layers_finds_what_enumeration_finds(first_seed):
+    """Two or three kinds in random orders, chunks anywhere: the same least objective, or none in both."""
+    found = []
+    for seed in range(first_seed, first_seed + PER_TEST[0]):
+        options, pipeline, order = random_alternating_pipeline(random.Random(seed))
+
+        least = least_alternating_objective(options, pipeline, order)
+
+        assert solved_objective(options, pipeline) == least, seed
+        found.append(least)
+    assert len(set(found)) > PER_TEST[0] // 3
+
+
+def least_alternating_objective(options: StageOptions, pipeline: Pipeline, order: list[int]) -> int | None:
+    """By loops over the options of all ranks, of which those count that hold what their chunks meet in the order."""
+    of_rank = [np.flatnonzero(options.rank == rank).tolist() for rank in range(pipeline.pp)]
+    values = []
+    for chosen in product(*of_rank):
+        if sum(int(options.num_layers[one]) for one in chosen) != pipeline.num_layers:
+            continue
+        met: list[list[int]] = [[] for _ in chosen]
+        met_in_full: list[list[int]] = [[] for _ in chosen]
+        rest = list(order)
+        for chunk in range(pipeline.vpp):
+            for rank, one in enumerate(chosen):
+                size, full = int(options.chunks.layers[one, chunk]), int(options.chunks.full_layers[one, chunk])
+                met_in_full[rank] += rest[:full]
+                met[rank] += rest[:size]
+                rest = rest[size:]
+        held = [options.chunks.kinds[one].tolist() for one in chosen]
+        kinds = range(len(held[0]) // 2)
+        if held != [
+            [own.count(kind) for own in (whole, full) for kind in kinds]
+            for whole, full in zip(met, met_in_full, strict=True)
+        ]:
+            continue
+        values.append(objective(options, np.array(chosen), pipeline))
+    return min(values, default=None)
+
+
+def random_alternating_pipeline(chooser: random.Random) -> tuple[StageOptions, Pipeline, list[int]]:
+    """Ranks whose chunks begin anywhere, at random or at the cuts of some dealings, in an order of layers."""
+    pp, vpp, num_kinds = chooser.choice([1, 2, 3]), chooser.choice([1, 1, 2, 3]), chooser.choice([2, 3])
+    num_layers = chooser.randint(max(pp * vpp - 2, 2), 2 * pp * vpp + 1)
+    period = [chooser.randrange(num_kinds) for _ in range(chooser.choice([2, 3, 4, num_layers]))]
+    order = [chooser.randrange(num_kinds) for _ in range(chooser.choice([0, 0, 1, 2]))] + period * num_layers
+    order = order[:num_layers]
+    rows = []
+    for choice in range(chooser.randint(1, 5)):
+        cuts = sorted(chooser.randint(0, num_layers) for _ in range(pp * vpp - 1))
+        cuts = [0, *cuts, num_layers]
+        for rank in range(pp):
+            pairs = [(cuts[stage], cuts[stage + 1]) for stage in range(rank, pp * vpp, pp)]
+            if chooser.random() < 0.3:
+                pairs = [tuple(sorted(chooser.choices(range(num_layers + 1), k=2))) for _ in pairs]
+            full = [chooser.choice([0, 0, chooser.randint(0, end - start)]) for start, end in pairs]
+            of_all = [kind for start, end in pairs for kind in order[start:end]]
+            in_full = [kind for (start, _), num in zip(pairs, full, strict=True) for kind in order[start : start + num]]
+            kinds = [own.count(kind) for own in (of_all, in_full) for kind in range(num_kinds)]
+            sizes = [end - start for start, end in pairs]
+            rows.append((rank, choice, sizes, full, kinds, chooser.randint(1, 90), chooser.randint(0, 30)))
+    rows.sort(key=lambda row: row[0])
+    return alternating_options(rows), alternating_pipeline(chooser, pp, vpp, order, num_kinds), order
+
+
+def alternating_options(rows: list[tuple[int, int, list[int], list[int], list[int], int, int]]) -> StageOptions:
+    """Options of such rows: rank, choice, layers of chunks, those in full, kinds, time, of the ending."""
+    rank, choice, sizes, full, kinds, ticks, ending = (
+        np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)
+    )
+    return StageOptions(
+        rank=rank,
+        choice=choice,
+        num_layers=sizes.sum(axis=1),
+        num_leading=np.zeros_like(rank),
+        continues=np.zeros_like(rank, dtype=bool),
+        ticks=ticks,
+        pace_ticks=ticks,
+        ending_ticks=ending,
+        chunks=Chunks(layers=sizes, full_layers=full, kinds=kinds),
+    )
+
+
+def alternating_pipeline(chooser: random.Random, pp: int, vpp: int, order: list[int], num_kinds: int) -> Pipeline:
+    """A pipeline whose layers come in an order, written as its shortest pattern."""
+    start, period = shortest_pattern(order)
+    pattern = LayerPattern(kinds=np.array(order[: start + period]), start_of_period=start, num_kinds=num_kinds)
+    return Pipeline(
+        pp=pp,
+        vpp=vpp,
+        num_microbatches=chooser.randint(1, 40),
+        num_layers=len(order),
+        num_leading=0,
+        pattern=pattern,
+    )
 
 
 def solved_objective(options: StageOptions, pipeline: Pipeline) -> int | None:
@@ -152,10 +252,24 @@ def test_the_search_over_stages_finds_what_enumeration_finds(first_seed):
     Nor is an even strategy that is played through faster. What the answer takes is what its own ranks, played through,
     take where chunks do not interleave, and their sum where they do.
     """
-    statuses, uneven = [], 0
-    for seed in range(first_seed, first_seed + PER_TEST[1]):
-        problem = a_random_problem(random.Random(seed))
+    check_problems(
+        (seed, a_random_problem(random.Random(seed))) for seed in range(first_seed, first_seed + PER_TEST[1])
+    )
 
+
+@pytest.mark.parametrize("first_seed", range(0, NUM_ALTERNATING_PROBLEMS, PER_TEST[1]))
+def test_the_search_over_alternating_layers_finds_what_enumeration_finds(first_seed):
+    """The same with models whose layers alternate: windows, experts in every second one, Mamba in odd orders."""
+    check_problems(
+        (seed, a_random_problem(random.Random(seed), an_alternating_model))
+        for seed in range(first_seed, first_seed + PER_TEST[1])
+    )
+
+
+def check_problems(problems: Iterable[tuple[int, Problem]]) -> None:
+    """The search's answers to some problems against enumeration."""
+    statuses, uneven = [], 0
+    for seed, problem in problems:
         outcome = search(problem)
 
         expected, even = best_seconds(problem), best_even_seconds(problem)
@@ -244,10 +358,15 @@ def layouts(problem: Problem, strategy: Strategy) -> Iterator[Strategy]:
     ]
     for sizes in shared_out(facts.model, pp, vpp):
         of_ranks = [sum(sizes[rank::pp]) for rank in range(pp)]
-        some_in_full = any(again == Recompute.FULL for again, _, _ in modes)
+        some_in_full = any(again == Recompute.FULL for again, _, _ in modes) and (vpp == 1 or in_runs(facts.model))
         of_each = [modes + [(Recompute.NONE, n, False) for n in range(1, held) if some_in_full] for held in of_ranks]
         for chosen in product(*of_each):
             yield laid_out(strategy, sizes, list(chosen))
+
+
+def in_runs(model: Model) -> bool:
+    """Whether there is at most one change of kinds among the layers."""
+    return sum(one != other for one, other in pairwise(model.layers)) <= 1
 
 
 def shared_out(model: Model, pp: int, vpp: int) -> Iterator[tuple[int, ...]]:
@@ -327,24 +446,11 @@ def step_seconds(problem: Problem, strategy: Strategy, costs: dict[Any, Any]) ->
 COLUMNS = ("seconds", "steady_state_seconds", "ending_seconds", "device_bytes", "host_bytes")
 
 
-def a_random_problem(chooser: random.Random) -> Problem:
+def a_random_problem(
+    chooser: random.Random, model_of: Callable[[random.Random, dict[str, Any], dict[str, Any]], Model] | None = None
+) -> Problem:
     """Three to six layers on two to eight devices, whose memory holds few of the strategies."""
-    sizes = {
-        "hidden_size": chooser.choice([256, 512]),
-        "num_layers": chooser.choice([3, 4, 5]),
-        "num_heads": 4,
-        "head_dim": 64,
-        "num_kv_heads": 4,
-        "ffn_hidden_size": 1024,
-        "vocab_size": chooser.choice([1000, 8000]),
-    }
-    experts = {
-        "num_experts": 4,
-        "top_k": 2,
-        "expert_ffn_hidden_size": 512,
-        "first_dense_layers": chooser.choice([1, 2]),
-    }
-    model = a_moe_model(**sizes, **experts) if chooser.random() < 0.4 else a_model(**sizes)
+    model = (model_of or a_model_in_runs)(chooser, random_sizes(chooser), random_experts(chooser))
     pin: dict[str, int] = dict.fromkeys(
         ("cp", "etp", "cp_overlap", "ep_overlap", "pp_overlap", "tp_overlap", "optimizer_offload"), 0
     )
@@ -367,6 +473,54 @@ def a_random_problem(chooser: random.Random) -> Problem:
     limits = limits_of(pin=pin, allow=allow, framework_rules=False, preferences=chooser.random() < 0.5)
     problem = replace(problem, search=replace(limits, stages=stages))
     return tight(problem, chooser)
+
+
+def random_sizes(chooser: random.Random) -> dict[str, Any]:
+    """Three to five narrow layers."""
+    return {
+        "hidden_size": chooser.choice([256, 512]),
+        "num_layers": chooser.choice([3, 4, 5]),
+        "num_heads": 4,
+        "head_dim": 64,
+        "num_kv_heads": 4,
+        "ffn_hidden_size": 1024,
+        "vocab_size": chooser.choice([1000, 8000]),
+    }
+
+
+def random_experts(chooser: random.Random) -> dict[str, Any]:
+    """Four experts behind one or two dense layers."""
+    return {
+        "num_experts": 4,
+        "top_k": 2,
+        "expert_ffn_hidden_size": 512,
+        "first_dense_layers": chooser.choice([1, 2]),
+    }
+
+
+def a_model_in_runs(chooser: random.Random, sizes: dict[str, Any], experts: dict[str, Any]) -> Model:
+    """Equal layers, or dense ones in front of those with experts."""
+    return a_moe_model(**sizes, **experts) if chooser.random() < 0.4 else a_model(**sizes)
+
+
+MAMBA = {"mamba_num_heads": 8, "mamba_head_dim": 64, "mamba_state_size": 64, "mamba_num_groups": 2}
+
+
+def an_alternating_model(chooser: random.Random, sizes: dict[str, Any], experts: dict[str, Any]) -> Model:
+    """Layers with and without a window in turn, with and without experts, or single blocks in an odd order."""
+    sizes = {**sizes, "num_layers": chooser.choice([4, 5, 6])}
+    way = chooser.choice(["window", "experts", "blocks"])
+    if way == "experts":
+        return a_moe_model(**sizes, **{**experts, "first_dense_layers": 0, "moe_layer_interval": 2})
+    if way == "blocks":
+        letters = ["M", "*", *(chooser.choice("M-*") for _ in range(sizes["num_layers"] - 3)), "M"]
+        return a_model(**sizes, **MAMBA, pattern="".join(letters))
+    model = a_model(**sizes)
+    [attention] = {layer.attention for layer in model.layers}
+    narrow = replace(model.layers[0], attention=replace(attention, window=chooser.choice([16, 64])))
+    every = chooser.choice([2, 3])
+    layers = tuple(layer if index % every else narrow for index, layer in enumerate(model.layers))
+    return replace(model, layers=layers)
 
 
 def tight(problem: Problem, chooser: random.Random) -> Problem:

@@ -34,6 +34,7 @@ from planner.search.clock import Clock, OutOfTimeError
 from planner.search.domains import feature_values, free_replicas, row_domains
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, spread, strategy_of
+from planner.setting_choices import text_of
 
 MAX_ENTRIES = 100_000
 """Rows of both cost tables after which a model is not built: it would take hundreds of MB and a minute to solve."""
@@ -142,6 +143,51 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     except MemoryError:
         answer = replace(asked, reason="the model does not fit into memory")
     return replace(answer, seconds=time.perf_counter() - began)
+
+
+def certify_all(searched: Sequence[tuple[Problem, Outcome]], outcome: Outcome, clock: Clock) -> Certificate | None:
+    """
+    Ask for anything faster than an answer with each of a job's combinations of settings; None where it has none.
+
+    Parameters
+    ----------
+    searched
+        The job with each combination, and what its search found.
+    outcome
+        That of all combinations together: what the best of it takes in ticks.
+    clock
+        What is left of the time limit.
+
+    Returns
+    -------
+    Certificate | None
+        The worst verdict with its reason; numbers are sums over the combinations.
+    """
+    found: list[Certificate] = []
+    for position, (problem, own) in enumerate(searched):
+        asked = replace(own, strategies=outcome.strategies, ticks=outcome.ticks, status=outcome.status)
+        share = Clock(seconds=clock.seconds_left / (len(searched) - position))
+        one = certify(problem, asked, share)
+        if one is None:
+            return None
+        with_settings = f"{text_of(problem.settings)}: {one.reason}" if one.reason and problem.settings else one.reason
+        found.append(replace(one, reason=with_settings))
+    worst = max(found, key=lambda one: SEVERITY.index(one.verdict))
+    if len(found) == 1:
+        return worst
+    return replace(
+        worst,
+        **{name: sum(getattr(one, name) for one in found) for name in SUMMED},
+        num_rules=max(one.num_rules for one in found),
+        is_thorough=all(one.is_thorough for one in found),
+    )
+
+
+SEVERITY = (Verdict.CERTIFIED, Verdict.NOT_CERTIFIED, Verdict.REFUTED)
+"""Verdicts, the worst one last."""
+
+SUMMED = ("num_constraints", "num_rows", "num_rows_bounded", "num_combinations", "num_strategies", "seconds")
+"""Numbers of certificates that add up over combinations of settings."""
 
 
 def _asked(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from constraints import Rule, sentence
@@ -36,6 +36,7 @@ from planner.search.rules import problem_rules
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
 
 if TYPE_CHECKING:
+    from planner.alternatives import AlternativeOutcome
     from planner.certificate import Certificate
     from planner.search.branch_and_bound import Outcome
 
@@ -53,6 +54,8 @@ class Plan:
 
     Parameters
     ----------
+    problem
+        The job that it is for, with the settings that were chosen where it gives several values of some.
     estimate
         Its step with the breakdown, and the memory of every pipeline rank.
     schedule
@@ -76,6 +79,7 @@ class Plan:
         From the start of a checkpoint until it is on storage, beside the training; 0 where training waits for it.
     """
 
+    problem: Problem = field(compare=False, repr=False)
     estimate: Estimate
     schedule: CheckpointSchedule
     tokens_per_second_per_device: float
@@ -209,6 +213,10 @@ class PlanReport:
         What the rules leave of the job's candidates, where it lists them.
     certificate
         What CP-SAT answers when it is asked for anything faster; None where nothing was found or nobody asked.
+    chosen
+        The job with the settings of the best plan; without plans, with those that the conflict is about.
+    alternatives
+        What became of each combination of settings; empty where each setting has one value.
     """
 
     problem: Problem
@@ -216,9 +224,11 @@ class PlanReport:
     conventions: Conventions
     plans: tuple[Plan, ...]
     outcome: Outcome
+    chosen: Problem
     closest: Estimate | None = None
     listed: CandidateListReport | None = None
     certificate: Certificate | None = None
+    alternatives: tuple[AlternativeOutcome, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -234,7 +244,7 @@ class EstimateReport:
     Parameters
     ----------
     problem
-        The job that it is for.
+        The job that it is for, of several values of a setting with one.
     model
         What is trained.
     conventions
@@ -256,6 +266,11 @@ class EstimateReport:
     broken_rules: tuple[str, ...]
     assumed: Mapping[str, int]
     broken_preferences: tuple[str, ...] = ()
+
+    @property
+    def chosen(self) -> Problem:
+        """The job, as a :class:`PlanReport` has it with the settings of its best plan."""
+        return self.problem
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -302,33 +317,38 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     SpecError
         If failures outrun progress, so that no training ends.
     """
-    from planner.certificate import certify
-    from planner.infeasibility.conflict import search_or_explain
+    from planner.alternatives import search_alternatives
+    from planner.certificate import certify_all
     from planner.search.candidates import RANKED
 
     clock = Clock(seconds=problem.search.time_limit_seconds)
     uneven = problem.search.stages != StageChoice.EVEN
     top = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
-    outcome = search_or_explain(replace(problem, top=top), RANKED)
+    joint = search_alternatives(replace(problem, top=top), RANKED)
+    outcome, chosen = joint.outcome, replace(joint.problem, top=problem.top)
     nearest = outcome.conflict.closest if outcome.conflict else None
-    conventions = _conventions(problem.facts)
-    ranked = outcome.finalists.strategies if outcome.finalists else ()
-    plans = [evaluate(problem, each, conventions) for each in ranked[: problem.top]]
+    conventions = _conventions(chosen.facts)
+    searched = [(one.searched, one.outcome) for one in joint.of_each]
     return PlanReport(
         problem=problem,
-        model=_model_summary(problem.facts, conventions),
+        model=_model_summary(chosen.facts, conventions),
         conventions=conventions,
-        plans=tuple(plans),
+        plans=tuple(evaluate(replace(job, top=problem.top), each) for job, each in joint.ranked[: problem.top]),
         outcome=outcome,
-        closest=detail.estimate(problem.facts, nearest) if nearest else None,
-        listed=listed(problem, outcome.space) if problem.search.candidates else None,
-        certificate=certify(problem, outcome, clock) if certified else None,
+        closest=detail.estimate(chosen.facts, nearest) if nearest else None,
+        chosen=chosen,
+        listed=listed(chosen, outcome.space) if problem.search.candidates else None,
+        certificate=certify_all(searched, outcome, clock) if certified else None,
+        alternatives=joint.of_each if problem.alternatives else (),
     )
 
 
 def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:
     """
     Cost one given strategy, also where a rule forbids it.
+
+    Where the job gives several values of settings, it is costed with those with which it is fastest, among those with
+    which no rule forbids it if there are any.
 
     Parameters
     ----------
@@ -343,6 +363,11 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     SpecError
         If a name or a value is wrong, or if the strategy is so far from the job that it has no cost.
     """
+    given = [_estimate(one, decisions) for one in problem.each]
+    return min(given, key=lambda one: (bool(one.broken_rules), one.plan.step_seconds))
+
+
+def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:
     asked = checked(decisions)
     if problem.search.framework_rules:
         require_features(problem.facts.cluster, asked, "strategy")
@@ -386,6 +411,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     )
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
     return Plan(
+        problem=problem,
         estimate=estimated,
         schedule=schedule_checkpoints(used.cluster, used.workload, reliability, step_seconds=estimated.step_seconds),
         tokens_per_second_per_device=float(tokens),

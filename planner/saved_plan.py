@@ -72,7 +72,7 @@ def read_plan(path: Path, number: int = 1) -> SavedPlan:
         raise SpecError(str(path), f"has plans 1 to {len(plans)}, not {number}.")
     try:
         chosen = plans[number - 1]
-        problem = _problem(report)
+        problem = _problem(report, chosen.get("settings") or {})
         given = read_given(chosen["strategy"], f"{path}: strategy")
         step_seconds = float(chosen["step_time_seconds"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -97,8 +97,10 @@ def _report(path: Path) -> Mapping[str, Any]:
     return report
 
 
-def _problem(report: Mapping[str, Any]) -> Problem:
-    """The job that a report was made for, with the names that files gave it."""
-    problem = load(report["job"]["document"])
+def _problem(report: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
+    """The job that a report was made for, with a plan's choice of settings and the names that files gave it."""
+    document = report["job"]["document"]
+    problem = load({**document, "settings": {**(document.get("settings") or {}), **settings}})
     model = replace(problem.facts.model, name=report["model"]["name"], source=report["model"]["source"])
-    return replace(problem, name=report["job"]["name"], facts=replace(problem.facts, model=model))
+    facts = replace(problem.facts, model=model)
+    return replace(problem, name=report["job"]["name"], facts=facts, settings=settings)

@@ -24,6 +24,7 @@ from costmodel.models.description import Description
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
 from planner.report import schema as of_reports
+from planner.setting_choices import ANY, CHOOSABLE
 
 PATH = Path(__file__).with_name("job.schema.json")
 
@@ -61,6 +62,9 @@ def job_schema() -> Schema:
     search["allow"].update(_decisions("list"))
     search["forbid"]["items"] = {**_decisions("bounded"), "minProperties": 1}
     search["limits"]["items"] = {"type": "string", "pattern": f"^[^<>=!]+{_RELATION}"}
+    definitions["JobSettings"] = _with_several(definitions["Settings"])
+    schema["properties"]["settings"]["anyOf"] = [{"$ref": "#/$defs/JobSettings"}, {"type": "null"}]
+    schema["properties"]["settings"].pop("$ref", None)
     whole = {"$schema": GenerateJsonSchema.schema_dialect, "title": "Pretraining job", **schema}
     return {name: _with_limits(part) for name, part in whole.items()}
 
@@ -106,6 +110,16 @@ def _describe(schema: Schema, record_type: type) -> None:
     for name, entry in schema["properties"].items():
         entry.pop("title", None)
         entry["description"] = texts.get(name, schema["description"])
+
+
+def _with_several(settings: Schema) -> Schema:
+    """The settings of a job: of those that the search may choose, a list of values or the word for all of them."""
+    properties = dict(settings["properties"])
+    for name in CHOOSABLE:
+        one = [form for form in properties[name]["anyOf"] if form != {"type": "null"}]
+        several = {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"anyOf": one}}
+        properties[name] = {**properties[name], "anyOf": [*properties[name]["anyOf"], several, {"const": ANY}]}
+    return {**settings, "properties": properties}
 
 
 def _with_limits(part: Any) -> Any:

@@ -17,7 +17,7 @@ from costmodel.validation import build, shown
 OWN = ("extends", "name", "description", "releases", "since", "is_default", "measured_on", "kernels_of", "factors")
 """Entries that no framework inherits; all others are as in the entry that it extends unless it says them itself."""
 
-REPLACED = ("architectures", "settings_by_precision", "strategy_by_precision")
+REPLACED = ("architectures", "setting_values", "settings_by_precision", "strategy_by_precision")
 """Mappings and lists that replace those of the extended entry as a whole."""
 
 Factors = Mapping[str, Mapping[str, float]]

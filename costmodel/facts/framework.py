@@ -407,6 +407,9 @@ class Framework:
     features
         Values of a decision that the release supports; it supports all values of decisions that are not listed.
         ``modules`` are all sets of modules, ``many`` all degrees above 1.
+    setting_values
+        Values of a setting among which the release lets its users choose; nothing is known of settings that are not
+        listed. Of a number with several values it has those between, too.
     settings
         Settings of its recipes.
     settings_by_precision
@@ -445,6 +448,7 @@ class Framework:
     is_default: bool = False
     behaviour: Behaviour = field(default_factory=Behaviour)
     features: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    setting_values: dict[str, tuple[bool | float | str, ...]] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     settings_by_precision: dict[str, Settings] = field(default_factory=dict)
     precision: str = "bf16"

@@ -89,6 +89,7 @@ def figures(plan: NumberedPlanRecord) -> dict[str, Any]:
         **{name: getattr(plan.training_run, name) for name in OF_RUN},
         "checkpoint_interval_steps": plan.checkpoint.interval_steps,
         "strategy": plan.strategy.model_dump(),
+        "settings": dict(plan.settings),
     }
 
 

@@ -88,4 +88,4 @@ def _model(report: PlanReport) -> JointModel | None:
     """The model of a report's answer; None where there is none."""
     from planner.certificate import written_model
 
-    return written_model(report.problem, report.outcome)
+    return written_model(report.chosen, report.outcome)

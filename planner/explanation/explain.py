@@ -285,9 +285,13 @@ def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
 
 
 def _with_even_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcome]:
-    """The job without uneven stages and what is best then; the job itself where no strategy fits or time is short."""
-    problem = report.problem
-    if problem.search.stages == StageChoice.EVEN:
+    """
+    The job without uneven stages and what is best then; the job itself where no strategy fits or time is short.
+
+    Of a job that gives several values of settings, it is the one with those of its best plan.
+    """
+    problem = report.chosen
+    if problem.search.stages == StageChoice.EVEN and not report.alternatives:
         return problem, report.outcome
     even = replace(problem, top=1).with_limits(stages=StageChoice.EVEN)
     outcome = search(_within(even, clock))

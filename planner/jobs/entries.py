@@ -210,7 +210,9 @@ class Job:
     training
         What is trained, per step and in total.
     settings
-        What the framework is told besides the strategy; default: as its recipes have it.
+        What the framework is told besides the strategy; default: as its recipes have it. Of some, such as
+        ``gradient_dtype: [fp32, bf16]``, several values among which the search chooses, or ``any``: all that the
+        release has.
     reliability
         How often the job fails, and what recovery and checkpoints cost.
     search

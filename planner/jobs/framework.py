@@ -15,11 +15,10 @@ from costmodel.facts.framework import Framework
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, decision_text
 from costmodel.validation import shown
 from planner.jobs.values import below, decision_value, require_one_of
+from planner.setting_choices import ALL_THE_SAME, CHOOSABLE, read_value
 
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 """How an entry writes when it began."""
-
-ALL_THE_SAME = "What it would cost all the same: search.framework_rules: false."
 
 
 def require_sound(framework: Framework, where: str) -> None:
@@ -46,6 +45,10 @@ def require_sound(framework: Framework, where: str) -> None:
         require_one_of(name, DECISIONS, below(f"{where}.features", name))
         for index, value in enumerate(values):
             _require_feature(name, value, f"{where}.features.{name}.{index}")
+    for name, known in framework.setting_values.items():
+        require_one_of(name, CHOOSABLE, below(f"{where}.setting_values", name), "no setting with several values")
+        for index, one in enumerate(known):
+            read_value(name, one, f"{where}.setting_values.{name}.{index}")
     _require_recipes(framework, where)
     for key in framework.factors:  # a constant, of all architectures or of the one behind an @
         name, at, architecture = key.partition("@")

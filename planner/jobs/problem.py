@@ -44,6 +44,7 @@ from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
 from planner.jobs.strategy_file import StrategyFile, read_given
 from planner.jobs.values import decision_value, require_entry
+from planner.setting_choices import Value, combined, split
 
 MAX_ALLOWED_VALUES = 10_000
 PROBABILITY_TOLERANCE = 1e-6
@@ -138,6 +139,25 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Alternative:
+    """
+    One combination of the settings of which a job gives several values.
+
+    Parameters
+    ----------
+    settings
+        The value of each of them.
+    facts, reliability, machine
+        What follows, as of a job that gives these values alone.
+    """
+
+    settings: Mapping[str, Value]
+    facts: Facts
+    reliability: Reliability
+    machine: Machine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
     """
     A job with everything looked up: what is given, what may be chosen, what is best.
@@ -172,6 +192,11 @@ class Problem:
         candidates are not in it.
     machine
         What its cluster was made of; None: it was made by hand.
+    settings
+        Which values it has of the settings of which the job that it comes from gives several.
+    alternatives
+        The combinations of settings that are searched together, in the job's order; its own facts, reliability and
+        machine are those of the first. Empty where each setting has one value.
     """
 
     name: str
@@ -187,6 +212,25 @@ class Problem:
     given: StrategyFile = field(default_factory=StrategyFile)
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
     machine: Machine | None = field(default=None, compare=False)
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    alternatives: tuple[Alternative, ...] = ()
+
+    @property
+    def each(self) -> tuple[Problem, ...]:
+        """The job with each combination of its settings, as if it gave no others; without several the job itself."""
+        return tuple(self._with(one) for one in self.alternatives) or (self,)
+
+    def _with(self, one: Alternative) -> Problem:
+        given = {**(self.document.get("settings") or {}), **one.settings}
+        return replace(
+            self,
+            facts=one.facts,
+            reliability=one.reliability,
+            machine=one.machine,
+            document={**self.document, "settings": given},
+            settings=one.settings,
+            alternatives=(),
+        )
 
     def with_limits(self, **changes: Any) -> Problem:
         """The job with some limits of its search changed, by the names of :class:`SearchLimits`."""
@@ -194,7 +238,12 @@ class Problem:
 
     def with_cluster(self, **changes: Any) -> Problem:
         """The job on a changed cluster, by the names of :class:`costmodel.facts.cluster.Cluster`."""
-        return replace(self, facts=replace(self.facts, cluster=replace(self.facts.cluster, **changes)))
+        others = tuple(replace(one, facts=_on_cluster(one.facts, changes)) for one in self.alternatives)
+        return replace(self, facts=_on_cluster(self.facts, changes), alternatives=others)
+
+
+def _on_cluster(facts: Facts, changes: Mapping[str, Any]) -> Facts:
+    return replace(facts, cluster=replace(facts.cluster, **changes))
 
 
 def load(
@@ -235,30 +284,35 @@ def _problem(
     for override in overrides:
         apply_override(document, override)
     require_todays_names(document)
-    job = build(Job, document, "")
+    own, several = split(document.get("settings"))
+    job = build(Job, {**document, "settings": own} if several else document, "")
     path = device_path(job.cluster.device, folder)
     entry = job.cluster.device if path is None else read_mapping(path)
     require_no_profile(entry)
     given_model = read(job.model, folder)
-    precision = _precision_name(job.training.precision)
-    cluster = cluster_of(job.cluster, entry, job.settings, given_model.model, precision)
-    model = trained_model(given_model.model, cluster.settings)
-    workload = _workload(job.training, cluster)
-    _require_peak(workload.precision, cluster.device)
+    machine = Machine(
+        section=job.cluster,
+        device=entry,
+        settings=job.settings,
+        model=given_model.model,
+        precision=_precision_name(job.training.precision),
+    )
+    recovery = _recovery(job.reliability)
+    alternatives = _alternatives(job, machine, several, recovery)
+    first = alternatives[0]
     _require_devices(job)
     candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
-    facts = Facts(model=model, cluster=cluster, workload=workload)
-    recovery = _recovery(job.reliability)
     given = read_given(job.strategy)
     search = _search(job.search, candidates_file)
     if search.framework_rules:
+        cluster = first.facts.cluster
         require_features(cluster, given.decisions, "strategy")
         require_features(cluster, search.pin, "search.pin")
         require_features(cluster, search.allow, "search.allow")
     return Problem(
         name=name,
-        facts=facts,
-        reliability=_reliability(job.reliability, recovery, facts),
+        facts=first.facts,
+        reliability=first.reliability,
         recovery=recovery,
         search=search,
         objective=job.objective,
@@ -268,14 +322,36 @@ def _problem(
         sources=(*sources, *(file for file in (given_model.path, path, candidates_file) if file)),
         given=given,
         document=_self_contained(document, given_model.entry, entry),
-        machine=Machine(
-            section=job.cluster,
-            device=entry,
-            settings=job.settings,
-            model=given_model.model,
-            precision=precision,
-        ),
+        machine=first.machine,
+        settings=first.settings if len(alternatives) == 1 else {},
+        alternatives=alternatives if len(alternatives) > 1 else (),
     )
+
+
+def _alternatives(
+    job: Job, machine: Machine, several: Mapping[str, Any], recovery: tuple[RecoveryLevel, ...]
+) -> tuple[Alternative, ...]:
+    """A job's combinations of settings, and what follows from each; one where each setting has one value."""
+    if not several:
+        return (_alternative(job, machine, {}, recovery),)
+    framework = machine.cluster().framework
+    assert framework is not None, "a job's cluster has a framework"
+    chosen = combined(several, framework, framework_rules=job.search.framework_rules)
+    return tuple(_alternative(job, machine, one, recovery) for one in chosen)
+
+
+def _alternative(
+    job: Job, machine: Machine, settings: Mapping[str, Value], recovery: tuple[RecoveryLevel, ...]
+) -> Alternative:
+    """What follows from a job with some more settings."""
+    whole = replace(machine, settings=replace(machine.settings, **dict[str, Any](settings)))
+    cluster = whole.cluster()
+    model = trained_model(machine.model, cluster.settings)
+    workload = _workload(job.training, cluster)
+    _require_peak(workload.precision, cluster.device)
+    facts = Facts(model=model, cluster=cluster, workload=workload)
+    reliability = _reliability(job.reliability, recovery, facts)
+    return Alternative(settings=settings, facts=facts, reliability=reliability, machine=whole)
 
 
 def _self_contained(document: Mapping[str, Any], model: Reference, device: Reference) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
 from planner.report.section import Section
-from planner.report.wording import count
+from planner.report.wording import count, gib
+from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
     from planner.plan import PlanReport
-    from planner.report.records.outcome import CertificateRecord, FinalistsRecord
+    from planner.report.records.outcome import AlternativeRecord, CertificateRecord, FinalistsRecord
     from planner.report.records.reports import PlanReportRecord
     from planner.search.branch_and_bound import SearchStats
 
@@ -37,6 +38,32 @@ def listed_sections(whole: PlanReportRecord) -> Iterator[Section]:
 
 
 _NO_COMPLETION = "no values of its open decisions satisfy all rules."
+
+
+def alternatives_sections(whole: PlanReportRecord) -> Iterator[Section]:
+    """What became of each combination of settings."""
+    if whole.alternatives:
+        last = len(whole.plans)
+        rows = [(text_of(one.settings), _alternative(one, whole)) for one in whole.alternatives]
+        yield Section(
+            title="Combinations of settings",
+            rows=tuple(rows),
+            notes=(f"Each was searched for what is faster than strategy {last} of all together.",) if last else (),
+        )
+
+
+def _alternative(one: AlternativeRecord, whole: PlanReportRecord) -> str:
+    numbers = [str(plan.number) for plan in whole.plans if plan.settings == one.settings]
+    if numbers:
+        return f"{'strategy' if len(numbers) == 1 else 'strategies'} {', '.join(numbers)}"
+    match one.answer:
+        case "unknown":
+            return "time ran out before the proof"
+        case "nothing fits":
+            lacking = {"GPU": one.shortage_bytes, "host": one.host_shortage_bytes}
+            texts = [f"{gib(nbytes)} GiB of {name} memory per GPU" for name, nbytes in lacking.items() if nbytes]
+            return f"nothing fits: the closest strategy lacks {' and '.join(texts)}" if texts else "nothing fits"
+    return "no faster strategy fits: proven"
 
 
 def search_section(report: PlanReport, whole: PlanReportRecord) -> Section:

@@ -11,13 +11,13 @@ from planner.report.compared import compared_sections
 from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
 from planner.report.document import AnyReport
 from planner.report.memory import memory_section
-from planner.report.proof import listed_sections, search_section
+from planner.report.proof import alternatives_sections, listed_sections, search_section
 from planner.report.reasons import explained_sections
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
 from planner.report.results import breakdown_section, loss_sections, results_section, run_section
 from planner.report.section import Section
 from planner.report.setting import conventions_section, setting_section
-from planner.report.strategies import stages_sections, strategies_section
+from planner.report.strategies import settings_sections, stages_sections, strategies_section
 from planner.report.wording import seconds
 
 
@@ -38,6 +38,7 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     if plans:
         best, of_best = plans[0], " of strategy 1" if len(plans) > 1 else ""
         yield strategies_section([plan.strategy for plan in plans], variants=whole.job.variants)
+        yield from settings_sections(plans)
         yield from stages_sections(best.strategy, of_best)
         yield results_section(report, plans)
         yield from loss_sections(plans)
@@ -46,6 +47,7 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
         yield run_section(whole, best, of_best)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
         yield from listed_sections(whole)
+        yield from alternatives_sections(whole)
         yield search_section(report, whole)
     yield conventions_section(whole)
 

@@ -9,6 +9,7 @@ from planner.report.framework import framework_text
 from planner.report.section import Section
 from planner.report.strategies import decisions_text
 from planner.report.wording import amount, count, gib
+from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
     from planner.jobs.problem import Problem
@@ -44,6 +45,8 @@ def setting_section(
     if setting.job.max_devices is not None and best:
         used = f"{best.num_devices:,} of {setting.cluster.num_devices:,} GPUs on {count(best.num_nodes, 'node')}"
         rows.append(("uses", f"{used}; the job allows {setting.job.max_devices:,}"))
+    if best and best.settings:
+        rows.append(("settings", f"{text_of(best.settings)} (chosen among several that the job gives)"))
     if assumed:
         rows.append(("assumed", f"{decisions_text(assumed)} (defaults of decisions that were not given)"))
     return Section(title=title, rows=tuple(rows))

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 from costmodel.strategy import DECISIONS, DEGREES, ENUMS, OVERLAPS, default_microbatch_group
 from planner.report.section import Section
+from planner.report.wording import NOTHING
+from planner.setting_choices import OFFLOAD_OF, value_text, with_effect
 
 if TYPE_CHECKING:
+    from planner.report.records.plan import NumberedPlanRecord
     from planner.report.records.strategy import LayoutRecord, StrategyRecord
 
 
@@ -101,6 +104,30 @@ def _offload_text(strategy: StrategyRecord) -> str:
 def _overlap_text(strategy: StrategyRecord) -> str:
     words = [name.removesuffix("_overlap") for name in OVERLAPS if getattr(strategy, name)]
     return " ".join(words) or "none"
+
+
+def settings_sections(plans: Sequence[NumberedPlanRecord]) -> Iterator[Section]:
+    """Which value of each setting the search chose, where the job gives several."""
+    names = list(plans[0].settings) if plans else []
+    if names:
+        yield Section(
+            title="Settings, of several that the job gives",
+            header=("#", *names),
+            rows=tuple((str(plan.number), *_chosen_settings(plan, names)) for plan in plans),
+            notes=("Settings of offload matter only to strategies that offload.",) if {*names} & {*OFFLOAD_OF} else (),
+        )
+
+
+def _chosen_settings(plan: NumberedPlanRecord, names: Sequence[str]) -> Iterator[str]:
+    strategy = plan.strategy
+    of_ranks = strategy.layout.activation_offload if strategy.layout else []
+    own = with_effect(
+        plan.settings,
+        optimizer_offload=strategy.optimizer_offload,
+        activation_offload=strategy.activation_offload or any(of_ranks),
+    )
+    for name in names:
+        yield value_text(own[name]) if name in own else NOTHING
 
 
 # --- in a line ---------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
 from planner.search.domains import ROW_DECISIONS
 from planner.search.finalists import Finalists, FinalistSearch
-from planner.search.incumbents import Found, IncumbentPool
+from planner.search.incumbents import Found, IncumbentPool, Rivals
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.stage_search import StageSearch, StageSearchStats, left_out_of_stages
@@ -193,14 +193,25 @@ def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
     formulas
         What strategies cost: the cost model, unless told otherwise.
     """
-    return _Search(problem, formulas).run()
+    return Search(problem, formulas).run()
 
 
-class _Search:
-    """One run; its state is the incumbents, the bounds and the clock."""
+class Search:
+    """
+    One run; its state is the incumbents, the bounds and the clock.
+
+    Parameters
+    ----------
+    problem
+        What to plan, each setting with one value.
+    formulas
+        What strategies cost.
+    """
 
     def __init__(self, problem: Problem, formulas: Formulas) -> None:
         self.started = time.perf_counter()
+        self.deadline = self.started + problem.search.time_limit_seconds
+        self.rivals = Rivals()
         self.problem = problem
         self.formulas = formulas
         self.space = build_space(problem)
@@ -221,9 +232,21 @@ class _Search:
     def seconds_left(self) -> float:
         """Until the time limit, but for what the final check of the strategies in hand takes."""
         checks = CHECK_SECONDS * min(len(self.incumbents.groups), self.incumbents.top)
-        return self.problem.search.time_limit_seconds - checks - (time.perf_counter() - self.started)
+        return self.deadline - checks - time.perf_counter()
+
+    def compete_with(self, rivals: Rivals) -> None:
+        """Cut by what other searches for the same job have found; groups are tuples of ``GROUP_DECISIONS``."""
+        first = np.unique(self.group_of_row, return_index=True)[1]
+        columns = [self.space.rows[name][first].tolist() for name in GROUP_DECISIONS]
+        index: dict[Hashable, int] = {group: number for number, group in enumerate(zip(*columns, strict=True))}
+        ticks = {index.get(group, group): value for group, value in rivals.ticks.items()}
+        summed = {index.get(group, group): value for group, value in rivals.summed_ticks.items()}
+        seconds = {index.get(group, group): value for group, value in rivals.seconds.items()}
+        self.rivals = Rivals(ticks=ticks, summed_ticks=summed, seconds=seconds)
+        self.incumbents.rivals = ticks
 
     def run(self) -> Outcome:
+        """Search; once."""
         for rows in self.batches():
             self.tabulated[rows] = True
             for block, row in self.affordable(*self.promising(rows)):
@@ -255,11 +278,12 @@ class _Search:
         even = dict(self.incumbents.groups)
         self.even = {group: found.strategy for group, found in even.items()}
         self.incumbents.groups = {group: self.repriced(found, summed_strategy_seconds) for group, found in even.items()}
+        self.incumbents.rivals = self.rivals.summed_ticks
         stages = StageSearch(self, [found.strategy.recompute for found in self.incumbents.best])
         stages.search()
         self.stage_effort = stages.effort
         layouts = {group: found for group, found in self.incumbents.groups.items() if found.layout}
-        self.incumbents.groups = {}
+        self.incumbents.groups, self.incumbents.rivals = {}, self.rivals.ticks
         for group, found in even.items():
             self.keep(group, found)
         for group, found in layouts.items():
@@ -425,6 +449,7 @@ class _Search:
         return min(np.flatnonzero(which & fit).tolist(), key=lambda index: Found.of(candidates, index))
 
     def encode(self, candidates: Candidates) -> Encoding:
+        """The model of some candidates, which are counted."""
         room = self.cost_table.capacity
         self.num_candidates += len(candidates)
         self.num_unfit += int(np.sum(~_fitting(candidates, room)))
@@ -445,10 +470,11 @@ class _Search:
     # --- report --------------------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
+        """What was found so far, and what of it is proven."""
         leading = sorted(self.incumbents.groups.items(), key=lambda each: each[1])[: self.incumbents.top]
         best = [found for _, found in leading]
         proven = min(self.unresolved_ticks, best[0].ticks if best else MAX_TICKS)
-        finished = self.unresolved_ticks == MAX_TICKS or (bool(best) and self.unresolved_ticks > self.incumbents.cut)
+        finished = self.unresolved_ticks == MAX_TICKS or self.unresolved_ticks > self.incumbents.cut
         return Outcome(
             status=_status(bool(best), finished),
             strategies=tuple(found.strategy for found in best),
@@ -485,6 +511,7 @@ class _Search:
         return seconds
 
     def effort(self) -> SearchStats:
+        """What it took so far."""
         elapsed = time.perf_counter() - self.started
         return SearchStats(
             raw_size=self.space.raw_size,

@@ -22,6 +22,7 @@ from costmodel.strategy import Schedule, Strategy, Vocabulary, is_one_of
 from costmodel.tables import Facts, microbatches
 from planner.jobs.problem import Problem
 from planner.search.candidates import CostTable, Ints
+from planner.search.incumbents import Rivals
 from planner.search.space import CandidateBlock, strategy_of
 
 SHORTER_INTERLEAVED, SHORTER_OTHERS = 0.035, 0.15
@@ -71,6 +72,7 @@ class Run(Protocol):
     cost_table: CostTable
     group_of_row: Ints
     bounds: Ints
+    rivals: Rivals
 
     @property
     def seconds_left(self) -> float:
@@ -110,10 +112,11 @@ class _Contender:
 
 @dataclass(kw_only=True, slots=True)
 class _Ranking:
-    """The best of each group by simulated steps so far."""
+    """The best of each group by simulated steps so far; what rivals take limits as well."""
 
     top: int
     best: dict[Hashable, tuple[float, Strategy]] = field(default_factory=dict)
+    rivals: Mapping[Hashable, float] = field(default_factory=dict)
 
     def offer(self, group: Hashable, seconds: float, strategy: Strategy) -> None:
         """Keep a strategy if it is its group's best."""
@@ -127,9 +130,12 @@ class _Ranking:
 
     def limits(self, groups: Iterable[Hashable]) -> list[float]:
         """Seconds above which nothing of each group is of interest."""
-        leading = self.leading
-        limit = leading[-1][0] if len(leading) == self.top else np.inf
-        return [min(limit, self.best[group][0]) if group in self.best else limit for group in groups]
+        least = {group: seconds for group, (seconds, _) in self.best.items()}
+        for group, seconds in self.rivals.items():
+            least[group] = min(seconds, least.get(group, seconds))
+        leading = sorted(least.values())
+        limit = leading[self.top - 1] if len(leading) >= self.top else np.inf
+        return [min(limit, least.get(group, limit)) for group in groups]
 
 
 class FinalistSearch:
@@ -139,7 +145,7 @@ class FinalistSearch:
         self.run = run
         self.facts = run.cost_table.space.facts
         self.simulated = simulated
-        self.ranking = _Ranking(top=run.problem.top)
+        self.ranking = _Ranking(top=run.problem.top, rivals=run.rivals.seconds)
         self.ratios: dict[int, float] = {}
         self.known: set[Strategy] = set()
         self.num_simulated = self.num_exact = 0

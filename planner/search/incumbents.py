@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,12 +39,35 @@ class Found:
         return replace(strategy_of(dict(zip(DECISIONS, self.values, strict=True))), layout=self.layout)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rivals:
+    """
+    The best of each group that other searches for the same job have found: what is slower need not be.
+
+    Parameters
+    ----------
+    ticks, summed_ticks
+        By the closed form, and by the sum over ranks that uneven stages are searched by.
+    seconds
+        As simulated.
+    """
+
+    ticks: Mapping[Hashable, int] = field(default_factory=dict)
+    summed_ticks: Mapping[Hashable, int] = field(default_factory=dict)
+    seconds: Mapping[Hashable, float] = field(default_factory=dict)
+
+
 @dataclass(kw_only=True, slots=True)
 class IncumbentPool:
-    """The best strategy of each group so far, and the cut that follows; of all variants each is a group."""
+    """
+    The best strategy of each group so far, and the cut that follows; of all variants each is a group.
+
+    Ticks of rivals cut as well, though they are not among the best.
+    """
 
     top: int
     groups: dict[Hashable, Found] = field(default_factory=dict)
+    rivals: Mapping[Hashable, int] = field(default_factory=dict)
 
     def add(self, group: Hashable, found: Found) -> None:
         """Keep a strategy if it is its group's best."""
@@ -63,11 +86,17 @@ class IncumbentPool:
     @property
     def cut(self) -> int:
         """Ticks above which nothing is of interest."""
-        best = self.best
-        return best[-1].ticks if len(best) == self.top else MAX_TICKS
+        least = {group: found.ticks for group, found in self.groups.items()}
+        for group, ticks in self.rivals.items():
+            least[group] = min(ticks, least.get(group, ticks))
+        best = sorted(least.values())
+        return best[self.top - 1] if len(best) >= self.top else MAX_TICKS
 
     def cuts(self, groups: Ints) -> Ints:
         """The cuts for rows of given groups: a group's own strategy cuts it too."""
         cut = self.cut
+        rivals = self.rivals
         own = [min(cut, self.groups[group].ticks) if group in self.groups else cut for group in groups.tolist()]
+        if rivals:
+            own = [min(ticks, rivals.get(group, ticks)) for ticks, group in zip(own, groups.tolist(), strict=True)]
         return np.array(own, dtype=np.int64)

@@ -83,7 +83,7 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
     clock
         How long this may take.
     """
-    problem = report.problem
+    problem = report.chosen
     device = problem.facts.cluster.device
     least = _least_bytes(problem, clock)
     room = device.memory_bytes - problem.search.memory_headroom_bytes

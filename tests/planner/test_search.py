@@ -535,14 +535,14 @@ def test_an_explanation_that_time_cuts_short_says_so(clock):
 def test_groups_that_time_leaves_no_solve_for_stay_open(clock):
     """The second solve would come after the limit: what it might have found bounds the gap."""
     problem = a_problem(a_moe_model(num_layers=4), num_devices=16, top=5, time_limit_seconds=5.0)
-    original = module._Search.select_one
+    original = module.Search.select_one
 
     def select_one(self, candidates, groups):
         original(self, candidates, groups)
         clock["seconds"] += 3.0
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module._Search, "select_one", select_one)
+        patch.setattr(module.Search, "select_one", select_one)
         outcome = search_or_explain(problem)
 
     assert outcome.effort.num_solves == 2

@@ -90,8 +90,8 @@ def schedules_of(report: PlanReport | EstimateReport, plan: Plan) -> tuple[Check
     """What other checkpoint intervals would do for a plan."""
     return schedules_around(
         plan.cluster,
-        report.problem.facts.workload,
-        reliability_of(report.problem, plan.cluster),
+        plan.facts.workload,
+        reliability_of(plan.problem, plan.cluster),
         step_seconds=plan.step_seconds,
         best=plan.schedule,
     )
@@ -100,7 +100,7 @@ def schedules_of(report: PlanReport | EstimateReport, plan: Plan) -> tuple[Check
 def checkpoint_charts(report: PlanReport | EstimateReport, plan: Plan) -> tuple[Chart, Chart]:
     """ETTR and days against the checkpoint interval, the best one marked."""
     schedules, best = schedules_of(report, plan), plan.schedule
-    writing = reliability_of(report.problem, plan.cluster).write_seconds / plan.step_seconds
+    writing = plan.write_seconds / plan.step_seconds
     shared: Chart = {"type": "lines", "x": {"label": "steps between checkpoints", "log": True}}
     if writing > 1:
         shared["bands"] = [{"until": writing, "text": "the previous checkpoint is still being written"}]

@@ -12,14 +12,14 @@ from planner.report.html.charts import schedule_text, schedules_of
 from planner.report.html.inputs import input_sections
 from planner.report.html.markup import section_html
 from planner.report.memory import memory_section
-from planner.report.proof import listed_sections, search_section
+from planner.report.proof import alternatives_sections, listed_sections, search_section
 from planner.report.reasons import binding_sections
 from planner.report.records.reports import PlanReportRecord
 from planner.report.results import breakdown_section, loss_sections, results_section, run_section
 from planner.report.section import Section, numbered
 from planner.report.sections import forbidden_sections, heading_section
 from planner.report.setting import conventions_section
-from planner.report.strategies import stages_sections, strategies_section
+from planner.report.strategies import settings_sections, stages_sections, strategies_section
 from planner.report.wording import gib, seconds
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _chapters(study: Study) -> Iterator[tuple[str, str, str, Iterable[str]]]:
     if whole.plans:
         yield "checkpoints", "Checkpoints", "Checkpoint interval", _each(study, _checkpoints)
     if isinstance(report, PlanReport) and isinstance(whole, PlanReportRecord):
-        sections = (*listed_sections(whole), search_section(report, whole))
+        sections = (*listed_sections(whole), *alternatives_sections(whole), search_section(report, whole))
         yield "proof", "Proof", "The proof", map(section_html, sections)
     yield "inputs", "Inputs", "Inputs and sources", _inputs(study)
 
@@ -126,6 +126,7 @@ def _plans(study: Study) -> Iterator[str]:
     plans = study.whole.plans
     strategies = strategies_section([plan.strategy for plan in plans], variants=study.whole.job.variants)
     yield section_html(strategies, compare=True)
+    yield from map(section_html, settings_sections(plans))
     yield section_html(results_section(study.report, plans))
     yield from map(section_html, loss_sections(plans))
     for plan in plans:
@@ -224,7 +225,7 @@ _PARETO_NOTE = (
 
 def _inputs(study: Study) -> Iterator[str]:
     yield section_html(conventions_section(study.whole))
-    for section in input_sections(study.report.problem, study.whole):
+    for section in input_sections(study.report.chosen, study.whole):
         yield section_html(section, folded=True)
 
 

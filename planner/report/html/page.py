@@ -65,7 +65,7 @@ def page_data(study: Study) -> dict[str, Any]:
     if study.pareto_front and study.pareto_front.points:
         charts["front"] = pareto_chart(whole, study.pareto_front)
     shown = report.plans[:MOST_TIMELINES]
-    timelines = {str(n): timeline_of(report.problem.facts, one.estimate) for n, one in enumerate(shown, start=1)}
+    timelines = {str(n): timeline_of(one.problem.facts, one.estimate) for n, one in enumerate(shown, start=1)}
     drawn = {number: one for number, one in timelines.items() if one}
     data: dict[str, Any] = finite({"report": whole.model_dump(), "charts": charts, "timelines": drawn})
     return data

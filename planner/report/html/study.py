@@ -41,7 +41,7 @@ class Study:
     @property
     def bindings(self) -> tuple[BindingRecord, ...]:
         """The records of the binding constraints."""
-        facts, found = self.report.problem.facts, self.explanation.bindings if self.explanation else ()
+        facts, found = self.report.chosen.facts, self.explanation.bindings if self.explanation else ()
         return tuple(BindingRecord.of(one, facts) for one in found)
 
 

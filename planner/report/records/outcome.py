@@ -110,7 +110,7 @@ class ClosestRecord(MemoryRecord, ClosestStrategyRecord):
     @classmethod
     def of_report(cls, report: PlanReport, closest: Estimate) -> ClosestRecord:
         """The record of the strategy that lacks least of what a job's devices have."""
-        device = report.problem.facts.cluster.device
+        device = report.chosen.facts.cluster.device
         room_bytes = device.memory_bytes - report.problem.search.memory_headroom_bytes
         return cls(
             strategy=StrategyRecord.read(closest.strategy, num_microbatches=closest.num_microbatches),
@@ -145,7 +145,7 @@ class ConflictRecord(Record):
         """The record of a conflict of a report's job."""
         return cls.read(
             conflict,
-            smallest_cluster=SmallestClusterRecord.of(conflict.size, report.problem.facts) if conflict.size else None,
+            smallest_cluster=SmallestClusterRecord.of(conflict.size, report.chosen.facts) if conflict.size else None,
             closest=ClosestRecord.of_report(report, report.closest) if report.closest else None,
         )
 
@@ -184,6 +184,19 @@ class FinalistsRecord(Record):
     complete: bool = entry("Whether all that may be the fastest are among them.")
 
 
+class AlternativeRecord(Record):
+    """One combination of the settings of which the job gives several values."""
+
+    settings: dict[str, bool | int | float | str] = entry("Their values.", "problem.settings")
+    answer: Literal["found", "nothing faster", "nothing fits", "unknown"] = entry(
+        "found: its search found strategies that were the best so far; nothing faster: none is among the plans; "
+        "nothing fits; unknown: time ran out before the proof."
+    )
+    num_strategies: int = entry("Strategies that satisfy every rule but those of memory.", "outcome.effort.size")
+    shortage_bytes: Figure | None = entry("Device memory that its closest strategy lacks, where nothing fits.")
+    host_shortage_bytes: Figure | None = entry("Host memory that it lacks.")
+
+
 class OutcomeRecord(Record):
     """The proof."""
 
@@ -204,3 +217,6 @@ class OutcomeRecord(Record):
         "What the rules leave of the job's list of strategies; null without one."
     )
     conflict: ConflictRecord | None = entry("Why nothing fits; null where something does.")
+    alternatives: list[AlternativeRecord] = entry(
+        "Combinations of settings that were searched; empty where each setting has one value."
+    )

@@ -125,6 +125,9 @@ class PlanRecord(MemoryRecord, SpeedRecord):
     """One strategy and all that follows from it."""
 
     strategy: StrategyRecord = entry("The decisions.")
+    settings: dict[str, bool | int | float | str] = entry(
+        "The values of the settings of which the job gives several.", "problem.settings"
+    )
     breakdown: list[PartRecord] = entry(
         "Where the step goes, on the rank whose pace the others keep.", "estimate.breakdown"
     )

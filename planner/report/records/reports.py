@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from planner.plan import EstimateReport, PlanReport
 from planner.report.records.outcome import (
+    AlternativeRecord,
     CandidatesRecord,
     CertificateRecord,
     ConflictRecord,
@@ -35,12 +36,13 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             **dict(SettingRecord.of_job(report, "plan")),
             lower_bound_seconds=finite(outcome.lower_bound_seconds),
             gap=finite(outcome.gap),
-            certificate=CertificateRecord.of(report.certificate, report.problem.facts) if report.certificate else None,
+            certificate=CertificateRecord.of(report.certificate, report.chosen.facts) if report.certificate else None,
             search=EffortRecord.read(outcome.effort, num_excluded=ExcludedRecord.of(outcome.effort)),
             finalists=FinalistsRecord.read(outcome.finalists) if outcome.finalists else None,
             candidates=CandidatesRecord.of(report.listed) if report.listed else None,
             conflict=ConflictRecord.of(report, outcome.conflict) if outcome.conflict else None,
             plans=NumberedPlanRecord.of_all(report.plans),
+            alternatives=[AlternativeRecord.read(one) for one in report.alternatives],
         )
 
 

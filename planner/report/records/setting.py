@@ -72,7 +72,9 @@ class ClusterRecord(Record):
     framework_is_assumed: bool = entry("Whether the job named no framework.")
     framework_hint: str | None = entry("What to write for another where the job named none; else null.")
     framework_is_extrapolated: bool = entry("Whether no run of it on such devices is known.")
-    settings: dict[str, bool | int | float | str] = entry("What the framework is told, its recipes' defaults included.")
+    settings: dict[str, bool | int | float | str] = entry(
+        "What the framework is told, its recipes' defaults included; of several values those of the best plan."
+    )
 
     @classmethod
     def of(cls, problem: Problem) -> ClusterRecord:
@@ -171,14 +173,14 @@ class SettingRecord(Record):
     @classmethod
     def of_job(cls, report: PlanReport | EstimateReport, kind: str) -> SettingRecord:
         """What a report of that kind begins with."""
-        problem = report.problem
+        chosen = report.chosen
         return SettingRecord(
             format_version=FORMAT_VERSION,
             kind=kind,
-            job=JobRecord.of(problem),
+            job=JobRecord.of(report.problem),
             model=ModelRecord.read(report.model),
-            cluster=ClusterRecord.of(problem),
-            training=TrainingRecord.of(problem.facts.workload),
-            reliability=ReliabilityRecord.of(problem),
+            cluster=ClusterRecord.of(chosen),
+            training=TrainingRecord.of(chosen.facts.workload),
+            reliability=ReliabilityRecord.of(chosen),
             conventions=ConventionsRecord.of(report.conventions),
         )

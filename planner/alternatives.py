@@ -1,0 +1,345 @@
+"""
+One search over several combinations of settings: what is best so far with any of them cuts the others.
+
+Each combination has a space and costs of its own. They are searched one after the other, the one with the least lower
+bound first. The best strategies so far come along as rivals: a later search looks only for what is faster. So together
+they take little more than the first, and each still proves that nothing of its own is better.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from operator import add
+from typing import Any, Literal
+
+import numpy as np
+
+from constraints.encoding import seconds_to_ticks
+from costmodel.step.layouts import summed_strategy_seconds
+from costmodel.strategy import Strategy
+from planner.infeasibility.conflict import search_or_explain
+from planner.infeasibility.memory_gap import MemoryGap, closest
+from planner.jobs.problem import Problem
+from planner.search.branch_and_bound import (
+    GROUP_DECISIONS,
+    SHORTEST_SECONDS,
+    Outcome,
+    Search,
+    SearchStats,
+    Status,
+)
+from planner.search.candidates import OWN, Formulas
+from planner.search.clock import Clock, OutOfTimeError
+from planner.search.finalists import Finalists
+from planner.search.incumbents import Rivals
+from planner.search.stage_search import StageSearchStats
+from planner.setting_choices import Value, with_effect
+
+EXPLANATION_FRACTION = 0.1
+"""Share of the time limit that explanations have at least."""
+
+SAME_SECONDS_FRACTION = 1e-9
+"""Relative difference of equally long steps; of these the job's first combination is taken, not the first searched."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AlternativeOutcome:
+    """
+    What became of one combination of settings.
+
+    Parameters
+    ----------
+    problem
+        The job with these settings.
+    searched
+        What was searched of it: strategies that offload optimizer states, where an earlier combination differs from it
+        in what is offloaded alone, and so has all others.
+    outcome
+        What its search found: only what was faster than the best of the combinations before it.
+    fits_elsewhere
+        Whether another combination has strategies that fit.
+    shortage_bytes, host_shortage_bytes
+        Memory that its closest strategy lacks, where no combination has a strategy that fits; None: not known, or no
+        strategy satisfies the other rules.
+    """
+
+    problem: Problem
+    searched: Problem
+    outcome: Outcome
+    fits_elsewhere: bool = False
+    shortage_bytes: float | None = None
+    host_shortage_bytes: float | None = None
+
+    @property
+    def answer(self) -> Literal["found", "nothing faster", "nothing fits", "unknown"]:
+        """In a word: a search that finds nothing beside rivals has proven that nothing is faster."""
+        if self.outcome.status in (Status.FEASIBLE, Status.UNKNOWN):
+            return "unknown"
+        if self.outcome.strategies:
+            return "found"
+        return "nothing faster" if self.fits_elsewhere else "nothing fits"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JointOutcome:
+    """
+    The best strategies of all combinations of settings.
+
+    Parameters
+    ----------
+    outcome
+        Of all of them; its space and bounds are those of the combination of the best strategy.
+    problem
+        The job with the settings of the best strategy; without one, with those of the combination that comes closest.
+    ranked
+        The best strategies by their simulated steps, each with the job that it is for.
+    of_each
+        What became of each combination, in the job's order; one where there are no alternatives.
+    """
+
+    outcome: Outcome
+    problem: Problem
+    ranked: tuple[tuple[Problem, Strategy], ...]
+    of_each: tuple[AlternativeOutcome, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Best:
+    """A strategy of one combination of settings; the field order is the order of preference."""
+
+    seconds: float
+    number: int
+    place: int
+    strategy: Strategy
+    even: Strategy | None = None
+
+    @property
+    def key(self) -> tuple[float, int, int]:
+        """What strategies are sorted by: of equal steps the first combination's."""
+        return (self.seconds, self.number, self.place)
+
+
+def search_alternatives(problem: Problem, formulas: Formulas = OWN) -> JointOutcome:
+    """
+    The best strategies with any of a job's combinations of settings, with proof, or why no strategy fits.
+
+    Parameters
+    ----------
+    problem
+        What to plan; its time limit is that of all combinations together.
+    formulas
+        What strategies cost.
+    """
+    if problem.alternatives:
+        return _together(problem, formulas)
+    outcome = search_or_explain(problem, formulas)
+    strategies = outcome.finalists.strategies if outcome.finalists else outcome.strategies
+    ranked = tuple((problem, strategy) for strategy in strategies)
+    alone = AlternativeOutcome(problem=problem, searched=problem, outcome=outcome)
+    return JointOutcome(outcome=outcome, problem=problem, ranked=ranked, of_each=(alone,))
+
+
+def _together(problem: Problem, formulas: Formulas) -> JointOutcome:
+    began, clock = time.perf_counter(), Clock(seconds=problem.search.time_limit_seconds)
+    each = problem.each
+    searched = [_narrowed(one, each[:number]) for number, one in enumerate(each)]
+    outcomes = _searched(searched, formulas, clock)
+    some = any(own.strategies for own in outcomes)
+    of_each = tuple(
+        AlternativeOutcome(problem=one, searched=part, outcome=own, fits_elsewhere=some)
+        for one, part, own in zip(each, searched, outcomes, strict=True)
+    )
+    if all(outcome.status == Status.INFEASIBLE for outcome in outcomes):
+        least = EXPLANATION_FRACTION * problem.search.time_limit_seconds
+        return _explained(of_each, formulas, max(clock.seconds_left, least), time.perf_counter() - began)
+    best = _leading(problem, (one for number, own in enumerate(outcomes) for one in _found(number, own)))
+    ranked = _leading(problem, (one for number, own in enumerate(outcomes) for one in _ranked(number, own)))
+    first = next(iter(ranked or best), None)
+    main = outcomes[first.number if first else 0]
+    whole = replace(
+        main,
+        **_proof(outcomes, best),
+        strategies=tuple(one.strategy for one in best),
+        step_seconds=tuple(one.seconds for one in best),
+        even=tuple(one.even for one in best),
+        effort=_effort(outcomes, time.perf_counter() - began),
+        finalists=_finalists(outcomes, ranked),
+        conflict=None,
+    )
+    return JointOutcome(
+        outcome=whole,
+        problem=each[first.number if first else 0],
+        ranked=tuple((each[one.number], one.strategy) for one in ranked or best),
+        of_each=of_each,
+    )
+
+
+def _narrowed(problem: Problem, earlier: Sequence[Problem]) -> Problem:
+    """Of a job that differs from an earlier one in what is offloaded alone, what offloads: the rest is the same."""
+    limits = problem.search
+    is_known = any(_without_offload(one.settings) == _without_offload(problem.settings) for one in earlier)
+    if not is_known or limits.candidates or "optimizer_offload" in limits.pin:
+        return problem
+    return problem.with_limits(pin={**limits.pin, "optimizer_offload": 1})
+
+
+def _without_offload(settings: Mapping[str, Value]) -> dict[str, Value]:
+    return with_effect(settings, optimizer_offload=False, activation_offload=True)
+
+
+# --- the searches ------------------------------------------------------------------------------------------
+
+
+def _searched(each: Sequence[Problem], formulas: Formulas, clock: Clock) -> list[Outcome]:
+    """The outcome of each combination, cut by those before it; time that one leaves goes to the next ones."""
+    runs: dict[int, Search] = {number: Search(one, formulas) for number, one in enumerate(each)}
+    order = sorted(runs, key=lambda number: (int(runs[number].bounds.min(initial=np.iinfo(np.int64).max)), number))
+    outcomes: dict[int, Outcome] = {}
+    for position, number in enumerate(order):
+        run = runs.pop(number)
+        run.compete_with(_rivals(each, outcomes))
+        run.deadline = time.perf_counter() + max(clock.seconds_left, SHORTEST_SECONDS) / (len(order) - position)
+        outcomes[number] = run.run()
+    return [outcomes[number] for number in range(len(each))]
+
+
+def _rivals(each: Sequence[Problem], outcomes: dict[int, Outcome]) -> Rivals:
+    """What the searches so far have found; a tick or the noise of floats more, so that equals are found again."""
+    ticks: dict[Hashable, int] = {}
+    summed: dict[Hashable, int] = {}
+    simulated: dict[Hashable, float] = {}
+    for number, outcome in outcomes.items():
+        problem = each[number]
+        for found in _found(number, outcome):
+            group = _group(problem, found)
+            law = summed_strategy_seconds(problem.facts, found.strategy)
+            for known, seconds in ((ticks, found.seconds), (summed, law)):
+                own = int(seconds_to_ticks(np.asarray(seconds))) + 1
+                known[group] = min(own, known.get(group, own))
+        for ranked in _ranked(number, outcome):
+            group, own_seconds = _group(problem, ranked), ranked.seconds * (1 + SAME_SECONDS_FRACTION)
+            simulated[group] = min(own_seconds, simulated.get(group, own_seconds))
+    return Rivals(ticks=ticks, summed_ticks=summed, seconds=simulated)
+
+
+# --- the joint outcome -------------------------------------------------------------------------------------
+
+
+def _found(number: int, outcome: Outcome) -> Iterator[_Best]:
+    """What a search found, by the closed form."""
+    found = zip(outcome.step_seconds, outcome.strategies, outcome.even, strict=True)
+    for place, (seconds, strategy, even) in enumerate(found):
+        yield _Best(seconds=seconds, number=number, place=place, strategy=strategy, even=even)
+
+
+def _ranked(number: int, outcome: Outcome) -> Iterator[_Best]:
+    """What a search found, by simulated steps."""
+    if outcome.finalists:
+        for place, own in enumerate(zip(outcome.finalists.seconds, outcome.finalists.strategies, strict=True)):
+            yield _Best(seconds=own[0], number=number, place=place, strategy=own[1])
+
+
+def _group(problem: Problem, one: _Best) -> Hashable:
+    """Its degrees, of which only the best is reported; of all variants each is a group."""
+    if problem.variants == "all":
+        return (one.number, one.strategy)
+    return tuple(getattr(one.strategy, name) for name in GROUP_DECISIONS)
+
+
+def _leading(problem: Problem, found: Iterator[_Best]) -> list[_Best]:
+    """The best of each group, best first, as many as the job wants."""
+    groups: dict[Hashable, _Best] = {}
+    for one in sorted(found, key=lambda one: one.key):
+        groups.setdefault(_group(problem, one), one)
+    return list(groups.values())[: problem.top]
+
+
+def _proof(outcomes: Sequence[Outcome], best: Sequence[_Best]) -> dict[str, Any]:
+    """Status and bounds: proven is what every search has proven."""
+    finished = all(one.status in (Status.OPTIMAL, Status.INFEASIBLE) for one in outcomes)
+    bound = min(one.lower_bound_seconds for one in outcomes)
+    if not best:
+        return {"status": Status.UNKNOWN, "lower_bound_seconds": bound, "gap": float("inf"), "ticks": 0}
+    return {
+        "status": Status.OPTIMAL if finished else Status.FEASIBLE,
+        "lower_bound_seconds": bound,
+        "gap": max(0.0, 1 - bound / best[0].seconds) if not finished else 0.0,
+        "ticks": min(one.ticks for one in outcomes if one.strategies),
+    }
+
+
+def _effort(outcomes: Sequence[Outcome], seconds: float) -> SearchStats:
+    """What all searches had to do."""
+    efforts = [one.effort for one in outcomes]
+    summed = [
+        one.name
+        for one in fields(SearchStats)
+        if one.name not in ("bounds", "pruned", "stages", "build_seconds", "solve_seconds")
+    ]
+    solve_seconds = sum(one.solve_seconds for one in efforts)
+    return SearchStats(
+        **{name: sum(getattr(one, name) for one in efforts) for name in summed},
+        bounds=tuple(dict.fromkeys(text for one in efforts for text in one.bounds)),
+        pruned=reduce(add, (one.pruned for one in efforts)),
+        stages=StageSearchStats(
+            **{
+                one.name: sum(getattr(effort.stages, one.name) for effort in efforts)
+                for one in fields(StageSearchStats)
+            }
+        ),
+        build_seconds=seconds - solve_seconds,
+        solve_seconds=solve_seconds,
+    )
+
+
+def _finalists(outcomes: Sequence[Outcome], ranked: Sequence[_Best]) -> Finalists | None:
+    """All that was simulated; a combination without any found nothing that could be among the best."""
+    known = [one.finalists for one in outcomes if one.finalists]
+    if not known:
+        return None
+    return Finalists(
+        strategies=tuple(one.strategy for one in ranked),
+        seconds=tuple(one.seconds for one in ranked),
+        num_simulated=sum(one.num_simulated for one in known),
+        num_exact=sum(one.num_exact for one in known),
+        largest_difference_fraction=max(one.largest_difference_fraction for one in known),
+        complete=all(one.complete for one in known),
+    )
+
+
+# --- nothing fits ------------------------------------------------------------------------------------------
+
+
+def _explained(
+    of_each: Sequence[AlternativeOutcome], formulas: Formulas, seconds_left: float, seconds: float
+) -> JointOutcome:
+    """Why no combination has a strategy that fits: of the one that comes closest all, of the others what they lack."""
+    clock = Clock(seconds=seconds_left)
+    gaps = [_gap(one, formulas, Clock(seconds=clock.seconds_left / (2 * len(of_each)))) for one in of_each]
+    with_gaps = [
+        replace(one, shortage_bytes=gap.device_bytes, host_shortage_bytes=gap.host_bytes) if gap else one
+        for one, gap in zip(of_each, gaps, strict=True)
+    ]
+    known = [number for number, gap in enumerate(gaps) if gap]
+    nearest = min(known, key=lambda number: (gaps[number].size, number), default=0)  # type: ignore[union-attr]
+    chosen = of_each[nearest]
+    longest = max(clock.seconds_left, SHORTEST_SECONDS)
+    alone = search_or_explain(chosen.problem.with_limits(time_limit_seconds=longest), formulas)
+    effort = _effort([one.outcome for one in of_each], seconds)
+    return JointOutcome(
+        outcome=replace(alone, effort=effort),
+        problem=chosen.problem,
+        ranked=(),
+        of_each=tuple(with_gaps),
+    )
+
+
+def _gap(one: AlternativeOutcome, formulas: Formulas, clock: Clock) -> MemoryGap | None:
+    """What the closest strategy of a combination lacks; None where there is none, or time is short."""
+    with suppress(OutOfTimeError):
+        return closest(one.problem, one.outcome.space.with_largest_sets(), formulas.memory, clock)
+    return None

@@ -1,0 +1,294 @@
+"""Settings of which a job gives several values: what is said of wrong ones, and where the chosen ones are seen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from planner import compare, estimate, explain, export, from_megatron_lm, load, plan, read_plan, render
+from planner.batch.fingerprint import Fingerprints
+from planner.batch.jobs import as_job
+from planner.batch.work import plan_job
+from planner.certificate import Verdict
+from planner.cli import main
+from planner.setting_choices import CHOOSABLE, MOST_COMBINATIONS, has_value
+from planner.studies.device_counts import plan_for_sizes
+
+JOB = {
+    "model": "llama3-8b",
+    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": "megatron-lm-0.17"},
+    "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11},
+    "search": {"stages": "even"},
+}
+GRADIENTS = {"gradient_dtype": ["fp32", "bf16"]}
+"""Two values: 16-bit gradients are sent in half the time."""
+
+
+def a_job(settings, **changes):
+    """A small job with some settings."""
+    return {**JOB, "settings": settings, **changes}
+
+
+@pytest.fixture(scope="module")
+def report():
+    """The three best plans of the small job with either gradients."""
+    return plan(load(a_job(GRADIENTS, top=3)))
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def test_every_combination_is_an_alternative_in_the_job_s_order():
+    """Two of one by two of another; the job's own facts are those of the first."""
+    problem = load(a_job({"gradient_dtype": ["bf16", "fp32"], "offloaded_states": [1, 0.5], "loss": "fused"}))
+
+    assert [one.settings for one in problem.each] == [
+        {"gradient_dtype": "bf16", "offloaded_states": 1.0},
+        {"gradient_dtype": "bf16", "offloaded_states": 0.5},
+        {"gradient_dtype": "fp32", "offloaded_states": 1.0},
+        {"gradient_dtype": "fp32", "offloaded_states": 0.5},
+    ]
+    assert problem.facts == problem.each[0].facts
+    assert [one.facts.workload.precision.gradient_bytes for one in problem.each] == [2, 2, 4, 4]
+    assert {one.facts.cluster.settings.loss for one in problem.each} == {"fused"}
+
+
+@pytest.mark.parametrize("value", ["fp32", "bf16"])
+def test_an_alternative_is_the_job_that_gives_its_values_alone(value):
+    """Facts, reliability (a checkpoint holds the moments) and document."""
+    settings = {"gradient_dtype": value, "moments_dtype": "bf16"}
+    alone = load(a_job(settings))
+    several = load(a_job({name: ["fp32", "bf16"] for name in settings}))
+
+    (own,) = [one for one in several.each if one.settings == settings]
+
+    assert replace(own, settings={}) == alone
+    assert own.document == alone.document
+
+
+def test_a_list_of_one_value_is_that_value():
+    """There is nothing to choose."""
+    problem = load(a_job({"gradient_dtype": ["bf16"]}))
+
+    assert problem.alternatives == ()
+    assert problem.facts == load(a_job({"gradient_dtype": "bf16"})).facts
+
+
+def test_any_is_what_the_release_has():
+    """The precision-aware optimizer is of Megatron-Core 0.11, partial offload of 0.12."""
+    new, old = catalog.framework("megatron-lm-0.17"), catalog.framework("megatron-lm-0.8")
+
+    assert new.setting_values["moments_dtype"] == ("fp32", "bf16")
+    assert new.setting_values["offloaded_states"] == (0.25, 0.5, 0.75, 1.0)
+    assert old.setting_values["moments_dtype"] == ("fp32",)
+    assert len(load(a_job({"moments_dtype": "any", "offloaded_states": "any"})).alternatives) == 8
+
+
+def test_of_a_number_with_several_values_those_between_are_had():
+    """A third of the states is no quarter; of words only those that are listed are had."""
+    framework = catalog.framework("megatron-lm-0.17")
+
+    assert has_value(framework, "offloaded_states", 1 / 3)
+    assert not has_value(framework, "gradient_dtype", "bf16+fp32")
+
+
+@pytest.mark.parametrize("name", catalog.frameworks())
+def test_the_catalog_lists_values_of_choosable_settings(name):
+    """Each is a value of its setting, as a job may give it."""
+    values = catalog.framework(name).setting_values
+
+    assert set(values) <= set(CHOOSABLE)
+    for setting, own in values.items():
+        assert all(load(a_job({setting: value})).facts for value in own)
+
+
+MISTAKES = {
+    "unknown value": (
+        {"gradient_dtype": ["fp32", "bf17"]},
+        ("settings.gradient_dtype.1", "'bf17'", "'bf16'"),
+    ),
+    "no value": ({"offloaded_states": [0.5, None]}, ("settings.offloaded_states.1", "null")),
+    "out of range": ({"offloaded_states": [0.5, 2]}, ("settings.offloaded_states.1", "at most 1", "2")),
+    "empty": ({"gradient_dtype": []}, ("settings.gradient_dtype", "empty list", "any")),
+    "twice": ({"gradient_dtype": ["bf16", "bf16"]}, ("settings.gradient_dtype.1", "'bf16'", "second time")),
+    "one value only": ({"mtp_layers": [0, 1]}, ("settings.mtp_layers", "one value", "[0, 1]", "gradient_dtype")),
+    "misspelt": ({"gradient_dtyp": ["fp32", "bf16"]}, ("settings.gradient_dtyp", "gradient_dtype")),
+    "not had": (
+        {"gradient_dtype": ["fp32", "bf16+fp32"]},
+        ("settings.gradient_dtype.1", "megatron-lm-0.17", "bf16+fp32", "fp32 or bf16", "framework_rules"),
+    ),
+    "too many": (
+        {"offloaded_states": [i / 40 for i in range(1, 20)], "gradient_dtype": "any"},
+        ("settings", "19 of offloaded_states x 2 of gradient_dtype", "38", str(MOST_COMBINATIONS)),
+    ),
+    "nothing known": ({"optimizer_group": "any"}, ("settings.optimizer_group", "megatron-lm-0.17", "list")),
+    "too large": ({"offloaded_layers": [8, 1000]}, ("settings.offloaded_layers", "1000", "32 layers")),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_wrong_values_are_named(mistake):
+    """Where, what was seen, what is allowed."""
+    settings, texts = MISTAKES[mistake]
+
+    with pytest.raises(SpecError) as caught:
+        load(a_job(settings))
+
+    assert [text for text in texts if text not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("framework", "settings", "texts"),
+    [
+        ("megatron-lm-0.8", {"moments_dtype": ["fp32", "bf16"]}, ("settings.moments_dtype.1", "allowed: fp32", "0.17")),
+        ("megatron-lm-0.8", {"offloaded_states": "any"}, ("settings.offloaded_states", "no optimizer_offload")),
+        ("torchtitan-0.1", {"offloaded_states": [0.5, 1]}, ("settings.offloaded_states", "no optimizer_offload")),
+    ],
+)
+def test_a_release_without_the_setting_refuses_several(framework, settings, texts):
+    """What it would cost all the same is asked for by framework_rules: false, as of decisions."""
+    job = a_job(settings, cluster={**JOB["cluster"], "framework": framework})
+
+    with pytest.raises(SpecError) as caught:
+        load(job)
+
+    assert [text for text in texts if text not in str(caught.value)] == []
+    if settings != {"offloaded_states": "any"}:
+        assert load({**job, "search": {"framework_rules": False}}).alternatives
+
+
+def test_a_framework_of_the_job_lists_values_that_there_are():
+    """An entry that nothing could mean is refused."""
+    framework = {"base": "megatron-lm-0.17", "setting_values": {"gradient_dtype": ["fp8"]}}
+
+    with pytest.raises(SpecError, match=r"cluster\.framework\.setting_values\.gradient_dtype\.0"):
+        load(a_job({}, cluster={**JOB["cluster"], "framework": framework}))
+
+
+# --- what is chosen ----------------------------------------------------------------------------------------
+
+
+def test_each_plan_has_its_own_settings(report):
+    """Gradients of half the bytes are faster; the report says so in text and JSON."""
+    whole = json.loads(render(report, "json"))
+
+    assert report.plans[0].problem.settings == {"gradient_dtype": "bf16"}
+    assert report.plans[0].facts.workload.precision.gradient_bytes == 2
+    assert report.chosen.settings == {"gradient_dtype": "bf16"}
+    assert [one["settings"] for one in whole["plans"]] == [dict(one.problem.settings) for one in report.plans]
+    assert whole["cluster"]["settings"]["gradient_dtype"] == "bf16"
+    assert whole["job"]["document"]["settings"] == GRADIENTS
+    assert {one["answer"] for one in whole["alternatives"]} <= {"found", "nothing faster"}
+    assert "gradient_dtype=bf16" in render(report, "table")
+    assert report.certificate.verdict == Verdict.CERTIFIED
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_saved_plan_keeps_its_choice(report, tmp_path, number):
+    """Read back, it has the settings and the step of the plan, and no alternatives."""
+    file = tmp_path / "plan.json"
+    file.write_text(render(report, "json"))
+
+    saved = read_plan(file, number)
+
+    assert saved.plan.step_seconds == report.plans[number - 1].step_seconds == saved.step_seconds
+    assert saved.problem.settings == report.plans[number - 1].problem.settings
+    assert saved.problem.alternatives == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "search", "options"),
+    [
+        ({"gradient_dtype": ["fp32", "bf16"], "moments_dtype": "any"}, {}, {"gradient_dtype": "--grad-reduce-in-bf16"}),
+        (
+            {"offloaded_states": [0.5, 0.25]},
+            {"pin": {"optimizer_offload": True}},
+            {"offloaded_states": "--optimizer-offload-fraction 0.25"},
+        ),
+    ],
+)
+def test_an_export_says_what_was_chosen_and_comes_back(settings, search, options):
+    """Megatron-LM's options of the chosen values; read again they are the same settings, and the same step."""
+    chosen = plan(load(a_job(settings, search={"stages": "even", **search}))).plans[0]
+
+    text = export(chosen, "megatron-lm").files["megatron-args.txt"]
+    cluster = [f"cluster.{name}={value}" for name, value in JOB["cluster"].items()]
+    again = from_megatron_lm(text, [*cluster, "training.tokens=1e11"])
+
+    assert [option for option in options.values() if option not in text] == []
+    assert {name: again.document["settings"][name] for name in settings} == chosen.problem.settings
+    assert estimate(load(again.document), {}).plan.step_seconds == pytest.approx(chosen.step_seconds, rel=1e-9)
+
+
+def test_an_estimate_takes_the_values_that_are_fastest():
+    """A given strategy is costed with either; the report is of a job with one value."""
+    answer = estimate(load(a_job(GRADIENTS)), {"tp": 2, "pp": 2})
+    both = [estimate(load(a_job({"gradient_dtype": one})), {"tp": 2, "pp": 2}) for one in ("fp32", "bf16")]
+
+    assert answer.plan.step_seconds == min(one.plan.step_seconds for one in both)
+    assert answer.problem.settings == {"gradient_dtype": "bf16"}
+
+
+def test_explanations_and_comparisons_are_of_the_chosen_settings():
+    """What binds the best plan, and what it gains over a given one."""
+    problem = load(a_job(GRADIENTS))
+    alone = load(a_job({"gradient_dtype": "bf16"}))
+
+    assert explain(problem).bindings == explain(alone).bindings
+    assert explain(problem, {"tp": 4}).given.step_seconds == explain(alone, {"tp": 4}).given.step_seconds
+    assert compare(problem, {"tp": 4}).saved_seconds == compare(alone, {"tp": 4}).saved_seconds
+    assert "gradient_dtype=bf16" in render(explain(problem), "table")
+    assert "gradient_dtype=bf16" in render(compare(problem, {"tp": 4}), "table")
+
+
+def test_a_batch_and_sizes_choose_as_well():
+    """A line of results has the settings of each plan; so has each size its plan."""
+    line = plan_job(as_job(a_job(GRADIENTS), Fingerprints()))
+    sizes = plan_for_sizes(a_job(GRADIENTS), num_nodes=[1, 2]).sizes
+
+    assert line.plans[0]["settings"] == {"gradient_dtype": "bf16"}
+    assert [size.plan.problem.settings for size in sizes] == [{"gradient_dtype": "bf16"}] * 2
+
+
+def test_what_nothing_fits_with_is_said_of_each():
+    """Less is offloaded, more is lacking; all is explained of what comes closest."""
+    settings = {"offloaded_states": [0.25, 1.0]}
+    job = a_job(settings, model="llama3-70b", search={"pin": {"optimizer_offload": True}})
+    report = plan(load({**job, "cluster": {**JOB["cluster"], "memory_gib": 10}}))
+
+    less, more = report.alternatives
+
+    assert report.exit_code == 1
+    assert less.answer == more.answer == "nothing fits"
+    assert less.shortage_bytes > more.shortage_bytes > 0
+    assert report.chosen.settings == {"offloaded_states": 1.0}
+    assert report.outcome.conflict.shortage_bytes == more.shortage_bytes
+    assert render(report, "table").count("the closest strategy lacks") == 3
+
+
+def test_time_that_runs_out_is_said():
+    """No proof, and no certificate."""
+    job = a_job(GRADIENTS, model="llama3-405b", cluster={**JOB["cluster"], "num_devices": 4096})
+    report = plan(
+        load({**job, "training": {**JOB["training"], "global_batch_size": 4096}}, ["search.time_limit_seconds=0.001"])
+    )
+
+    assert report.exit_code == 3
+    assert {one.answer for one in report.alternatives} == {"unknown"}
+
+
+def test_the_command_line_takes_lists_and_refuses_wrong_ones(tmp_path, capsys):
+    """Exit codes 0 and 2; the model's file is of the chosen settings."""
+    file, model = tmp_path / "job.yaml", tmp_path / "model.txt"
+    file.write_text(yaml.safe_dump(JOB))
+
+    assert main(["plan", str(file), "settings.gradient_dtype=[fp32, bf16]", "--write-model", str(model)]) == 0
+    assert "gradient_dtype=bf16" in capsys.readouterr().out
+    assert model.exists()
+    assert main(["plan", str(file), "settings.gradient_dtype=[]"]) == 2
+    assert "settings.gradient_dtype: is an empty list." in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """
 One search over several combinations of settings: what is best so far with any of them cuts the others.
 
-Each combination has a space and costs of its own. They are searched one after the other, the one with the least lower
-bound first. The best strategies so far come along as rivals: a later search looks only for what is faster. So together
+Each combination has a space and costs of its own. They are searched one after the other, those with small lower bounds
+first. The best strategies so far come along as rivals: a later search looks only for what is faster. So together
 they take little more than the first, and each still proves that nothing of its own is better.
 """
 
@@ -32,7 +32,7 @@ from planner.search.branch_and_bound import (
     SearchStats,
     Status,
 )
-from planner.search.candidates import OWN, Formulas
+from planner.search.candidates import OWN, Formulas, Pruned
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.finalists import Finalists
 from planner.search.incumbents import Rivals
@@ -41,6 +41,9 @@ from planner.setting_choices import Value, with_effect
 
 EXPLANATION_FRACTION = 0.1
 """Share of the time limit that explanations have at least."""
+
+ORDERED_ROWS = 64
+"""Combinations of degrees by whose lower bounds the searches are ordered."""
 
 SAME_SECONDS_FRACTION = 1e-9
 """Relative difference of equally long steps; of these the job's first combination is taken, not the first searched."""
@@ -195,16 +198,47 @@ def _without_offload(settings: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _searched(each: Sequence[Problem], formulas: Formulas, clock: Clock) -> list[Outcome]:
-    """The outcome of each combination, cut by those before it; time that one leaves goes to the next ones."""
-    runs: dict[int, Search] = {number: Search(one, formulas) for number, one in enumerate(each)}
-    order = sorted(runs, key=lambda number: (int(runs[number].bounds.min(initial=np.iinfo(np.int64).max)), number))
+    """The outcome of each combination, cut by those before it; each may take half of the time left, the last all."""
+    first = Search(each[0], formulas)
     outcomes: dict[int, Outcome] = {}
+    order = _order(each, first, formulas)
     for position, number in enumerate(order):
-        run = runs.pop(number)
+        if outcomes and clock.is_over:
+            outcomes[number] = _unsearched(outcomes[order[0]])
+            continue
+        run = Search(each[number], formulas) if number else first
         run.compete_with(_rivals(each, outcomes))
-        run.deadline = time.perf_counter() + max(clock.seconds_left, SHORTEST_SECONDS) / (len(order) - position)
+        share = 1.0 if position == len(order) - 1 else 0.5
+        run.deadline = time.perf_counter() + share * max(clock.seconds_left, SHORTEST_SECONDS)
         outcomes[number] = run.run()
     return [outcomes[number] for number in range(len(each))]
+
+
+def _order(each: Sequence[Problem], first: Search, formulas: Formulas) -> list[int]:
+    """Combinations by the least lower bound of some degrees that promise most: what is found first cuts most."""
+    promising = np.argsort(first.bounds, kind="stable")[:ORDERED_ROWS]
+    if not len(promising):
+        return list(range(len(each)))
+    degrees = first.space.degrees(promising)
+    least = [float(np.min(np.asarray(formulas.lower_bound(one.facts, degrees)))) for one in each]
+    return sorted(range(len(each)), key=lambda number: (least[number], number))
+
+
+def _unsearched(other: Outcome) -> Outcome:
+    """What is known of a combination that time left none for: nothing."""
+    numbers = [one.name for one in fields(SearchStats) if one.name not in ("bounds", "pruned", "stages")]
+    nothing = replace(other.effort, **dict.fromkeys(numbers, 0), pruned=Pruned(), stages=StageSearchStats())
+    return replace(
+        other,
+        status=Status.UNKNOWN,
+        strategies=(),
+        step_seconds=(),
+        even=(),
+        lower_bound_seconds=0.0,
+        effort=nothing,
+        finalists=None,
+        ticks=0,
+    )
 
 
 def _rivals(each: Sequence[Problem], outcomes: dict[int, Outcome]) -> Rivals:

@@ -39,13 +39,14 @@ def row_of(line: Mapping[str, Any], plan: Mapping[str, Any] | None) -> Row:
     """
     One plan of one job in cells; a job without a plan has a row, too.
 
-    Overrides are columns by their dotted keys, decisions by their names.
+    Overrides and chosen settings are columns by their dotted keys, decisions by their names.
     """
     figures = dict(plan or {})
     strategy = figures.pop("strategy", {})
+    chosen = {f"settings.{name}": value for name, value in figures.pop("settings", {}).items()}
     own = {name: line.get(name) for name in OF_LINE}
     # Twice: the first to stand in front, the second because an override may have a name of ours.
-    cells = {**own, **line.get("overrides", {}), **own, **figures, **strategy}
+    cells = {**own, **line.get("overrides", {}), **own, **figures, **strategy, **chosen}
     return {name: _cell(value) for name, value in cells.items()}
 
 

@@ -53,6 +53,7 @@ COLUMNS = (
     "num_candidates",
     "broken_rules",
     "broken_preferences",
+    "settings",
 )
 
 

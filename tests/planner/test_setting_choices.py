@@ -12,7 +12,9 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from planner import compare, estimate, explain, export, from_megatron_lm, load, plan, read_plan, render
 from planner.batch.fingerprint import Fingerprints
+from planner.batch.job_result import line_of, result_of
 from planner.batch.jobs import as_job
+from planner.batch.table import row_of
 from planner.batch.work import plan_job
 from planner.certificate import Verdict
 from planner.cli import main
@@ -185,6 +187,7 @@ def test_each_plan_has_its_own_settings(report):
     assert whole["job"]["document"]["settings"] == GRADIENTS
     assert {one["answer"] for one in whole["alternatives"]} <= {"found", "nothing faster"}
     assert "gradient_dtype=bf16" in render(report, "table")
+    assert '{""gradient_dtype"": ""bf16""}' in render(report, "csv")
     assert report.certificate.verdict == Verdict.CERTIFIED
 
 
@@ -248,10 +251,13 @@ def test_explanations_and_comparisons_are_of_the_chosen_settings():
 
 def test_a_batch_and_sizes_choose_as_well():
     """A line of results has the settings of each plan; so has each size its plan."""
-    line = plan_job(as_job(a_job(GRADIENTS), Fingerprints()))
+    job = as_job(a_job(GRADIENTS), Fingerprints())
+    line = plan_job(job)
+    row = row_of(json.loads(line_of(result_of(job, line))), line.plans[0])
     sizes = plan_for_sizes(a_job(GRADIENTS), num_nodes=[1, 2]).sizes
 
     assert line.plans[0]["settings"] == {"gradient_dtype": "bf16"}
+    assert row["settings.gradient_dtype"] == "bf16"
     assert [size.plan.problem.settings for size in sizes] == [{"gradient_dtype": "bf16"}] * 2
 
 
@@ -280,6 +286,8 @@ def test_time_that_runs_out_is_said():
 
     assert report.exit_code == 3
     assert {one.answer for one in report.alternatives} == {"unknown"}
+    assert "time ran out before the proof" in render(report, "table")
+    assert json.loads(render(report, "json"))["lower_bound_seconds"] == 0
 
 
 def test_the_command_line_takes_lists_and_refuses_wrong_ones(tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,7 @@ class LayerPattern:
         return np.asarray(before[ends] - before[: self.num_places])
 
 
+@lru_cache(maxsize=64)
 def layer_pattern(model: Model) -> LayerPattern:
     """
     The pattern with fewest places of a model's layers, those of multi-token prediction not among them.

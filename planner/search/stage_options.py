@@ -188,12 +188,20 @@ def _sums_of_kinds(
     pattern: LayerPattern, sizes: Sequence[int], full: Sequence[int], *, is_first: bool
 ) -> list[tuple[int, ...]]:
     """What chunks may hold together: layers of each kind, then those of each kind in full; the first is in front."""
-    sums = np.zeros((1, 2 * pattern.num_kinds), dtype=np.int64)
-    for chunk, (size, of_it_full) in enumerate(zip(sizes, full, strict=True)):
-        met = kinds_met(pattern, size, of_it_full)
-        met = met[:1] if is_first and not chunk else np.unique(met, axis=0)
-        sums = np.unique((sums[:, None] + met).reshape(-1, sums.shape[1]), axis=0)
-    return [tuple(one) for one in sums.tolist()]
+    chunks = list(zip(sizes, full, strict=True))
+    if not is_first:
+        return [tuple(one) for one in _sums_anywhere(pattern, tuple(sorted(chunks))).tolist()]
+    first, rest = kinds_met(pattern, *chunks[0])[0], _sums_anywhere(pattern, tuple(sorted(chunks[1:])))
+    return [tuple(one) for one in (first + rest).tolist()]
+
+
+@lru_cache(maxsize=2**14)
+def _sums_anywhere(pattern: LayerPattern, chunks: tuple[tuple[int, int], ...]) -> Ints:
+    """The different sums of what chunks of some layers, and of some in full, may hold from any place on: (N, 2 K)."""
+    if not chunks:
+        return np.zeros((1, 2 * pattern.num_kinds), dtype=np.int64)
+    sums = _sums_anywhere(pattern, chunks[:-1])[:, None] + np.unique(kinds_met(pattern, *chunks[-1]), axis=0)
+    return np.asarray(np.unique(sums.reshape(-1, sums.shape[-1]), axis=0))
 
 
 def _rank_choices(model: Model, pp: int, rows: Sequence[_Row]) -> RankChoices:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from ortools.sat.python import cp_model
 
+from constraints.dealings import options_of_dealings
 from constraints.encoding import MAX_TICKS, TICK_SECONDS, seconds_to_floor_ticks
 from constraints.stages import RANK_TICK_SECONDS, Pipeline, encode_stages, objective
 from costmodel.facts.model import Model
@@ -394,6 +395,9 @@ class StageSearch:
             one.choices, one.seconds, one.pace, one.ending, slowest=slowest, alternate=self.pattern is not None
         )
         cut = min(int(np.ceil(limit * pipeline.vpp / RANK_TICK_SECONDS)), MAX_TICKS)
+        if pipeline.pattern is not None and len(options):
+            kept = options_of_dealings(options, pipeline, cut=cut)
+            options, which = options.take(kept), which[kept]
         encoding = encode_stages(options, pipeline, cut=cut)
         if encoding is None:
             return

@@ -18,9 +18,12 @@ from costmodel.step.layouts import PER_RANK, Contents, constant_seconds, layout_
 from costmodel.strategy import StageLayout, Strategy
 from costmodel.tables import microbatches
 from planner import load
+from planner.frameworks.megatron.stages import read_stages, stage_entries
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Status, search
+from planner.search.space import build_space
 from planner.search.stage_options import RankChoices, can_improve_incumbent, rank_choices
+from planner.search.stage_search import left_out_of_stages
 from tests.builders import a_model
 
 GEMMA = {
@@ -121,6 +124,37 @@ def test_no_layer_of_gemmas_plan_is_better_elsewhere():
     for layers in moved(best.layout.layers):
         other = estimate(problem.facts, with_layers(best, layers))
         assert other.step_seconds >= played or not fits(problem, other.device_bytes)
+
+
+def test_stages_of_gpt_oss_are_written_as_megatron_lm_reads_them():
+    """Windows and full attention in turn, in stages of which the first and the last hold fewer layers."""
+    cluster = {"device": "a100-80gb-sxm", "num_devices": 64}
+    training = {"global_batch_size": 256, "sequence_length": 4096, "tokens": 1e12}
+    problem = load(
+        {"model": "gpt-oss-120b", "cluster": cluster, "training": training, "search": {"pin": {"pp": 4, "vpp": 1}}}
+    )
+
+    (best,) = search(problem).strategies
+
+    entries = stage_entries(best, problem.facts.model)
+    assert best.layout is not None
+    assert len(set(best.layout.layers)) > 1
+    assert read_stages(entries, problem.facts.model, 4) == (1, best.layout.layers)
+
+
+def test_what_stages_of_alternating_layers_leave_out_is_said():
+    """Nemotron's layers repeat no short pattern, Gemma's repeat two."""
+    cluster = {"device": "h800", "num_devices": 64}
+    told = {}
+    for model in ("nemotron-h-8b", "gemma-2-27b", "llama3-8b"):
+        search_section = {"stages": "free", "pin": {"tp": 8, "cp": 1, "pp": 2, "mbs": 1}}
+        problem = load({**GEMMA, "model": model, "cluster": cluster, "search": search_section})
+        told[model] = " ".join(left_out_of_stages(problem, build_space(problem)))
+
+    assert "repeat no short pattern" in told["nemotron-h-8b"]
+    assert "recompute all of their layers alike" in told["gemma-2-27b"]
+    assert "pattern" not in told["llama3-8b"]
+    assert "alternate" not in told["llama3-8b"]
 
 
 ORDERS = ("M*M*M*M*", "MM*MM*MM", "M-M*-M-M", "*MMM-M-M")

@@ -227,7 +227,8 @@ def _order(each: Sequence[Problem], first: Search, formulas: Formulas) -> list[i
 def _unsearched(other: Outcome) -> Outcome:
     """What is known of a combination that time left none for: nothing."""
     numbers = [one.name for one in fields(SearchStats) if one.name not in ("bounds", "pruned", "stages")]
-    nothing = replace(other.effort, **dict.fromkeys(numbers, 0), pruned=Pruned(), stages=StageSearchStats())
+    zeros: dict[str, Any] = dict.fromkeys(numbers, 0)
+    nothing = replace(other.effort, **zeros, pruned=Pruned(), stages=StageSearchStats())
     return replace(
         other,
         status=Status.UNKNOWN,

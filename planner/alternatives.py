@@ -34,7 +34,6 @@ from planner.search.branch_and_bound import (
 )
 from planner.search.candidates import OWN, Formulas, Pruned
 from planner.search.clock import Clock, OutOfTimeError
-from planner.search.finalists import Finalists
 from planner.search.incumbents import Rivals
 from planner.search.stage_search import StageSearchStats
 from planner.setting_choices import Value, with_effect
@@ -44,9 +43,6 @@ EXPLANATION_FRACTION = 0.1
 
 ORDERED_ROWS = 64
 """Combinations of degrees by whose lower bounds the searches are ordered."""
-
-SAME_SECONDS_FRACTION = 1e-9
-"""Relative difference of equally long steps; of these the job's first combination is taken, not the first searched."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +95,7 @@ class JointOutcome:
     problem
         The job with the settings of the best strategy; without one, with those of the combination that comes closest.
     ranked
-        The best strategies by their simulated steps, each with the job that it is for.
+        The best strategies, each with the job that it is for.
     of_each
         What became of each combination, in the job's order; one where there are no alternatives.
     """
@@ -140,8 +136,7 @@ def search_alternatives(problem: Problem, formulas: Formulas = OWN) -> JointOutc
     if problem.alternatives:
         return _together(problem, formulas)
     outcome = search_or_explain(problem, formulas)
-    strategies = outcome.finalists.strategies if outcome.finalists else outcome.strategies
-    ranked = tuple((problem, strategy) for strategy in strategies)
+    ranked = tuple((problem, strategy) for strategy in outcome.strategies)
     alone = AlternativeOutcome(problem=problem, searched=problem, outcome=outcome)
     return JointOutcome(outcome=outcome, problem=problem, ranked=ranked, of_each=(alone,))
 
@@ -160,8 +155,7 @@ def _together(problem: Problem, formulas: Formulas) -> JointOutcome:
         least = EXPLANATION_FRACTION * problem.search.time_limit_seconds
         return _explained(of_each, formulas, max(clock.seconds_left, least), time.perf_counter() - began)
     best = _leading(problem, (one for number, own in enumerate(outcomes) for one in _found(number, own)))
-    ranked = _leading(problem, (one for number, own in enumerate(outcomes) for one in _ranked(number, own)))
-    first = next(iter(ranked or best), None)
+    first = next(iter(best), None)
     main = outcomes[first.number if first else 0]
     whole = replace(
         main,
@@ -170,13 +164,12 @@ def _together(problem: Problem, formulas: Formulas) -> JointOutcome:
         step_seconds=tuple(one.seconds for one in best),
         even=tuple(one.even for one in best),
         effort=_effort(outcomes, time.perf_counter() - began),
-        finalists=_finalists(outcomes, ranked),
         conflict=None,
     )
     return JointOutcome(
         outcome=whole,
         problem=each[first.number if first else 0],
-        ranked=tuple((each[one.number], one.strategy) for one in ranked or best),
+        ranked=tuple((each[one.number], one.strategy) for one in best),
         of_each=of_each,
     )
 
@@ -237,7 +230,6 @@ def _unsearched(other: Outcome) -> Outcome:
         even=(),
         lower_bound_seconds=0.0,
         effort=nothing,
-        finalists=None,
         ticks=0,
     )
 
@@ -246,7 +238,6 @@ def _rivals(each: Sequence[Problem], outcomes: dict[int, Outcome]) -> Rivals:
     """What the searches so far have found; a tick or the noise of floats more, so that equals are found again."""
     ticks: dict[Hashable, int] = {}
     summed: dict[Hashable, int] = {}
-    simulated: dict[Hashable, float] = {}
     for number, outcome in outcomes.items():
         problem = each[number]
         for found in _found(number, outcome):
@@ -255,27 +246,17 @@ def _rivals(each: Sequence[Problem], outcomes: dict[int, Outcome]) -> Rivals:
             for known, seconds in ((ticks, found.seconds), (summed, law)):
                 own = int(seconds_to_ticks(np.asarray(seconds))) + 1
                 known[group] = min(own, known.get(group, own))
-        for ranked in _ranked(number, outcome):
-            group, own_seconds = _group(problem, ranked), ranked.seconds * (1 + SAME_SECONDS_FRACTION)
-            simulated[group] = min(own_seconds, simulated.get(group, own_seconds))
-    return Rivals(ticks=ticks, summed_ticks=summed, seconds=simulated)
+    return Rivals(ticks=ticks, summed_ticks=summed)
 
 
 # --- the joint outcome -------------------------------------------------------------------------------------
 
 
 def _found(number: int, outcome: Outcome) -> Iterator[_Best]:
-    """What a search found, by the closed form."""
+    """What a search found."""
     found = zip(outcome.step_seconds, outcome.strategies, outcome.even, strict=True)
     for place, (seconds, strategy, even) in enumerate(found):
         yield _Best(seconds=seconds, number=number, place=place, strategy=strategy, even=even)
-
-
-def _ranked(number: int, outcome: Outcome) -> Iterator[_Best]:
-    """What a search found, by simulated steps."""
-    if outcome.finalists:
-        for place, own in enumerate(zip(outcome.finalists.seconds, outcome.finalists.strategies, strict=True)):
-            yield _Best(seconds=own[0], number=number, place=place, strategy=own[1])
 
 
 def _group(problem: Problem, one: _Best) -> Hashable:
@@ -328,21 +309,6 @@ def _effort(outcomes: Sequence[Outcome], seconds: float) -> SearchStats:
         ),
         build_seconds=seconds - solve_seconds,
         solve_seconds=solve_seconds,
-    )
-
-
-def _finalists(outcomes: Sequence[Outcome], ranked: Sequence[_Best]) -> Finalists | None:
-    """All that was simulated; a combination without any found nothing that could be among the best."""
-    known = [one.finalists for one in outcomes if one.finalists]
-    if not known:
-        return None
-    return Finalists(
-        strategies=tuple(one.strategy for one in ranked),
-        seconds=tuple(one.seconds for one in ranked),
-        num_simulated=sum(one.num_simulated for one in known),
-        num_exact=sum(one.num_exact for one in known),
-        largest_difference_fraction=max(one.largest_difference_fraction for one in known),
-        complete=all(one.complete for one in known),
     )
 
 

@@ -295,12 +295,12 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     Choose the fastest strategies, and schedule the checkpoints of each.
 
-    The search compares strategies by the closed form of the step. All that may be the fastest once they are simulated
-    are then simulated and ranked by that (:mod:`planner.search.finalists`). Of a strategy with uneven stages and the
-    best even one of its group the one with the faster simulation stays.
+    The search compares strategies by their steps, pipelines simulated pass by pass where no law is exact
+    (:func:`costmodel.step.rank_time.waiting_seconds`). Of a strategy with uneven stages and the best even one of its
+    group the faster one stays.
 
-    Of uneven stages those are simulated that the search found, at least ``LEAST_SIMULATED``, however few are reported,
-    so that the best plan does not depend on how many are.
+    Uneven stages are looked for by the sum over their ranks. At least ``LEAST_SIMULATED`` of them are costed by their
+    step, however few are reported, so that the best plan does not depend on how many are.
 
     The objective ``total_time`` has the same order as ``step_time`` (MoFa, arXiv:2511.09837, section 3.4: the total
     time grows with the step time), so that one search serves both.
@@ -319,12 +319,11 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     from planner.alternatives import search_alternatives
     from planner.certificate import certify_all
-    from planner.search.candidates import RANKED
 
     clock = Clock(seconds=problem.search.time_limit_seconds)
     uneven = problem.search.stages != StageChoice.EVEN
     top = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
-    joint = search_alternatives(replace(problem, top=top), RANKED)
+    joint = search_alternatives(replace(problem, top=top))
     outcome, chosen = joint.outcome, replace(joint.problem, top=problem.top)
     nearest = outcome.conflict.closest if outcome.conflict else None
     conventions = _conventions(chosen.facts)

@@ -7,25 +7,19 @@ for. A forward pass waits for that of the virtual stage before, a backward pass 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.pipelines.orders import BACKWARD, FORWARD, NONE, WEIGHT, Blocks, order, stages_of_rank
+from costmodel.pipelines.graph import SAME_SLOPE, Graph, Seconds, graph_of
+from costmodel.pipelines.orders import FORWARD, NONE, WEIGHT, Blocks, order, stages_of_rank
 from costmodel.strategy import BIDIRECTIONAL, Schedule, default_microbatch_group
-
-Seconds: TypeAlias = Sequence[float] | NDArray[np.float64]
-"""Seconds of each virtual stage, in model order."""
 
 MOST_PASSES = 200_000
 """Number of passes that :func:`span_seconds` simulates at once; a matter of time only, about a tenth of a second."""
-
-SAME_SLOPE = 1e-9
-"""Relative difference of two slopes that are equal but for rounding."""
 
 STRIDES = 4
 """Strides of micro-batches, of at least a pipeline's ranks each, after which most pipelines repeat themselves."""
@@ -34,9 +28,6 @@ WORTH_A_TRY = 1.5
 """
 Factor of micro-batches over the few that may repeat themselves, from which on this is tried; a matter of time only.
 """
-
-KEPT_GRAPHS = 16
-"""Number of dependency graphs that are kept: a pipeline is simulated with several lengths of its stages."""
 
 
 class Pass(NamedTuple):
@@ -122,7 +113,7 @@ def simulate(
     keep_passes
         Whether the passes are wanted.
     """
-    graph = _graph(schedule, pp, vpp, num_microbatches, group or int(default_microbatch_group(pp=pp, vpp=vpp)))
+    graph = graph_of(schedule, pp, vpp, num_microbatches, group or int(default_microbatch_group(pp=pp, vpp=vpp)))
     seconds = graph.block_seconds(forward, backward, weight, overlapped_fraction)
     ends = graph.ends(seconds, p2p_seconds, hop_blocks)
     return Timeline(
@@ -133,7 +124,7 @@ def simulate(
     )
 
 
-def _passes(graph: _Graph, starts: NDArray[np.float64], ends: NDArray[np.float64]) -> tuple[Pass, ...]:
+def _passes(graph: Graph, starts: NDArray[np.float64], ends: NDArray[np.float64]) -> tuple[Pass, ...]:
     return tuple(
         Pass(kind, rank, one // graph.num_microbatches, one % graph.num_microbatches, start, end)
         for block, rank, start, end in zip(
@@ -220,9 +211,9 @@ class _Pipeline:
             seconds[graph.stops[late] - 1] += delay
         return graph.spans(graph.ends(seconds), seconds)
 
-    def blocks(self, num_microbatches: int) -> tuple[_Graph, NDArray[np.float64]]:
+    def blocks(self, num_microbatches: int) -> tuple[Graph, NDArray[np.float64]]:
         """All blocks, and how long each takes."""
-        graph = _graph(self.schedule, self.pp, self.vpp, num_microbatches, self.group)
+        graph = graph_of(self.schedule, self.pp, self.vpp, num_microbatches, self.group)
         return graph, graph.block_seconds(self.forward, self.backward, self.weight, 1.0)
 
     def span(self, num_microbatches: int) -> float:
@@ -320,192 +311,3 @@ def _alive(blocks: Blocks, *, of: NDArray[np.bool_] | bool = True) -> NDArray[np
     changes = np.stack([passes[:, FORWARD] * 1, passes[:, WEIGHT] * -1], axis=1)
     alive: NDArray[np.int64] = changes.ravel().cumsum()
     return alive
-
-
-# --- the graph ---------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=KEPT_GRAPHS)
-def _graph(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int) -> _Graph:
-    of_each_rank = tuple(
-        order(schedule, rank, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group) for rank in range(pp)
-    )
-    sizes = [len(blocks) for blocks in of_each_rank]
-    blocks, stops = np.concatenate(of_each_rank), np.cumsum(sizes)
-    num_blocks, num_passes = len(blocks), pp * vpp * num_microbatches
-    place = np.full((2, num_passes), num_blocks)
-    for kind in (FORWARD, BACKWARD):
-        has = np.flatnonzero(blocks[:, kind] != NONE)
-        place[kind, blocks[has, kind]] = has
-    previous = np.arange(num_blocks) - 1
-    previous[stops - sizes] = num_blocks
-    forward, backward = blocks[:, FORWARD], blocks[:, BACKWARD]
-    before = np.where(
-        forward >= num_microbatches, place[FORWARD, (forward - num_microbatches) % num_passes], num_blocks
-    )
-    waits = (backward != NONE) & (backward < num_passes - num_microbatches)
-    behind = np.where(waits, place[BACKWARD, (backward + num_microbatches) % num_passes], num_blocks)
-    return _Graph(
-        blocks=blocks,
-        rank=np.repeat(np.arange(pp), sizes),
-        stops=stops,
-        num_microbatches=num_microbatches,
-        previous=previous,
-        before=before,
-        behind=behind,
-        sequence=_sequence((stops - sizes).tolist(), stops.tolist(), before.tolist(), behind.tolist()),
-    )
-
-
-def _sequence(firsts: list[int], stops: list[int], before: list[int], behind: list[int]) -> NDArray[np.int64]:
-    """Blocks in an order in which none waits for a later one; each is visited once, and once more where it waited."""
-    num_blocks = stops[-1]
-    done = bytearray(num_blocks + 1)
-    done[num_blocks] = True
-    position, ready, sequence = firsts, list(range(len(stops))), []
-    waiting: dict[int, list[int]] = {}
-    while ready:
-        rank = ready.pop()
-        one, stop = position[rank], stops[rank]
-        while one < stop:
-            needed = before[one] if not done[before[one]] else behind[one]
-            if not done[needed]:
-                waiting.setdefault(needed, []).append(rank)
-                break
-            done[one] = True
-            sequence.append(one)
-            if one in waiting:
-                ready += waiting.pop(one)
-            one += 1
-        position[rank] = one
-    assert len(sequence) == num_blocks, "The schedule deadlocks."
-    return np.array(sequence)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Graph:
-    """
-    Blocks of all ranks and what each waits for; the number of blocks stands for nothing.
-
-    Parameters
-    ----------
-    blocks, rank
-        All blocks, rank by rank; the rank of each.
-    stops
-        Index behind the last block of each rank.
-    num_microbatches
-        Number by which a pass is divided into its virtual stage and its micro-batch.
-    previous, before, behind
-        The block before on the same rank; those with the forward pass of the virtual stage before and with the
-        backward pass of the one behind.
-    sequence
-        Blocks in an order in which none waits for a later one.
-    """
-
-    blocks: Blocks
-    rank: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    num_microbatches: int
-    previous: NDArray[np.int64]
-    before: NDArray[np.int64]
-    behind: NDArray[np.int64]
-    sequence: NDArray[np.int64]
-
-    @property
-    def firsts(self) -> NDArray[np.int64]:
-        """Index of the first block of each rank."""
-        return np.concatenate([[0], self.stops[:-1]])
-
-    @property
-    def of_each_rank(self) -> list[Blocks]:
-        """The blocks of each rank."""
-        return np.split(self.blocks, self.stops[:-1])
-
-    def block_seconds(
-        self, forward: Seconds, backward: Seconds, weight: Seconds, overlapped_fraction: float
-    ) -> NDArray[np.float64]:
-        """Seconds of each block."""
-        stages = self.blocks // self.num_microbatches
-        kinds = [np.append(kind, 0.0)[stages[:, column]] for column, kind in enumerate((forward, backward, weight))]
-        together = (self.blocks[:, FORWARD] != NONE) & (self.blocks[:, BACKWARD] != NONE)
-        return np.asarray(np.where(together, overlapped_fraction, 1.0) * sum(kinds))
-
-    def ends(self, seconds: NDArray[np.float64], hop: float = 0.0, blocks: bool = False) -> NDArray[np.float64]:
-        """Second at which each block ends: as soon as its rank and all that it waits for allow."""
-        num_blocks = len(self.blocks)
-        renumbered = np.empty(num_blocks + 1, dtype=np.int64)
-        renumbered[self.sequence], renumbered[num_blocks] = np.arange(num_blocks), num_blocks
-        waits = [renumbered[each[self.sequence]].tolist() for each in (self.previous, self.before, self.behind)]
-        if hop:
-            return self._ends_with_hops(seconds, waits, hop, blocks)
-        ends = [0.0] * (num_blocks + 1)
-        rows = zip(*waits, seconds[self.sequence].tolist(), strict=True)
-        for one, (previous, before, behind, duration) in enumerate(rows):
-            start, other = ends[previous], ends[before]
-            if other > start:
-                start = other
-            other = ends[behind]
-            ends[one] = (other if other > start else start) + duration
-        return np.array(ends)[renumbered[:num_blocks]]
-
-    def _ends_with_hops(
-        self, seconds: NDArray[np.float64], waits: list[list[int]], hop: float, blocks: bool
-    ) -> NDArray[np.float64]:
-        """When each block ends, with transfers between ranks."""
-        rank = np.append(self.rank, NONE)
-        crossed = [hop * ((rank[each] != self.rank) & (rank[each] != NONE)) for each in (self.before, self.behind)]
-        sends = np.zeros(len(rank))
-        for each in (self.before, self.behind):
-            sends[each[rank[each] != self.rank]] = blocks * hop
-        sends[-1] = 0.0
-        ends, position = [0.0] * len(rank), np.empty(len(self.blocks), dtype=np.int64)
-        position[self.sequence] = np.arange(len(self.blocks))
-        columns = (seconds, sends[self.previous], *crossed)
-        rows = zip(*waits, *(column[self.sequence].tolist() for column in columns), strict=True)
-        for one, (previous, before, behind, duration, busy, to_forward, to_backward) in enumerate(rows):
-            start = max(ends[previous] + busy, ends[before] + to_forward, ends[behind] + to_backward)
-            ends[one] = start + duration
-        return np.array(ends)[position]
-
-    def period_seconds(self, ends: NDArray[np.float64], stride: int, *, size: int) -> float | None:
-        """
-        Seconds by which all blocks of a stride of micro-batches end later than those of the stride before.
-
-        None unless it is the same for all and both strides are the same blocks but for their micro-batches. Nor may a
-        block of the second stride or behind it wait for one in front of the stride before its own. Then further
-        strides, put between the second and what follows, take as long.
-
-        Parameters
-        ----------
-        ends
-            When each block ends; every rank must have as many.
-        stride, size
-            Micro-batches, and the blocks of a rank that they are.
-        """
-        num_ranks, num_blocks = len(self.stops), len(self.blocks)
-        rows, of_rank = ends.reshape(num_ranks, -1), self.blocks.reshape(num_ranks, -1, self.blocks.shape[1])
-        now = rows[0, rows.shape[1] // 2 - size]  # what has ended by any moment waits for nothing that has not
-        first = (rows <= now).sum(axis=1, keepdims=True)
-        if first.max() + 2 * size > rows.shape[1]:
-            return None
-        one, other = first + np.arange(size), first + np.arange(size, 2 * size)
-        shifts = np.take_along_axis(rows, other, axis=1) - np.take_along_axis(rows, one, axis=1)
-        early, late = (np.take_along_axis(of_rank, which[..., None], axis=1) for which in (one, other))
-        period = float(shifts[0, 0])
-        if (
-            np.abs(shifts - period).max() > SAME_SLOPE * period
-            or (np.where(early == NONE, NONE, early + stride) != late).any()
-        ):
-            return None
-        part = np.clip((np.arange(rows.shape[1]) - first) // size, -1, 2).ravel()  # the two strides are 0 and 1
-        for waits in (self.previous, self.before, self.behind):
-            known = np.flatnonzero(waits < num_blocks)
-            behind = part[known] - part[waits[known]]
-            if not ((behind >= 0) & (behind <= 1)).all():
-                return None
-        return period
-
-    def spans(self, ends: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds from the start of each rank's first block to the end of its last one."""
-        first, last = self.firsts, self.stops - 1
-        return np.asarray(ends[last] - (ends[first] - seconds[first]))

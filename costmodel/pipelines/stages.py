@@ -161,6 +161,8 @@ class Stages(Record):
         Activations alive at the peak over those of as many chunks of average size, at least 1; shape (..., U).
     all_layers
         Layers of each kind over all ranks, shape (..., K).
+    in_front
+        Layers of each kind in the first chunks of the ranks in front of the stretch's last one; shape (..., U, K).
     """
 
     rank: NDArray[np.float64]
@@ -174,6 +176,7 @@ class Stages(Record):
     last_chunk: NDArray[np.float64]
     in_flight_imbalance: NDArray[np.float64]
     all_layers: NDArray[np.float64]
+    in_front: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -283,7 +286,11 @@ def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.f
 def _ranks(
     model: _Same, layout: _Layout, select: Callable[[list[tuple[float, ...]]], list[int]]
 ) -> NDArray[np.float64]:
-    """Selected ranks of a pipeline, rows of (rank, first, last, largest and last chunk, imbalance, layers per kind)."""
+    """
+    Selected ranks of a pipeline, and what is in front of each.
+
+    Rows of (rank, first, last, largest and last chunk, imbalance, layers per kind, the same of first chunks in front).
+    """
     order = _order(model)
     mtp_layers = order.mtp
     per_chunk = layout.layers_of_each_kind(order)
@@ -293,7 +300,11 @@ def _ranks(
     chunks = per_chunk.sum(axis=1)[layout.chunks]
     columns = [first, last, chunks.max(axis=1), chunks[:, -1], layout.in_flight_imbalance(chunks), per_rank]
     stages = [tuple(row) for row in np.column_stack(columns).tolist()]
-    return np.array([(rank, *stages[rank]) for rank in select(stages)], dtype=np.float64)
+    selected = select(stages)
+    until = np.array([*selected[1:], layout.pp]) - 1
+    in_front = np.concatenate([np.zeros((1, len(mtp_layers))), per_chunk[layout.chunks[:, 0]].cumsum(axis=0)])[until]
+    own = np.array([(rank, *stages[rank]) for rank in selected], dtype=np.float64)
+    return np.concatenate([own, in_front], axis=1)
 
 
 def _layers_before(layers: tuple[Layer, ...], kinds: tuple[Layer, ...]) -> NDArray[np.int64]:
@@ -387,7 +398,7 @@ def _stages(
     padded = padded.reshape(*pp.shape, *padded.shape[1:])
     stretches = [np.diff(rows[:, 0], append=layout.pp) for rows, layout in zip(tables, layouts, strict=True)]
     num_ranks = np.array([[*own, *[0] * (most - len(own))] for own in stretches], dtype=np.int64)
-    last, layers = padded[..., 2], padded[..., 6:]
+    last, layers, in_front = padded[..., 2], *np.split(padded[..., 6:], 2, axis=-1)
     return Stages(
         rank=padded[..., 0],
         num_ranks=num_ranks.reshape(*pp.shape, most),
@@ -400,4 +411,5 @@ def _stages(
         last_chunk=padded[..., 4],
         in_flight_imbalance=padded[..., 5],
         all_layers=np.broadcast_to(every, (*pp.shape, len(every))),
+        in_front=in_front,
     )

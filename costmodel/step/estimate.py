@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.axes import Array, Decisions
 from costmodel.memory.rank import rank_bytes, rank_host_bytes, rank_port_bytes, whole_stages
 from costmodel.pipelines.schedules import Passes
-from costmodel.pipelines.simulator import Timeline, simulate
+from costmodel.pipelines.simulator import Timeline, simulate, span_seconds
 from costmodel.pipelines.stages import Stages, every_stage
 from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
@@ -21,6 +21,7 @@ from costmodel.step.layouts import (
     PER_RANK,
     average_rank,
     contents_of,
+    layout_cost,
     layout_passes,
     rank_decisions,
     strategy_seconds,
@@ -29,9 +30,8 @@ from costmodel.step.p2p import pp_seconds, sent_seconds
 from costmodel.step.rank_time import (
     ep_fill_seconds,
     fill_seconds,
+    pipeline_order,
     rank_seconds,
-    simulated_order,
-    simulated_waiting_seconds,
     slices_seconds,
     stage_passes,
     waiting_seconds,
@@ -109,9 +109,8 @@ class Estimate:
     step_seconds
         Seconds of one optimizer step, its pipeline simulated pass by pass.
     closed_form_seconds
-        Seconds of the same step by the formulas of :func:`costmodel.step.step.step_seconds`, by which a search compares
-        strategies. Both differ where stages do (:func:`costmodel.step.rank_time.simulated_waiting_seconds` says how
-        much).
+        Seconds of the same step by :func:`costmodel.step.step.step_seconds`, by which a search compares strategies: a
+        law or wavefronts in place of one block after the other.
     breakdown
         Where the step goes, on the rank that is slowest.
     ranks
@@ -179,7 +178,7 @@ def simulated_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Sim
         None where the step is known by its closed form alone, or where there are too many passes.
     """
     decisions = strategy.decisions()
-    order = simulated_order(facts, decisions)
+    order = _order(facts, decisions)
     if order is None or 2 * order["pp"] * order["vpp"] * order["num_microbatches"] > most_passes:
         return None
     passes = layout_passes(facts, strategy) if strategy.layout else stage_passes(facts, decisions)
@@ -221,15 +220,16 @@ def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
     """
     Seconds of one strategy's step, its pipeline simulated: :attr:`Estimate.step_seconds` alone.
 
-    Derivation: the closed form with the waiting by :func:`costmodel.step.rank_time.simulated_waiting_seconds` in place
-    of its own; a layout's ranks joined by their sum, of which the same is true.
+    Derivation: the terms of :func:`costmodel.step.step.step_seconds`, the waiting by
+    :func:`costmodel.pipelines.simulator.span_seconds`, one block after the other.
     """
     ranks = _ranks_of(facts, strategy)
     waiting = _waiting_seconds(facts, strategy, ranks)
     decisions, whole = strategy.decisions(), average_rank(facts, strategy.decisions())
+    parts = layer_parts(facts, decisions)
     beside = (
-        float(ep_fill_seconds(whole, layer_parts(facts, decisions)))
-        + float(pp_seconds(facts, decisions, whole))
+        float(ep_fill_seconds(whole, parts))
+        + float(pp_seconds(facts, decisions, whole, parts))
         + facts.cluster.device.constants.step_seconds
         + sum(_ending(facts, ranks.decisions, ranks.stages).values())
     )
@@ -337,11 +337,24 @@ def _waiting_seconds(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
     """Seconds in which the slowest rank waits, its pipeline simulated."""
     decisions = strategy.decisions()
     if strategy.layout:
-        passes, closed_form = layout_passes(facts, strategy), 0.0
+        passes, closed_form = layout_passes(facts, strategy), float(layout_cost(facts, strategy).bubble_seconds)
     else:
         passes = stage_passes(facts, decisions)
         closed_form = float(waiting_seconds(facts, decisions, ranks.stages, ranks.parts, ranks.seconds))
-    return simulated_waiting_seconds(facts, decisions, passes, float(ranks.seconds.max()), closed_form=closed_form)
+    order = _order(facts, decisions)
+    if order is None or order["pp"] == 1:
+        return closed_form
+    span = span_seconds(
+        forward=np.asarray(passes.forward),
+        backward=np.asarray(passes.backward),
+        weight=np.asarray(passes.weight),
+        **order,
+    )
+    return span - float(order["num_microbatches"] * ranks.seconds.max()) + float(fill_seconds(facts, decisions))
+
+
+def _order(facts: Facts, decisions: Decisions) -> dict[str, Any] | None:
+    return pipeline_order({**decisions, "num_microbatches": microbatches(facts, decisions)})
 
 
 def _transfer_seconds(facts: Facts, decisions: Decisions, whole: Stages) -> float:

@@ -22,7 +22,6 @@ from costmodel.memory.parts import kept_bytes
 from costmodel.memory.rank import different_ranks, microbatches_in_flight, rank_bytes, rank_host_bytes
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, in_step_seconds
-from costmodel.pipelines.plain import plain_seconds
 from costmodel.pipelines.schedules import Passes
 from costmodel.pipelines.stages import Stages, in_flight_imbalance, layers_between, layers_of_each_kind
 from costmodel.step.compute import least_layer_seconds
@@ -32,8 +31,10 @@ from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
     ep_fill_seconds,
     fill_seconds,
-    passes_of,
+    order_seconds,
+    pipeline_order,
     rank_seconds,
+    stage_ends,
     steady_state_seconds,
 )
 from costmodel.step.step import Cost, cost, ideal_seconds, step_seconds, summed_seconds
@@ -86,6 +87,7 @@ class Contents:
             last_chunk=self.last_chunk[:, None],
             in_flight_imbalance=self.in_flight_imbalance[:, None],
             all_layers=np.broadcast_to(every, self.layers.shape),
+            in_front=np.zeros_like(self.layers[:, None, :]),
         )
 
 
@@ -353,14 +355,14 @@ def joined_seconds(ranks: RankCosts, *, vpp: int, num_microbatches: int) -> tupl
 
 
 def layout_cost(facts: Facts, strategy: Strategy) -> Cost:
-    """A strategy with a layout, by the closed form of 1F1B, which for plain pipelines is exact; scalars."""
-    m = int(microbatches(facts, strategy.decisions()))
+    """A strategy with a layout, by the law of plain 1F1B or simulated pass by pass; scalars."""
+    decisions = strategy.decisions() | {"num_microbatches": int(microbatches(facts, strategy.decisions()))}
+    m = decisions["num_microbatches"]
     ranks = rank_costs(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
     joined, waiting = joined_seconds(ranks, vpp=strategy.vpp, num_microbatches=m)
-    if strategy.vpp == 1:
-        passes = layout_passes(facts, strategy)
-        forward, backward = np.asarray(passes.forward), np.asarray(passes.backward + passes.weight)
-        pipeline = plain_seconds(forward, backward, np.ones(strategy.pp, dtype=np.int64), num_microbatches=m)
+    order = pipeline_order(decisions)
+    if order is not None:
+        pipeline = order_seconds(layout_passes(facts, strategy), order)
         waiting = float(pipeline - busy_seconds(ranks.seconds.max(), num_microbatches=m))
         joined = float(pipeline + ranks.ending_seconds.max())
     return Cost(
@@ -422,7 +424,9 @@ def layout_passes(facts: Facts, strategy: Strategy) -> Passes:
     layers, full = _of_each_stage(strategy, facts.model)
     layers[-1] += layers_of_each_kind(facts.model)[1]
     total = ((layers - full) * whole).sum(axis=-1) + full @ full_layer
-    return passes_of(facts, decisions, (layers * forward).sum(axis=-1), layers @ plain.weight, total)
+    of_forward, of_weight = (layers * forward).sum(axis=-1), layers @ plain.weight
+    of_layers = Passes(forward=of_forward, backward=total - of_forward - of_weight, weight=of_weight)
+    return stage_ends(facts, decisions).added_to(of_layers)
 
 
 IN_FULL = (Recompute.FULL, False)
@@ -450,6 +454,7 @@ def average_rank(facts: Facts, decisions: Mapping[str, Any]) -> Stages:
         last_chunk=chunk,
         in_flight_imbalance=np.ones_like(share),
         all_layers=np.broadcast_to(every, (*pp.shape, len(every))),
+        in_front=np.zeros_like(layers),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -19,13 +20,13 @@ from costmodel.pipelines.interleaved import bubble_seconds, busy_seconds, chunks
 from costmodel.pipelines.orders import has_order
 from costmodel.pipelines.plain import plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD, Passes, idle_seconds, vocabulary_delay
-from costmodel.pipelines.simulator import span_seconds
 from costmodel.pipelines.stages import Stages, virtual_stage_layers
+from costmodel.pipelines.wavefronts import spans_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.layer import LayerParts, layer_parts
 from costmodel.step.overlap import taken_seconds
 from costmodel.step.p2p import micro_batch_bytes, sent_seconds, whole_p2p_seconds
-from costmodel.strategy import Schedule, Vocabulary, is_one_of
+from costmodel.strategy import Schedule, Vocabulary, default_microbatch_group, is_one_of
 from costmodel.tables import Facts, lookup, microbatches
 
 SCALAR_BYTES = 4.0
@@ -94,13 +95,59 @@ def all_ranks_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer:
     return np.asarray(layers + edge.first + edge.last + hops + pp * of_each_rank)
 
 
+def way_through_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array, ranks: Array) -> Array:
+    r"""
+    Seconds of the longest way through all passes of one interleaved rank, shape (...): no order takes less.
+
+    .. math:: T \ge \max_r \Big[m R_r + \sum_{i < r} C_i\Big]
+
+    with the seconds C of the ranks' first chunks. Derivation: rank r's first pass waits for a forward pass of the first
+    chunk of each rank in front. Their backward passes of the last micro-batch wait for its last one. Both passes of
+    those chunks, embedding and host included, are C.
+
+    Parameters
+    ----------
+    facts, decisions, stages, layer
+        As in :func:`rank_seconds`.
+    ranks
+        Seconds of a micro-batch on each rank, shape (..., U).
+    """
+    edge, constants = lookup(embedding_head_seconds, facts, decisions), facts.cluster.device.constants
+    num_in_front = stages.rank + stages.num_ranks - 1
+    first = with_layer_axis(edge.first) * (num_in_front > 0)
+    always = np.maximum(num_in_front, 0) * constants.microbatch_seconds / with_layer_axis(decisions["vpp"])
+    chunks = added(stages.in_front * layer[..., None, :]) + first + always
+    way = with_layer_axis(microbatches(facts, decisions)) * ranks + chunks
+    return largest(np.where(stages.num_ranks > 0, way, 0.0))
+
+
 def waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array) -> Array:
     """
     Seconds in which the slowest rank waits for others in one step: shape (...).
 
-    Derivation: the schedule's idle time (MoFa's equation (12) for interleaved 1F1B; exact for the plain one). A
-    micro-batch for each barrier of a vocabulary in slices, the waiting of unequal chunks, and the measured fill of the
-    head's slot are added.
+    Derivation: the seconds of the pipeline's order less the slowest rank's own work, by the law of plain pipelines
+    (:mod:`costmodel.pipelines.plain`) or pass by pass (:func:`simulated_waiting_seconds`). Schedules without an order
+    wait for their idle time (:func:`costmodel.pipelines.schedules.idle_seconds`) and for each barrier of a vocabulary
+    in slices. The measured fill of the head's slot is added.
+    """
+    waiting = idle_waiting_seconds(facts, decisions, stages, parts, ranks)
+    plain = has_plain_law(facts, decisions)
+    if plain.any():
+        waiting = np.where(plain, plain_waiting_seconds(facts, decisions, stages, parts, ranks), waiting)
+    if is_simulated(facts, decisions).any():
+        waiting = simulated_waiting_seconds(facts, decisions, parts, ranks, waiting)
+    return np.asarray(waiting + fill_seconds(facts, decisions))
+
+
+def idle_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array) -> Array:
+    """
+    Seconds in which the slowest rank waits, by the formula of its schedule for the mean of the others: shape (...).
+
+    In 1F1B it is a sum over the ranks, which may be added in any order.
+
+    Derivation: :func:`costmodel.pipelines.schedules.idle_seconds` (MoFa's equation (12) for 1F1B), a micro-batch for
+    each barrier of a vocabulary in slices, and the waiting of unequal chunks
+    (:func:`costmodel.pipelines.interleaved.in_step_seconds`).
     """
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, parts.total)
     if is_one_of(decisions["schedule"], WHOLE_BACKWARD).all():
@@ -114,18 +161,38 @@ def waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
             num_microbatches=microbatches(facts, decisions),
             schedule=decisions["schedule"],
         )
-    delay = vocabulary_delay(vocabulary=decisions["vocabulary"]) * slowest
+    waiting = idle + vocabulary_delay(vocabulary=decisions["vocabulary"]) * slowest
     if np.any(np.asarray(decisions["vpp"]) > 1):
         others = mean_of_others_seconds(ranks, every, stages, pp=np.asarray(decisions["pp"]))
         pace = largest(steady_state_seconds(facts, decisions, stages, parts.total, ranks, others))
-        delay = delay + in_step_seconds(
+        waiting = waiting + in_step_seconds(
             slowest, pace, vpp=decisions["vpp"], num_microbatches=microbatches(facts, decisions)
         )
-    waiting = idle + delay
-    plain = is_plain(decisions)
-    if plain.any():
-        waiting = np.where(plain, plain_waiting_seconds(facts, decisions, stages, parts, ranks), waiting)
-    return np.asarray(waiting + fill_seconds(facts, decisions))
+    return np.asarray(waiting)
+
+
+def has_plain_law(facts: Facts, decisions: Decisions) -> NDArray[np.bool_]:
+    """Whether a pipeline is one of 1F1B with one chunk per rank that fills, for which there is an exact law."""
+    full = np.asarray(microbatches(facts, decisions)) >= decisions["pp"]
+    return np.asarray(is_plain(decisions) & full)
+
+
+def is_simulated(facts: Facts, decisions: Decisions) -> NDArray[np.bool_]:
+    """Whether a pipeline is simulated, if its schedule has an order for it."""
+    many = (np.asarray(decisions["pp"]) > 1) & ~has_plain_law(facts, decisions)
+    return np.asarray(many & has_own_order(decisions))
+
+
+def has_own_order(decisions: Decisions) -> NDArray[np.bool_]:
+    """
+    Whether ranks work in an order that does not depend on their seconds, of which :mod:`costmodel.pipelines` knows all.
+
+    The authors of V-Half order the passes anew for the times of each model. In equal stages' order a rank with both
+    ends of the model would wait longer than measured (up to 8 % of a step, arXiv:2411.05288, Table 6). What a
+    vocabulary in slices adds to the orders is not told.
+    """
+    told = np.asarray(decisions["schedule"]) != Schedule.V_HALF
+    return np.asarray(told & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED))
 
 
 def is_plain(decisions: Decisions) -> NDArray[np.bool_]:
@@ -234,77 +301,171 @@ def stage_passes(facts: Facts, decisions: Decisions) -> Passes:
     decisions
         Scalars; the vocabulary not in slices.
     """
-    layers = virtual_stage_layers(
-        facts.model, **{name: decisions[name] for name in ("pp", "vpp", "schedule", "vocabulary")}
+    layers, parts = _stage_layers(facts.model, decisions), layer_parts(facts, decisions)
+    of_layers = Passes(
+        forward=layers @ parts.forward,
+        weight=layers @ parts.weight,
+        backward=layers @ (parts.total - parts.forward - parts.weight),
     )
-    parts = layer_parts(facts, decisions)
-    return passes_of(facts, decisions, *(layers @ part for part in (parts.forward, parts.weight, parts.total)))
+    return stage_ends(facts, decisions).added_to(of_layers)
 
 
-def passes_of(facts: Facts, decisions: Decisions, forward: Array, weight: Array, total: Array) -> Passes:
-    """The passes of virtual stages whose layers take given seconds, shape (pp * vpp,)."""
+def _stage_layers(model: Model, decisions: Decisions) -> Array:
+    return virtual_stage_layers(model, **{name: int(decisions[name]) for name in LAID_OUT_BY})
+
+
+LAID_OUT_BY = ("pp", "vpp", "schedule", "vocabulary")
+"""Decisions that say which layers each virtual stage has."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageEnds:
+    """
+    Seconds per micro-batch of what virtual stages do beside their layers; each of the shape of the decisions.
+
+    Parameters
+    ----------
+    first_forward, first_backward
+        On the first stage: the embedding.
+    last_forward, last_backward, last_weight
+        On the last one: the head with its loss, multi-token prediction.
+    always
+        On each.
+    hop
+        A transfer that its sender waits for.
+    """
+
+    first_forward: Array
+    first_backward: Array
+    last_forward: Array
+    last_backward: Array
+    last_weight: Array
+    always: Array
+    hop: Array
+
+    def of(self, shape: tuple[int, ...], which: Any) -> StageEnds:
+        """Those of some strategies, the decisions spread to a shape."""
+        return StageEnds(**{one.name: np.broadcast_to(getattr(self, one.name), shape)[which] for one in fields(self)})
+
+    def added_to(self, layers: Passes) -> Passes:
+        """The passes of stages whose layers take given seconds, the stages on the last axis."""
+        forward, backward, weight = (np.array(one) for one in (layers.forward, layers.backward, layers.weight))
+        forward[..., 0] += self.first_forward  # one after the other: the first stage may be the last one too
+        forward[..., -1] += self.last_forward
+        weight[..., -1] += self.last_weight
+        backward[..., 0] += self.first_backward
+        backward[..., -1] += self.last_backward
+        backward[..., 1:] += with_layer_axis(self.hop)
+        backward[..., :-1] += with_layer_axis(self.hop)
+        return Passes(forward=forward, backward=backward + with_layer_axis(self.always), weight=weight)
+
+
+def stage_ends(facts: Facts, decisions: Decisions) -> StageEnds:
+    """What virtual stages do beside their layers; the host's time per micro-batch is shared by a rank's chunks."""
     edge = lookup(embedding_head_seconds, facts, decisions)
-    forward[0] += edge.first_forward  # one after the other: the first stage may be the last one too
-    forward[-1] += edge.last_forward
-    weight[-1] += edge.last_weight
-    total[0] += edge.first
-    total[-1] += edge.last
     beside = lookup(slices_seconds, facts, decisions) + facts.cluster.device.constants.microbatch_seconds
-    hop = whole_p2p_seconds(facts, decisions)
-    total[1:] += hop
-    total[:-1] += hop
-    backward = total + beside / decisions["vpp"] - forward - weight
-    return Passes(forward=forward, backward=backward, weight=weight)
+    return StageEnds(
+        first_forward=edge.first_forward,
+        first_backward=edge.first - edge.first_forward,
+        last_forward=edge.last_forward,
+        last_backward=edge.last - edge.last_forward - edge.last_weight,
+        last_weight=edge.last_weight,
+        always=beside / np.asarray(decisions["vpp"]),
+        hop=whole_p2p_seconds(facts, decisions),
+    )
 
 
 def simulated_waiting_seconds(
-    facts: Facts, decisions: Decisions, passes: Passes, slowest: float, *, closed_form: float
-) -> float:
+    facts: Facts, decisions: Decisions, parts: LayerParts, ranks: Array, otherwise: Array
+) -> Array:
     """
-    :func:`waiting_seconds` of one strategy, its pipeline simulated pass by pass: seconds.
+    Seconds in which the slowest rank waits, pipelines of an order simulated pass by pass: shape (...).
 
-    Both agree for equal stages. The formula counts the other ranks by their mean and a rank's chunks but its last one
-    as equal, which a solver's table can hold. Simulated, a plain pipeline takes up to 9 % less time. An interleaved one
-    whose chunks divide the layers takes from 6 % less to 6 % more, and more than that where they hold different kinds
-    of layers. The other schedules take from 8 % less to 15 % more (``tests`` have the bounds). The formula is kept for
-    slices of the vocabulary, for decisions for which a schedule has no order, and for V-Half. The authors of V-Half
-    order the passes anew for the times of each model. In equal stages' order a rank with both ends of the model would
-    wait longer than measured (up to 8 % of a step, arXiv:2411.05288, Table 6).
+    Derivation: those of one order together (:func:`costmodel.pipelines.wavefronts.spans_seconds`), each from the
+    seconds of its virtual stages as :func:`stage_passes` has them, less the slowest rank's own work.
 
     Parameters
     ----------
     facts, decisions
-        As in :func:`waiting_seconds`; scalars.
-    passes
-        Seconds of every virtual stage, as :func:`stage_passes` makes them.
-    slowest
-        Seconds of one micro-batch on the slowest rank.
-    closed_form
-        Seconds by :func:`waiting_seconds`.
+        As in :func:`waiting_seconds`.
+    parts, ranks
+        Seconds of the layers, and of the ranks of each strategy.
+    otherwise
+        Seconds of those that are not simulated.
     """
-    order = simulated_order(facts, decisions)
-    if order is None or order["pp"] == 1:
-        return closed_form
-    span = span_seconds(
-        forward=np.asarray(passes.forward),
-        backward=np.asarray(passes.backward),
-        weight=np.asarray(passes.weight),
-        **order,
+    m, ends = microbatches(facts, decisions), stage_ends(facts, decisions)
+    columns = {name: decisions[name] for name in (*LAID_OUT_BY, "group")} | {"num_microbatches": m}
+    every = [otherwise, is_simulated(facts, decisions), *columns.values(), ends.first_forward, ends.last_forward]
+    whole = np.broadcast_shapes(*(np.shape(one) for one in every), ranks.shape[:-1], parts.total.shape[:-1])
+    shape = whole or (1,)
+    where = np.nonzero(np.broadcast_to(is_simulated(facts, decisions), shape))
+    waiting = np.array(np.broadcast_to(otherwise, shape))
+    slowest, of_ends = np.broadcast_to(largest(ranks), shape)[where], ends.of(shape, where)
+    forward, weight, total = (
+        np.broadcast_to(one, (*shape, one.shape[-1]))[where] for one in (parts.forward, parts.weight, parts.total)
     )
-    busy = float(order["num_microbatches"] * slowest)
-    return span - busy + float(fill_seconds(facts, decisions))
+    orders = np.stack([np.broadcast_to(column, shape)[where] for column in columns.values()])
+    different, of_each = np.unique(orders, axis=1, return_inverse=True)
+    for index, values in enumerate(different.T.tolist()):
+        one = dict(zip(columns, values, strict=True))
+        plan = pipeline_order(one)
+        if plan is None:
+            continue
+        which = np.flatnonzero(of_each.ravel() == index)
+        layers = _stage_layers(facts.model, one).T
+        passes = of_ends.of(of_each.shape, which).added_to(
+            Passes(
+                forward=forward[which] @ layers,
+                weight=weight[which] @ layers,
+                backward=(total - forward - weight)[which] @ layers,
+            )
+        )
+        spans = spans_seconds(
+            forward=np.asarray(passes.forward),
+            backward=np.asarray(passes.backward),
+            weight=np.asarray(passes.weight),
+            **plan,
+        )
+        waiting[tuple(axis[which] for axis in where)] = spans - one["num_microbatches"] * slowest[which]
+    return waiting.reshape(whole)
 
 
-def simulated_order(facts: Facts, decisions: Decisions) -> dict[str, Any] | None:
-    """What :mod:`costmodel.pipelines.simulator` needs beside the passes; None where the closed form is kept."""
-    plan = {name: int(decisions[name]) for name in ("pp", "vpp")}
-    plan["num_microbatches"] = int(microbatches(facts, decisions))
+def pipeline_order(decisions: Decisions) -> dict[str, Any] | None:
+    """
+    What :mod:`costmodel.pipelines` needs beside the passes of one strategy; None where its schedule has no order.
+
+    Parameters
+    ----------
+    decisions
+        Scalars, the number of micro-batches among them.
+    """
+    plan = {name: int(decisions[name]) for name in ("pp", "vpp", "num_microbatches")}
     schedule = Schedule(int(decisions["schedule"]))
-    group = int(decisions["group"]) if schedule == Schedule.ONE_F_ONE_B else None
-    other_order = schedule == Schedule.V_HALF or decisions["vocabulary"] > Vocabulary.REDISTRIBUTED
-    if other_order or not has_order(schedule, **plan, group=group):
+    own = int(decisions["group"]) if schedule == Schedule.ONE_F_ONE_B else None
+    if not has_own_order(decisions) or not has_order(schedule, **plan, group=own):
         return None
-    return {"schedule": schedule, "group": group, **plan}
+    return {"schedule": schedule, "group": own or int(default_microbatch_group(pp=plan["pp"], vpp=plan["vpp"])), **plan}
+
+
+def order_seconds(passes: Passes, order: dict[str, Any]) -> float:
+    """
+    Seconds of one pipeline by the law of plain ones where it fills, else simulated pass by pass.
+
+    Derivation: :func:`costmodel.pipelines.plain.plain_seconds` and
+    :func:`costmodel.pipelines.wavefronts.spans_seconds`.
+
+    Parameters
+    ----------
+    passes
+        Seconds of every virtual stage in model order, shape (pp * vpp,).
+    order
+        As :func:`pipeline_order` has it; of 1F1B.
+    """
+    forward, backward, weight = (np.asarray(one) for one in (passes.forward, passes.backward, passes.weight))
+    m = order["num_microbatches"]
+    if order["vpp"] == 1 and m >= order["pp"]:
+        return float(plain_seconds(forward, backward + weight, np.ones(order["pp"], np.int64), num_microbatches=m))
+    return float(spans_seconds(forward=forward[None], backward=backward[None], weight=weight[None], **order)[0])
 
 
 def fill_seconds(facts: Facts, decisions: Decisions) -> Array:

@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, added, either, in_front, largest
+from costmodel.axes import Array, Decisions, either, in_front, largest
 from costmodel.memory.rank import (
     different_ranks,
     rank_bytes,
@@ -38,12 +38,15 @@ from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
     all_ranks_seconds,
     fill_seconds,
+    has_own_order,
+    idle_waiting_seconds,
     is_plain,
     pipeline_seconds,
     rank_seconds,
     waiting_seconds,
+    way_through_seconds,
 )
-from costmodel.strategy import is_one_of
+from costmodel.strategy import Schedule, is_one_of
 from costmodel.tables import Facts, lookup, microbatches
 
 
@@ -134,14 +137,15 @@ def summed_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     Seconds of one optimizer step by the sum over the ranks, as pipelines of any layout are compared.
 
-    Derivation: :func:`step_seconds` with the law of interleaved pipelines in place of that of plain ones, which never
-    exceed it: ranks may be added up in any order.
+    Derivation: :func:`step_seconds` with :func:`costmodel.step.rank_time.idle_waiting_seconds` in 1F1B: ranks may be
+    added up in any order. Of plain pipelines it is an upper bound.
     """
-    stages = different_ranks(facts, decisions)
-    ranks = rank_seconds(facts, decisions, stages, layer_parts(facts, decisions).total)
+    stages, parts = different_ranks(facts, decisions), layer_parts(facts, decisions)
+    ranks = rank_seconds(facts, decisions, stages, parts.total)
     seconds, waiting = step_and_bubble_seconds(facts, decisions, stages)
-    summed = bubble_seconds(largest(ranks), added(stages.num_ranks * ranks), vpp=1) + fill_seconds(facts, decisions)
-    return np.asarray(np.where(is_plain(decisions), seconds - waiting + summed, seconds))
+    summed = idle_waiting_seconds(facts, decisions, stages, parts, ranks) + fill_seconds(facts, decisions)
+    in_turn = (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B) & has_own_order(decisions)
+    return np.asarray(np.where(in_turn, seconds - waiting + summed, seconds))
 
 
 # --- bounds ------------------------------------------------------------------------------------------------
@@ -197,15 +201,19 @@ def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, l
     """
     Lower bound in seconds of a step's pipeline whose layers take given seconds at least, shape (..., K).
 
-    Derivation: busy time and bubble of the slowest rank; in plain pipelines two of the ways through their order
-    (:func:`costmodel.pipelines.plain.least_plain_seconds`). Schedules that do weights' gradients apart are taken to
-    wait for nothing.
+    Derivation: busy time and bubble of the slowest rank, of interleaved pipelines no more than
+    :func:`costmodel.step.rank_time.way_through_seconds`; in plain pipelines two of the ways through their order
+    (:func:`costmodel.pipelines.plain.least_plain_seconds`). GPipe of unequal ranks takes longer: (m - 1)(max F + max B)
+    and all ranks once. Schedules that do weights' gradients apart are taken to wait for nothing.
     """
     ranks, m = rank_seconds(facts, decisions, stages, layer), microbatches(facts, decisions)
     slowest, every = largest(ranks), all_ranks_seconds(facts, decisions, stages, layer)
     bubble = bubble_seconds(slowest, every, vpp=decisions["vpp"])
     bubble = np.where(is_one_of(decisions["schedule"], WHOLE_BACKWARD), bubble, 0.0)
     seconds, plain = busy_seconds(slowest, num_microbatches=m) + bubble, is_plain(decisions)
+    if (np.asarray(decisions["vpp"]) > 1).any():
+        way = way_through_seconds(facts, decisions, stages, layer, ranks)
+        seconds = np.where(np.asarray(decisions["vpp"]) > 1, np.minimum(seconds, way), seconds)
     if plain.any():
         seconds = np.where(plain, least_plain_seconds(ranks, stages.num_ranks, num_microbatches=m), seconds)
     return np.asarray(seconds)

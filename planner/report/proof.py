@@ -12,7 +12,7 @@ from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
     from planner.plan import PlanReport
-    from planner.report.records.outcome import AlternativeRecord, CertificateRecord, FinalistsRecord
+    from planner.report.records.outcome import AlternativeRecord, CertificateRecord
     from planner.report.records.reports import PlanReportRecord
     from planner.search.branch_and_bound import SearchStats
 
@@ -169,24 +169,6 @@ def _bound(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
     forms = [plan.closed_form_step_time_seconds for plan in whole.plans]
     if forms and abs(whole.plans[0].step_time_seconds / forms[0] - 1) > SAME_FRACTION:
         yield "closed form", f"{_closed_forms(forms, whole)}. Step times above are simulated pass by pass."
-    if whole.finalists and forms:
-        yield "ranking", _ranking(whole.finalists)
-
-
-def _ranking(finalists: FinalistsRecord) -> str:
-    """What was simulated, and what of the others is known."""
-    text = f"by simulated steps: {count(finalists.num_simulated, 'pipeline')} simulated"
-    if finalists.num_exact:
-        text += f", {finalists.num_exact:,} more with an exact closed form"
-    if not finalists.complete:
-        return f"{text}; time ran out before all that may be faster were simulated"
-    most = finalists.largest_difference_fraction
-    if not most:
-        return f"{text}; every closed form of this job is exact"
-    return (
-        f"{text}; the closed forms of all others, less the {most:.1%} by which a simulated step may be shorter, are "
-        "above the best"
-    )
 
 
 def _closed_forms(forms: Sequence[float], whole: PlanReportRecord) -> str:

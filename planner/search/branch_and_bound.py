@@ -44,7 +44,6 @@ from costmodel.tables import Facts
 from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
 from planner.search.domains import ROW_DECISIONS
-from planner.search.finalists import Finalists, FinalistSearch
 from planner.search.incumbents import Found, IncumbentPool, Rivals
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
@@ -157,8 +156,6 @@ class Outcome:
         What was searched.
     even
         For each strategy whose stages differ the best one of its group whose stages do not.
-    finalists
-        The best strategies by their simulated steps, if anybody asked.
     conflict
         Why no strategy fits, if anybody asked (:mod:`planner.infeasibility`).
     ticks
@@ -176,7 +173,6 @@ class Outcome:
     effort: SearchStats
     space: Space
     even: tuple[Strategy | None, ...] = ()
-    finalists: Finalists | None = None
     conflict: Conflict | None = None
     ticks: int = 0
     row_bounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False, compare=False)
@@ -241,8 +237,7 @@ class Search:
         index: dict[Hashable, int] = {group: number for number, group in enumerate(zip(*columns, strict=True))}
         ticks = {index.get(group, group): value for group, value in rivals.ticks.items()}
         summed = {index.get(group, group): value for group, value in rivals.summed_ticks.items()}
-        seconds = {index.get(group, group): value for group, value in rivals.seconds.items()}
-        self.rivals = Rivals(ticks=ticks, summed_ticks=summed, seconds=seconds)
+        self.rivals = Rivals(ticks=ticks, summed_ticks=summed)
         self.incumbents.rivals = ticks
 
     def run(self) -> Outcome:
@@ -256,18 +251,7 @@ class Search:
                     self.compete(block, self.group_of_row[row])
         if self.stages_may_differ:
             self.share_out()
-        outcome = self.outcome()
-        if self.formulas.simulated is None or not outcome.strategies:
-            return outcome
-        finalists = FinalistSearch(self, self.formulas.simulated).search(self.found_strategies())
-        return replace(outcome, finalists=finalists)
-
-    def found_strategies(self) -> Iterator[tuple[Hashable, Strategy]]:
-        """Group and strategy of all that was found; of a group with uneven stages its best even one, too."""
-        for group, found in sorted(self.incumbents.groups.items(), key=lambda each: each[1])[: self.incumbents.top]:
-            yield group, found.strategy
-            if found.layout and group in self.even:
-                yield group, self.even[group]
+        return self.outcome()
 
     def share_out(self) -> None:
         """

@@ -10,7 +10,7 @@ nothing is reduced, and every strategy that fits is compared with the best ones 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -29,8 +29,7 @@ from costmodel.axes import largest
 from costmodel.memory.rank import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
 from costmodel.module_sets import memory_follows, needless_sets
 from costmodel.step import step
-from costmodel.step.estimate import simulated_seconds
-from costmodel.strategy import DECISIONS, OVERLAPS, Recompute, Strategy
+from costmodel.strategy import DECISIONS, OVERLAPS, Recompute
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
 from planner.search.domains import Columns
@@ -146,8 +145,6 @@ class Formulas:
         The same of the memory; overlaps are those that need least.
     needless_sets
         Which sets of modules to recompute a row does not need; :func:`costmodel.module_sets.needless_sets`.
-    simulated
-        The step of one strategy as final candidates are ranked; None where they are not.
     """
 
     cost: CostFunction = step.cost
@@ -156,14 +153,10 @@ class Formulas:
     least_seconds: SecondsFunction = step.least_seconds
     least_memory: MemoryFunction = least_memory_only
     needless_sets: NeedlessFunction = needless_sets
-    simulated: Callable[[Facts, Strategy], float] | None = None
 
 
 OWN = Formulas()
 """The cost model's."""
-
-RANKED = Formulas(simulated=simulated_seconds)
-"""The cost model's, final candidates ranked by their simulated steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -444,25 +437,6 @@ class CostTable:
             cut=counts[1] - counts[2] + counts[3] - len(preferred),
             unfit=counts[2] - counts[3],
         )
-
-    def fitting(self, block: CandidateBlock, cuts: Floats) -> Iterator[tuple[int, float, dict[str, int]]]:
-        """
-        The fastest strategy of each row and mode that fits, at most ``cuts`` seconds long: row, seconds, decisions.
-
-        Rows of a box of promising modes are a row and a mode each, which is what its degrees say.
-        """
-        costs = self.formulas.cost(self.space.facts, block.decisions)
-        possible = block.allowed & in_time(self.space.facts, self.space.rules, costs)
-        device, host = self.mebibytes(costs)
-        possible = possible & (device <= self.capacity.device_mebibytes) & (host <= self.capacity.host_mebibytes)
-        seconds = np.where(possible, costs.step_seconds, np.inf).reshape(len(cuts), -1)
-        fastest = seconds.argmin(axis=1)
-        least = seconds[np.arange(len(cuts)), fastest]
-        for index in np.flatnonzero(np.isfinite(least) & (least <= cuts)).tolist():
-            where = np.unravel_index(fastest[index], tuple(len(values) for values in block.features.values()))
-            features = {name: values[at] for (name, values), at in zip(block.features.items(), where, strict=True)}
-            chosen = {name: values[index] for name, values in block.degrees.items()} | features
-            yield index, float(least[index]), {name: int(chosen[name]) for name in DECISIONS}
 
     def least_bubble(self, rows: Ints) -> float:
         """The smallest share of the step that the bubble takes in what of some rows fits; infinite of none."""

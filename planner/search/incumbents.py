@@ -48,13 +48,10 @@ class Rivals:
     ----------
     ticks, summed_ticks
         By the closed form, and by the sum over ranks that uneven stages are searched by.
-    seconds
-        As simulated.
     """
 
     ticks: Mapping[Hashable, int] = field(default_factory=dict)
     summed_ticks: Mapping[Hashable, int] = field(default_factory=dict)
-    seconds: Mapping[Hashable, float] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.pipelines.graph import graph_of
 from costmodel.pipelines.orders import FORWARD as FORWARDS
 from costmodel.pipelines.orders import NONE, has_order, order, stages_of_rank
 from costmodel.pipelines.orders import WEIGHT as WEIGHTS
-from costmodel.pipelines.simulator import STRIDES, _graph, alive_by_chunk, simulate, span_seconds
+from costmodel.pipelines.simulator import STRIDES, alive_by_chunk, simulate, span_seconds
 from costmodel.strategy import BIDIRECTIONAL, V_SHAPED, Schedule
 from tests.oracle import pipeline_simulator as naive
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, WEIGHT, Pass
@@ -179,11 +180,11 @@ def test_pipelines_that_repeat_themselves_are_played_in_part(uneven):
             chosen = slice(None) if uneven == "random" else [0, -1]
             seconds[kind][chosen] += [random.random() for _ in seconds[kind][chosen]]
         pipeline: dict[str, Any] = {"pp": pp, "vpp": vpp, "num_microbatches": m, "group": group}
-        _graph.cache_clear()
+        graph_of.cache_clear()
 
         span = span_seconds(Schedule.ONE_F_ONE_B, **seconds, **pipeline)
 
-        played += _graph.cache_info().misses == 1  # one pipeline, the short one: the whole one would be the second
+        played += graph_of.cache_info().misses == 1  # one pipeline, the short one: the whole one would be the second
         assert span == pytest.approx(max(simulate(Schedule.ONE_F_ONE_B, **seconds, **pipeline).spans), rel=1e-12)
 
     assert played >= 50

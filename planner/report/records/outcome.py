@@ -175,15 +175,6 @@ class CertificateRecord(Record):
         return cls.read(certificate, better=StrategyRecord.among(facts, certificate.better))
 
 
-class FinalistsRecord(Record):
-    """The final candidates, which are ranked by their simulated steps."""
-
-    num_simulated: int = entry("Strategies that were simulated.")
-    num_exact: int = entry("Strategies beside them whose closed form is exact.")
-    largest_difference_fraction: Figure = entry("How much shorter than its closed form a simulated step may be.")
-    complete: bool = entry("Whether all that may be the fastest are among them.")
-
-
 class AlternativeRecord(Record):
     """One combination of the settings of which the job gives several values."""
 
@@ -212,7 +203,6 @@ class OutcomeRecord(Record):
     rounding_bound_seconds: Figure = entry("What rounding to the solver's ticks may hide.")
     certificate: CertificateRecord | None = entry("A second proof by another model; null where nothing was found.")
     search: EffortRecord = entry("What the search had to do.")
-    finalists: FinalistsRecord | None = entry("What the ranking had to do; null without a plan.")
     candidates: CandidatesRecord | None = entry(
         "What the rules leave of the job's list of strategies; null without one."
     )

@@ -12,7 +12,6 @@ from planner.report.records.outcome import (
     ConflictRecord,
     EffortRecord,
     ExcludedRecord,
-    FinalistsRecord,
     OutcomeRecord,
 )
 from planner.report.records.plan import NumberedPlanRecord, PlanRecord
@@ -38,7 +37,6 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             gap=finite(outcome.gap),
             certificate=CertificateRecord.of(report.certificate, report.chosen.facts) if report.certificate else None,
             search=EffortRecord.read(outcome.effort, num_excluded=ExcludedRecord.of(outcome.effort)),
-            finalists=FinalistsRecord.read(outcome.finalists) if outcome.finalists else None,
             candidates=CandidatesRecord.of(report.listed) if report.listed else None,
             conflict=ConflictRecord.of(report, outcome.conflict) if outcome.conflict else None,
             plans=NumberedPlanRecord.of_all(report.plans),

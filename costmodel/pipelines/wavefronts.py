@@ -1,0 +1,236 @@
+"""
+Pipelines of one order, simulated for many strategies at once: one operation of arrays per wavefront of blocks.
+
+Blocks that wait for none of each other are a wavefront (those of equal depth in
+:class:`costmodel.pipelines.graph.Graph`). Which they are follows from the order alone, not from how long passes take.
+So strategies that differ only in the seconds of their stages share all of it. It is the simulation of
+:mod:`costmodel.pipelines.simulator`, fast enough for a search's tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.axes import Array
+from costmodel.pipelines.graph import SAME_SLOPE, Graph, graph_of
+from costmodel.pipelines.orders import NONE
+from costmodel.strategy import BIDIRECTIONAL, Schedule
+
+Ints = NDArray[np.int64]
+
+STRIDES = 4
+"""Strides of micro-batches, of at least a pipeline's ranks each, after which most pipelines repeat themselves."""
+
+WORTH_A_TRY = 1.5
+"""
+Factor of micro-batches over the few that may repeat themselves, from which on this is tried; a matter of time only.
+"""
+
+ENDS_AT_ONCE = 2**21
+"""Blocks times strategies that are simulated at once; a matter of memory only."""
+
+KEPT_ORDERS = 64
+"""Number of orders whose wavefronts are kept; a matter of memory only."""
+
+
+def spans_seconds(
+    schedule: Schedule,
+    *,
+    forward: Array,
+    backward: Array,
+    weight: Array,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    group: int,
+) -> Array:
+    r"""
+    Seconds of the rank that takes longest from its first pass to its last one, of each strategy: shape (C,).
+
+    Derivation: a pipeline is a max-plus linear system; a block ends its own seconds after the last of those that it
+    waits for. Long steps are not simulated whole. Where all blocks of a stride of micro-batches end equally long after
+    those of the stride before, so do all that follow,
+
+    .. math:: T(m) = T(m_0) + \frac{m - m_0}{s} \lambda
+
+    for a stride of s micro-batches that takes :math:`\lambda`. Of strategies whose blocks do not twice as many strides
+    are simulated, up to all micro-batches.
+
+    Parameters
+    ----------
+    schedule, pp, vpp, num_microbatches, group
+        As in :func:`costmodel.pipelines.orders.order`.
+    forward, backward, weight
+        As in :func:`costmodel.pipelines.simulator.simulate`, of each strategy: shape (C, pp * vpp).
+
+    References
+    ----------
+    Baccelli et al., Synchronization and Linearity, 1992, section 3.7: max-plus linear systems become periodic.
+    """
+    finite = np.isfinite(forward + backward + weight).all(axis=1)
+    spans = np.where(finite, 0.0, np.inf)
+    passes = np.stack([forward, backward, weight]).transpose(0, 2, 1)
+    period = 2 * group if schedule in BIDIRECTIONAL else group
+    stride, num_strides = period * -(-pp // period), STRIDES
+    left = np.flatnonzero(finite)
+    while len(left):
+        few = num_strides * stride + num_microbatches % stride
+        if WORTH_A_TRY * few > num_microbatches:
+            spans[left], _ = _wavefronts(schedule, pp, vpp, num_microbatches, group, stride).spans(passes[..., left])
+            break
+        num_strides *= 2
+        fronts = _wavefronts(schedule, pp, vpp, few, group, stride)
+        if fronts.strides is not None:
+            some, strides = fronts.spans(passes[..., left])
+            repeats = np.isfinite(strides)
+            spans[left[repeats]] = (some + (num_microbatches - few) // stride * strides)[repeats]
+            left = left[~repeats]
+    return spans
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Front:
+    """Blocks ``start`` to ``stop`` and, of each, the two or three blocks that it waits for."""
+
+    start: int
+    stop: int
+    waits: tuple[Ints, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wavefronts:
+    """
+    Blocks of all ranks in the order of their depth.
+
+    Parameters
+    ----------
+    stages
+        Virtual stage of each pass of the different blocks, :data:`costmodel.pipelines.orders.NONE` without: (U, 3).
+    block
+        Which of them each block is, shape (N,).
+    fronts
+        The wavefronts.
+    firsts, lasts
+        First and last block of each rank, shape (pp,).
+    strides
+        Blocks of a stride of micro-batches and those of the next one, shape (2, n); None where strides differ.
+    """
+
+    stages: Ints
+    block: Ints
+    fronts: tuple[_Front, ...]
+    firsts: Ints
+    lasts: Ints
+    strides: Ints | None
+
+    def spans(self, passes: Array) -> tuple[Array, Array]:
+        """
+        The longest span of each strategy's ranks, and the seconds of a stride, NaN where none repeats the one before.
+
+        Parameters
+        ----------
+        passes
+            Seconds of each kind of pass and virtual stage of each strategy, shape (3, pp * vpp, C).
+        """
+        none = np.zeros_like(passes[0, :1])
+        durations = np.sum(
+            [np.concatenate([kind, none])[self.stages[:, column]] for column, kind in enumerate(passes)], axis=0
+        )
+        at_once = max(1, ENDS_AT_ONCE // len(self.block))
+        parts = [self._spans(durations[:, at : at + at_once]) for at in range(0, durations.shape[1], at_once)]
+        spans, strides = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return spans, strides
+
+    def _spans(self, durations: Array) -> tuple[Array, Array]:
+        ends = self.ends(durations)
+        starts = ends[self.firsts] - durations[self.block[self.firsts]]
+        spans = (ends[self.lasts] - starts).max(axis=0)
+        if self.strides is None:
+            return spans, np.full_like(spans, np.nan)
+        early, late = self.strides
+        shifts = ends[late] - ends[early]
+        stride = shifts[0]
+        same = np.abs(shifts - stride).max(axis=0) <= SAME_SLOPE * stride
+        return spans, np.where(same, stride, np.nan)
+
+    def ends(self, durations: Array) -> Array:
+        """When each block ends, shape (N + 1, C); the last row stands for nothing and ends at once."""
+        ends = np.zeros((len(self.block) + 1, durations.shape[1]))
+        np.take(durations, self.block, axis=0, out=ends[:-1])
+        for front in self.fronts:
+            latest, *others = (ends.take(waits, axis=0) for waits in front.waits)
+            for other in others:
+                np.maximum(latest, other, out=latest)
+            ends[front.start : front.stop] += latest
+        return ends
+
+
+@lru_cache(maxsize=KEPT_ORDERS)
+def _wavefronts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, group: int, stride: int) -> _Wavefronts:
+    graph = graph_of(schedule, pp, vpp, num_microbatches, group)
+    depth = graph.ends(np.ones(len(graph.blocks))).astype(np.int64)
+    in_order = np.argsort(depth, kind="stable")
+    position = np.append(np.empty_like(in_order), len(in_order))
+    position[in_order] = np.arange(len(in_order))
+    stages = np.where(graph.blocks == NONE, NONE, graph.blocks // num_microbatches)
+    different, block = np.unique(stages, axis=0, return_inverse=True)
+    waits = [position[each[in_order]] for each in (graph.previous, graph.before, graph.behind)]
+    nothing = len(in_order)
+    if not ((waits[1] < nothing) & (waits[2] < nothing)).any():  # a block waits for one other rank
+        waits = [waits[0], np.minimum(waits[1], waits[2])]
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(depth)[1:])]).tolist()
+    strides = _strides(graph, depth, schedule, stride)
+    return _Wavefronts(
+        stages=different,
+        block=block.ravel()[in_order],
+        fronts=tuple(
+            _Front(start=start, stop=stop, waits=tuple(each[start:stop] for each in waits))
+            for start, stop in pairwise(bounds)
+        ),
+        firsts=position[graph.firsts],
+        lasts=position[graph.stops - 1],
+        strides=None if strides is None else position[strides],
+    )
+
+
+def _strides(graph: Graph, depth: Ints, schedule: Schedule, stride: int) -> Ints | None:
+    """
+    Blocks of a stride of micro-batches and those of the next one, (2, n), from which all further ones follow.
+
+    None unless both are the same blocks but for their micro-batches, and no block of the second stride or behind it
+    waits for one in front of the stride before its own. Then further strides, put between the second and what follows,
+    take as long as the second.
+    """
+    size, further = _stride_blocks(graph, schedule, stride), stride // 2 if schedule in BIDIRECTIONAL else stride
+    middle = graph.stops[0] // 2 - size
+    if middle < 0:
+        return None
+    shallow = depth <= depth[middle]  # waits for nothing that is deeper
+    first = graph.firsts + np.add.reduceat(shallow, graph.firsts)
+    if (first + 2 * size > graph.stops).any():
+        return None
+    one, other = ((first[:, None] + np.arange(size) + later).ravel() for later in (0, size))
+    early, late = graph.blocks[one], graph.blocks[other]
+    if (np.where(early == NONE, NONE, early + further) != late).any():
+        return None
+    part = np.clip((np.arange(len(depth)) - first[graph.rank]) // size, -1, 2)  # the two strides are 0 and 1
+    for waits in (graph.previous, graph.before, graph.behind):
+        known = np.flatnonzero(waits < len(depth))
+        behind = part[known] - part[waits[known]]
+        if not ((behind >= 0) & (behind <= 1)).all():
+            return None
+    return np.stack([one, other])
+
+
+def _stride_blocks(graph: Graph, schedule: Schedule, stride: int) -> int:
+    """Blocks of each rank in a stride of micro-batches of a full pipeline; DualPipe's are two passes each."""
+    if schedule == Schedule.DUALPIPE:
+        return stride
+    if schedule == Schedule.DUALPIPEV:
+        return 2 * stride
+    return int(graph.stops[0]) * stride // graph.num_microbatches

@@ -84,9 +84,9 @@ def spans_seconds(
             spans[left], _ = _wavefronts(schedule, pp, vpp, num_microbatches, group, stride).spans(passes[..., left])
             break
         num_strides *= 2
-        fronts = _wavefronts(schedule, pp, vpp, few, group, stride)
-        if fronts.strides is not None:
-            some, strides = fronts.spans(passes[..., left])
+        waves = _wavefronts(schedule, pp, vpp, few, group, stride)
+        if waves.strides is not None:
+            some, strides = waves.spans(passes[..., left])
             repeats = np.isfinite(strides)
             spans[left[repeats]] = (some + (num_microbatches - few) // stride * strides)[repeats]
             left = left[~repeats]
@@ -94,7 +94,7 @@ def spans_seconds(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Front:
+class _Wave:
     """Blocks ``start`` to ``stop`` and, of each, the two or three blocks that it waits for."""
 
     start: int
@@ -113,7 +113,7 @@ class _Wavefronts:
         Virtual stage of each pass of the different blocks, :data:`costmodel.pipelines.orders.NONE` without: (U, 3).
     block
         Which of them each block is, shape (N,).
-    fronts
+    waves
         The wavefronts.
     firsts, lasts
         First and last block of each rank, shape (pp,).
@@ -123,7 +123,7 @@ class _Wavefronts:
 
     stages: Ints
     block: Ints
-    fronts: tuple[_Front, ...]
+    waves: tuple[_Wave, ...]
     firsts: Ints
     lasts: Ints
     strides: Ints | None
@@ -162,11 +162,11 @@ class _Wavefronts:
         """When each block ends, shape (N + 1, C); the last row stands for nothing and ends at once."""
         ends = np.zeros((len(self.block) + 1, durations.shape[1]))
         np.take(durations, self.block, axis=0, out=ends[:-1])
-        for front in self.fronts:
-            latest, *others = (ends.take(waits, axis=0) for waits in front.waits)
+        for wave in self.waves:
+            latest, *others = (ends.take(waits, axis=0) for waits in wave.waits)
             for other in others:
                 np.maximum(latest, other, out=latest)
-            ends[front.start : front.stop] += latest
+            ends[wave.start : wave.stop] += latest
         return ends
 
 
@@ -188,8 +188,8 @@ def _wavefronts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, gr
     return _Wavefronts(
         stages=different,
         block=block.ravel()[in_order],
-        fronts=tuple(
-            _Front(start=start, stop=stop, waits=tuple(each[start:stop] for each in waits))
+        waves=tuple(
+            _Wave(start=start, stop=stop, waits=tuple(each[start:stop] for each in waits))
             for start, stop in pairwise(bounds)
         ),
         firsts=position[graph.firsts],

@@ -191,8 +191,8 @@ def has_own_order(decisions: Decisions) -> NDArray[np.bool_]:
     ends of the model would wait longer than measured (up to 8 % of a step, arXiv:2411.05288, Table 6). What a
     vocabulary in slices adds to the orders is not told.
     """
-    told = np.asarray(decisions["schedule"]) != Schedule.V_HALF
-    return np.asarray(told & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED))
+    fixed = np.asarray(decisions["schedule"]) != Schedule.V_HALF
+    return np.asarray(fixed & (np.asarray(decisions["vocabulary"]) <= Vocabulary.REDISTRIBUTED))
 
 
 def is_plain(decisions: Decisions) -> NDArray[np.bool_]:

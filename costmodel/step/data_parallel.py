@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, added, with_layer_axis
+from costmodel.axes import Array, Decisions, added, in_front, largest, with_layer_axis
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.framework import OptimizerStyle
 from costmodel.lowering.collectives import StepCollective, gradient_collective, sharding_copy_bytes, weight_collective
@@ -193,7 +193,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     alone = data_parallel_seconds(facts, decisions, stages)
     plain = alone.reduce.seconds + alone.gather.seconds
     if device.constants.measured.dp_overlap is None:
-        overlapped = _dp_overlapped(facts, decisions, stages, alone, parts)
+        overlapped = _dp_overlapped(facts, decisions, stages, alone, _window(facts, decisions, stages, parts))
     else:
         law = device.constants.measured.dp_overlap
         overlapped = np.asarray(
@@ -256,7 +256,37 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) 
     )
 
 
-def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: DataParallel, parts: LayerParts) -> Array:
+def least_ending_seconds(
+    facts: Facts, decisions: Decisions, stages: Stages, overlaps: Decisions, parts: LayerParts
+) -> Array:
+    """
+    Lower bound in seconds of what ends a step, data-parallel communication and update, over all choices of overlaps.
+
+    Derivation: communication that overlaps is exposed for no longer than alone, and the less, the longer the rank works
+    and waits beside it: the longest of all overlaps is taken. Then the least of all shardings up to the given one.
+
+    Parameters
+    ----------
+    facts, decisions, stages
+        As in :func:`dp_seconds`.
+    overlaps
+        Choices of the layers' overlaps on an axis in front of those of the decisions.
+    parts
+        Seconds of one layer with each of them.
+    """
+    if facts.cluster.device.constants.measured.dp_overlap is not None:
+        return largest(update_seconds(facts, decisions, stages))
+    levels = in_front(np.arange(1 + np.max(decisions["sharding"])), decisions)
+    each = {**decisions, "sharding": levels}
+    window = _window(facts, {**decisions, **overlaps}, stages, parts).longest
+    alone = data_parallel_seconds(facts, each, stages)
+    exposed = _dp_overlapped(facts, each, stages, alone, window)
+    copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, each, stages)
+    ending = largest(exposed + copies + update_seconds(facts, each, stages))
+    return np.where(levels <= decisions["sharding"], ending, np.inf).min(axis=0)
+
+
+def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: DataParallel, window: _Window) -> Array:
     """
     Equation (24), once for what runs behind forward passes and once for what runs behind backward passes.
 
@@ -270,7 +300,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
     """
     sharding, m = with_layer_axis(decisions["sharding"]), with_layer_axis(microbatches(facts, decisions))
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
-    window, once = _window(facts, decisions, stages, parts), _window_fraction(decisions, stages)
+    once = _window_fraction(decisions, stages)
     nothing = alone.gather.times(0.0)
     late = alone.gather.where(sharding == int(Sharding.NONE), alone.gather.times(0.5).where(every_gather, nothing))
     rounds = np.where(every_gather, m, 1)
@@ -317,6 +347,11 @@ class _Window:
     adapter: Array
     edges: Array
     forward_fraction: Array
+
+    @property
+    def longest(self) -> _Window:
+        """The most that a rank does with one of the overlaps on the first axis; links carry the same with all."""
+        return replace(self, **{name: getattr(self, name).max(axis=0) for name in ("computing", "waiting", "edges")})
 
     @property
     def of_forward(self) -> _Window:

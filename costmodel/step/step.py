@@ -7,12 +7,14 @@ the decisions that it depends on; only the last sums have the shape of all of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from costmodel.axes import Array, Decisions, either, in_front, largest
+from costmodel.lowering.recompute import over_modules
 from costmodel.memory.rank import (
     different_ranks,
     rank_bytes,
@@ -26,9 +28,9 @@ from costmodel.pipelines.interleaved import (
 from costmodel.pipelines.plain import least_plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
-from costmodel.step.compute import least_layer_seconds
-from costmodel.step.data_parallel import dp_seconds, update_seconds
-from costmodel.step.layer import IDEAL, LAYER_OVERLAPS, layer_parts
+from costmodel.step.compute import layer_seconds, least_layer_seconds
+from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, update_seconds
+from costmodel.step.layer import IDEAL, LAYER_OVERLAPS, LayerParts, layer_parts
 from costmodel.step.optimizer import (
     device_update_seconds,
     host_update_seconds,
@@ -175,12 +177,16 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
     return ideal_seconds(facts, ideal, stages, pipeline)
 
 
-def least_seconds(facts: Facts, decisions: Decisions) -> Array:
+def least_seconds(
+    facts: Facts, decisions: Decisions, *, most_recompute: Sequence[int] = (), may_offload: bool = False
+) -> Array:
     """
     Lower bound in seconds of a step over all choices of overlaps and over less sharding.
 
-    Derivation: each layer and transfer takes the fastest of its overlaps, and data-parallel communication takes no
-    time. Less sharding leaves each rank more to update.
+    Derivation: each layer and transfer takes the fastest of its overlaps, and what ends the step the least of them
+    (:func:`costmodel.step.data_parallel.least_ending_seconds`). Less sharding leaves each rank more to update. Modules
+    that are computed again, and copies of activations, make a layer longer, which may hide more data-parallel
+    communication: no more than all that may be computed again and copied, each kernel launched while the device waits.
 
     Parameters
     ----------
@@ -188,13 +194,31 @@ def least_seconds(facts: Facts, decisions: Decisions) -> Array:
         Model, cluster, workload.
     decisions
         All but the overlaps, which are ignored.
+    most_recompute
+        Sets of modules: the bound is one for every set that is part of one of them. None: for the decisions' own.
+        Otherwise these recompute and offload nothing.
+    may_offload
+        Whether the bound is one with activation offload, too.
     """
     choices = zip(*product([False, True], repeat=len(LAYER_OVERLAPS)), strict=True)
     overlaps = {name: in_front(each, decisions) for name, each in zip(LAYER_OVERLAPS, choices, strict=True)}
-    stages, layer = different_ranks(facts, decisions), layer_parts(facts, {**decisions, **overlaps}).total.min(axis=0)
-    pipeline = least_pipeline_seconds(facts, decisions, stages, layer)
+    stages, parts = different_ranks(facts, decisions), layer_parts(facts, {**decisions, **overlaps})
+    pipeline = least_pipeline_seconds(facts, decisions, stages, parts.total.min(axis=0))
     sent = pp_seconds(facts, {**decisions, "pp_overlap": either(decisions)}, stages).min(axis=0)
-    return _least_step(facts, decisions, pipeline, sent + largest(update_seconds(facts, decisions, stages)))
+    every = {**decisions, **overlaps}
+    beside = [_with_more_work(facts, every, parts, one, may_offload) for one in most_recompute] or [parts]
+    ending = np.minimum.reduce([least_ending_seconds(facts, decisions, stages, overlaps, one) for one in beside])
+    return _least_step(facts, decisions, pipeline, sent + ending)
+
+
+def _with_more_work(
+    facts: Facts, decisions: Decisions, parts: LayerParts, recompute: int, may_offload: bool
+) -> LayerParts:
+    """Layers that recompute as much as a set of modules makes them, and wait for as much as that and nothing of it."""
+    more = layer_parts(facts, {**decisions, "recompute": recompute})
+    copying = layer_parts(facts, {**decisions, "activation_offload": True}) if may_offload else parts
+    host = over_modules(lookup(layer_seconds, facts, decisions).module_host, recompute=recompute)
+    return replace(parts, again=more.again, recompute=more.recompute + host, offload=copying.offload)
 
 
 def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array) -> Array:

@@ -339,18 +339,33 @@ class CostTable:
         fit = self.may_fit(self.formulas.least_memory(facts, spread(degrees, in_memory) | fewest | no_time))
         fit = np.broadcast_to(fit, (len(rows), *(len(values) for values in in_memory.values())))
         fitting = fit.any(axis=tuple(range(1, fit.ndim))) | ~memory_follows(facts, block.degrees)
-        in_time = {name: block.features[name] for name in MODES if name != "recompute"}
+        in_time = {name: block.features[name] for name in MODES if name not in ("recompute", "activation_offload")}
         hopeful = np.array(fitting)
         if fitting.any():
             kept = {name: values[fitting] for name, values in degrees.items()}
-            least = self.formulas.least_seconds(facts, spread(kept, in_time) | fewest | {"recompute": Recompute.NONE})
+            decisions = spread(kept, in_time) | fewest | {"activation_offload": np.False_}
+            least = self.least_of_any_mode(
+                decisions, block.features["recompute"].tolist(), bool(block.features["activation_offload"].any())
+            )
             seconds = np.broadcast_to(least, (int(fitting.sum()), *(len(values) for values in in_time.values())))
-            seconds = np.asarray(seconds.min(axis=tuple(range(1, seconds.ndim))), dtype=np.float64)
+            seconds = seconds.min(axis=tuple(range(1, seconds.ndim)))
             hopeful[fitting] = seconds_to_floor_ticks(seconds) <= cuts[fitting]
         hopeful[:1] |= not hopeful.any()  # an empty box has no features
         left_out, sizes = ~hopeful, self.space.row_sizes[rows]
         bounded, unfit = (int(sizes.sum(where=left_out & which)) for which in (fitting, ~fitting))
         return rows[hopeful], cuts[hopeful], Pruned(tabulated=bounded + unfit, bounded=bounded, unfit=unfit)
+
+    def least_of_any_mode(self, decisions: Mapping[str, Any], sets: list[int], may_offload: bool) -> Floats:
+        """A bound of the seconds of strategies that recompute whole layers, or any part of some sets of modules."""
+        facts, bound = self.space.facts, self.formulas.least_seconds
+        bounds = []
+        if Recompute.FULL in sets:
+            sets.remove(Recompute.FULL)
+            bounds.append(bound(facts, {**decisions, "recompute": Recompute.FULL}))
+        if sets:
+            nothing = {**decisions, "recompute": Recompute.NONE}
+            bounds.append(bound(facts, nothing, most_recompute=sets, may_offload=may_offload))
+        return np.asarray(np.minimum.reduce(bounds), dtype=np.float64)
 
     def by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, Pruned]:
         """A box with a row for each set of modules that a row may need, or for every set, and where that row was."""

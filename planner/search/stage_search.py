@@ -247,10 +247,11 @@ class StageSearch:
 
     def of_rows(self, rows: Ints) -> Iterator[_Outer]:
         """The combinations of some rows."""
+        rows = self.near(rows)
+        if not len(rows):
+            return
         block = self.space.block(rows)
-        decisions = block.decisions
-        if self.free:
-            decisions = decisions | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
+        decisions = self.least_decisions(block)
         balance = balance_of(self.facts, decisions, self.least_recompute_seconds(block, decisions))
         axes = tuple(1 + FEATURES.index(name) for name in PER_RANK) if self.free else ()
         allowed = block.allowed.any(axis=axes, keepdims=True) if self.free else block.allowed
@@ -275,6 +276,18 @@ class StageSearch:
                 modes=self.modes(block, each[0], each[1:], decisions_of_one),
                 pipeline=self.pipeline(decisions_of_one, number),
             )
+
+    def near(self, rows: Ints) -> Ints:
+        """Those of some rows whose bound is within the cut even if nothing is computed again."""
+        block = self.space.block(rows)
+        seconds = balance_of(self.facts, self.least_decisions(block), 0.0).seconds
+        least: Any = np.broadcast_to(seconds, (len(rows), *seconds.shape[1:])).reshape(len(rows), -1).min(axis=1)
+        return rows[least <= self.run.cuts(self.run.group_of_row[rows]) * TICK_SECONDS]
+
+    def least_decisions(self, block: CandidateBlock) -> Mapping[str, Any]:
+        """The decisions of a box; nothing is recomputed or offloaded where ranks choose."""
+        nothing = {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
+        return {**block.decisions, **nothing} if self.free else block.decisions
 
     def least_recompute_seconds(self, block: CandidateBlock, decisions: Mapping[str, Any]) -> Any:
         """What ranks spend at least to fit into memory, where they choose how."""

@@ -22,7 +22,16 @@ from costmodel.step.estimate import estimate
 from costmodel.step.p2p import p2p_seconds, pp_seconds, sent_seconds
 from costmodel.step.rank_time import ep_fill_seconds
 from costmodel.step.step import cost, different_ranks, layer_parts, least_seconds, lower_bound_seconds
-from costmodel.strategy import DECISIONS, V_SHAPED, Recompute, Schedule, Sharding, Vocabulary, default_microbatch_group
+from costmodel.strategy import (
+    DECISIONS,
+    MODULES,
+    V_SHAPED,
+    Recompute,
+    Schedule,
+    Sharding,
+    Vocabulary,
+    default_microbatch_group,
+)
 from costmodel.tables import Facts, lookup, microbatches
 from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import (
@@ -462,6 +471,30 @@ def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[st
     assert (loosest[:, None] <= least * (1 + 1e-12)).all()
 
 
+APART = [name for name in MODULES if name != "every_other_matmul"]
+"""Modules that are no parts of each other, but for those of experts."""
+
+
+def random_sets(num: int, *, seed: int) -> np.ndarray:
+    """Sets of modules, as decisions."""
+    chosen = np.random.default_rng(seed).random((num, len(APART))) < 0.5
+    return np.array([int(Recompute.of(*np.array(APART)[each])) if each.any() else 0 for each in chosen])
+
+
+@models
+@profiles
+def test_no_part_of_a_set_undercuts_the_bound_of_the_set(model: Model, profile: dict[str, Any]):
+    """A thousand random strategies with random sets of modules, all of which are part of all modules."""
+    given, strategies = the_facts(model, **profile), random_strategies(model, 1000, seed=35)
+    none = strategies | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
+
+    bound = least_seconds(given, none, most_recompute=[Recompute.of(*APART)], may_offload=True)
+    seconds = cost(given, strategies | {"recompute": random_sets(1000, seed=36)}).step_seconds
+
+    assert (bound <= seconds * (1 + 1e-12)).all()
+    assert (bound <= least_seconds(given, none)).all()
+
+
 @models
 def test_the_lower_bound_ignores_features(model: Model):
     """It is a function of the degrees."""
@@ -519,6 +552,11 @@ def test_no_device_undercuts_the_lower_bound(inside, outside, flops, memory, hos
     seconds = cost(given, strategies).step_seconds * (1 + 1e-12)
     assert (lower_bound_seconds(given, strategies) <= seconds).all()
     assert (least_seconds(given, strategies) <= seconds).all()
+    none = strategies | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
+    of_sets = least_seconds(given, none, most_recompute=[Recompute.of(*APART)], may_offload=True)
+    assert (
+        of_sets <= cost(given, strategies | {"recompute": random_sets(40, seed=seed)}).step_seconds * (1 + 1e-12)
+    ).all()
 
 
 # --- monotony ----------------------------------------------------------------------------------------------

@@ -258,7 +258,7 @@ def test_memory_may_depend_on_any_overlap():
         cost=cost,
         memory=cost,
         lower_bound=lambda facts, decisions: np.zeros(np.shape(decisions["tp"])),
-        least_seconds=lambda facts, decisions: np.zeros(np.shape(decisions["tp"])),
+        least_seconds=lambda facts, decisions, **_: np.zeros(np.shape(decisions["tp"])),
         least_memory=lambda facts, decisions: Made(device_bytes=np.float64(0), host_bytes=np.float64(0)),
     )
     few = dict.fromkeys(("recompute", "activation_offload", "optimizer_offload", "cuda_graphs"), 0)

@@ -41,7 +41,7 @@ class WithBubble(MadeUp):
     bubble_seconds: object = 0.0
 
 
-def nothing_is_known(facts, decisions):
+def nothing_is_known(facts, decisions, **_):
     """The loosest bound."""
     return np.zeros(np.shape(decisions["tp"]))
 

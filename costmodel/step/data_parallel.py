@@ -283,7 +283,7 @@ def least_ending_seconds(
     exposed = _dp_overlapped(facts, each, stages, alone, window)
     copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, each, stages)
     ending = largest(exposed + copies + update_seconds(facts, each, stages))
-    return np.where(levels <= decisions["sharding"], ending, np.inf).min(axis=0)
+    return np.asarray(np.where(levels <= decisions["sharding"], ending, np.inf).min(axis=0))
 
 
 def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: DataParallel, window: _Window) -> Array:

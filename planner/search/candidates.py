@@ -72,6 +72,7 @@ class CostLike(MemoryLike, Protocol):
 
 CostFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], CostLike]
 SecondsFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
+LeastSecondsFunction: TypeAlias = Callable[..., Any]
 NeedlessFunction: TypeAlias = Callable[..., NDArray[np.bool_]]
 MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
 
@@ -140,7 +141,8 @@ class Formulas:
     lower_bound
         A bound of the step time from the degrees alone.
     least_seconds
-        A bound of the step time whatever the overlaps, for no further sharding than the given one.
+        A bound of the step time whatever the overlaps, for no further sharding than the given one; on request for all
+        parts of sets of modules to recompute, and with activation offload: :func:`costmodel.step.step.least_seconds`.
     least_memory
         The same of the memory; overlaps are those that need least.
     needless_sets
@@ -150,7 +152,7 @@ class Formulas:
     cost: CostFunction = step.cost
     memory: MemoryFunction = memory_only
     lower_bound: SecondsFunction = step.lower_bound_seconds
-    least_seconds: SecondsFunction = step.least_seconds
+    least_seconds: LeastSecondsFunction = step.least_seconds
     least_memory: MemoryFunction = least_memory_only
     needless_sets: NeedlessFunction = needless_sets
 

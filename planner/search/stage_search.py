@@ -282,7 +282,8 @@ class StageSearch:
         block = self.space.block(rows)
         seconds = balance_of(self.facts, self.least_decisions(block), 0.0).seconds
         least: Any = np.broadcast_to(seconds, (len(rows), *seconds.shape[1:])).reshape(len(rows), -1).min(axis=1)
-        return rows[least <= self.run.cuts(self.run.group_of_row[rows]) * TICK_SECONDS]
+        near: Ints = rows[least <= self.run.cuts(self.run.group_of_row[rows]) * TICK_SECONDS]
+        return near
 
     def least_decisions(self, block: CandidateBlock) -> Mapping[str, Any]:
         """The decisions of a box; nothing is recomputed or offloaded where ranks choose."""

@@ -43,6 +43,7 @@ from planner.search.stage_options import (
     can_improve_incumbent,
     costs_of,
     ending_seconds,
+    is_within_limits,
     layout_of,
     least_of_each,
     num_leading,
@@ -360,7 +361,16 @@ class StageSearch:
         fits = self.fit(costs.device_bytes, costs.host_bytes)
         seconds, pace = (np.where(fits, values, np.inf) for values in (costs.seconds, costs.steady_state_seconds))
         least, least_pace = least_of_each(seconds, choices), least_of_each(pace, choices)
-        left = np.flatnonzero(self.can_improve_incumbent(alike, choices, least, least_pace, costs.update_seconds))
+        left = np.flatnonzero(
+            is_within_limits(
+                choices,
+                least_pace,
+                costs.update_seconds,
+                alike[0].pipeline,
+                num_microbatches=np.array([one.pipeline.num_microbatches for one in alike]),
+                limits=self.limits(alike),
+            )
+        )
         if not len(left):
             return
         few = [alike[index] for index in left.tolist()]

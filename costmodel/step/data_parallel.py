@@ -21,7 +21,7 @@ from costmodel.network.groups import Group
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds
-from costmodel.step.layer import FORWARD_FRACTION, FORWARD_FRACTION_RECOMPUTED, LayerParts, layer_parts
+from costmodel.step.layer import FORWARD_FRACTION, FORWARD_FRACTION_RECOMPUTED, LayerParts, LayerWindow, layer_parts
 from costmodel.step.links import rank_loads
 from costmodel.step.optimizer import (
     data_parallel_collective_seconds,
@@ -193,7 +193,9 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     alone = data_parallel_seconds(facts, decisions, stages)
     plain = alone.reduce.seconds + alone.gather.seconds
     if device.constants.measured.dp_overlap is None:
-        overlapped = _dp_overlapped(facts, decisions, stages, alone, _window(facts, decisions, stages, parts))
+        full = _whole_again(facts, decisions, stages, parts)
+        window = _window(facts, decisions, stages, parts.beside, full)
+        overlapped = _dp_overlapped(facts, decisions, stages, alone, window)
     else:
         law = device.constants.measured.dp_overlap
         overlapped = np.asarray(
@@ -256,29 +258,25 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) 
     )
 
 
-def least_ending_seconds(
-    facts: Facts, decisions: Decisions, stages: Stages, overlaps: Decisions, parts: LayerParts
-) -> Array:
+def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, longest: LayerWindow) -> Array:
     """
-    Lower bound in seconds of what ends a step, data-parallel communication and update, over all choices of overlaps.
+    Lower bound in seconds of what ends a step, data-parallel communication and update: shape (...).
 
     Derivation: communication that overlaps is exposed for no longer than alone, and the less, the longer the rank works
-    and waits beside it: the longest of all overlaps is taken. Then the least of all shardings up to the given one.
+    and waits beside it. The least of all shardings up to the given one is taken.
 
     Parameters
     ----------
     facts, decisions, stages
         As in :func:`dp_seconds`.
-    overlaps
-        Choices of the layers' overlaps on an axis in front of those of the decisions.
-    parts
-        Seconds of one layer with each of them.
+    longest
+        The most that a layer of each kind may take.
     """
     if facts.cluster.device.constants.measured.dp_overlap is not None:
         return largest(update_seconds(facts, decisions, stages))
     levels = in_front(np.arange(1 + np.max(decisions["sharding"])), decisions)
     each = {**decisions, "sharding": levels}
-    window = _window(facts, {**decisions, **overlaps}, stages, parts).longest
+    window = _window(facts, decisions, stages, longest)
     alone = data_parallel_seconds(facts, each, stages)
     exposed = _dp_overlapped(facts, each, stages, alone, window)
     copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, each, stages)
@@ -349,11 +347,6 @@ class _Window:
     forward_fraction: Array
 
     @property
-    def longest(self) -> _Window:
-        """The most that a rank does with one of the overlaps on the first axis; links carry the same with all."""
-        return replace(self, **{name: getattr(self, name).max(axis=0) for name in ("computing", "waiting", "edges")})
-
-    @property
     def of_forward(self) -> _Window:
         """The forward pass of it."""
         return self._part(self.forward_fraction)
@@ -368,22 +361,30 @@ class _Window:
         return replace(self, **{name: share * getattr(self, name) for name in names})
 
 
-def _window(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> _Window:
-    """A micro-batch of each rank behind which communication can hide: its layers, not embedding and head."""
+def _window(facts: Facts, decisions: Decisions, stages: Stages, layer: LayerWindow, full: Numbers = 0.0) -> _Window:
+    """
+    A micro-batch of each rank behind which communication can hide: its layers, not embedding and head.
+
+    ``full`` are seconds of computation that ranks have beyond their layers' own.
+    """
     is_full = with_layer_axis(decisions["recompute"]) == int(Recompute.FULL)
     loads = rank_loads(facts, decisions, stages)
-    computing = added(stages.layers * (parts.compute + parts.again)[..., None, :])
-    if stages.full_layers.any():
-        whole = lookup(layer_seconds, facts, decisions).again
-        computing = computing + added(stages.full_layers * (whole - parts.again)[..., None, :])
     return _Window(
-        computing=np.asarray(computing),
-        waiting=np.asarray(added(stages.layers * (parts.waiting + parts.recompute - parts.again)[..., None, :])),
+        computing=np.asarray(added(stages.layers * layer.computing[..., None, :]) + full),
+        waiting=np.asarray(added(stages.layers * layer.waiting[..., None, :])),
         scale_up=loads.scale_up,
         adapter=loads.adapter,
-        edges=np.asarray(added(stages.layers * parts.ep_edges[..., None, :])),
+        edges=np.asarray(added(stages.layers * layer.edges[..., None, :])),
         forward_fraction=np.where(is_full, FORWARD_FRACTION_RECOMPUTED, FORWARD_FRACTION),
     )
+
+
+def _whole_again(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Numbers:
+    """Seconds of computation that ranks repeat in those of their layers that they recompute whole: shape (..., U)."""
+    if not stages.full_layers.any():
+        return 0.0
+    whole = lookup(layer_seconds, facts, decisions).again
+    return np.asarray(added(stages.full_layers * (whole - parts.again)[..., None, :]))
 
 
 def _exposed(

@@ -68,6 +68,40 @@ class LayerParts:
         """Seconds in which the device waits for communication, copies and its host, repeated communication aside."""
         return self.tp + self.cp + self.ep + self.offload + self.host
 
+    @property
+    def beside(self) -> LayerWindow:
+        """What the device does beside data-parallel communication."""
+        return LayerWindow(
+            computing=self.compute + self.again,
+            waiting=self.waiting + self.recompute - self.again,
+            edges=self.ep_edges,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerWindow:
+    """
+    What a device does in both passes of one layer while data-parallel communication may be under way: (..., K).
+
+    Parameters
+    ----------
+    computing, waiting
+        Seconds of its computation, and of its waiting for others.
+    edges
+        Seconds of waiting that only warm-up and cool-down have.
+    """
+
+    computing: Array
+    waiting: Array
+    edges: Array
+
+    @property
+    def longest(self) -> LayerWindow:
+        """The most of what is on the first axis."""
+        return LayerWindow(
+            computing=self.computing.max(axis=0), waiting=self.waiting.max(axis=0), edges=self.edges.max(axis=0)
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exposed(LayerCommunication):

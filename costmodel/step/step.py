@@ -7,9 +7,9 @@ the decisions that it depends on; only the last sums have the shape of all of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds, least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, update_seconds
-from costmodel.step.layer import IDEAL, LAYER_OVERLAPS, LayerParts, layer_parts
+from costmodel.step.layer import IDEAL, LAYER_OVERLAPS, layer_parts
 from costmodel.step.optimizer import (
     device_update_seconds,
     host_update_seconds,
@@ -178,7 +178,7 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 
 def least_seconds(
-    facts: Facts, decisions: Decisions, *, most_recompute: Sequence[int] = (), may_offload: bool = False
+    facts: Facts, decisions: Decisions, *, most_recompute: int | None = None, may_offload: bool = False
 ) -> Array:
     """
     Lower bound in seconds of a step over all choices of overlaps and over less sharding.
@@ -195,30 +195,31 @@ def least_seconds(
     decisions
         All but the overlaps, which are ignored.
     most_recompute
-        Sets of modules: the bound is one for every set that is part of one of them. None: for the decisions' own.
-        Otherwise these recompute and offload nothing.
+        A set of modules: the bound is one for every part of it, the decisions' own recomputation and offload are none.
     may_offload
         Whether the bound is one with activation offload, too.
     """
-    choices = zip(*product([False, True], repeat=len(LAYER_OVERLAPS)), strict=True)
-    overlaps = {name: in_front(each, decisions) for name, each in zip(LAYER_OVERLAPS, choices, strict=True)}
-    stages, parts = different_ranks(facts, decisions), layer_parts(facts, {**decisions, **overlaps})
+    every = {**decisions, **_layer_overlaps(decisions)}
+    stages, parts = different_ranks(facts, decisions), layer_parts(facts, every)
     pipeline = least_pipeline_seconds(facts, decisions, stages, parts.total.min(axis=0))
     sent = pp_seconds(facts, {**decisions, "pp_overlap": either(decisions)}, stages).min(axis=0)
-    every = {**decisions, **overlaps}
-    beside = [_with_more_work(facts, every, parts, one, may_offload) for one in most_recompute] or [parts]
-    ending = np.minimum.reduce([least_ending_seconds(facts, decisions, stages, overlaps, one) for one in beside])
+    if may_offload:
+        parts = replace(parts, offload=layer_parts(facts, {**every, "activation_offload": True}).offload)
+    if most_recompute is not None:
+        again = layer_parts(facts, {**every, "recompute": most_recompute})
+        host = over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
+        parts = replace(parts, again=again.again, recompute=again.recompute + host)
+    ending = least_ending_seconds(facts, decisions, stages, parts.beside.longest)
     return _least_step(facts, decisions, pipeline, sent + ending)
 
 
-def _with_more_work(
-    facts: Facts, decisions: Decisions, parts: LayerParts, recompute: int, may_offload: bool
-) -> LayerParts:
-    """Layers that recompute as much as a set of modules makes them, and wait for as much as that and nothing of it."""
-    more = layer_parts(facts, {**decisions, "recompute": recompute})
-    copying = layer_parts(facts, {**decisions, "activation_offload": True}) if may_offload else parts
-    host = over_modules(lookup(layer_seconds, facts, decisions).module_host, recompute=recompute)
-    return replace(parts, again=more.again, recompute=more.recompute + host, offload=copying.offload)
+def _layer_overlaps(decisions: Decisions) -> dict[str, Any]:
+    """All combinations of the layers' overlaps on an axis in front of the decisions', where there are such groups."""
+    degrees = (decisions[name.removesuffix("_overlap")] for name in LAYER_OVERLAPS)
+    choices = product(*([False, True] if np.any(np.asarray(degree) > 1) else [False] for degree in degrees))
+    return {
+        name: in_front(each, decisions) for name, each in zip(LAYER_OVERLAPS, zip(*choices, strict=True), strict=True)
+    }
 
 
 def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array) -> Array:

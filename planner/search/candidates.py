@@ -26,10 +26,11 @@ from constraints.encoding import (
     seconds_to_ticks,
 )
 from costmodel.axes import largest
+from costmodel.lowering.recompute import recomputes
 from costmodel.memory.rank import different_ranks, least_rank_bytes, rank_bytes, rank_host_bytes
 from costmodel.module_sets import memory_follows, needless_sets
 from costmodel.step import step
-from costmodel.strategy import DECISIONS, OVERLAPS, Recompute
+from costmodel.strategy import DECISIONS, MODULES, OVERLAPS, Recompute
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
 from planner.search.domains import Columns
@@ -360,14 +361,10 @@ class CostTable:
     def least_of_any_mode(self, decisions: Mapping[str, Any], sets: list[int], may_offload: bool) -> Floats:
         """A bound of the seconds of strategies that recompute whole layers, or any part of some sets of modules."""
         facts, bound = self.space.facts, self.formulas.least_seconds
-        bounds = []
-        if Recompute.FULL in sets:
-            sets.remove(Recompute.FULL)
-            bounds.append(bound(facts, {**decisions, "recompute": Recompute.FULL}))
-        if sets:
-            nothing = {**decisions, "recompute": Recompute.NONE}
-            bounds.append(bound(facts, nothing, most_recompute=sets, may_offload=may_offload))
-        return np.asarray(np.minimum.reduce(bounds), dtype=np.float64)
+        nothing, whole = ({**decisions, "recompute": one} for one in (Recompute.NONE, Recompute.FULL))
+        modules = [name for name in MODULES if any(recomputes(name, recompute=one) for one in sets)]
+        least = bound(facts, nothing, most_recompute=Recompute.of(*modules), may_offload=may_offload)
+        return np.asarray(np.minimum(least, bound(facts, whole)) if Recompute.FULL in sets else least)
 
     def by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, Pruned]:
         """A box with a row for each set of modules that a row may need, or for every set, and where that row was."""

@@ -488,7 +488,7 @@ def test_no_part_of_a_set_undercuts_the_bound_of_the_set(model: Model, profile: 
     given, strategies = the_facts(model, **profile), random_strategies(model, 1000, seed=35)
     none = strategies | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
 
-    bound = least_seconds(given, none, most_recompute=[Recompute.of(*APART)], may_offload=True)
+    bound = least_seconds(given, none, most_recompute=Recompute.of(*APART), may_offload=True)
     seconds = cost(given, strategies | {"recompute": random_sets(1000, seed=36)}).step_seconds
 
     assert (bound <= seconds * (1 + 1e-12)).all()
@@ -553,7 +553,7 @@ def test_no_device_undercuts_the_lower_bound(inside, outside, flops, memory, hos
     assert (lower_bound_seconds(given, strategies) <= seconds).all()
     assert (least_seconds(given, strategies) <= seconds).all()
     none = strategies | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
-    of_sets = least_seconds(given, none, most_recompute=[Recompute.of(*APART)], may_offload=True)
+    of_sets = least_seconds(given, none, most_recompute=Recompute.of(*APART), may_offload=True)
     assert (
         of_sets <= cost(given, strategies | {"recompute": random_sets(40, seed=seed)}).step_seconds * (1 + 1e-12)
     ).all()

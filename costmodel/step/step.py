@@ -186,7 +186,8 @@ def least_seconds(
     Derivation: each layer and transfer takes the fastest of its overlaps, and what ends the step the least of them
     (:func:`costmodel.step.data_parallel.least_ending_seconds`). Less sharding leaves each rank more to update. Modules
     that are computed again, and copies of activations, make a layer longer, which may hide more data-parallel
-    communication: no more than all that may be computed again and copied, each kernel launched while the device waits.
+    communication. It is no more than with all that may be computed again and copied. Then each kernel is launched while
+    the device waits.
 
     Parameters
     ----------

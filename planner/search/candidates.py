@@ -33,12 +33,12 @@ from costmodel.step import step
 from costmodel.strategy import DECISIONS, MODULES, OVERLAPS, Recompute
 from costmodel.tables import Facts, tabulate
 from planner.jobs.problem import Problem
-from planner.search.domains import Columns
+from planner.search.domains import FEATURES, Columns
 from planner.search.rules import Rules, needs
 from planner.search.space import TIME_ONLY, CandidateBlock, FeatureSplit, Space, spread
 
-MODES = ("recompute", "activation_offload", "optimizer_offload", "token_dispatcher", "cuda_graphs")
-"""Features that decide most of what a strategy takes in time and memory."""
+MODES = tuple(name for name in FEATURES if name not in ("sharding", *OVERLAPS))
+"""Features that decide most of what a strategy takes in time and memory; bounds leave the others open."""
 
 BOUND_NOISE = 1e-9
 """Relative difference between a bound and a memory that sum the same terms in another order."""

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from costmodel.facts.cluster import Cluster
@@ -163,3 +164,43 @@ def all_features() -> list[dict[str, int]]:
         **flags,
     }
     return [dict(zip(domains, map(int, values), strict=True)) for values in product(*domains.values())]
+
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "no slow-down": {},
+    "slow communication": {"overlap_slowdown_communication": 1.2},
+    "both slow": {
+        "overlap_slowdown_communication": 1.5,
+        "overlap_slowdown_compute": 1.3,
+        "tp_contention": 0.0233,
+    },
+    "very slow": {"overlap_slowdown_communication": 4.0, "overlap_slowdown_compute": 2.0},
+    "measured overlap": {"dp_overlap": {"unhidden": 0.303, "slowdown": 1.64, "window": 0.216}},
+    "all constants": {
+        "overlap_slowdown_communication": 1.2,
+        "head_pipeline_fill_fraction": 0.3,
+        "embedding_buffers": 1.0,
+        "working_layers": 2.0,
+        "parameter_pass_bytes": 24.0,
+        "embedding_head_fraction": 0.5,
+        "kernel_gap_seconds": 4e-6,
+        "attention_half_length": 1000.0,
+        "tp_contention": 0.1,
+        "straggler_spread": 0.02,
+    },
+}
+
+models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+profiles = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+
+
+def with_networks(given: Facts, *, inside: float = 1.0, outside: float = 1.0) -> Facts:
+    """The same facts on faster or slower networks."""
+    first, last = given.cluster.device.networks
+    return with_device(
+        given,
+        networks=(
+            replace(first, bandwidth=first.bandwidth * inside),
+            replace(last, bandwidth=last.bandwidth * outside),
+        ),
+    )

@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given as for_all
-from hypothesis import settings
-from hypothesis import strategies as st
 
 from costmodel.facts.device import HostProcessors, Network
 from costmodel.facts.model import Model
@@ -24,7 +21,6 @@ from costmodel.step.rank_time import ep_fill_seconds
 from costmodel.step.step import cost, different_ranks, layer_parts, least_seconds, lower_bound_seconds
 from costmodel.strategy import (
     DECISIONS,
-    MODULES,
     V_SHAPED,
     Recompute,
     Schedule,
@@ -37,56 +33,19 @@ from tests.builders_cluster import GB, a_strategy
 from tests.costmodel.strategies import (
     DENSE,
     FEATURE_OVERLAPS,
-    GRAPHS,
     MODELS,
     MOE,
-    all_features,
+    PROFILES,
+    models,
     one_of,
+    profiles,
     random_degrees,
     random_strategies,
     the_facts,
     with_device,
+    with_networks,
     with_profile,
 )
-
-PROFILES: dict[str, dict[str, Any]] = {
-    "no slow-down": {},
-    "slow communication": {"overlap_slowdown_communication": 1.2},
-    "both slow": {
-        "overlap_slowdown_communication": 1.5,
-        "overlap_slowdown_compute": 1.3,
-        "tp_contention": 0.0233,
-    },
-    "very slow": {"overlap_slowdown_communication": 4.0, "overlap_slowdown_compute": 2.0},
-    "measured overlap": {"dp_overlap": {"unhidden": 0.303, "slowdown": 1.64, "window": 0.216}},
-    "all constants": {
-        "overlap_slowdown_communication": 1.2,
-        "head_pipeline_fill_fraction": 0.3,
-        "embedding_buffers": 1.0,
-        "working_layers": 2.0,
-        "parameter_pass_bytes": 24.0,
-        "embedding_head_fraction": 0.5,
-        "kernel_gap_seconds": 4e-6,
-        "attention_half_length": 1000.0,
-        "tp_contention": 0.1,
-        "straggler_spread": 0.02,
-    },
-}
-
-models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-profiles = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-
-
-def with_networks(given: Facts, *, inside: float = 1.0, outside: float = 1.0) -> Facts:
-    """The same facts on faster or slower networks."""
-    first, last = given.cluster.device.networks
-    return with_device(
-        given,
-        networks=(
-            replace(first, bandwidth=first.bandwidth * inside),
-            replace(last, bandwidth=last.bandwidth * outside),
-        ),
-    )
 
 
 def one_switch(given: Facts, *, bandwidth: float = 50 * GB) -> Facts:
@@ -411,152 +370,6 @@ def test_the_step_of_one_device_is_its_work():
     once_seconds, twice_seconds = (cost(one, decisions).step_seconds - update for one in (given, twice))
 
     assert twice_seconds == pytest.approx(2 * once_seconds)
-
-
-# --- bounds ------------------------------------------------------------------------------------------------
-
-
-@models
-@profiles
-def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, Any]):
-    """All 9,216 combinations of features on 12 random degrees."""
-    given, degrees = the_facts(model, **profile), random_degrees(model, 12, seed=31)
-    features = all_features()
-    outer = {name: values[:, None] for name, values in degrees.items()}
-    outer |= {name: np.array([one[name] for one in features])[None, :] for name in features[0]}
-
-    bound, seconds = (
-        lower_bound_seconds(given, degrees | dict.fromkeys(features[0], 0)),
-        cost(given, outer).step_seconds,
-    )
-
-    assert len(features) == 9216
-    assert seconds.shape == (12, 9216)
-    assert (bound <= seconds.min(axis=1) * (1 + 1e-12)).all()
-
-
-@models
-def test_no_graphs_undercut_the_lower_bound_of_a_host_that_waits(model: Model):
-    """A graph of a whole iteration spares its collectives their launches, too: of 5 ms each, those of 12 degrees."""
-    given, degrees = (
-        the_facts(model, launch_overhead_seconds=5e-3, launch_blocking=True),
-        random_degrees(model, 12, seed=37),
-    )
-    features = dict.fromkeys(all_features()[0], 0)
-    graphs = np.array(GRAPHS)[:, None]
-
-    seconds = cost(given, degrees | features | {"cuda_graphs": graphs}).step_seconds
-
-    assert (lower_bound_seconds(given, degrees | features) <= seconds.min(axis=0) * (1 + 1e-12)).all()
-
-
-@models
-@profiles
-def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[str, Any]):
-    """The same combinations: for each of the 48 without their overlaps the fastest of 32."""
-    given, degrees = the_facts(model, **profile), random_degrees(model, 40, seed=33)
-    features = {name: np.array([one[name] for one in all_features()])[None, :] for name in all_features()[0]}
-    outer = {name: values[:, None] for name, values in degrees.items()} | features
-
-    least, whole = least_seconds(given, outer), cost(given, outer)
-    loosest = lower_bound_seconds(given, degrees | dict.fromkeys(features, 0))
-
-    overlaps = np.stack([features[name][0] for name in FEATURE_OVERLAPS])
-    lightest = cost(given, outer | dict.fromkeys(FEATURE_OVERLAPS, np.False_))
-    assert (overlaps == 0).all(axis=0).sum() == 288
-    assert np.array_equal(least, least_seconds(given, outer | dict.fromkeys(FEATURE_OVERLAPS, np.True_)))
-    assert (least <= whole.step_seconds * (1 + 1e-12)).all()
-    for name in ("device_bytes", "host_bytes"):
-        assert (getattr(lightest, name) <= getattr(whole, name) * (1 + 1e-12)).all(), name
-    assert (loosest[:, None] <= least * (1 + 1e-12)).all()
-
-
-APART = [name for name in MODULES if name != "every_other_matmul"]
-"""Modules that are no parts of each other, but for those of experts."""
-
-
-def random_sets(num: int, *, seed: int) -> np.ndarray:
-    """Sets of modules, as decisions."""
-    chosen = np.random.default_rng(seed).random((num, len(APART))) < 0.5
-    return np.array([int(Recompute.of(*np.array(APART)[each])) if each.any() else 0 for each in chosen])
-
-
-@models
-@profiles
-def test_no_part_of_a_set_undercuts_the_bound_of_the_set(model: Model, profile: dict[str, Any]):
-    """A thousand random strategies with random sets of modules, all of which are part of all modules."""
-    given, strategies = the_facts(model, **profile), random_strategies(model, 1000, seed=35)
-    none = strategies | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
-
-    bound = least_seconds(given, none, most_recompute=Recompute.of(*APART), may_offload=True)
-    seconds = cost(given, strategies | {"recompute": random_sets(1000, seed=36)}).step_seconds
-
-    assert (bound <= seconds * (1 + 1e-12)).all()
-    assert (bound <= least_seconds(given, none)).all()
-
-
-@models
-def test_the_lower_bound_ignores_features(model: Model):
-    """It is a function of the degrees."""
-    given, degrees = the_facts(model), random_degrees(model, 50, seed=32)
-    zero, one = (lower_bound_seconds(given, degrees | dict.fromkeys(all_features()[0], value)) for value in (0, 1))
-
-    assert zero.tolist() == one.tolist()
-
-
-def test_the_lower_bound_takes_scalars_beside_arrays():
-    """Decisions broadcast, whichever of them are arrays."""
-    given, degrees = the_facts(DENSE), a_strategy(dp=8).decisions() | {"pp": np.array([1, 2, 7])}
-
-    bound = lower_bound_seconds(given, degrees)
-
-    assert bound.shape == (3,)
-    assert bound == pytest.approx([float(lower_bound_seconds(given, degrees | {"pp": pp})) for pp in (1, 2, 7)])
-
-
-SPEED = st.floats(min_value=0.01, max_value=100)
-
-
-@settings(max_examples=40, deadline=None)
-@for_all(
-    inside=SPEED,
-    outside=SPEED,
-    flops=SPEED,
-    memory=SPEED,
-    host=SPEED,
-    slowdowns=st.tuples(st.floats(1, 10), st.floats(1, 10), st.floats(0, 1)),
-    law=st.none() | st.builds(dict, unhidden=st.floats(0, 1), slowdown=st.floats(0, 3), window=st.floats(0, 1)),
-    model=st.sampled_from(list(MODELS.values())),
-    seed=st.integers(0, 10**6),
-)
-def test_no_device_undercuts_the_lower_bound(inside, outside, flops, memory, host, slowdowns, law, model, seed):
-    """Devices and networks faster or slower by up to a hundred, any coefficients, random features."""
-    communication, compute, contention = slowdowns
-    given = the_facts(
-        model,
-        overlap_slowdown_communication=communication,
-        overlap_slowdown_compute=compute,
-        tp_contention=contention,
-        dp_overlap=law,
-    )
-    given = with_networks(given, inside=inside, outside=outside)
-    given = with_device(
-        given,
-        peak_flops={"bf16": flops * 1e15},
-        memory_bandwidth=memory * 3000 * GB,
-        host_to_device_bandwidth=host * 32 * GB,
-        device_to_host_bandwidth=host * 32 * GB,
-    )
-    strategies = random_strategies(model, 40, seed=seed)
-
-    seconds = cost(given, strategies).step_seconds * (1 + 1e-12)
-    assert (lower_bound_seconds(given, strategies) <= seconds).all()
-    assert (least_seconds(given, strategies) <= seconds).all()
-    none = strategies | {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
-    of_sets = least_seconds(given, none, most_recompute=Recompute.of(*APART), may_offload=True)
-    assert (
-        of_sets <= cost(given, strategies | {"recompute": random_sets(40, seed=seed)}).step_seconds * (1 + 1e-12)
-    ).all()
 
 
 # --- monotony ----------------------------------------------------------------------------------------------

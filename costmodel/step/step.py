@@ -209,7 +209,8 @@ def least_seconds(
     if most_recompute is not None:
         again = layer_parts(facts, {**every, "recompute": most_recompute})
         host = over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
-        parts = replace(parts, again=again.again, recompute=again.recompute + host)
+        edges = parts.ep_edges + parts.host  # a device that works longer may wait less for its host
+        parts = replace(parts, again=again.again, recompute=again.recompute + host, ep_edges=edges)
     ending = least_ending_seconds(facts, decisions, stages, parts.beside.longest)
     return _least_step(facts, decisions, pipeline, sent + ending)
 

@@ -49,7 +49,7 @@ from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.stage_search import StageSearch, StageSearchStats, left_out_of_stages
 
-FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 2, 512
+FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 2, 2048
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
 
 BOUND_ROWS, MEMORY_ROWS = 2**15, 2**12

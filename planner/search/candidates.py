@@ -329,42 +329,63 @@ class CostTable:
         """
         Those rows that may have a strategy that fits and is in time, with their cuts.
 
-        Nothing keeps less than the largest sets and whole layers, nothing is faster than without recomputation.
+        Nothing keeps less than the largest sets and whole layers, nothing is faster than without recomputation. Rows
+        that fit with whole layers alone are at least as slow as with those.
         """
         largest_sets = self.space.with_largest_sets()
         if len(largest_sets.features["recompute"]) == len(self.space.features["recompute"]):
             return rows, cuts, Pruned()
-        facts, block = self.space.facts, largest_sets.block(rows)
-        fewest = {name: block.features[name].min() for name in OVERLAPS}
-        degrees = {**block.degrees, "sharding": block.furthest_sharding}
-        in_memory = {name: block.features[name] for name in MODES if name not in TIME_ONLY}
-        no_time = {name: block.features[name][0] for name in TIME_ONLY if name not in OVERLAPS}
-        fit = self.may_fit(self.formulas.least_memory(facts, spread(degrees, in_memory) | fewest | no_time))
-        fit = np.broadcast_to(fit, (len(rows), *(len(values) for values in in_memory.values())))
-        fitting = fit.any(axis=tuple(range(1, fit.ndim))) | ~memory_follows(facts, block.degrees)
-        in_time = {name: block.features[name] for name in MODES if name not in ("recompute", "activation_offload")}
-        hopeful = np.array(fitting)
-        if fitting.any():
-            kept = {name: values[fitting] for name, values in degrees.items()}
-            decisions = spread(kept, in_time) | fewest | {"activation_offload": np.False_}
-            least = self.least_of_any_mode(
-                decisions, block.features["recompute"].tolist(), bool(block.features["activation_offload"].any())
-            )
-            seconds = np.broadcast_to(least, (int(fitting.sum()), *(len(values) for values in in_time.values())))
-            seconds = seconds.min(axis=tuple(range(1, seconds.ndim)))
-            hopeful[fitting] = seconds_to_floor_ticks(seconds) <= cuts[fitting]
+        block = largest_sets.block(rows)
+        fit = self.may_fit_without_time(block)
+        fitting, hopeful = _any_of_each(fit), np.zeros(len(rows), dtype=bool)
+        is_whole = block.features["recompute"] == Recompute.FULL
+        for which in (is_whole, ~is_whole):
+            fit_so = np.asarray(fit[:, which].any(axis=1))
+            some = np.flatnonzero(_any_of_each(fit_so) & ~hopeful)
+            if len(some):
+                ticks = seconds_to_floor_ticks(self.least_of_sets(block, some, block.features["recompute"][which]))
+                within = fit_so[some] & (ticks <= cuts[some].reshape(-1, *(1,) * (ticks.ndim - 1)))
+                hopeful[some] = _any_of_each(within)
         hopeful[:1] |= not hopeful.any()  # an empty box has no features
         left_out, sizes = ~hopeful, self.space.row_sizes[rows]
         bounded, unfit = (int(sizes.sum(where=left_out & which)) for which in (fitting, ~fitting))
         return rows[hopeful], cuts[hopeful], Pruned(tabulated=bounded + unfit, bounded=bounded, unfit=unfit)
 
-    def least_of_any_mode(self, decisions: Mapping[str, Any], sets: list[int], may_offload: bool) -> Floats:
-        """A bound of the seconds of strategies that recompute whole layers, or any part of some sets of modules."""
-        facts, bound = self.space.facts, self.formulas.least_seconds
-        nothing, whole = ({**decisions, "recompute": one} for one in (Recompute.NONE, Recompute.FULL))
-        modules = [name for name in MODULES if any(recomputes(name, recompute=one) for one in sets)]
-        least = bound(facts, nothing, most_recompute=Recompute.of(*modules), may_offload=may_offload)
-        return np.asarray(np.minimum(least, bound(facts, whole)) if Recompute.FULL in sets else least)
+    def may_fit_without_time(self, block: CandidateBlock) -> NDArray[np.bool_]:
+        """Whether rows may fit with each recomputation and what else they may have: (rows, recompute, others ...)."""
+        facts = self.space.facts
+        values = {name: block.features[name] if name not in TIME_ONLY else block.features[name][:1] for name in MODES}
+        degrees = {**block.degrees, "sharding": block.furthest_sharding}
+        fewest = {name: block.features[name].min() for name in OVERLAPS}
+        least = self.may_fit(self.formulas.least_memory(facts, spread(degrees, values) | fewest))
+        least = np.broadcast_to(least, (len(degrees["tp"]), *map(len, values.values())))
+        fit = np.asarray(least.any(axis=1 + MODES.index("activation_offload"), keepdims=True))
+        follows = memory_follows(facts, block.degrees).reshape(-1, *(1,) * len(values))
+        return np.moveaxis(np.asarray(fit | ~follows), 1 + MODES.index("recompute"), 1)
+
+    def least_of_sets(self, block: CandidateBlock, rows: Ints, sets: Ints) -> Floats:
+        """
+        A bound of the seconds of some rows of a box that recompute whole layers, or else any part of some sets.
+
+        Axes are those of :meth:`may_fit_without_time` but for the recomputation; with activation offload or without.
+        """
+        none = {"recompute": block.features["recompute"][:1], "activation_offload": np.zeros(1, dtype=bool)}
+        features = {name: none.get(name, block.features[name]) for name in MODES}
+        degrees = {
+            name: values[rows] for name, values in {**block.degrees, "sharding": block.furthest_sharding}.items()
+        }
+        fewest = {name: block.features[name].min() for name in OVERLAPS}
+        decisions, bound = spread(degrees, features) | fewest, self.formulas.least_seconds
+        if (sets == Recompute.FULL).any():
+            least = bound(self.space.facts, {**decisions, "recompute": Recompute.FULL})
+        else:
+            most = Recompute.of(*(name for name in MODULES if recomputes(name, recompute=sets).any()))
+            may_offload = bool(block.features["activation_offload"].any())
+            nothing = {**decisions, "recompute": Recompute.NONE}
+            least = bound(self.space.facts, nothing, most_recompute=most, may_offload=may_offload)
+        shape = (len(rows), *map(len, features.values()))
+        seconds = np.broadcast_to(np.asarray(least, dtype=np.float64), shape)
+        return np.asarray(seconds.take(0, axis=1 + MODES.index("recompute")))
 
     def by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, Pruned]:
         """A box with a row for each set of modules that a row may need, or for every set, and where that row was."""
@@ -482,6 +503,11 @@ class CostTable:
             bytes_to_mebibytes(memory.device_bytes, fit.device, self.capacity.device_mebibytes),
             bytes_to_mebibytes(memory.host_bytes, fit.host, self.capacity.host_mebibytes),
         )
+
+
+def _any_of_each(table: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether anything of a row holds; rows are on the first axis."""
+    return np.asarray(table.reshape(len(table), -1).any(axis=1))
 
 
 def not_dominated(ticks: Ints, device: Ints, host: Ints, group: Ints) -> Ints:

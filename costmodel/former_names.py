@@ -21,7 +21,7 @@ INTO_ROOMS = {
     "planner.batch.executors": "dask ray",
     "planner.explanation": "compare explain",
     "planner.jobs": "bounds cluster completion document framework model moved problem values",
-    "planner.search": "candidates clock space stage_options stage_search",
+    "planner.search": "candidates clock space",
 }
 """Modules that went from beside a room into it."""
 
@@ -51,6 +51,10 @@ RENAMED = {
     "planner.listing": "planner.jobs.candidate_list, planner.search.listed",
     "planner.recorded": "planner.saved_plan",
     "planner.schedule": "planner.checkpoints",
+    "planner.search.stage_options": "planner.search.stages.options",
+    "planner.search.stage_search": "planner.search.stages.search",
+    "planner.stage_options": "planner.search.stages.options",
+    "planner.stage_search": "planner.search.stages.search",
     "planner.report.explained": "planner.report.records.explained, planner.report.document",
     "planner.report.stages": "planner.report.strategies",
     "planner.shortage": "planner.infeasibility.memory_gap",

@@ -35,7 +35,7 @@ from planner.search.branch_and_bound import (
 from planner.search.candidates import OWN, Formulas, Pruned
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.incumbents import Rivals
-from planner.search.stage_search import StageSearchStats
+from planner.search.stages.search import StageSearchStats
 from planner.setting_choices import Value, with_effect
 
 EXPLANATION_FRACTION = 0.1

@@ -417,12 +417,22 @@ def rank_decisions(strategy: Strategy) -> dict[str, Any]:
 
 def layout_passes(facts: Facts, strategy: Strategy) -> Passes:
     """The passes of every virtual stage of a strategy with a layout, shape (pp * vpp,)."""
+    return _passes(facts, strategy, *_of_each_stage(strategy, facts.model))
+
+
+def dealt_passes(facts: Facts, strategy: Strategy, sizes: NDArray[np.int64]) -> Passes:
+    """The same with other numbers of layers in its virtual stages, (N, pp * vpp), and no layers recomputed in full."""
+    ends = sizes.cumsum(axis=-1)
+    layers = layers_between(facts.model, ends - sizes, ends)
+    return _passes(facts, strategy, layers, np.zeros_like(layers))
+
+
+def _passes(facts: Facts, strategy: Strategy, layers: Array, full: Array) -> Passes:
     decisions = strategy.decisions()
     plain, of_ranks = layer_parts(facts, decisions), layer_parts(facts, rank_decisions(strategy))
     whole, forward = (np.tile(each, (strategy.vpp, 1)) for each in (of_ranks.total, of_ranks.forward))
     full_layer = layer_parts(facts, decisions | dict(zip(PER_RANK, IN_FULL, strict=True))).total
-    layers, full = _of_each_stage(strategy, facts.model)
-    layers[-1] += layers_of_each_kind(facts.model)[1]
+    layers[..., -1, :] += layers_of_each_kind(facts.model)[1]
     total = ((layers - full) * whole).sum(axis=-1) + full @ full_layer
     of_forward, of_weight = (layers * forward).sum(axis=-1), layers @ plain.weight
     of_layers = Passes(forward=of_forward, backward=total - of_forward - of_weight, weight=of_weight)

@@ -39,7 +39,7 @@ from constraints.encoding import (
 )
 from constraints.verdict import violated
 from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strategy_seconds
-from costmodel.strategy import Strategy
+from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
@@ -47,7 +47,8 @@ from planner.search.domains import ROW_DECISIONS
 from planner.search.incumbents import Found, IncumbentPool, Rivals
 from planner.search.solver import new_solver
 from planner.search.space import CandidateBlock, Space, build_space
-from planner.search.stage_search import StageSearch, StageSearchStats, left_out_of_stages
+from planner.search.stages.exchanges import descended, with_layout
+from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, left_out_of_stages
 
 FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 2, 2048
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
@@ -66,6 +67,8 @@ SHORTEST_SECONDS = 1e-3
 
 GROUP_DECISIONS = ("tp", "cp", "pp", "dp", "ep")
 """Decisions that define a group of strategies, of which only the best is reported."""
+
+VPP = DECISIONS.index("vpp")
 
 ROUNDING_BOUND_SECONDS = TICK_SECONDS
 """Half a tick for the reported strategy, half a tick for any that it is compared with."""
@@ -255,9 +258,11 @@ class Search:
 
     def share_out(self) -> None:
         """
-        Look for uneven stages that are faster by the sum over their ranks, and keep the faster ones by the closed form.
+        Look for uneven stages that are faster by the sum over their ranks, and keep the faster ones as simulated.
 
-        A solver can add ranks up; which of them are behind a slow one, so that it waits for less, it is not told.
+        A solver can add ranks up; which of them are behind a slow one, so that it waits for less, it is not told. So
+        the best are made faster layer by layer (:mod:`planner.search.stages.exchanges`), as are the best even ones of
+        interleaved pipelines where kinds of layers alternate.
         """
         even = dict(self.incumbents.groups)
         self.even = {group: found.strategy for group, found in even.items()}
@@ -272,6 +277,27 @@ class Search:
             self.keep(group, found)
         for group, found in layouts.items():
             self.keep(group, self.repriced(found, strategy_seconds))
+        for group, found in self.leading():
+            if found.layout or (stages.pattern is not None and found.values[VPP] > 1):
+                self.exchange(group, found.strategy)
+
+    def leading(self) -> list[tuple[Hashable, Found]]:
+        """The best strategies with their groups, best first, at least some."""
+        return sorted(self.incumbents.groups.items(), key=lambda each: each[1])[: max(self.incumbents.top, MOST_FOUND)]
+
+    def exchange(self, group: Hashable, strategy: Strategy) -> None:
+        """Move layers of an interleaved pipeline between its virtual stages as long as that makes it faster."""
+        start = strategy if strategy.layout else with_layout(self.space.facts, strategy)
+        better, cost = descended(self.space.facts, start, self.fits, lambda: self.seconds_left > 0)
+        if better.layout != start.layout:
+            seconds = np.asarray(cost.step_seconds)
+            self.keep(group, replace(self.of_layout(better, cost), ticks=int(seconds_to_ticks(seconds))))
+
+    def fits(self, cost: CostLike) -> bool:
+        """Whether a strategy is within the memory."""
+        device, host = self.cost_table.mebibytes(cost)
+        room = self.cost_table.capacity
+        return bool(device <= room.device_mebibytes and host <= room.host_mebibytes)
 
     def repriced(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
         """A strategy with the ticks of another law."""
@@ -335,15 +361,18 @@ class Search:
 
     def found(self, group: int, strategy: Strategy, cost: CostLike) -> None:
         """Note a strategy with uneven stages."""
+        self.keep(group, self.of_layout(strategy, cost))
+
+    def of_layout(self, strategy: Strategy, cost: CostLike) -> Found:
+        """A strategy with uneven stages, by the sum over its ranks."""
         device, host = self.cost_table.mebibytes(cost)
-        found = Found(
+        return Found(
             ticks=int(seconds_to_ticks(np.asarray(summed_strategy_seconds(self.space.facts, strategy)))),
             device_mebibytes=int(device),
             host_mebibytes=int(host),
             values=tuple(int(value) for value in strategy.decisions().values()),
             layout=strategy.layout,
         )
-        self.keep(group, found)
 
     def keep(self, group: Hashable, found: Found) -> None:
         """Keep a strategy if it is among the best."""
@@ -455,7 +484,7 @@ class Search:
 
     def outcome(self) -> Outcome:
         """What was found so far, and what of it is proven."""
-        leading = sorted(self.incumbents.groups.items(), key=lambda each: each[1])[: self.incumbents.top]
+        leading = self.leading()[: self.incumbents.top]
         best = [found for _, found in leading]
         proven = min(self.unresolved_ticks, best[0].ticks if best else MAX_TICKS)
         finished = self.unresolved_ticks == MAX_TICKS or self.unresolved_ticks > self.incumbents.cut

@@ -22,8 +22,8 @@ from planner.frameworks.megatron.stages import read_stages, stage_entries
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Status, search
 from planner.search.space import build_space
-from planner.search.stage_options import RankChoices, can_improve_incumbent, rank_choices
-from planner.search.stage_search import left_out_of_stages
+from planner.search.stages.options import RankChoices, can_improve_incumbent, rank_choices
+from planner.search.stages.search import left_out_of_stages
 from tests.builders import a_model
 
 GEMMA = {

@@ -37,7 +37,7 @@ from planner.search.candidates import CostTable, Ints, Memory
 from planner.search.candidates import fits as memory_fits
 from planner.search.domains import FEATURES, cheap_recompute, chosen_values
 from planner.search.space import CandidateBlock, Space, strategy_of
-from planner.search.stage_options import (
+from planner.search.stages.options import (
     Mode,
     RankChoices,
     can_improve_incumbent,

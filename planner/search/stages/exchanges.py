@@ -1,0 +1,119 @@
+"""
+Layouts made faster as simulated, one layer from one virtual stage to another at a time.
+
+A solver compares layouts by the sum over their ranks. Simulated pass by pass, they take less, and interleaved ones of
+unlike stages less or more: which rank waits for which depends on the order of their stages. So what a solver has chosen
+is where a descent begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.axes import Array
+from costmodel.pipelines.stages import virtual_stage_layers
+from costmodel.pipelines.wavefronts import spans_seconds
+from costmodel.step.layouts import dealt_passes, layout_cost
+from costmodel.step.rank_time import pipeline_order
+from costmodel.strategy import StageLayout, Strategy
+from costmodel.tables import Facts, microbatches
+from planner.search.candidates import CostLike, Ints
+
+MOST_MOVES = 1024
+"""Moves that are simulated at once, those between near stages first; a matter of time only."""
+
+MOST_CHECKED = 4
+"""Moves, the fastest first, of which memory is asked before a descent ends; a matter of time only."""
+
+MOST_STEPS = 64
+"""Moves after which a descent ends; a matter of time only."""
+
+
+def descended(
+    facts: Facts, strategy: Strategy, fits: Callable[[CostLike], bool], has_time: Callable[[], bool]
+) -> tuple[Strategy, CostLike]:
+    """
+    A layout that no move of one layer makes faster, from a given one on; with what it costs.
+
+    Derivation: steepest descent. All moves of one layer between two virtual stages are simulated together. Of the
+    fastest the first that fits is made, until none is faster than what there is, or there is no time.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    strategy
+        With a layout, none of whose ranks recomputes some layers in full, or it is left as it is.
+    fits
+        Whether a cost is within the memory.
+    has_time
+        Whether to go on.
+    """
+    cost: CostLike = layout_cost(facts, strategy)
+    order = pipeline_order(strategy.decisions() | {"num_microbatches": int(microbatches(facts, strategy.decisions()))})
+    if order is None or order["pp"] == 1 or strategy.layout is None or any(strategy.layout.full_layers):
+        return strategy, cost
+    for _ in range(MOST_STEPS):
+        if not has_time():
+            break
+        better = next(_faster(facts, strategy, cost, order, fits), None)
+        if better is None:
+            break
+        strategy, cost = better
+    return strategy, cost
+
+
+def _faster(
+    facts: Facts, strategy: Strategy, cost: CostLike, order: dict[str, int], fits: Callable[[CostLike], bool]
+) -> Iterator[tuple[Strategy, CostLike]]:
+    """Neighbours of a layout that are faster and fit, the one of the shortest pipeline first."""
+    assert strategy.layout is not None
+    sizes = np.array(strategy.layout.layers)
+    dealings = np.concatenate([sizes[None], moved(sizes)])
+    passes = dealt_passes(facts, strategy, dealings)
+    spans = spans_seconds(
+        forward=np.asarray(passes.forward),
+        backward=np.asarray(passes.backward),
+        weight=np.asarray(passes.weight),
+        **order,  # type: ignore[arg-type]
+    )
+    for index in np.argsort(spans, kind="stable")[:MOST_CHECKED].tolist():
+        if not spans[index] < spans[0]:
+            return
+        layout = replace(strategy.layout, layers=tuple(dealings[index].tolist()))
+        neighbour = replace(strategy, layout=layout)
+        own = layout_cost(facts, neighbour)
+        if own.step_seconds < cost.step_seconds and fits(own):
+            yield neighbour, own
+
+
+def moved(sizes: Ints) -> Ints:
+    """
+    All dealings with one layer less in one virtual stage and one more in another: shape (N, pp * vpp).
+
+    >>> moved(np.array([1, 2, 0])).tolist()
+    [[0, 3, 0], [2, 1, 0], [1, 1, 1], [0, 2, 1]]
+    """
+    giver, taker = np.nonzero((sizes[:, None] > 0) & ~np.eye(len(sizes), dtype=bool))
+    near = np.argsort(np.abs(giver - taker), kind="stable")[:MOST_MOVES]
+    change: Ints = np.eye(len(sizes), dtype=np.int64)
+    return np.asarray(sizes + change[taker[near]] - change[giver[near]])
+
+
+def with_layout(facts: Facts, strategy: Strategy) -> Strategy:
+    """A strategy in 1F1B whose stages are even, with the layout that says so."""
+    dealt: Array = virtual_stage_layers(
+        facts.model, pp=strategy.pp, vpp=strategy.vpp, schedule=strategy.schedule, vocabulary=strategy.vocabulary
+    )
+    sizes, pp = dealt.sum(axis=-1).round().astype(np.int64), strategy.pp
+    sizes[-1] -= len(facts.model.mtp_layers)
+    layout = StageLayout(
+        layers=tuple(sizes.tolist()),
+        recompute=(strategy.recompute,) * pp,
+        full_layers=(0,) * pp,
+        activation_offload=(strategy.activation_offload,) * pp,
+    )
+    return replace(strategy, layout=layout)

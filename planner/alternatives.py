@@ -165,6 +165,7 @@ def _together(problem: Problem, formulas: Formulas) -> JointOutcome:
         even=tuple(one.even for one in best),
         effort=_effort(outcomes, time.perf_counter() - began),
         conflict=None,
+        stages_differ=any(one.stages_differ for one in outcomes),
     )
     return JointOutcome(
         outcome=whole,

@@ -63,12 +63,12 @@ class Verdict(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificate:
     """
-    What CP-SAT says to the question for anything faster than an answer.
+    What CP-SAT says to the question for the fastest strategy that is no slower than an answer.
 
     Parameters
     ----------
     verdict
-        ``certified``: nothing is; ``not certified``: it could not be asked, the reason says why; ``refuted``: something
+        ``certified``: none is faster; ``not certified``: it could not be asked, the reason says why; ``refuted``: one
         is, which is a fault of the search.
     reason
         Why it could not be asked; empty where it was.
@@ -137,12 +137,19 @@ def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas
     try:
         answer = _asked(problem, outcome, asked, clock, formulas)
     except OutOfTimeError:
-        answer = replace(asked, reason=f"it was not done within {max(clock.seconds, 0):.3g} s")
+        answer = replace(asked, reason=_out_of_time(clock))
     except _TooLargeError:
         answer = replace(asked, reason=f"its cost tables have more than {MAX_ENTRIES:,} rows")
     except MemoryError:
         answer = replace(asked, reason="the model does not fit into memory")
     return replace(answer, seconds=time.perf_counter() - began)
+
+
+def _out_of_time(clock: Clock) -> str:
+    """Which time was short."""
+    if clock.seconds <= 0:
+        return "the search took all of the time limit (--time-limit S allows for more)"
+    return f"it was not done within {clock.seconds:.3g} s"
 
 
 def certify_all(searched: Sequence[tuple[Problem, Outcome]], outcome: Outcome, clock: Clock) -> Certificate | None:
@@ -191,8 +198,8 @@ SUMMED = ("num_constraints", "num_rows", "num_rows_bounded", "num_combinations",
 
 
 def _asked(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
-    """The answer to the question for something faster than an outcome's best strategy."""
-    space, cut = outcome.space, outcome.ticks - 1
+    """The answer to the question for the fastest strategy up to an outcome's best one: none may be faster than that."""
+    space, cut = outcome.space, outcome.ticks
     rows = np.flatnonzero(outcome.row_bounds <= cut)
     tables = _tables(CostTable.of(problem, space, formulas), rows, cut, clock)
     asked = replace(
@@ -212,6 +219,10 @@ def _asked(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock,
         return replace(asked, verdict=Verdict.CERTIFIED)
     if status == cp_model.UNKNOWN:
         raise OutOfTimeError
+    if round(solver.objective_value) >= cut:
+        if status == cp_model.FEASIBLE:
+            raise OutOfTimeError
+        return replace(asked, verdict=Verdict.CERTIFIED)
     values = {name: solver.value(joint.variables[name]) for name in DECISIONS}
     return replace(asked, verdict=Verdict.REFUTED, better=strategy_of(values))
 

@@ -21,7 +21,10 @@ UNUSED_STRATEGY = "plan does not use the job's strategy (estimate and compare do
 """What is said where a job gives one all the same."""
 
 
-NO_MODEL = "there is no plan that it could be about, or its cost tables are too large."
+NO_MODEL = (
+    "there is no plan that it could be about, or its cost tables are too large or take more than the time limit "
+    "(--time-limit S)."
+)
 """What is said where there is no model to write."""
 
 

@@ -106,6 +106,7 @@ def _search_rows(whole: PlanReportRecord, effort: SearchStats) -> Iterator[tuple
 def _certificate(certificate: CertificateRecord, *, uneven: bool) -> str:
     """What CP-SAT says of the answer, and of what it was asked."""
     faster = f"faster than {certificate.below_seconds:,.6f} s"
+    of_even = "of even stages " if uneven else ""
     if certificate.verdict == "refuted":
         found = certificate.better
         assert found is not None
@@ -113,11 +114,16 @@ def _certificate(certificate: CertificateRecord, *, uneven: bool) -> str:
         return f"refuted: CP-SAT found a strategy that is {faster} ({degrees}); please report this fault of the planner"
     if certificate.verdict == "not certified":
         return f"not certified: {certificate.reason}; what is known is the lower bound above"
-    of_stages = "; bounds and models of their own say the same of uneven stages" if uneven else ""
+    of_stages = "; uneven stages have bounds and models of their own, by the sum over their ranks" if uneven else ""
+    if not certificate.num_strategies:
+        return (
+            f"certified: bounds and memory leave no strategy {of_even}that is as fast as "
+            f"{certificate.below_seconds:,.6f} s, so that CP-SAT has nothing to choose from{of_stages}"
+        )
     left_by = "bounds" if certificate.is_thorough else "bounds and rules"
     return (
-        f"certified by CP-SAT: no strategy {'of even stages ' if uneven else ''}is {faster}, in "
-        f"{certificate.num_decisions} decisions, {certificate.num_rules} rules and {certificate.seconds:.2f} s; its "
+        f"certified by CP-SAT: no strategy {of_even}is {faster}, in {certificate.num_decisions} decisions, "
+        f"{certificate.num_rules} rules and {certificate.seconds:.2f} s; its "
         f"tables hold what {left_by} leave: the memory of {count(certificate.num_combinations, 'combination')}, the "
         f"step time of {certificate.num_strategies:,} that fit{of_stages}"
     )
@@ -150,6 +156,8 @@ def _pruned(effort: SearchStats) -> str:
 
 def _status_text(whole: PlanReportRecord) -> str:
     match whole.status:
+        case "optimal" if whole.bound_of == EVEN:
+            return "optimal: proven, no strategy with even stages that the rules allow is faster"
         case "optimal":
             return "optimal: proven, no strategy that the rules allow is faster"
         case "infeasible":
@@ -166,6 +174,12 @@ def _bound(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
         gap = f", gap {whole.gap:.2%}" if whole.gap is not None else ""
         rounding = f"rounding in the solver at most {whole.rounding_bound_seconds * 1e6:g} us"
         yield "lower bound", f"{whole.lower_bound_seconds:,.6f} s per step{gap}; {rounding}"
+    if whole.bound_of == EVEN and whole.search.num_rows:
+        yield (
+            "of stages",
+            "the proof is of even stages; uneven ones are compared by the sum over their ranks, and the best of them "
+            "descend as simulated, a layer at a time, until no move is faster: others may be",
+        )
     forms = [plan.closed_form_step_time_seconds for plan in whole.plans]
     if forms and abs(whole.plans[0].step_time_seconds / forms[0] - 1) > SAME_FRACTION:
         yield "closed form", f"{_closed_forms(forms, whole)}. Step times above are simulated pass by pass."
@@ -185,6 +199,9 @@ def _closed_forms(forms: Sequence[float], whole: PlanReportRecord) -> str:
         "proof refers to the least"
     )
 
+
+EVEN = "even stages"
+"""What a bound may be of; otherwise it is of all strategies."""
 
 SAME_FRACTION = 1e-5
 """Relative difference between the closed form and the simulated step that is not worth a line."""

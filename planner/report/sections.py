@@ -11,7 +11,7 @@ from planner.report.compared import compared_sections
 from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
 from planner.report.document import AnyReport
 from planner.report.memory import memory_section
-from planner.report.proof import alternatives_sections, listed_sections, search_section
+from planner.report.proof import EVEN, alternatives_sections, listed_sections, search_section
 from planner.report.reasons import explained_sections
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
 from planner.report.results import breakdown_section, loss_sections, results_section, run_section
@@ -66,12 +66,19 @@ def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:
         yield from preference_sections(whole.broken_preferences)
 
 
+def _proof(whole: PlanReportRecord) -> str:
+    """What is proven of the answer."""
+    if whole.bound_of == EVEN and whole.plans[0].strategy.layout is not None:
+        return "faster than any even stages, proven"
+    return "proven optimal"
+
+
 def _answer(report: PlanReport | EstimateReport, whole: ReportRecord) -> str:
     if isinstance(whole, EstimateReportRecord):
         alone = "no rule forbids it, but the search leaves it out" if whole.broken_preferences else "no rule forbids it"
         proof = "forbidden" if whole.broken_rules else alone
     elif whole.plans:
-        proof = "proven optimal" if report.exit_code == 0 else "not proven optimal"
+        proof = _proof(whole) if report.exit_code == 0 else "not proven optimal"
     else:
         return none_text(whole.conflict)
     best = whole.plans[0]

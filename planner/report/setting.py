@@ -46,7 +46,12 @@ def setting_section(
         used = f"{best.num_devices:,} of {setting.cluster.num_devices:,} GPUs on {count(best.num_nodes, 'node')}"
         rows.append(("uses", f"{used}; the job allows {setting.job.max_devices:,}"))
     if best and best.settings:
-        rows.append(("settings", f"{text_of(best.settings)} (chosen among several that the job gives)"))
+        rows.append(
+            (
+                "settings",
+                f"{text_of(best.settings)} (of several that the job gives; where a plan has no use for one, the first)",
+            )
+        )
     if assumed:
         rows.append(("assumed", f"{decisions_text(assumed)} (defaults of decisions that were not given)"))
     return Section(title=title, rows=tuple(rows))

@@ -165,6 +165,8 @@ class Outcome:
         The best strategy's step in the solver's ticks, which nothing undercuts; 0 without one.
     row_bounds
         Lower bound of each row of the space in ticks.
+    stages_differ
+        Whether uneven stages were looked at. By the sum over their ranks alone nothing is left that is faster.
     """
 
     status: Status
@@ -179,6 +181,7 @@ class Outcome:
     conflict: Conflict | None = None
     ticks: int = 0
     row_bounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False, compare=False)
+    stages_differ: bool = False
 
 
 def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
@@ -500,6 +503,7 @@ class Search:
             space=self.space,
             ticks=best[0].ticks if best else 0,
             row_bounds=self.bounds,
+            stages_differ=self.stages_may_differ and bool((self.space.rows["pp"] > 1).any()),
         )
 
     def checked_seconds(self, found: Found) -> float:

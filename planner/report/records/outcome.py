@@ -197,6 +197,9 @@ class OutcomeRecord(Record):
     lower_bound_seconds: Figure | None = entry(
         "No strategy is faster by its closed form, but for the rounding bound; null where none exists."
     )
+    bound_of: Literal["all strategies", "even stages"] = entry(
+        "What status, bound and gap are proven of; uneven stages are compared by the sum over their ranks."
+    )
     gap: Figure | None = entry(
         "How far the best plan may be from that, as a fraction of its time; null without a plan."
     )

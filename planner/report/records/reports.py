@@ -34,6 +34,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             outcome,
             **dict(SettingRecord.of_job(report, "plan")),
             lower_bound_seconds=finite(outcome.lower_bound_seconds),
+            bound_of="even stages" if outcome.stages_differ else "all strategies",
             gap=finite(outcome.gap),
             certificate=CertificateRecord.of(report.certificate, report.chosen.facts) if report.certificate else None,
             search=EffortRecord.read(outcome.effort, num_excluded=ExcludedRecord.of(outcome.effort)),

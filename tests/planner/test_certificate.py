@@ -231,10 +231,12 @@ def test_what_cannot_be_asked_is_not_certified(monkeypatch):
 
     unfinished = asked(problem, replace(outcome, status=Status.FEASIBLE))
     late = certify(problem, outcome, Clock(seconds=0))
-    monkeypatch.setattr(module, "MAX_ENTRIES", 1)
-    large = asked(problem, wrong)
-    monkeypatch.setattr(module, "joint_model", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
-    heavy = asked(problem, outcome)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "MAX_ENTRIES", 1)
+        large = asked(problem, wrong)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "joint_model", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+        heavy = asked(problem, outcome)
 
     assert {one.verdict for one in (unfinished, late, large, heavy)} == {Verdict.NOT_CERTIFIED}
     assert "own proof" in unfinished.reason

@@ -140,7 +140,7 @@ def test_uneven_stages_recompute_what_the_best_even_ones_do():
 
 @pytest.mark.parametrize(("stages", "proven_of"), [("free", "even stages"), ("even", "all strategies")])
 def test_reports_say_what_is_proven(stages, proven_of):
-    """Uneven stages are compared by the sum over their ranks, so that the bound is of even ones where they are tried."""
+    """Uneven stages are compared by the sum over their ranks, so the bound is of even ones where they are tried."""
     text = render(plan(load({**JOB, "search": {**JOB["search"], "stages": stages}})), "json")
 
     assert json.loads(text)["bound_of"] == proven_of

@@ -73,7 +73,7 @@ class Certificate:
     reason
         Why it could not be asked; empty where it was.
     below_seconds
-        The step that was to be undercut, by the closed form.
+        The answer's step, than which none may be faster.
     num_decisions, num_rules, num_constraints
         Variables of decisions; rules that the model holds; constraints that they became.
     num_rows, num_rows_bounded
@@ -109,7 +109,7 @@ class _TooLargeError(Exception):
 
 def certify(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas = OWN) -> Certificate | None:
     """
-    Ask for anything faster than the best strategy of an outcome; None where it has none.
+    Ask for the fastest strategy up to the best one of an outcome; None where it has none.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _out_of_time(clock: Clock) -> str:
 
 def certify_all(searched: Sequence[tuple[Problem, Outcome]], outcome: Outcome, clock: Clock) -> Certificate | None:
     """
-    Ask for anything faster than an answer with each of a job's combinations of settings; None where it has none.
+    Ask for the fastest strategy up to an answer with each of a job's combinations of settings; None where it has none.
 
     Parameters
     ----------
@@ -199,9 +199,8 @@ SUMMED = ("num_constraints", "num_rows", "num_rows_bounded", "num_combinations",
 
 def _asked(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock, formulas: Formulas) -> Certificate:
     """The answer to the question for the fastest strategy up to an outcome's best one: none may be faster than that."""
-    space, cut = outcome.space, outcome.ticks
-    rows = np.flatnonzero(outcome.row_bounds <= cut)
-    tables = _tables(CostTable.of(problem, space, formulas), rows, cut, clock)
+    space, rows = outcome.space, _rows(outcome)
+    tables = _tables(problem, outcome, clock, formulas)
     asked = replace(
         asked,
         is_thorough=_are_few(space, rows),
@@ -209,7 +208,7 @@ def _asked(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock,
         num_combinations=len(tables.device_mebibytes),
         num_strategies=len(tables.ticks),
     )
-    joint = _model(problem, space, tables, tables.domains, cut)
+    joint = _model(problem, outcome, tables, tables.domains)
     asked = replace(asked, num_constraints=joint.num_constraints)
     clock.require()
     solver = new_solver(clock.seconds_left)
@@ -219,7 +218,7 @@ def _asked(problem: Problem, outcome: Outcome, asked: Certificate, clock: Clock,
         return replace(asked, verdict=Verdict.CERTIFIED)
     if status == cp_model.UNKNOWN:
         raise OutOfTimeError
-    if round(solver.objective_value) >= cut:
+    if round(solver.objective_value) >= outcome.ticks:
         if status == cp_model.FEASIBLE:
             raise OutOfTimeError
         return replace(asked, verdict=Verdict.CERTIFIED)
@@ -250,19 +249,18 @@ def written_model(problem: Problem, outcome: Outcome, formulas: Formulas = OWN) 
     """
     if not outcome.strategies:
         return None
-    rows = np.flatnonzero(outcome.row_bounds <= outcome.ticks)
-    costs, clock = CostTable.of(problem, outcome.space, formulas), Clock(seconds=problem.search.time_limit_seconds)
     try:
-        tables = _tables(costs, rows, outcome.ticks, clock)
+        tables = _tables(problem, outcome, Clock(seconds=problem.search.time_limit_seconds), formulas)
     except (_TooLargeError, OutOfTimeError):
         return None
-    return _model(problem, outcome.space, tables, all_values(problem), outcome.ticks)
+    return _model(problem, outcome, tables, all_values(problem))
 
 
-def _model(problem: Problem, space: Space, tables: CostTables, domains: Mapping[str, Ints], cut: int) -> JointModel:
-    """The joint model of a problem."""
+def _model(problem: Problem, outcome: Outcome, tables: CostTables, domains: Mapping[str, Ints]) -> JointModel:
+    """The joint model of a problem, up to the step of what a search found."""
+    space = outcome.space
     rules = (*space.rules.rows, *space.rules.mixed)
-    return joint_model(space.facts, rules, domains, tables, capacity=capacity(problem), cut=cut)
+    return joint_model(space.facts, rules, domains, tables, capacity=capacity(problem), cut=outcome.ticks)
 
 
 def all_values(problem: Problem) -> dict[str, Ints]:
@@ -285,13 +283,19 @@ class _OtherAxesError(Exception):
         super().__init__()
 
 
-def _tables(costs: CostTable, rows: Ints, cut: int, clock: Clock) -> CostTables:
+def _rows(outcome: Outcome) -> Ints:
+    """Rows whose lower bound is up to the step of what a search found."""
+    return np.flatnonzero(outcome.row_bounds <= outcome.ticks)
+
+
+def _tables(problem: Problem, outcome: Outcome, clock: Clock, formulas: Formulas) -> CostTables:
     """
-    The cost tables of some rows: strategies of at most ``cut`` ticks, of few rows whatever rules say of their features.
+    The cost tables up to the step of what a search found; of few rows whatever the rules say of their features.
 
     Combinations that no device or host holds by a bound of their memory, or that are slower by a bound of their time,
     are left out.
     """
+    costs, rows, cut = CostTable.of(problem, outcome.space, formulas), _rows(outcome), outcome.ticks
     every_set = bool(costs.space.rules.timed)
     if _are_few(costs.space, rows):
         every_set = True

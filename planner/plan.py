@@ -212,7 +212,7 @@ class PlanReport:
     listed
         What the rules leave of the job's candidates, where it lists them.
     certificate
-        What CP-SAT answers when it is asked for anything faster; None where nothing was found or nobody asked.
+        CP-SAT, asked for the fastest strategy up to the answer; None where nothing was found or nobody asked.
     chosen
         The job with the settings of the best plan; without plans, with those that the conflict is about.
     alternatives

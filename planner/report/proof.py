@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
+from planner.report.records.outcome import EVEN
 from planner.report.section import Section
 from planner.report.wording import count, gib
 from planner.setting_choices import text_of
@@ -174,7 +175,7 @@ def _bound(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
         gap = f", gap {whole.gap:.2%}" if whole.gap is not None else ""
         rounding = f"rounding in the solver at most {whole.rounding_bound_seconds * 1e6:g} us"
         yield "lower bound", f"{whole.lower_bound_seconds:,.6f} s per step{gap}; {rounding}"
-    if whole.bound_of == EVEN and whole.search.num_rows:
+    if whole.bound_of == EVEN:
         yield (
             "of stages",
             "the proof is of even stages; uneven ones are compared by the sum over their ranks, and the best of them "
@@ -199,9 +200,6 @@ def _closed_forms(forms: Sequence[float], whole: PlanReportRecord) -> str:
         "proof refers to the least"
     )
 
-
-EVEN = "even stages"
-"""What a bound may be of; otherwise it is of all strategies."""
 
 SAME_FRACTION = 1e-5
 """Relative difference between the closed form and the simulated step that is not worth a line."""

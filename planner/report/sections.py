@@ -11,8 +11,9 @@ from planner.report.compared import compared_sections
 from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
 from planner.report.document import AnyReport
 from planner.report.memory import memory_section
-from planner.report.proof import EVEN, alternatives_sections, listed_sections, search_section
+from planner.report.proof import alternatives_sections, listed_sections, search_section
 from planner.report.reasons import explained_sections
+from planner.report.records.outcome import EVEN
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
 from planner.report.results import breakdown_section, loss_sections, results_section, run_section
 from planner.report.section import Section

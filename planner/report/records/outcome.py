@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from planner.report.records.plan import MemoryRecord
 from planner.report.records.record import Figure, Record, entry
@@ -151,20 +151,20 @@ class ConflictRecord(Record):
 
 
 class CertificateRecord(Record):
-    """What CP-SAT answers when a model that holds all rules is asked for an even strategy that is faster."""
+    """What CP-SAT answers when a model that holds all rules is asked for the fastest even strategy up to the answer."""
 
     verdict: Literal["certified", "not certified", "refuted"] = entry(
         "certified: none is; not certified: it could not be asked; refuted: one is, a fault of the planner."
     )
     reason: str = entry("Why it could not be asked; empty where it was.")
-    below_seconds: Figure = entry("The step that was to be undercut, by the closed form.")
+    below_seconds: Figure = entry("The answer's step, than which none may be faster.")
     num_decisions: int = entry("Variables of decisions.")
     num_rules: int = entry("Rules that the model holds.")
     num_constraints: int = entry("Constraints that they became; the others are domains, or hold for all values left.")
     num_rows: int = entry("Combinations of degrees.")
     num_rows_bounded: int = entry("Those of them that their lower bound excludes.")
     num_combinations: int = entry("Combinations of the decisions that memory depends on, in the model's table.")
-    num_strategies: int = entry("Strategies that fit and are faster unless a rule forbids them, in its other table.")
+    num_strategies: int = entry("Strategies that fit and are as fast unless a rule forbids them, in its other table.")
     is_thorough: bool = entry("Whether features are in the tables whether or not the rules allow them.")
     seconds: Figure = entry("Time that it took.")
     better: StrategyRecord | None = entry("The faster strategy; null without one.")
@@ -186,6 +186,10 @@ class AlternativeRecord(Record):
     num_strategies: int = entry("Strategies that satisfy every rule but those of memory.", "outcome.effort.size")
     shortage_bytes: Figure | None = entry("Device memory that its closest strategy lacks, where nothing fits.")
     host_shortage_bytes: Figure | None = entry("Host memory that it lacks.")
+
+
+EVEN: Final = "even stages"
+"""What a bound may be of; otherwise it is of all strategies."""
 
 
 class OutcomeRecord(Record):

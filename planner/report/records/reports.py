@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from planner.plan import EstimateReport, PlanReport
 from planner.report.records.outcome import (
+    EVEN,
     AlternativeRecord,
     CandidatesRecord,
     CertificateRecord,
@@ -34,7 +35,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             outcome,
             **dict(SettingRecord.of_job(report, "plan")),
             lower_bound_seconds=finite(outcome.lower_bound_seconds),
-            bound_of="even stages" if outcome.stages_differ else "all strategies",
+            bound_of=EVEN if outcome.stages_differ else "all strategies",
             gap=finite(outcome.gap),
             certificate=CertificateRecord.of(report.certificate, report.chosen.facts) if report.certificate else None,
             search=EffortRecord.read(outcome.effort, num_excluded=ExcludedRecord.of(outcome.effort)),

@@ -37,6 +37,15 @@ A host is ahead by what the device takes longer in one pass, and has that for th
 both together take as long, but ranks that wait for each other's single passes may wait a little longer.
 """
 
+MOST_BY_WINDOW = 1e-4
+"""
+Fraction of a step by which shorter passes may make it longer, where the pipeline takes as long as with the longer ones.
+
+What is exposed of data-parallel communication is what the passes beside it do not hide (MoFa, arXiv:2511.09837,
+equation (24)). Where ranks wait for others, a shorter backward pass begins later, and with it the reduction of its
+gradients. So the step may be longer by no more than what is exposed of that.
+"""
+
 
 def is_cited(one: Seen) -> bool:
     """Whether a source says that this change may make this step longer."""
@@ -44,7 +53,10 @@ def is_cited(one: Seen) -> bool:
     in_pieces = facts.cluster.device.behaviour.communication.tp_overlaps_single_matmuls
     if one.name == "tp_overlap" and in_pieces and one.excess <= MOST_BY_PIECES:
         return True
-    return strategy.pp > 1 and one.excess <= MOST_BY_LEAD and host_is_late(one.case)
+    if strategy.pp > 1 and one.excess <= MOST_BY_WINDOW and one.after - one.before <= one.shown:
+        return True
+    is_late = host_is_late(one.case) or host_is_late(one.other)
+    return strategy.pp > 1 and one.excess <= MOST_BY_LEAD and is_late
 
 
 def host_is_late(case: Case) -> bool:

@@ -10,7 +10,7 @@ from benchmarks.monotone.problems import Case
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
 from constraints.verdict import violated
 from costmodel.facts.device import EquippedDevice, HostProcessors, Network
-from costmodel.step.estimate import estimate
+from costmodel.step.estimate import Estimate, estimate
 from costmodel.strategy import OVERLAPS
 from costmodel.tables import Facts
 
@@ -30,15 +30,19 @@ class Seen:
     name
         What was changed.
     before, after
-        Seconds of the step.
-    case
-        The strategy before the change.
+        Seconds of the step that may be longer, and of the one that may not.
+    shown
+        Seconds more of data-parallel communication that the second one exposes.
+    case, other
+        The strategy before the change, and with it.
     """
 
     name: str
     before: float
     after: float
+    shown: float
     case: Case
+    other: Case
 
     @property
     def excess(self) -> float:
@@ -68,16 +72,23 @@ def seen(case: Case, index: int, *, names: Sequence[str]) -> Iterable[Seen]:
     changed = [(name, other) for name, other in applied if other is not None]
     if not changed:
         return
-    own = seconds_of(case)
+    own = estimate(case.facts, case.strategy)
     for name, other in changed:
-        both = own, seconds_of(other)
+        both = own, estimate(other.facts, other.strategy)
         before, after = both if name in FASTER else reversed(both)
-        yield Seen(name=name, before=before, after=after, case=case)
+        yield Seen(
+            name=name,
+            before=before.step_seconds,
+            after=after.step_seconds,
+            shown=_exposed(after) - _exposed(before),
+            case=case,
+            other=other,
+        )
 
 
-def seconds_of(case: Case) -> float:
-    """Seconds of the step as reports state it."""
-    return estimate(case.facts, case.strategy).step_seconds
+def _exposed(estimated: Estimate) -> float:
+    """Seconds of data-parallel communication that a step exposes."""
+    return sum(part.exposed_seconds for part in estimated.breakdown if part.name == "dp")
 
 
 def _with_device(case: Case, change: Callable[[EquippedDevice], dict[str, Any]]) -> Case:

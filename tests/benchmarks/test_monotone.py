@@ -20,6 +20,11 @@ def checks():
     return list(run(NUM_STRATEGIES, first_seed=FIRST_SEED))
 
 
+def is_late(one):
+    """Whether the host is late before a change, or after it."""
+    return host_is_late(one.case) or host_is_late(one.other)
+
+
 def test_no_step_gets_longer(checks):
     """500 checks at least, a quarter of them with offloaded activations, of every property."""
     assert len(checks) >= 500
@@ -30,15 +35,15 @@ def test_no_step_gets_longer(checks):
 
 def test_a_step_that_gets_longer_is_found(checks):
     """A check whose step is a millionth longer is one."""
-    on_time = next(one for one in checks if not host_is_late(one.case))
-    longer = replace(on_time, after=on_time.before * (1 + 1e-6))
+    on_time = next(one for one in checks if not is_late(one))
+    longer = replace(on_time, after=on_time.before * (1 + 1e-6), shown=0.0)
 
     assert violations([longer, *checks]) == [longer]
 
 
 def test_only_pieces_of_matmuls_may_cost_more_than_they_hide(checks):
     """Where PyTorch overlaps single matmuls, at most a third; no other change, and no other release."""
-    overlapping = replace(next(one for one in checks if one.name == "tp_overlap"), before=1.0, after=1.05)
+    overlapping = replace(next(one for one in checks if one.name == "tp_overlap"), before=1.0, after=1.05, shown=0.0)
 
     assert is_cited(overlapping) == (
         overlapping.case.facts.cluster.device.behaviour.communication.tp_overlaps_single_matmuls
@@ -49,12 +54,27 @@ def test_only_pieces_of_matmuls_may_cost_more_than_they_hide(checks):
 
 def test_only_a_late_host_in_a_pipeline_may_lead_a_little(checks):
     """By half a percent of the step, whatever is changed."""
-    late = [one for one in checks if host_is_late(one.case)]
+    late = [one for one in checks if is_late(one)]
     pipelined = replace(next(one for one in late if one.case.strategy.pp > 1), name="peak", before=1.0)
     single = replace(next(one for one in late if one.case.strategy.pp == 1), name="peak", before=1.0)
-    on_time = replace(next(one for one in checks if not host_is_late(one.case)), name="peak", before=1.0)
+    on_time = replace(next(one for one in checks if not is_late(one)), name="peak", before=1.0)
 
     assert is_cited(replace(pipelined, after=1 + 4e-3))
+    assert is_cited(replace(on_time, case=pipelined.case, other=late[0].other, after=1 + 4e-3))
     assert not is_cited(replace(pipelined, after=1 + 6e-3))
     assert not is_cited(replace(single, after=1 + 4e-3))
     assert not is_cited(replace(on_time, after=1 + 4e-3))
+
+
+def test_only_what_passes_no_longer_hide_may_make_a_pipeline_longer(checks):
+    """By a ten-thousandth, and by no more than what more is exposed of data-parallel communication."""
+    on_time = [one for one in checks if not is_late(one)]
+    pipelined, single = (
+        replace(next(one for one in on_time if (one.case.strategy.pp > 1) == many), name="peak", before=1.0, shown=5e-5)
+        for many in (True, False)
+    )
+
+    assert is_cited(replace(pipelined, after=1 + 4e-5))
+    assert not is_cited(replace(pipelined, after=1 + 6e-5))
+    assert not is_cited(replace(pipelined, after=1 + 2e-4, shown=1.0))
+    assert not is_cited(replace(single, after=1 + 4e-5))

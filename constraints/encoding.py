@@ -138,6 +138,11 @@ def seconds_to_floor_ticks(seconds: NDArray[np.float64]) -> Ints:
     return np.floor(np.minimum(seconds / TICK_SECONDS, MAX_TICKS)).astype(np.int64)
 
 
+def most_seconds(ticks: Ints) -> NDArray[np.float64]:
+    """The most seconds that are rounded to some ticks."""
+    return np.asarray((ticks + 0.5) * TICK_SECONDS)
+
+
 def bytes_to_mebibytes(nbytes: NDArray[np.float64], fits: NDArray[np.bool_], capacity: int) -> Ints:
     """
     Use of memory rounded up, except that what fits to the byte also fits in MiB, and what does not, does not.

@@ -51,6 +51,19 @@ def _over_last(function: np.ufunc, values: NDArray[np.float64]) -> NDArray[np.fl
     return np.asarray(reduce(function, slices))
 
 
+def any_of(table: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """
+    Whether anything of a table is true for each entry of a smaller shape that broadcasts to the table's.
+
+    >>> any_of(np.array([[True, False], [False, False]]), (2, 1)).tolist()
+    [[True], [False]]
+    """
+    in_front = table.ndim - len(shape)
+    smaller = np.asarray(table.any(axis=tuple(range(in_front)))) if in_front > 0 else table
+    folded = tuple(axis - smaller.ndim for axis in range(smaller.ndim) if shape[axis - smaller.ndim] == 1)
+    return np.asarray(smaller.any(axis=folded, keepdims=True))
+
+
 Decisions: TypeAlias = Mapping[str, Any]
 
 

@@ -79,7 +79,8 @@ def tabulate(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[s
     Parameters
     ----------
     quantity
-        A function of facts (positional) and decisions (keyword-only).
+        A function of facts (positional) and decisions (keyword-only). One that asks for other quantities has all
+        ``facts``.
     facts
         Model, cluster, workload.
     decisions
@@ -87,7 +88,7 @@ def tabulate(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[s
     """
     fact_names, decision_names = signature(quantity)
     arguments = {name: _decision(facts, decisions, name) for name in decision_names}
-    return quantity(*(getattr(facts, name) for name in fact_names), **arguments)
+    return quantity(*(facts if name == "facts" else getattr(facts, name) for name in fact_names), **arguments)
 
 
 def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any]) -> Result:

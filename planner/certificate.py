@@ -24,7 +24,7 @@ from math import prod
 import numpy as np
 from ortools.sat.python import cp_model
 
-from constraints.encoding import TICK_SECONDS, seconds_to_floor_ticks, seconds_to_ticks
+from constraints.encoding import TICK_SECONDS, most_seconds, seconds_to_floor_ticks, seconds_to_ticks
 from constraints.joint import CostTables, JointModel, joint_model, narrowed
 from costmodel.strategy import DECISIONS, OVERLAPS, Strategy
 from planner.jobs.problem import Problem
@@ -48,7 +48,7 @@ THOROUGH_CELLS = 2**16
 FEW_CELLS = 2**16
 """Strategies that are costed at once rather than bounded before."""
 
-ROWS_AT_ONCE, CELLS_AT_ONCE = 2**9, 2**18
+ROWS_AT_ONCE, CELLS_AT_ONCE = 2**13, 2**18
 """Rows that are bounded, strategies that are costed at once: a matter of memory, and how often the clock is asked."""
 
 
@@ -377,7 +377,8 @@ def _sharded(costs: CostTable, block: CandidateBlock, cut: int) -> CandidateBloc
 
 def _part(costs: CostTable, block: CandidateBlock, cut: int, time_only: tuple[str, ...]) -> CostTables:
     """The cost tables of a box; ``time_only`` are the overlaps that change nothing but time."""
-    found, num_rows = costs.formulas.cost(costs.space.facts, block.decisions), len(block.class_of_row)
+    num_rows = len(block.class_of_row)
+    found = costs.formulas.cost(costs.space.facts, block.decisions, at_most=most_seconds(np.array(cut)))
     memory, own = by_mode(found, num_rows, block.features)
     if own.overlaps != time_only:
         if not set(time_only) <= set(own.overlaps):

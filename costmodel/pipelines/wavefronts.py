@@ -178,7 +178,11 @@ def _wavefronts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, gr
     position = np.append(np.empty_like(in_order), len(in_order))
     position[in_order] = np.arange(len(in_order))
     stages = np.where(graph.blocks == NONE, NONE, graph.blocks // num_microbatches)
-    different, block = np.unique(stages, axis=0, return_inverse=True)
+    base = pp * vpp + 1  # NONE is -1
+    _, first, block = np.unique(
+        ((stages - NONE) * base ** np.arange(3)).sum(axis=1), return_index=True, return_inverse=True
+    )
+    different = stages[first]
     waits = [position[each[in_order]] for each in (graph.previous, graph.before, graph.behind)]
     nothing = len(in_order)
     if not ((waits[1] < nothing) & (waits[2] < nothing)).any():  # a block waits for one other rank

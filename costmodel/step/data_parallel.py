@@ -21,8 +21,15 @@ from costmodel.network.groups import Group
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import layer_seconds
-from costmodel.step.layer import FORWARD_FRACTION, FORWARD_FRACTION_RECOMPUTED, LayerParts, LayerWindow, layer_parts
-from costmodel.step.links import rank_loads
+from costmodel.step.layer import (
+    FORWARD_FRACTION,
+    FORWARD_FRACTION_RECOMPUTED,
+    LayerParts,
+    LayerWindow,
+    LeastLayer,
+    layer_parts,
+)
+from costmodel.step.links import LinkLoads, layer_loads
 from costmodel.step.optimizer import (
     data_parallel_collective_seconds,
     device_update_seconds,
@@ -194,7 +201,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     plain = alone.reduce.seconds + alone.gather.seconds
     if device.constants.measured.dp_overlap is None:
         full = _whole_again(facts, decisions, stages, parts)
-        window = _window(facts, decisions, stages, parts.beside, full)
+        window = _window(decisions, stages, parts.beside, layer_loads(facts, decisions), full)
         overlapped = _dp_overlapped(facts, decisions, stages, alone, window)
     else:
         law = device.constants.measured.dp_overlap
@@ -258,7 +265,7 @@ def sharding_copies_seconds(facts: Facts, decisions: Decisions, stages: Stages) 
     )
 
 
-def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, longest: LayerWindow) -> Array:
+def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: LeastLayer) -> Array:
     """
     Lower bound in seconds of what ends a step, data-parallel communication and update: shape (...).
 
@@ -269,14 +276,14 @@ def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, lon
     ----------
     facts, decisions, stages
         As in :func:`dp_seconds`.
-    longest
-        The most that a layer of each kind may take.
+    layer
+        The most that a layer of each kind may take, and the least that it loads its links with.
     """
     if facts.cluster.device.constants.measured.dp_overlap is not None:
         return largest(update_seconds(facts, decisions, stages))
     levels = in_front(np.arange(1 + np.max(decisions["sharding"])), decisions)
     each = {**decisions, "sharding": levels}
-    window = _window(facts, decisions, stages, longest)
+    window = _window(decisions, stages, layer.longest, layer.loads)
     alone = data_parallel_seconds(facts, each, stages)
     exposed = _dp_overlapped(facts, each, stages, alone, window)
     copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, each, stages)
@@ -361,14 +368,13 @@ class _Window:
         return replace(self, **{name: share * getattr(self, name) for name in names})
 
 
-def _window(facts: Facts, decisions: Decisions, stages: Stages, layer: LayerWindow, full: Numbers = 0.0) -> _Window:
+def _window(decisions: Decisions, stages: Stages, layer: LayerWindow, loads: LinkLoads, full: Numbers = 0.0) -> _Window:
     """
     A micro-batch of each rank behind which communication can hide: its layers, not embedding and head.
 
     ``full`` are seconds of computation that ranks have beyond their layers' own.
     """
-    is_full = with_layer_axis(decisions["recompute"]) == int(Recompute.FULL)
-    loads = rank_loads(facts, decisions, stages)
+    is_full, loads = with_layer_axis(decisions["recompute"]) == int(Recompute.FULL), loads.of_ranks(stages)
     return _Window(
         computing=np.asarray(added(stages.layers * layer.computing[..., None, :]) + full),
         waiting=np.asarray(added(stages.layers * layer.waiting[..., None, :])),

@@ -193,7 +193,7 @@ def simulated_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Sim
         ),
         passes=passes,
         other_seconds={
-            "ep": float(ep_fill_seconds(whole, layer_parts(facts, decisions))),
+            "ep": float(ep_fill_seconds(facts, decisions, whole, layer_parts(facts, decisions))),
             "host": facts.cluster.device.constants.step_seconds,
             "pp": _transfer_seconds(facts, decisions, whole),
             "bubble": float(fill_seconds(facts, decisions)),
@@ -228,7 +228,7 @@ def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
     decisions, whole = strategy.decisions(), average_rank(facts, strategy.decisions())
     parts = layer_parts(facts, decisions)
     beside = (
-        float(ep_fill_seconds(whole, parts))
+        float(ep_fill_seconds(facts, decisions, whole, parts))
         + float(pp_seconds(facts, decisions, whole, parts))
         + facts.cluster.device.constants.step_seconds
         + sum(_ending(facts, ranks.decisions, ranks.stages).values())
@@ -302,7 +302,7 @@ def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, .
     }
     whole = average_rank(facts, decisions)
     sent = m * float(ranks.each(sent_seconds(facts, decisions, ranks.stages))[slowest])
-    edges = float(ep_fill_seconds(whole, layer_parts(facts, decisions)))
+    edges = float(ep_fill_seconds(facts, decisions, whole, layer_parts(facts, decisions)))
     exposed = busy | {
         "compute": busy["compute"] + m * float(edge.compute[slowest]),
         "tp": busy["tp"] + m * float(edge.communication[slowest]),

@@ -6,20 +6,31 @@ Decisions may be scalars or arrays that broadcast against each other; kinds of l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, with_layer_axis
+from costmodel.axes import Array, Decisions, in_front, with_layer_axis
 from costmodel.facts.device import EquippedDevice, Slowdowns
 from costmodel.lowering.recompute import over_modules
+from costmodel.operators.work import Numbers
 from costmodel.step.compute import LayerCommunication, LayerSeconds, exposed_exchanges, layer_seconds
-from costmodel.step.links import adapter_seconds, host_copy_seconds, port_share, repeated_communication
+from costmodel.step.links import (
+    LinkLoads,
+    adapter_seconds,
+    host_copy_seconds,
+    layer_loads,
+    port_share,
+    repeated_communication,
+)
 from costmodel.step.overlap import exposed_overlapped_seconds
-from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher
-from costmodel.tables import Facts, lookup
+from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher, deduplicates_dispatch
+from costmodel.tables import Facts, Record, lookup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +90,7 @@ class LayerParts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LayerWindow:
+class LayerWindow(Record):
     """
     What a device does in both passes of one layer while data-parallel communication may be under way: (..., K).
 
@@ -94,13 +105,6 @@ class LayerWindow:
     computing: Array
     waiting: Array
     edges: Array
-
-    @property
-    def longest(self) -> LayerWindow:
-        """The most of what is on the first axis."""
-        return LayerWindow(
-            computing=self.computing.max(axis=0), waiting=self.waiting.max(axis=0), edges=self.edges.max(axis=0)
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,6 +234,134 @@ feed-forward.
 """
 
 LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
+
+
+# --- bounds ------------------------------------------------------------------------------------------------
+
+NOTHING_OPEN: Mapping[str, Sequence[int]] = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeastLayer(Record):
+    """
+    Bounds of one layer of each kind over all of its overlaps, shape (..., K).
+
+    Parameters
+    ----------
+    seconds
+        The least that both passes take in the steady phase.
+    longest
+        The most that the device may do in them.
+    loads
+        The least for which it uses its links.
+    """
+
+    seconds: Array
+    longest: LayerWindow
+    loads: LinkLoads
+
+
+def least_layer(
+    facts: Facts,
+    decisions: Decisions,
+    *,
+    among: Mapping[str, Sequence[int]],
+    most_recompute: int | None,
+    may_offload: bool,
+) -> LeastLayer:
+    """Bounds of a layer over its overlaps and what else is left open: :func:`costmodel.step.step.least_seconds`."""
+    values = {name: tuple(values) for name, values in among.items()}
+    if "token_dispatcher" in values:
+        values["token_dispatcher"] = _different_dispatchers(values["token_dispatcher"])
+    return lookup(_least_layer(tuple(values.items()), most_recompute, may_offload), facts, decisions)
+
+
+def _different_dispatchers(dispatchers: Sequence[int]) -> tuple[int, ...]:
+    """One of each sort: those that send a token once to each device cost alike."""
+    of_sort = {bool(deduplicates_dispatch(token_dispatcher=one)): one for one in dispatchers}
+    return tuple(of_sort.values())
+
+
+@cache
+def _least_layer(
+    among: tuple[tuple[str, tuple[int, ...]], ...], most_recompute: int | None, may_offload: bool
+) -> Callable[..., LeastLayer]:
+    """The quantity of some choices, one function for each so that it has a table of its own."""
+
+    def quantity(
+        facts: Facts,
+        *,
+        tp: Numbers,
+        cp: Numbers,
+        ep: Numbers,
+        etp: Numbers,
+        mbs: Numbers,
+        sequence_parallel: Numbers,
+        dp: Numbers,
+        recompute: Numbers,
+        activation_offload: Numbers,
+        token_dispatcher: Numbers,
+        cuda_graphs: Numbers,
+    ) -> LeastLayer:
+        """
+        Bounds of a layer.
+
+        Derivation: modules that are computed again, and copies of activations, make a layer longer by no more than all
+        that may be computed again and copied. Then each kernel is launched while the device waits.
+        """
+        given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
+        given |= {"recompute": recompute, "activation_offload": activation_offload}
+        given |= {"token_dispatcher": token_dispatcher, "cuda_graphs": cuda_graphs}
+        every = {**given, **_left_open(given, dict(among))}
+        parts = longest = layer_parts(facts, every)
+        if may_offload:
+            longest = replace(parts, offload=layer_parts(facts, {**every, "activation_offload": True}).offload)
+        if most_recompute is not None:
+            again = layer_parts(facts, {**every, "recompute": most_recompute})
+            host = over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
+            edges = parts.ep_edges + parts.host  # a device that works longer may wait less for its host
+            longest = replace(longest, again=again.again, recompute=again.recompute + host, ep_edges=edges)
+        loads, beside = layer_loads(facts, every), longest.beside
+        return LeastLayer(
+            seconds=_over_open(np.minimum, parts.total),
+            longest=LayerWindow(
+                computing=_over_open(np.maximum, beside.computing),
+                waiting=_over_open(np.maximum, beside.waiting),
+                edges=_over_open(np.maximum, beside.edges),
+            ),
+            loads=LinkLoads(
+                scale_up=_over_open(np.minimum, loads.scale_up[None]),
+                adapter=_over_open(np.minimum, loads.adapter[None]),
+            ),
+        )
+
+    return quantity
+
+
+def _left_open(decisions: Decisions, among: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """
+    What is left open on two axes in front of the decisions': overlaps, then the rest, on which most parts depend alone.
+
+    Both have all combinations; overlaps where a layer has such groups.
+    """
+    degrees = {name: decisions[name.removesuffix("_overlap")] for name in LAYER_OVERLAPS}
+    overlaps = {name: (0, 1) if np.any(np.asarray(degree) > 1) else (0,) for name, degree in degrees.items()}
+    every = {name: in_front(values, decisions) for name, values in _combinations(among).items()}
+    num_axes = 1 + max(np.ndim(decision) for decision in decisions.values())
+    for name in {"token_dispatcher", "cuda_graphs"} - set(among):
+        own = np.asarray(decisions[name])
+        every[name] = own.reshape((1,) * (num_axes - own.ndim) + own.shape)
+    return every | {name: in_front(values, every) for name, values in _combinations(overlaps).items()}
+
+
+def _combinations(choices: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """All combinations of some values, by name."""
+    return dict(zip(choices, zip(*product(*choices.values()), strict=True), strict=True))
+
+
+def _over_open(function: np.ufunc, values: Array) -> Array:
+    """The least or the most of what is left open."""
+    return np.asarray(function.reduce(values, axis=(0, 1)))
 
 
 def recompute_seconds(forward_seconds: Array, modules_seconds: Array, *, recompute: NDArray[Any]) -> Array:

@@ -327,7 +327,7 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
     parts = layer_parts(facts, decisions)
     return np.asarray(
         fill_seconds(facts, decisions)
-        + ep_fill_seconds(stages, parts)
+        + ep_fill_seconds(facts, decisions, stages, parts)
         + pp_seconds(facts, decisions, stages, parts)
         + facts.cluster.device.constants.step_seconds
     )

@@ -17,30 +17,38 @@ from costmodel.memory.parts import kept_bytes
 from costmodel.pipelines.stages import Stages
 from costmodel.step.compute import LayerSeconds, layer_seconds
 from costmodel.strategy import MODULES, Recompute
-from costmodel.tables import Facts, lookup
+from costmodel.tables import Facts, Record, lookup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RankLoads:
+class LinkLoads(Record):
     """
-    Seconds per micro-batch for which each rank's layers use its links, hidden or not: shape (..., U).
+    Seconds per micro-batch for which layers use their device's links, hidden or not.
 
     Parameters
     ----------
     scale_up, adapter
-        Seconds on the scale-up network, and on the network adapter with its port.
+        Seconds on the scale-up network, and on the network adapter with its port: of one layer of each kind, shape
+        (..., K), or of all of a rank, shape (..., U).
     """
 
     scale_up: Array
     adapter: Array
 
+    def of_ranks(self, stages: Stages) -> LinkLoads:
+        """The sum over the layers of each rank."""
+        return LinkLoads(
+            scale_up=np.asarray(added(stages.layers * self.scale_up[..., None, :])),
+            adapter=np.asarray(added(stages.layers * self.adapter[..., None, :])),
+        )
 
-def rank_loads(facts: Facts, decisions: Decisions, stages: Stages) -> RankLoads:
+
+def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:
     """
-    What the layers of each rank load its links with in both passes of a micro-batch.
+    What a layer of each kind loads its device's links with in both passes of a micro-batch.
 
-    Derivation: the sum over the rank's layers of their communication, whether it overlaps or not, and of what
-    recomputation repeats of it. Copies of offloaded activations pass the adapter's port (:func:`port_share`).
+    Derivation: its communication, whether it overlaps or not, and what recomputation repeats of it. Copies of offloaded
+    activations pass the adapter's port (:func:`port_share`).
     """
     seconds, recompute = lookup(layer_seconds, facts, decisions), with_layer_axis(decisions["recompute"])
     scale_up, adapter = (
@@ -50,10 +58,7 @@ def rank_loads(facts: Facts, decisions: Decisions, stages: Stages) -> RankLoads:
     )
     down, up = offload_seconds(facts, decisions)
     adapter = adapter + port_share(facts.cluster.device) * (down + up)
-    return RankLoads(
-        scale_up=np.asarray(added(stages.layers * scale_up[..., None, :])),
-        adapter=np.asarray(added(stages.layers * adapter[..., None, :])),
-    )
+    return LinkLoads(scale_up=np.asarray(scale_up), adapter=np.asarray(adapter))
 
 
 def adapter_seconds(decisions: Decisions, seconds: LayerSeconds) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, added, largest, with_layer_axis
+from costmodel.axes import Array, Decisions, added, any_of, largest, with_layer_axis
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
@@ -46,7 +46,7 @@ def pipeline_seconds(
     return np.asarray(
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
         + waiting
-        + ep_fill_seconds(stages, parts)
+        + ep_fill_seconds(facts, decisions, stages, parts)
     )
 
 
@@ -121,9 +121,18 @@ def way_through_seconds(facts: Facts, decisions: Decisions, stages: Stages, laye
     return largest(np.where(stages.num_ranks > 0, way, 0.0))
 
 
-def waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array) -> Array:
+def waiting_seconds(
+    facts: Facts,
+    decisions: Decisions,
+    stages: Stages,
+    parts: LayerParts,
+    ranks: Array,
+    matters: NDArray[np.bool_] | None = None,
+) -> Array:
     """
     Seconds in which the slowest rank waits for others in one step: shape (...).
+
+    Pipelines that do not matter are not simulated: by the formula of their schedule they have a time all the same.
 
     Derivation: the seconds of the pipeline's order less the slowest rank's own work, by the law of plain pipelines
     (:mod:`costmodel.pipelines.plain`) or pass by pass (:func:`simulated_waiting_seconds`). Schedules without an order
@@ -135,7 +144,7 @@ def waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
     if plain.any():
         waiting = np.where(plain, plain_waiting_seconds(facts, decisions, stages, parts, ranks), waiting)
     if is_simulated(facts, decisions).any():
-        waiting = simulated_waiting_seconds(facts, decisions, parts, ranks, waiting)
+        waiting = simulated_waiting_seconds(facts, decisions, parts, ranks, waiting, matters)
     return np.asarray(waiting + fill_seconds(facts, decisions))
 
 
@@ -376,7 +385,12 @@ def stage_ends(facts: Facts, decisions: Decisions) -> StageEnds:
 
 
 def simulated_waiting_seconds(
-    facts: Facts, decisions: Decisions, parts: LayerParts, ranks: Array, otherwise: Array
+    facts: Facts,
+    decisions: Decisions,
+    parts: LayerParts,
+    ranks: Array,
+    otherwise: Array,
+    matters: NDArray[np.bool_] | None = None,
 ) -> Array:
     """
     Seconds in which the slowest rank waits, pipelines of an order simulated pass by pass: shape (...).
@@ -392,13 +406,16 @@ def simulated_waiting_seconds(
         Seconds of the layers, and of the ranks of each strategy.
     otherwise
         Seconds of those that are not simulated.
+    matters
+        Which are worth it, all unless told.
     """
     m, ends = microbatches(facts, decisions), stage_ends(facts, decisions)
     columns = {name: decisions[name] for name in (*LAID_OUT_BY, "group")} | {"num_microbatches": m}
     every = [otherwise, is_simulated(facts, decisions), *columns.values(), ends.first_forward, ends.last_forward]
     whole = np.broadcast_shapes(*(np.shape(one) for one in every), ranks.shape[:-1], parts.total.shape[:-1])
     shape = whole or (1,)
-    where = np.nonzero(np.broadcast_to(is_simulated(facts, decisions), shape))
+    simulated = np.broadcast_to(is_simulated(facts, decisions), shape)
+    where = np.nonzero(simulated if matters is None else simulated & any_of(matters, shape))
     waiting = np.array(np.broadcast_to(otherwise, shape))
     slowest, of_ends = np.broadcast_to(largest(ranks), shape)[where], ends.of(shape, where)
     forward, weight, total = (
@@ -479,14 +496,18 @@ def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
     return np.asarray(facts.cluster.device.constants.measured.head_pipeline_fill_fraction * head * decisions["pp"])
 
 
-def ep_fill_seconds(stages: Stages, parts: LayerParts) -> Array:
-    """
+def ep_fill_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:
+    r"""
     Seconds of expert-parallel communication that only warm-up and cool-down expose, shape (...).
 
-    Each passes all chunks once, so that the whole model's all-to-alls are exposed once (MoFa, Table 8: the EP column
-    depends on neither the number of micro-batches nor of ranks).
+    .. math:: T = \min(1, m / p) \sum_k L_k E_k
+
+    Derivation: each passes all chunks once, so that the whole model's all-to-alls are exposed once (MoFa, Table 8: the
+    EP column depends on neither the number of micro-batches nor of ranks). With m micro-batches a rank exposes at most
+    m times its own, the p-th part of the model's.
     """
-    return np.asarray(added(stages.all_layers * parts.ep_edges))
+    filled = np.minimum(np.asarray(microbatches(facts, decisions)) / decisions["pp"], 1.0)
+    return np.asarray(filled * added(stages.all_layers * parts.ep_edges))
 
 
 def slices_seconds(

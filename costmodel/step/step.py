@@ -7,14 +7,12 @@ the decisions that it depends on; only the last sums have the shape of all of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import product
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.axes import Array, Decisions, either, in_front, largest
-from costmodel.lowering.recompute import over_modules
+from costmodel.axes import Array, Decisions, either, largest
 from costmodel.memory.rank import (
     different_ranks,
     rank_bytes,
@@ -28,9 +26,9 @@ from costmodel.pipelines.interleaved import (
 from costmodel.pipelines.plain import least_plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
-from costmodel.step.compute import layer_seconds, least_layer_seconds
+from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, update_seconds
-from costmodel.step.layer import IDEAL, LAYER_OVERLAPS, layer_parts
+from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
 from costmodel.step.optimizer import (
     device_update_seconds,
     host_update_seconds,
@@ -39,6 +37,7 @@ from costmodel.step.optimizer import (
 from costmodel.step.p2p import pp_seconds
 from costmodel.step.rank_time import (
     all_ranks_seconds,
+    ep_fill_seconds,
     fill_seconds,
     has_own_order,
     idle_waiting_seconds,
@@ -75,7 +74,7 @@ class Cost:
     host_bytes: Array
 
 
-def cost(facts: Facts, decisions: Decisions) -> Cost:
+def cost(facts: Facts, decisions: Decisions, at_most: Array | None = None) -> Cost:
     """
     Step time and memory of the strategies that the decisions span.
 
@@ -85,9 +84,11 @@ def cost(facts: Facts, decisions: Decisions) -> Cost:
         Model, cluster, workload.
     decisions
         Every decision of :class:`costmodel.strategy.Strategy` by name; scalars, or arrays that broadcast.
+    at_most
+        Seconds above which a bound of the step time, itself above them, will do: those pipelines are not simulated.
     """
     stages = different_ranks(facts, decisions)
-    seconds, bubble = step_and_bubble_seconds(facts, decisions, stages)
+    seconds, bubble = step_and_bubble_seconds(facts, decisions, stages, at_most)
     return Cost(
         step_seconds=seconds,
         bubble_seconds=bubble,
@@ -119,20 +120,38 @@ def step_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     return step_and_bubble_seconds(facts, decisions, stages)[0]
 
 
-def step_and_bubble_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> tuple[Array, Array]:
+def step_and_bubble_seconds(
+    facts: Facts, decisions: Decisions, stages: Stages, at_most: Array | None = None
+) -> tuple[Array, Array]:
     """
-    Seconds of one optimizer step as in :func:`step_seconds`, and of the waiting in it.
+    Seconds of one optimizer step as in :func:`step_seconds`, and of the waiting in it; ``at_most`` as in :func:`cost`.
 
     Derivation: MoFa's equation (14). The pipeline by :func:`costmodel.step.rank_time.pipeline_seconds`, exposed
     transfers, the host's time per step, and the ending of the rank that ends last.
     """
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, stages, parts.total)
-    waiting = waiting_seconds(facts, decisions, stages, parts, ranks)
+    beside = _beside_seconds(facts, decisions, stages, parts)
+    if at_most is None:
+        waiting = waiting_seconds(facts, decisions, stages, parts, ranks)
+        return np.asarray(pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside), waiting
+    pipeline = least_pipeline_seconds(facts, decisions, stages, parts.total)
+    least = pipeline + ep_fill_seconds(facts, decisions, stages, parts) + fill_seconds(facts, decisions) + beside
+    matters = least * (1 - FLOAT_NOISE) <= at_most
+    waiting = waiting_seconds(facts, decisions, stages, parts, ranks, matters)
+    seconds = pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside
+    return np.where(matters, seconds, least), waiting
+
+
+def _beside_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:
+    """Seconds of a step beside its pipeline's passes."""
     ending = dp_seconds(facts, decisions, stages, parts) + update_seconds(facts, decisions, stages)
-    beside = pp_seconds(facts, decisions, stages, parts) + facts.cluster.device.constants.step_seconds + largest(ending)
-    seconds = np.asarray(pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside)
-    return seconds, waiting
+    sent = pp_seconds(facts, decisions, stages, parts)
+    return np.asarray(sent + facts.cluster.device.constants.step_seconds + largest(ending))
+
+
+FLOAT_NOISE = 1e-12
+"""Relative difference between a bound and a time that sum the same terms in another order."""
 
 
 def summed_seconds(facts: Facts, decisions: Decisions) -> Array:
@@ -144,10 +163,11 @@ def summed_seconds(facts: Facts, decisions: Decisions) -> Array:
     """
     stages, parts = different_ranks(facts, decisions), layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, stages, parts.total)
-    seconds, waiting = step_and_bubble_seconds(facts, decisions, stages)
-    summed = idle_waiting_seconds(facts, decisions, stages, parts, ranks) + fill_seconds(facts, decisions)
     in_turn = (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B) & has_own_order(decisions)
-    return np.asarray(np.where(in_turn, seconds - waiting + summed, seconds))
+    waiting = waiting_seconds(facts, decisions, stages, parts, ranks, ~in_turn)
+    summed = idle_waiting_seconds(facts, decisions, stages, parts, ranks) + fill_seconds(facts, decisions)
+    pipeline = pipeline_seconds(facts, decisions, stages, parts, ranks, np.where(in_turn, summed, waiting))
+    return np.asarray(pipeline + _beside_seconds(facts, decisions, stages, parts))
 
 
 # --- bounds ------------------------------------------------------------------------------------------------
@@ -178,7 +198,12 @@ def lower_bound_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 
 def least_seconds(
-    facts: Facts, decisions: Decisions, *, most_recompute: int | None = None, may_offload: bool = False
+    facts: Facts,
+    decisions: Decisions,
+    *,
+    among: Mapping[str, Sequence[int]] = NOTHING_OPEN,
+    most_recompute: int | None = None,
+    may_offload: bool = False,
 ) -> Array:
     """
     Lower bound in seconds of a step over all choices of overlaps and over less sharding.
@@ -186,8 +211,7 @@ def least_seconds(
     Derivation: each layer and transfer takes the fastest of its overlaps, and what ends the step the least of them
     (:func:`costmodel.step.data_parallel.least_ending_seconds`). Less sharding leaves each rank more to update. Modules
     that are computed again, and copies of activations, make a layer longer, which may hide more data-parallel
-    communication. It is no more than with all that may be computed again and copied. Then each kernel is launched while
-    the device waits.
+    communication (:func:`costmodel.step.layer.least_layer`).
 
     Parameters
     ----------
@@ -195,33 +219,22 @@ def least_seconds(
         Model, cluster, workload.
     decisions
         All but the overlaps, which are ignored.
+    among
+        Values of ``token_dispatcher`` and ``cuda_graphs``, of none, one or both: the bound is one for each of them, and
+        the decisions' own are ignored.
     most_recompute
         A set of modules: the bound is one for every part of it, the decisions' own recomputation and offload are none.
     may_offload
         Whether the bound is one with activation offload, too.
     """
-    every = {**decisions, **_layer_overlaps(decisions)}
-    stages, parts = different_ranks(facts, decisions), layer_parts(facts, every)
-    pipeline = least_pipeline_seconds(facts, decisions, stages, parts.total.min(axis=0))
-    sent = pp_seconds(facts, {**decisions, "pp_overlap": either(decisions)}, stages).min(axis=0)
-    if may_offload:
-        parts = replace(parts, offload=layer_parts(facts, {**every, "activation_offload": True}).offload)
-    if most_recompute is not None:
-        again = layer_parts(facts, {**every, "recompute": most_recompute})
-        host = over_modules(lookup(layer_seconds, facts, every).module_host, recompute=most_recompute)
-        edges = parts.ep_edges + parts.host  # a device that works longer may wait less for its host
-        parts = replace(parts, again=again.again, recompute=again.recompute + host, ep_edges=edges)
-    ending = least_ending_seconds(facts, decisions, stages, parts.beside.longest)
-    return _least_step(facts, decisions, pipeline, sent + ending)
-
-
-def _layer_overlaps(decisions: Decisions) -> dict[str, Any]:
-    """All combinations of the layers' overlaps on an axis in front of the decisions', where there are such groups."""
-    degrees = (decisions[name.removesuffix("_overlap")] for name in LAYER_OVERLAPS)
-    choices = product(*([False, True] if np.any(np.asarray(degree) > 1) else [False] for degree in degrees))
-    return {
-        name: in_front(each, decisions) for name, each in zip(LAYER_OVERLAPS, zip(*choices, strict=True), strict=True)
-    }
+    layer = least_layer(facts, decisions, among=among, most_recompute=most_recompute, may_offload=may_offload)
+    fastest = {name: IDEAL[name] for name in among}
+    chosen = {**decisions, **fastest}
+    stages = different_ranks(facts, chosen)
+    pipeline = least_pipeline_seconds(facts, chosen, stages, layer.seconds)
+    sent = pp_seconds(facts, {**chosen, "pp_overlap": either(chosen)}, stages).min(axis=0)
+    ending = least_ending_seconds(facts, chosen, stages, layer)
+    return _least_step(facts, chosen, pipeline, sent + ending)
 
 
 def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array) -> Array:

@@ -17,7 +17,7 @@ are facts of the job, and with them given its total time grows with its step tim
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -39,7 +39,8 @@ from constraints.encoding import (
 )
 from constraints.verdict import violated
 from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strategy_seconds
-from costmodel.strategy import DECISIONS, Strategy
+from costmodel.step.step import summed_seconds
+from costmodel.strategy import DECISIONS, FLAGS, Strategy
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
@@ -50,7 +51,7 @@ from planner.search.space import CandidateBlock, Space, build_space
 from planner.search.stages.exchanges import descended, with_layout
 from planner.search.stages.search import MOST_FOUND, StageSearch, StageSearchStats, left_out_of_stages
 
-FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 2, 2048
+FIRST_BATCH_ROWS, BATCH_GROWTH, LARGEST_BATCH_ROWS = 64, 4, 4096
 """Rows whose features are tabulated at once: enough for numpy to be fast, few enough to stay small."""
 
 BOUND_ROWS, MEMORY_ROWS = 2**15, 2**12
@@ -269,7 +270,7 @@ class Search:
         """
         even = dict(self.incumbents.groups)
         self.even = {group: found.strategy for group, found in even.items()}
-        self.incumbents.groups = {group: self.repriced(found, summed_strategy_seconds) for group, found in even.items()}
+        self.incumbents.groups = self.summed(even)
         self.incumbents.rivals = self.rivals.summed_ticks
         stages = StageSearch(self, [found.strategy.recompute for found in self.incumbents.best])
         stages.search()
@@ -301,6 +302,17 @@ class Search:
         device, host = self.cost_table.mebibytes(cost)
         room = self.cost_table.capacity
         return bool(device <= room.device_mebibytes and host <= room.host_mebibytes)
+
+    def summed(self, even: Mapping[Hashable, Found]) -> dict[Hashable, Found]:
+        """Strategies with even stages, by the sum over their ranks."""
+        if not even:
+            return {}
+        columns = zip(DECISIONS, np.array([found.values for found in even.values()]).T, strict=True)
+        decisions = {name: values.astype(bool) if name in FLAGS else values for name, values in columns}
+        ticks = seconds_to_ticks(summed_seconds(self.space.facts, decisions))
+        return {
+            group: replace(found, ticks=own) for (group, found), own in zip(even.items(), ticks.tolist(), strict=True)
+        }
 
     def repriced(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
         """A strategy with the ticks of another law."""

@@ -18,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.encoding import (
+    MAX_TICKS,
     Candidates,
     Capacity,
     bytes_to_mebibytes,
     capacity_mebibytes,
+    most_seconds,
     seconds_to_floor_ticks,
     seconds_to_ticks,
 )
@@ -39,6 +41,11 @@ from planner.search.space import TIME_ONLY, CandidateBlock, FeatureSplit, Space,
 
 MODES = tuple(name for name in FEATURES if name not in ("sharding", *OVERLAPS))
 """Features that decide most of what a strategy takes in time and memory; bounds leave the others open."""
+
+TIME_MODES = tuple(name for name in MODES if name in TIME_ONLY)
+"""Those of them that change time alone, as far as the memory has no axis for them."""
+
+MEMORY_MODES = tuple(name for name in MODES if name not in TIME_MODES)
 
 BOUND_NOISE = 1e-9
 """Relative difference between a bound and a memory that sum the same terms in another order."""
@@ -71,7 +78,7 @@ class CostLike(MemoryLike, Protocol):
         """What of it the pipeline waits; asked only where a rule is about it."""
 
 
-CostFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], CostLike]
+CostFunction: TypeAlias = Callable[..., CostLike]
 SecondsFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
 LeastSecondsFunction: TypeAlias = Callable[..., Any]
 NeedlessFunction: TypeAlias = Callable[..., NDArray[np.bool_]]
@@ -138,7 +145,8 @@ class Formulas:
     Parameters
     ----------
     cost, memory
-        Step time and memory; the memory alone.
+        Step time and memory, on request no more than bounds of steps that are slower: :func:`costmodel.step.step.cost`;
+        the memory alone.
     lower_bound
         A bound of the step time from the degrees alone.
     least_seconds
@@ -295,7 +303,7 @@ class CostTable:
         The modes of some rows of which a strategy may fit and be at most ``cuts`` ticks long.
 
         Sharding and overlaps, most of the features' combinations, are left open: of the first the furthest that a row
-        may have is looked at, of the second the fewest.
+        may have is looked at, of the second the fewest. Modes that change memory come first, with the others open.
 
         Returns
         -------
@@ -304,26 +312,53 @@ class CostTable:
         """
         rows, cuts, hopeless = self.hopeful(rows, cuts)
         block, row, needless = self.by_set(self.space.block(rows), every_set=every_set)
-        cuts = cuts[row]
-        others = tuple(1 + axis for axis, name in enumerate(block.features) if name not in MODES)
+        ticks, pruned = np.zeros(len(row), np.int64), hopeless + needless
+        for names in (MEMORY_MODES, TIME_MODES):
+            if len(row):
+                block, at, ticks, left_out = self.narrowed(block, cuts[row], names)
+                row, pruned = row[at], pruned + left_out
+        return block, rows[row], ticks, pruned
+
+    def narrowed(
+        self, block: CandidateBlock, cuts: Ints, names: tuple[str, ...]
+    ) -> tuple[CandidateBlock, Ints, Ints, Pruned]:
+        """
+        The values of some modes of which a strategy may fit and be at most ``cuts`` ticks long, each a row of its own.
+
+        Modes that have an axis still are left open, too: any may fit, and the fastest is looked at.
+
+        Returns
+        -------
+        tuple
+            The box; the row of each; its bound in ticks; what was left out.
+        """
+        few = {name: block.features[name] for name in (*names, *TIME_MODES) if name in block.features}
+        chosen = {name: values for name, values in few.items() if name in names}
+        still_open = {name: self.space.features[name].tolist() for name in few if name not in names}
+        of_open = tuple(range(1 + len(chosen), 1 + len(few)))
+        others = tuple(1 + axis for axis, name in enumerate(block.features) if name not in names)
         counts = block.of_class.sum(axis=others)[block.class_of_row]
-        few = {name: block.features[name] for name in MODES if name in block.features}
         degrees = {**block.degrees, "sharding": block.furthest_sharding}
         fewest = {name: block.features[name].min() for name in OVERLAPS}
         least = self.formulas.least_memory(self.space.facts, spread(degrees, few) | fewest)
-        fitting = np.broadcast_to(self.may_fit(least), counts.shape)
+        of_few = (len(counts), *map(len, few.values()))
+        fitting = np.asarray(np.broadcast_to(self.may_fit(least), of_few).any(axis=of_open))
         modes = fitting & (counts > 0)
-        bounds, feasible = np.zeros(modes.shape, np.int64), np.flatnonzero(modes.any(axis=tuple(range(1, modes.ndim))))
+        bounds, feasible = np.zeros(modes.shape, np.int64), np.flatnonzero(_any_of_each(modes))
         if len(feasible):
-            of_feasible = spread({name: values[feasible] for name, values in degrees.items()}, few) | fewest
-            bounds[feasible] = seconds_to_floor_ticks(
-                np.asarray(self.formulas.least_seconds(self.space.facts, of_feasible), dtype=np.float64)
-            )
-        kept = modes & (bounds <= cuts.reshape(-1, *(1,) * len(few)))
-        chosen, of_chosen = block.split(kept, tuple(few))
+            of_feasible = spread({name: values[feasible] for name, values in degrees.items()}, chosen) | fewest
+            first = {name: values[0] for name, values in few.items() if name in still_open}
+            seconds = self.formulas.least_seconds(self.space.facts, of_feasible | first, among=still_open)
+            bounds[feasible] = seconds_to_floor_ticks(np.asarray(seconds, dtype=np.float64))
+        kept = modes & (bounds <= cuts.reshape(-1, *(1,) * len(chosen)))
+        left, of_left = block.split(kept, tuple(chosen))
         num_left, num_fitting = int(counts.sum(where=~kept)), int(counts.sum(where=fitting & ~kept))
-        pruned = Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
-        return chosen, rows[row[of_chosen]], bounds[kept], pruned + needless + hopeless
+        return (
+            left,
+            of_left,
+            bounds[kept],
+            Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting),
+        )
 
     def hopeful(self, rows: Ints, cuts: Ints) -> tuple[Ints, Ints, Pruned]:
         """
@@ -342,7 +377,9 @@ class CostTable:
         for which in (is_whole, ~is_whole):
             fit_so = np.asarray(fit[:, which].any(axis=1))
             some = np.flatnonzero(_any_of_each(fit_so) & ~hopeful)
-            if len(some):
+            if (cuts[some] >= MAX_TICKS).all():  # nothing is too slow
+                hopeful[some] = True
+            elif len(some):
                 ticks = seconds_to_floor_ticks(self.least_of_sets(block, some, block.features["recompute"][which]))
                 within = fit_so[some] & (ticks <= cuts[some].reshape(-1, *(1,) * (ticks.ndim - 1)))
                 hopeful[some] = _any_of_each(within)
@@ -369,20 +406,23 @@ class CostTable:
 
         Axes are those of :meth:`may_fit_without_time` but for the recomputation; with activation offload or without.
         """
-        none = {"recompute": block.features["recompute"][:1], "activation_offload": np.zeros(1, dtype=bool)}
-        features = {name: none.get(name, block.features[name]) for name in MODES}
+        every = self.space.features  # not the box's own, so that layers are the same in each
+        still_open = {name: every[name].tolist() for name in TIME_MODES}
+        only = {"recompute": block.features["recompute"][:1], "activation_offload": np.zeros(1, dtype=bool)}
+        only |= {name: block.features[name][:1] for name in TIME_MODES}
+        features = {name: only.get(name, block.features[name]) for name in MODES}
         degrees = {
             name: values[rows] for name, values in {**block.degrees, "sharding": block.furthest_sharding}.items()
         }
         fewest = {name: block.features[name].min() for name in OVERLAPS}
         decisions, bound = spread(degrees, features) | fewest, self.formulas.least_seconds
         if (sets == Recompute.FULL).any():
-            least = bound(self.space.facts, {**decisions, "recompute": Recompute.FULL})
+            least = bound(self.space.facts, {**decisions, "recompute": Recompute.FULL}, among=still_open)
         else:
-            most = Recompute.of(*(name for name in MODULES if recomputes(name, recompute=sets).any()))
-            may_offload = bool(block.features["activation_offload"].any())
+            most = Recompute.of(*(name for name in MODULES if recomputes(name, recompute=every["recompute"]).any()))
+            may_offload = bool(every["activation_offload"].any())
             nothing = {**decisions, "recompute": Recompute.NONE}
-            least = bound(self.space.facts, nothing, most_recompute=most, may_offload=may_offload)
+            least = bound(self.space.facts, nothing, among=still_open, most_recompute=most, may_offload=may_offload)
         shape = (len(rows), *map(len, features.values()))
         seconds = np.broadcast_to(np.asarray(least, dtype=np.float64), shape)
         return np.asarray(seconds.take(0, axis=1 + MODES.index("recompute")))
@@ -417,7 +457,8 @@ class CostTable:
 
         Candidates compete with those of their own group only. The last part of the answer counts the others.
         """
-        costs = self.formulas.cost(self.space.facts, block.decisions)
+        at_most = most_seconds(cuts).reshape(-1, *(1,) * len(block.features))
+        costs = self.formulas.cost(self.space.facts, block.decisions, at_most=at_most)
         allowed = block.allowed
         possible = allowed & in_time(self.space.facts, self.space.rules, costs)
         memory, split = by_mode(costs, len(groups), block.features)
@@ -449,7 +490,7 @@ class CostTable:
 
         Nothing is folded or dominated: what a slower strategy of the same degrees loses is of interest here.
         """
-        costs = self.formulas.cost(self.space.facts, block.decisions)
+        costs = self.formulas.cost(self.space.facts, block.decisions, at_most=most_seconds(np.array(cut)))
         allowed = block.allowed
         possible = allowed & in_time(self.space.facts, self.space.rules, costs)
         ticks = seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf))

@@ -85,6 +85,41 @@ def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[st
     assert (loosest[:, None] <= least * (1 + 1e-12)).all()
 
 
+@models
+@profiles
+def test_no_dispatcher_and_no_graphs_undercut_the_bound_that_leaves_them_open(model: Model, profile: dict[str, Any]):
+    """The bound of each mode of memory, and that with either of both given, against all 9,216 combinations."""
+    given, degrees = the_facts(model, **profile), random_degrees(model, 10, seed=38)
+    features = {name: np.array([one[name] for one in all_features()])[None, :] for name in all_features()[0]}
+    outer = {name: values[:, None] for name, values in degrees.items()} | features
+    among = {name: np.unique(features[name]).tolist() for name in ("token_dispatcher", "cuda_graphs")}
+
+    seconds, exact = cost(given, outer).step_seconds, least_seconds(given, outer)
+    every = least_seconds(given, outer, among=among)
+    of_graphs, of_dispatchers = (least_seconds(given, outer, among={name: among[name]}) for name in sorted(among))
+
+    assert all(len(values) > 1 for values in among.values())
+    assert (every <= np.minimum(of_graphs, of_dispatchers) * (1 + 1e-12)).all()
+    assert (np.maximum(of_graphs, of_dispatchers) <= exact * (1 + 1e-12)).all()
+    assert (exact <= seconds * (1 + 1e-12)).all()
+    assert np.array_equal(every, least_seconds(given, outer | dict.fromkeys(among, np.int64(1)), among=among))
+
+
+@models
+def test_steps_up_to_a_limit_are_those_without_one(model: Model):
+    """Of a thousand random strategies, half of them slower than a limit: those keep a bound above it."""
+    given, strategies = the_facts(model), random_strategies(model, 1000, seed=39)
+    seconds = cost(given, strategies).step_seconds
+    limit = np.float64(np.median(seconds[np.isfinite(seconds)]))
+
+    limited = cost(given, strategies, at_most=limit)
+
+    within = seconds <= limit
+    assert np.array_equal(limited.step_seconds[within], seconds[within])
+    assert (limited.step_seconds[~within] > limit).all()
+    assert (limited.step_seconds <= seconds * (1 + 1e-12)).all()
+
+
 APART = [name for name in MODULES if name != "every_other_matmul"]
 """Modules that are no parts of each other, but for those of experts."""
 

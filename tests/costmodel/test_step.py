@@ -345,18 +345,18 @@ def test_the_update_is_of_a_rank_s_shard():
 def test_edges_of_overlapped_expert_parallelism_do_not_depend_on_the_pipeline():
     """MoFa's Table 8: the exposed all-to-alls are those of the whole model once."""
     given = the_facts(MOE)
-    edges = [
-        float(
-            ep_fill_seconds(
-                held, layer_parts(given, a_strategy(pp=pp, vpp=vpp, dp=8, ep=8, ep_overlap=True).decisions())
-            )
-        )
-        for pp, vpp in ((1, 1), (2, 1), (2, 7), (7, 1))
-        for held in [every_stage(MOE, pp=pp, vpp=vpp)]
-    ]
 
-    assert edges == pytest.approx([edges[0]] * 4)
-    assert edges[0] > 0
+    def edges(pp: int, vpp: int = 1, **changes: Any) -> float:
+        decisions = a_strategy(pp=pp, vpp=vpp, dp=8, ep=8, ep_overlap=True, **changes).decisions()
+        held = every_stage(MOE, pp=pp, vpp=vpp)
+        return float(ep_fill_seconds(given, decisions, held, layer_parts(given, decisions)))
+
+    whole = edges(1)
+    few = given.workload.global_batch_size // (8 * 2)
+
+    assert whole > 0
+    assert [edges(2), edges(2, 7), edges(7)] == pytest.approx([whole] * 3)
+    assert edges(7, mbs=few) == pytest.approx(2 / 7 * edges(1, mbs=few))
 
 
 def test_the_step_of_one_device_is_its_work():

@@ -257,7 +257,7 @@ def test_memory_may_depend_on_any_overlap():
         )
 
     formulas = Formulas(
-        cost=cost,
+        cost=lambda facts, decisions, **_: cost(facts, decisions),
         memory=cost,
         lower_bound=lambda facts, decisions: np.zeros(np.shape(decisions["tp"])),
         least_seconds=lambda facts, decisions, **_: np.zeros(np.shape(decisions["tp"])),

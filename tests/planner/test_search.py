@@ -59,7 +59,7 @@ def every_set_is_needed(facts, decisions, *, sets, **_):
 def of_cost(cost):
     """Nothing is known of a made-up cost but itself."""
     return Formulas(
-        cost=cost,
+        cost=lambda facts, decisions, **_: cost(facts, decisions),
         memory=cost,
         lower_bound=nothing_is_known,
         least_seconds=nothing_is_known,
@@ -334,9 +334,9 @@ def test_time_that_runs_out_leaves_a_gap(monkeypatch):
     clock = {"now": 0.0}
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock["now"])
 
-    def cost(facts, decisions):
+    def cost(facts, decisions, **at_most):
         clock["now"] += 40.0
-        return step.cost(facts, decisions)
+        return step.cost(facts, decisions, **at_most)
 
     outcome = search_or_explain(problem, Formulas(cost=cost))
 

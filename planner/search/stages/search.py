@@ -54,11 +54,14 @@ from planner.search.stages.options import (
 ROWS_AT_ONCE = 512
 """Rows whose features are bounded at once; a matter of memory only."""
 
-FIRST_BATCH, BATCH_GROWTH, LARGEST_BATCH = 64, 4, 2048
+FIRST_BATCH, BATCH_GROWTH, LARGEST_BATCH = 64, 8, 2**14
 """Combinations whose ranks are costed at once."""
 
 MOST_FOUND = 5
 """Best strategies with even stages whose recomputation is tried: as many, however many plans are wanted beyond."""
+
+NOTHING_AGAIN = {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
+"""Activations stay where they are: no step is faster."""
 
 BALANCE = tuple(field.name for field in fields(Balance))
 
@@ -281,15 +284,14 @@ class StageSearch:
     def near(self, rows: Ints) -> Ints:
         """Those of some rows whose bound is within the cut even if nothing is computed again."""
         block = self.space.block(rows)
-        seconds = balance_of(self.facts, self.least_decisions(block), 0.0).seconds
+        seconds = balance_of(self.facts, {**block.decisions, **NOTHING_AGAIN}).seconds
         least: Any = np.broadcast_to(seconds, (len(rows), *seconds.shape[1:])).reshape(len(rows), -1).min(axis=1)
         near: Ints = rows[least <= self.run.cuts(self.run.group_of_row[rows]) * TICK_SECONDS]
         return near
 
     def least_decisions(self, block: CandidateBlock) -> Mapping[str, Any]:
         """The decisions of a box; nothing is recomputed or offloaded where ranks choose."""
-        nothing = {"recompute": np.int64(Recompute.NONE), "activation_offload": np.False_}
-        return {**block.decisions, **nothing} if self.free else block.decisions
+        return {**block.decisions, **NOTHING_AGAIN} if self.free else block.decisions
 
     def least_recompute_seconds(self, block: CandidateBlock, decisions: Mapping[str, Any]) -> Any:
         """What ranks spend at least to fit into memory, where they choose how."""

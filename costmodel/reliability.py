@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.reliability import RecoveryLevel, Reliability
+from costmodel.facts.reliability import Checkpoint, RecoveryLevel, Reliability
 from costmodel.facts.workload import Workload
 
 DAY = 86_400.0
@@ -187,17 +188,84 @@ def checkpoint_bytes(workload: Workload, *, num_parameters: float) -> float:
     return num_parameters * (precision.weight_bytes + precision.optimizer_bytes)
 
 
-def checkpoint_seconds(cluster: Cluster, *, checkpoint_bytes: float, asynchronous: bool) -> float:
-    """
-    Seconds of training that one checkpoint takes.
+LLAMA_3_STORAGE_BANDWIDTH = 2e12 / 16_384
+"""
+Bytes per second and device that a large cluster's storage sustains: 2 TB/s for 16,384 GPUs.
 
-    Derivation: every device saves an equal share of the bytes. It copies the share to the host, and the host writes it.
-    A synchronous save waits for both, an asynchronous one for the copy.
+Llama 3, arXiv:2407.21783, section 3.3.1: Tectonic, 240 PB on 7,500 servers, peaks of 7 TB/s.
+"""
+
+
+def storage_bandwidth(cluster: Cluster, checkpoint: Checkpoint) -> float:
     """
-    share = checkpoint_bytes / cluster.num_devices
-    copy_seconds = share / cluster.device.device_to_host_bandwidth
-    write_seconds = share / cluster.device.disk_write_bandwidth
-    return copy_seconds if asynchronous else copy_seconds + write_seconds
+    Bytes per second with which all devices together write a checkpoint to storage.
+
+    Derivation: what is known, of all devices or of each. Else each device has its share of a large cluster's storage
+    (:data:`LLAMA_3_STORAGE_BANDWIDTH`), and together they write no slower than one node to disks of its own.
+    """
+    if checkpoint.storage_bandwidth is not None:
+        return checkpoint.storage_bandwidth
+    num, device = cluster.num_devices, cluster.device
+    if checkpoint.disk_write_bandwidth is not None:
+        return num * checkpoint.disk_write_bandwidth
+    one_node = min(num, device.devices_per_node) * device.disk_write_bandwidth
+    return max(num * LLAMA_3_STORAGE_BANDWIDTH, one_node)
+
+
+def on_cluster(cluster: Cluster, reliability: Reliability) -> Reliability:
+    """
+    The same where so many devices save checkpoints: what they cost follows from their bytes, if these are known.
+
+    Derivation: every device saves an equal share of the bytes. It copies the share to the host, which then writes it
+    with its part of the storage's bandwidth. A synchronous save waits for both, an asynchronous one for the copy.
+    """
+    saved = reliability.checkpoint
+    if saved is None:
+        return reliability
+    copy_bandwidth = saved.device_to_host_bandwidth or cluster.device.device_to_host_bandwidth
+    copying = saved.nbytes / cluster.num_devices / copy_bandwidth
+    writing = saved.nbytes / storage_bandwidth(cluster, saved)
+    if saved.lost_seconds is not None:
+        written = saved.lost_seconds if saved.storage_bandwidth is None else writing
+        beside = written if written > saved.lost_seconds else 0.0
+        return replace(
+            reliability, checkpoint_seconds=saved.lost_seconds, write_seconds=beside, storage_seconds=written
+        )
+    return replace(
+        reliability,
+        checkpoint_seconds=copying if saved.is_asynchronous else copying + writing,
+        write_seconds=copying + writing if saved.is_asynchronous else 0.0,
+        storage_seconds=writing,
+    )
+
+
+def shortest_interval_steps(reliability: Reliability, *, step_seconds: float) -> int:
+    r"""
+    Fewest steps between two checkpoints that storage can hold.
+
+    .. math:: K \, T_{step} \ge \max(T_{write}, T_{storage} / f - T_{ckpt})
+
+    Derivation: a checkpoint is on storage before the next one starts. Of an interval, which takes K T_step and the
+    training's own waiting, storage is written for at most the fraction f.
+    """
+    written = reliability.storage_seconds / reliability.max_write_fraction - reliability.checkpoint_seconds
+    return max(math.ceil(max(reliability.write_seconds, written) / step_seconds - STEP_NOISE), 1)
+
+
+STEP_NOISE = 1e-9
+"""Fraction of a step that is rounding."""
+
+
+def longest_interval_seconds(cluster: Cluster, reliability: Reliability) -> float:
+    r"""
+    Seconds between two checkpoints from which on failures leave no progress, infinite where nothing fails.
+
+    .. math:: K T_{step} = 2 (1 / q - MTTR)
+
+    Derivation: the zero of :func:`progress_fraction`.
+    """
+    failure_rate = failures_per_second(cluster, reliability)
+    return 2 * (1 / failure_rate - reliability.mttr_seconds) if failure_rate else math.inf
 
 
 def load_seconds(cluster: Cluster, *, checkpoint_bytes: float) -> float:

@@ -23,6 +23,10 @@ class CheckpointSchedule:
         Steps from one checkpoint to the next, K, and their time without interruptions.
     continuous_interval_steps
         The interval before rounding, equation (44); infinite where nothing fails.
+    num_checkpoints
+        Checkpoints of the whole training.
+    write_fraction
+        Share of the time without failures in which they are written to storage.
     num_steps
         Optimizer steps of the whole training.
     effective_seconds, interruption_seconds, total_seconds
@@ -38,6 +42,8 @@ class CheckpointSchedule:
     interval_steps: int
     interval_seconds: float
     continuous_interval_steps: float
+    num_checkpoints: int
+    write_fraction: float
     num_steps: int
     effective_seconds: float
     interruption_seconds: float
@@ -54,7 +60,8 @@ def schedule_checkpoints(
     """
     The schedule with the shortest total time, MoFa equations (43) and (44).
 
-    A checkpoint that is written beside the training is on storage before the next one starts.
+    A checkpoint that is written beside the training is on storage before the next one starts, and storage is written
+    for no larger share of the time than it may (:func:`costmodel.reliability.shortest_interval_steps`).
 
     Parameters
     ----------
@@ -66,15 +73,16 @@ def schedule_checkpoints(
     Raises
     ------
     SpecError
-        If failures outrun progress even with a checkpoint after every step.
+        If failures outrun progress even with a checkpoint after every step, or with as many as storage can hold.
     """
     _refuse_standstill(cluster, reliability, interval_steps=1, step_seconds=step_seconds)
     num_steps = formulas.num_steps(workload)
+    shortest = min(formulas.shortest_interval_steps(reliability, step_seconds=step_seconds), num_steps)
+    _refuse_slow_storage(cluster, reliability, interval_steps=shortest, step_seconds=step_seconds)
     continuous = formulas.optimal_interval_steps(cluster, reliability, num_steps=num_steps, step_seconds=step_seconds)
-    shortest = min(max(math.ceil(reliability.write_seconds / step_seconds), 1), num_steps)
     inside = min(max(continuous, shortest), num_steps)
-    # The total time has one minimum, so that no interval is better than both roundings. Both leave progress if an
-    # interval of 1 does: equation (44) stays below half of the interval that leaves none.
+    # The total time has one minimum, so that no interval is better than both roundings. Both leave progress if the
+    # shortest interval does: equation (44) stays below half of the interval that leaves none.
     roundings = (
         schedule_every(cluster, workload, reliability, step_seconds=step_seconds, interval_steps=steps)
         for steps in (math.floor(inside), math.ceil(inside))
@@ -103,9 +111,12 @@ def schedule_every(
     interruption = formulas.interruption_seconds(
         reliability, failures=failures, interval_steps=interval_steps, num_steps=num_steps, step_seconds=step_seconds
     )
+    interval_seconds = interval_steps * step_seconds
     return CheckpointSchedule(
         interval_steps=interval_steps,
-        interval_seconds=interval_steps * step_seconds,
+        interval_seconds=interval_seconds,
+        num_checkpoints=num_steps // interval_steps,
+        write_fraction=reliability.storage_seconds / (interval_seconds + reliability.checkpoint_seconds),
         continuous_interval_steps=formulas.optimal_interval_steps(
             cluster, reliability, num_steps=num_steps, step_seconds=step_seconds
         ),
@@ -160,4 +171,27 @@ def _refuse_standstill(cluster: Cluster, reliability: Reliability, *, interval_s
         f"each with a checkpoint every {interval_steps} steps of {step_seconds:.4g} s, are {1 - progress:.4g} s lost "
         f"in every second.",
         "Lower failures_per_node_day, mttr_seconds or the number of nodes.",
+    )
+
+
+def _refuse_slow_storage(
+    cluster: Cluster, reliability: Reliability, *, interval_steps: int, step_seconds: float
+) -> None:
+    """Refuse storage that takes checkpoints so seldom that failures outrun progress, and say which does not."""
+    progress = formulas.progress_fraction(
+        cluster, reliability, interval_steps=interval_steps, step_seconds=step_seconds
+    )
+    if progress > 0:
+        return
+    hint = "Raise storage_bandwidth or max_write_fraction, or lower failures_per_node_day."
+    saved, longest = reliability.checkpoint, formulas.longest_interval_seconds(cluster, reliability)
+    if saved is not None and longest > step_seconds:
+        share = min(reliability.max_write_fraction, 1.0) * (longest - step_seconds)
+        hint = f"The smallest that would do is some {saved.nbytes / share:.3g} bytes per second. {hint}"
+    measured = saved is not None and saved.storage_bandwidth is None and saved.lost_seconds is not None
+    raise SpecError(
+        "reliability.checkpoint_seconds" if measured else "reliability.storage_bandwidth",
+        f"no schedule keeps up with it: a checkpoint takes storage {reliability.storage_seconds:.4g} s, so that one is "
+        f"saved every {interval_steps * step_seconds:.4g} s at best, in which failures leave no progress.",
+        hint,
     )

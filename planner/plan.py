@@ -20,6 +20,7 @@ from costmodel.models.parameters import active_parameters, mtp_parameters, param
 from costmodel.models.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
 from costmodel.operators.source import operator_times
 from costmodel.operators.work import Operator
+from costmodel.reliability import on_cluster, storage_bandwidth
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate, RankEstimate
 from costmodel.strategy import Strategy
@@ -73,10 +74,8 @@ class Plan:
         such predictions.
     facts
         What is trained, and on what: the cluster is the devices that the plan uses.
-    checkpoint_seconds
-        Training time that they lose per checkpoint.
-    write_seconds
-        From the start of a checkpoint until it is on storage, beside the training; 0 where training waits for it.
+    reliability
+        How often these devices fail, and what their checkpoints cost.
     """
 
     problem: Problem = field(compare=False, repr=False)
@@ -90,8 +89,37 @@ class Plan:
     interval: Interval
     noise_fraction: float
     facts: Facts
-    checkpoint_seconds: float
-    write_seconds: float = 0.0
+    reliability: Reliability
+
+    @property
+    def checkpoint_seconds(self) -> float:
+        """Training time that is lost per checkpoint."""
+        return self.reliability.checkpoint_seconds
+
+    @property
+    def checkpoint_bytes(self) -> float | None:
+        """What a checkpoint holds, where it is known."""
+        saved = self.reliability.checkpoint
+        return saved.nbytes if saved else None
+
+    @property
+    def kept_checkpoints(self) -> int | None:
+        """How many of them are kept, the newest ones."""
+        saved = self.reliability.checkpoint
+        return saved.keep if saved else None
+
+    @property
+    def storage_bandwidth(self) -> float | None:
+        """Bytes per second with which its devices write a checkpoint to storage, if that takes as long as follows."""
+        saved = self.reliability.checkpoint
+        if saved is None or (saved.lost_seconds is not None and saved.storage_bandwidth is None):
+            return None
+        return storage_bandwidth(self.cluster, saved)
+
+    @property
+    def write_seconds(self) -> float:
+        """From the start of a checkpoint until it is on storage, beside the training; 0 where training waits for it."""
+        return self.reliability.write_seconds
 
     @property
     def strategy(self) -> Strategy:
@@ -421,8 +449,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         interval=step_interval(used.model, used.cluster, step_seconds=estimated.step_seconds),
         noise_fraction=noise_fraction(used.model, used.cluster),
         facts=used,
-        checkpoint_seconds=reliability.checkpoint_seconds,
-        write_seconds=reliability.write_seconds,
+        reliability=reliability,
     )
 
 
@@ -438,14 +465,8 @@ def _used(problem: Problem, strategy: Strategy) -> Cluster:
 
 
 def reliability_of(problem: Problem, used: Cluster) -> Reliability:
-    """The job's reliability; fewer devices write larger shares of a checkpoint."""
-    share = problem.facts.cluster.num_devices / used.num_devices if problem.search.max_devices is not None else 1.0
-    given = problem.reliability
-    if not problem.checkpoints_follow:
-        return given
-    return replace(
-        given, checkpoint_seconds=given.checkpoint_seconds * share, write_seconds=given.write_seconds * share
-    )
+    """The job's reliability on the devices that are used."""
+    return on_cluster(used, problem.reliability)
 
 
 # --- the setting -------------------------------------------------------------------------------------------

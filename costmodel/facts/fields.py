@@ -22,6 +22,7 @@ CountOrZero: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, l
 Positive: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1e24)]
 NotNegative: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1e24)]
 Fraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
+PositiveFraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 Dtype: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Architecture: TypeAlias = Annotated[str, Field(json_schema_extra={"format": "architecture"})]
 """A name of the catalog's ``architectures``, which reads records that name one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
-from costmodel.facts.fields import STRICT, Fraction, NotNegative
+from costmodel.facts.fields import STRICT, Count, Fraction, NotNegative, Positive, PositiveFraction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -28,6 +28,40 @@ class RecoveryLevel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Checkpoint:
+    """
+    What is saved, and how: from which its times on any number of devices follow.
+
+    Parameters
+    ----------
+    nbytes
+        Bytes of one checkpoint: weights and optimizer states of the whole model.
+    is_asynchronous
+        Whether training waits only for the copy to the host.
+    lost_seconds
+        Seconds of training lost per checkpoint, where they are known; None: they follow.
+    device_to_host_bandwidth, disk_write_bandwidth
+        Bytes per second and device of the copy to the host and of writing to storage; None: the device's own.
+    storage_bandwidth
+        Bytes per second with which all devices together write to storage; None: by their number
+        (:func:`costmodel.reliability.storage_bandwidth`).
+    storage_capacity
+        Bytes of checkpoints that storage holds; None: it is not known.
+    keep
+        Checkpoints that are kept, the newest ones.
+    """
+
+    nbytes: NotNegative
+    is_asynchronous: bool = False
+    lost_seconds: NotNegative | None = None
+    device_to_host_bandwidth: Positive | None = None
+    disk_write_bandwidth: Positive | None = None
+    storage_bandwidth: Positive | None = None
+    storage_capacity: Positive | None = None
+    keep: Count = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Reliability:
     """
     How often the job fails, and what recovery and checkpoints cost.
@@ -45,6 +79,12 @@ class Reliability:
     write_seconds
         Seconds from the start of a checkpoint until it is on storage, beside the training: the shortest interval
         between two.
+    storage_seconds
+        Seconds for which one is written to storage, beside the training or not.
+    max_write_fraction
+        Largest share of the time in which checkpoints are written to storage.
+    checkpoint
+        What these seconds follow from; None: they are as they are on any number of devices.
     """
 
     failures_per_node_day: NotNegative
@@ -52,3 +92,6 @@ class Reliability:
     checkpoint_seconds: NotNegative
     init_seconds: NotNegative = 0.0
     write_seconds: NotNegative = 0.0
+    storage_seconds: NotNegative = 0.0
+    max_write_fraction: PositiveFraction = 1.0
+    checkpoint: Checkpoint | None = None

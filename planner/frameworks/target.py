@@ -355,7 +355,8 @@ def checkpoints(plan: Plan) -> str:
     writing = (
         f"; it is on storage after {plan.write_seconds:.3g} s, while training goes on" if plan.write_seconds else ""
     )
-    return f"A checkpoint every {plan.schedule.interval_steps} steps, where {wait}{writing}."
+    kept = f", of which the newest {plan.kept_checkpoints} are kept" if plan.kept_checkpoints else ""
+    return f"A checkpoint every {plan.schedule.interval_steps} steps{kept}, where {wait}{writing}."
 
 
 def subject(plan: Plan) -> str:

@@ -446,12 +446,14 @@ def _facts(plan: Plan) -> dict[str, Any]:
     schedule = plan.schedule
     patience = ceil(NUM_WAITS * plan.step_seconds + plan.checkpoint_seconds)
     background = {"checkpoint.async_mode": "async_with_pinned_mem"} if plan.write_seconds else {}
+    kept = {"checkpoint.keep_latest_k": plan.kept_checkpoints} if plan.kept_checkpoints else {}
     return {
         "training.seq_len": plan.facts.workload.sequence_length,
         "training.steps": schedule.num_steps,
         "checkpoint.enable": True,
         "checkpoint.interval": schedule.interval_steps,
         **background,
+        **kept,
         "comm.train_timeout_seconds": max(100, patience),
     }
 

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.device import Network
-from costmodel.facts.fields import STRICT, Count, Flag, NotNegative, Positive
+from costmodel.facts.fields import STRICT, Count, Flag, NotNegative, Positive, PositiveFraction
 from costmodel.facts.framework import Settings
 from costmodel.facts.reliability import RecoveryLevel
 
@@ -129,6 +129,16 @@ class ReliabilitySection:
         the device's own.
     asynchronous_checkpoints
         Whether training waits only for the copy to the host.
+    storage_bandwidth
+        Bytes per second with which all devices together write checkpoints to storage. Default: what follows from
+        disk_write_bandwidth, else each GPU's share of Llama 3's storage, 122 MB/s (arXiv 2407.21783, section 3.3.1),
+        together at least what one node writes to its own disks.
+    storage_capacity
+        Bytes of checkpoints that storage holds.
+    keep_checkpoints
+        How many checkpoints are kept, the newest ones. Default: 3, or 2 where storage holds no more.
+    max_write_fraction
+        Largest share of the time in which checkpoints are written: the interval is no shorter.
     init_seconds
         From the start of the job to its first step.
     """
@@ -140,6 +150,10 @@ class ReliabilitySection:
     device_to_host_bandwidth: Positive | None = None
     disk_write_bandwidth: Positive | None = None
     asynchronous_checkpoints: Flag | None = None
+    storage_bandwidth: Positive | None = None
+    storage_capacity: Positive | None = None
+    keep_checkpoints: Annotated[Count, Field(ge=2, le=1000)] | None = None
+    max_write_fraction: PositiveFraction = 0.05
     init_seconds: NotNegative = 0.0
 
 

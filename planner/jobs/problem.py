@@ -19,7 +19,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Device
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
-from costmodel.facts.reliability import RecoveryLevel, Reliability
+from costmodel.facts.reliability import Checkpoint, RecoveryLevel, Reliability
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering.framework.settings import stored_precision, trained_model
 from costmodel.models.parameters import mtp_parameters, parameters
@@ -50,6 +50,8 @@ MAX_ALLOWED_VALUES = 10_000
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"
 CHECKPOINT_ENTRIES = ("device_to_host_bandwidth", "disk_write_bandwidth", "asynchronous_checkpoints")
+LEAST_KEPT, USUALLY_KEPT, MOST_KEPT = 2, 3, 1000
+"""Checkpoints that are kept: one and another in case the first cannot be read; where nobody says; at most."""
 
 
 class StageChoice(StrEnum):
@@ -183,8 +185,6 @@ class Problem:
     variants
         Whether the plans differ in their groups of devices (``groups``: the best one of each combination of tp, cp, pp,
         dp and ep), or are the best whatever they have in common (``all``).
-    checkpoints_follow
-        Whether the cost of a checkpoint follows from the devices' bandwidths, so that fewer devices take longer.
     given
         The strategy that the job gives, to be estimated or compared.
     document
@@ -208,7 +208,6 @@ class Problem:
     top: int
     sources: tuple[Path, ...] = ()
     variants: Literal["groups", "all"] = "groups"
-    checkpoints_follow: bool = False
     given: StrategyFile = field(default_factory=StrategyFile)
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
     machine: Machine | None = field(default=None, compare=False)
@@ -318,7 +317,6 @@ def _problem(
         objective=job.objective,
         top=job.top,
         variants=job.variants,
-        checkpoints_follow=job.reliability.checkpoint_seconds is None,
         sources=(*sources, *(file for file in (given_model.path, path, candidates_file) if file)),
         given=given,
         document=_self_contained(document, given_model.entry, entry),
@@ -433,31 +431,53 @@ def _reliability(section: ReliabilitySection, recovery: tuple[RecoveryLevel, ...
     entries = {
         "failures_per_node_day": section.failures_per_node_day,
         "mttr_seconds": formulas.mttr_seconds(recovery) if section.mttr_seconds is None else section.mttr_seconds,
+        "checkpoint_seconds": 0.0,
         "init_seconds": section.init_seconds,
-        **_checkpoint(section, facts),
+        "max_write_fraction": section.max_write_fraction,
+        "checkpoint": _checkpoint(section, facts),
     }
-    return build(Reliability, entries, "reliability")
+    return formulas.on_cluster(facts.cluster, build(Reliability, entries, "reliability"))
 
 
-def _checkpoint(section: ReliabilitySection, facts: Facts) -> dict[str, float]:
-    """What a checkpoint costs, as the job says or from the bytes of weights and optimizer states and the bandwidths."""
-    given = [name for name in CHECKPOINT_ENTRIES if getattr(section, name) is not None]
-    if section.checkpoint_seconds is not None:
-        if given:
-            raise SpecError(
-                "reliability.checkpoint_seconds",
-                f"is given with '{given[0]}', from which it follows; keep one.",
-            )
-        return {"checkpoint_seconds": section.checkpoint_seconds}
-    bandwidths = {name: getattr(section, name) for name in given if name.endswith("bandwidth")}
-    cluster = replace(facts.cluster, device=replace(facts.cluster.device, **bandwidths))
+def _checkpoint(section: ReliabilitySection, facts: Facts) -> Checkpoint:
+    """What a checkpoint holds, and how it is saved, as the job says; its bytes are those of weights and states."""
+    given = {name: value for name in CHECKPOINT_ENTRIES if (value := getattr(section, name)) is not None}
+    if section.checkpoint_seconds is not None and given:
+        raise SpecError(
+            "reliability.checkpoint_seconds",
+            f"is given with '{next(iter(given))}', from which it follows; keep one.",
+        )
     num_parameters = parameters(facts.model) + mtp_parameters(facts.model)
     nbytes = formulas.checkpoint_bytes(facts.workload, num_parameters=num_parameters)
-    whole = formulas.checkpoint_seconds(cluster, checkpoint_bytes=nbytes, asynchronous=False)
-    if not section.asynchronous_checkpoints:
-        return {"checkpoint_seconds": whole}
-    copy = formulas.checkpoint_seconds(cluster, checkpoint_bytes=nbytes, asynchronous=True)
-    return {"checkpoint_seconds": copy, "write_seconds": whole}
+    return Checkpoint(
+        nbytes=nbytes,
+        is_asynchronous=bool(section.asynchronous_checkpoints),
+        lost_seconds=section.checkpoint_seconds,
+        device_to_host_bandwidth=section.device_to_host_bandwidth,
+        disk_write_bandwidth=section.disk_write_bandwidth,
+        storage_bandwidth=section.storage_bandwidth,
+        storage_capacity=section.storage_capacity,
+        keep=_kept(section, nbytes),
+    )
+
+
+def _kept(section: ReliabilitySection, nbytes: float) -> int:
+    """How many checkpoints are kept: what the job says, else the usual number or as many as storage holds."""
+    wanted, capacity = section.keep_checkpoints, section.storage_capacity
+    most = MOST_KEPT if capacity is None else int(capacity // nbytes) - 1  # beside the one that is being written
+    if most < LEAST_KEPT:
+        raise SpecError(
+            "reliability.storage_capacity",
+            f"is {capacity:.4g} bytes, too few for {LEAST_KEPT} checkpoints of {nbytes:.4g} bytes and the one that is "
+            f"being written: at least {(LEAST_KEPT + 1) * nbytes:.4g}.",
+        )
+    if wanted is not None and wanted > most:
+        raise SpecError(
+            "reliability.keep_checkpoints",
+            f"is {wanted}, but storage_capacity holds {most} of {nbytes:.4g} bytes beside the one that is being "
+            f"written.",
+        )
+    return min(USUALLY_KEPT, most) if wanted is None else wanted
 
 
 # --- search ------------------------------------------------------------------------------------------------

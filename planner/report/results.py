@@ -7,11 +7,22 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from planner.report.section import Section
-from planner.report.wording import NOTHING, amount, count, gib, mean_count, part_label, seconds, share, span
+from planner.report.wording import (
+    NOTHING,
+    amount,
+    amount_of_bytes,
+    count,
+    gib,
+    mean_count,
+    part_label,
+    seconds,
+    share,
+    span,
+)
 
 if TYPE_CHECKING:
     from planner.plan import EstimateReport, PlanReport
-    from planner.report.records.plan import NumberedPlanRecord, PlanRecord
+    from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, PlanRecord
     from planner.report.records.setting import SettingRecord
 
 MILLISECOND = 1e-3
@@ -130,6 +141,21 @@ def _pace_note(plan: PlanRecord) -> Iterator[str]:
         )
 
 
+def _storage(checkpoint: CheckpointRecord) -> Iterator[tuple[str, str]]:
+    """What storage has to take."""
+    if checkpoint.nbytes is None or checkpoint.kept is None:
+        return
+    speed = checkpoint.storage_bytes_per_second
+    written = f"{amount_of_bytes(checkpoint.nbytes)} each, written in {span(checkpoint.write_seconds)}"
+    yield (
+        "storage",
+        written
+        + (f" at {amount_of_bytes(speed)}/s" if speed else "")
+        + f", {checkpoint.write_fraction:.1%} of the time; {count(checkpoint.num_checkpoints, 'checkpoint')}, of which "
+        f"the last {checkpoint.kept} take {amount_of_bytes(checkpoint.kept * checkpoint.nbytes)}",
+    )
+
+
 def run_section(setting: SettingRecord, plan: PlanRecord, of_plan: str) -> Section:
     """Checkpoints, failures and the time of the whole training of one plan."""
     reliability, checkpoint, run = setting.reliability, plan.checkpoint, plan.training_run
@@ -142,6 +168,7 @@ def run_section(setting: SettingRecord, plan: PlanRecord, of_plan: str) -> Secti
                 f"every {count(checkpoint.interval_steps, 'step')} ({span(checkpoint.interval_seconds)}); each stops "
                 f"training for {checkpoint.seconds:,.2f} s",
             ),
+            *_storage(checkpoint),
             (
                 "failures",
                 f"{mean_count(per_day)} per day on {count(plan.num_nodes, 'node')}, {mean_count(run.num_failures)} in "

@@ -91,6 +91,19 @@ def amount(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def amount_of_bytes(nbytes: float) -> str:
+    """
+    Bytes in the unit of disks that suits them, in three digits.
+
+    >>> amount_of_bytes(5.6819e12), amount_of_bytes(250e9), amount_of_bytes(999)
+    ('5.68 TB', '250 GB', '999 bytes')
+    """
+    for size, unit in ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes:,.0f} bytes"
+
+
 def span(value: float) -> str:
     """
     A span of time in the unit that suits it.

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError
-from costmodel.facts.reliability import Reliability
 from costmodel.validation import shown
 from planner.jobs.problem import Problem, load
 from planner.plan import Plan, PlanReport, plan
@@ -153,16 +152,8 @@ def _sizes(problem: Problem, num_nodes: Iterable[int] | None, num_devices: Itera
 
 
 def _enlarged(problem: Problem, num_devices: int) -> Problem:
-    """The job on so many devices, each of which then writes its share of a checkpoint."""
-    share = problem.facts.cluster.num_devices / num_devices if problem.checkpoints_follow else 1.0
-
-    def shared(given: Reliability) -> Reliability:
-        seconds = {name: getattr(given, name) * share for name in ("checkpoint_seconds", "write_seconds")}
-        return replace(given, **seconds)
-
-    larger = problem.with_cluster(num_devices=num_devices)
-    others = tuple(replace(one, reliability=shared(one.reliability)) for one in larger.alternatives)
-    return replace(larger, reliability=shared(problem.reliability), alternatives=others, top=1)
+    """The job on so many devices."""
+    return replace(problem.with_cluster(num_devices=num_devices), top=1)
 
 
 def _limited(problem: Problem, num_devices: int) -> Problem:

@@ -6,6 +6,7 @@ import csv
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from costmodel import catalog, reliability
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.reliability import RecoveryLevel, Reliability
+from costmodel.facts.reliability import Checkpoint, RecoveryLevel, Reliability
 from costmodel.facts.workload import Workload
 from tests.builders_cluster import GB, a_cluster, a_workload
 
@@ -157,15 +158,70 @@ def test_linearity():
     assert linearity == pytest.approx(0.9653, abs=5e-5)
 
 
+def saving(num_devices: int, **how: Any) -> Reliability:
+    """What checkpoints of 896 GB, 14 GB for each of 64 devices, cost on some devices of 32 GB/s to the host."""
+    given = Reliability(failures_per_node_day=0.01, mttr_seconds=60, checkpoint_seconds=0)
+    whole = replace(given, checkpoint=Checkpoint(nbytes=64 * 14 * GB, **how))
+    return reliability.on_cluster(a_cluster(num_devices), whole)
+
+
 def test_checkpoint_waits_for_disk_only_when_synchronous():
-    """64e9 parameters x 14 B on 64 devices: 14 GB each, 0.4375 s to the host at 32 GB/s, 7 s to disk at 2 GB/s."""
-    cluster = a_cluster(64)
-    nbytes = reliability.checkpoint_bytes(a_workload(), num_parameters=64 * GB)
+    """14 GB each, 0.4375 s to the host, 7 s to disks of its own: training waits for both, or for the copy alone."""
+    waiting = saving(64, disk_write_bandwidth=2 * GB)
+    copying = saving(64, disk_write_bandwidth=2 * GB, is_asynchronous=True)
 
-    waiting = reliability.checkpoint_seconds(cluster, checkpoint_bytes=nbytes, asynchronous=False)
-    copying = reliability.checkpoint_seconds(cluster, checkpoint_bytes=nbytes, asynchronous=True)
+    assert (waiting.checkpoint_seconds, waiting.write_seconds) == pytest.approx((7.4375, 0))
+    assert (copying.checkpoint_seconds, copying.write_seconds) == pytest.approx((0.4375, 7.4375))
+    assert waiting.storage_seconds == copying.storage_seconds == pytest.approx(7)
 
-    assert (waiting, copying) == pytest.approx((7.4375, 0.4375))
+
+def test_all_devices_share_the_storage():
+    """896 GB at 64 GB/s are 14 s, however many devices write them; the copy is shorter where more of them take part."""
+    few, many = (saving(num, storage_bandwidth=64 * GB, is_asynchronous=True) for num in (64, 128))
+
+    assert few.storage_seconds == many.storage_seconds == pytest.approx(14)
+    assert few.checkpoint_seconds == pytest.approx(2 * many.checkpoint_seconds)
+
+
+def test_storage_grows_with_the_cluster_unless_it_is_told():
+    """2 TB/s for 16,384 devices (Llama 3), and no less than the eight disks of one node at 2 GB/s."""
+    saved = Checkpoint(nbytes=1.0)
+    by_size = [reliability.storage_bandwidth(a_cluster(num), saved) / GB for num in (1, 8, 64, 1024, 16_384)]
+
+    assert by_size == pytest.approx([2, 16, 16, 125, 2000])
+    assert reliability.storage_bandwidth(a_cluster(64), replace(saved, disk_write_bandwidth=GB)) == 64 * GB
+    assert reliability.storage_bandwidth(a_cluster(64), replace(saved, storage_bandwidth=5 * GB)) == 5 * GB
+
+
+def test_measured_seconds_stay_as_they_are():
+    """10 s are lost on any number of devices; with a bandwidth of storage it is known what goes on beside them."""
+    alone, beside = saving(64, lost_seconds=10), saving(128, lost_seconds=10, storage_bandwidth=28 * GB)
+
+    assert (alone.checkpoint_seconds, alone.write_seconds, alone.storage_seconds) == (10, 0, 10)
+    assert (beside.checkpoint_seconds, beside.write_seconds, beside.storage_seconds) == pytest.approx((10, 32, 32))
+
+
+def test_storage_is_written_for_a_share_of_the_time():
+    """Of intervals of K steps of 3 s and 2 s of waiting 8 s are at most a tenth from 26 steps on; 90 s need 30."""
+    one = Reliability(failures_per_node_day=0, mttr_seconds=0, checkpoint_seconds=2, storage_seconds=8)
+    shared = replace(one, max_write_fraction=0.1)
+
+    assert reliability.shortest_interval_steps(one, step_seconds=3) == 2
+    assert reliability.shortest_interval_steps(shared, step_seconds=3) == 26
+    assert reliability.shortest_interval_steps(replace(shared, write_seconds=90), step_seconds=3) == 30
+    assert 8 / (26 * 3 + 2) == 0.1
+
+
+def test_failures_leave_nothing_of_the_longest_interval():
+    """Where half an interval and the repair take as long as one failure is from the next."""
+    given = Reliability(failures_per_node_day=10, mttr_seconds=60, checkpoint_seconds=2)
+    longest = reliability.longest_interval_seconds(a_cluster(64), given)
+
+    assert reliability.progress_fraction(a_cluster(64), given, interval_steps=1, step_seconds=longest) == pytest.approx(
+        0
+    )
+    assert longest == 2 * (86_400 / 80 - 60)
+    assert reliability.longest_interval_seconds(a_cluster(), replace(given, failures_per_node_day=0)) == math.inf
 
 
 @pytest.mark.parametrize("recipe", ["fp8", "mxfp8", "nvfp4"])

@@ -186,6 +186,8 @@ def test_torchtitan_saves_beside_the_training_where_the_plan_does():
     waiting = recipe_of(for_torchtitan(reliability={"checkpoint_seconds": 10}))
 
     assert 'async_mode="async_with_pinned_mem",' in beside
+    assert "keep_latest_k=3," in beside
+    assert "keep_latest_k=7," in recipe_of(for_torchtitan(reliability={"keep_checkpoints": 7}))
     assert "async_mode" not in waiting
 
 

@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,6 +156,34 @@ def test_checkpoint_seconds_follow_from_bandwidths():
 
     assert slow == pytest.approx(2 * fast)
     assert copy_only == pytest.approx(fast / 11)
+
+
+def test_storage_keeps_what_it_holds():
+    """Three checkpoints where nothing is said, two where only three fit, beside the one that is being written."""
+    nbytes = load(JOB).reliability.checkpoint.nbytes
+
+    def kept(**section: Any) -> int:
+        return load(a_job(reliability=section)).reliability.checkpoint.keep
+
+    assert (kept(), kept(storage_capacity=10 * nbytes), kept(storage_capacity=3 * nbytes)) == (3, 3, 2)
+    assert (kept(keep_checkpoints=5), kept(keep_checkpoints=5, storage_capacity=6 * nbytes)) == (5, 5)
+    with pytest.raises(SpecError, match=r"reliability.storage_capacity.*too few for 2 checkpoints .* at least"):
+        kept(storage_capacity=2.9 * nbytes)
+    with pytest.raises(SpecError, match=r"reliability.keep_checkpoints: is 5, but storage_capacity holds 4"):
+        kept(keep_checkpoints=5, storage_capacity=5.5 * nbytes)
+    with pytest.raises(SpecError, match=r"reliability.keep_checkpoints"):
+        kept(keep_checkpoints=1)
+
+
+def test_storage_of_a_job_sets_its_writing():
+    """Half the bandwidth takes twice as long; by default storage is written for at most 5 % of the time."""
+    fast, slow = (load(a_job(reliability={"storage_bandwidth": given})).reliability for given in (4e9, 2e9))
+
+    assert slow.storage_seconds == pytest.approx(2 * fast.storage_seconds)
+    assert slow.storage_seconds == pytest.approx(slow.checkpoint.nbytes / 2e9)
+    assert fast.max_write_fraction == 0.05
+    with pytest.raises(SpecError, match=r"reliability\.max_write_fraction"):
+        load(a_job(reliability={"max_write_fraction": 0}))
 
 
 def test_search_values_become_numbers():

@@ -21,6 +21,7 @@ from planner.report.console import WIDTH, console_text, table_lines
 from planner.report.document import document
 from planner.report.framework import ASSUMED
 from planner.report.markdown import markdown_text
+from planner.report.records.plan import PlanRecord
 from planner.search.branch_and_bound import Status
 from tests.planner.test_job import JOBS, a_job
 
@@ -149,6 +150,20 @@ def test_json_plans_have_what_the_issue_names(report, estimated):
     assert [one["number"] for one in whole["plans"]] == [1, 2, 3]
     assert {"status", "lower_bound_seconds", "gap", "rounding_bound_seconds", "conventions"} <= set(whole)
     assert (whole["status"], whole["gap"]) == ("optimal", 0.0)
+
+
+def test_reports_say_what_storage_takes():
+    """Bytes over bandwidth, the share of the time, and what is kept; no bandwidth where a job gives the seconds."""
+    told = {"asynchronous_checkpoints": True, "storage_bandwidth": 20e9, "keep_checkpoints": 4}
+    one, measured = (plan(load(a_job(reliability=section))).plans[0] for section in (told, {"checkpoint_seconds": 10}))
+    saved, known = (PlanRecord.of_plan(each).checkpoint for each in (one, measured))
+
+    assert saved.write_seconds == pytest.approx(saved.nbytes / 20e9)
+    assert saved.write_fraction == pytest.approx(saved.write_seconds / (saved.interval_seconds + saved.seconds))
+    assert saved.write_fraction <= 0.05
+    assert saved.num_checkpoints == one.schedule.num_steps // saved.interval_steps
+    assert (saved.storage_bytes_per_second, saved.kept) == (20e9, 4)
+    assert (known.storage_bytes_per_second, known.write_seconds, known.nbytes) == (None, 10, saved.nbytes)
 
 
 def test_json_breakdown_adds_up_to_the_step(report):

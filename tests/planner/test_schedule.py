@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.errors import SpecError
-from costmodel.facts.reliability import Reliability
+from costmodel.facts.reliability import Checkpoint, Reliability
 from costmodel.facts.workload import Workload
-from planner.checkpoints import schedule_checkpoints, schedule_every
+from costmodel.reliability import on_cluster
+from planner.checkpoints import CheckpointSchedule, schedule_checkpoints, schedule_every
 from tests.builders_cluster import a_cluster, a_workload
 
 
@@ -122,3 +125,49 @@ def test_an_asynchronous_checkpoint_is_written_before_the_next_one_starts():
     schedule = schedule_checkpoints(a_cluster(), a_training(100), background, step_seconds=2)
 
     assert schedule.interval_steps == 5
+
+
+def test_storage_is_not_written_for_more_than_its_share():
+    """Of 9 s of writing at most 5 % of the time: every 90th step of 2 s, of training that would save after each."""
+    given = Reliability(failures_per_node_day=0.1, mttr_seconds=60, checkpoint_seconds=0, storage_seconds=9)
+
+    schedule = schedule_checkpoints(
+        a_cluster(), a_training(1000), replace(given, max_write_fraction=0.05), step_seconds=2
+    )
+
+    assert schedule.interval_steps == 90
+    assert schedule.write_fraction == pytest.approx(0.05)
+    assert schedule.num_checkpoints == 11
+
+
+def test_storage_that_no_schedule_keeps_up_with_is_refused_with_the_least_that_does():
+    """On 64 nodes that fail 10 times a day each; with the bandwidth that the message names there is a schedule."""
+    cluster, training = a_cluster(512), a_training(100_000)
+    saved = Checkpoint(nbytes=1e12, is_asynchronous=True, storage_bandwidth=1e9)
+    given = Reliability(
+        failures_per_node_day=10, mttr_seconds=30, checkpoint_seconds=0, max_write_fraction=0.05, checkpoint=saved
+    )
+
+    def scheduled(bandwidth: float) -> CheckpointSchedule:
+        faster = replace(given, checkpoint=replace(saved, storage_bandwidth=bandwidth))
+        return schedule_checkpoints(cluster, training, on_cluster(cluster, faster), step_seconds=2)
+
+    with pytest.raises(SpecError, match=r"storage_bandwidth.*no schedule keeps up.*takes storage 1000 s") as refused:
+        scheduled(1e9)
+    least = float(re.search(r"some (\S+) bytes per second", str(refused.value))[1])
+
+    assert scheduled(1.01 * least).write_fraction <= 0.05
+    with pytest.raises(SpecError, match="no schedule keeps up"):
+        scheduled(0.97 * least)
+
+
+def test_seconds_that_no_schedule_keeps_up_with_are_named():
+    """100 s lost to each checkpoint, of which a job says no more."""
+    cluster = a_cluster(512)
+    saved = Checkpoint(nbytes=1e12, lost_seconds=100)
+    given = Reliability(
+        failures_per_node_day=10, mttr_seconds=30, checkpoint_seconds=0, max_write_fraction=0.05, checkpoint=saved
+    )
+
+    with pytest.raises(SpecError, match=r"reliability\.checkpoint_seconds: no schedule keeps up"):
+        schedule_checkpoints(cluster, a_training(100_000), on_cluster(cluster, given), step_seconds=2)

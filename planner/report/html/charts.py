@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from costmodel.reliability import shortest_interval_steps
 from costmodel.step.estimate import PARTS
 from planner.checkpoints import CheckpointSchedule, schedules_around
-from planner.plan import reliability_of
 from planner.report.reasons import constraint_text
 from planner.report.records.strategy import StrategyRecord
 from planner.report.strategies import strategy_text
@@ -91,7 +91,7 @@ def schedules_of(report: PlanReport | EstimateReport, plan: Plan) -> tuple[Check
     return schedules_around(
         plan.cluster,
         plan.facts.workload,
-        reliability_of(plan.problem, plan.cluster),
+        plan.reliability,
         step_seconds=plan.step_seconds,
         best=plan.schedule,
     )
@@ -100,10 +100,10 @@ def schedules_of(report: PlanReport | EstimateReport, plan: Plan) -> tuple[Check
 def checkpoint_charts(report: PlanReport | EstimateReport, plan: Plan) -> tuple[Chart, Chart]:
     """ETTR and days against the checkpoint interval, the best one marked."""
     schedules, best = schedules_of(report, plan), plan.schedule
-    writing = plan.write_seconds / plan.step_seconds
+    shortest = shortest_interval_steps(plan.reliability, step_seconds=plan.step_seconds)
     shared: Chart = {"type": "lines", "x": {"label": "steps between checkpoints", "log": True}}
-    if writing > 1:
-        shared["bands"] = [{"until": writing, "text": "the previous checkpoint is still being written"}]
+    if shortest > 1:
+        shared["bands"] = [{"until": shortest, "text": "storage is written for too much of the time"}]
 
     def chart(label: str, value: Callable[[CheckpointSchedule], float]) -> Chart:
         points = [[one.interval_steps, value(one), schedule_text(one)] for one in schedules]

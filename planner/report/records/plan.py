@@ -72,6 +72,12 @@ class CheckpointRecord(Record):
         "Where the continuous optimum lies.", "schedule.continuous_interval_steps"
     )
     seconds: Figure = entry("Training time lost per checkpoint.", "checkpoint_seconds")
+    num_checkpoints: int = entry("How many the whole training saves.", "schedule.num_checkpoints")
+    nbytes: Figure | None = entry("What each holds: weights and optimizer states.", "checkpoint_bytes")
+    write_seconds: Figure = entry("Time for which each is written to storage.", "reliability.storage_seconds")
+    write_fraction: Figure = entry("Share of the time in which they are written.", "schedule.write_fraction")
+    storage_bytes_per_second: Figure | None = entry("With which all devices together write.", "storage_bandwidth")
+    kept: int | None = entry("How many are kept, the newest ones.", "kept_checkpoints")
 
 
 class TrainingRunRecord(Record):

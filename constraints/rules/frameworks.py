@@ -134,6 +134,20 @@ def tp_overlap_needs_sequence_parallelism(*, sequence_parallel: Flags, tp_overla
     return implies(tp_overlap, sequence_parallel)
 
 
+def tp_overlap_excludes_block_scales(workload: Workload, *, tp_overlap: Flags) -> Holds:
+    """
+    Tensor-parallel communication overlaps neither in NVFP4 nor in FP8 with scales of blocks.
+
+    References
+    ----------
+    Transformer Engine 2.20, transformer_engine/pytorch/module/base.py:754: "Unsupported quantizer for Userbuffers" but
+    for FP8 with one scale per tensor and MXFP8.
+    """
+    precision = workload.precision
+    has_blocks = precision.compute == "nvfp4" or precision.name == "fp8_blockwise"
+    return implies(tp_overlap, not has_blocks)
+
+
 def experts_need_sequence_parallelism(model: Model, *, tp: Ints, sequence_parallel: Flags) -> Holds:
     """
     A model with experts on tensor-parallel ranks (tp above 1) uses sequence parallelism.
@@ -201,15 +215,17 @@ def ep_overlap_with_mtp_needs_a_pipeline(model: Model, *, pp: Ints, ep_overlap: 
     return implies(ep_overlap, (not model.mtp_layers) | (pp > 1))
 
 
-def dp_overlap_needs_a_sharded_optimizer(*, sharding: Ints, dp_overlap: Flags) -> Holds:
+def whole_gradients_wait(cluster: Cluster, *, sharding: Ints, dp_overlap: Flags) -> Holds:
     """
-    Data-parallel communication is overlapped only with sharded optimizer states.
+    Data-parallel communication overlaps only with sharded optimizer states, unless the release reduces earlier.
 
     References
     ----------
-    Megatron-LM, megatron/training/arguments.py, validate_args: --overlap-param-gather needs the distributed optimizer.
+    DeepSpeed, deepspeed/runtime/engine.py: without ZeRO gradients are reduced after the backward pass. Megatron-LM
+    reduces each bucket behind it (--overlap-grad-reduce); ``overlaps_whole_gradients`` of a framework's entry says so.
     """
-    return implies(dp_overlap, sharding >= Sharding.OPTIMIZER)
+    reduces_earlier = cluster.framework is not None and cluster.framework.overlaps_whole_gradients
+    return implies(dp_overlap, (sharding >= Sharding.OPTIMIZER) | reduces_earlier)
 
 
 def optimizer_offload_needs_a_sharded_optimizer(

@@ -429,6 +429,8 @@ class Framework:
         Whether it shards gradients and weights (ZeRO-2, ZeRO-3, FSDP) of pipeline stages, too.
     sharded_gradients_may_wait
         Whether communication of sharded gradients overlaps only where it is told to.
+    overlaps_whole_gradients
+        Whether gradients that nothing shards can be reduced behind the backward pass.
     recompute_if_needed
         Recomputation of its recipes where nothing is said and a strategy without any would not fit.
     kernels_of
@@ -458,6 +460,7 @@ class Framework:
     whole_experts: bool = False
     shards_in_pipelines: bool = False
     sharded_gradients_may_wait: bool = False
+    overlaps_whole_gradients: bool = False
     recompute_if_needed: str | None = None
     kernels_of: str | None = None
     factors: dict[str, Positive] = field(default_factory=dict)

@@ -46,24 +46,30 @@ def test_a_configuration_counts_once_and_what_ran_out_of_memory_not_at_all(tmp_p
     assert [one.run.id for one in ran] == ["one", "other"]
 
 
+IMPOSSIBLE = {
+    "strategy.sharding": "none",
+    "strategy.dp_overlap": "true",
+    "cluster.framework": "megatron-deepspeed-2023",
+}
+
+
 def test_a_forbidden_configuration_is_named_with_its_rule(tmp_path):
-    """ZeRO-1's gathers overlap, says the row, without sharded states, says the row too: Megatron-LM refuses that."""
-    impossible = {"strategy.sharding": "none", "strategy.dp_overlap": "true"}
-    (one,) = predicted(tmp_path, {"id": "impossible", **impossible})
+    """Gradients that nothing shards are reduced behind the backward pass, says the row: DeepSpeed's wait."""
+    (one,) = predicted(tmp_path, {"id": "impossible", **IMPOSSIBLE})
 
     found = list(refusals([one.case]))
     text = "\n".join(allowed_lines(found))
 
     (own,) = (some for some in found if some.family == "their own software's rules")
-    assert set(own.by_rule) == {frameworks.dp_overlap_needs_a_sharded_optimizer}
+    assert frameworks.whole_gradients_wait in own.by_rule
     assert (own.num_refused, own.num_asked, own.is_met) == (1, 1, False)
-    assert "Data-parallel communication is overlapped only with sharded optimizer states." in text
+    assert "Data-parallel communication overlaps only with sharded optimizer states" in text
     assert "impossible" in text
 
 
 def test_the_command_fails_where_rules_forbid_what_ran(tmp_path, capsys):
     """Exit code 4 for a table of one forbidden run, 0 without the option."""
-    table = a_file(tmp_path, {"strategy.sharding": "none", "strategy.dp_overlap": "true"})
+    table = a_file(tmp_path, IMPOSSIBLE)
 
     assert main(["--runs", str(table)]) == 0
     assert main(["--runs", str(table), "--allowed"]) == RULES_FORBID

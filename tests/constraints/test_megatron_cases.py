@@ -72,9 +72,6 @@ CASES = {
     "tp3 heads": Case(strategy={"tp": 3, "dp": 4}, rule=divisibility.heads_split_over_tp),
     "cp2": Case(strategy={"cp": 2, "dp": 8, "cp_overlap": True}),
     "cp2 seq odd": Case(strategy={"cp": 2, "dp": 8}, tokens=4097, rule=divisibility.sequence_splits_over_cp),
-    "overlap param gather w/o distopt": Case(
-        strategy={"dp": 16, "dp_overlap": True}, rule=frameworks.dp_overlap_needs_a_sharded_optimizer
-    ),
     "tp overlap no sp": Case(
         strategy={"tp": 2, "dp": 8, "tp_overlap": True}, rule=frameworks.tp_overlap_needs_sequence_parallelism
     ),
@@ -118,6 +115,7 @@ NOT_OURS = {
     "sp with tp1": "Megatron drops the flag silently: we refuse what has no effect",
     "cp a2a+p2p without hier": "the kind of context-parallel exchange is no decision",
     "cp a2a+p2p hier": "the kind of context-parallel exchange is no decision",
+    "overlap param gather w/o distopt": "the exporter writes it with sharded states only",
     "recompute full no method": "the exporter writes the method",
     "recompute selective + num layers": "a spelling of recompute",
     "selective bad module": "the modules are no decision",

@@ -27,6 +27,7 @@ from constraints import (
 )
 from constraints.rule import Rule
 from constraints.verdict import violated
+from costmodel import catalog
 from costmodel.facts.calibration import MeasuredRate
 from costmodel.facts.cluster import Cluster
 from costmodel.strategy import (
@@ -252,6 +253,12 @@ CASES = (
         refused={"pp": 4, "pp_overlap": True},
     ),
     Case(
+        rule=frameworks.tp_overlap_excludes_block_scales,
+        allowed={"tp": 2},
+        refused={"tp": 2, "tp_overlap": True},
+        workload=replace(a_workload(), precision=catalog.precision("nvfp4")),
+    ),
+    Case(
         rule=frameworks.tp_overlap_needs_sequence_parallelism,
         allowed={"tp": 2, "tp_overlap": True, "sequence_parallel": True},
         refused={"tp": 2, "tp_overlap": True},
@@ -286,7 +293,7 @@ CASES = (
         model=ONE_MTP,
     ),
     Case(
-        rule=frameworks.dp_overlap_needs_a_sharded_optimizer,
+        rule=frameworks.whole_gradients_wait,
         allowed={"dp": 2, "dp_overlap": True, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 2, "dp_overlap": True},
     ),

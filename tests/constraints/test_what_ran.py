@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from constraints import FRAMEWORK_RULES, PHYSICS_RULES, PREFERENCE_RULES, RULES, frameworks, sentence
+from costmodel import catalog
 from costmodel.strategy import Schedule, Sharding
-from tests.builders_cluster import a_cluster
+from tests.builders_cluster import a_cluster, a_workload
 from tests.constraints.release_cases import on
 
 
@@ -39,3 +44,25 @@ def test_v_shaped_schedules_have_no_groups():
 
     assert frameworks.interleaving_needs_whole_groups_of_microbatches(**asked, schedule=Schedule.V_HALF)
     assert not frameworks.interleaving_needs_whole_groups_of_microbatches(**asked, schedule=Schedule.ONE_F_ONE_B)
+
+
+def test_megatron_reduces_whole_gradients_behind_the_backward_pass():
+    """Its buckets are all-reduced one by one since 2023; DeepSpeed waits for the end of the backward pass."""
+    asked = {"sharding": Sharding.NONE, "dp_overlap": True}
+
+    for framework in ("megatron-lm-0.17", "megatron-bridge-26.06", "nemo-25.07"):
+        assert frameworks.whole_gradients_wait(on(framework), **asked)
+    assert not frameworks.whole_gradients_wait(on("megatron-deepspeed-2023"), **asked)
+    assert frameworks.whole_gradients_wait(on("megatron-deepspeed-2023"), **{**asked, "dp_overlap": False})
+
+
+@pytest.mark.parametrize(
+    ("precision", "overlaps"),
+    [("bf16", True), ("fp8", True), ("fp8_current", True), ("mxfp8", True), ("fp8_blockwise", False), ("nvfp4", False)],
+)
+def test_user_buffers_know_few_number_formats(precision, overlaps):
+    """Runs overlapped tensor-parallel communication in BF16, FP8 with one scale per tensor, and MXFP8."""
+    workload = replace(a_workload(), precision=catalog.precision(precision))
+
+    assert frameworks.tp_overlap_excludes_block_scales(workload, tp_overlap=False)
+    assert frameworks.tp_overlap_excludes_block_scales(workload, tp_overlap=True) == overlaps

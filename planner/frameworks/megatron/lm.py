@@ -329,11 +329,12 @@ def _pp_overlap_options(plan: Plan) -> Entries | Unsupported:
 
 def _dp_overlap_options(plan: Plan) -> Entries | Unsupported:
     strategy = plan.strategy
-    if strategy.dp_overlap and strategy.sharding == Sharding.NONE:
-        return Unsupported("--overlap-param-gather needs the distributed optimizer (sharding: optimizer).")
     if not strategy.dp_overlap and strategy.sharding >= Sharding.GRADIENTS:
         return Unsupported("Megatron-FSDP always overlaps (megatron_fsdp.py:276).")
-    return {"--overlap-grad-reduce": True, "--overlap-param-gather": True} if strategy.dp_overlap else {}
+    if not strategy.dp_overlap:
+        return {}
+    gathers = {"--overlap-param-gather": True} if strategy.sharding >= Sharding.OPTIMIZER else {}
+    return {"--overlap-grad-reduce": True, **gathers}
 
 
 def _layout_options(plan: Plan) -> Entries | Unsupported:

@@ -317,8 +317,9 @@ def _graphs(arguments: Arguments, model: Model) -> CudaGraphs:
 
 def _overlaps(arguments: Arguments, degrees: Mapping[str, int], notes: list[str]) -> dict[str, int]:
     replicas = degrees["dp"] * degrees["cp"]
-    halves = [name in arguments for name in ("--overlap-grad-reduce", "--overlap-param-gather")]
-    is_fsdp = _sharding(arguments, replicas=replicas) >= Sharding.GRADIENTS
+    sharding = _sharding(arguments, replicas=replicas)
+    needed = ["--overlap-grad-reduce", *(["--overlap-param-gather"] if sharding >= Sharding.OPTIMIZER else [])]
+    halves, is_fsdp = [name in arguments for name in needed], sharding >= Sharding.GRADIENTS
     if any(halves) and not all(halves) and replicas > 1 and not is_fsdp:
         notes.append("Only gradients are overlapped, not parameters: costed as if neither were.")
     return {

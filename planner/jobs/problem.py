@@ -303,6 +303,7 @@ def _problem(
     candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     given = read_given(job.strategy)
     search = _search(job.search, candidates_file)
+    _require_room(search, first.facts.cluster.device)
     if search.framework_rules:
         cluster = first.facts.cluster
         require_features(cluster, given.decisions, "strategy")
@@ -481,6 +482,14 @@ def _kept(section: ReliabilitySection, nbytes: float) -> int:
 
 
 # --- search ------------------------------------------------------------------------------------------------
+
+
+def _require_room(search: SearchLimits, device: Device) -> None:
+    headroom, room = search.memory_headroom_bytes / GIB_BYTES, device.memory_bytes / GIB_BYTES
+    if headroom >= room:
+        raise SpecError(
+            "search.memory_headroom_gib", f"is {headroom:g}, of devices with {room:.1f} GiB: nothing would be left."
+        )
 
 
 def _require_devices(job: Job) -> None:

@@ -54,8 +54,23 @@ def results_section(report: PlanReport | EstimateReport, plans: Sequence[Numbere
         title="Throughput, memory and training time",
         header=("#", "step, s", "slower", *names),
         rows=tuple(_result(plan, names) for plan in plans),
-        notes=tuple(_doubts(plans, report.plans[0].noise_fraction)),
+        notes=(*_doubts(plans, report.plans[0].noise_fraction), *_idleness(report)),
     )
+
+
+LOW_MFU = 0.1
+"""Share of the peak below which training more sequences per step, or on fewer devices, is worth a thought."""
+
+
+def _idleness(report: PlanReport | EstimateReport) -> Iterator[str]:
+    """That a batch with fewer sequences than there are devices keeps them busy for little of a step."""
+    best, workload = report.plans[0], report.chosen.facts.workload
+    batch, num_devices = workload.global_batch_size, best.cluster.num_devices
+    if best.mfu < LOW_MFU and batch < num_devices:
+        yield (
+            f"MFU {best.mfu:.1%}: {count(batch, 'sequence')} per step are few for {num_devices:,} GPUs. A larger "
+            "training.global_batch_size, or fewer of them (search.max_devices), uses each better."
+        )
 
 
 def _doubts(plans: Sequence[NumberedPlanRecord], noise_fraction: float) -> Iterator[str]:

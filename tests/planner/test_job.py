@@ -280,6 +280,11 @@ BAD_VALUES = [
     ("training__tokens", 0.5, "training.tokens: must be at least 1, got 0.5."),
     ("cluster__memory_gib", 0, "cluster.memory_gib: must be more than 0, got 0."),
     ("search__memory_headroom_gib", -1, "search.memory_headroom_gib: must be at least 0, got -1."),
+    (
+        "search__memory_headroom_gib",
+        80,
+        "search.memory_headroom_gib: is 80, of devices with 79.6 GiB: nothing would be left.",
+    ),
     ("search__max_devices", 0, "search.max_devices: must be at least 1, got 0."),
     ("search__max_devices", 10**6, "search.max_devices: is 1000000, more than the "),
     ("search__max_bubble_fraction", 1.5, "search.max_bubble_fraction: must be at most 1, got 1.5."),

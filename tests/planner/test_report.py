@@ -166,6 +166,16 @@ def test_reports_say_what_storage_takes():
     assert (known.storage_bytes_per_second, known.write_seconds, known.nbytes) == (None, 10, saved.nbytes)
 
 
+def test_a_batch_that_leaves_devices_idle_is_said_with_its_mfu():
+    """Seven sequences on 512 GPUs; no word of it where a batch is small but keeps few GPUs busy."""
+    few = plan(load(a_job(cluster__num_devices=512, training__global_batch_size=7)))
+    enough = plan(load(a_job(cluster__num_devices=4, training__global_batch_size=16)))
+
+    assert few.plans[0].mfu < 0.05
+    assert f"MFU {few.plans[0].mfu:.1%}: 7 sequences per step are few for 512 GPUs." in " ".join(render(few).split())
+    assert "are few for" not in render(enough)
+
+
 def test_json_breakdown_adds_up_to_the_step(report):
     """Exposed parts only; hidden ones run behind them."""
     for one in load_strictly(render(report, "json"))["plans"]:

@@ -67,11 +67,12 @@ def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:
         yield from preference_sections(whole.broken_preferences)
 
 
-def _proof(whole: PlanReportRecord) -> str:
-    """What is proven of the answer."""
+def _proof(whole: PlanReportRecord, noise_fraction: float) -> str:
+    """What is proven of the answer, and how far predictions can tell two layouts apart."""
+    noise = f"in the cost model, whose noise is {noise_fraction:.1%}"
     if whole.bound_of == EVEN and whole.plans[0].strategy.layout is not None:
-        return "faster than any even stages, proven"
-    return "proven optimal"
+        return f"proven faster than any even stages {noise}"
+    return f"proven optimal {noise}"
 
 
 def _answer(report: PlanReport | EstimateReport, whole: ReportRecord) -> str:
@@ -79,7 +80,8 @@ def _answer(report: PlanReport | EstimateReport, whole: ReportRecord) -> str:
         alone = "no rule forbids it, but the search leaves it out" if whole.broken_preferences else "no rule forbids it"
         proof = "forbidden" if whole.broken_rules else alone
     elif whole.plans:
-        proof = _proof(whole) if report.exit_code == 0 else "not proven optimal"
+        noise = report.plans[0].noise_fraction
+        proof = _proof(whole, noise) if report.exit_code == 0 else "not proven optimal"
     else:
         return none_text(whole.conflict)
     best = whole.plans[0]

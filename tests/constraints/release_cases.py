@@ -43,6 +43,12 @@ IN_EIGHTS = a_cluster(**achieved(a_device(), sharding_ranks=8))
 
 RELEASE_CASES = (
     Case(
+        rule=frameworks.tp_overlap_excludes_block_scales,
+        allowed={"tp": 2},
+        refused={"tp": 2, "tp_overlap": True},
+        workload=replace(a_workload(), precision=catalog.precision("nvfp4")),
+    ),
+    Case(
         rule=frameworks.pipelines_keep_gradients_whole,
         allowed={"dp": 2, "pp": 2, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 2, "pp": 2, "sharding": Sharding.GRADIENTS},

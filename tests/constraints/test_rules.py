@@ -27,7 +27,6 @@ from constraints import (
 )
 from constraints.rule import Rule
 from constraints.verdict import violated
-from costmodel import catalog
 from costmodel.facts.calibration import MeasuredRate
 from costmodel.facts.cluster import Cluster
 from costmodel.strategy import (
@@ -251,12 +250,6 @@ CASES = (
         rule=frameworks.pp_overlap_needs_interleaving,
         allowed={"pp": 4, "vpp": 2, "pp_overlap": True},
         refused={"pp": 4, "pp_overlap": True},
-    ),
-    Case(
-        rule=frameworks.tp_overlap_excludes_block_scales,
-        allowed={"tp": 2},
-        refused={"tp": 2, "tp_overlap": True},
-        workload=replace(a_workload(), precision=catalog.precision("nvfp4")),
     ),
     Case(
         rule=frameworks.tp_overlap_needs_sequence_parallelism,

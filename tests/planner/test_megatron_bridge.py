@@ -18,6 +18,7 @@ from costmodel.errors import SpecError
 from planner import estimate, load
 from planner.frameworks.megatron.bridge import (
     DEFAULTS,
+    KEPT,
     PRECISION,
     bridge_entries,
     precision_of,
@@ -78,6 +79,12 @@ def test_the_same_plan_in_other_names():
     assert "fp8:null" in overrides["++mixed_precision"]
 
 
+def test_as_many_checkpoints_are_kept_as_the_plan_says():
+    """Three unless a job says otherwise; Megatron-LM has no option for it."""
+    assert overrides_of()[KEPT] == "3"
+    assert overrides_of({**JOB, "reliability": {"keep_checkpoints": 5}})[KEPT] == "5"
+
+
 def test_numbers_are_not_quoted():
     """The clamp and the offset of gpt-oss's activation: in quotes they would be text."""
     overrides = overrides_of({**JOB, "model": "gpt-oss-20b"})
@@ -126,7 +133,7 @@ def fields():
 def test_every_field_is_one_of_the_configuration():
     """None is misspelled: Hydra refuses a field that the configuration has not."""
     known = fields()
-    keys = {key for option in options().values() for key in option.bridge or ()} | {*DEFAULTS}
+    keys = {key for option in options().values() for key in option.bridge or ()} | {*DEFAULTS, KEPT}
     keys |= {f"{PRECISION}.{name}" for name in precision_of(a_plan(), {}) if name != "_target_"}
 
     unknown = [key for key in keys if key.partition(".")[2] not in known[key.partition(".")[0]]]

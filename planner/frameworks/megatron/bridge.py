@@ -60,6 +60,9 @@ DEFAULTS: Entries = {
 PRECISION = "++mixed_precision"
 """Added or merged: a recipe has either the name of a precision, or the object itself."""
 
+KEPT = "checkpoint.most_recent_k"
+"""How many checkpoints are kept, which no option of Megatron-LM says."""
+
 RECIPES = {"--fp8-recipe": "fp8_recipe", "--fp4-recipe": "fp4_recipe"}
 
 DELAYED: Entries = {"fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
@@ -115,6 +118,8 @@ def bridge_entries(plan: Plan) -> Entries:
     extra: Entries = {PRECISION: precision_of(plan, entries)}
     if known.get("model.cpu_offloading_num_layers"):
         extra["model.cpu_offloading"] = True
+    if plan.kept_checkpoints is not None:
+        extra[KEPT] = plan.kept_checkpoints
     return {**DEFAULTS, **known, **extra}
 
 

@@ -412,10 +412,10 @@ def allowed_features(
     for rule in rules:
         holds = np.asarray(tabulate(rule, facts, decisions))
         of_shape[holds.shape] = of_shape[holds.shape] & holds if holds.shape in of_shape else holds
-    allowed = np.ones((classes.count, *shape), dtype=bool)
-    for holds in of_shape.values():  # few of many axes, whereas rules are many
-        allowed &= holds
-    return classes.index, allowed
+    allowed: NDArray[np.bool_] = np.ones((1,) * (1 + len(shape)), dtype=bool)
+    for holds in sorted(of_shape.values(), key=np.size):  # the small ones first: few have many axes
+        allowed = allowed & holds
+    return classes.index, np.array(np.broadcast_to(allowed, (classes.count, *shape)))
 
 
 def classify_features(

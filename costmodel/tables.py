@@ -23,7 +23,7 @@ from costmodel.facts.workload import Workload
 
 Result = TypeVar("Result")
 
-WORTH_A_TABLE = 256
+WORTH_A_TABLE = 64
 """Strategies from which on a table pays for its lookup; a matter of speed only."""
 
 MOST_COMBINATIONS = 2**16

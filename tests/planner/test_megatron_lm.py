@@ -128,6 +128,7 @@ def test_every_option_is_one_of_megatron():
         ({"activation_offload": True}, {"--cpu-offloading-num-layers": 31}),
         ({"optimizer_offload": True}, {"--optimizer-cpu-offload": True, "--use-precision-aware-optimizer": True}),
         ({"sharding": "weights", "dp_overlap": True}, {"--use-megatron-fsdp": True, "--ckpt-format": "fsdp_dtensor"}),
+        ({"sharding": "none", "dp_overlap": True}, {"--overlap-grad-reduce": True}),
         ({"pp": 4, "vpp": 2, "pp_overlap": False}, {"--no-overlap-p2p-communication": True}),
         ({"pp": 4, "vpp": 2, "pp_overlap": True}, {"--num-virtual-stages-per-pipeline-rank": 2}),
         ({"cuda_graphs": "attn+mlp"}, {"--cuda-graph-impl": "transformer_engine"}),
@@ -143,6 +144,15 @@ def test_every_option_is_one_of_megatron():
 def test_decisions_are_options(decisions, expected):
     """The ones that the glossary names."""
     assert arguments_of(**decisions).items() >= expected.items()
+
+
+@pytest.mark.parametrize(("sharding", "gathers"), [("none", False), ("optimizer", True)])
+def test_parameters_are_gathered_where_states_are_sharded(sharding, gathers):
+    """Gradients are reduced behind the backward pass with and without the distributed optimizer."""
+    arguments = arguments_of(sharding=sharding, dp_overlap=True)
+
+    assert arguments["--overlap-grad-reduce"] is True
+    assert ("--overlap-param-gather" in arguments) == gathers
 
 
 @pytest.mark.parametrize(
@@ -256,7 +266,6 @@ def test_every_field_is_said_or_refused():
         ({"recompute": Recompute.SELECTIVE}, "names and the model has"),
         ({"cp": 2, "cp_overlap": False}, "cp_overlap = false: the ring's sends always run"),
         ({"pp": 4, "pp_overlap": True}, "pp_overlap = true: megatron/training/arguments.py switches it off"),
-        ({"sharding": Sharding.NONE, "dp_overlap": True}, "dp_overlap = true: --overlap-param-gather needs"),
         ({"sharding": Sharding.WEIGHTS, "dp_overlap": False}, "dp_overlap = false: Megatron-FSDP always overlaps"),
         ({"pp": 4, "activation_offload": True}, "cannot run this plan, which breaks: With a pipeline"),
         ({"tp": 3, "dp": 5}, "Each tensor-parallel rank owns"),

@@ -226,7 +226,7 @@ def on_cluster(cluster: Cluster, reliability: Reliability) -> Reliability:
     copying = saved.nbytes / cluster.num_devices / copy_bandwidth
     writing = saved.nbytes / storage_bandwidth(cluster, saved)
     if saved.lost_seconds is not None:
-        written = saved.lost_seconds if saved.storage_bandwidth is None else writing
+        written = saved.lost_seconds if saved.is_measured else writing
         beside = written if written > saved.lost_seconds else 0.0
         return replace(
             reliability, checkpoint_seconds=saved.lost_seconds, write_seconds=beside, storage_seconds=written

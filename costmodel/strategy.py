@@ -163,6 +163,16 @@ def deduplicates_dispatch(*, token_dispatcher: Any) -> Any:
     return np.asarray(token_dispatcher) != int(TokenDispatcher.ALLTOALL)
 
 
+def different_dispatchers(dispatchers: Iterable[int]) -> tuple[int, ...]:
+    """
+    One dispatcher of each sort: those that send a token once to each device cost alike.
+
+    >>> different_dispatchers([0, 1, 2])
+    (0, 2)
+    """
+    return tuple({bool(deduplicates_dispatch(token_dispatcher=one)): one for one in dispatchers}.values())
+
+
 GRAPH_MODULES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
 """
 What CUDA graphs may hold of each layer, by Megatron-LM's own names.

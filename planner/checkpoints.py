@@ -186,11 +186,10 @@ def _refuse_slow_storage(
     hint = "Raise storage_bandwidth or max_write_fraction, or lower failures_per_node_day."
     saved, longest = reliability.checkpoint, formulas.longest_interval_seconds(cluster, reliability)
     if saved is not None and longest > step_seconds:
-        share = min(reliability.max_write_fraction, 1.0) * (longest - step_seconds)
+        share = reliability.max_write_fraction * (longest - step_seconds)
         hint = f"The smallest that would do is some {saved.nbytes / share:.3g} bytes per second. {hint}"
-    measured = saved is not None and saved.storage_bandwidth is None and saved.lost_seconds is not None
     raise SpecError(
-        "reliability.checkpoint_seconds" if measured else "reliability.storage_bandwidth",
+        f"reliability.{'checkpoint_seconds' if saved and saved.is_measured else 'storage_bandwidth'}",
         f"no schedule keeps up with it: a checkpoint takes storage {reliability.storage_seconds:.4g} s, so that one is "
         f"saved every {interval_steps * step_seconds:.4g} s at best, in which failures leave no progress.",
         hint,

@@ -112,9 +112,7 @@ class Plan:
     def storage_bandwidth(self) -> float | None:
         """Bytes per second with which its devices write a checkpoint to storage, if that takes as long as follows."""
         saved = self.reliability.checkpoint
-        if saved is None or (saved.lost_seconds is not None and saved.storage_bandwidth is None):
-            return None
-        return storage_bandwidth(self.cluster, saved)
+        return None if saved is None or saved.is_measured else storage_bandwidth(self.cluster, saved)
 
     @property
     def write_seconds(self) -> float:
@@ -423,7 +421,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)
     used = replace(facts, cluster=_used(problem, strategy))
-    reliability = reliability_of(problem, used.cluster)
+    reliability = on_cluster(used.cluster, problem.reliability)
     needed = model_flops_per_token(facts.model, facts.workload.sequence_length, conventions.attention)
     again = recomputed_flops_per_token(
         facts.model, facts.workload.sequence_length, conventions.attention, recompute=strategy.recompute
@@ -462,11 +460,6 @@ def _used(problem: Problem, strategy: Strategy) -> Cluster:
     cluster = problem.facts.cluster
     least = cluster.num_devices if problem.search.max_devices is None else 1
     return replace(cluster, num_devices=max(least, strategy.num_devices))
-
-
-def reliability_of(problem: Problem, used: Cluster) -> Reliability:
-    """The job's reliability on the devices that are used."""
-    return on_cluster(used, problem.reliability)
 
 
 # --- the setting -------------------------------------------------------------------------------------------

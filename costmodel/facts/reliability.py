@@ -27,6 +27,10 @@ class RecoveryLevel:
     seconds: NotNegative
 
 
+USUALLY_KEPT = 3
+"""Checkpoints that are kept where nobody says how many."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Checkpoint:
     """
@@ -45,8 +49,6 @@ class Checkpoint:
     storage_bandwidth
         Bytes per second with which all devices together write to storage; None: by their number
         (:func:`costmodel.reliability.storage_bandwidth`).
-    storage_capacity
-        Bytes of checkpoints that storage holds; None: it is not known.
     keep
         Checkpoints that are kept, the newest ones.
     """
@@ -57,8 +59,12 @@ class Checkpoint:
     device_to_host_bandwidth: Positive | None = None
     disk_write_bandwidth: Positive | None = None
     storage_bandwidth: Positive | None = None
-    storage_capacity: Positive | None = None
-    keep: Count = 3
+    keep: Count = USUALLY_KEPT
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether what training loses is all that is known of its time on the way to storage."""
+        return self.lost_seconds is not None and self.storage_bandwidth is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.axes import added
 from costmodel.facts.model import Layer, Model
 from costmodel.lowering.framework.stage_dealing import SLOTS_AT_ENDS
 from costmodel.models.flops import head_layers
@@ -177,6 +178,10 @@ class Stages(Record):
     in_flight_imbalance: NDArray[np.float64]
     all_layers: NDArray[np.float64]
     in_front: NDArray[np.float64]
+
+    def of_layers(self, each: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What all layers of each rank take, (..., U), from what one of each kind takes, (..., K)."""
+        return added(self.layers * each[..., None, :])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -178,10 +178,8 @@ def _wavefronts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int, gr
     position = np.append(np.empty_like(in_order), len(in_order))
     position[in_order] = np.arange(len(in_order))
     stages = np.where(graph.blocks == NONE, NONE, graph.blocks // num_microbatches)
-    base = pp * vpp + 1  # NONE is -1
-    _, first, block = np.unique(
-        ((stages - NONE) * base ** np.arange(3)).sum(axis=1), return_index=True, return_inverse=True
-    )
+    keys = (stages - NONE) @ (pp * vpp + 1) ** np.arange(3)  # NONE is -1
+    _, first, block = np.unique(keys, return_index=True, return_inverse=True)
     different = stages[first]
     waits = [position[each[in_order]] for each in (graph.previous, graph.before, graph.behind)]
     nothing = len(in_order)

@@ -45,7 +45,7 @@ from costmodel.step.overlap import (
     exposed_tp_seconds,
     taken_seconds,
 )
-from costmodel.strategy import CudaGraphs, TokenDispatcher
+from costmodel.strategy import CudaGraphs, TokenDispatcher, different_dispatchers
 from costmodel.tables import Record
 
 CORE_OPERATORS = frozenset({"core_attention", "softmax"})
@@ -311,7 +311,7 @@ def least_layer_seconds(
     """
     given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
     axes = (1,) * max(np.ndim(value) for value in given.values())
-    dispatchers = DIFFERENT_DISPATCHERS if model.has_experts else DIFFERENT_DISPATCHERS[:1]
+    dispatchers = different_dispatchers(TokenDispatcher if model.has_experts else [TokenDispatcher.ALLTOALL])
     seconds = layer_seconds(
         model,
         cluster,
@@ -322,10 +322,6 @@ def least_layer_seconds(
     )
     least = seconds.forward + seconds.backward + seconds.least_communication
     return np.asarray(least.min(axis=0))
-
-
-DIFFERENT_DISPATCHERS = (TokenDispatcher.ALLTOALL, TokenDispatcher.HYBRIDEP)
-"""One dispatcher of each sort: those that send a token once to each device cost alike."""
 
 
 def _overlapped(

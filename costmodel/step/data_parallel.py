@@ -376,11 +376,11 @@ def _window(decisions: Decisions, stages: Stages, layer: LayerWindow, loads: Lin
     """
     is_full, loads = with_layer_axis(decisions["recompute"]) == int(Recompute.FULL), loads.of_ranks(stages)
     return _Window(
-        computing=np.asarray(added(stages.layers * layer.computing[..., None, :]) + full),
-        waiting=np.asarray(added(stages.layers * layer.waiting[..., None, :])),
+        computing=np.asarray(stages.of_layers(layer.computing) + full),
+        waiting=stages.of_layers(layer.waiting),
         scale_up=loads.scale_up,
         adapter=loads.adapter,
-        edges=np.asarray(added(stages.layers * layer.edges[..., None, :])),
+        edges=stages.of_layers(layer.edges),
         forward_fraction=np.where(is_full, FORWARD_FRACTION_RECOMPUTED, FORWARD_FRACTION),
     )
 

@@ -29,7 +29,7 @@ from costmodel.step.links import (
     repeated_communication,
 )
 from costmodel.step.overlap import exposed_overlapped_seconds
-from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher, deduplicates_dispatch
+from costmodel.strategy import CudaGraphs, Recompute, TokenDispatcher, different_dispatchers
 from costmodel.tables import Facts, Record, lookup
 
 
@@ -272,14 +272,8 @@ def least_layer(
     """Bounds of a layer over its overlaps and what else is left open: :func:`costmodel.step.step.least_seconds`."""
     values = {name: tuple(values) for name, values in among.items()}
     if "token_dispatcher" in values:
-        values["token_dispatcher"] = _different_dispatchers(values["token_dispatcher"])
+        values["token_dispatcher"] = different_dispatchers(values["token_dispatcher"])
     return lookup(_least_layer(tuple(values.items()), most_recompute, may_offload), facts, decisions)
-
-
-def _different_dispatchers(dispatchers: Sequence[int]) -> tuple[int, ...]:
-    """One of each sort: those that send a token once to each device cost alike."""
-    of_sort = {bool(deduplicates_dispatch(token_dispatcher=one)): one for one in dispatchers}
-    return tuple(of_sort.values())
 
 
 @cache
@@ -330,7 +324,7 @@ def _least_layer(
                 edges=_over_open(np.maximum, beside.edges),
             ),
             loads=LinkLoads(
-                scale_up=_over_open(np.minimum, loads.scale_up[None]),
+                scale_up=_over_open(np.minimum, loads.scale_up[None]),  # overlapped or not
                 adapter=_over_open(np.minimum, loads.adapter[None]),
             ),
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.axes import Array, Decisions, added, with_layer_axis
+from costmodel.axes import Array, Decisions, with_layer_axis
 from costmodel.facts.device import EquippedDevice
 from costmodel.lowering.recompute import recomputes
 from costmodel.memory.footprint import layer_footprint
@@ -37,10 +37,7 @@ class LinkLoads(Record):
 
     def of_ranks(self, stages: Stages) -> LinkLoads:
         """The sum over the layers of each rank."""
-        return LinkLoads(
-            scale_up=np.asarray(added(stages.layers * self.scale_up[..., None, :])),
-            adapter=np.asarray(added(stages.layers * self.adapter[..., None, :])),
-        )
+        return LinkLoads(scale_up=stages.of_layers(self.scale_up), adapter=stages.of_layers(self.adapter))
 
 
 def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:

@@ -75,7 +75,7 @@ def rank_seconds(
     edges = edges + with_layer_axis(lookup(slices_seconds, facts, decisions))
     edges = edges + sent_seconds(facts, decisions, stages)
     always = facts.cluster.device.constants.microbatch_seconds
-    layers = added(stages.layers * layer[..., None, :])
+    layers = stages.of_layers(layer)
     if full_layer is not None:
         layers = layers + added(stages.full_layers * (full_layer - layer)[..., None, :])
     return np.asarray(layers + edges + always)
@@ -219,7 +219,7 @@ def plain_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, pa
     m = microbatches(facts, decisions)
     edge = lookup(embedding_head_seconds, facts, decisions)
     edges = stages.first * with_layer_axis(edge.first_forward) + stages.last * with_layer_axis(edge.last_forward)
-    forward = added(stages.layers * parts.forward[..., None, :]) + edges
+    forward = stages.of_layers(parts.forward) + edges
     seconds = plain_seconds(forward, ranks - forward, stages.num_ranks, num_microbatches=m)
     return np.asarray(seconds - busy_seconds(largest(ranks), num_microbatches=m))
 
@@ -279,7 +279,7 @@ def slowest_passes(facts: Facts, decisions: Decisions, stages: Stages, parts: La
 
     def of_slowest(layer: Array, first: Array | float, last: Array | float) -> Array:
         edges = stages.first * with_layer_axis(first) + stages.last * with_layer_axis(last)
-        seconds = np.asarray(added(stages.layers * layer[..., None, :]) + edges)
+        seconds = np.asarray(stages.of_layers(layer) + edges)
         return np.take_along_axis(np.broadcast_to(seconds, ranks.shape), slowest, axis=-1)[..., 0]
 
     forward = of_slowest(parts.forward, edge.first_forward, edge.last_forward)

@@ -151,7 +151,7 @@ def _beside_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: L
 
 
 FLOAT_NOISE = 1e-12
-"""Relative difference between a bound and a time that sum the same terms in another order."""
+"""Relative difference between two sums of the same terms in another order: of a bound, a table, a scalar."""
 
 
 def summed_seconds(facts: Facts, decisions: Decisions) -> Array:

@@ -18,6 +18,9 @@ from costmodel.facts.fields import STRICT, Count, Flag, NotNegative, Positive, P
 from costmodel.facts.framework import Settings
 from costmodel.facts.reliability import RecoveryLevel
 
+LEAST_KEPT = 2
+"""Checkpoints that are kept at least: one, and another in case that cannot be read."""
+
 LLAMA_3_FAILURES_PER_NODE_DAY = 419 / 54 / 2048
 """419 unexpected interruptions in 54 days on 2,048 nodes; The Llama 3 Herd of Models, arXiv 2407.21783, 3.3.4."""
 
@@ -152,7 +155,7 @@ class ReliabilitySection:
     asynchronous_checkpoints: Flag | None = None
     storage_bandwidth: Positive | None = None
     storage_capacity: Positive | None = None
-    keep_checkpoints: Annotated[Count, Field(ge=2, le=1000)] | None = None
+    keep_checkpoints: Annotated[Count, Field(ge=LEAST_KEPT, le=1000)] | None = None
     max_write_fraction: PositiveFraction = 0.05
     init_seconds: NotNegative = 0.0
 

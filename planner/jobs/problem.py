@@ -19,7 +19,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Device
 from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
-from costmodel.facts.reliability import Checkpoint, RecoveryLevel, Reliability
+from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, RecoveryLevel, Reliability
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering.framework.settings import stored_precision, trained_model
 from costmodel.models.parameters import mtp_parameters, parameters
@@ -31,6 +31,7 @@ from planner.jobs.candidate_list import read_candidate_list
 from planner.jobs.cluster import CATALOG, GIB_BYTES, Fitted, cluster_of, device_path
 from planner.jobs.document import apply_override, mapping_from_python, read_mapping, split_assignment
 from planner.jobs.entries import (
+    LEAST_KEPT,
     MOFA_RECOVERY,
     ClusterSection,
     Job,
@@ -50,8 +51,6 @@ MAX_ALLOWED_VALUES = 10_000
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"
 CHECKPOINT_ENTRIES = ("device_to_host_bandwidth", "disk_write_bandwidth", "asynchronous_checkpoints")
-LEAST_KEPT, USUALLY_KEPT, MOST_KEPT = 2, 3, 1000
-"""Checkpoints that are kept: one and another in case the first cannot be read; where nobody says; at most."""
 
 
 class StageChoice(StrEnum):
@@ -457,7 +456,6 @@ def _checkpoint(section: ReliabilitySection, facts: Facts) -> Checkpoint:
         device_to_host_bandwidth=section.device_to_host_bandwidth,
         disk_write_bandwidth=section.disk_write_bandwidth,
         storage_bandwidth=section.storage_bandwidth,
-        storage_capacity=section.storage_capacity,
         keep=_kept(section, nbytes),
     )
 
@@ -465,7 +463,9 @@ def _checkpoint(section: ReliabilitySection, facts: Facts) -> Checkpoint:
 def _kept(section: ReliabilitySection, nbytes: float) -> int:
     """How many checkpoints are kept: what the job says, else the usual number or as many as storage holds."""
     wanted, capacity = section.keep_checkpoints, section.storage_capacity
-    most = MOST_KEPT if capacity is None else int(capacity // nbytes) - 1  # beside the one that is being written
+    if capacity is None:
+        return wanted or USUALLY_KEPT
+    most = int(capacity // nbytes) - 1  # beside the one that is being written
     if most < LEAST_KEPT:
         raise SpecError(
             "reliability.storage_capacity",

@@ -39,8 +39,8 @@ from constraints.encoding import (
 )
 from constraints.verdict import violated
 from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strategy_seconds
-from costmodel.step.step import summed_seconds
-from costmodel.strategy import DECISIONS, FLAGS, Strategy
+from costmodel.step.step import FLOAT_NOISE, summed_seconds
+from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem, StageChoice
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
@@ -73,9 +73,6 @@ VPP = DECISIONS.index("vpp")
 
 ROUNDING_BOUND_SECONDS = TICK_SECONDS
 """Half a tick for the reported strategy, half a tick for any that it is compared with."""
-
-FLOAT_NOISE = 1e-12
-"""Relative difference between a table and a scalar that sum the same terms in another order."""
 
 
 class Status(StrEnum):
@@ -307,8 +304,8 @@ class Search:
         """Strategies with even stages, by the sum over their ranks."""
         if not even:
             return {}
-        columns = zip(DECISIONS, np.array([found.values for found in even.values()]).T, strict=True)
-        decisions = {name: values.astype(bool) if name in FLAGS else values for name, values in columns}
+        each = [found.strategy.decisions() for found in even.values()]
+        decisions = {name: np.array([one[name] for one in each]) for name in DECISIONS}
         ticks = seconds_to_ticks(summed_seconds(self.space.facts, decisions))
         return {
             group: replace(found, ticks=own) for (group, found), own in zip(even.items(), ticks.tolist(), strict=True)

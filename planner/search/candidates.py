@@ -353,12 +353,8 @@ class CostTable:
         kept = modes & (bounds <= cuts.reshape(-1, *(1,) * len(chosen)))
         left, of_left = block.split(kept, tuple(chosen))
         num_left, num_fitting = int(counts.sum(where=~kept)), int(counts.sum(where=fitting & ~kept))
-        return (
-            left,
-            of_left,
-            bounds[kept],
-            Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting),
-        )
+        pruned = Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
+        return left, of_left, bounds[kept], pruned
 
     def hopeful(self, rows: Ints, cuts: Ints) -> tuple[Ints, Ints, Pruned]:
         """

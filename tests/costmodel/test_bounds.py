@@ -30,21 +30,25 @@ from tests.costmodel.strategies import (
 )
 
 
+def with_every_feature(degrees: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All combinations of features on an axis behind those of the degrees: alone, and with the degrees."""
+    features = {name: np.array([one[name] for one in all_features()])[None, :] for name in all_features()[0]}
+    return features, {name: values[:, None] for name, values in degrees.items()} | features
+
+
 @models
 @profiles
 def test_no_features_undercut_the_lower_bound(model: Model, profile: dict[str, Any]):
     """All 9,216 combinations of features on 12 random degrees."""
     given, degrees = the_facts(model, **profile), random_degrees(model, 12, seed=31)
-    features = all_features()
-    outer = {name: values[:, None] for name, values in degrees.items()}
-    outer |= {name: np.array([one[name] for one in features])[None, :] for name in features[0]}
+    features, outer = with_every_feature(degrees)
 
     bound, seconds = (
-        lower_bound_seconds(given, degrees | dict.fromkeys(features[0], 0)),
+        lower_bound_seconds(given, degrees | dict.fromkeys(features, 0)),
         cost(given, outer).step_seconds,
     )
 
-    assert len(features) == 9216
+    assert len(all_features()) == 9216
     assert seconds.shape == (12, 9216)
     assert (bound <= seconds.min(axis=1) * (1 + 1e-12)).all()
 
@@ -69,8 +73,7 @@ def test_no_graphs_undercut_the_lower_bound_of_a_host_that_waits(model: Model):
 def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[str, Any]):
     """The same combinations: for each of the 48 without their overlaps the fastest of 32."""
     given, degrees = the_facts(model, **profile), random_degrees(model, 40, seed=33)
-    features = {name: np.array([one[name] for one in all_features()])[None, :] for name in all_features()[0]}
-    outer = {name: values[:, None] for name, values in degrees.items()} | features
+    features, outer = with_every_feature(degrees)
 
     least, whole = least_seconds(given, outer), cost(given, outer)
     loosest = lower_bound_seconds(given, degrees | dict.fromkeys(features, 0))
@@ -90,8 +93,7 @@ def test_no_overlaps_undercut_the_bound_of_a_mode(model: Model, profile: dict[st
 def test_no_dispatcher_and_no_graphs_undercut_the_bound_that_leaves_them_open(model: Model, profile: dict[str, Any]):
     """The bound of each mode of memory, and that with either of both given, against all 9,216 combinations."""
     given, degrees = the_facts(model, **profile), random_degrees(model, 10, seed=38)
-    features = {name: np.array([one[name] for one in all_features()])[None, :] for name in all_features()[0]}
-    outer = {name: values[:, None] for name, values in degrees.items()} | features
+    features, outer = with_every_feature(degrees)
     among = {name: np.unique(features[name]).tolist() for name in ("token_dispatcher", "cuda_graphs")}
 
     seconds, exact = cost(given, outer).step_seconds, least_seconds(given, outer)

@@ -15,11 +15,12 @@ import pytest
 
 from benchmarks.page import BROWSERS, OPTIONS
 from costmodel.errors import SpecError
+from costmodel.reliability import on_cluster
 from costmodel.step.estimate import simulated_step
 from planner.checkpoints import schedules_around
 from planner.explanation.explain import explain
 from planner.jobs.problem import load
-from planner.plan import estimate, plan, reliability_of
+from planner.plan import estimate, plan
 from planner.report import render
 from planner.report.html.inputs import input_sections
 from planner.report.html.page import page_html
@@ -342,7 +343,7 @@ def test_the_chosen_interval_is_best(report):
     curve = schedules_around(
         best.cluster,
         report.problem.facts.workload,
-        reliability_of(report.problem, best.cluster),
+        on_cluster(best.cluster, report.problem.reliability),
         step_seconds=best.step_seconds,
         best=best.schedule,
     )

@@ -35,6 +35,7 @@ from planner.search.clock import Clock
 from planner.search.listed import CandidateListReport, listed
 from planner.search.rules import problem_rules
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
+from planner.uncertainty.peaks import Chance, chance_to_fit
 
 if TYPE_CHECKING:
     from planner.alternatives import AlternativeOutcome
@@ -148,6 +149,11 @@ class Plan:
     def headroom_bytes(self) -> float:
         """What the fullest rank leaves free; negative where it does not fit."""
         return self.memory_bytes - self.estimate.device_bytes
+
+    @property
+    def chance_to_fit(self) -> Chance:
+        """How likely the fullest rank fits, by runs that did and runs that did not."""
+        return chance_to_fit(self.cluster, device_bytes=self.estimate.device_bytes)
 
     def rank_headroom_bytes(self, rank: RankEstimate) -> float:
         """What one rank leaves free."""
@@ -516,13 +522,13 @@ def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
 
 def _broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:
     """Rules and limits of the job that forbid a strategy; what the search alone leaves out is none of them."""
-    rules = problem_rules(problem)
+    rules, limits = problem_rules(problem), problem.search
     of_search = {*rules.bounds, *rules.preferences}
     asked = [rule for rule in (*rules.rows, *rules.mixed, *rules.memory, *rules.timed) if rule not in of_search]
     resources = {
         "device_bytes": estimated.device_bytes,
         "host_bytes": estimated.host_bytes,
-        "memory_headroom_bytes": problem.search.memory_headroom_bytes,
+        "memory_headroom_bytes": limits.memory_headroom_bytes if limits.asks_headroom else 0.0,
         "step_seconds": estimated.step_seconds,
         "bubble_seconds": sum(part.exposed_seconds for part in estimated.breakdown if part.name == "bubble"),
     }

@@ -183,7 +183,8 @@ class SearchSection:
     max_bubble_fraction
         Share of the step that the slowest pipeline rank may wait for others, such as 0.1.
     memory_headroom_gib
-        Device memory to leave free, in GiB.
+        Device memory to leave free, in GiB. Default: as much as the errors of predicted peaks say for a chance of 95 %
+        to fit, 2 GiB at least.
     framework_rules
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     preferences
@@ -203,7 +204,7 @@ class SearchSection:
     candidates: str | None = None
     max_devices: Count | None = None
     max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
-    memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] = 0.0
+    memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] | None = None
     framework_rules: Flag = True
     preferences: Flag = True
     time_limit_seconds: Annotated[Positive, Field(le=1e6)] = 60.0

@@ -46,6 +46,7 @@ from planner.jobs.moved import require_no_profile, require_todays_names
 from planner.jobs.strategy_file import StrategyFile, read_given
 from planner.jobs.values import decision_value, require_entry
 from planner.setting_choices import Value, combined, split
+from planner.uncertainty.peaks import usual_headroom_bytes
 
 MAX_ALLOWED_VALUES = 10_000
 PROBABILITY_TOLERANCE = 1e-6
@@ -81,6 +82,8 @@ class SearchLimits:
         Combinations of values and bounds that may not occur together.
     memory_headroom_bytes
         Device memory to leave free.
+    asks_headroom
+        Whether the job says so itself; else a given strategy may use all of the memory.
     framework_rules
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     preferences
@@ -111,6 +114,7 @@ class SearchLimits:
     max_bubble_fraction: float | None = None
     max_devices: int | None = None
     preferences: bool = True
+    asks_headroom: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -301,7 +305,7 @@ def _problem(
     _require_devices(job)
     candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     given = read_given(job.strategy)
-    search = _search(job.search, candidates_file)
+    search = _search(job.search, candidates_file, first.facts.cluster)
     _require_room(search, first.facts.cluster.device)
     if search.framework_rules:
         cluster = first.facts.cluster
@@ -505,7 +509,7 @@ def _require_devices(job: Job) -> None:
         )
 
 
-def _search(section: SearchSection, candidates_file: Path | None) -> SearchLimits:
+def _search(section: SearchSection, candidates_file: Path | None, cluster: Cluster) -> SearchLimits:
     pin = {
         _decision_name(name, "search.pin"): decision_value(name, value, f"search.pin.{name}")
         for name, value in section.pin.items()
@@ -519,11 +523,13 @@ def _search(section: SearchSection, candidates_file: Path | None) -> SearchLimit
             raise SpecError(
                 f"search.pin.{name}", f"is {decision_text(name, pin[name])}, which search.allow.{name} excludes."
             )
+    headroom = section.memory_headroom_gib
     return SearchLimits(
         pin=pin,
         allow=allow,
         forbid=tuple(_combination(entry, f"search.forbid.{index}") for index, entry in enumerate(section.forbid)),
-        memory_headroom_bytes=section.memory_headroom_gib * GIB_BYTES,
+        memory_headroom_bytes=usual_headroom_bytes(cluster) if headroom is None else headroom * GIB_BYTES,
+        asks_headroom=headroom is not None,
         framework_rules=section.framework_rules,
         preferences=section.preferences,
         time_limit_seconds=section.time_limit_seconds,

@@ -90,22 +90,15 @@ def _representative(ranks: Sequence[RankRecord]) -> Iterator[RankRecord]:
     return (ranks[index] for index in sorted(chosen) if 0 <= index <= last)
 
 
-PEAK_ERROR = 0.02
-"""Mean relative error of predicted peaks of pipelines: 2.1 % (benchmarks/accuracy/README.md)."""
-
-
 def _memory_notes(setting: SettingRecord, memory: MemoryRecord, *, omitted: bool) -> Iterator[str]:
     reserve, capacity = setting.job.memory_headroom_bytes, setting.cluster.memory_bytes
-    wanted = f"; the job keeps {gib(reserve)} GiB of them free (search.memory_headroom_gib)" if reserve else ""
+    wanted = f"; plans keep {gib(reserve)} GiB of them free (search.memory_headroom_gib)" if reserve else ""
     yield f"A GPU has {gib(capacity)} GiB{wanted}."
+    chance = memory.chance_to_fit
     lacking = memory.peak_memory_bytes + reserve - capacity
     if lacking > 0:
         yield f"{gib(lacking)} GiB are missing on the fullest rank."
-    elif memory.peak_memory_bytes > (1 - PEAK_ERROR) * capacity:
-        yield (
-            f"The fullest rank leaves {gib(memory.headroom_bytes)} GiB free, less than the error of predicted peaks "
-            f"(about {PEAK_ERROR:.0%}): search.memory_headroom_gib keeps more free."
-        )
+    yield f"Chance that the fullest rank fits: {chance.share:.0%}, by {chance.basis}."
     if memory.host_memory_bytes:
         yield f"A GPU's share of the host memory is {gib(setting.cluster.host_memory_bytes_per_device)} GiB."
     if any(rank.port_bytes for rank in memory.ranks):

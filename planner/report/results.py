@@ -36,6 +36,7 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "HFU": ("hfu", "{:.1%}".format),
     "peak GiB": ("peak_memory_bytes", gib),
     "free GiB": ("headroom_bytes", gib),
+    "fits": ("chance_to_fit.share", "{:.0%}".format),
     "host memory GiB": ("host_memory_bytes", gib),
     "steps per checkpoint": ("checkpoint.interval_steps", "{:,.0f}".format),
     "ETTR": ("training_run.ettr", "{:.2%}".format),
@@ -49,7 +50,7 @@ def results_section(report: PlanReport | EstimateReport, plans: Sequence[Numbere
     """Speed, memory and the whole training of every plan, one row each."""
     counts = report.problem.search.max_devices is not None  # GPUs take the place of TFLOP/s, which follow from MFU
     speed = ("GPUs", "tokens/s/GPU") if counts else ("tokens/s/GPU", "TFLOP/s/GPU")
-    names = (*speed, "MFU", "HFU", "peak GiB", "free GiB", "ETTR", "days")
+    names = (*speed, "MFU", "HFU", "peak GiB", "free GiB", "fits", "ETTR", "days")
     return Section(
         title="Throughput, memory and training time",
         header=("#", "step, s", "slower", *names),

@@ -464,14 +464,19 @@ def test_no_time_ends_with_3(capsys):
     assert "none within the time limit" in capsys.readouterr().out
 
 
-def test_memory_that_is_nearly_full_is_said():
-    """Less is free than what predictions of peaks are off by; with headroom nothing needs to be said."""
+def test_the_chance_to_fit_is_told_with_the_runs_behind_it():
+    """Of a device that is nearly full about half, of a roomy one nearly all; the table's row, the note, the JSON."""
     problem = load(a_job())
     peak = estimate(problem, {"tp": 8}).plan.estimate.device_bytes
-    full, roomy = (replace_memory(problem, peak * factor) for factor in (1.01, 1.1))
+    full, roomy = (estimate(replace_memory(problem, peak * factor), {"tp": 8}) for factor in (1.001, 1.3))
 
-    assert "error of predicted peaks (about 2%)" in render(estimate(full, {"tp": 8}), "table")
-    assert "predicted peaks" not in render(estimate(roomy, {"tp": 8}), "table")
+    texts = [" ".join(render(one, "table").split()) for one in (full, roomy)]
+    shares = [json.loads(render(one, "json"))["chance_to_fit"]["share"] for one in (full, roomy)]
+
+    assert 0.3 < shares[0] < 0.7 < 0.97 < shares[1] < 1
+    for text, share in zip(texts, shares, strict=True):
+        assert f"Chance that the fullest rank fits: {share:.0%}, by" in text
+        assert "runs that fitted and" in text
 
 
 def replace_memory(problem, memory_bytes):

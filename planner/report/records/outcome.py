@@ -110,11 +110,11 @@ class ClosestRecord(MemoryRecord, ClosestStrategyRecord):
     @classmethod
     def of_report(cls, report: PlanReport, closest: Estimate) -> ClosestRecord:
         """The record of the strategy that lacks least of what a job's devices have."""
-        device = report.chosen.facts.cluster.device
-        room_bytes = device.memory_bytes - report.problem.search.memory_headroom_bytes
+        cluster = report.chosen.facts.cluster
+        room_bytes = cluster.device.memory_bytes - report.problem.search.memory_headroom_bytes
         return cls(
             strategy=StrategyRecord.read(closest.strategy, num_microbatches=closest.num_microbatches),
-            **dict(MemoryRecord.of_estimate(closest, device)),
+            **dict(MemoryRecord.of_estimate(closest, cluster)),
             missing_bytes_by_rank=[max(0.0, rank.device_bytes - room_bytes) for rank in closest.ranks],
         )
 

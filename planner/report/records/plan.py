@@ -8,11 +8,12 @@ from costmodel.memory.rank import seen_bytes
 from planner.report.records.record import Figure, Record, entry
 from planner.report.records.strategy import StrategyRecord
 from planner.uncertainty.intervals import COVERAGE
+from planner.uncertainty.peaks import chance_to_fit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from costmodel.facts.device import EquippedDevice
+    from costmodel.facts.cluster import Cluster
     from costmodel.step.estimate import Estimate
     from planner.plan import Plan
 
@@ -38,6 +39,13 @@ class RankRecord(Record):
     port_bytes: Figure = entry("What one of its devices copies to the host in a step, and as much back.")
 
 
+class ChanceRecord(Record):
+    """A chance, and what is known of it."""
+
+    share: Figure = entry("From 0 to 1.")
+    basis: str = entry("The measured runs that it follows from.")
+
+
 class MemoryRecord(Record):
     """Memory of one device."""
 
@@ -45,19 +53,22 @@ class MemoryRecord(Record):
     allocated_bytes: Figure = entry("The same peak as PyTorch counts it in tensors.")
     reserved_bytes: Figure = entry("The same peak as PyTorch counts it in all that its allocator holds.")
     headroom_bytes: Figure = entry("What the fullest pipeline rank leaves free; negative where it does not fit.")
+    chance_to_fit: ChanceRecord = entry("How likely the fullest pipeline rank fits.")
     host_memory_bytes: Figure = entry("Host memory that one device needs.", "host_bytes")
     host_headroom_bytes: Figure = entry("What one device leaves free of its share of the host memory.")
     ranks: list[RankRecord] = entry("Every pipeline rank.")
 
     @classmethod
-    def of_estimate(cls, estimate: Estimate, device: EquippedDevice) -> MemoryRecord:
+    def of_estimate(cls, estimate: Estimate, cluster: Cluster) -> MemoryRecord:
         """What a strategy needs of a device and its host."""
-        peak_bytes, room_bytes = estimate.device_bytes, device.memory_bytes
+        device, peak_bytes = cluster.device, estimate.device_bytes
+        room_bytes, chance = device.memory_bytes, chance_to_fit(cluster, device_bytes=peak_bytes)
         return MemoryRecord.read(
             estimate,
             allocated_bytes=seen_bytes(device, peak_bytes, "allocated"),
             reserved_bytes=seen_bytes(device, peak_bytes, "reserved"),
             headroom_bytes=room_bytes - peak_bytes,
+            chance_to_fit=ChanceRecord.read(chance),
             host_headroom_bytes=device.host_memory_bytes - estimate.host_bytes,
             ranks=[RankRecord.read(one, headroom_bytes=room_bytes - one.device_bytes) for one in estimate.ranks],
         )
@@ -145,7 +156,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
         """The record of a plan."""
         return PlanRecord.read(
             plan,
-            **dict(MemoryRecord.of_estimate(plan.estimate, plan.cluster.device)),
+            **dict(MemoryRecord.of_estimate(plan.estimate, plan.cluster)),
             step_time_interval_seconds=[plan.interval.low_seconds, plan.interval.high_seconds],
             step_time_interval_probability=COVERAGE,
             model_tflops_per_gpu=plan.model_flops_per_second_per_device / 1e12,

@@ -1,0 +1,1 @@
+"""Whether plans are ones that people would run."""

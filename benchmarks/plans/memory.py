@@ -1,0 +1,105 @@
+"""
+``python -m benchmarks.plans.memory``: how often strategies that ran, or ran out of memory, are given a chance to fit.
+
+The laws of :mod:`planner.uncertainty.peaks`, each run judged by those of other groups (source, model, device, number
+of devices). Exits with 1 where the goals are missed; ``--write`` writes the laws of all runs for the planner.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import yaml
+
+from benchmarks.accuracy.tables import read_table
+from planner.calibration.cases import group_of
+from planner.runs.predictions import Prediction, predictions
+from planner.uncertainty.peaks import STARTS, TABLE, Law, Use, fitted_laws, left_out_chances, stack_of
+
+MOST_WRONG_SHARE = 0.02
+"""Share of the runs that ran which may get a chance below one half."""
+
+LEAST_CAUGHT = 10
+"""Of the 13 runs that ran out of memory, how many get a chance below one half at least."""
+
+SOURCE = (
+    "python -m benchmarks.plans.memory --write: peaks, fits and failures of the rows of benchmarks/measured_runs, as "
+    "this version predicts them"
+)
+
+
+def uses_of(predicted: Sequence[Prediction]) -> list[Use]:
+    """What each run tells of memory."""
+    return [_use(one) for one in predicted]
+
+
+def _use(one: Prediction) -> Use:
+    run, cluster = one.run, one.case.facts.cluster
+    measured = None if run.kind == "oom" else run.peak_memory_gib
+    assert cluster.framework is not None, "a measured run names its framework"
+    return Use(
+        stack=stack_of(cluster.framework.name),
+        group=group_of(one.case),
+        log_peak=None if measured is None else math.log(measured / one.peak_memory_gib),
+        log_use=math.log(one.device_bytes / cluster.device.memory_bytes),
+        has_run=run.kind != "oom",
+    )
+
+
+def below_half(uses: Sequence[Use], chances: Sequence[float], *, has_run: bool) -> int:
+    """How many of the runs that ran, or that did not, get a chance below one half."""
+    return sum(chance < 0.5 for use, chance in zip(uses, chances, strict=True) if use.has_run == has_run)
+
+
+def document(laws: Sequence[Law]) -> str:
+    """The planner's file of laws."""
+    text = yaml.safe_dump({"source": SOURCE, "laws": [asdict(law) for law in laws]}, sort_keys=False, width=120)
+    return f"# Generated; do not edit.\n{text}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the laws and what they are worth; 0, or 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plans.memory", description=__doc__.split("\n\n")[1])
+    parser.add_argument("--write", action="store_true", help=f"write planner/uncertainty/{TABLE}")
+    options = parser.parse_args(arguments)
+    predicted = [one for one in predictions(*read_table()) if isinstance(one, Prediction)]
+    uses = uses_of(predicted)
+    laws, chances = fitted_laws(uses), left_out_chances(uses)
+    for line in (*_law_lines(laws), "", *_chance_lines(predicted, uses, chances)):
+        print(line)
+    if options.write:
+        (Path(__file__).parents[2] / "planner" / "uncertainty" / TABLE).write_text(document(laws), encoding="utf-8")
+    ran = sum(use.has_run for use in uses)
+    is_reached = (
+        below_half(uses, chances, has_run=False) >= LEAST_CAUGHT
+        and below_half(uses, chances, has_run=True) <= MOST_WRONG_SHARE * ran
+    )
+    return 0 if is_reached else 1
+
+
+def _law_lines(laws: Sequence[Law]) -> Iterator[str]:
+    yield f"{'stack':<24} {'peaks':>6} {'fits':>6} {'failed':>6} {'mean':>7} {'sigma':>7} {STARTS:>7.0%}"
+    for law in laws:
+        figures = f"{law.mean:>7.1%} {law.deviation:>7.1%} {math.expm1(law.log_ratio_of(STARTS)):>7.1%}"
+        yield f"{law.stack:<24} {law.peaks:>6} {law.fits:>6} {law.failures:>6} {figures}"
+    yield f"{STARTS:.0%} of the runs need no more than so much above the predicted peak."
+
+
+def _chance_lines(predicted: Sequence[Prediction], uses: Sequence[Use], chances: Sequence[float]) -> Iterator[str]:
+    ran = sum(use.has_run for use in uses)
+    failed = len(uses) - ran
+    wrong, caught = (below_half(uses, chances, has_run=has_run) for has_run in (True, False))
+    yield f"of {failed} that ran out of memory {caught} have a chance below one half (at least {LEAST_CAUGHT})"
+    yield f"of {ran:,} that ran {wrong} have one, {wrong / ran:.2%} (at most {MOST_WRONG_SHARE:.0%})"
+    for one, use, chance in zip(predicted, uses, chances, strict=True):
+        if (chance < 0.5) == use.has_run:
+            yield f"  {one.run.id}: {'ran' if use.has_run else 'out of memory'}, chance {chance:.0%}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

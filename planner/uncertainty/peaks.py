@@ -1,0 +1,280 @@
+"""The chance that a strategy fits: how far peaks of memory are from predictions, and the headroom that follows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+import yaml
+from pydantic.dataclasses import dataclass as validated
+
+from costmodel import catalog
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.fields import STRICT
+from costmodel.validation import build
+
+TABLE = "peaks.yaml"
+
+GIB = 2**30
+
+ANY = "any"
+"""The stack of a law that holds for all."""
+
+STARTS = 0.95
+"""The chance to fit that the default headroom leaves."""
+
+LEAST_HEADROOM_BYTES = 2 * GIB
+"""The default headroom is not less: what other processes and the next release take does not shrink with the device."""
+
+OWN_ROWS = 20
+"""The rows of all other stacks together count for as much as this many of a stack's own."""
+
+ODD_SHARE, ODD_DEVIATION = 0.05, 0.3
+"""Share of runs whose record leaves out what decides their memory, and the standard deviation of their logarithms."""
+
+MEANS = np.round(np.arange(-0.05, 0.1501, 0.005), 4)
+DEVIATIONS = np.array((0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.13))
+"""Among which a law is chosen: finer ones differ by less than a stack's runs tell."""
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Law:
+    """
+    How measured peaks lie around predicted ones: a normal law of their ratio's logarithm, and odd ones beside it.
+
+    Parameters
+    ----------
+    stack
+        Software without its release, such as ``megatron-lm``; ``any``: all of it.
+    mean, deviation
+        Of the logarithm of measured over predicted.
+    peaks, fits, failures
+        Its own runs: with a measured peak; that ran, whose peak is less than the device's memory; that ran out of it.
+    """
+
+    stack: str
+    mean: float
+    deviation: float
+    peaks: int
+    fits: int
+    failures: int
+
+    def share_below(self, log_ratio: float) -> float:
+        """
+        Share of runs whose measured peak is at most ``exp(log_ratio)`` times the predicted one.
+
+        >>> Law(stack="any", mean=0.0, deviation=0.02, peaks=1, fits=0, failures=0).share_below(0.0)
+        0.5
+        """
+        usual = normal_share(log_ratio, self.mean, self.deviation)
+        return (1 - ODD_SHARE) * usual + ODD_SHARE * normal_share(log_ratio, 0.0, ODD_DEVIATION)
+
+    def log_ratio_of(self, share: float) -> float:
+        """The logarithm of measured over predicted below which a share of the runs lies, by bisection."""
+        low, high = -2.0, 2.0
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.share_below(middle) < share else (low, middle)
+        return high
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Laws:
+    """
+    Everything that chances are made of.
+
+    Parameters
+    ----------
+    source
+        What the laws are fitted to.
+    laws
+        One for each stack with runs, and one for ``any``.
+    """
+
+    source: str
+    laws: tuple[Law, ...]
+
+
+@cache
+def laws() -> Mapping[str, Law]:
+    """The project's laws, by stack."""
+    text = (files("planner.uncertainty") / TABLE).read_text(encoding="utf-8")
+    return {law.stack: law for law in build(Laws, yaml.load(text, Loader=catalog.LOADER), TABLE).laws}
+
+
+def stack_of(framework: str) -> str:
+    """
+    The software of a framework's entry, without its release.
+
+    >>> stack_of("megatron-lm-0.17")
+    'megatron-lm'
+    """
+    return framework.rpartition("-")[0] or framework
+
+
+def law_of(cluster: Cluster) -> Law:
+    """The law of the stack that a cluster runs; that of all where no run of it was measured."""
+    stack = ANY if cluster.framework is None else stack_of(cluster.framework.name)
+    return laws().get(stack, laws()[ANY])
+
+
+# --- chances of predictions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chance:
+    """
+    The chance that a strategy fits.
+
+    Parameters
+    ----------
+    share
+        From 0 to 1.
+    basis
+        The runs that it follows from.
+    """
+
+    share: float
+    basis: str
+
+
+def chance_to_fit(cluster: Cluster, *, device_bytes: float) -> Chance:
+    """
+    The chance that a predicted peak fits in the memory of a device.
+
+    Parameters
+    ----------
+    cluster
+        Whose devices and software.
+    device_bytes
+        The predicted peak of the fullest rank.
+    """
+    law = law_of(cluster)
+    share = law.share_below(math.log(cluster.device.memory_bytes / device_bytes)) if device_bytes > 0 else 1.0
+    return Chance(share=share, basis=_basis(law))
+
+
+def _basis(law: Law) -> str:
+    own = f"{law.peaks:,} measured peaks, {law.fits:,} runs that fitted and {law.failures:,} that did not"
+    everything = "of all stacks" if law.stack == ANY else f"of {law.stack}"
+    leaning = "" if law.stack == ANY else f"; those of other stacks count as {OWN_ROWS}"
+    return f"{own}, {everything}{leaning}"
+
+
+def usual_headroom_bytes(cluster: Cluster) -> float:
+    """What to leave free so that a strategy fits with a chance of ``STARTS``, in bytes per device."""
+    memory_bytes = cluster.device.memory_bytes
+    share = -math.expm1(-law_of(cluster).log_ratio_of(STARTS))
+    return max(share * memory_bytes, LEAST_HEADROOM_BYTES)
+
+
+# --- from runs to laws --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """
+    What one run tells of memory.
+
+    Parameters
+    ----------
+    stack
+        Its software.
+    group
+        What it shares with others, whose errors are alike.
+    log_peak
+        Logarithm of the measured over the predicted peak; None: it was not measured.
+    log_use
+        Logarithm of the predicted peak over the memory of the device.
+    has_run
+        Whether it ran; else it ran out of memory.
+    """
+
+    stack: str
+    group: Hashable
+    log_peak: float | None
+    log_use: float
+    has_run: bool
+
+
+def fitted_laws(uses: Sequence[Use]) -> list[Law]:
+    """
+    Laws of every stack, and of all: of most likelihood, where the other stacks' rows count as ``OWN_ROWS``.
+
+    A run without a measured peak tells that the peak was below the memory of its device, or above it.
+
+    Parameters
+    ----------
+    uses
+        What runs tell.
+    """
+    scores = np.array([_log_likelihoods(use) for use in uses])
+    stacks = dict.fromkeys((*sorted({use.stack for use in uses}), ANY))
+    return [_law(stack, uses, scores) for stack in stacks]
+
+
+def left_out_chances(uses: Sequence[Use]) -> list[float]:
+    """The chance to fit of every run by laws of the runs of other groups, in their order."""
+    scores = np.array([_log_likelihoods(use) for use in uses])
+    members: dict[tuple[Hashable, str], list[int]] = defaultdict(list)
+    for number, use in enumerate(uses):
+        members[use.group, use.stack].append(number)
+    chances = [0.0] * len(uses)
+    for (group, stack), numbers in members.items():
+        kept = [number for number, use in enumerate(uses) if use.group != group]
+        law = _law(stack, [uses[number] for number in kept], scores[kept])
+        for number in numbers:
+            chances[number] = law.share_below(-uses[number].log_use)
+    return chances
+
+
+def normal_share(value: float, mean: float, deviation: float) -> float:
+    """Share of a normal law below a value."""
+    return math.erfc((mean - value) / (deviation * math.sqrt(2))) / 2
+
+
+def _law(stack: str, uses: Sequence[Use], scores: np.ndarray) -> Law:
+    own = np.array([stack in (use.stack, ANY) for use in uses])
+    tells = np.array([use.log_peak is not None or not use.has_run for use in uses])
+    others = max(int((tells & ~own).sum()), 1)
+    weights = np.where(own, 1.0, min(1.0, OWN_ROWS / others))
+    best = int(np.argmax(weights @ scores))
+    mean, deviation = divmod(best, len(DEVIATIONS))
+    kinds = Counter(
+        "failures" if not use.has_run else "fits" if use.log_peak is None else "peaks"
+        for use, is_own in zip(uses, own, strict=True)
+        if is_own
+    )
+    return Law(
+        stack=stack,
+        mean=float(MEANS[mean]),
+        deviation=float(DEVIATIONS[deviation]),
+        **{kind: kinds[kind] for kind in ("peaks", "fits", "failures")},
+    )
+
+
+def _log_likelihoods(use: Use) -> list[float]:
+    """Of one run, by every law of the grid."""
+    return [math.log(max(_likelihood(use, mean, deviation), 1e-12)) for mean, deviation in _grid()]
+
+
+def _grid() -> Iterable[tuple[float, float]]:
+    return ((float(mean), float(deviation)) for mean in MEANS for deviation in DEVIATIONS)
+
+
+def _likelihood(use: Use, mean: float, deviation: float) -> float:
+    if use.log_peak is not None:
+        usual, odd = _density(use.log_peak, mean, deviation), _density(use.log_peak, 0.0, ODD_DEVIATION)
+        return (1 - ODD_SHARE) * usual + ODD_SHARE * odd
+    law = Law(stack=use.stack, mean=mean, deviation=deviation, peaks=0, fits=0, failures=0)
+    fits = law.share_below(-use.log_use)
+    return fits if use.has_run else 1 - fits
+
+
+def _density(value: float, mean: float, deviation: float) -> float:
+    return math.exp(-(((value - mean) / deviation) ** 2) / 2) / (deviation * math.sqrt(2 * math.pi))

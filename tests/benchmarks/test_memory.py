@@ -1,0 +1,31 @@
+"""The chance that runs are given to fit, their groups left out: the goals of ``benchmarks.plans.memory``."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.plans.memory import LEAST_CAUGHT, MOST_WRONG_SHARE, below_half, document, uses_of
+from planner.uncertainty.peaks import fitted_laws, laws, left_out_chances
+from tests.builders_runs import project_predictions
+
+
+@pytest.fixture(scope="module")
+def uses():
+    """What the project's runs tell."""
+    return uses_of(project_predictions())
+
+
+def test_what_ran_out_of_memory_is_expected_to(uses):
+    """Of 13 at least 10 get a chance below one half, of what ran at most 2 %."""
+    chances = left_out_chances(uses)
+
+    assert below_half(uses, chances, has_run=False) >= LEAST_CAUGHT
+    assert below_half(uses, chances, has_run=True) <= MOST_WRONG_SHARE * sum(use.has_run for use in uses)
+
+
+def test_the_shipped_laws_are_those_of_the_shipped_runs(uses):
+    """The planner's file is what the benchmark writes."""
+    fitted = fitted_laws(uses)
+
+    assert {law.stack: law for law in fitted} == dict(laws())
+    assert f"stack: {fitted[0].stack}" in document(fitted)

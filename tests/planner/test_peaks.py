@@ -1,0 +1,162 @@
+"""The chance to fit: laws of random runs are found again, and the headroom that follows from them."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from planner.jobs.problem import load
+from planner.plan import estimate, plan
+from planner.uncertainty.peaks import (
+    ANY,
+    LEAST_HEADROOM_BYTES,
+    OWN_ROWS,
+    STARTS,
+    Law,
+    Use,
+    chance_to_fit,
+    fitted_laws,
+    law_of,
+    laws,
+    left_out_chances,
+    usual_headroom_bytes,
+)
+from tests.planner.test_job import a_job
+
+MEAN, DEVIATION = 0.03, 0.02
+
+
+def measured(stack, count, mean, deviation, seed=0):
+    """Runs whose peaks were measured, in groups of two."""
+    draw = random.Random(seed)
+    return [
+        Use(stack=stack, group=(stack, n // 2), log_peak=draw.gauss(mean, deviation), log_use=-0.5, has_run=True)
+        for n in range(count)
+    ]
+
+
+def tried(stack, count, mean, deviation, seed=1):
+    """Runs of which is known only whether they fitted, as they do where the peak is below the device's memory."""
+    draw = random.Random(seed)
+    uses = [draw.uniform(-0.15, 0.1) for _ in range(count)]
+    return [
+        Use(
+            stack=stack,
+            group=(stack, "tried", n),
+            log_peak=None,
+            log_use=use,
+            has_run=use + draw.gauss(mean, deviation) <= 0,
+        )
+        for n, use in enumerate(uses)
+    ]
+
+
+def found(uses, stack):
+    """The law of one stack."""
+    (law,) = (one for one in fitted_laws(uses) if one.stack == stack)
+    return law
+
+
+@pytest.mark.parametrize("runs", [measured, tried])
+def test_a_law_is_found_again(runs):
+    """Of 300 random runs with peaks, or of 300 of which only is known whether they fitted."""
+    law = found(runs("a", 300, MEAN, DEVIATION), "a")
+
+    assert law.mean == pytest.approx(MEAN, abs=0.0051)
+    assert law.deviation == pytest.approx(DEVIATION, abs=0.0101)
+
+
+def test_a_stack_without_runs_of_its_own_peaks_follows_the_others():
+    """A run that fitted with much room tells nothing: its stack has the others' law, and counts its runs."""
+    roomy = Use(stack="b", group="b", log_peak=None, log_use=-0.7, has_run=True)
+
+    law, everything = (found([*measured("a", 100, MEAN, DEVIATION), roomy], stack) for stack in ("b", ANY))
+
+    assert (law.mean, law.deviation) == (everything.mean, everything.deviation)
+    assert (law.peaks, law.fits, law.failures) == (0, 1, 0)
+    assert (everything.peaks, everything.fits) == (100, 1)
+
+
+def test_many_runs_of_a_stack_decide_its_law():
+    """Ten times as many as the others count for outweigh them; a tenth does not."""
+    others = measured("a", 200, MEAN, DEVIATION)
+
+    many, few = (
+        found([*others, *measured("b", count, -0.03, 0.01, seed=2)], "b") for count in (10 * OWN_ROWS, OWN_ROWS // 10)
+    )
+
+    assert many.mean == pytest.approx(-0.03, abs=0.006)
+    assert few.mean > 0.01
+
+
+def test_a_share_and_its_ratio_are_inverse():
+    """Whatever the law."""
+    for law in laws().values():
+        for share in (0.1, 0.5, STARTS, 0.99):
+            assert law.share_below(law.log_ratio_of(share)) == pytest.approx(share, abs=1e-6)
+
+
+def test_a_run_is_not_judged_by_its_own_group():
+    """An odd group is no excuse for itself: its chance is that of the others' law."""
+    odd = [Use(stack="a", group="odd", log_peak=None, log_use=0.06, has_run=True)] * 40
+    usual = measured("a", 60, 0.0, 0.01)
+
+    chances = left_out_chances([*usual, *odd])
+
+    assert max(chances[60:]) < 0.5
+    assert found([*usual, *odd], "a").share_below(-0.06) > max(chances[60:])
+
+
+def test_the_default_headroom_starts_as_often_as_said():
+    """A plan that fills all but the headroom has the chance; devices with little memory keep the least."""
+    cluster = load(a_job()).facts.cluster
+    large, small = (replace(cluster, device=replace(cluster.device, memory_bytes=size)) for size in (180e9, 16e9))
+
+    full = large.device.memory_bytes - usual_headroom_bytes(large)
+
+    assert chance_to_fit(large, device_bytes=full).share == pytest.approx(STARTS, abs=1e-6)
+    assert usual_headroom_bytes(small) == LEAST_HEADROOM_BYTES
+    assert chance_to_fit(small, device_bytes=16e9 - LEAST_HEADROOM_BYTES).share > STARTS
+
+
+def test_a_job_gets_the_default_unless_it_says_otherwise():
+    """Also none at all; the default is the search's: a strategy that is given may use all of the memory."""
+    default, none, own = (load(a_job(search=search)) for search in ({}, *({"memory_headroom_gib": n} for n in (0, 3))))
+    peak = estimate(default, {"tp": 8}).plan.estimate.device_bytes
+    tight = replace(default.facts.cluster.device, memory_bytes=peak + 1e9)
+    problem = replace(default, facts=replace(default.facts, cluster=replace(default.facts.cluster, device=tight)))
+
+    assert default.search.memory_headroom_bytes == usual_headroom_bytes(default.facts.cluster)
+    assert (none.search.memory_headroom_bytes, own.search.memory_headroom_bytes) == (0, 3 * 2**30)
+    assert estimate(problem, {"tp": 8}).broken_rules == ()
+    asked = problem.with_limits(memory_headroom_bytes=2e9, asks_headroom=True)
+    assert len(estimate(asked, {"tp": 8}).broken_rules) == 1
+
+
+def test_plans_of_jobs_without_headroom_start():
+    """Every plan that is reported."""
+    report = plan(load(a_job(top=3)))
+
+    assert len(report.plans) == 3
+    assert all(one.chance_to_fit.share >= STARTS for one in report.plans)
+
+
+def test_shipped_laws_are_of_many_runs():
+    """One of all, of which those of the stacks are parts; every law is a law."""
+    everything = laws()[ANY]
+    parts = [law for law in laws().values() if law.stack != ANY]
+
+    assert (everything.peaks > 150, everything.fits > 1000, everything.failures >= 13) == (True, True, True)
+    assert sum(law.peaks for law in parts) == everything.peaks
+    assert all(math.isfinite(law.mean) and law.deviation > 0 for law in parts)
+
+
+def test_software_of_ones_own_has_the_law_of_all():
+    """Nothing else is known of it."""
+    cluster = load(a_job()).facts.cluster
+
+    assert law_of(replace(cluster, framework=None)) == laws()[ANY]
+    assert isinstance(law_of(cluster), Law)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,11 @@ from planner.uncertainty.peaks import Chance, chance_to_fit
 if TYPE_CHECKING:
     from planner.alternatives import AlternativeOutcome
     from planner.certificate import Certificate
+    from planner.recommendation import Recommendation
     from planner.search.branch_and_bound import Outcome
+
+SAME_FRACTION = 1e-9
+"""Fraction of a step up to which two are equal."""
 
 EXIT_CODES = {"optimal": 0, "infeasible": 1, "feasible": 3, "unknown": 3}
 """What a command returns, by the status of the search."""
@@ -160,8 +164,9 @@ class Plan:
         return self.memory_bytes - rank.device_bytes
 
     def slower_fraction(self, best: Plan) -> float:
-        """How much longer its step takes than the best one's; of equals up to rounding, 0."""
-        return max(0.0, self.step_seconds / best.step_seconds - 1)
+        """How much longer its step takes than the best one's, negative where it is shorter; of equals 0."""
+        slower = self.step_seconds / best.step_seconds - 1
+        return slower if abs(slower) > SAME_FRACTION else 0.0
 
     def difference(self, best: Plan) -> dict[str, float]:
         """By which seconds each line of its breakdown is longer than the best one's, the largest difference first."""
@@ -172,7 +177,7 @@ class Plan:
 
     def is_within_noise(self, best: Plan) -> bool:
         """Whether the predictions cannot tell it from the best one."""
-        return self.slower_fraction(best) < self.noise_fraction
+        return abs(self.slower_fraction(best)) < self.noise_fraction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,7 +241,7 @@ class PlanReport:
     conventions
         How to read MFU and HFU, and who timed the operators.
     plans
-        Best first.
+        The recommended one first, then by their steps.
     outcome
         Status, bound, gap, the space's size, the effort, and why no strategy fits.
     closest
@@ -246,9 +251,13 @@ class PlanReport:
     certificate
         CP-SAT, asked for the fastest strategy up to the answer; None where nothing was found or nobody asked.
     chosen
-        The job with the settings of the best plan; without plans, with those that the conflict is about.
+        The job with the settings of the fastest plan; without plans, with those that the conflict is about.
     alternatives
         What became of each combination of settings; empty where each setting has one value.
+    recommendation
+        Why the first plan is the first; None where the fastest one was asked for, or none was found.
+    fastest
+        The fastest plan; None where none was found.
     """
 
     problem: Problem
@@ -261,6 +270,8 @@ class PlanReport:
     listed: CandidateListReport | None = None
     certificate: Certificate | None = None
     alternatives: tuple[AlternativeOutcome, ...] = ()
+    recommendation: Recommendation | None = None
+    fastest: Plan | None = None
 
     @property
     def exit_code(self) -> int:
@@ -325,7 +336,7 @@ one, by up to 3.9 %."""
 
 def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
-    Choose the fastest strategies, and schedule the checkpoints of each.
+    Choose the fastest strategies and the simplest one within their noise, and schedule the checkpoints of each.
 
     The search compares strategies by their steps, pipelines simulated pass by pass where no law is exact
     (:func:`costmodel.step.rank_time.waiting_seconds`). Of a strategy with uneven stages and the best even one of its
@@ -351,6 +362,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     """
     from planner.alternatives import search_alternatives
     from planner.certificate import certify_all
+    from planner.recommendation import recommended
 
     clock = Clock(seconds=problem.search.time_limit_seconds)
     uneven = problem.search.stages != StageChoice.EVEN
@@ -360,18 +372,33 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     nearest = outcome.conflict.closest if outcome.conflict else None
     conventions = _conventions(chosen.facts)
     searched = [(one.searched, one.outcome) for one in joint.of_each]
+    plans = [evaluate(replace(job, top=problem.top), each) for job, each in joint.ranked[: problem.top]]
+    fastest = plans[0] if plans else None
+    advice = None
+    if problem.search.simplest and joint.ranked:
+        advice = recommended(problem, (*joint.ranked[0], outcome.step_seconds[0]), clock)
+        if not advice.is_fastest:
+            plans = _with_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))
     return PlanReport(
         problem=problem,
         model=_model_summary(chosen.facts, conventions),
         conventions=conventions,
-        plans=tuple(evaluate(replace(job, top=problem.top), each) for job, each in joint.ranked[: problem.top]),
+        plans=tuple(plans),
         outcome=outcome,
         closest=detail.estimate(chosen.facts, nearest) if nearest else None,
         chosen=chosen,
         listed=listed(chosen, outcome.space) if problem.search.candidates else None,
         certificate=certify_all(searched, outcome, clock) if certified else None,
         alternatives=joint.of_each if problem.alternatives else (),
+        recommendation=advice,
+        fastest=fastest,
     )
+
+
+def _with_first(plans: Sequence[Plan], first: Plan) -> list[Plan]:
+    """As many plans, one of them first, whether or not it was among them."""
+    others = [one for one in plans if one.strategy != first.strategy]
+    return [first, *others][: len(plans)]
 
 
 def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:

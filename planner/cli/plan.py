@@ -30,10 +30,14 @@ NO_MODEL = (
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
-    description = "Chooses the fastest strategies for a job and proves that nothing allowed is faster."
+    description = (
+        "Chooses the fastest strategies for a job, proves that nothing allowed is faster, and recommends the simplest "
+        "one that predictions cannot tell from the fastest."
+    )
     describe(parser, description, EXIT_CODES)
     add_job(parser, "change an entry of the job, such as training.global_batch_size=512 or search.pin.tp=8")
-    parser.add_argument("--top", metavar="K", help="how many plans to report (default: the job's 'top', or 1)")
+    parser.add_argument("--top", metavar="K", help="how many plans to report (default: the job's 'top', or 3)")
+    parser.add_argument("--fastest", action="store_true", help="put the fastest plan first, however little it gains")
     parser.add_argument(
         "--all-variants",
         action="store_true",
@@ -55,6 +59,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
     overrides = list(arguments.assignments)
     if arguments.top is not None:
         overrides.append(f"top={arguments.top}")
+    if arguments.fastest:
+        overrides.append("search.fastest=true")
     if arguments.all_variants:
         overrides.append("variants=all")
     with progress(f"planning {arguments.job}"):

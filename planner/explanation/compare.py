@@ -34,8 +34,8 @@ class Comparison:
 
     @property
     def best(self) -> Plan | None:
-        """The job's best plan; None where no strategy fits, or where time ran out before one was found."""
-        return self.report.plans[0] if self.report.plans else None
+        """The job's fastest plan; None where no strategy fits, or where time ran out before one was found."""
+        return self.report.fastest
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -100,4 +100,5 @@ def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     if not decisions and not given.decisions and given.layout is None:
         hint = "Give the job a 'strategy', or decisions such as tp=8 pp=4."
         raise SpecError("strategy", "is required: there is nothing to compare the best plan with.", hint)
-    return Comparison(given=estimate(problem, decisions or {}), report=plan(replace(problem, top=1), certified=False))
+    alone = replace(problem, top=1).with_limits(simplest=False)
+    return Comparison(given=estimate(problem, decisions or {}), report=plan(alone, certified=False))

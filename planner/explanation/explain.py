@@ -179,8 +179,8 @@ class Explanation:
 
     @property
     def best(self) -> Plan | None:
-        """The job's best plan."""
-        return self.report.plans[0] if self.report.plans else None
+        """The job's fastest plan."""
+        return self.report.fastest
 
     @property
     def compared_seconds(self) -> float:
@@ -230,7 +230,8 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
     asked = checked(decisions or {})
-    report = plan(replace(problem, top=1), certified=False)
+    problem = replace(problem, top=1).with_limits(simplest=False)
+    report = plan(problem, certified=False)
     if not asked:
         return explain_plan(report, clock)
     question, opposed = _question(problem, asked)

@@ -190,6 +190,8 @@ class SearchSection:
     preferences
         Whether plans keep what runs but is seldom good: tensor-parallel groups inside a scale-up domain, a micro-batch
         for each pipeline rank, equal virtual stages, gradients whole in pipelines.
+    fastest
+        Whether the fastest plan comes first, however little it gains; default: the simplest within its noise.
     time_limit_seconds
         After this long the best plan so far is reported, with its gap.
     stages
@@ -207,6 +209,7 @@ class SearchSection:
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] | None = None
     framework_rules: Flag = True
     preferences: Flag = True
+    fastest: Flag = False
     time_limit_seconds: Annotated[Positive, Field(le=1e6)] = 60.0
     stages: Literal["even", "layers", "free"] = "layers"
 
@@ -257,5 +260,5 @@ class Job:
     search: Annotated[SearchSection, BeforeValidator(_empty_if_null)] = field(default_factory=SearchSection)
     objective: Literal["step_time", "total_time"] = "step_time"
     strategy: Entries = field(default_factory=dict)
-    top: Annotated[Count, Field(le=1000)] = 1
+    top: Annotated[Count, Field(le=1000)] = 3
     variants: Literal["groups", "all"] = "groups"

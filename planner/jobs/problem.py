@@ -84,6 +84,8 @@ class SearchLimits:
         Device memory to leave free.
     asks_headroom
         Whether the job says so itself; else a given strategy may use all of the memory.
+    simplest
+        Whether the simplest plan within the noise of the fastest one is recommended.
     framework_rules
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     preferences
@@ -115,6 +117,7 @@ class SearchLimits:
     max_devices: int | None = None
     preferences: bool = True
     asks_headroom: bool = True
+    simplest: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -538,6 +541,7 @@ def _search(section: SearchSection, candidates_file: Path | None, cluster: Clust
         candidates=read_candidate_list(candidates_file) if candidates_file else None,
         max_bubble_fraction=section.max_bubble_fraction,
         max_devices=section.max_devices,
+        simplest=not section.fastest,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
@@ -164,10 +164,16 @@ def _status_text(whole: PlanReportRecord) -> str:
         case "infeasible":
             return "infeasible: proven, no strategy satisfies all rules"
         case "feasible" if whole.gap == 0:
-            return "feasible: strategy 1 is proven fastest; time ran out before the proof for the others"
+            return f"feasible: {_fastest(whole)} is proven fastest; time ran out before the proof for the others"
         case "feasible":
             return "feasible: time ran out before the proof"
     return "unknown: time ran out before a strategy was found"
+
+
+def _fastest(whole: PlanReportRecord) -> str:
+    """The fastest plan, by its number where the report has it."""
+    number = whole.recommendation.fastest_number if whole.recommendation else 1
+    return "the fastest plan" if number is None else f"strategy {number}"
 
 
 def _bound(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
@@ -181,22 +187,24 @@ def _bound(whole: PlanReportRecord) -> Iterator[tuple[str, str]]:
             "the proof is of even stages; uneven ones are compared by the sum over their ranks, and the best of them "
             "descend as simulated, a layer at a time, until no move is faster: others may be",
         )
-    forms = [plan.closed_form_step_time_seconds for plan in whole.plans]
-    if forms and abs(whole.plans[0].step_time_seconds / forms[0] - 1) > SAME_FRACTION:
+    forms = {f"strategy {plan.number}": plan.closed_form_step_time_seconds for plan in whole.plans}
+    if whole.recommendation:
+        forms.setdefault(_fastest(whole), whole.recommendation.fastest_closed_form_step_time_seconds)
+    if forms and abs(whole.plans[0].step_time_seconds / forms["strategy 1"] - 1) > SAME_FRACTION:
         yield "closed form", f"{_closed_forms(forms, whole)}. Step times above are simulated pass by pass."
 
 
-def _closed_forms(forms: Sequence[float], whole: PlanReportRecord) -> str:
+def _closed_forms(forms: Mapping[str, float], whole: PlanReportRecord) -> str:
     """The closed forms that the proof is about; the strategy with the least one may simulate slower than another."""
-    least = forms.index(min(forms))
-    first = f"{forms[0]:,.6f} s for strategy 1"
+    least = min(forms, key=lambda name: forms[name])
+    first = f"{forms['strategy 1']:,.6f} s for strategy 1"
     bound = whole.lower_bound_seconds
     if bound is not None and whole.gap == 0 and forms[least] > bound + 2 * whole.rounding_bound_seconds:
         return f"{first}: the analytic step time; the lower bound is that of a strategy that simulates slower"
-    if not least:
+    if least == "strategy 1":
         return f"{first}: the analytic step time, which the search compares and the proof refers to"
     return (
-        f"{first}, {forms[least]:,.6f} s for strategy {least + 1}: analytic step times, which the search compares; the "
+        f"{first}, {forms[least]:,.6f} s for {least}: analytic step times, which the search compares; the "
         "proof refers to the least"
     )
 

@@ -13,7 +13,9 @@ from planner.report.document import AnyReport
 from planner.report.memory import memory_section
 from planner.report.proof import alternatives_sections, listed_sections, search_section
 from planner.report.reasons import explained_sections
+from planner.report.recommended import recommendation_sections
 from planner.report.records.outcome import EVEN
+from planner.report.records.recommended import RecommendationRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
 from planner.report.results import breakdown_section, loss_sections, results_section, run_section
 from planner.report.section import Section
@@ -38,8 +40,11 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     plans = whole.plans
     if plans:
         best, of_best = plans[0], " of strategy 1" if len(plans) > 1 else ""
-        yield strategies_section([plan.strategy for plan in plans], variants=whole.job.variants)
+        yield strategies_section(
+            [plan.strategy for plan in plans], variants=whole.job.variants, is_first_simplest=is_first_simplest(whole)
+        )
         yield from settings_sections(plans)
+        yield from recommendation_sections(whole.recommendation if isinstance(whole, PlanReportRecord) else None)
         yield from stages_sections(best.strategy, of_best)
         yield results_section(report, plans)
         yield from loss_sections(plans)
@@ -51,6 +56,12 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
         yield from alternatives_sections(whole)
         yield search_section(report, whole)
     yield conventions_section(whole)
+
+
+def is_first_simplest(whole: ReportRecord) -> bool:
+    """Whether the first plan is the simplest one, and not the fastest."""
+    advice = whole.recommendation if isinstance(whole, PlanReportRecord) else None
+    return advice is not None and not advice.is_fastest
 
 
 def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) -> Section:
@@ -68,11 +79,23 @@ def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:
 
 
 def _proof(whole: PlanReportRecord, noise_fraction: float) -> str:
-    """What is proven of the answer, and how far predictions can tell two layouts apart."""
+    """What is proven of the fastest plan, and how far predictions can tell two layouts apart."""
     noise = f"in the cost model, whose noise is {noise_fraction:.1%}"
-    if whole.bound_of == EVEN and whole.plans[0].strategy.layout is not None:
-        return f"proven faster than any even stages {noise}"
-    return f"proven optimal {noise}"
+    advice = whole.recommendation
+    fastest = advice.fastest_strategy if advice else whole.plans[0].strategy
+    is_uneven = whole.bound_of == EVEN and fastest.layout is not None
+    proof = f"proven {'faster than any even stages' if is_uneven else 'optimal'} {noise}"
+    return proof if advice is None or advice.is_fastest else f"{_beside(advice)}, {proof}"
+
+
+def _beside(advice: RecommendationRecord) -> str:
+    """The fastest plan beside the recommended one."""
+    return f"the simplest plan near the fastest, {seconds(advice.fastest_step_time_seconds)} s"
+
+
+def _unproven(advice: RecommendationRecord | None) -> str:
+    beside = "" if advice is None or advice.is_fastest else f"{_beside(advice)}, "
+    return f"{beside}not proven optimal"
 
 
 def _answer(report: PlanReport | EstimateReport, whole: ReportRecord) -> str:
@@ -81,7 +104,7 @@ def _answer(report: PlanReport | EstimateReport, whole: ReportRecord) -> str:
         proof = "forbidden" if whole.broken_rules else alone
     elif whole.plans:
         noise = report.plans[0].noise_fraction
-        proof = _proof(whole, noise) if report.exit_code == 0 else "not proven optimal"
+        proof = _proof(whole, noise) if report.exit_code == 0 else _unproven(whole.recommendation)
     else:
         return none_text(whole.conflict)
     best = whole.plans[0]

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from planner.report.records.strategy import LayoutRecord, StrategyRecord
 
 
-def strategies_section(strategies: Sequence[StrategyRecord], *, variants: str = "groups") -> Section:
-    """The decisions of strategies, one row per strategy."""
+def strategies_section(
+    strategies: Sequence[StrategyRecord], *, variants: str = "groups", is_first_simplest: bool = False
+) -> Section:
+    """The decisions of strategies, one row per strategy; the first one is not the best where it is the simplest."""
     non_default = _non_default(strategies)
     header = ("#", *DEGREES, "m", *non_default, "sp", "sharding", "recompute", "offload", "overlap")
     return Section(
@@ -25,7 +27,10 @@ def strategies_section(strategies: Sequence[StrategyRecord], *, variants: str = 
         header=header,
         rows=tuple((str(number), *_decisions(one, non_default)) for number, one in enumerate(strategies, start=1)),
         notes=(
-            *(_RELATED[variants] for _ in strategies[1:2]),
+            *(
+                _RELATED[variants].format(which="Each but the first" if is_first_simplest else "Each")
+                for _ in strategies[1:2]
+            ),
             _LEGEND,
             *_alike("Recomputed modules", [one.recompute for one in strategies], "+"),
             *_alike("CUDA graphs", [one.cuda_graphs for one in strategies], ""),
@@ -35,7 +40,7 @@ def strategies_section(strategies: Sequence[StrategyRecord], *, variants: str = 
 
 
 _RELATED = {
-    "groups": "Each is the best strategy with its combination of tp, cp, pp, dp and ep.",
+    "groups": "{which} is the best strategy with its combination of tp, cp, pp, dp and ep.",
     "all": "The best strategies of the whole space; several may share tp, cp, pp, dp and ep.",
 }
 """How the plans of a list are related, by the job's ``variants``."""

@@ -121,7 +121,7 @@ def plan_for_sizes(
     if problem.objective != "step_time":
         raise SpecError("objective", "plans for several sizes are compared by their step.", "Set objective: step_time.")
     sizes = _sizes(problem, num_nodes, num_devices)
-    problem = _enlarged(problem, sizes[-1])
+    problem = _enlarged(problem, sizes[-1]).with_limits(simplest=False)
     answers: list[SizedPlan] = []
     report: PlanReport | None = None
     num_searches = 0

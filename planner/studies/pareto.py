@@ -88,7 +88,9 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
     least = _least_bytes(problem, clock)
     room = device.memory_bytes - problem.search.memory_headroom_bytes
     is_proven = not report.outcome.gap
-    points = [Point(allowed_bytes=room, estimate=one.estimate, is_proven=is_proven) for one in report.plans[:1]]
+    points = [
+        Point(allowed_bytes=room, estimate=one.estimate, is_proven=is_proven) for one in filter(None, [report.fastest])
+    ]
     late = []
     for amount in _amounts(least, device.memory_bytes) if least is not None else []:
         # proven within more memory, a strategy that takes no more than this is the fastest here, too

@@ -14,10 +14,11 @@ from planner.report.html.markup import section_html
 from planner.report.memory import memory_section
 from planner.report.proof import alternatives_sections, listed_sections, search_section
 from planner.report.reasons import binding_sections
+from planner.report.recommended import recommendation_sections
 from planner.report.records.reports import PlanReportRecord
 from planner.report.results import breakdown_section, loss_sections, results_section, run_section
 from planner.report.section import Section, numbered
-from planner.report.sections import forbidden_sections, heading_section
+from planner.report.sections import forbidden_sections, heading_section, is_first_simplest
 from planner.report.setting import conventions_section
 from planner.report.strategies import settings_sections, stages_sections, strategies_section
 from planner.report.wording import gib, seconds
@@ -58,7 +59,7 @@ def _chapters(study: Study) -> Iterator[tuple[str, str, str, Iterable[str]]]:
         yield "memory", "Memory", "Memory of each pipeline rank", _each(study, _memory)
         yield "pipeline", "Pipeline", "The pipeline, pass by pass", _each(study, _timeline)
     if study.explanation:
-        yield "binds", "Constraints", "Binding constraints of strategy 1", _bindings(study)
+        yield "binds", "Constraints", "Binding constraints of the fastest strategy", _bindings(study)
     if study.pareto_front and study.pareto_front.points:
         yield "front", "Pareto front", "Step time against memory", _pareto_front(study.pareto_front)
     if whole.plans:
@@ -124,8 +125,15 @@ def _nothing(whole: PlanReportRecord) -> Iterator[str]:
 
 def _plans(study: Study) -> Iterator[str]:
     plans = study.whole.plans
-    strategies = strategies_section([plan.strategy for plan in plans], variants=study.whole.job.variants)
+    whole = study.whole
+    strategies = strategies_section(
+        [plan.strategy for plan in plans],
+        variants=whole.job.variants,
+        is_first_simplest=is_first_simplest(whole),
+    )
     yield section_html(strategies, compare=True)
+    advice = whole.recommendation if isinstance(whole, PlanReportRecord) else None
+    yield from map(section_html, recommendation_sections(advice))
     yield from map(section_html, settings_sections(plans))
     yield section_html(results_section(study.report, plans))
     yield from map(section_html, loss_sections(plans))

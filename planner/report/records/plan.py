@@ -108,7 +108,9 @@ class PlaceRecord(Record):
     """Where a plan stands among several."""
 
     number: int = entry("Its place, from 1.")
-    slower_fraction: Figure = entry("How much longer its step is than the first one's, as a fraction of that.")
+    slower_fraction: Figure = entry(
+        "How much longer its step is than the first one's, as a fraction of that; negative where it is shorter."
+    )
     within_noise_of_best: bool = entry("Whether predictions cannot tell it from the first one.")
     difference_seconds: Figure = entry("How much longer its step is than the first one's.")
     difference_by_part: dict[str, Figure] = entry(

@@ -16,6 +16,7 @@ from planner.report.records.outcome import (
     OutcomeRecord,
 )
 from planner.report.records.plan import NumberedPlanRecord, PlanRecord
+from planner.report.records.recommended import RecommendationRecord
 from planner.report.records.record import Record, entry, finite
 from planner.report.records.setting import SettingRecord
 from planner.report.records.strategy import spelled
@@ -25,7 +26,10 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
     """The report of planner plan."""
 
     kind: Literal["plan"] = entry("Of which kind the report is.")
-    plans: list[NumberedPlanRecord] = entry("Best first.")
+    plans: list[NumberedPlanRecord] = entry("The recommended one first, then by their steps.")
+    recommendation: RecommendationRecord | None = entry(
+        "Why the first plan is the first; null where the fastest one was asked for, or none was found."
+    )
 
     @classmethod
     def of_report(cls, report: PlanReport) -> PlanReportRecord:
@@ -42,6 +46,7 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             candidates=CandidatesRecord.of(report.listed) if report.listed else None,
             conflict=ConflictRecord.of(report, outcome.conflict) if outcome.conflict else None,
             plans=NumberedPlanRecord.of_all(report.plans),
+            recommendation=RecommendationRecord.of(report),
             alternatives=[AlternativeRecord.read(one) for one in report.alternatives],
         )
 

@@ -1,0 +1,94 @@
+"""
+``python -m benchmarks.plans``: whether the plans of plain jobs are ones that people would run.
+
+Each job says nothing but what it must. Its plan fits with a chance of 95 % at least, offloads nothing unless the job
+fits no other way or gains more than 10 %, and exports to Megatron-LM. Exits with 1 where one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from benchmarks.plans.jobs import JOBS, document
+from costmodel.errors import SpecError
+from planner.frameworks import export
+from planner.jobs.problem import load
+from planner.plan import Plan, PlanReport, plan
+from planner.uncertainty.peaks import STARTS
+
+OFFLOAD_GAIN = 0.1
+"""What offload must gain at least, as a fraction of the step without it."""
+
+ROUNDING = 1e-9
+"""By which a chance may be below the one that the default headroom is made for."""
+
+
+def complaints(report: PlanReport) -> Iterator[str]:
+    """What one would hold against the plan of a job."""
+    first = report.plans[0]
+    if first.chance_to_fit.share < STARTS - ROUNDING:
+        yield f"fits with a chance of {first.chance_to_fit.share:.1%}"
+    if offloads(first):
+        yield from _needless(report, first)
+    try:
+        export(first, "megatron-lm")
+    except SpecError as error:
+        yield f"no export to Megatron-LM: {str(error).splitlines()[0]}"
+
+
+def offloads(one: Plan) -> bool:
+    """Whether anything leaves the device."""
+    strategy = one.strategy
+    return strategy.optimizer_offload or strategy.activation_offload
+
+
+def _needless(report: PlanReport, first: Plan) -> Iterator[str]:
+    """An offload without which the job fits and is nearly as fast."""
+    held = {"optimizer_offload": 0, "activation_offload": 0}
+    without = plan(report.problem.with_limits(pin=held, simplest=False), certified=False)
+    if without.plans and without.plans[0].step_seconds <= first.step_seconds * (1 + OFFLOAD_GAIN):
+        yield f"offloads to gain {without.plans[0].step_seconds / first.step_seconds - 1:.1%}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plan every job and print what it got; 0, or 1 where a plan is none that one would run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plans", description=__doc__.split("\n\n")[1])
+    parser.parse_args(arguments)
+    print(f"{'job':<44} {'step, s':>9} {'slower':>7} {'fits':>5} {'free':>5} {'time, s':>7}  strategy")
+    wrong = 0
+    for job in JOBS:
+        began = time.perf_counter()
+        report = plan(load(document(*job)))
+        seconds = time.perf_counter() - began
+        found = list(complaints(report)) if report.plans else ["no plan"]
+        wrong += bool(found)
+        print(_line(job, report, seconds))
+        for text in found:
+            print(f"    {text}")
+    print(f"{len(JOBS) - wrong} of {len(JOBS)} plans are ones that one would run")
+    return 1 if wrong else 0
+
+
+def _line(job: tuple[str, str, int, int, int], report: PlanReport, seconds: float) -> str:
+    name = f"{job[0]} on {job[2]:,} {job[1]}"
+    if not report.plans or report.fastest is None:
+        return f"{name:<44} {report.outcome.status}"
+    first = report.plans[0]
+    slower = first.slower_fraction(report.fastest)
+    strategy = first.strategy
+    degrees = " ".join(
+        f"{degree}={getattr(strategy, degree)}" for degree in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs")
+    )
+    free = first.headroom_bytes / 2**30
+    chance = first.chance_to_fit.share
+    return (
+        f"{name:<44} {first.step_seconds:>9.3f} {slower:>7.1%} {chance:>5.0%} {free:>5.1f} {seconds:>7.1f}  {degrees} "
+        f"{strategy.recompute.text}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

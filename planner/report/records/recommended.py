@@ -1,0 +1,51 @@
+"""Why the first plan of a report is the first one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planner.report.records.record import Figure, Record, entry
+from planner.report.records.strategy import StrategyRecord
+
+if TYPE_CHECKING:
+    from planner.plan import PlanReport
+
+
+class FeatureRecord(Record):
+    """Something that a strategy has and a simpler one has not."""
+
+    name: str = entry("The decision, or stages.")
+    text: str = entry("In words.")
+    risk: str = entry("What it risks.")
+
+
+class RecommendationRecord(Record):
+    """The recommended plan beside the fastest one."""
+
+    is_fastest: bool = entry("Whether the recommended plan is the fastest one.")
+    fastest_number: int | None = entry("The number of the fastest plan; null where the report does not have it.")
+    fastest_strategy: StrategyRecord = entry("Its decisions.")
+    fastest_step_time_seconds: Figure = entry("Its step.")
+    fastest_closed_form_step_time_seconds: Figure = entry("Its step by the closed form, which the proof is about.")
+    gain_fraction: Figure = entry("By which fraction of the recommended plan's step the fastest one's is shorter.")
+    tolerance_fraction: Figure = entry("How much slower than the fastest plan the recommended one may be.")
+    given_up: list[FeatureRecord] = entry("What the fastest plan has and the recommended one has not.")
+    kept: list[FeatureRecord] = entry("What the recommended plan has, as without it none is as fast.")
+    complete: bool = entry("Whether time sufficed to look for simpler plans.", "is_complete")
+
+    @classmethod
+    def of(cls, report: PlanReport) -> RecommendationRecord | None:
+        """The record of a report's recommendation, if it has one."""
+        advice, fastest = report.recommendation, report.fastest
+        if advice is None or fastest is None:
+            return None
+        strategies = [plan.strategy for plan in report.plans]
+        number = strategies.index(fastest.strategy) + 1 if fastest.strategy in strategies else None
+        return cls.read(
+            advice,
+            fastest_number=number,
+            fastest_strategy=StrategyRecord.read(fastest.strategy, num_microbatches=fastest.estimate.num_microbatches),
+            fastest_step_time_seconds=fastest.step_seconds,
+            fastest_closed_form_step_time_seconds=fastest.estimate.closed_form_seconds,
+            gain_fraction=1 - fastest.step_seconds / report.plans[0].step_seconds,
+        )

@@ -1,0 +1,152 @@
+"""How many measured runs have shown a value of a decision, by stack."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import yaml
+from pydantic.dataclasses import dataclass as validated
+
+from costmodel import catalog
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.features import feature_of
+from costmodel.facts.fields import STRICT
+from costmodel.strategy import Strategy
+from costmodel.validation import build
+from planner.uncertainty.peaks import ANY, stack_of
+
+TABLE = "shown.yaml"
+
+FEWEST_RUNS = 50
+"""Runs of a stack from which on it tells something that none has a value: below, those of all stacks count."""
+
+MATTERS_ABOVE: Mapping[str, str] = {
+    "schedule": "pp",
+    "vocabulary": "pp",
+    "sharding": "dp",
+    "token_dispatcher": "ep",
+    "cuda_graphs": "",
+    "sequence_parallel": "tp",
+    "activation_offload": "",
+    "optimizer_offload": "",
+    "tp_overlap": "tp",
+    "cp_overlap": "cp",
+    "ep_overlap": "ep",
+    "pp_overlap": "pp",
+    "dp_overlap": "dp",
+}
+"""Decisions that are features of the software, and the degree above 1 without which they change nothing."""
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class ShownFeatures:
+    """
+    What the runs of a stack have shown.
+
+    Parameters
+    ----------
+    stack
+        Software without its release; ``any``: all of it.
+    runs
+        By decision, and by value as entries of frameworks spell it: how many of those in which the decision matters.
+    """
+
+    stack: str
+    runs: Mapping[str, Mapping[str, int]]
+
+
+@validated(frozen=True, kw_only=True, slots=True, config=STRICT)
+class ShownTable:
+    """
+    Everything that runs have shown.
+
+    Parameters
+    ----------
+    source
+        Which runs.
+    stacks
+        One for each stack, and one for ``any``.
+    """
+
+    source: str
+    stacks: tuple[ShownFeatures, ...]
+
+
+@cache
+def shown_features() -> Mapping[str, ShownFeatures]:
+    """What the project's runs have shown, by stack."""
+    text = (files("planner.uncertainty") / TABLE).read_text(encoding="utf-8")
+    return {one.stack: one for one in build(ShownTable, yaml.load(text, Loader=catalog.LOADER), TABLE).stacks}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unshown:
+    """
+    A value of a decision that no measured run has.
+
+    Parameters
+    ----------
+    name, value
+        The decision and its value.
+    runs
+        How many runs there are in which the decision matters.
+    stack
+        Of which software; ``any``: of all.
+    """
+
+    name: str
+    value: int
+    runs: int
+    stack: str
+
+
+def unshown(cluster: Cluster, strategy: Strategy) -> list[Unshown]:
+    """Decisions of a strategy, other than none or off, with values that no run of the cluster's stack has."""
+    known = (name for name in MATTERS_ABOVE if getattr(strategy, name) and _matters(strategy, name))
+    found = (_shown(cluster, strategy, name) for name in known)
+    return [one for one in found if one]
+
+
+def _shown(cluster: Cluster, strategy: Strategy, name: str) -> Unshown | None:
+    known = shown_features()
+    stack = ANY if cluster.framework is None else stack_of(cluster.framework.name)
+    if sum(known[stack].runs[name].values() if stack in known else ()) < FEWEST_RUNS:
+        stack = ANY
+    runs, value = known[stack].runs[name], int(getattr(strategy, name))
+    if feature_of(name, value) in runs:
+        return None
+    return Unshown(name=name, value=value, runs=sum(runs.values()), stack=stack)
+
+
+def _matters(strategy: Strategy, name: str) -> bool:
+    degree = MATTERS_ABOVE[name]
+    return not degree or getattr(strategy, degree) > 1
+
+
+def features_of_runs(runs: Iterable[tuple[str, Strategy]]) -> list[ShownFeatures]:
+    """
+    What runs have shown.
+
+    Parameters
+    ----------
+    runs
+        The stack and the strategy of each.
+    """
+    by_stack: dict[str, list[Strategy]] = {}
+    for stack, strategy in runs:
+        by_stack.setdefault(stack, []).append(strategy)
+    every = [strategy for own in by_stack.values() for strategy in own]
+    return [ShownFeatures(stack=stack, runs=_counted(own)) for stack, own in (*sorted(by_stack.items()), (ANY, every))]
+
+
+def _counted(strategies: Iterable[Strategy]) -> dict[str, dict[str, int]]:
+    counts: dict[str, Counter[str]] = {name: Counter() for name in MATTERS_ABOVE}
+    for strategy in strategies:
+        for name, count in counts.items():
+            if _matters(strategy, name):
+                count[feature_of(name, int(getattr(strategy, name)))] += 1
+    return {name: dict(sorted(count.items())) for name, count in counts.items()}

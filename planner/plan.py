@@ -33,12 +33,14 @@ from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import checked
 from planner.search.clock import Clock
 from planner.search.listed import CandidateListReport, listed
+from planner.search.node_counts import with_idle_nodes
 from planner.search.rules import problem_rules
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
 
 if TYPE_CHECKING:
     from planner.alternatives import AlternativeOutcome
     from planner.certificate import Certificate
+    from planner.idle_devices import FewerDevices
     from planner.search.branch_and_bound import Outcome
 
 EXIT_CODES = {"optimal": 0, "infeasible": 1, "feasible": 3, "unknown": 3}
@@ -243,6 +245,10 @@ class PlanReport:
         The job with the settings of the best plan; without plans, with those that the conflict is about.
     alternatives
         What became of each combination of settings; empty where each setting has one value.
+    fewer
+        What became of numbers of devices below the job's own; None where the job wants none of them.
+    all_devices
+        Where plans on fewer devices are faster the best one that uses all; None where there is none.
     """
 
     problem: Problem
@@ -255,6 +261,8 @@ class PlanReport:
     listed: CandidateListReport | None = None
     certificate: Certificate | None = None
     alternatives: tuple[AlternativeOutcome, ...] = ()
+    fewer: FewerDevices | None = None
+    all_devices: Plan | None = None
 
     @property
     def exit_code(self) -> int:
@@ -343,17 +351,18 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     SpecError
         If failures outrun progress, so that no training ends.
     """
-    from planner.alternatives import search_alternatives
     from planner.certificate import certify_all
+    from planner.idle_devices import search_numbers
 
     clock = Clock(seconds=problem.search.time_limit_seconds)
     uneven = problem.search.stages != StageChoice.EVEN
     top = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
-    joint = search_alternatives(replace(problem, top=top))
+    joint, fewer = search_numbers(replace(problem, top=top))
     outcome, chosen = joint.outcome, replace(joint.problem, top=problem.top)
     nearest = outcome.conflict.closest if outcome.conflict else None
     conventions = _conventions(chosen.facts)
-    searched = [(one.searched, one.outcome) for one in joint.of_each]
+    parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
+    searched = [(one.searched, one.outcome) for one in parts]
     return PlanReport(
         problem=problem,
         model=_model_summary(chosen.facts, conventions),
@@ -365,7 +374,15 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
         listed=listed(chosen, outcome.space) if problem.search.candidates else None,
         certificate=certify_all(searched, outcome, clock) if certified else None,
         alternatives=joint.of_each if problem.alternatives else (),
+        fewer=fewer,
+        all_devices=_on_all_devices(problem, fewer) if fewer and fewer.are_faster else None,
     )
+
+
+def _on_all_devices(problem: Problem, fewer: FewerDevices) -> Plan | None:
+    """The best plan of those that use all devices; None where there is none."""
+    ranked = fewer.all_devices.ranked[:1]
+    return next((evaluate(replace(job, top=problem.top), strategy) for job, strategy in ranked), None)
 
 
 def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:
@@ -399,6 +416,7 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
     given = {**problem.search.pin, **problem.given.decisions, **asked}
     whole = StrategyFile(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)
+    problem = with_idle_nodes(problem, strategy.num_devices)
     conventions = _conventions(problem.facts)
     estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(
@@ -417,6 +435,7 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
 
 def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | None = None) -> Plan:
     """All that follows from one strategy; the report's conventions by default."""
+    problem = with_idle_nodes(problem, strategy.num_devices)
     facts, conventions = problem.facts, conventions or _conventions(problem.facts)
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)

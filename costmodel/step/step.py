@@ -26,7 +26,7 @@ from costmodel.pipelines.interleaved import (
 from costmodel.pipelines.plain import least_plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
-from costmodel.step.compute import least_layer_seconds
+from costmodel.step.compute import layer_seconds, least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, update_seconds
 from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
 from costmodel.step.optimizer import (
@@ -47,7 +47,7 @@ from costmodel.step.rank_time import (
     waiting_seconds,
     way_through_seconds,
 )
-from costmodel.strategy import Schedule, is_one_of
+from costmodel.strategy import CudaGraphs, Schedule, TokenDispatcher, different_dispatchers, is_one_of
 from costmodel.tables import Facts, lookup, microbatches
 
 
@@ -235,6 +235,43 @@ def least_seconds(
     sent = pp_seconds(facts, {**chosen, "pp_overlap": either(chosen)}, stages).min(axis=0)
     ending = least_ending_seconds(facts, chosen, stages, layer)
     return _least_step(facts, chosen, pipeline, sent + ending)
+
+
+def least_device_seconds(facts: Facts, *, ep: Sequence[int], mbs: Sequence[int]) -> float:
+    r"""
+    Seconds of a step, added up over all devices, that its layers compute at least, however many devices there are.
+
+    .. math:: n T_{step} \ge B \min_{e, b} \frac{1}{b} \sum_l T_{comp}(l; e, b)
+
+    with n devices and a batch of B. Derivation: computation of whole layers on one device, all of it in one graph and
+    nothing of it again. Layers that are split over tensor, context or expert-tensor parallelism, and the slowest of
+    several devices, take more in sum: no kernel of a part is more efficient than that of the whole.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    ep, mbs
+        Values that a strategy may have: experts on fewer devices have more tokens each.
+    """
+    dispatchers = different_dispatchers(TokenDispatcher if facts.model.has_experts else [TokenDispatcher.ALLTOALL])
+    seconds = layer_seconds(
+        facts.model,
+        facts.cluster,
+        facts.workload,
+        tp=1,
+        cp=1,
+        ep=np.array(ep)[:, None],
+        etp=1,
+        mbs=np.array(mbs),
+        sequence_parallel=False,
+        dp=1,
+        token_dispatcher=np.array(dispatchers)[:, None, None],
+        cuda_graphs=CudaGraphs.FULL_ITERATION,
+    )
+    counts = [facts.model.layer_counts.get(kind, 0) for kind in facts.model.kinds]
+    of_sequence = ((seconds.forward + seconds.backward) @ np.array(counts)) / np.array(mbs)
+    return float(facts.workload.global_batch_size * np.min(of_sequence))
 
 
 def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array) -> Array:

@@ -179,7 +179,11 @@ class SearchSection:
         Path of a CSV file with a header of decisions, or of a YAML list of mappings, relative to the job file: only
         these strategies are considered. The planner chooses what a row does not give.
     max_devices
-        Plans may use fewer devices than the job gets, and at most so many. Default: they use all of them.
+        Plans may use fewer devices than the job gets, any number up to this one. Default: they use all of them, or all
+        but whole nodes where that is faster.
+    idle_devices
+        Whether whole nodes may stay idle where that is faster than all plans that use every device. Jobs with
+        ``max_devices`` or ``candidates`` say themselves how many are used.
     max_bubble_fraction
         Share of the step that the slowest pipeline rank may wait for others, such as 0.1.
     memory_headroom_gib
@@ -202,6 +206,7 @@ class SearchSection:
     limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
     candidates: str | None = None
     max_devices: Count | None = None
+    idle_devices: Flag = True
     max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] = 0.0
     framework_rules: Flag = True

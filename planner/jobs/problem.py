@@ -97,6 +97,10 @@ class SearchLimits:
         Share of the step that the pipeline's bubble may be.
     max_devices
         Devices that a plan may use at most; None: it uses all of them.
+    idle_devices
+        Whether whole nodes may stay idle where that is faster.
+    num_nodes
+        Of a search for such plans the fewest and the most nodes that one fills; ``max_devices`` is that of the most.
     """
 
     pin: Mapping[str, int]
@@ -110,6 +114,8 @@ class SearchLimits:
     candidates: CandidateList | None = None
     max_bubble_fraction: float | None = None
     max_devices: int | None = None
+    idle_devices: bool = True
+    num_nodes: tuple[int, int] | None = None
     preferences: bool = True
 
 
@@ -532,6 +538,7 @@ def _search(section: SearchSection, candidates_file: Path | None) -> SearchLimit
         candidates=read_candidate_list(candidates_file) if candidates_file else None,
         max_bubble_fraction=section.max_bubble_fraction,
         max_devices=section.max_devices,
+        idle_devices=section.idle_devices,
     )
 
 

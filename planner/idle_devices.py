@@ -5,29 +5,28 @@ Degrees must multiply to the devices and divide batch, layers and heads. Of 504 
 busier than all. So after the search that uses every device, smaller numbers of whole nodes are searched for what is
 faster than its best. Their strategies are rows of one space, cut by that best, as if they were one more setting.
 
-Few numbers matter. What the layers compute on all devices together has a lower bound
-(:func:`costmodel.step.step.least_device_seconds`), so that below some number no step can be as short. The others are
+Few numbers matter. What the layers take on all devices together has a lower bound
+(:func:`costmodel.step.step.least_layers_seconds`), so that below some number no step can be as short. The others are
 searched from the largest down, a number and the half of it at once: what is found excludes more of the smaller ones.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from constraints.encoding import seconds_to_ticks
 from costmodel.step.layouts import summed_strategy_seconds
-from costmodel.step.step import least_device_seconds
 from planner.alternatives import AlternativeOutcome, JointOutcome, explained, joined, rivals_of, search_each
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.candidates import OWN, Formulas
 from planner.search.clock import Clock
-from planner.search.domains import row_domains
 from planner.search.incumbents import NO_RIVALS, Rivals
-from planner.search.node_counts import may_leave_idle, on_nodes, smaller_nodes
+from planner.search.node_counts import least_nodes, may_leave_idle, on_nodes, smaller_nodes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,33 +87,38 @@ def search_numbers(problem: Problem, formulas: Formulas = OWN) -> tuple[JointOut
 def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clock) -> FewerDevices:
     """Smaller numbers, from the largest down, until nothing smaller can be as fast as what is known."""
     known = FewerDevices(all_devices=whole)
-    if whole.outcome.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+    if whole.outcome.status not in PROVEN:
         return replace(known, is_proven=False)
     limit = whole.outcome.step_seconds[0] if whole.ranked else math.inf
-    seconds, rivals, most = limit, _rivals(problem, whole), smaller_nodes(problem)
-    largest = most
-    while most >= (least := _least_nodes(problem, seconds)):
-        part = on_nodes(problem, max(least, most // 2 + 1), most)
+    slowest, rivals, most = limit, _rivals(problem, whole), smaller_nodes(problem)
+    while most >= (least := least_nodes(problem, slowest)):
+        fewest = max(least, most // 2 + 1)
+        part = on_nodes(problem, fewest, most)
         left = max(clock.seconds_left, SHORTEST_SECONDS)
-        found = search_each(part.with_limits(time_limit_seconds=left), formulas, rivals)
-        as_asked = problem.search.time_limit_seconds
-        each = tuple(_faster(one, limit, as_asked) for one in found.of_each)
-        known = replace(
-            known,
-            parts=(*known.parts, *each),
-            fewest_nodes=max(least, most // 2 + 1),
-            most_nodes=largest,
-        )
-        if found.outcome.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+        found = search_each(part.with_limits(faster_than_seconds=slowest, time_limit_seconds=left), formulas, rivals)
+        each = tuple(_faster(one, limit, part) for one in found.of_each)
+        most_nodes = known.most_nodes or most
+        known = replace(known, parts=(*known.parts, *each), fewest_nodes=fewest, most_nodes=most_nodes)
+        if found.outcome.status not in PROVEN:
             return replace(known, is_proven=False)
-        seconds = min(seconds, *(one.outcome.step_seconds[0] for one in each if one.outcome.strategies), math.inf)
+        slowest = _slowest_wanted(problem, known.parts, limit)
         rivals = rivals.beside(rivals_of((one.problem, one.outcome) for one in each))
-        most //= 2
+        most = fewest - 1
     return known
 
 
-def _faster(one: AlternativeOutcome, limit: float, time_limit_seconds: float) -> AlternativeOutcome:
-    """What was found that is faster than a limit: uneven stages may be only by the sum over their ranks."""
+PROVEN = (Status.OPTIMAL, Status.INFEASIBLE)
+"""How a search ends that had time enough."""
+
+
+def _slowest_wanted(problem: Problem, parts: Sequence[AlternativeOutcome], limit: float) -> float:
+    """The step of the last of as many plans as are wanted; of fewer, the limit."""
+    steps = sorted(seconds for one in parts for seconds in one.outcome.step_seconds)
+    return steps[problem.top - 1] if len(steps) >= problem.top else limit
+
+
+def _faster(one: AlternativeOutcome, limit: float, part: Problem) -> AlternativeOutcome:
+    """What was found of a part that is faster than a limit: uneven stages may be by the sum over their ranks alone."""
     num_faster = sum(seconds < limit for seconds in one.outcome.step_seconds)
     outcome = replace(
         one.outcome,
@@ -122,7 +126,7 @@ def _faster(one: AlternativeOutcome, limit: float, time_limit_seconds: float) ->
         step_seconds=one.outcome.step_seconds[:num_faster],
         even=one.outcome.even[:num_faster],
     )
-    return replace(one, problem=one.problem.with_limits(time_limit_seconds=time_limit_seconds), outcome=outcome)
+    return replace(one, problem=replace(one.problem, search=part.search), outcome=outcome)
 
 
 def _rivals(problem: Problem, whole: JointOutcome) -> Rivals:
@@ -134,14 +138,3 @@ def _rivals(problem: Problem, whole: JointOutcome) -> Rivals:
     ticks, summed = (int(seconds_to_ticks(np.asarray(one))) - 1 for one in (whole.outcome.step_seconds[0], by_sum))
     groups = [("all devices", number) for number in range(problem.top)]
     return Rivals(ticks=dict.fromkeys(groups, ticks), summed_ticks=dict.fromkeys(groups, summed))
-
-
-def _least_nodes(problem: Problem, seconds: float) -> int:
-    """Nodes on which a step can take less than so long, by what its layers compute."""
-    node = problem.facts.cluster.device.devices_per_node
-    least = math.inf
-    for one in problem.each:
-        domains = row_domains(one)
-        work = least_device_seconds(one.facts, ep=domains["ep"].tolist(), mbs=domains["mbs"].tolist())
-        least = min(least, work if math.isfinite(work) else 0.0)
-    return max(1, math.floor(least / seconds / node))

@@ -26,7 +26,7 @@ from costmodel.pipelines.interleaved import (
 from costmodel.pipelines.plain import least_plain_seconds
 from costmodel.pipelines.schedules import WHOLE_BACKWARD
 from costmodel.pipelines.stages import Stages
-from costmodel.step.compute import layer_seconds, least_layer_seconds
+from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, least_ending_seconds, update_seconds
 from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
 from costmodel.step.optimizer import (
@@ -47,7 +47,7 @@ from costmodel.step.rank_time import (
     waiting_seconds,
     way_through_seconds,
 )
-from costmodel.strategy import CudaGraphs, Schedule, TokenDispatcher, different_dispatchers, is_one_of
+from costmodel.strategy import Schedule, is_one_of
 from costmodel.tables import Facts, lookup, microbatches
 
 
@@ -237,41 +237,66 @@ def least_seconds(
     return _least_step(facts, chosen, pipeline, sent + ending)
 
 
-def least_device_seconds(facts: Facts, *, ep: Sequence[int], mbs: Sequence[int]) -> float:
+def least_layer_device_seconds(facts: Facts, *, tp: Array, cp: Array, ep: Sequence[int], mbs: int) -> Array:
     r"""
-    Seconds of a step, added up over all devices, that its layers compute at least, however many devices there are.
+    Seconds that a layer takes for one sequence at least, added up over its devices: shape of tp and cp, then kinds.
 
-    .. math:: n T_{step} \ge B \min_{e, b} \frac{1}{b} \sum_l T_{comp}(l; e, b)
+    .. math:: w_k = \min_e t c T(k; t, c, e, b) / b
 
-    with n devices and a batch of B. Derivation: computation of whole layers on one device, all of it in one graph and
-    nothing of it again. Layers that are split over tensor, context or expert-tensor parallelism, and the slowest of
-    several devices, take more in sum: no kernel of a part is more efficient than that of the whole.
+    Derivation: :func:`costmodel.step.compute.least_layer_seconds` with b sequences in a micro-batch, no fewer than a
+    strategy may have, and whole experts on devices that none is slower than: fewer sequences, split experts and the
+    slowest of several devices take more in sum.
 
     Parameters
     ----------
     facts
         Model, cluster, workload.
-    ep, mbs
-        Values that a strategy may have: experts on fewer devices have more tokens each.
+    tp, cp
+        Degrees that split a layer; where neither does, it takes least in sum.
+    ep
+        Values that a strategy may have.
+    mbs
+        The largest that one may have.
     """
-    dispatchers = different_dispatchers(TokenDispatcher if facts.model.has_experts else [TokenDispatcher.ALLTOALL])
-    seconds = layer_seconds(
+    tp, cp = np.broadcast_arrays(tp, cp)
+    seconds = least_layer_seconds(
         facts.model,
         facts.cluster,
         facts.workload,
-        tp=1,
-        cp=1,
-        ep=np.array(ep)[:, None],
+        tp=tp,
+        cp=cp,
+        ep=np.reshape(ep, (-1, *(1,) * tp.ndim)),
         etp=1,
-        mbs=np.array(mbs),
-        sequence_parallel=False,
+        mbs=mbs,
+        sequence_parallel=tp > 1,
         dp=1,
-        token_dispatcher=np.array(dispatchers)[:, None, None],
-        cuda_graphs=CudaGraphs.FULL_ITERATION,
     )
-    counts = [facts.model.layer_counts.get(kind, 0) for kind in facts.model.kinds]
-    of_sequence = ((seconds.forward + seconds.backward) @ np.array(counts)) / np.array(mbs)
-    return float(facts.workload.global_batch_size * np.min(of_sequence))
+    return np.asarray(seconds.min(axis=0) * (tp * cp)[..., None] / mbs)
+
+
+def least_layers_seconds(facts: Facts, of_layer: Array, decisions: Decisions) -> Array:
+    r"""
+    Lower bound in seconds of a step from its layers alone, shape of the degrees.
+
+    .. math:: T_{step} \ge \frac{B}{d t c} \max\left(\frac{1}{p} \sum_k n_k w_k, \max_k \lceil n_k / p \rceil w_k\right)
+
+    with n layers of each kind. Derivation: some rank holds as much as the mean of them, and some rank as many layers of
+    a kind as the mean, rounded up.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    of_layer
+        Of :func:`least_layer_device_seconds`: w, shape (..., K).
+    decisions
+        tp, cp, pp and dp.
+    """
+    tp, cp, pp, dp = (np.asarray(decisions[name]) for name in ("tp", "cp", "pp", "dp"))
+    counts = np.array([facts.model.layer_counts.get(kind, 0) for kind in facts.model.kinds])
+    mean = (of_layer @ counts) / pp
+    fullest = (-(-counts // pp[..., None]) * of_layer).max(axis=-1)
+    return np.asarray(facts.workload.global_batch_size / (dp * tp * cp) * np.maximum(mean, fullest))
 
 
 def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array) -> Array:

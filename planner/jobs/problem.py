@@ -101,6 +101,8 @@ class SearchLimits:
         Whether whole nodes may stay idle where that is faster.
     num_nodes
         Of a search for such plans the fewest and the most nodes that one fills; ``max_devices`` is that of the most.
+    faster_than_seconds
+        Of such a search the step that a plan must undercut.
     """
 
     pin: Mapping[str, int]
@@ -116,6 +118,7 @@ class SearchLimits:
     max_devices: int | None = None
     idle_devices: bool = True
     num_nodes: tuple[int, int] | None = None
+    faster_than_seconds: float | None = None
     preferences: bool = True
 
 

@@ -145,9 +145,7 @@ def nodes_rule(fewest: int, most: int, devices_per_node: int) -> Rule:
 
     def holds(*, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:
         size = tp * cp * pp * dp
-        return (
-            (size % devices_per_node == 0) & (fewest * devices_per_node <= size) & (size <= most * devices_per_node)
-        )
+        return (size % devices_per_node == 0) & (fewest * devices_per_node <= size) & (size <= most * devices_per_node)
 
     holds.__doc__ = (
         f"search.idle_devices: tp * cp * pp * dp GPUs fill whole nodes of {devices_per_node}, {fewest:,} to {most:,} "

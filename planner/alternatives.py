@@ -314,11 +314,7 @@ def _proof(outcomes: Sequence[Outcome], best: Sequence[_Best]) -> dict[str, Any]
 def _effort(outcomes: Sequence[Outcome]) -> SearchStats:
     """What all searches had to do."""
     efforts = [one.effort for one in outcomes]
-    summed = [
-        one.name
-        for one in fields(SearchStats)
-        if one.name not in ("bounds", "pruned", "stages")
-    ]
+    summed = [one.name for one in fields(SearchStats) if one.name not in ("bounds", "pruned", "stages")]
     return SearchStats(
         **{name: sum(getattr(one, name) for one in efforts) for name in summed},
         bounds=tuple(dict.fromkeys(text for one in efforts for text in one.bounds)),
@@ -336,7 +332,7 @@ def _effort(outcomes: Sequence[Outcome]) -> SearchStats:
 
 
 def explained(problem: Problem, joint: JointOutcome, formulas: Formulas, clock: Clock) -> JointOutcome:
-    """What was found, and where nothing fits why: of the combination that comes closest all, of others what they lack."""
+    """What was found, or why nothing fits: of the combination that comes closest all, of the others what they lack."""
     if joint.outcome.status != Status.INFEASIBLE:
         return joint
     of_each = joint.of_each

@@ -38,7 +38,7 @@ from planner.search.rules import problem_rules
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
 
 if TYPE_CHECKING:
-    from planner.alternatives import AlternativeOutcome
+    from planner.alternatives import AlternativeOutcome, JointOutcome
     from planner.certificate import Certificate
     from planner.idle_devices import FewerDevices
     from planner.search.branch_and_bound import Outcome
@@ -147,6 +147,11 @@ class Plan:
         return self.estimate.step_seconds
 
     @property
+    def tokens_per_second(self) -> float:
+        """What all devices that it uses train together."""
+        return self.tokens_per_second_per_device * self.cluster.num_devices
+
+    @property
     def headroom_bytes(self) -> float:
         """What the fullest rank leaves free; negative where it does not fit."""
         return self.memory_bytes - self.estimate.device_bytes
@@ -249,6 +254,9 @@ class PlanReport:
         What became of numbers of devices below the job's own; None where the job wants none of them.
     all_devices
         Where plans on fewer devices are faster the best one that uses all; None where there is none.
+    nearby
+        Plans on all devices for near-by batches that train more tokens per second, where the job's own batch leaves
+        devices idle or shares a small divisor with them; the nearest first.
     """
 
     problem: Problem
@@ -263,6 +271,13 @@ class PlanReport:
     alternatives: tuple[AlternativeOutcome, ...] = ()
     fewer: FewerDevices | None = None
     all_devices: Plan | None = None
+    nearby: tuple[Plan, ...] = ()
+
+    @property
+    def num_idle_devices(self) -> int:
+        """Devices that the best plan leaves idle, whole nodes."""
+        is_faster = self.fewer is not None and self.fewer.are_faster
+        return self.problem.facts.cluster.num_devices - self.plans[0].cluster.num_devices if is_faster else 0
 
     @property
     def exit_code(self) -> int:
@@ -344,7 +359,8 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     problem
         What to plan.
     certified
-        Whether the answer gets a certificate; without one it is found and proven all the same.
+        Whether the answer gets a certificate, and near-by batches where devices stay idle; without them it is found
+        and proven all the same.
 
     Raises
     ------
@@ -376,7 +392,21 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
         alternatives=joint.of_each if problem.alternatives else (),
         fewer=fewer,
         all_devices=_on_all_devices(problem, fewer) if fewer and fewer.are_faster else None,
+        nearby=_nearby(problem, joint, fewer, clock) if certified else (),
     )
+
+
+def _nearby(problem: Problem, joint: JointOutcome, fewer: FewerDevices | None, clock: Clock) -> tuple[Plan, ...]:
+    """Plans for near-by batches, where devices stay idle or the batch shares a small divisor with them."""
+    from planner.nearby_batches import divides_poorly, nearby_batches
+
+    workload, num_devices = problem.facts.workload, problem.facts.cluster.num_devices
+    is_idle = fewer is not None and fewer.are_faster
+    says_how_many = problem.search.max_devices is not None or problem.search.candidates is not None
+    if says_how_many or not joint.ranked or not (is_idle or divides_poorly(workload.global_batch_size, num_devices)):
+        return ()
+    found = nearby_batches(problem, joint.ranked[0], joint.outcome.step_seconds[0], clock)
+    return tuple(evaluate(job, strategy) for job, strategy in found)
 
 
 def _on_all_devices(problem: Problem, fewer: FewerDevices) -> Plan | None:

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.device import Network
-from costmodel.facts.fields import STRICT, Count, Flag, NotNegative, Positive, PositiveFraction
+from costmodel.facts.fields import STRICT, Count, Flag, NotNegative, NotNegativeCount, Positive, PositiveFraction
 from costmodel.facts.framework import Settings
 from costmodel.facts.reliability import RecoveryLevel
 
@@ -56,6 +56,8 @@ class ClusterSection:
         ``base: h100-80gb-sxm`` and give only what differs.
     num_devices
         Devices that the job gets.
+    spare_nodes
+        Whole nodes of them that are kept out as spares: plans use the others at most.
     devices_per_node
         Devices that share a host; instead of the device's own.
     networks
@@ -76,6 +78,7 @@ class ClusterSection:
 
     device: Reference
     num_devices: Count
+    spare_nodes: NotNegativeCount = 0
     devices_per_node: Count | None = None
     networks: Annotated[tuple[Network, ...], Field(min_length=1, max_length=16)] | None = None
     scale_up_size: Count | None = None

@@ -99,10 +99,8 @@ class SearchLimits:
         Devices that a plan may use at most; None: it uses all of them.
     idle_devices
         Whether whole nodes may stay idle where that is faster.
-    num_nodes
-        Of a search for such plans the fewest and the most nodes that one fills; ``max_devices`` is that of the most.
-    faster_than_seconds
-        Of such a search the step that a plan must undercut.
+    num_nodes, faster_than_seconds
+        Of a search for such plans the fewest and the most nodes that one fills, and the step that it must undercut.
     """
 
     pin: Mapping[str, int]
@@ -307,7 +305,7 @@ def _problem(
     recovery = _recovery(job.reliability)
     alternatives = _alternatives(job, machine, several, recovery)
     first = alternatives[0]
-    _require_devices(job)
+    _require_devices(job, first.facts.cluster.num_devices)
     candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     given = read_given(job.strategy)
     search = _search(job.search, candidates_file)
@@ -501,10 +499,10 @@ def _require_room(search: SearchLimits, device: Device) -> None:
         )
 
 
-def _require_devices(job: Job) -> None:
-    most, given = job.search.max_devices, job.cluster.num_devices
+def _require_devices(job: Job, given: int) -> None:
+    most, but = job.search.max_devices, " but for cluster.spare_nodes" if job.cluster.spare_nodes else ""
     if most is not None and most > given:
-        raise SpecError("search.max_devices", f"is {most}, more than the {given} of cluster.num_devices.")
+        raise SpecError("search.max_devices", f"is {most}, more than the {given} of cluster.num_devices{but}.")
     if most is not None and job.objective == "total_time":
         raise SpecError(
             "search.max_devices",

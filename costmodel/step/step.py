@@ -243,9 +243,9 @@ def least_layer_device_seconds(facts: Facts, *, tp: Array, cp: Array, ep: Sequen
 
     .. math:: w_k = \min_e t c T(k; t, c, e, b) / b
 
-    Derivation: :func:`costmodel.step.compute.least_layer_seconds` with b sequences in a micro-batch, no fewer than a
-    strategy may have, and whole experts on devices that none is slower than: fewer sequences, split experts and the
-    slowest of several devices take more in sum.
+    Derivation: :func:`costmodel.step.compute.least_layer_seconds` with as many sequences in a micro-batch as any
+    strategy has, whole experts, and no device that is slower than others. Fewer sequences, split experts and the slowest
+    of several devices take more in sum.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def least_layer_device_seconds(facts: Facts, *, tp: Array, cp: Array, ep: Sequen
         ep=np.reshape(ep, (-1, *(1,) * tp.ndim)),
         etp=1,
         mbs=mbs,
-        sequence_parallel=tp > 1,
+        sequence_parallel=(tp > 1).astype(np.float64),
         dp=1,
     )
     return np.asarray(seconds.min(axis=0) * (tp * cp)[..., None] / mbs)

@@ -54,7 +54,8 @@ def fast_enough(problem: Problem) -> tuple[Rule, ...]:
 
     def holds(*, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:
         """What the layers of a rank take is no longer than a step that is known."""
-        return np.asarray(_least_seconds(problem, {"tp": tp, "cp": cp, "pp": pp, "dp": dp}) <= limit)
+        degrees = {"tp": np.asarray(tp), "cp": np.asarray(cp), "pp": np.asarray(pp), "dp": np.asarray(dp)}
+        return np.asarray(_least_seconds(problem, degrees) <= limit)
 
     return (holds,)
 

@@ -134,18 +134,20 @@ def devices_rule(most: int) -> Rule:
     return _bounded(bound, "search.max_devices")
 
 
-def nodes_rule(fewest: int, most: int, devices_per_node: int) -> Rule:
+def nodes_rule(nodes: range, devices_per_node: int) -> Rule:
     """
     The rule of plans that leave whole nodes idle; it stands where otherwise all devices are used.
 
-    >>> rule = nodes_rule(40, 62, 8)
+    >>> rule = nodes_rule(range(40, 63), 8)
     >>> rule.__doc__, bool(rule(tp=8, cp=1, pp=14, dp=4)), bool(rule(tp=4, cp=1, pp=1, dp=81))
     ('search.idle_devices: tp * cp * pp * dp GPUs fill whole nodes of 8, 40 to 62 of them.', True, False)
     """
+    fewest, most = nodes[0], nodes[-1]
 
     def holds(*, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:
         size = tp * cp * pp * dp
-        return (size % devices_per_node == 0) & (fewest * devices_per_node <= size) & (size <= most * devices_per_node)
+        is_whole = size % devices_per_node == 0
+        return is_whole & (fewest * devices_per_node <= size) & (size <= most * devices_per_node)
 
     holds.__doc__ = (
         f"search.idle_devices: tp * cp * pp * dp GPUs fill whole nodes of {devices_per_node}, {fewest:,} to {most:,} "

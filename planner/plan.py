@@ -446,7 +446,7 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
     given = {**problem.search.pin, **problem.given.decisions, **asked}
     whole = StrategyFile(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)
-    problem = with_idle_nodes(problem, strategy.num_devices)
+    judged = with_idle_nodes(problem, strategy.num_devices)
     conventions = _conventions(problem.facts)
     estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(
@@ -454,8 +454,8 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
         model=_model_summary(problem.facts, conventions),
         conventions=conventions,
         plan=estimated,
-        broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(problem, estimated.estimate))),
-        broken_preferences=tuple(sentence(rule) for rule in _broken_preferences(problem, strategy)),
+        broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(judged, estimated.estimate))),
+        broken_preferences=tuple(sentence(rule) for rule in _broken_preferences(judged, strategy)),
         assumed={name: value for name, value in strategy.decisions().items() if name not in given},
     )
 

@@ -244,8 +244,8 @@ def least_layer_device_seconds(facts: Facts, *, tp: Array, cp: Array, ep: Sequen
     .. math:: w_k = \min_e t c T(k; t, c, e, b) / b
 
     Derivation: :func:`costmodel.step.compute.least_layer_seconds` with as many sequences in a micro-batch as any
-    strategy has, whole experts, and no device that is slower than others. Fewer sequences, split experts and the slowest
-    of several devices take more in sum.
+    strategy has, whole experts, and no device that is slower than others. Fewer sequences, split experts and the
+    slowest of several devices take more in sum.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ class SearchLimits:
     idle_devices
         Whether whole nodes may stay idle where that is faster.
     num_nodes, faster_than_seconds
-        Of a search for such plans the fewest and the most nodes that one fills, and the step that it must undercut.
+        Of a search for such plans the numbers of nodes that one may fill, and the step that it must undercut.
     """
 
     pin: Mapping[str, int]
@@ -115,7 +115,7 @@ class SearchLimits:
     max_bubble_fraction: float | None = None
     max_devices: int | None = None
     idle_devices: bool = True
-    num_nodes: tuple[int, int] | None = None
+    num_nodes: range | None = None
     faster_than_seconds: float | None = None
     preferences: bool = True
 

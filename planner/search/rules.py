@@ -146,7 +146,7 @@ def problem_rules(problem: Problem) -> Rules:
     lifted |= {"cuda_graphs"} if any("cuda_graphs" in one for one in search.forbid) else set()
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
     if search.num_nodes is not None:
-        limits = (*limits, nodes_rule(*search.num_nodes, problem.facts.cluster.device.devices_per_node))
+        limits = (*limits, nodes_rule(search.num_nodes, problem.facts.cluster.device.devices_per_node))
     elif search.max_devices is not None:
         limits = (*limits, devices_rule(search.max_devices))
     physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]

@@ -36,7 +36,7 @@ from planner.search.candidates import OWN, Formulas, Pruned
 from planner.search.clock import Clock, OutOfTimeError
 from planner.search.incumbents import NO_RIVALS, Rivals
 from planner.search.stages.search import StageSearchStats
-from planner.setting_choices import Value, with_effect
+from planner.setting_choices import Value, text_of, with_effect
 
 EXPLANATION_FRACTION = 0.1
 """Share of the time limit that explanations have at least."""
@@ -326,6 +326,16 @@ def _effort(outcomes: Sequence[Outcome]) -> SearchStats:
             }
         ),
     )
+
+
+def each_once(of_each: Sequence[AlternativeOutcome]) -> tuple[AlternativeOutcome, ...]:
+    """Each combination of settings, of several searches for it what one found, else what the last one says."""
+    told: dict[str, AlternativeOutcome] = {}
+    for one in of_each:
+        text = text_of(one.problem.settings)
+        if text not in told or not told[text].outcome.strategies:
+            told[text] = one
+    return tuple(told.values())
 
 
 # --- nothing fits ------------------------------------------------------------------------------------------

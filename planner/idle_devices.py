@@ -80,7 +80,8 @@ def search_numbers(problem: Problem, formulas: Formulas = OWN) -> tuple[JointOut
     whole = search_each(problem, formulas)
     fewer = _fewer(problem, whole, formulas, clock) if may_leave_idle(problem) else None
     if fewer is not None and fewer.are_faster:
-        return joined(problem, (*fewer.parts, *whole.of_each)), fewer
+        each = (replace(one, fits_elsewhere=True) for one in (*fewer.parts, *whole.of_each))
+        return joined(problem, tuple(each)), fewer
     return explained(problem, whole, formulas, clock), fewer
 
 

@@ -33,7 +33,7 @@ from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import checked
 from planner.search.clock import Clock
 from planner.search.listed import CandidateListReport, listed
-from planner.search.node_counts import with_idle_nodes
+from planner.search.node_counts import says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
 
@@ -367,6 +367,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     SpecError
         If failures outrun progress, so that no training ends.
     """
+    from planner.alternatives import each_once
     from planner.certificate import certify_all
     from planner.idle_devices import search_numbers
 
@@ -389,7 +390,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
         chosen=chosen,
         listed=listed(chosen, outcome.space) if problem.search.candidates else None,
         certificate=certify_all(searched, outcome, clock) if certified else None,
-        alternatives=joint.of_each if problem.alternatives else (),
+        alternatives=each_once(joint.of_each) if problem.alternatives else (),
         fewer=fewer,
         all_devices=_on_all_devices(problem, fewer) if fewer and fewer.are_faster else None,
         nearby=_nearby(problem, joint, fewer, clock) if certified else (),
@@ -402,8 +403,11 @@ def _nearby(problem: Problem, joint: JointOutcome, fewer: FewerDevices | None, c
 
     workload, num_devices = problem.facts.workload, problem.facts.cluster.num_devices
     is_idle = fewer is not None and fewer.are_faster
-    says_how_many = problem.search.max_devices is not None or problem.search.candidates is not None
-    if says_how_many or not joint.ranked or not (is_idle or divides_poorly(workload.global_batch_size, num_devices)):
+    if (
+        says_how_many(problem)
+        or not joint.ranked
+        or not (is_idle or divides_poorly(workload.global_batch_size, num_devices))
+    ):
         return ()
     found = nearby_batches(problem, joint.ranked[0], joint.outcome.step_seconds[0], clock)
     return tuple(evaluate(job, strategy) for job, strategy in found)

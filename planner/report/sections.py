@@ -75,6 +75,8 @@ def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:
 def _proof(whole: PlanReportRecord, noise_fraction: float) -> str:
     """What is proven of the answer, and how far predictions can tell two layouts apart."""
     noise = f"in the cost model, whose noise is {noise_fraction:.1%}"
+    if whole.idle is not None and not whole.idle.is_proven:
+        noise += ", among plans that use all GPUs"
     if whole.bound_of == EVEN and whole.plans[0].strategy.layout is not None:
         return f"proven faster than any even stages {noise}"
     return f"proven optimal {noise}"

@@ -15,9 +15,12 @@ from planner.search.domains import Columns, row_domains
 
 def may_leave_idle(problem: Problem) -> bool:
     """Whether plans of a job may leave whole nodes idle; jobs that say how many devices they use do not."""
-    search = problem.search
-    says_how_many = search.max_devices is not None or search.candidates is not None
-    return search.idle_devices and not says_how_many and smaller_nodes(problem) > 0
+    return problem.search.idle_devices and not says_how_many(problem) and smaller_nodes(problem) > 0
+
+
+def says_how_many(problem: Problem) -> bool:
+    """Whether a job says itself how many devices its plans use."""
+    return problem.search.max_devices is not None or problem.search.candidates is not None
 
 
 def with_idle_nodes(problem: Problem, num_devices: int) -> Problem:

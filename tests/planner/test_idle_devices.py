@@ -147,7 +147,8 @@ def test_total_time_takes_the_shorter_step_on_fewer_devices():
 def test_settings_are_chosen_together_with_the_number():
     """Each setting on each number of nodes: the best of both."""
     settings = {"gradient_dtype": ["fp32", "bf16"]}
-    best = planned(settings=settings).plans[0]
+    report = planned(settings=settings)
+    best = report.plans[0]
 
     steps = [
         alone(number, settings={"gradient_dtype": dtype}).plans[0].step_seconds
@@ -155,6 +156,10 @@ def test_settings_are_chosen_together_with_the_number():
         for dtype in ("fp32", "bf16")
     ]
     assert best.step_seconds == pytest.approx(min(steps), rel=1e-9)
+    assert [one.problem.settings["gradient_dtype"] for one in report.alternatives] == ["fp32", "bf16"]
+    assert {one.answer for one in report.alternatives} <= {"found", "nothing faster"}
+    answers = {one.problem.settings["gradient_dtype"]: one.answer for one in report.alternatives}
+    assert answers[best.problem.settings["gradient_dtype"]] == "found"
 
 
 # --- who decides -------------------------------------------------------------------------------------------
@@ -253,6 +258,21 @@ def test_time_that_runs_out_is_said():
 
     assert not report.fewer.is_proven
     assert report.exit_code == 3
+
+
+def test_a_proof_of_all_devices_alone_says_so(monkeypatch):
+    """Where time is left for them and not for fewer, the answer is not said to be the best of all numbers."""
+
+    def cut(problem, *others):
+        late = problem.with_limits(time_limit_seconds=1e-9) if problem.search.num_nodes else problem
+        return search_each(late, *others)
+
+    monkeypatch.setattr("planner.idle_devices.search_each", cut)
+
+    text = " ".join(render(planned(num_nodes=9), "table").split())
+
+    assert "among plans that use all GPUs" in text
+    assert "time ran out before it was proven that no plan on fewer whole nodes is faster" in text
 
 
 MODELS = ("llama3-8b", "qwen3-30b-a3b", "nemotron-h-8b", "deepseek-v3", "gpt-oss-120b", "minimax-text-01")

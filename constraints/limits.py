@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from constraints.rule import Floats, Holds, Rule
+from constraints.rule import Floats, Holds, Ints, Rule
 from costmodel.errors import alternatives
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, decision_text
 
@@ -132,6 +132,28 @@ def devices_rule(most: int) -> Rule:
     """
     bound = Bound(names=("tp", "cp", "pp", "dp"), relation="<=", number=most)
     return _bounded(bound, "search.max_devices")
+
+
+def nodes_rule(nodes: range, devices_per_node: int) -> Rule:
+    """
+    The rule of plans that leave whole nodes idle; it stands where otherwise all devices are used.
+
+    >>> rule = nodes_rule(range(40, 63), 8)
+    >>> rule.__doc__, bool(rule(tp=8, cp=1, pp=14, dp=4)), bool(rule(tp=4, cp=1, pp=1, dp=81))
+    ('search.idle_devices: tp * cp * pp * dp GPUs fill whole nodes of 8, 40 to 62 of them.', True, False)
+    """
+    fewest, most = nodes[0], nodes[-1]
+
+    def holds(*, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Holds:
+        size = tp * cp * pp * dp
+        is_whole = size % devices_per_node == 0
+        return is_whole & (fewest * devices_per_node <= size) & (size <= most * devices_per_node)
+
+    holds.__doc__ = (
+        f"search.idle_devices: tp * cp * pp * dp GPUs fill whole nodes of {devices_per_node}, {fewest:,} to {most:,} "
+        "of them."
+    )
+    return holds
 
 
 def limited(

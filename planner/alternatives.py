@@ -9,7 +9,7 @@ they take little more than the first, and each still proves that nothing of its 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import reduce
@@ -21,7 +21,7 @@ import numpy as np
 from constraints.encoding import seconds_to_ticks
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy
-from planner.infeasibility.conflict import search_or_explain
+from planner.infeasibility import conflict
 from planner.infeasibility.memory_gap import MemoryGap, closest
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import (
@@ -34,9 +34,9 @@ from planner.search.branch_and_bound import (
 )
 from planner.search.candidates import OWN, Formulas, Pruned
 from planner.search.clock import Clock, OutOfTimeError
-from planner.search.incumbents import Rivals
+from planner.search.incumbents import NO_RIVALS, Rivals
 from planner.search.stages.search import StageSearchStats
-from planner.setting_choices import Value, with_effect
+from planner.setting_choices import Value, text_of, with_effect
 
 EXPLANATION_FRACTION = 0.1
 """Share of the time limit that explanations have at least."""
@@ -133,27 +133,48 @@ def search_alternatives(problem: Problem, formulas: Formulas = OWN) -> JointOutc
     formulas
         What strategies cost.
     """
-    if problem.alternatives:
-        return _together(problem, formulas)
-    outcome = search_or_explain(problem, formulas)
-    ranked = tuple((problem, strategy) for strategy in outcome.strategies)
-    alone = AlternativeOutcome(problem=problem, searched=problem, outcome=outcome)
-    return JointOutcome(outcome=outcome, problem=problem, ranked=ranked, of_each=(alone,))
+    clock = Clock(seconds=problem.search.time_limit_seconds)
+    return explained(problem, search_each(problem, formulas), formulas, clock)
 
 
-def _together(problem: Problem, formulas: Formulas) -> JointOutcome:
-    began, clock = time.perf_counter(), Clock(seconds=problem.search.time_limit_seconds)
+def search_each(problem: Problem, formulas: Formulas = OWN, rivals: Rivals = NO_RIVALS) -> JointOutcome:
+    """
+    The best strategies with any of a job's combinations of settings, with proof.
+
+    Parameters
+    ----------
+    problem, formulas
+        As in :func:`search_alternatives`.
+    rivals
+        What other searches for the same job have found: only what is faster is looked for.
+    """
+    clock = Clock(seconds=problem.search.time_limit_seconds)
     each = problem.each
     searched = [_narrowed(one, each[:number]) for number, one in enumerate(each)]
-    outcomes = _searched(searched, formulas, clock)
+    outcomes = _searched(searched, formulas, clock, rivals)
     some = any(own.strategies for own in outcomes)
-    of_each = tuple(
+    of_each = (
         AlternativeOutcome(problem=one, searched=part, outcome=own, fits_elsewhere=some)
         for one, part, own in zip(each, searched, outcomes, strict=True)
     )
-    if all(outcome.status == Status.INFEASIBLE for outcome in outcomes):
-        least = EXPLANATION_FRACTION * problem.search.time_limit_seconds
-        return _explained(of_each, formulas, max(clock.seconds_left, least), time.perf_counter() - began)
+    return joined(problem, tuple(of_each))
+
+
+def joined(problem: Problem, of_each: Sequence[AlternativeOutcome]) -> JointOutcome:
+    """
+    What several searches for the same job have found together.
+
+    Parameters
+    ----------
+    problem
+        How many plans it wants, and of which kind.
+    of_each
+        What was searched, and what became of it.
+    """
+    outcomes, each = [one.outcome for one in of_each], [one.problem for one in of_each]
+    if len(of_each) == 1:
+        ranked = tuple((each[0], strategy) for strategy in outcomes[0].strategies)
+        return JointOutcome(outcome=outcomes[0], problem=each[0], ranked=ranked, of_each=tuple(of_each))
     best = _leading(problem, (one for number, own in enumerate(outcomes) for one in _found(number, own)))
     first = next(iter(best), None)
     main = outcomes[first.number if first else 0]
@@ -163,15 +184,14 @@ def _together(problem: Problem, formulas: Formulas) -> JointOutcome:
         strategies=tuple(one.strategy for one in best),
         step_seconds=tuple(one.seconds for one in best),
         even=tuple(one.even for one in best),
-        effort=_effort(outcomes, time.perf_counter() - began),
-        conflict=None,
+        effort=_effort(outcomes),
         stages_differ=any(one.stages_differ for one in outcomes),
     )
     return JointOutcome(
         outcome=whole,
         problem=each[first.number if first else 0],
         ranked=tuple((each[one.number], one.strategy) for one in best),
-        of_each=of_each,
+        of_each=tuple(of_each),
     )
 
 
@@ -191,7 +211,7 @@ def _without_offload(settings: Mapping[str, Value]) -> dict[str, Value]:
 # --- the searches ------------------------------------------------------------------------------------------
 
 
-def _searched(each: Sequence[Problem], formulas: Formulas, clock: Clock) -> list[Outcome]:
+def _searched(each: Sequence[Problem], formulas: Formulas, clock: Clock, rivals: Rivals) -> list[Outcome]:
     """The outcome of each combination, cut by those before it; each may take half of the time left, the last all."""
     first = Search(each[0], formulas)
     outcomes: dict[int, Outcome] = {}
@@ -201,7 +221,7 @@ def _searched(each: Sequence[Problem], formulas: Formulas, clock: Clock) -> list
             outcomes[number] = _unsearched(outcomes[order[0]])
             continue
         run = Search(each[number], formulas) if number else first
-        run.compete_with(_rivals(each, outcomes))
+        run.compete_with(rivals.beside(rivals_of((each[number], one) for number, one in outcomes.items())))
         share = 1.0 if position == len(order) - 1 else 0.5
         run.deadline = time.perf_counter() + share * max(clock.seconds_left, SHORTEST_SECONDS)
         outcomes[number] = run.run()
@@ -210,6 +230,8 @@ def _searched(each: Sequence[Problem], formulas: Formulas, clock: Clock) -> list
 
 def _order(each: Sequence[Problem], first: Search, formulas: Formulas) -> list[int]:
     """Combinations by the least lower bound of some degrees that promise most: what is found first cuts most."""
+    if len(each) == 1:
+        return [0]
     promising = np.argsort(first.bounds, kind="stable")[:ORDERED_ROWS]
     if not len(promising):
         return list(range(len(each)))
@@ -235,12 +257,11 @@ def _unsearched(other: Outcome) -> Outcome:
     )
 
 
-def _rivals(each: Sequence[Problem], outcomes: dict[int, Outcome]) -> Rivals:
+def rivals_of(searched: Iterable[tuple[Problem, Outcome]]) -> Rivals:
     """What the searches so far have found; a tick or the noise of floats more, so that equals are found again."""
     ticks: dict[Hashable, int] = {}
     summed: dict[Hashable, int] = {}
-    for number, outcome in outcomes.items():
-        problem = each[number]
+    for number, (problem, outcome) in enumerate(searched):
         for found in _found(number, outcome):
             group = _group(problem, found)
             law = summed_strategy_seconds(problem.facts, found.strategy)
@@ -280,7 +301,8 @@ def _proof(outcomes: Sequence[Outcome], best: Sequence[_Best]) -> dict[str, Any]
     finished = all(one.status in (Status.OPTIMAL, Status.INFEASIBLE) for one in outcomes)
     bound = min(one.lower_bound_seconds for one in outcomes)
     if not best:
-        return {"status": Status.UNKNOWN, "lower_bound_seconds": bound, "gap": float("inf"), "ticks": 0}
+        status = Status.INFEASIBLE if finished else Status.UNKNOWN
+        return {"status": status, "lower_bound_seconds": bound, "gap": float("inf"), "ticks": 0}
     return {
         "status": Status.OPTIMAL if finished else Status.FEASIBLE,
         "lower_bound_seconds": bound,
@@ -289,15 +311,10 @@ def _proof(outcomes: Sequence[Outcome], best: Sequence[_Best]) -> dict[str, Any]
     }
 
 
-def _effort(outcomes: Sequence[Outcome], seconds: float) -> SearchStats:
+def _effort(outcomes: Sequence[Outcome]) -> SearchStats:
     """What all searches had to do."""
     efforts = [one.effort for one in outcomes]
-    summed = [
-        one.name
-        for one in fields(SearchStats)
-        if one.name not in ("bounds", "pruned", "stages", "build_seconds", "solve_seconds")
-    ]
-    solve_seconds = sum(one.solve_seconds for one in efforts)
+    summed = [one.name for one in fields(SearchStats) if one.name not in ("bounds", "pruned", "stages")]
     return SearchStats(
         **{name: sum(getattr(one, name) for one in efforts) for name in summed},
         bounds=tuple(dict.fromkeys(text for one in efforts for text in one.bounds)),
@@ -308,19 +325,31 @@ def _effort(outcomes: Sequence[Outcome], seconds: float) -> SearchStats:
                 for one in fields(StageSearchStats)
             }
         ),
-        build_seconds=seconds - solve_seconds,
-        solve_seconds=solve_seconds,
     )
+
+
+def each_once(of_each: Sequence[AlternativeOutcome]) -> tuple[AlternativeOutcome, ...]:
+    """Each combination of settings, of several searches for it what one found, else what the last one says."""
+    told: dict[str, AlternativeOutcome] = {}
+    for one in of_each:
+        text = text_of(one.problem.settings)
+        if text not in told or not told[text].outcome.strategies:
+            told[text] = one
+    return tuple(told.values())
 
 
 # --- nothing fits ------------------------------------------------------------------------------------------
 
 
-def _explained(
-    of_each: Sequence[AlternativeOutcome], formulas: Formulas, seconds_left: float, seconds: float
-) -> JointOutcome:
-    """Why no combination has a strategy that fits: of the one that comes closest all, of the others what they lack."""
-    clock = Clock(seconds=seconds_left)
+def explained(problem: Problem, joint: JointOutcome, formulas: Formulas, clock: Clock) -> JointOutcome:
+    """What was found, or why nothing fits: of the combination that comes closest all, of the others what they lack."""
+    if joint.outcome.status != Status.INFEASIBLE:
+        return joint
+    of_each = joint.of_each
+    if len(of_each) == 1:
+        reason = conflict.explained(problem, joint.outcome, formulas, clock)
+        return replace(joint, outcome=reason, of_each=(replace(of_each[0], outcome=reason),))
+    clock = Clock(seconds=max(clock.seconds_left, EXPLANATION_FRACTION * problem.search.time_limit_seconds))
     gaps = [_gap(one, formulas, Clock(seconds=clock.seconds_left / (2 * len(of_each)))) for one in of_each]
     with_gaps = [
         replace(one, shortage_bytes=gap.device_bytes, host_shortage_bytes=gap.host_bytes) if gap else one
@@ -330,10 +359,9 @@ def _explained(
     nearest = min(known, key=lambda number: (gaps[number].size, number), default=0)  # type: ignore[union-attr]
     chosen = of_each[nearest]
     longest = max(clock.seconds_left, SHORTEST_SECONDS)
-    alone = search_or_explain(chosen.problem.with_limits(time_limit_seconds=longest), formulas)
-    effort = _effort([one.outcome for one in of_each], seconds)
+    alone = conflict.search_or_explain(chosen.problem.with_limits(time_limit_seconds=longest), formulas)
     return JointOutcome(
-        outcome=replace(alone, effort=effort),
+        outcome=replace(alone, effort=joint.outcome.effort),
         problem=chosen.problem,
         ranked=(),
         of_each=tuple(with_gaps),

@@ -33,13 +33,15 @@ from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import checked
 from planner.search.clock import Clock
 from planner.search.listed import CandidateListReport, listed
+from planner.search.node_counts import says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
 from planner.uncertainty.peaks import Chance, chance_to_fit
 
 if TYPE_CHECKING:
-    from planner.alternatives import AlternativeOutcome
+    from planner.alternatives import AlternativeOutcome, JointOutcome
     from planner.certificate import Certificate
+    from planner.idle_devices import FewerDevices
     from planner.recommendation import Recommendation
     from planner.search.branch_and_bound import Outcome
 
@@ -150,6 +152,11 @@ class Plan:
         return self.estimate.step_seconds
 
     @property
+    def tokens_per_second(self) -> float:
+        """What all devices that it uses train together."""
+        return self.tokens_per_second_per_device * self.cluster.num_devices
+
+    @property
     def headroom_bytes(self) -> float:
         """What the fullest rank leaves free; negative where it does not fit."""
         return self.memory_bytes - self.estimate.device_bytes
@@ -258,6 +265,13 @@ class PlanReport:
         Why the first plan is the first; None where the fastest one was asked for, or none was found.
     fastest
         The fastest plan; None where none was found.
+    fewer
+        What became of numbers of devices below the job's own; None where the job wants none of them.
+    all_devices
+        Where plans on fewer devices are faster the best one that uses all; None where there is none.
+    nearby
+        Plans on all devices for near-by batches that train more tokens per second, where the job's own batch leaves
+        devices idle or shares a small divisor with them; the nearest first.
     """
 
     problem: Problem
@@ -272,6 +286,15 @@ class PlanReport:
     alternatives: tuple[AlternativeOutcome, ...] = ()
     recommendation: Recommendation | None = None
     fastest: Plan | None = None
+    fewer: FewerDevices | None = None
+    all_devices: Plan | None = None
+    nearby: tuple[Plan, ...] = ()
+
+    @property
+    def num_idle_devices(self) -> int:
+        """Devices that the best plan leaves idle, whole nodes."""
+        is_faster = self.fewer is not None and self.fewer.are_faster
+        return self.problem.facts.cluster.num_devices - self.plans[0].cluster.num_devices if is_faster else 0
 
     @property
     def exit_code(self) -> int:
@@ -353,25 +376,28 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     problem
         What to plan.
     certified
-        Whether the answer gets a certificate; without one it is found and proven all the same.
+        Whether the answer gets a certificate, and near-by batches where devices stay idle; without them it is found
+        and proven all the same.
 
     Raises
     ------
     SpecError
         If failures outrun progress, so that no training ends.
     """
-    from planner.alternatives import search_alternatives
+    from planner.alternatives import each_once
     from planner.certificate import certify_all
+    from planner.idle_devices import search_numbers
     from planner.recommendation import recommended
 
     clock = Clock(seconds=problem.search.time_limit_seconds)
     uneven = problem.search.stages != StageChoice.EVEN
     top = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
-    joint = search_alternatives(replace(problem, top=top))
+    joint, fewer = search_numbers(replace(problem, top=top))
     outcome, chosen = joint.outcome, replace(joint.problem, top=problem.top)
     nearest = outcome.conflict.closest if outcome.conflict else None
     conventions = _conventions(chosen.facts)
-    searched = [(one.searched, one.outcome) for one in joint.of_each]
+    parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
+    searched = [(one.searched, one.outcome) for one in parts]
     plans = [evaluate(replace(job, top=problem.top), each) for job, each in joint.ranked[: problem.top]]
     fastest = plans[0] if plans else None
     advice = None
@@ -389,9 +415,12 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
         chosen=chosen,
         listed=listed(chosen, outcome.space) if problem.search.candidates else None,
         certificate=certify_all(searched, outcome, clock) if certified else None,
-        alternatives=joint.of_each if problem.alternatives else (),
+        alternatives=each_once(joint.of_each) if problem.alternatives else (),
         recommendation=advice,
         fastest=fastest,
+        fewer=fewer,
+        all_devices=_on_all_devices(problem, fewer) if fewer and fewer.are_faster else None,
+        nearby=_nearby(problem, joint, fewer, clock) if certified else (),
     )
 
 
@@ -399,6 +428,28 @@ def _with_first(plans: Sequence[Plan], first: Plan) -> list[Plan]:
     """As many plans, one of them first, whether or not it was among them."""
     others = [one for one in plans if one.strategy != first.strategy]
     return [first, *others][: len(plans)]
+
+
+def _nearby(problem: Problem, joint: JointOutcome, fewer: FewerDevices | None, clock: Clock) -> tuple[Plan, ...]:
+    """Plans for near-by batches, where devices stay idle or the batch shares a small divisor with them."""
+    from planner.nearby_batches import divides_poorly, nearby_batches
+
+    workload, num_devices = problem.facts.workload, problem.facts.cluster.num_devices
+    is_idle = fewer is not None and fewer.are_faster
+    if (
+        says_how_many(problem)
+        or not joint.ranked
+        or not (is_idle or divides_poorly(workload.global_batch_size, num_devices))
+    ):
+        return ()
+    found = nearby_batches(problem, joint.ranked[0], joint.outcome.step_seconds[0], clock)
+    return tuple(evaluate(job, strategy) for job, strategy in found)
+
+
+def _on_all_devices(problem: Problem, fewer: FewerDevices) -> Plan | None:
+    """The best plan of those that use all devices; None where there is none."""
+    ranked = fewer.all_devices.ranked[:1]
+    return next((evaluate(replace(job, top=problem.top), strategy) for job, strategy in ranked), None)
 
 
 def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:
@@ -432,6 +483,7 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
     given = {**problem.search.pin, **problem.given.decisions, **asked}
     whole = StrategyFile(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)
+    judged = with_idle_nodes(problem, strategy.num_devices)
     conventions = _conventions(problem.facts)
     estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(
@@ -439,8 +491,8 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
         model=_model_summary(problem.facts, conventions),
         conventions=conventions,
         plan=estimated,
-        broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(problem, estimated.estimate))),
-        broken_preferences=tuple(sentence(rule) for rule in _broken_preferences(problem, strategy)),
+        broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(judged, estimated.estimate))),
+        broken_preferences=tuple(sentence(rule) for rule in _broken_preferences(judged, strategy)),
         assumed={name: value for name, value in strategy.decisions().items() if name not in given},
     )
 
@@ -450,6 +502,7 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
 
 def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | None = None) -> Plan:
     """All that follows from one strategy; the report's conventions by default."""
+    problem = with_idle_nodes(problem, strategy.num_devices)
     facts, conventions = problem.facts, conventions or _conventions(problem.facts)
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)

@@ -119,7 +119,7 @@ def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: 
     """
     fastest = _Found(problem=best[0], strategy=best[1], seconds=best[2])
     tolerance = min(noise_fraction(fastest.problem.facts.model, fastest.problem.facts.cluster), MOST_FRACTION)
-    run = _Run(problem=problem, fastest=fastest, tolerance=tolerance, clock=clock)
+    run = _Run(problem=_on_its_devices(problem, best[0]), fastest=fastest, tolerance=tolerance, clock=clock)
     found = run.simplest()
     had, has = (features(one.problem, one.strategy) for one in (fastest, found))
     return Recommendation(
@@ -132,6 +132,12 @@ def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: 
         tolerance_fraction=tolerance,
         is_complete=run.is_complete,
     )
+
+
+def _on_its_devices(problem: Problem, fastest: Problem) -> Problem:
+    """A job on the numbers of nodes among which its fastest plan was found, where devices stay idle."""
+    limits = fastest.search
+    return problem.with_limits(num_nodes=limits.num_nodes, max_devices=limits.max_devices)
 
 
 # --- features ----------------------------------------------------------------------------------------------

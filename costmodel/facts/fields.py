@@ -18,6 +18,7 @@ def _no_bool(value: object) -> object:
 
 
 Count: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10**9)]
+NotNegativeCount: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=10**9)]
 CountOrZero: TypeAlias = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=10**9)]
 Positive: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1e24)]
 NotNegative: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1e24)]

@@ -237,6 +237,68 @@ def least_seconds(
     return _least_step(facts, chosen, pipeline, sent + ending)
 
 
+def least_layer_device_seconds(facts: Facts, *, tp: Array, cp: Array, ep: Sequence[int], mbs: int) -> Array:
+    r"""
+    Seconds that a layer takes for one sequence at least, added up over its devices: shape of tp and cp, then kinds.
+
+    .. math:: w_k = \min_e t c T(k; t, c, e, b) / b
+
+    Derivation: :func:`costmodel.step.compute.least_layer_seconds` with as many sequences in a micro-batch as any
+    strategy has, whole experts, and no device that is slower than others. Fewer sequences, split experts and the
+    slowest of several devices take more in sum.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    tp, cp
+        Degrees that split a layer; where neither does, it takes least in sum.
+    ep
+        Values that a strategy may have.
+    mbs
+        The largest that one may have.
+    """
+    tp, cp = np.broadcast_arrays(tp, cp)
+    seconds = least_layer_seconds(
+        facts.model,
+        facts.cluster,
+        facts.workload,
+        tp=tp,
+        cp=cp,
+        ep=np.reshape(ep, (-1, *(1,) * tp.ndim)),
+        etp=1,
+        mbs=mbs,
+        sequence_parallel=(tp > 1).astype(np.float64),
+        dp=1,
+    )
+    return np.asarray(seconds.min(axis=0) * (tp * cp)[..., None] / mbs)
+
+
+def least_layers_seconds(facts: Facts, of_layer: Array, decisions: Decisions) -> Array:
+    r"""
+    Lower bound in seconds of a step from its layers alone, shape of the degrees.
+
+    .. math:: T_{step} \ge \frac{B}{d t c} \max\left(\frac{1}{p} \sum_k n_k w_k, \max_k \lceil n_k / p \rceil w_k\right)
+
+    with n layers of each kind. Derivation: some rank holds as much as the mean of them, and some rank as many layers of
+    a kind as the mean, rounded up.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    of_layer
+        Of :func:`least_layer_device_seconds`: w, shape (..., K).
+    decisions
+        tp, cp, pp and dp.
+    """
+    tp, cp, pp, dp = (np.asarray(decisions[name]) for name in ("tp", "cp", "pp", "dp"))
+    counts = np.array([facts.model.layer_counts.get(kind, 0) for kind in facts.model.kinds])
+    mean = (of_layer @ counts) / pp
+    fullest = (-(-counts // pp[..., None]) * of_layer).max(axis=-1)
+    return np.asarray(facts.workload.global_batch_size / (dp * tp * cp) * np.maximum(mean, fullest))
+
+
 def least_pipeline_seconds(facts: Facts, decisions: Decisions, stages: Stages, layer: Array) -> Array:
     """
     Lower bound in seconds of a step's pipeline whose layers take given seconds at least, shape (..., K).

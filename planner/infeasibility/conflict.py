@@ -33,7 +33,11 @@ def search_or_explain(problem: Problem, formulas: Formulas = OWN) -> Outcome:
         What strategies cost: the cost model, unless told otherwise.
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
-    outcome = search(problem, formulas)
+    return explained(problem, search(problem, formulas), formulas, clock)
+
+
+def explained(problem: Problem, outcome: Outcome, formulas: Formulas, clock: Clock) -> Outcome:
+    """What a search found, with the reason where no strategy fits."""
     if outcome.status != Status.INFEASIBLE:
         return outcome
     return replace(outcome, conflict=_conflict(problem, outcome, formulas, clock.seconds_left))

@@ -103,12 +103,31 @@ def cluster_of(
     if own := framework.settings_by_precision.get(precision or framework.precision):
         defaults = own.over(defaults)
     whole = settings.over(defaults)
-    _require_enough(settings, device, model, section.num_devices)
     placed = _with_bandwidths(device, section)
     made = _placed(equipped(placed, framework, whole, model), section)
     _require_growing(made, section)
     _require_whole_nodes(made, section)
-    return Cluster(device=made, num_devices=section.num_devices, framework=framework, settings=whole)
+    num_devices = _without_spares(made, section)
+    _require_enough(settings, device, model, num_devices)
+    return Cluster(device=made, num_devices=num_devices, framework=framework, settings=whole)
+
+
+def _without_spares(device: Device, section: ClusterSection) -> int:
+    """Devices that plans may use: all but those of the nodes that the job keeps as spares."""
+    spares, node, given = section.spare_nodes, device.devices_per_node, section.num_devices
+    if spares and given % node:
+        raise SpecError(
+            "cluster.spare_nodes",
+            f"is {spares}, but the {given} of cluster.num_devices do not fill nodes of {node}.",
+            f"Give a multiple of {node} as num_devices, the spares included.",
+        )
+    if spares and spares * node >= given:
+        raise SpecError(
+            "cluster.spare_nodes",
+            f"is {spares}, of {given // node} nodes with {node} devices each: none would train.",
+            f"Allowed: 0 to {given // node - 1}.",
+        )
+    return given - spares * node
 
 
 def _require_enough(settings: Settings, device: Device, model: Model, num_devices: int) -> None:

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.device import Network
-from costmodel.facts.fields import STRICT, Count, Flag, NotNegative, Positive, PositiveFraction
+from costmodel.facts.fields import STRICT, Count, Flag, NotNegative, NotNegativeCount, Positive, PositiveFraction
 from costmodel.facts.framework import Settings
 from costmodel.facts.reliability import RecoveryLevel
 
@@ -56,6 +56,8 @@ class ClusterSection:
         ``base: h100-80gb-sxm`` and give only what differs.
     num_devices
         Devices that the job gets.
+    spare_nodes
+        Whole nodes of them that are kept out as spares: plans use the others at most.
     devices_per_node
         Devices that share a host; instead of the device's own.
     networks
@@ -76,6 +78,7 @@ class ClusterSection:
 
     device: Reference
     num_devices: Count
+    spare_nodes: NotNegativeCount = 0
     devices_per_node: Count | None = None
     networks: Annotated[tuple[Network, ...], Field(min_length=1, max_length=16)] | None = None
     scale_up_size: Count | None = None
@@ -179,7 +182,11 @@ class SearchSection:
         Path of a CSV file with a header of decisions, or of a YAML list of mappings, relative to the job file: only
         these strategies are considered. The planner chooses what a row does not give.
     max_devices
-        Plans may use fewer devices than the job gets, and at most so many. Default: they use all of them.
+        Plans may use fewer devices than the job gets, any number up to this one. Default: they use all of them, or all
+        but whole nodes where that is faster.
+    idle_devices
+        Whether whole nodes may stay idle where that is faster than all plans that use every device. Jobs with
+        ``max_devices`` or ``candidates`` say themselves how many are used.
     max_bubble_fraction
         Share of the step that the slowest pipeline rank may wait for others, such as 0.1.
     memory_headroom_gib
@@ -205,6 +212,7 @@ class SearchSection:
     limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
     candidates: str | None = None
     max_devices: Count | None = None
+    idle_devices: Flag = True
     max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] | None = None
     framework_rules: Flag = True

@@ -102,6 +102,10 @@ class SearchLimits:
         Share of the step that the pipeline's bubble may be.
     max_devices
         Devices that a plan may use at most; None: it uses all of them.
+    idle_devices
+        Whether whole nodes may stay idle where that is faster.
+    num_nodes, faster_than_seconds
+        Of a search for such plans the numbers of nodes that one may fill, and the step that it must undercut.
     """
 
     pin: Mapping[str, int]
@@ -115,6 +119,9 @@ class SearchLimits:
     candidates: CandidateList | None = None
     max_bubble_fraction: float | None = None
     max_devices: int | None = None
+    idle_devices: bool = True
+    num_nodes: range | None = None
+    faster_than_seconds: float | None = None
     preferences: bool = True
     asks_headroom: bool = True
     simplest: bool = False
@@ -305,7 +312,7 @@ def _problem(
     recovery = _recovery(job.reliability)
     alternatives = _alternatives(job, machine, several, recovery)
     first = alternatives[0]
-    _require_devices(job)
+    _require_devices(job, first.facts.cluster.num_devices)
     candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     given = read_given(job.strategy)
     search = _search(job.search, candidates_file, first.facts.cluster)
@@ -499,10 +506,10 @@ def _require_room(search: SearchLimits, device: Device) -> None:
         )
 
 
-def _require_devices(job: Job) -> None:
-    most, given = job.search.max_devices, job.cluster.num_devices
+def _require_devices(job: Job, given: int) -> None:
+    most, but = job.search.max_devices, " but for cluster.spare_nodes" if job.cluster.spare_nodes else ""
     if most is not None and most > given:
-        raise SpecError("search.max_devices", f"is {most}, more than the {given} of cluster.num_devices.")
+        raise SpecError("search.max_devices", f"is {most}, more than the {given} of cluster.num_devices{but}.")
     if most is not None and job.objective == "total_time":
         raise SpecError(
             "search.max_devices",
@@ -542,6 +549,7 @@ def _search(section: SearchSection, candidates_file: Path | None, cluster: Clust
         max_bubble_fraction=section.max_bubble_fraction,
         max_devices=section.max_devices,
         simplest=not section.fastest,
+        idle_devices=section.idle_devices,
     )
 
 

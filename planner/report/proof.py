@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from costmodel.strategy import DEGREES
+from planner.report.devices import searched_rows
 from planner.report.records.outcome import EVEN
 from planner.report.section import Section
 from planner.report.wording import count, gib
@@ -99,9 +100,15 @@ def _search_rows(whole: PlanReportRecord, effort: SearchStats) -> Iterator[tuple
         )
     if whole.certificate is not None:
         yield "certificate", _certificate(whole.certificate, uneven=bool(search.num_pipelines))
+    yield from searched_rows(whole)
     yield "time", f"{search.build_seconds:.2f} s for cost tables and models, {search.solve_seconds:.2f} s in CP-SAT"
     if whole.job.objective == "total_time":
-        yield "objective", "total time, which grows with the step time, so that the order is the same"
+        numbers = " on each number of GPUs; numbers are compared by the step" if _leaves_idle(whole) else ""
+        yield "objective", f"total time, which grows with the step time{numbers}, so that the order is the same"
+
+
+def _leaves_idle(whole: PlanReportRecord) -> bool:
+    return whole.idle is not None and whole.idle.num_idle_devices > 0
 
 
 def _certificate(certificate: CertificateRecord, *, uneven: bool) -> str:

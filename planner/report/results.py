@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from planner.report.devices import counted_notes
 from planner.report.section import Section
 from planner.report.wording import (
     NOTHING,
@@ -48,14 +49,20 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 def results_section(report: PlanReport | EstimateReport, plans: Sequence[NumberedPlanRecord]) -> Section:
     """Speed, memory and the whole training of every plan, one row each."""
-    counts = report.problem.search.max_devices is not None  # GPUs take the place of TFLOP/s, which follow from MFU
+    num_devices = report.problem.facts.cluster.num_devices
+    differ = any(plan.num_devices != num_devices for plan in plans)
+    counts = differ or report.problem.search.max_devices is not None  # GPUs replace TFLOP/s, which follow from MFU
     speed = ("GPUs", "tokens/s/GPU") if counts else ("tokens/s/GPU", "TFLOP/s/GPU")
     names = (*speed, "MFU", "HFU", "peak GiB", "free GiB", "fits", "ETTR", "days")
     return Section(
         title="Throughput, memory and training time",
         header=("#", "step, s", "slower", *names),
         rows=tuple(_result(plan, names) for plan in plans),
-        notes=(*_doubts(plans, report.plans[0].noise_fraction), *_idleness(report)),
+        notes=(
+            *_doubts(plans, report.plans[0].noise_fraction),
+            *counted_notes(plans, num_devices),
+            *_idleness(report),
+        ),
     )
 
 
@@ -68,9 +75,11 @@ def _idleness(report: PlanReport | EstimateReport) -> Iterator[str]:
     best, workload = report.plans[0], report.chosen.facts.workload
     batch, num_devices = workload.global_batch_size, best.cluster.num_devices
     if best.mfu < LOW_MFU and batch < num_devices:
+        tried = isinstance(report.problem.search.max_devices, int) or not report.problem.search.idle_devices
+        fewer = "" if tried else ", though no fewer make the step shorter"
         yield (
             f"MFU {best.mfu:.1%}: {count(batch, 'sequence')} per step are few for {num_devices:,} GPUs. A larger "
-            "training.global_batch_size, or fewer of them (search.max_devices), uses each better."
+            f"training.global_batch_size, or fewer of them (search.max_devices), uses each better{fewer}."
         )
 
 

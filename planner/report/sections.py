@@ -9,6 +9,7 @@ from planner.explanation.explain import Explanation
 from planner.plan import EstimateReport, PlanReport
 from planner.report.compared import compared_sections
 from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
+from planner.report.devices import nearby_sections
 from planner.report.document import AnyReport
 from planner.report.memory import memory_section
 from planner.report.proof import alternatives_sections, listed_sections, search_section
@@ -47,6 +48,8 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
         yield from recommendation_sections(whole.recommendation if isinstance(whole, PlanReportRecord) else None)
         yield from stages_sections(best.strategy, of_best)
         yield results_section(report, plans)
+        if isinstance(whole, PlanReportRecord):
+            yield from nearby_sections(whole)
         yield from loss_sections(plans)
         yield breakdown_section(best, of_best)
         yield memory_section(whole, best, of_best)
@@ -68,7 +71,9 @@ def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) ->
     """The job and the answer in a line."""
     assumed = whole.assumed if isinstance(whole, EstimateReportRecord) else {}
     best = whole.plans[0] if whole.plans else None
-    return setting_section(report.problem, whole, ("answer", _answer(report, whole)), best=best, assumed=assumed)
+    idle = whole.idle if isinstance(whole, PlanReportRecord) else None
+    answer = ("answer", _answer(report, whole))
+    return setting_section(report.problem, whole, answer, best=best, assumed=assumed, idle=idle)
 
 
 def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:
@@ -81,6 +86,8 @@ def forbidden_sections(whole: ReportRecord) -> Iterator[Section]:
 def _proof(whole: PlanReportRecord, noise_fraction: float) -> str:
     """What is proven of the fastest plan, and how far predictions can tell two layouts apart."""
     noise = f"in the cost model, whose noise is {noise_fraction:.1%}"
+    if whole.idle is not None and not whole.idle.is_proven:
+        noise += ", among plans that use all GPUs"
     advice = whole.recommendation
     fastest = advice.fastest_strategy if advice else whole.plans[0].strategy
     is_uneven = whole.bound_of == EVEN and fastest.layout is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from planner.report.devices import used_rows
 from planner.report.framework import framework_text
 from planner.report.section import Section
 from planner.report.strategies import decisions_text
@@ -13,6 +14,7 @@ from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
     from planner.jobs.problem import Problem
+    from planner.report.records.devices import IdleDevicesRecord
     from planner.report.records.plan import PlanRecord
     from planner.report.records.setting import ModelRecord, SettingRecord
 
@@ -23,6 +25,7 @@ def setting_section(
     *answer: tuple[str, str],
     best: PlanRecord | None,
     assumed: Mapping[str, int | bool | str] | None = None,
+    idle: IdleDevicesRecord | None = None,
 ) -> Section:
     """
     The job and the answer in a line.
@@ -39,12 +42,12 @@ def setting_section(
         The best plan.
     assumed
         Decisions that a given strategy left open: they decide the figures as much as what it says.
+    idle
+        What became of plans that leave devices idle.
     """
     title = f"{setting.model.name} on {setting.cluster.num_devices:,} x {setting.cluster.device}"
     rows = [("job", setting.job.name), *answer, *_given_rows(problem, setting)]
-    if setting.job.max_devices is not None and best:
-        used = f"{best.num_devices:,} of {setting.cluster.num_devices:,} GPUs on {count(best.num_nodes, 'node')}"
-        rows.append(("uses", f"{used}; the job allows {setting.job.max_devices:,}"))
+    rows += used_rows(setting, best, idle)
     if best and best.settings:
         rows.append(
             (
@@ -61,9 +64,10 @@ def _given_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str,
     """What is trained, and on what."""
     cluster, training, conventions = setting.cluster, setting.training, setting.conventions
     yield "model", _model_text(setting.model)
+    spares = f", {count(cluster.num_spare_nodes, 'more node')} kept as spares" if cluster.num_spare_nodes else ""
     yield (
         "cluster",
-        f"{count(cluster.num_nodes, 'node')} of {count(cluster.devices_per_node, 'GPU')}, scale-up (NVLink) "
+        f"{count(cluster.num_nodes, 'node')} of {count(cluster.devices_per_node, 'GPU')}{spares}, scale-up (NVLink) "
         f"domains of {cluster.scale_up_size}; {gib(cluster.memory_bytes)} GiB per GPU, "
         f"{conventions.peak_tflops_per_gpu:,.0f} TFLOP/s dense {conventions.peak_dtype}",
     )

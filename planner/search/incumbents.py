@@ -53,6 +53,14 @@ class Rivals:
     ticks: Mapping[Hashable, int] = field(default_factory=dict)
     summed_ticks: Mapping[Hashable, int] = field(default_factory=dict)
 
+    def beside(self, others: Rivals) -> Rivals:
+        """These and others, of other groups."""
+        return Rivals(ticks={**self.ticks, **others.ticks}, summed_ticks={**self.summed_ticks, **others.summed_ticks})
+
+
+NO_RIVALS = Rivals()
+"""Nothing is known of other searches."""
+
 
 @dataclass(kw_only=True, slots=True)
 class IncumbentPool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
 from constraints.candidate_list import candidate_list_rules
-from constraints.limits import bubble_rule, devices_rule, limit_rules
+from constraints.limits import bubble_rule, devices_rule, limit_rules, nodes_rule
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
 from constraints.rules import topology
 from costmodel.facts.cluster import Cluster
@@ -145,7 +145,9 @@ def problem_rules(problem: Problem) -> Rules:
     lifted = {*chosen_values(problem), *(search.candidates.names if search.candidates else ())}
     lifted |= {"cuda_graphs"} if any("cuda_graphs" in one for one in search.forbid) else set()
     bounds = tuple(bound for name, bound in SEARCH_BOUNDS.items() if name not in lifted)
-    if search.max_devices is not None:
+    if search.num_nodes is not None:
+        limits = (*limits, nodes_rule(search.num_nodes, problem.facts.cluster.device.devices_per_node))
+    elif search.max_devices is not None:
         limits = (*limits, devices_rule(search.max_devices))
     physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
     preferences = PREFERENCE_RULES if search.preferences else ()

@@ -37,6 +37,7 @@ from planner.search.domains import (
     free_replicas,
     row_domains,
 )
+from planner.search.node_counts import fast_enough
 from planner.search.rules import GROWTH, Rules, needs, problem_rules
 
 TIME_ONLY = ("token_dispatcher", "cuda_graphs", *OVERLAPS)
@@ -275,7 +276,7 @@ def build_space(problem: Problem) -> Space:
     rules = problem_rules(problem)
     domains = row_domains(problem)
     replicas = free_replicas(problem)
-    rows, _ = grow(problem.facts, domains, rules.rows, tolerate=(), replicas=replicas)
+    rows, _ = grow(problem.facts, domains, (*rules.rows, *fast_enough(problem)), tolerate=(), replicas=replicas)
     features = feature_values(problem)
     raw_size = _raw_size(problem, domains, features) * max(1, len(replicas))
     return space_of(problem.facts, rules, _ascending(rows), features, raw_size=raw_size)

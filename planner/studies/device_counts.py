@@ -53,7 +53,7 @@ class SizedPlan:
     @property
     def tokens_per_second(self) -> float:
         """What all devices of the plan train together; 0 without a plan."""
-        return self.plan.tokens_per_second_per_device * self.plan.cluster.num_devices if self.plan else 0.0
+        return self.plan.tokens_per_second if self.plan else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

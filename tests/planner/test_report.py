@@ -167,13 +167,20 @@ def test_reports_say_what_storage_takes():
 
 
 def test_a_batch_that_leaves_devices_idle_is_said_with_its_mfu():
-    """Seven sequences on 512 GPUs; no word of it where a batch is small but keeps few GPUs busy."""
-    few = plan(load(a_job(cluster__num_devices=512, training__global_batch_size=7)))
+    """Seven sequences on 512 GPUs that are all used; not where others stay idle, or a small batch keeps few busy."""
+    jobs = [
+        a_job(cluster__num_devices=512, training__global_batch_size=7, search={"idle_devices": idle})
+        for idle in (False, True)
+    ]
+    few, idle = (plan(load(job)) for job in jobs)
     enough = plan(load(a_job(cluster__num_devices=4, training__global_batch_size=16)))
 
     assert few.plans[0].mfu < 0.05
     assert f"MFU {few.plans[0].mfu:.1%}: 7 sequences per step are few for 512 GPUs." in " ".join(render(few).split())
     assert "are few for" not in render(enough)
+    assert "are few for" not in render(idle)
+    assert idle.plans[0].mfu > 0.1
+    assert idle.plans[0].step_seconds < few.plans[0].step_seconds
 
 
 def test_json_breakdown_adds_up_to_the_step(report):

@@ -92,9 +92,9 @@ def test_degrees_that_are_pinned_say_how_large_the_cluster_is():
 
 
 def test_fewer_devices_than_there_are_may_fit():
-    """Of 32 devices 2 * 3 * dp in whole nodes are 24 at most; the advice is to use fewer, and then there is a plan."""
-    pin = {"tp": 2, "pp": 3, "cp": 1}
-    problem = a_problem(a_model(num_layers=6), num_devices=32, pin=pin, workload={"global_batch_size": 16})
+    """Of 32 devices 2 * 3 * dp in whole nodes are 24 at most; where all must be used, the advice is to use fewer."""
+    limits = {"pin": {"tp": 2, "pp": 3, "cp": 1}, "idle_devices": False}
+    problem = a_problem(a_model(num_layers=6), num_devices=32, workload={"global_batch_size": 16}, **limits)
 
     size = smallest_of(problem)
     whole = report_record(plan(problem))

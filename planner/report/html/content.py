@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.plan import EstimateReport, PlanReport
 from planner.report.conflicts import nothing_sections
+from planner.report.devices import nearby_sections
 from planner.report.html.charts import schedule_text, schedules_of
 from planner.report.html.inputs import input_sections
 from planner.report.html.markup import section_html
@@ -136,6 +137,8 @@ def _plans(study: Study) -> Iterator[str]:
     yield from map(section_html, recommendation_sections(advice))
     yield from map(section_html, settings_sections(plans))
     yield section_html(results_section(study.report, plans))
+    if isinstance(study.whole, PlanReportRecord):
+        yield from map(section_html, nearby_sections(study.whole))
     yield from map(section_html, loss_sections(plans))
     for plan in plans:
         made = "".join(map(section_html, stages_sections(plan.strategy, _of(study, plan.number))))

@@ -101,7 +101,7 @@ class TrainingRunRecord(Record):
     num_failures: Figure = entry("Expected interruptions.", "failures")
     ettr: Figure = entry("Effective over total time.")
     days: Figure = entry("Total time.")
-    gpu_hours: Figure = entry("Total time times all devices.")
+    gpu_hours: Figure = entry("Total time times the devices that it uses.")
 
 
 class PlaceRecord(Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from planner.plan import EstimateReport, PlanReport
+from planner.report.records.devices import IdleDevicesRecord, NearbyBatchRecord
 from planner.report.records.outcome import (
     EVEN,
     AlternativeRecord,
@@ -30,6 +31,13 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
     recommendation: RecommendationRecord | None = entry(
         "Why the first plan is the first; null where the fastest one was asked for, or none was found."
     )
+    idle: IdleDevicesRecord | None = entry(
+        "Whole nodes that stay idle where that is faster; null where the job says how many devices are used."
+    )
+    nearby_batches: list[NearbyBatchRecord] = entry(
+        "Near-by batches with which all devices train more tokens per second, the nearest first, each faster than "
+        "those before it; looked for where devices stay idle or share a small divisor with the batch."
+    )
 
     @classmethod
     def of_report(cls, report: PlanReport) -> PlanReportRecord:
@@ -48,6 +56,8 @@ class PlanReportRecord(OutcomeRecord, SettingRecord):
             plans=NumberedPlanRecord.of_all(report.plans),
             recommendation=RecommendationRecord.of(report),
             alternatives=[AlternativeRecord.read(one) for one in report.alternatives],
+            idle=IdleDevicesRecord.of(report),
+            nearby_batches=NearbyBatchRecord.of_report(report),
         )
 
 

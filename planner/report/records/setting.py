@@ -32,6 +32,7 @@ class JobRecord(Record):
     max_devices: int | None = entry(
         "Devices that a plan may use at most; null: it uses all of them.", "search.max_devices"
     )
+    idle_devices: bool = entry("Whether whole nodes may stay idle where that is faster.", "search.idle_devices")
     max_bubble_fraction: Figure | None = entry(
         "Share of the step that the pipeline may idle.", "search.max_bubble_fraction"
     )
@@ -60,8 +61,9 @@ class ClusterRecord(Record):
     """On what."""
 
     device: str = entry("What one device is called.", "device.name")
-    num_devices: int = entry("Devices.")
-    num_nodes: int = entry("Nodes.")
+    num_devices: int = entry("Devices that plans may use.")
+    num_nodes: int = entry("Their nodes.")
+    num_spare_nodes: int = entry("Further nodes that the job keeps out as spares.")
     devices_per_node: int = entry("Devices that share a node.", "device.devices_per_node")
     scale_up_size: int = entry("Devices of one NVLink domain.")
     memory_bytes: Figure = entry("Memory of one device.", "device.memory_bytes")
@@ -83,6 +85,7 @@ class ClusterRecord(Record):
         return cls.read(
             cluster,
             framework=cluster.framework.name if cluster.framework else None,
+            num_spare_nodes=problem.machine.section.spare_nodes if problem.machine else 0,
             framework_is_assumed=assumed,
             framework_hint=ASSUMED if assumed else None,
             framework_is_extrapolated=is_extrapolated(cluster),

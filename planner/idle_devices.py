@@ -1,0 +1,141 @@
+"""
+Fewer devices than a job has, where that is faster: whole nodes stay idle.
+
+Degrees must multiply to the devices and divide batch, layers and heads. Of 504 devices a batch of 1,024 keeps 448
+busier than all. So after the search that uses every device, smaller numbers of whole nodes are searched for what is
+faster than its best. Their strategies are rows of one space, cut by that best, as if they were one more setting.
+
+Few numbers matter. What the layers take on all devices together has a lower bound
+(:func:`costmodel.step.step.least_layers_seconds`), so that below some number no step can be as short. The others are
+searched from the largest down, a number and the half of it at once: what is found excludes more of the smaller ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from constraints.encoding import seconds_to_ticks
+from costmodel.step.layouts import summed_strategy_seconds
+from planner.alternatives import AlternativeOutcome, JointOutcome, explained, joined, rivals_of, search_each
+from planner.jobs.problem import Problem
+from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
+from planner.search.candidates import OWN, Formulas
+from planner.search.clock import Clock
+from planner.search.incumbents import NO_RIVALS, Rivals
+from planner.search.node_counts import least_nodes, may_leave_idle, on_nodes, smaller_nodes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FewerDevices:
+    """
+    What became of numbers of devices below a job's own.
+
+    Parameters
+    ----------
+    all_devices
+        What the search that uses all devices found.
+    parts
+        What was searched of smaller numbers, the largest first; cut by what was known before, each found only what is
+        faster.
+    fewest_nodes, most_nodes
+        Whole nodes of the plans that were searched. On fewer than the fewest nothing can be as fast; both are 0 where
+        that holds of all smaller numbers, or of none for want of time.
+    is_proven
+        Whether what was found is proven the best of all smaller numbers, or that nothing of them is faster.
+    """
+
+    all_devices: JointOutcome
+    parts: tuple[AlternativeOutcome, ...] = ()
+    fewest_nodes: int = 0
+    most_nodes: int = 0
+    is_proven: bool = True
+
+    @property
+    def are_faster(self) -> bool:
+        """Whether plans that leave devices idle are faster than all that use every device."""
+        return any(one.outcome.strategies for one in self.parts)
+
+
+def search_numbers(problem: Problem, formulas: Formulas = OWN) -> tuple[JointOutcome, FewerDevices | None]:
+    """
+    The best strategies on all devices, or on fewer where those are faster, with proof; or why no strategy fits.
+
+    Parameters
+    ----------
+    problem
+        What to plan; its time limit is that of all searches together.
+    formulas
+        What strategies cost.
+
+    Returns
+    -------
+    tuple
+        What was found, and what became of smaller numbers; None for the latter where the job wants none of them.
+    """
+    clock = Clock(seconds=problem.search.time_limit_seconds)
+    whole = search_each(problem, formulas)
+    fewer = _fewer(problem, whole, formulas, clock) if may_leave_idle(problem) else None
+    if fewer is not None and fewer.are_faster:
+        each = (replace(one, fits_elsewhere=True) for one in (*fewer.parts, *whole.of_each))
+        return joined(problem, tuple(each)), fewer
+    return explained(problem, whole, formulas, clock), fewer
+
+
+def _fewer(problem: Problem, whole: JointOutcome, formulas: Formulas, clock: Clock) -> FewerDevices:
+    """Smaller numbers, from the largest down, until nothing smaller can be as fast as what is known."""
+    known = FewerDevices(all_devices=whole)
+    if whole.outcome.status not in PROVEN:
+        return replace(known, is_proven=False)
+    limit = whole.outcome.step_seconds[0] if whole.ranked else math.inf
+    slowest, rivals, most = limit, _rivals(problem, whole), smaller_nodes(problem)
+    while most >= (least := least_nodes(problem, slowest)):
+        fewest = max(least, most // 2 + 1)
+        part = on_nodes(problem, fewest, most)
+        left = max(clock.seconds_left, SHORTEST_SECONDS)
+        found = search_each(part.with_limits(faster_than_seconds=slowest, time_limit_seconds=left), formulas, rivals)
+        each = tuple(_faster(one, limit, part) for one in found.of_each)
+        most_nodes = known.most_nodes or most
+        known = replace(known, parts=(*known.parts, *each), fewest_nodes=fewest, most_nodes=most_nodes)
+        if found.outcome.status not in PROVEN:
+            return replace(known, is_proven=False)
+        slowest = _slowest_wanted(problem, known.parts, limit)
+        rivals = rivals.beside(rivals_of((one.problem, one.outcome) for one in each))
+        most = fewest - 1
+    return known
+
+
+PROVEN = (Status.OPTIMAL, Status.INFEASIBLE)
+"""How a search ends that had time enough."""
+
+
+def _slowest_wanted(problem: Problem, parts: Sequence[AlternativeOutcome], limit: float) -> float:
+    """The step of the last of as many plans as are wanted; of fewer, the limit."""
+    steps = sorted(seconds for one in parts for seconds in one.outcome.step_seconds)
+    return steps[problem.top - 1] if len(steps) >= problem.top else limit
+
+
+def _faster(one: AlternativeOutcome, limit: float, part: Problem) -> AlternativeOutcome:
+    """What was found of a part that is faster than a limit: uneven stages may be by the sum over their ranks alone."""
+    num_faster = sum(seconds < limit for seconds in one.outcome.step_seconds)
+    outcome = replace(
+        one.outcome,
+        strategies=one.outcome.strategies[:num_faster],
+        step_seconds=one.outcome.step_seconds[:num_faster],
+        even=one.outcome.even[:num_faster],
+    )
+    return replace(one, problem=replace(one.problem, search=part.search), outcome=outcome)
+
+
+def _rivals(problem: Problem, whole: JointOutcome) -> Rivals:
+    """The best on all devices in as many groups as plans are wanted: only what is faster than that is of interest."""
+    if not whole.ranked:
+        return NO_RIVALS
+    job, strategy = whole.ranked[0]
+    by_sum = summed_strategy_seconds(job.facts, strategy)
+    ticks, summed = (int(seconds_to_ticks(np.asarray(one))) - 1 for one in (whole.outcome.step_seconds[0], by_sum))
+    groups = [("all devices", number) for number in range(problem.top)]
+    return Rivals(ticks=dict.fromkeys(groups, ticks), summed_ticks=dict.fromkeys(groups, summed))

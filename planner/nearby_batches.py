@@ -1,0 +1,131 @@
+"""
+Near-by batches that keep all devices busy, where the job's own does not.
+
+A batch of 1,024 divides among few numbers of data-parallel ranks that 504 devices can form; 1,008 divides among 63. Of
+the sizes within some per cent of a job's the few that share the largest divisor with its devices are searched, for
+what trains more tokens per second than the job's own plan. It is advice: bounded in time, and with no proof that no
+other size is better.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from constraints.encoding import seconds_to_ticks
+from costmodel.step.layouts import summed_strategy_seconds
+from costmodel.strategy import Strategy
+from planner.jobs.problem import Problem
+from planner.search.branch_and_bound import SHORTEST_SECONDS, Search
+from planner.search.candidates import OWN
+from planner.search.clock import Clock
+from planner.search.incumbents import Rivals
+
+MOST_CHANGE = 0.05
+"""Fraction by which a near-by batch differs at most: learning rates hold for it."""
+
+MOST_TRIED, MOST_REPORTED = 4, 3
+"""Sizes that are searched, and reported."""
+
+LEAST_GAIN = 0.01
+"""Fraction of the tokens per second that a size gains at least to be worth a line."""
+
+POORER = 4
+"""Times that another size shares a larger divisor with the devices where the job's own divides them poorly."""
+
+LONGEST_SECONDS = 10.0
+"""What all searches together take at most, however much is left of the time limit."""
+
+
+def nearby_batches(
+    problem: Problem, best: tuple[Problem, Strategy], step_seconds: float, clock: Clock
+) -> tuple[tuple[Problem, Strategy], ...]:
+    """
+    Batch sizes near a job's own with which all of its devices train faster, the nearest first, each faster than those.
+
+    Parameters
+    ----------
+    problem
+        The job.
+    best
+        The job with the settings of its best strategy, and that strategy.
+    step_seconds
+        Its step.
+    clock
+        What is left of the job's time limit.
+
+    Returns
+    -------
+    tuple
+        The job with each size, and the best strategy for it.
+    """
+    own = problem.facts.workload.global_batch_size
+    clock = Clock(seconds=min(clock.seconds_left, LONGEST_SECONDS))
+    found: list[tuple[Problem, Strategy]] = []
+    least_gain = 1 + LEAST_GAIN
+    for size in sorted(
+        promising_sizes(own, problem.facts.cluster.num_devices), key=lambda size: (abs(size - own), size)
+    ):
+        asked = _with_batch(best[0], size, clock)
+        times = size / own / least_gain
+        if faster := _faster(asked, best, step_seconds, times):
+            strategy, seconds = faster
+            found.append((asked, strategy))
+            least_gain = size / own * step_seconds / seconds
+    return tuple(found[-MOST_REPORTED:])
+
+
+def divides_poorly(global_batch_size: int, num_devices: int) -> bool:
+    """
+    Whether a near-by batch shares a much larger divisor with the devices.
+
+    >>> divides_poorly(1024, 504), divides_poorly(1024, 512), divides_poorly(15360, 2048)
+    (True, False, False)
+    """
+    shared = math.gcd(global_batch_size, num_devices)
+    return any(
+        math.gcd(size, num_devices) >= POORER * shared for size in promising_sizes(global_batch_size, num_devices)
+    )
+
+
+def promising_sizes(global_batch_size: int, num_devices: int) -> list[int]:
+    """
+    Sizes near a batch whose greatest common divisor with the devices is larger than its own, the largest first.
+
+    >>> promising_sizes(1024, 504)
+    [1008, 1071, 1064, 1050]
+    """
+    shared = math.gcd(global_batch_size, num_devices)
+    low, high = (math.ceil(global_batch_size * (1 - MOST_CHANGE)), int(global_batch_size * (1 + MOST_CHANGE)))
+    sizes = np.arange(low, high + 1)
+    divisors = np.gcd(sizes, num_devices)
+    order = np.lexsort([np.abs(sizes - global_batch_size), -divisors])
+    return [int(sizes[at]) for at in order[:MOST_TRIED] if divisors[at] > shared]
+
+
+def _with_batch(problem: Problem, size: int, clock: Clock) -> Problem:
+    """The job with so many sequences per step, on all devices, and what is left of the time."""
+    workload = replace(problem.facts.workload, global_batch_size=size)
+    everything = problem.with_limits(
+        idle_devices=False,
+        max_devices=None,
+        num_nodes=None,
+        faster_than_seconds=None,
+        time_limit_seconds=max(clock.seconds_left, SHORTEST_SECONDS),
+    )
+    return replace(everything, facts=replace(problem.facts, workload=workload), top=1)
+
+
+def _faster(
+    asked: Problem, best: tuple[Problem, Strategy], step_seconds: float, times: float
+) -> tuple[Strategy, float] | None:
+    """The best strategy for a batch with its step, if that takes less than some part of the step of another batch."""
+    laws = (step_seconds, summed_strategy_seconds(best[0].facts, best[1]))
+    ticks, summed = (int(seconds_to_ticks(np.asarray(law * times))) for law in laws)
+    run = Search(asked, OWN)
+    run.compete_with(Rivals(ticks={"asked": ticks}, summed_ticks={"asked": summed}))
+    outcome = run.run()
+    found = zip(outcome.strategies, outcome.step_seconds, strict=True)
+    return next((one for one in found if one[1] < step_seconds * times), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from constraints import Rule, sentence
@@ -394,11 +395,13 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
 
 def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:
     asked = checked(decisions)
-    if problem.search.framework_rules:
+    if problem.search.framework_rules and problem.search.target is None:
         require_features(problem.facts.cluster, asked, "strategy")
     given = {**problem.search.pin, **problem.given.decisions, **asked}
     whole = StrategyFile(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)
+    if problem.search.target is not None:
+        strategy = import_module("planner.frameworks.runnable").fitted(problem, strategy, given)
     conventions = _conventions(problem.facts)
     estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(

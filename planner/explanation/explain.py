@@ -321,7 +321,8 @@ def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
     for what, released in released_problems(problem).items():
         yield Kind.ENTRY, what, released
     if limits.framework_rules:
-        yield Kind.FRAMEWORKS, "search.framework_rules", problem.with_limits(framework_rules=False)
+        what = "search.framework_rules" if limits.target is None else "search.target"
+        yield Kind.FRAMEWORKS, what, problem.with_limits(framework_rules=False)
     if limits.preferences:
         yield Kind.PREFERENCES, "search.preferences", problem.with_limits(preferences=False)
     for name, bound in SEARCH_BOUNDS.items():

@@ -16,7 +16,10 @@ TARGETS = {
     "deepspeed": "planner.frameworks.deepspeed",
     "accelerate": "planner.frameworks.accelerate",
 }
-"""The module of each target, with its function ``to_<target>`` and its ``PROGRAM``; imported when it is asked for."""
+"""
+The module of each target, with its function ``to_<target>``, its ``ANSWERS`` and its ``PROGRAM``; imported when it is
+asked for.
+"""
 
 LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trainjob.yaml"}
 """The file of each launcher (``planner/frameworks/launch.py`` writes it)."""
@@ -38,13 +41,18 @@ def export(plan: Plan, target: str) -> Export:
     SpecError
         If there is no such target, or if it cannot express the plan: with every decision that it refuses, and why.
     """
+    require_target(target, "target")
+    function = getattr(import_module(TARGETS[target]), f"to_{target.replace('-', '_')}")
+    exported: Export = function(plan)
+    return exported
+
+
+def require_target(target: str, where: str) -> None:
+    """Refuse a name of ``where`` that is none of ``TARGETS``."""
     from costmodel.errors import SpecError, did_you_mean
     from costmodel.validation import shown
 
     if target not in TARGETS:
         known = f"Known: {', '.join(sorted(TARGETS))}."
         nearest = did_you_mean(target, TARGETS)
-        raise SpecError("target", f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
-    function = getattr(import_module(TARGETS[target]), f"to_{target.replace('-', '_')}")
-    exported: Export = function(plan)
-    return exported
+        raise SpecError(where, f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")

@@ -12,6 +12,7 @@ from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenD
 from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
+    Answers,
     Entries,
     Export,
     FieldOptions,
@@ -294,6 +295,9 @@ SETTINGS: dict[str, FieldOptions] = {
     "composition": only("step", NO_STEP),
 }
 """What DeepSpeed says for each setting."""
+
+ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=_precision)
+"""All of it."""
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ class ClusterSection:
         of the device's own. What is achieved of it is the calibration's.
     framework
         Name of a release of a training framework (``planner catalog frameworks``), or one that starts from it with
-        ``base``. Default: the newest Megatron-LM recipe that runs on the device.
+        ``base``. Default: the newest release of ``search.target`` that runs on the device, else of Megatron-LM's recipes.
     """
 
     device: Reference
@@ -184,6 +184,9 @@ class SearchSection:
         Share of the step that the slowest pipeline rank may wait for others, such as 0.1.
     memory_headroom_gib
         Device memory to leave free, in GiB.
+    target
+        What plans are exported to: megatron-lm, megatron-bridge, torchtitan, deepspeed or accelerate. Its newest release
+        is the cluster's framework, and every plan can be exported to it. Default: any.
     framework_rules
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     preferences
@@ -204,6 +207,7 @@ class SearchSection:
     max_devices: Count | None = None
     max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] = 0.0
+    target: str | None = None
     framework_rules: Flag = True
     preferences: Flag = True
     time_limit_seconds: Annotated[Positive, Field(le=1e6)] = 60.0

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ from costmodel.tables import Facts
 from costmodel.validation import build, shown
 from planner.jobs.bounds import read_bound, read_condition
 from planner.jobs.candidate_list import read_candidate_list
-from planner.jobs.cluster import CATALOG, GIB_BYTES, Fitted, cluster_of, device_path
+from planner.jobs.cluster import CATALOG, GIB_BYTES, Fitted, cluster_of, device_path, with_target
 from planner.jobs.document import apply_override, mapping_from_python, read_mapping, split_assignment
 from planner.jobs.entries import (
     LEAST_KEPT,
@@ -85,6 +86,8 @@ class SearchLimits:
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     preferences
         Whether plans keep the search's preferences (``PREFERENCE_RULES``).
+    target
+        What plans are exported to (``TARGET_RULES``); None: any.
     time_limit_seconds
         When to stop and report what there is.
     stages
@@ -111,6 +114,7 @@ class SearchLimits:
     max_bubble_fraction: float | None = None
     max_devices: int | None = None
     preferences: bool = True
+    target: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,14 +275,19 @@ def load(
         For the first thing that is wrong, with its dotted path.
     """
     if isinstance(job, Mapping):
-        return _problem(mapping_from_python(job), overrides, Path(folder), name, ())
-    path = Path(job)
-    return _problem(read_mapping(path), overrides, path.parent, path.stem, (path,))
+        problem = unchecked(mapping_from_python(job), overrides, Path(folder), name, ())
+    else:
+        path = Path(job)
+        problem = unchecked(read_mapping(path), overrides, path.parent, path.stem, (path,))
+    if problem.search.target is not None:
+        import_module("planner.frameworks.runnable").require_runnable(problem)
+    return problem
 
 
-def _problem(
+def unchecked(
     document: dict[str, Any], overrides: Sequence[str], folder: Path, name: str, sources: tuple[Path, ...]
 ) -> Problem:
+    """A job as it says, whether its target can run it or not."""
     for override in overrides:
         apply_override(document, override)
     require_todays_names(document)
@@ -289,7 +298,7 @@ def _problem(
     require_no_profile(entry)
     given_model = read(job.model, folder)
     machine = Machine(
-        section=job.cluster,
+        section=with_target(job.cluster, entry, job.search.target),
         device=entry,
         settings=job.settings,
         model=given_model.model,
@@ -303,7 +312,7 @@ def _problem(
     given = read_given(job.strategy)
     search = _search(job.search, candidates_file)
     _require_room(search, first.facts.cluster.device)
-    if search.framework_rules:
+    if search.framework_rules and search.target is None:
         cluster = first.facts.cluster
         require_features(cluster, given.decisions, "strategy")
         require_features(cluster, search.pin, "search.pin")
@@ -525,6 +534,7 @@ def _search(section: SearchSection, candidates_file: Path | None) -> SearchLimit
         forbid=tuple(_combination(entry, f"search.forbid.{index}") for index, entry in enumerate(section.forbid)),
         memory_headroom_bytes=section.memory_headroom_gib * GIB_BYTES,
         framework_rules=section.framework_rules,
+        target=section.target,
         preferences=section.preferences,
         time_limit_seconds=section.time_limit_seconds,
         stages=StageChoice(section.stages),

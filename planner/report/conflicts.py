@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, sentence
+from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, TARGET_RULES, sentence
 from planner.report.memory import memory_section, missing_notes
 from planner.report.section import Section, numbered
 from planner.report.strategies import strategies_section, strategy_text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES, TARGET_RULES
 from constraints.candidate_list import candidate_list_rules
 from constraints.limits import bubble_rule, devices_rule, limit_rules
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
@@ -23,7 +23,7 @@ from costmodel.strategy import (
     is_one_of,
 )
 from costmodel.tables import signature
-from planner.jobs.problem import Problem
+from planner.jobs.problem import Problem, SearchLimits
 from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, default_dispatchers
 
 GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
@@ -113,6 +113,8 @@ class Rules:
         Those of the others that are the search's own.
     preferences
         Those of the others that the search prefers, though software runs what they leave out.
+    frameworks
+        Those of the others that are of frameworks, or of the job's target.
     candidate_list
         Those of the others that say that the strategy is one of the job's candidates.
     """
@@ -123,6 +125,7 @@ class Rules:
     limits: tuple[Rule, ...]
     bounds: tuple[Rule, ...]
     preferences: tuple[Rule, ...] = ()
+    frameworks: tuple[Rule, ...] = ()
     candidate_list: tuple[Rule, ...] = ()
     timed: tuple[Rule, ...] = ()
 
@@ -149,7 +152,7 @@ def problem_rules(problem: Problem) -> Rules:
         limits = (*limits, devices_rule(search.max_devices))
     physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
     preferences = PREFERENCE_RULES if search.preferences else ()
-    frameworks = FRAMEWORK_RULES if search.framework_rules else ()
+    frameworks = framework_rules(search)
     rules = [*limits, *candidate_list, *physics, *preferences, *frameworks, *bounds]
     others = [rule for rule in rules if rule not in MEMORY_RULES]
     return Rules(
@@ -159,9 +162,17 @@ def problem_rules(problem: Problem) -> Rules:
         limits=limits,
         bounds=bounds,
         preferences=preferences,
+        frameworks=frameworks,
         candidate_list=candidate_list,
         timed=() if search.max_bubble_fraction is None else (bubble_rule(search.max_bubble_fraction),),
     )
+
+
+def framework_rules(search: SearchLimits) -> tuple[Rule, ...]:
+    """The rules of the job's target, else those of any framework; none where the job does without."""
+    if not search.framework_rules:
+        return ()
+    return FRAMEWORK_RULES if search.target is None else TARGET_RULES[search.target]
 
 
 def needs(rule: Rule) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -36,8 +38,8 @@ from planner.plan import Plan
 from planner.search.domains import default_domains, default_features
 from planner.search.rules import needs
 
-MOST_CHANGES = 24
-"""Steps from a strategy to the nearest one: each changes one decision."""
+MOST_LOOKED_AT = 50
+"""Strategies whose neighbours are asked about on the way to the nearest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ def answers_of(target: str) -> Answers:
     return answers
 
 
-def _as_plan(facts: Facts, strategy: Strategy) -> Plan:
+def as_plan(facts: Facts, strategy: Strategy) -> Plan:
+    """A strategy for a job as what answers are asked with."""
     return cast(Plan, Unplanned(facts, strategy))
 
 
@@ -75,6 +78,9 @@ def require_runnable(problem: Problem) -> None:
     SpecError
         With the entry of the job, the target's own reason, and the targets that could run it.
     """
+    if not problem.search.framework_rules:
+        said = f"is false, but the rules of {problem.search.target} are what search.target asks for."
+        raise SpecError("search.framework_rules", said, "Keep one of them.")
     try:
         _require_runnable(problem)
     except SpecError as error:
@@ -86,9 +92,6 @@ def _require_runnable(problem: Problem) -> None:
     target = problem.search.target
     assert target is not None, "the job has a target"
     answers = answers_of(target)
-    if not problem.search.framework_rules:
-        problem_text = f"is false, but the rules of {answers.target} are what search.target asks for."
-        raise SpecError("search.framework_rules", problem_text, "Keep one of them.")
     for one in problem.each:
         _require_facts(one.facts, answers)
     _require_limits(problem, answers)
@@ -96,7 +99,7 @@ def _require_runnable(problem: Problem) -> None:
 
 def _require_facts(facts: Facts, answers: Answers) -> None:
     """Model, precision and settings, with the strategy of which a target refuses least: one device, nothing on."""
-    alone = _as_plan(facts, plainest())
+    alone = as_plan(facts, plainest())
     try:
         answers.require_job(alone)
     except SpecError as error:
@@ -143,10 +146,13 @@ def _require_limits(problem: Problem, answers: Answers) -> None:
             raise SpecError(where, f"is {texts}, which {answers.target} cannot run{reason}")
     if search.stages == StageChoice.FREE and not lacks(framework, "pp", 2):
         unlike = StageLayout(
-            layers=(1, 1), recompute=(Recompute.FULL, Recompute.NONE), full_layers=(0, 0), activation_offload=(False,) * 2
+            layers=(1, 1),
+            recompute=(Recompute.FULL, Recompute.NONE),
+            full_layers=(0, 0),
+            activation_offload=(False,) * 2,
         )
         strategy = replace(plainest(), pp=2, layout=unlike)
-        refused = refusals(_as_plan(problem.facts, strategy), answers)
+        refused = refusals(as_plan(problem.facts, strategy), answers)
         if "layout" in refused:
             raise SpecError("search.stages", f"is free, which {answers.target} cannot run: {refused['layout']}")
 
@@ -154,7 +160,7 @@ def _require_limits(problem: Problem, answers: Answers) -> None:
 def _reason(problem: Problem, answers: Answers, name: str, value: int) -> str:
     """Why a target does not have a value of a decision; its framework may be an older one without it."""
     changed = _with(plainest(), problem.facts, {name: value})
-    reason = refusals(_as_plan(problem.facts, changed), answers).get(name)
+    reason = refusals(as_plan(problem.facts, changed), answers).get(name)
     framework = problem.facts.cluster.framework
     return f": {reason}" if reason else f" with {framework.name if framework else 'this release'}."
 
@@ -208,7 +214,7 @@ def fitted(problem: Problem, strategy: Strategy, given: Collection[str]) -> Stra
 
 
 def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
-    answers, plan = answers_of(target), _as_plan(problem.facts, strategy)
+    answers, plan = answers_of(target), as_plan(problem.facts, strategy)
     refused = refusals(plan, answers)
     text = refused_text(plan, refused)
     if not refused:
@@ -216,28 +222,29 @@ def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
         text = "".join(f"\n  - {sentence(rule)}" for rule in broken)
     asked = PHYSICS_RULES if not _broken(problem.facts, strategy, PHYSICS_RULES) else ()
     nearest = _nearest(problem, strategy, target, DECISIONS, physics=asked)
-    hint = "\nNo strategy near it was found that it can run."
+    end = "No strategy near it was found that it can run."
     if nearest is not None:
         others = nearest.decisions()
         changed = {name: others[name] for name, value in strategy.decisions().items() if others[name] != value}
         texts = " ".join(f"{name}={decision_text(name, value)}" for name, value in changed.items())
-        hint = f"\nThe nearest that it can run has {texts or 'even stages'}."
-    return SpecError("strategy", f"{answers.target} cannot run this strategy:{text}", hint)
+        end = f"The nearest that it can run has {texts or 'even stages'}."
+    return SpecError("strategy", f"{answers.target} cannot run this strategy:{text}\n{end}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Complaints:
-    """How many answers and rules are against a strategy, and the decisions that they are about."""
+    """How many answers and rules are against a strategy; what is refused by name, and what rules are about."""
 
     number: int
-    names: frozenset[str]
+    refused: frozenset[str]
+    ruled: frozenset[str]
 
 
 def _complaints(facts: Facts, strategy: Strategy, target: str, physics: Iterable[Rule] = ()) -> _Complaints:
     """What a target refuses of a strategy, and the rules of it, and others, that the strategy breaks."""
-    refused = refusals(_as_plan(facts, strategy), answers_of(target))
+    refused = refusals(as_plan(facts, strategy), answers_of(target))
     broken = _broken(facts, strategy, (*TARGET_RULES[target], *physics))
-    return _Complaints(len(refused) + len(broken), frozenset(refused).union(*map(needs, broken)))
+    return _Complaints(len(refused) + len(broken), frozenset(refused), frozenset().union(*map(needs, broken)))
 
 
 def _broken(facts: Facts, strategy: Strategy, rules: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -248,31 +255,40 @@ def _nearest(
     problem: Problem, strategy: Strategy, target: str, free: Collection[str], *, physics: Sequence[Rule]
 ) -> Strategy | None:
     """
-    The strategy that a target can run to which fewest changes lead, of decisions that are complained about, one by one.
+    A strategy that a target can run, a few changes away: decisions that are complained about, one by one.
 
-    Each step takes the value that leaves fewest complaints, of equals the one next to what was there. None: no step
-    leaves fewer.
+    Of what was reached, that with fewest complaints goes on, of equals that with fewest changes: with other values of the
+    decisions that are refused by name, else of those that broken rules are about. None: nothing was found.
     """
-    facts, current = problem.facts, strategy
-    domains = _values(problem)
-    complaints = _complaints(facts, current, target, physics)
-    for _ in range(MOST_CHANGES):
-        if not complaints.number:
-            return current
-        steps = [
-            _with(current, facts, {name: value}, free)
-            for name in DECISIONS
-            if name in complaints.names and name in free
-            for value in _by_distance(name, current, domains[name])
-        ]
-        if current.layout is not None:
-            steps.append(replace(current, layout=None))
-        left = [_complaints(facts, step, target, physics) for step in steps]
-        best = min(range(len(steps)), key=lambda at: left[at].number, default=None)
-        if best is None or left[best].number >= complaints.number:
+    domains, tried = _values(problem), itertools.count()
+    first = _complaints(problem.facts, strategy, target, physics)
+    waiting, seen = [(first.number, 0, next(tried), strategy, first)], {strategy}
+    for _ in range(MOST_LOOKED_AT):
+        if not waiting:
             return None
-        current, complaints = steps[best], left[best]
+        number, changes, _, current, complaints = heapq.heappop(waiting)
+        if not number:
+            return current
+        names = complaints.refused or complaints.ruled
+        steps = _steps(
+            current, problem.facts, [one for one in DECISIONS if one in names and one in free], domains, free
+        )
+        if "layout" in names:
+            steps.append(replace(current, layout=None))
+        for step in steps:
+            if step not in seen:
+                seen.add(step)
+                left = _complaints(problem.facts, step, target, physics)
+                heapq.heappush(waiting, (left.number, changes + 1, next(tried), step, left))
     return None
+
+
+def _steps(
+    strategy: Strategy, facts: Facts, names: Iterable[str], domains: Mapping[str, Sequence[int]], free: Collection[str]
+) -> list[Strategy]:
+    """The strategy with every other value of some decisions, one of them at a time."""
+    values = [(name, value) for name in names for value in _by_distance(name, strategy, domains[name])]
+    return [_with(strategy, facts, {name: value}, free) for name, value in values]
 
 
 def _values(problem: Problem) -> Mapping[str, Sequence[int]]:

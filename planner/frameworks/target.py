@@ -98,6 +98,7 @@ class Choice:
 FieldOptions: TypeAlias = str | Choice | OptionsOf
 """What a target says for a field: the option that takes its value, options by value, or what depends on the plan."""
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answers:
     """

@@ -15,6 +15,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import (
+    GRAPH_MODULES,
     CudaGraphs,
     Recompute,
     Schedule,
@@ -67,15 +68,23 @@ def dispatchers_are_the_framework_s_own(cluster: Cluster, *, token_dispatcher: I
     return is_one_of(token_dispatcher, default_dispatchers(cluster))
 
 
-def graphs_are_used_where_they_can_be(*, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints) -> Holds:
+def graphs_are_used_where_they_can_be(
+    cluster: Cluster, *, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints
+) -> Holds:
     """
     CUDA graphs are used unless layers or experts are recomputed or offloaded (search.allow.cuda_graphs changes that).
 
-    Elsewhere some are allowed, and no kernel gets slower by them.
+    Elsewhere some are allowed, and no kernel gets slower by them; but where the framework's release has none.
     """
+    framework = cluster.framework
+    if framework is not None and all(lacks(framework, "cuda_graphs", int(one)) for one in SOME_GRAPHS):
+        return np.ones(np.shape(cuda_graphs), dtype=bool)
     without = (recompute == int(Recompute.FULL)) | recomputes("experts", recompute=recompute)
     return implies(np.equal(cuda_graphs, int(CudaGraphs.NONE)), without | activation_offload)
 
+
+SOME_GRAPHS = (CudaGraphs.FULL_ITERATION, CudaGraphs.of(*GRAPH_MODULES))
+"""One of the whole iteration, and those of modules: what a release has of CUDA graphs, it has of either kind."""
 
 USES_ALL = topology.degrees_multiply_to_the_devices
 """What a job's own number of devices replaces."""

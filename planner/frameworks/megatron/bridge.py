@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from functools import partial
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from planner.frameworks.megatron.lm import DECISION_OPTIONS, environment, megatron_entries, require_job

@@ -3,8 +3,8 @@ What is allowed: one function per rule, and this table of contents.
 
 ``PHYSICS_RULES`` hold for any framework; ``FRAMEWORK_RULES`` are refusals of today's. ``PREFERENCE_RULES`` bound what a
 search tries, though software runs what they leave out. ``MEMORY_RULES``, a part of the first, need the bytes that a
-strategy takes; all the others need the strategy alone. ``TARGET_RULES`` take the place of ``FRAMEWORK_RULES`` where a job
-says what its plans are exported to (``search.target``).
+strategy takes; all the others need the strategy alone. ``TARGET_RULES`` take the place of ``FRAMEWORK_RULES`` where a
+job says what its plans are exported to (``search.target``).
 """
 
 from __future__ import annotations

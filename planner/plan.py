@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from constraints import Rule, sentence
@@ -27,6 +26,7 @@ from costmodel.step.estimate import Estimate, RankEstimate
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_checkpoints
+from planner.frameworks.runnable import fitted, require_runnable
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, StageChoice
@@ -342,11 +342,12 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     Raises
     ------
     SpecError
-        If failures outrun progress, so that no training ends.
+        If failures outrun progress, so that no training ends, or if the job's target cannot run it.
     """
     from planner.alternatives import search_alternatives
     from planner.certificate import certify_all
 
+    require_runnable(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
     uneven = problem.search.stages != StageChoice.EVEN
     top = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
@@ -387,8 +388,10 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     Raises
     ------
     SpecError
-        If a name or a value is wrong, or if the strategy is so far from the job that it has no cost.
+        If a name or a value is wrong, if the strategy is so far from the job that it has no cost, or if it is none that
+        the job's target can run.
     """
+    require_runnable(problem)
     given = [_estimate(one, decisions) for one in problem.each]
     return min(given, key=lambda one: (bool(one.broken_rules), one.plan.step_seconds))
 
@@ -400,8 +403,7 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
     given = {**problem.search.pin, **problem.given.decisions, **asked}
     whole = StrategyFile(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)
-    if problem.search.target is not None:
-        strategy = import_module("planner.frameworks.runnable").fitted(problem, strategy, given)
+    strategy = fitted(problem, strategy, given)
     conventions = _conventions(problem.facts)
     estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(

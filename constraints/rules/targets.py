@@ -284,7 +284,7 @@ def deepspeed_offloads_without_folded_experts(*, tp: Ints, ep: Ints, optimizer_o
 
 def deepspeed_offloads_a_share_in_zero_3(cluster: Cluster, *, sharding: Ints, optimizer_offload: Flags) -> Holds:
     """
-    In DeepSpeed a share of the optimizer states is offloaded only where weights are sharded (settings.offloaded_states).
+    In DeepSpeed optimizer states are offloaded in part only where weights are sharded (settings.offloaded_states).
 
     References
     ----------
@@ -296,7 +296,7 @@ def deepspeed_offloads_a_share_in_zero_3(cluster: Cluster, *, sharding: Ints, op
 
 def deepspeed_offloads_masters_and_waits(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
     """
-    In DeepSpeed FP32 weights are offloaded with the moments, and come back when all are updated (settings.offload_overlap).
+    In DeepSpeed FP32 weights are offloaded with the moments, and wait for all updates (settings.offload_overlap).
 
     References
     ----------

@@ -403,7 +403,7 @@ class Framework:
     is_default
         Whether a job without a framework gets it; of several such releases, the newest.
     targets
-        Targets of ``planner export`` that write its configuration; the first is its own, the others take its plans, too.
+        Targets of ``planner export`` that write its configuration: its own first, then others that take its plans.
     behaviour
         Behaviour of its code.
     features

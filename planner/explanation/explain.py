@@ -17,6 +17,7 @@ from constraints.rule import sentence
 from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
+from planner.frameworks.runnable import require_decisions
 from planner.jobs.problem import Problem, SearchLimits, StageChoice
 from planner.jobs.values import checked
 from planner.plan import EXIT_CODES, Plan, PlanReport, estimate, plan
@@ -226,10 +227,12 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     Raises
     ------
     SpecError
-        If a name or a value is wrong, or if a complete strategy is so far from the job that it has no cost.
+        If a name or a value is wrong, if the job's target has it not, or if a complete strategy is so far from the job
+        that it has no cost.
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
     asked = checked(decisions or {})
+    require_decisions(problem, asked)
     report = plan(replace(problem, top=1), certified=False)
     if not asked:
         return explain_plan(report, clock)

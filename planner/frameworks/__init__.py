@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.frameworks.planned import Plan
     from planner.frameworks.target import Export
-    from planner.plan import Plan
 
 TARGETS = {
     "megatron-lm": "planner.frameworks.megatron.lm",
@@ -41,18 +41,13 @@ def export(plan: Plan, target: str) -> Export:
     SpecError
         If there is no such target, or if it cannot express the plan: with every decision that it refuses, and why.
     """
-    require_target(target, "target")
-    function = getattr(import_module(TARGETS[target]), f"to_{target.replace('-', '_')}")
-    exported: Export = function(plan)
-    return exported
-
-
-def require_target(target: str, where: str) -> None:
-    """Refuse a name of ``where`` that is none of ``TARGETS``."""
     from costmodel.errors import SpecError, did_you_mean
     from costmodel.validation import shown
 
     if target not in TARGETS:
         known = f"Known: {', '.join(sorted(TARGETS))}."
         nearest = did_you_mean(target, TARGETS)
-        raise SpecError(where, f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
+        raise SpecError("target", f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
+    function = getattr(import_module(TARGETS[target]), f"to_{target.replace('-', '_')}")
+    exported: Export = function(plan)
+    return exported

@@ -9,6 +9,7 @@ from __future__ import annotations
 import yaml
 
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
@@ -34,7 +35,6 @@ from planner.frameworks.target import (
     variables,
 )
 from planner.jobs.document import nested
-from planner.plan import Plan
 
 TARGET = "Accelerate"
 FILE = "accelerate.yaml"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
@@ -29,7 +30,6 @@ from planner.frameworks.target import (
     variables,
 )
 from planner.jobs.document import nested
-from planner.plan import Plan
 
 TARGET = "DeepSpeed"
 FILE = "deepspeed.json"

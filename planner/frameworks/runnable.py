@@ -1,4 +1,4 @@
-"""What targets can run: a job at all, a strategy or else the nearest one, a plan; asked beside the search, never in it."""
+"""What targets can run: a job at all, a strategy or else the nearest, a plan; asked beside the search, never in it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from constraints import MEMORY_RULES, PHYSICS_RULES, TARGET_RULES, Rule, sentence
 from constraints.verdict import violated
@@ -21,25 +20,30 @@ from costmodel.strategy import (
     ENUMS,
     FLAGS,
     Recompute,
-    Schedule,
-    Sharding,
     StageLayout,
     Strategy,
-    TokenDispatcher,
-    Vocabulary,
     decision_text,
     default_microbatch_group,
 )
 from costmodel.tables import Facts
 from planner.frameworks import TARGETS, export
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import Answers, Choice, refusals, refused_text
-from planner.jobs.problem import Problem, StageChoice, unchecked
-from planner.plan import Plan
+from planner.jobs.problem import Problem, StageChoice, load
 from planner.search.domains import default_domains, default_features
 from planner.search.rules import needs
 
 MOST_LOOKED_AT = 50
 """Strategies whose neighbours are asked about on the way to the nearest one."""
+
+
+UNLIKE = StageLayout(
+    layers=(1, 1),
+    recompute=(Recompute.FULL, Recompute.NONE),
+    full_layers=(0, 0),
+    activation_offload=(False, False),
+)
+"""Stages that differ in more than their layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,15 @@ def as_plan(facts: Facts, strategy: Strategy) -> Plan:
 
 def require_runnable(problem: Problem) -> None:
     """
-    Refuse a job that its target cannot run whatever the strategy, before anything is searched.
+    Refuse a job that its target cannot run whatever the strategy, before anything is searched; others pass.
 
     Raises
     ------
     SpecError
         With the entry of the job, the target's own reason, and the targets that could run it.
     """
+    if problem.search.target is None:
+        return
     if not problem.search.framework_rules:
         said = f"is false, but the rules of {problem.search.target} are what search.target asks for."
         raise SpecError("search.framework_rules", said, "Keep one of them.")
@@ -117,16 +123,9 @@ def _require_facts(facts: Facts, answers: Answers) -> None:
 
 def plainest() -> Strategy:
     """One device, one sequence at a time, nothing on."""
-    return Strategy(
-        **dict.fromkeys((*DEGREES, "group"), 1),
-        **dict.fromkeys(FLAGS, False),
-        schedule=Schedule.ONE_F_ONE_B,
-        vocabulary=Vocabulary.ENDS,
-        sharding=Sharding.NONE,
-        recompute=Recompute.NONE,
-        token_dispatcher=TokenDispatcher.ALLTOALL,
-        cuda_graphs=ENUMS["cuda_graphs"].named("none"),
-    )
+    values: dict[str, Any] = {**dict.fromkeys((*DEGREES, "group"), 1), **dict.fromkeys(FLAGS, False)}
+    enums: dict[str, Any] = {name: kind(0) for name, kind in ENUMS.items()}
+    return Strategy(**values, **enums)
 
 
 def _plain(value: object) -> str:
@@ -136,25 +135,32 @@ def _plain(value: object) -> str:
 def _require_limits(problem: Problem, answers: Answers) -> None:
     """Values that the job allows, of which the framework of the target must have one; stages that it can tell apart."""
     framework, search = problem.facts.cluster.framework, problem.search
-    assert framework is not None, "a job's cluster has a framework"
-    given = {f"search.pin.{name}": (name, (value,)) for name, value in search.pin.items()}
-    given |= {f"search.allow.{name}": (name, values) for name, values in search.allow.items()}
-    for where, (name, values) in given.items():
-        if all(lacks(framework, name, value) for value in values):
-            texts = alternatives([decision_text(name, value) for value in values])
-            reason = _reason(problem, answers, name, values[0])
-            raise SpecError(where, f"is {texts}, which {answers.target} cannot run{reason}")
-    if search.stages == StageChoice.FREE and not lacks(framework, "pp", 2):
-        unlike = StageLayout(
-            layers=(1, 1),
-            recompute=(Recompute.FULL, Recompute.NONE),
-            full_layers=(0, 0),
-            activation_offload=(False,) * 2,
-        )
-        strategy = replace(plainest(), pp=2, layout=unlike)
+    pinned = {f"search.pin.{name}": (name, (value,)) for name, value in search.pin.items()}
+    allowed = {f"search.allow.{name}": (name, values) for name, values in search.allow.items()}
+    _require_values(problem, answers, pinned | allowed)
+    has_pipelines = framework is None or not lacks(framework, "pp", 2)
+    if search.stages == StageChoice.FREE and has_pipelines:
+        strategy = replace(plainest(), pp=2, layout=UNLIKE)
         refused = refusals(as_plan(problem.facts, strategy), answers)
         if "layout" in refused:
             raise SpecError("search.stages", f"is free, which {answers.target} cannot run: {refused['layout']}")
+
+
+def require_decisions(problem: Problem, decisions: Mapping[str, int]) -> None:
+    """Refuse decisions of a strategy that the job's target has not, with the reason; others pass."""
+    if problem.search.target is not None:
+        given = {f"strategy.{name}": (name, (value,)) for name, value in decisions.items()}
+        _require_values(problem, answers_of(problem.search.target), given)
+
+
+def _require_values(problem: Problem, answers: Answers, given: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    """Of the values of a decision at each place the framework must have one."""
+    framework = problem.facts.cluster.framework
+    for where, (name, values) in given.items():
+        if framework is not None and all(lacks(framework, name, value) for value in values):
+            texts = alternatives([decision_text(name, value) for value in values])
+            reason = _reason(problem, answers, name, values[0])
+            raise SpecError(where, f"is {texts}, which {answers.target} cannot run{reason}")
 
 
 def _reason(problem: Problem, answers: Answers, name: str, value: int) -> str:
@@ -176,7 +182,7 @@ def _could_run(problem: Problem, target: str) -> bool:
     document["search"] = {**(document.get("search") or {}), "target": target}
     document["cluster"] = {name: value for name, value in document["cluster"].items() if name != "framework"}
     try:
-        _require_runnable(unchecked(document, (), Path(), problem.name, ()))
+        _require_runnable(load(document, name=problem.name))
     except SpecError:
         return False
     return True
@@ -257,8 +263,8 @@ def _nearest(
     """
     A strategy that a target can run, a few changes away: decisions that are complained about, one by one.
 
-    Of what was reached, that with fewest complaints goes on, of equals that with fewest changes: with other values of the
-    decisions that are refused by name, else of those that broken rules are about. None: nothing was found.
+    Of what was reached, that with fewest complaints goes on, of equals that with fewest changes: with other values of
+    the decisions that are refused by name, else of those that broken rules are about. None: nothing was found.
     """
     domains, tried = _values(problem), itertools.count()
     first = _complaints(problem.facts, strategy, target, physics)
@@ -313,15 +319,15 @@ def _by_distance(name: str, strategy: Strategy, values: Iterable[int]) -> Iterat
 
 def _with(strategy: Strategy, facts: Facts, changes: Mapping[str, int], free: Collection[str] = DECISIONS) -> Strategy:
     """A strategy with other values; dp takes the devices that are left, and groups follow pipelines."""
-    typed = {name: ENUMS[name](value) if name in ENUMS else value for name, value in changes.items()}
+    typed: dict[str, Any] = {name: ENUMS[name](value) if name in ENUMS else value for name, value in changes.items()}
     typed |= {name: bool(value) for name, value in changes.items() if name in FLAGS}
     changed = replace(strategy, **typed)
     if changes.keys() & {"tp", "cp", "pp"} and "dp" in free and strategy.num_devices > 1:
         left = strategy.num_devices // (changed.tp * changed.cp * changed.pp)
         changed = replace(changed, dp=max(left, 1))
     if changes.keys() & {"pp", "vpp"}:
-        group = int(default_microbatch_group(pp=changed.pp, vpp=changed.vpp))
-        changed = replace(changed, layout=None, **({"group": group} if "group" in free else {}))
+        follows = int(default_microbatch_group(pp=changed.pp, vpp=changed.vpp))
+        changed = replace(changed, layout=None, group=follows if "group" in free else changed.group)
     return changed
 
 

@@ -14,7 +14,7 @@ from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.facts.model import Experts
 from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, stored_precision
 from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
-from planner.plan import Plan
+from planner.frameworks.planned import Plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

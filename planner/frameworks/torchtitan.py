@@ -16,6 +16,7 @@ from costmodel import catalog
 from costmodel.facts.model import Attention, Model
 from costmodel.pipelines.stages import virtual_stage_layers
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     NO_STEP,
     OFFLOADS_WHOLE,
@@ -39,7 +40,6 @@ from planner.frameworks.target import (
     variables,
 )
 from planner.jobs.document import nested
-from planner.plan import Plan
 
 TARGET = "torchtitan"
 VERSION = "0.3.0"

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from constraints import TARGET_RULES
 from costmodel import catalog
 from costmodel.catalog.files import require_known
 from costmodel.errors import SpecError
@@ -18,9 +19,9 @@ from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Model
 from costmodel.lowering.framework.settings import equipped
 from costmodel.validation import shown
-from planner.frameworks import TARGETS, require_target
 from planner.jobs.entries import ClusterSection, Reference
 from planner.jobs.framework import require_sound
+from planner.jobs.values import require_one_of
 
 GIB_BYTES = 2**30
 
@@ -69,7 +70,7 @@ def with_target(section: ClusterSection, entry: Reference, target: str | None) -
     """
     if target is None:
         return section
-    require_target(target, TARGET)
+    require_one_of(target, TARGET_RULES, TARGET, "no target")
     device, known = device_of(entry), ", ".join(catalog.releases_for(target))
     if section.framework is not None:
         framework = framework_of(section, device)
@@ -79,7 +80,7 @@ def with_target(section: ClusterSection, entry: Reference, target: str | None) -
         raise SpecError(FRAMEWORK, problem, f"These are: {known}; without cluster.framework it is the newest of them.")
     newest = catalog.newest_for(target, device.architecture)
     if newest is None:
-        others = [other for other in TARGETS if catalog.newest_for(other, device.architecture)]
+        others = [other for other in TARGET_RULES if catalog.newest_for(other, device.architecture)]
         problem = f"is {target}, of which no release runs on {device.name} ({device.architecture}): {known}."
         raise SpecError(TARGET, problem, f"These have one: {', '.join(others) or 'none'}.")
     return replace(section, framework=newest)

@@ -71,7 +71,7 @@ class ClusterSection:
         of the device's own. What is achieved of it is the calibration's.
     framework
         Name of a release of a training framework (``planner catalog frameworks``), or one that starts from it with
-        ``base``. Default: the newest release of ``search.target`` that runs on the device, else of Megatron-LM's recipes.
+        ``base``. Default: the newest that runs on the device, of ``search.target``, else of Megatron-LM's recipes.
     """
 
     device: Reference
@@ -185,8 +185,8 @@ class SearchSection:
     memory_headroom_gib
         Device memory to leave free, in GiB.
     target
-        What plans are exported to: megatron-lm, megatron-bridge, torchtitan, deepspeed or accelerate. Its newest release
-        is the cluster's framework, and every plan can be exported to it. Default: any.
+        What plans are exported to: megatron-lm, megatron-bridge, torchtitan, deepspeed or accelerate. Its newest
+        release is the cluster's framework, and every plan can be exported to it. Default: any.
     framework_rules
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     preferences

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -275,19 +274,14 @@ def load(
         For the first thing that is wrong, with its dotted path.
     """
     if isinstance(job, Mapping):
-        problem = unchecked(mapping_from_python(job), overrides, Path(folder), name, ())
-    else:
-        path = Path(job)
-        problem = unchecked(read_mapping(path), overrides, path.parent, path.stem, (path,))
-    if problem.search.target is not None:
-        import_module("planner.frameworks.runnable").require_runnable(problem)
-    return problem
+        return _problem(mapping_from_python(job), overrides, Path(folder), name, ())
+    path = Path(job)
+    return _problem(read_mapping(path), overrides, path.parent, path.stem, (path,))
 
 
-def unchecked(
+def _problem(
     document: dict[str, Any], overrides: Sequence[str], folder: Path, name: str, sources: tuple[Path, ...]
 ) -> Problem:
-    """A job as it says, whether its target can run it or not."""
     for override in overrides:
         apply_override(document, override)
     require_todays_names(document)

@@ -123,9 +123,9 @@ def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple
     for entries in conflict.releases:
         yield "without" if len(entries) == 1 else "without all of", " ".join(entries)
     for rules in conflict.repairs:
-        entries = dropping(setting.job.target)
-        dropped = [name for name, known in entries.items() if known & set(rules)]
-        if set(rules) <= frozenset().union(*(entries[name] for name in dropped)):
+        by_entry = dropping(setting.job.target)
+        dropped = [name for name, known in by_entry.items() if known & set(rules)]
+        if set(rules) <= frozenset().union(*(by_entry[name] for name in dropped)):
             false = "none" if dropped == [TARGET] else "false"
             if len(dropped) > 1:
                 false = "false and none" if TARGET in dropped else "both false"

@@ -11,8 +11,8 @@ from planner.frameworks.megatron.lm import DECISION_OPTIONS, environment, megatr
 from planner.frameworks.megatron.model import frequency_flags
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import Answers, Entries, Export, FieldOptions, Program, effective_settings, only
-from planner.plan import Plan
 
 TARGET = "Megatron-Bridge"
 OVERRIDES_FILE = "bridge-overrides.txt"

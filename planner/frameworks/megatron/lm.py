@@ -33,6 +33,7 @@ from planner.frameworks.megatron.settings import (
     shares_by_layers,
 )
 from planner.frameworks.megatron.stages import block_of, stage_entries
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     Answers,
     Entries,
@@ -47,7 +48,6 @@ from planner.frameworks.target import (
     switch,
     variables,
 )
-from planner.plan import Plan
 
 TARGET = "Megatron-LM"
 ARGUMENTS_FILE = "megatron-args.txt"

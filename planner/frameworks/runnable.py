@@ -36,7 +36,6 @@ from planner.search.rules import needs
 MOST_LOOKED_AT = 50
 """Strategies whose neighbours are asked about on the way to the nearest one."""
 
-
 UNLIKE = StageLayout(
     layers=(1, 1),
     recompute=(Recompute.FULL, Recompute.NONE),
@@ -159,16 +158,9 @@ def _require_values(problem: Problem, answers: Answers, given: Mapping[str, tupl
     for where, (name, values) in given.items():
         if framework is not None and all(lacks(framework, name, value) for value in values):
             texts = alternatives([decision_text(name, value) for value in values])
-            reason = _reason(problem, answers, name, values[0])
-            raise SpecError(where, f"is {texts}, which {answers.target} cannot run{reason}")
-
-
-def _reason(problem: Problem, answers: Answers, name: str, value: int) -> str:
-    """Why a target does not have a value of a decision; its framework may be an older one without it."""
-    changed = _with(plainest(), problem.facts, {name: value})
-    reason = refusals(as_plan(problem.facts, changed), answers).get(name)
-    framework = problem.facts.cluster.framework
-    return f": {reason}" if reason else f" with {framework.name if framework else 'this release'}."
+            reason = refusals(as_plan(problem.facts, _with(plainest(), name, values[0])), answers).get(name)
+            because = f"{answers.target} cannot run: {reason}" if reason else f"{framework.name} does not have."
+            raise SpecError(where, f"is {texts}, which {because}")
 
 
 def _others_text(problem: Problem) -> str:
@@ -250,7 +242,8 @@ def _complaints(facts: Facts, strategy: Strategy, target: str, physics: Iterable
     """What a target refuses of a strategy, and the rules of it, and others, that the strategy breaks."""
     refused = refusals(as_plan(facts, strategy), answers_of(target))
     broken = _broken(facts, strategy, (*TARGET_RULES[target], *physics))
-    return _Complaints(len(refused) + len(broken), frozenset(refused), frozenset().union(*map(needs, broken)))
+    named = frozenset(name for name in refused if "." not in name)  # settings stay as they are
+    return _Complaints(len(refused) + len(broken), named, frozenset().union(*map(needs, broken)))
 
 
 def _broken(facts: Facts, strategy: Strategy, rules: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -276,25 +269,19 @@ def _nearest(
         if not number:
             return current
         names = complaints.refused or complaints.ruled
-        steps = _steps(
-            current, problem.facts, [one for one in DECISIONS if one in names and one in free], domains, free
-        )
-        if "layout" in names:
-            steps.append(replace(current, layout=None))
+        changing = [name for name in DECISIONS if name in names and name in free]
+        steps = [
+            _with(current, name, value, free)
+            for name in changing
+            for value in _by_distance(name, current, domains[name])
+        ]
+        steps += [replace(current, layout=None)] if "layout" in names else []
         for step in steps:
             if step not in seen:
                 seen.add(step)
                 left = _complaints(problem.facts, step, target, physics)
                 heapq.heappush(waiting, (left.number, changes + 1, next(tried), step, left))
     return None
-
-
-def _steps(
-    strategy: Strategy, facts: Facts, names: Iterable[str], domains: Mapping[str, Sequence[int]], free: Collection[str]
-) -> list[Strategy]:
-    """The strategy with every other value of some decisions, one of them at a time."""
-    values = [(name, value) for name in names for value in _by_distance(name, strategy, domains[name])]
-    return [_with(strategy, facts, {name: value}, free) for name, value in values]
 
 
 def _values(problem: Problem) -> Mapping[str, Sequence[int]]:
@@ -317,15 +304,13 @@ def _by_distance(name: str, strategy: Strategy, values: Iterable[int]) -> Iterat
     yield from sorted((int(value) for value in values if int(value) != own), key=distance)
 
 
-def _with(strategy: Strategy, facts: Facts, changes: Mapping[str, int], free: Collection[str] = DECISIONS) -> Strategy:
-    """A strategy with other values; dp takes the devices that are left, and groups follow pipelines."""
-    typed: dict[str, Any] = {name: ENUMS[name](value) if name in ENUMS else value for name, value in changes.items()}
-    typed |= {name: bool(value) for name, value in changes.items() if name in FLAGS}
-    changed = replace(strategy, **typed)
-    if changes.keys() & {"tp", "cp", "pp"} and "dp" in free and strategy.num_devices > 1:
-        left = strategy.num_devices // (changed.tp * changed.cp * changed.pp)
-        changed = replace(changed, dp=max(left, 1))
-    if changes.keys() & {"pp", "vpp"}:
+def _with(strategy: Strategy, name: str, value: int, free: Collection[str] = DECISIONS) -> Strategy:
+    """A strategy with another value; dp takes the devices that are left, and groups follow pipelines."""
+    typed: Any = ENUMS[name](value) if name in ENUMS else bool(value) if name in FLAGS else value
+    changed = replace(strategy, **{name: typed})
+    if name in ("tp", "cp", "pp") and "dp" in free and strategy.num_devices > 1:
+        changed = replace(changed, dp=max(strategy.num_devices // (changed.tp * changed.cp * changed.pp), 1))
+    if name in ("pp", "vpp"):
         follows = int(default_microbatch_group(pp=changed.pp, vpp=changed.vpp))
         changed = replace(changed, layout=None, group=follows if "group" in free else changed.group)
     return changed

@@ -130,7 +130,7 @@ EVERY_SETTING = frozenset(one.name for one in fields(Settings))
 NO_NAME = re.compile(r"[^\w .,:+()-]")
 """What could end a comment or a text."""
 
-HINT = "Plan again with search.target (--target), or with search.pin, search.allow or search.forbid keeping to what it can."
+HINT = "Plan again for it (--target), or with search.pin, search.allow or search.forbid keeping to what it can."
 SETTINGS_HINT = "Plan again with other settings; what the job does not say is as cluster.framework has it{known}."
 
 

@@ -218,6 +218,19 @@ def test_a_strategy_that_a_target_cannot_run_is_told_the_nearest(target, given, 
     assert export(estimate(a_job(target), {**given, **changed}).plan, target)
 
 
+def test_what_settings_refuse_of_a_strategy_has_a_nearest_one_too():
+    """Half of the optimizer states go to the host in ZeRO-3 only: weights are sharded then."""
+    job = a_job("deepspeed", settings={"offloaded_states": 0.5})
+
+    with pytest.raises(SpecError) as error:
+        estimate(job, {"sharding": "gradients", "optimizer_offload": True})
+
+    first, reason, last = str(error.value).splitlines()
+    assert first == "strategy: DeepSpeed cannot run this strategy:"
+    assert reason.startswith("  - settings.offloaded_states = 0.5: offload_optimizer.ratio is of stage 3")
+    assert last == "The nearest that it can run has sharding=weights."
+
+
 def test_what_is_not_given_is_as_the_target_has_it():
     """In torchtitan's pipelines only optimizer states are sharded, and gradients wait; what is given stays."""
     report = estimate(a_job("torchtitan"), {"pp": 4})

@@ -157,7 +157,10 @@ RELEASE_RULES: tuple[Rule, ...] = (
 """Those of the framework rules that say what the release of the job's framework has, whichever it is."""
 
 TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
-    **dict.fromkeys(("megatron-lm", "megatron-bridge"), (*FRAMEWORK_RULES, targets.exchanged_heads_split_over_cp)),
+    **dict.fromkeys(
+        ("megatron-lm", "megatron-bridge"),
+        (*FRAMEWORK_RULES, targets.exchanged_heads_split_over_cp, targets.megatron_offloads_masters),
+    ),
     "torchtitan": (
         *RELEASE_RULES,
         frameworks.tp_overlap_needs_sequence_parallelism,

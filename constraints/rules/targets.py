@@ -37,6 +37,18 @@ def exchanged_heads_split_over_cp(model: Model, cluster: Cluster, *, tp: Ints, c
     return implies(np.greater(cp, 1) & cluster.device.behaviour.memory.context_output, whole)
 
 
+def megatron_offloads_masters(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
+    """
+    In Megatron-LM FP32 weights are offloaded with the moments (settings.offloaded_masters).
+
+    References
+    ----------
+    megatron/training/arguments.py, validate_args: --optimizer-cpu-offload needs --use-precision-aware-optimizer, whose
+    FP32 weights are the optimizer's.
+    """
+    return implies(optimizer_offload, cluster.device.behaviour.offload.offloaded_masters)
+
+
 # --- several targets ---------------------------------------------------------------------------------------
 
 

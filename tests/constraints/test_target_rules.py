@@ -47,6 +47,12 @@ CASES = (
         cluster=EXCHANGED,
     ),
     Case(
+        rule=targets.megatron_offloads_masters,
+        allowed={},
+        refused=OFFLOADED,
+        cluster=offloading(offloaded_masters=False),
+    ),
+    Case(
         rule=targets.experts_are_spread_or_split,
         allowed={"tp": 2, "ep": 2},
         refused={"tp": 2, "ep": 2, "etp": 2},

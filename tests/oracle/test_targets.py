@@ -48,6 +48,10 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
             {"shared_expert_overlap": True},
             {"delay_wgrad": True},
             {"offloaded_layers": 4},
+            {"offloaded_masters": False},
+            {"offloaded_states": 0.5, "offload_overlap": True},
+            {"communication_sms": 8},
+            {"loss": "unfused"},
         ),
     ),
 }

@@ -3,8 +3,13 @@ What is allowed: one function per rule, and this table of contents.
 
 ``PHYSICS_RULES`` hold for any framework; ``FRAMEWORK_RULES`` are refusals of today's. ``PREFERENCE_RULES`` bound what a
 search tries, though software runs what they leave out. ``MEMORY_RULES``, a part of the first, need the bytes that a
-strategy takes; all the others need the strategy alone.
+strategy takes; all the others need the strategy alone. ``TARGET_RULES`` take the place of ``FRAMEWORK_RULES`` where a
+job says what its plans are exported to (``search.target``).
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 from constraints.rule import Rule, family, sentence
 from constraints.rules import (
@@ -18,6 +23,7 @@ from constraints.rules import (
     releases,
     schedules,
     settings,
+    targets,
     topology,
 )
 
@@ -143,6 +149,54 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     settings.counted_layers_are_offloaded_whole,
 )
 
+RELEASE_RULES: tuple[Rule, ...] = (
+    frameworks.pipelines_run_1f1b_or_what_the_release_has,
+    frameworks.vocabulary_is_whole_or_as_the_release_has_it,
+    *(rule for rule in FRAMEWORK_RULES if family(rule) == "releases"),
+)
+"""Those of the framework rules that say what the release of the job's framework has, whichever it is."""
+
+TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
+    **dict.fromkeys(
+        ("megatron-lm", "megatron-bridge"),
+        (*FRAMEWORK_RULES, targets.exchanged_heads_split_over_cp, targets.megatron_offloads_masters),
+    ),
+    "torchtitan": (
+        *RELEASE_RULES,
+        frameworks.tp_overlap_needs_sequence_parallelism,
+        targets.experts_are_spread_or_split,
+        targets.fsdp_groups_are_replicas,
+        targets.torchtitan_splits_whole_kv_heads,
+        targets.torchtitan_trains_mtp_whole,
+        targets.torchtitan_ties_embeddings_on_one_stage,
+        targets.torchtitan_shards_over_context,
+        targets.torchtitan_shards_gradients_without_pipelines,
+        targets.torchtitan_spreads_experts_over_shards,
+        targets.torchtitan_keeps_few_chunks_gathered,
+        targets.torchtitan_deals_microbatches_in_rounds,
+        targets.torchtitan_fills_plain_pipelines,
+        targets.torchtitan_gathers_keys_first,
+        targets.torchtitan_sends_chunks_behind_computation,
+        targets.torchtitan_reduces_gradients_behind_computation,
+    ),
+    "deepspeed": (
+        *RELEASE_RULES,
+        frameworks.whole_gradients_wait,
+        frameworks.optimizer_offload_needs_a_sharded_optimizer,
+        targets.experts_are_spread_or_split,
+        targets.deepspeed_shards_in_bf16,
+        targets.deepspeed_accumulates_in_16_bits_without_zero,
+        targets.deepspeed_has_both_gradients_in_zero_1,
+        targets.deepspeed_zero_1_in_fp32_waits,
+        targets.deepspeed_offloads_without_folded_experts,
+        targets.deepspeed_offloads_a_share_in_zero_3,
+        targets.deepspeed_offloads_masters_and_waits,
+        targets.deepspeed_shares_among_all_replicas,
+    ),
+    "accelerate": (*RELEASE_RULES, targets.fsdp_groups_are_replicas, targets.accelerate_keeps_experts_whole),
+}
+"""What takes the place of the framework rules, by target of ``planner export``: those of its releases, and its own."""
+
 RULES: tuple[Rule, ...] = PHYSICS_RULES + PREFERENCE_RULES + FRAMEWORK_RULES
 
 __all__ = [
@@ -150,7 +204,9 @@ __all__ = [
     "MEMORY_RULES",
     "PHYSICS_RULES",
     "PREFERENCE_RULES",
+    "RELEASE_RULES",
     "RULES",
+    "TARGET_RULES",
     "Rule",
     "family",
     "sentence",

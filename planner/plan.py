@@ -26,6 +26,7 @@ from costmodel.step.estimate import Estimate, RankEstimate
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_checkpoints
+from planner.frameworks.runnable import fitted, require_runnable
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.problem import Problem, StageChoice
@@ -382,13 +383,14 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     Raises
     ------
     SpecError
-        If failures outrun progress, so that no training ends.
+        If failures outrun progress, so that no training ends, or if the job's target cannot run it.
     """
     from planner.alternatives import each_once
     from planner.certificate import certify_all
     from planner.idle_devices import search_numbers
     from planner.recommendation import recommended
 
+    require_runnable(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
     uneven = problem.search.stages != StageChoice.EVEN
     top = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
@@ -470,19 +472,22 @@ def estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepor
     Raises
     ------
     SpecError
-        If a name or a value is wrong, or if the strategy is so far from the job that it has no cost.
+        If a name or a value is wrong, if the strategy is so far from the job that it has no cost, or if it is none that
+        the job's target can run.
     """
+    require_runnable(problem)
     given = [_estimate(one, decisions) for one in problem.each]
     return min(given, key=lambda one: (bool(one.broken_rules), one.plan.step_seconds))
 
 
 def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateReport:
     asked = checked(decisions)
-    if problem.search.framework_rules:
+    if problem.search.framework_rules and problem.search.target is None:
         require_features(problem.facts.cluster, asked, "strategy")
     given = {**problem.search.pin, **problem.given.decisions, **asked}
     whole = StrategyFile(decisions=given, layout=problem.given.layout)
     strategy = completed(problem.facts, whole, problem.search.max_devices)
+    strategy = fitted(problem, strategy, given)
     judged = with_idle_nodes(problem, strategy.num_devices)
     conventions = _conventions(problem.facts)
     estimated = evaluate(problem, strategy, conventions)

@@ -94,7 +94,7 @@ def random_exports(
 def _a_plan(generator: random.Random, values: Mapping[str, Sequence[Any]], settings: Settings) -> Plan | None:
     model = generator.choice((_dense, _with_experts, _latent))(generator.choice((8, 12)))
     drawn = {name: generator.choice(choices) for name, choices in values.items()}
-    strategy = Strategy(**drawn | _idle(drawn, has_experts=isinstance(model.kinds[-1].feed_forward, Experts)))
+    strategy = Strategy(**drawn | idle(drawn, has_experts=isinstance(model.kinds[-1].feed_forward, Experts)))
     batch = strategy.dp * strategy.mbs * generator.choice((4, 6, 8, 12))
     problem = a_problem(
         model,
@@ -111,7 +111,7 @@ def _a_plan(generator: random.Random, values: Mapping[str, Sequence[Any]], setti
     return evaluate(problem, _with_stages(generator, strategy, model))
 
 
-def _idle(drawn: Mapping[str, Any], *, has_experts: bool) -> dict[str, Any]:
+def idle(drawn: Mapping[str, Any], *, has_experts: bool) -> dict[str, Any]:
     """The values of decisions that have nothing to do, which few draws would hit all at once."""
     idle: dict[str, Any] = {}
     if not has_experts:

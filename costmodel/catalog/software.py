@@ -14,7 +14,10 @@ from costmodel.facts.fields import Architecture
 from costmodel.facts.framework import Framework
 from costmodel.validation import build, shown
 
-OWN = ("extends", "name", "description", "releases", "since", "is_default", "measured_on", "kernels_of", "factors")
+OWN = (
+    *("extends", "name", "description", "releases", "since", "is_default", "targets"),
+    *("measured_on", "kernels_of", "factors"),
+)
 """Entries that no framework inherits; all others are as in the entry that it extends unless it says them itself."""
 
 REPLACED = ("architectures", "setting_values", "settings_by_precision", "strategy_by_precision")
@@ -160,6 +163,18 @@ def default_framework(device: Device) -> str:
     if not fitting:
         raise SpecError("cluster.framework", f"is required: no default runs on {device.name}.")
     return max(fitting, key=lambda name: framework(name).since)
+
+
+def releases_for(target: str, *, own: bool = False) -> tuple[str, ...]:
+    """Releases whose configuration a target of ``planner export`` writes; on request only those of which it is."""
+    of_each = {name: framework(name).targets for name in frameworks()}
+    return tuple(name for name, targets in of_each.items() if target in (targets[:1] if own else targets))
+
+
+def newest_for(target: str, architecture: Architecture | None) -> str | None:
+    """A target's own newest release that runs on an architecture, of equally new ones the last by name; else None."""
+    fitting = [name for name in releases_for(target, own=True) if runs_on(framework(name), architecture)]
+    return max(fitting, key=lambda name: (framework(name).since, name), default=None)
 
 
 def _is_default_on(known: Framework, architecture: Architecture | None) -> bool:

@@ -402,6 +402,8 @@ class Framework:
         are those of the architecture, which is an extrapolation.
     is_default
         Whether a job without a framework gets it; of several such releases, the newest.
+    targets
+        Targets of ``planner export`` that write its configuration: its own first, then others that take its plans.
     behaviour
         Behaviour of its code.
     features
@@ -448,6 +450,7 @@ class Framework:
     architectures: tuple[Architecture, ...] = ()
     measured_on: tuple[Architecture, ...] = ()
     is_default: bool = False
+    targets: tuple[str, ...] = ()
     behaviour: Behaviour = field(default_factory=Behaviour)
     features: dict[str, tuple[str, ...]] = field(default_factory=dict)
     setting_values: dict[str, tuple[bool | float | str, ...]] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from planner.cli.output import check_output, progress, write
+from planner.frameworks import TARGETS
 
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -42,6 +43,12 @@ def add_time_limit(parser: argparse.ArgumentParser, until: str) -> None:
     parser.add_argument("--time-limit", metavar="S", help=f"seconds until {until}")
 
 
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Take what plans are exported to."""
+    help_text = f"plans that it can run, on its newest release: {', '.join(TARGETS)} (search.target)"
+    parser.add_argument("--target", metavar="NAME", help=help_text)
+
+
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
     """Take a format and a file."""
     parser.add_argument("--format", choices=formats, default="table", help="output format (default: table)")
@@ -58,9 +65,14 @@ def add_force(parser: argparse.ArgumentParser, what: str = "the output file") ->
     parser.add_argument("--force", action="store_true", help=f"overwrite {what}")
 
 
-def limited(overrides: Sequence[str], time_limit: str | None) -> list[str]:
-    """Overrides of a job, the time limit among them."""
-    return [*overrides, *([] if time_limit is None else [f"search.time_limit_seconds={time_limit}"])]
+OPTIONS = {"time_limit": "search.time_limit_seconds", "target": "search.target"}
+"""Entries of the job by the option that several commands have for them."""
+
+
+def overridden(overrides: Sequence[str], arguments: argparse.Namespace) -> list[str]:
+    """Overrides of a job, those among them that have an option of their own."""
+    given = {entry: getattr(arguments, option, None) for option, entry in OPTIONS.items()}
+    return [*overrides, *(f"{entry}={value}" for entry, value in given.items() if value is not None)]
 
 
 def report_on_job(arguments: argparse.Namespace, home: str, verb: str, doing: str) -> int:
@@ -70,7 +82,7 @@ def report_on_job(arguments: argparse.Namespace, home: str, verb: str, doing: st
         from planner.report import render
 
         overrides, decisions = split_overrides(arguments.assignments)
-        problem = load(arguments.job, limited(overrides, getattr(arguments, "time_limit", None)))
+        problem = load(arguments.job, overridden(overrides, arguments))
         check_output(arguments.output, problem.sources)
         report = getattr(import_module(home), verb)(problem, read_decisions(decisions))
         text = render(report, arguments.format)

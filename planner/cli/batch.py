@@ -10,7 +10,7 @@ from pathlib import Path
 
 from costmodel.errors import SpecError
 from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS
-from planner.cli.arguments import EXIT_INTERRUPTED, describe
+from planner.cli.arguments import EXIT_INTERRUPTED, add_target, describe, overridden
 
 EXIT_CODES = """exit codes:
   0  every job has a plan
@@ -31,6 +31,7 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overrides", metavar="CSV", help="one variant per row: columns are dotted keys, beside an optional 'name'"
     )
+    add_target(parser)
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="results file (JSON lines)")
     parser.add_argument("--table", metavar="FILE", type=Path, help="all results as .parquet or .csv in the end, too")
     parser.add_argument("--full", action="store_true", help="each line also holds the whole JSON report")
@@ -58,6 +59,7 @@ def run_batch(arguments: argparse.Namespace) -> int:
     from planner.batch.table import require_writable, write_table
 
     sources, assignments = _split_arguments([*arguments.sources, *arguments.assignments])
+    assignments = overridden(assignments, arguments)
     jobs = JobSet(sources, rows=arguments.overrides, assignments=assignments, max_jobs=arguments.max_jobs)
     inputs = [*jobs.files, *([jobs.rows.path] if jobs.rows else [])]
     _require_other(arguments.out, inputs)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from planner.cli.arguments import EXPLANATION_FORMATS, add_job, add_output, add_time_limit, describe, report_on_job
+from planner.cli.arguments import (
+    EXPLANATION_FORMATS,
+    add_job,
+    add_output,
+    add_target,
+    add_time_limit,
+    describe,
+    report_on_job,
+)
 
 EXIT_CODES = """exit codes:
   0  explained: why this plan, why no strategy fits, or why not the given strategy
@@ -23,6 +31,7 @@ def add_explain_options(parser: argparse.ArgumentParser) -> None:
     )
     describe(parser, description, EXIT_CODES)
     add_job(parser)
+    add_target(parser)
     add_time_limit(parser, "what is known so far is reported")
     add_output(parser, EXPLANATION_FORMATS)
 

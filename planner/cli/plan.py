@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
-from planner.cli.arguments import EXIT_CODES, add_force, add_job, add_output, add_time_limit, describe, limited
+from planner.cli.arguments import (
+    EXIT_CODES,
+    add_force,
+    add_job,
+    add_output,
+    add_target,
+    add_time_limit,
+    describe,
+    overridden,
+)
 from planner.cli.output import check_output, progress, require_new, write, write_model
 from planner.report import FORMATS
 
@@ -43,6 +52,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="report the best strategies whatever they have in common, not one per combination of tp, cp, pp, dp, ep",
     )
+    add_target(parser)
     add_time_limit(parser, "the best plan so far is reported")
     parser.add_argument(
         "--write-model",
@@ -68,7 +78,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         from planner.plan import plan
         from planner.report import render
 
-        problem = load(arguments.job, limited(overrides, arguments.time_limit))
+        problem = load(arguments.job, overridden(overrides, arguments))
         check_output(arguments.output, problem.sources)
         _check_model_file(arguments, problem.sources)
         report = plan(problem)

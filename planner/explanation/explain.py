@@ -17,6 +17,7 @@ from constraints.rule import sentence
 from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
+from planner.frameworks.runnable import require_decisions
 from planner.jobs.problem import Problem, SearchLimits, StageChoice
 from planner.jobs.values import checked
 from planner.plan import EXIT_CODES, Plan, PlanReport, estimate, plan
@@ -226,10 +227,12 @@ def explain(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     Raises
     ------
     SpecError
-        If a name or a value is wrong, or if a complete strategy is so far from the job that it has no cost.
+        If a name or a value is wrong, if the job's target has it not, or if a complete strategy is so far from the job
+        that it has no cost.
     """
     clock = Clock(seconds=problem.search.time_limit_seconds)
     asked = checked(decisions or {})
+    require_decisions(problem, asked)
     problem = replace(problem, top=1).with_limits(simplest=False)
     report = plan(problem, certified=False)
     if not asked:
@@ -322,7 +325,8 @@ def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
     for what, released in released_problems(problem).items():
         yield Kind.ENTRY, what, released
     if limits.framework_rules:
-        yield Kind.FRAMEWORKS, "search.framework_rules", problem.with_limits(framework_rules=False)
+        what = "search.framework_rules" if limits.target is None else "search.target"
+        yield Kind.FRAMEWORKS, what, problem.with_limits(framework_rules=False)
     if limits.preferences:
         yield Kind.PREFERENCES, "search.preferences", problem.with_limits(preferences=False)
     for name, bound in SEARCH_BOUNDS.items():

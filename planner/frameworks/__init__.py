@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.frameworks.planned import Plan
     from planner.frameworks.target import Export
-    from planner.plan import Plan
 
 TARGETS = {
     "megatron-lm": "planner.frameworks.megatron.lm",
@@ -16,7 +16,10 @@ TARGETS = {
     "deepspeed": "planner.frameworks.deepspeed",
     "accelerate": "planner.frameworks.accelerate",
 }
-"""The module of each target, with its function ``to_<target>`` and its ``PROGRAM``; imported when it is asked for."""
+"""
+The module of each target, with its function ``to_<target>``, its ``ANSWERS`` and its ``PROGRAM``; imported when it is
+asked for.
+"""
 
 LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trainjob.yaml"}
 """The file of each launcher (``planner/frameworks/launch.py`` writes it)."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import yaml
 
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
     OFFLOADS_WHOLE,
+    Answers,
     Choice,
     Entries,
     Export,
@@ -33,7 +35,6 @@ from planner.frameworks.target import (
     variables,
 )
 from planner.jobs.document import nested
-from planner.plan import Plan
 
 TARGET = "Accelerate"
 FILE = "accelerate.yaml"
@@ -79,12 +80,16 @@ def to_accelerate(plan: Plan) -> Export:
     )
 
 
-def _common(plan: Plan) -> Entries:
+def _precision(plan: Plan) -> str:
     problem = (
         f"{TARGET} needs a policy of the script or another library for {{name}}{{own}} (fp8_config), which this export "
         "does not write."
     )
-    name = require_precision(plan, PRECISIONS, problem)
+    return require_precision(plan, PRECISIONS, problem)
+
+
+def _common(plan: Plan) -> Entries:
+    name = _precision(plan)
     devices = plan.strategy.num_devices
     machines = -(-devices // plan.cluster.device.devices_per_node)
     return {
@@ -226,6 +231,9 @@ SETTINGS: dict[str, FieldOptions] = {
     "composition": only("step", NO_STEP),
 }
 """What Accelerate says for each setting."""
+
+ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=_precision)
+"""All of it."""
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     MODELS_OWN,
     NO_STEP,
+    Answers,
     Entries,
     Export,
     FieldOptions,
@@ -28,7 +30,6 @@ from planner.frameworks.target import (
     variables,
 )
 from planner.jobs.document import nested
-from planner.plan import Plan
 
 TARGET = "DeepSpeed"
 FILE = "deepspeed.json"
@@ -294,6 +295,9 @@ SETTINGS: dict[str, FieldOptions] = {
     "composition": only("step", NO_STEP),
 }
 """What DeepSpeed says for each setting."""
+
+ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=_precision)
+"""All of it."""
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:

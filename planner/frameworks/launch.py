@@ -18,8 +18,8 @@ import yaml
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.frameworks import LAUNCHERS, TARGETS
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import Export, Program, subject
-from planner.plan import Plan
 
 PORT = 29500
 """Where the first node listens: torchrun's own default."""

@@ -14,7 +14,7 @@ from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.facts.model import Experts
 from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, stored_precision
 from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
-from planner.plan import Plan
+from planner.frameworks.planned import Plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +98,29 @@ class Choice:
 FieldOptions: TypeAlias = str | Choice | OptionsOf
 """What a target says for a field: the option that takes its value, options by value, or what depends on the plan."""
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """
+    What a target says of everything that it is asked for.
+
+    Parameters
+    ----------
+    target
+        Its name as one writes it.
+    decisions, settings
+        Answers for every field of :class:`costmodel.strategy.Strategy` and of
+        :class:`costmodel.facts.framework.Settings`.
+    require_job
+        Refuses what no strategy changes: models and precisions that it does not have.
+    """
+
+    target: str
+    decisions: Mapping[str, FieldOptions]
+    settings: Mapping[str, FieldOptions]
+    require_job: Callable[[Plan], object]
+
+
 EVERY_FIELD = frozenset(one.name for one in fields(Strategy))
 """Decisions that every target must express or refuse."""
 
@@ -107,7 +130,7 @@ EVERY_SETTING = frozenset(one.name for one in fields(Settings))
 NO_NAME = re.compile(r"[^\w .,:+()-]")
 """What could end a comment or a text."""
 
-HINT = "Plan again with search.pin, search.allow or search.forbid keeping to what it can."
+HINT = "Plan again for it (--target), or with search.pin, search.allow or search.forbid keeping to what it can."
 SETTINGS_HINT = "Plan again with other settings; what the job does not say is as cluster.framework has it{known}."
 
 
@@ -150,15 +173,11 @@ def entries_of(
     """
     assert decisions.keys() == EVERY_FIELD, f"{target} has no entry for {sorted(EVERY_FIELD ^ decisions.keys())}"
     assert settings.keys() == EVERY_SETTING, f"{target} has no entry for {sorted(EVERY_SETTING ^ settings.keys())}"
-    effective = effective_settings(plan)
-    values = {one.name: getattr(plan.strategy, one.name) for one in fields(Strategy)}
-    values |= {f"settings.{one.name}": getattr(effective, one.name) for one in fields(Settings)}
-    answers = {**decisions, **{f"settings.{name}": answer for name, answer in settings.items()}}
-    found = {name: _said(plan, answers[name], value) for name, value in values.items()}
+    found = _every_answer(plan, decisions, settings)
     refused = {name: one.reason for name, one in found.items() if isinstance(one, Unsupported)}
     if refused:
-        lines = (f"\n  - {name} = {_spelled(values[name])}: {reason}" for name, reason in refused.items())
-        raise SpecError("strategy", f"{target} cannot express this plan:{''.join(lines)}\n{_hint(plan, refused)}")
+        lines = refused_text(plan, refused)
+        raise SpecError("strategy", f"{target} cannot express this plan:{lines}\n{_hint(plan, refused)}")
     entries: Entries = {}
     for one in found.values():
         assert isinstance(one, dict)
@@ -166,6 +185,31 @@ def entries_of(
         assert not doubled, f"two fields of a plan say different things of {doubled}"
         entries |= one
     return entries
+
+
+def refusals(plan: Plan, answers: Answers) -> dict[str, str]:
+    """Reasons by what a target refuses of a plan: decisions by name, settings as ``settings.<name>``."""
+    found = _every_answer(plan, answers.decisions, answers.settings)
+    return {name: one.reason for name, one in found.items() if isinstance(one, Unsupported)}
+
+
+def refused_text(plan: Plan, refused: Mapping[str, str]) -> str:
+    """What is refused of a plan, a line each: value and reason."""
+    values = _values(plan)
+    return "".join(f"\n  - {name} = {_spelled(values[name])}: {reason}" for name, reason in refused.items())
+
+
+def _values(plan: Plan) -> dict[str, Any]:
+    effective = effective_settings(plan)
+    values = {one.name: getattr(plan.strategy, one.name) for one in fields(Strategy)}
+    return values | {f"settings.{one.name}": getattr(effective, one.name) for one in fields(Settings)}
+
+
+def _every_answer(
+    plan: Plan, decisions: Mapping[str, FieldOptions], settings: Mapping[str, FieldOptions]
+) -> dict[str, Entries | Unsupported]:
+    answers = {**decisions, **{f"settings.{name}": answer for name, answer in settings.items()}}
+    return {name: _said(plan, answers[name], value) for name, value in _values(plan).items()}
 
 
 def _said(plan: Plan, answer: FieldOptions, value: Any) -> Entries | Unsupported:

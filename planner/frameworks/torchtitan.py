@@ -16,9 +16,11 @@ from costmodel import catalog
 from costmodel.facts.model import Attention, Model
 from costmodel.pipelines.stages import virtual_stage_layers
 from costmodel.strategy import CudaGraphs, Recompute, Schedule, Sharding, TokenDispatcher, Vocabulary
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     NO_STEP,
     OFFLOADS_WHOLE,
+    Answers,
     Choice,
     Entries,
     Export,
@@ -38,7 +40,6 @@ from planner.frameworks.target import (
     variables,
 )
 from planner.jobs.document import nested
-from planner.plan import Plan
 
 TARGET = "torchtitan"
 VERSION = "0.3.0"
@@ -88,8 +89,7 @@ def to_torchtitan(plan: Plan) -> Export:
         If torchtitan cannot express it.
     """
     entries = entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
-    problem = f"{TARGET} chooses {{name}}{{own}} by converters of the model, which this export does not write."
-    require_precision(plan, ("bf16",), problem)
+    _precision(plan)
     flavor = _flavor(plan.facts.model)
     return Export(
         target=TARGET,
@@ -97,6 +97,11 @@ def to_torchtitan(plan: Plan) -> Export:
         environment=variables(plan),
         notes=_notes(plan, flavor),
     )
+
+
+def _precision(plan: Plan) -> str:
+    problem = f"{TARGET} chooses {{name}}{{own}} by converters of the model, which this export does not write."
+    return require_precision(plan, ("bf16",), problem)
 
 
 # --- decisions ---------------------------------------------------------------------------------------------
@@ -393,6 +398,9 @@ SETTINGS: dict[str, FieldOptions] = {
     "composition": only("step", NO_STEP),
 }
 """What torchtitan says for each setting."""
+
+ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=_precision)
+"""All of it."""
 
 
 # --- the recipe --------------------------------------------------------------------------------------------

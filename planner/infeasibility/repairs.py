@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints import FRAMEWORK_RULES, PHYSICS_RULES, PREFERENCE_RULES
+from constraints import PHYSICS_RULES, PREFERENCE_RULES
 from constraints.classes import Classes
 from constraints.conflict import (
     MAX_CONFLICTS,
@@ -176,7 +176,7 @@ class _Relaxation:
         self.rules = rules
         self.memory = memory
         self.looked_at: dict[tuple[int, bool], NDArray[np.bool_]] = {}
-        wide = (*rules.preferences, *FRAMEWORK_RULES) if num_rows > WIDE_ROWS else ()
+        wide = (*rules.preferences, *rules.frameworks) if num_rows > WIDE_ROWS else ()
         self.fixed = {*PHYSICS_RULES, *rules.bounds, *rules.candidate_list, *wide}
         replicas = (*pinned_values(problem).get("dp", ()), *free_replicas(problem))
         self.rows, row_classes = grow(

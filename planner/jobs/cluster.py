@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from constraints import TARGET_RULES
 from costmodel import catalog
 from costmodel.catalog.files import require_known
 from costmodel.errors import SpecError
@@ -20,10 +21,11 @@ from costmodel.lowering.framework.settings import equipped
 from costmodel.validation import shown
 from planner.jobs.entries import ClusterSection, Reference
 from planner.jobs.framework import require_sound
+from planner.jobs.values import require_one_of
 
 GIB_BYTES = 2**30
 
-DEVICE, FRAMEWORK = "cluster.device", "cluster.framework"
+DEVICE, FRAMEWORK, TARGET = "cluster.device", "cluster.framework", "search.target"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +57,33 @@ def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
     ):
         return folder / os.path.expanduser(entry)
     return None
+
+
+def with_target(section: ClusterSection, entry: Reference, target: str | None) -> ClusterSection:
+    """
+    A cluster with the framework that plans are exported to: its newest release that runs on the device, or the job's.
+
+    Raises
+    ------
+    SpecError
+        If there is no such target, if none of its releases runs on the device, or if the job names another framework.
+    """
+    if target is None:
+        return section
+    require_one_of(target, TARGET_RULES, TARGET, "no target")
+    device, known = device_of(entry), ", ".join(catalog.releases_for(target))
+    if section.framework is not None:
+        framework = framework_of(section, device)
+        if target in framework.targets:
+            return section
+        problem = f"{framework.name} is no release whose plans search.target {target} takes."
+        raise SpecError(FRAMEWORK, problem, f"These are: {known}; without cluster.framework it is the newest of them.")
+    newest = catalog.newest_for(target, device.architecture)
+    if newest is None:
+        others = [other for other in TARGET_RULES if catalog.newest_for(other, device.architecture)]
+        problem = f"is {target}, of which no release runs on {device.name} ({device.architecture}): {known}."
+        raise SpecError(TARGET, problem, f"These have one: {', '.join(others) or 'none'}.")
+    return replace(section, framework=newest)
 
 
 def framework_of(section: ClusterSection, device: Device, fitted: Fitted = CATALOG) -> Framework:

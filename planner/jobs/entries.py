@@ -73,7 +73,7 @@ class ClusterSection:
         of the device's own. What is achieved of it is the calibration's.
     framework
         Name of a release of a training framework (``planner catalog frameworks``), or one that starts from it with
-        ``base``. Default: the newest Megatron-LM recipe that runs on the device.
+        ``base``. Default: the newest that runs on the device, of ``search.target``, else of Megatron-LM's recipes.
     """
 
     device: Reference
@@ -192,6 +192,9 @@ class SearchSection:
     memory_headroom_gib
         Device memory to leave free, in GiB. Default: as much as the errors of predicted peaks say for a chance of 95 %
         to fit, 2 GiB at least.
+    target
+        What plans are exported to: megatron-lm, megatron-bridge, torchtitan, deepspeed or accelerate. Its newest
+        release is the cluster's framework, and every plan can be exported to it. Default: any.
     framework_rules
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     preferences
@@ -215,6 +218,7 @@ class SearchSection:
     idle_devices: Flag = True
     max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6)] | None = None
+    target: str | None = None
     framework_rules: Flag = True
     preferences: Flag = True
     fastest: Flag = False

@@ -28,7 +28,7 @@ from costmodel.tables import Facts
 from costmodel.validation import build, shown
 from planner.jobs.bounds import read_bound, read_condition
 from planner.jobs.candidate_list import read_candidate_list
-from planner.jobs.cluster import CATALOG, GIB_BYTES, Fitted, cluster_of, device_path
+from planner.jobs.cluster import CATALOG, GIB_BYTES, Fitted, cluster_of, device_path, with_target
 from planner.jobs.document import apply_override, mapping_from_python, read_mapping, split_assignment
 from planner.jobs.entries import (
     LEAST_KEPT,
@@ -90,6 +90,8 @@ class SearchLimits:
         Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
     preferences
         Whether plans keep the search's preferences (``PREFERENCE_RULES``).
+    target
+        What plans are exported to (``TARGET_RULES``); None: any.
     time_limit_seconds
         When to stop and report what there is.
     stages
@@ -125,6 +127,7 @@ class SearchLimits:
     preferences: bool = True
     asks_headroom: bool = True
     simplest: bool = False
+    target: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,7 +306,7 @@ def _problem(
     require_no_profile(entry)
     given_model = read(job.model, folder)
     machine = Machine(
-        section=job.cluster,
+        section=with_target(job.cluster, entry, job.search.target),
         device=entry,
         settings=job.settings,
         model=given_model.model,
@@ -317,7 +320,7 @@ def _problem(
     given = read_given(job.strategy)
     search = _search(job.search, candidates_file, first.facts.cluster)
     _require_room(search, first.facts.cluster.device)
-    if search.framework_rules:
+    if search.framework_rules and search.target is None:
         cluster = first.facts.cluster
         require_features(cluster, given.decisions, "strategy")
         require_features(cluster, search.pin, "search.pin")
@@ -541,6 +544,7 @@ def _search(section: SearchSection, candidates_file: Path | None, cluster: Clust
         memory_headroom_bytes=usual_headroom_bytes(cluster) if headroom is None else headroom * GIB_BYTES,
         asks_headroom=headroom is not None,
         framework_rules=section.framework_rules,
+        target=section.target,
         preferences=section.preferences,
         time_limit_seconds=section.time_limit_seconds,
         stages=StageChoice(section.stages),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, sentence
+from constraints import FRAMEWORK_RULES, PREFERENCE_RULES, TARGET_RULES, sentence
 from planner.report.memory import memory_section, missing_notes
 from planner.report.section import Section, numbered
 from planner.report.strategies import strategies_section, strategy_text
@@ -17,10 +17,20 @@ if TYPE_CHECKING:
     from planner.report.records.setting import ClusterRecord, SettingRecord
 
 ENTRIES = {
-    "search.framework_rules": frozenset(sentence(rule) for rule in FRAMEWORK_RULES),
-    "search.preferences": frozenset(sentence(rule) for rule in PREFERENCE_RULES),
+    "search.framework_rules": frozenset(map(sentence, FRAMEWORK_RULES)),
+    "search.preferences": frozenset(map(sentence, PREFERENCE_RULES)),
 }
-"""Rules by the entry of a job that drops all of them."""
+"""Rules by the entry of a job that drops all of them where it is false."""
+
+
+def dropping(target: str | None) -> dict[str, frozenset[str]]:
+    """Rules by the entry of a job that drops all of them: those of its target, where it has one, without it."""
+    if target is None:
+        return ENTRIES
+    return {**ENTRIES, "search.framework_rules": frozenset(), TARGET: frozenset(map(sentence, TARGET_RULES[target]))}
+
+
+TARGET = "search.target"
 
 
 def broken_sections(rules: Sequence[str], *notes: str) -> Iterator[Section]:
@@ -113,10 +123,13 @@ def _repairs(setting: SettingRecord, conflict: ConflictRecord) -> Iterator[tuple
     for entries in conflict.releases:
         yield "without" if len(entries) == 1 else "without all of", " ".join(entries)
     for rules in conflict.repairs:
-        dropped = [name for name, known in ENTRIES.items() if known & set(rules)]
-        if set(rules) <= frozenset().union(*(ENTRIES[name] for name in dropped)):
-            false = "both false, which drops" if len(dropped) > 1 else "false, which drops"
-            yield " and ".join(dropped), f"{false}: {' '.join(rules)}"
+        by_entry = dropping(setting.job.target)
+        dropped = [name for name, known in by_entry.items() if known & set(rules)]
+        if set(rules) <= frozenset().union(*(by_entry[name] for name in dropped)):
+            false = "none" if dropped == [TARGET] else "false"
+            if len(dropped) > 1:
+                false = "false and none" if TARGET in dropped else "both false"
+            yield " and ".join(dropped), f"{false}, which drops: {' '.join(rules)}"
     if size:
         yield "GPUs", size_text(cluster, size)
         if size.num_devices_within is not None and setting.job.objective == "step_time":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from costmodel.facts.cluster import Cluster
 from planner.jobs.problem import Problem
 
@@ -26,6 +28,8 @@ def framework_text(problem: Problem) -> str:
     if cluster.framework is None:
         return "unknown"
     texts = [cluster.framework.name]
+    if problem.search.target is not None:
+        texts.append(f"for search.target {problem.search.target}")
     if is_assumed(problem):
         texts.append(ASSUMED)
     if is_extrapolated(cluster):
@@ -34,3 +38,10 @@ def framework_text(problem: Problem) -> str:
             "that architecture"
         )
     return "; ".join(texts)
+
+
+def targets_text(targets: Mapping[str, str | None]) -> str:
+    """Which targets can run the best plan, in a line."""
+    able = [name for name, reason in targets.items() if reason is None]
+    others = "" if len(able) == len(targets) else f"; --target plans for {'another' if able else 'one'}"
+    return f"{', '.join(able) or 'none'}{others}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from planner.report.devices import used_rows
-from planner.report.framework import framework_text
+from planner.report.framework import framework_text, targets_text
 from planner.report.section import Section
 from planner.report.strategies import decisions_text
 from planner.report.wording import amount, count, gib
@@ -72,6 +72,8 @@ def _given_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str,
         f"{conventions.peak_tflops_per_gpu:,.0f} TFLOP/s dense {conventions.peak_dtype}",
     )
     yield "framework", framework_text(problem)
+    if setting.job.target is None and setting.targets:
+        yield "targets", targets_text(setting.targets)
     yield (
         "training",
         f"{training.global_batch_size:,} x {training.sequence_length:,} = {amount(training.tokens_per_step)} "

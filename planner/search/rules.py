@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES
+from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE_RULES, TARGET_RULES
 from constraints.candidate_list import candidate_list_rules
 from constraints.limits import bubble_rule, devices_rule, limit_rules, nodes_rule
 from constraints.rule import Flags, Holds, Ints, Rule, implies, sentence
@@ -15,6 +15,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import lacks
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import (
+    GRAPH_MODULES,
     CudaGraphs,
     Recompute,
     Schedule,
@@ -23,7 +24,7 @@ from costmodel.strategy import (
     is_one_of,
 )
 from costmodel.tables import signature
-from planner.jobs.problem import Problem
+from planner.jobs.problem import Problem, SearchLimits
 from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, default_dispatchers
 
 GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")
@@ -67,15 +68,23 @@ def dispatchers_are_the_framework_s_own(cluster: Cluster, *, token_dispatcher: I
     return is_one_of(token_dispatcher, default_dispatchers(cluster))
 
 
-def graphs_are_used_where_they_can_be(*, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints) -> Holds:
+def graphs_are_used_where_they_can_be(
+    cluster: Cluster, *, recompute: Ints, activation_offload: Flags, cuda_graphs: Ints
+) -> Holds:
     """
     CUDA graphs are used unless layers or experts are recomputed or offloaded (search.allow.cuda_graphs changes that).
 
-    Elsewhere some are allowed, and no kernel gets slower by them.
+    Elsewhere some are allowed, and no kernel gets slower by them; but where the framework's release has none.
     """
+    framework = cluster.framework
+    if framework is not None and all(lacks(framework, "cuda_graphs", int(one)) for one in SOME_GRAPHS):
+        return np.ones(np.shape(cuda_graphs), dtype=bool)
     without = (recompute == int(Recompute.FULL)) | recomputes("experts", recompute=recompute)
     return implies(np.equal(cuda_graphs, int(CudaGraphs.NONE)), without | activation_offload)
 
+
+SOME_GRAPHS = (CudaGraphs.FULL_ITERATION, CudaGraphs.of(*GRAPH_MODULES))
+"""One of the whole iteration, and those of modules: what a release has of CUDA graphs, it has of either kind."""
 
 USES_ALL = topology.degrees_multiply_to_the_devices
 """What a job's own number of devices replaces."""
@@ -113,6 +122,8 @@ class Rules:
         Those of the others that are the search's own.
     preferences
         Those of the others that the search prefers, though software runs what they leave out.
+    frameworks
+        Those of the others that are of frameworks, or of the job's target.
     candidate_list
         Those of the others that say that the strategy is one of the job's candidates.
     """
@@ -123,6 +134,7 @@ class Rules:
     limits: tuple[Rule, ...]
     bounds: tuple[Rule, ...]
     preferences: tuple[Rule, ...] = ()
+    frameworks: tuple[Rule, ...] = ()
     candidate_list: tuple[Rule, ...] = ()
     timed: tuple[Rule, ...] = ()
 
@@ -151,7 +163,7 @@ def problem_rules(problem: Problem) -> Rules:
         limits = (*limits, devices_rule(search.max_devices))
     physics = [rule for rule in PHYSICS_RULES if search.max_devices is None or rule is not USES_ALL]
     preferences = PREFERENCE_RULES if search.preferences else ()
-    frameworks = FRAMEWORK_RULES if search.framework_rules else ()
+    frameworks = framework_rules(search)
     rules = [*limits, *candidate_list, *physics, *preferences, *frameworks, *bounds]
     others = [rule for rule in rules if rule not in MEMORY_RULES]
     return Rules(
@@ -161,9 +173,17 @@ def problem_rules(problem: Problem) -> Rules:
         limits=limits,
         bounds=bounds,
         preferences=preferences,
+        frameworks=frameworks,
         candidate_list=candidate_list,
         timed=() if search.max_bubble_fraction is None else (bubble_rule(search.max_bubble_fraction),),
     )
+
+
+def framework_rules(search: SearchLimits) -> tuple[Rule, ...]:
+    """The rules of the job's target, else those of any framework; none where the job does without."""
+    if not search.framework_rules:
+        return ()
+    return FRAMEWORK_RULES if search.target is None else TARGET_RULES[search.target]
 
 
 def needs(rule: Rule) -> set[str]:

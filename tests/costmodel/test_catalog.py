@@ -23,7 +23,7 @@ NVIDIA = tuple(name for name in DEVICES if not name.startswith("mofa"))
 NAMES = {"name", "architecture", "calibration", "framework", "sources"}
 """Of a device: what it is called, and by which names others know what it has."""
 
-ABOUT = {"name", "description", "extends", "releases", "since", "architectures", "measured_on", "is_default"}
+ABOUT = {"name", "description", "extends", "releases", "since", "architectures", "measured_on", "is_default", "targets"}
 """Of a framework: what it is and where it runs, which its description says."""
 
 FITTED = {"kernels_of", "factors"}

@@ -16,7 +16,7 @@ import yaml
 import planner
 from costmodel.errors import SpecError
 from costmodel.strategy import Sharding
-from planner import cli, estimate, export, load, plan, render
+from planner import cli, estimate, export, load, render
 from planner.frameworks import LAUNCHERS, TARGETS
 from planner.frameworks.accelerate import to_accelerate
 from planner.frameworks.deepspeed import to_deepspeed
@@ -353,27 +353,6 @@ def test_accelerate_refuses_experts_on_tensor_parallel_ranks():
 # --- from job to file --------------------------------------------------------------------------------------
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```yaml\n(search:  # (\w+)\n.*?)```", README, flags=re.DOTALL)
-ADVICE = {target: yaml.safe_load(text) for text, target in BLOCKS}
-EXPERTS = [{"ep": "> 1", "etp": "> 1"}, {"ep": 1, "etp": 1, "tp": "> 1"}]
-"""What the README adds for models with experts."""
-
-
-@pytest.mark.parametrize(("job", "forbid"), [("llama3-8b-8xh100", []), ("mixtral-8x7b-64xa100", EXPERTS)])
-@pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "accelerate"])
-def test_the_readme_says_what_to_plan_for_a_target(target, job, forbid):
-    """With its entries of ``search`` and ``settings`` every plan that is found can be exported."""
-    search, settings = ADVICE[target]["search"], ADVICE[target]["settings"]
-    advice = search | {"forbid": [*search.get("forbid", []), *forbid]}
-    if target == "accelerate" and forbid:
-        advice["pin"] = {**advice["pin"], "tp": 1}
-
-    plans = plan(
-        load(JOBS / f"{job}.yaml", [f"search={json.dumps(advice)}", f"settings={json.dumps(settings)}", "top=5"])
-    ).plans
-
-    assert plans
-    assert [export(one, target).target.lower() for one in plans] == [target] * len(plans)
 
 
 def test_the_readmes_commands_from_plan_to_launch_work(tmp_path, monkeypatch):

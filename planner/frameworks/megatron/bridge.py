@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from planner.frameworks.megatron.lm import environment, megatron_entries
+from planner.frameworks.megatron.lm import DECISION_OPTIONS, environment, megatron_entries, require_job
 from planner.frameworks.megatron.model import frequency_flags
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
-from planner.frameworks.target import Entries, Export, FieldOptions, Program, effective_settings, only
-from planner.plan import Plan
+from planner.frameworks.planned import Plan
+from planner.frameworks.target import Answers, Entries, Export, FieldOptions, Program, effective_settings, only
 
 TARGET = "Megatron-Bridge"
 OVERRIDES_FILE = "bridge-overrides.txt"
@@ -82,6 +83,11 @@ SETTINGS: Mapping[str, FieldOptions] = {
     ),
 }
 """What each setting is: Megatron-LM's options, whose fields are :func:`fields_of` and those of :func:`precision_of`."""
+
+ANSWERS = Answers(
+    target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=partial(require_job, target=TARGET)
+)
+"""What it says of everything."""
 
 
 PROGRAM = Program(

@@ -33,7 +33,9 @@ from planner.frameworks.megatron.settings import (
     shares_by_layers,
 )
 from planner.frameworks.megatron.stages import block_of, stage_entries
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
+    Answers,
     Entries,
     Export,
     FieldOptions,
@@ -46,7 +48,6 @@ from planner.frameworks.target import (
     switch,
     variables,
 )
-from planner.plan import Plan
 
 TARGET = "Megatron-LM"
 ARGUMENTS_FILE = "megatron-args.txt"
@@ -117,12 +118,25 @@ def megatron_entries(plan: Plan, target: str, settings: Mapping[str, FieldOption
     SpecError
         If Megatron-LM cannot do it.
     """
-    problem = f"{target} has no options for '{{name}}'{{own}}."
-    precision = PRECISIONS[require_precision(plan, PRECISIONS, problem, f"It has them for: {', '.join(PRECISIONS)}.")]
+    precision = _precision(plan, target)
     entries = entries_of(plan, target, DECISION_OPTIONS, settings)
     _require_allowed(plan, target)
-    model = model_entries(plan.facts.model, plan.facts.workload.sequence_length)
-    return {**entries, **model, **_training(plan), **precision}
+    return {**entries, **_model(plan), **_training(plan), **precision}
+
+
+def _precision(plan: Plan, target: str) -> Entries:
+    problem = f"{target} has no options for '{{name}}'{{own}}."
+    return PRECISIONS[require_precision(plan, PRECISIONS, problem, f"It has them for: {', '.join(PRECISIONS)}.")]
+
+
+def _model(plan: Plan) -> Entries:
+    return model_entries(plan.facts.model, plan.facts.workload.sequence_length)
+
+
+def require_job(plan: Plan, target: str = TARGET) -> None:
+    """Refuse a precision and a model that Megatron-LM does not have."""
+    _precision(plan, target)
+    _model(plan)
 
 
 def _require_allowed(plan: Plan, target: str) -> None:
@@ -395,6 +409,9 @@ DECISION_OPTIONS: Mapping[str, FieldOptions] = {
     "layout": _layout_options,
 }
 """What each field of a strategy is in Megatron-LM."""
+
+ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=require_job)
+"""What it says of everything."""
 
 
 # --- the job -----------------------------------------------------------------------------------------------

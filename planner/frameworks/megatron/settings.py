@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from costmodel.facts.cluster import Cluster
 from costmodel.lowering.recompute import recomputes
 from costmodel.strategy import Recompute, Sharding, TokenDispatcher
+from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     NO_STEP,
     Choice,
@@ -18,7 +19,6 @@ from planner.frameworks.target import (
     only,
     switch,
 )
-from planner.plan import Plan
 
 DISTRIBUTED: Entries = {"--use-distributed-optimizer": True}
 

@@ -11,6 +11,7 @@ from planner.describe import describe_architecture, layer_rows, leaves
 from planner.explanation.explain import rule_sentences
 from planner.report.section import Section, numbered
 from planner.report.wording import NOTHING, gib
+from planner.search.rules import problem_rules
 
 if TYPE_CHECKING:
     from costmodel.facts.cluster import Cluster
@@ -127,7 +128,8 @@ SHOWN_IN_GIB = 1e8
 
 def _rules(problem: Problem) -> Section:
     """The rules of the job and of the search itself, besides those of mathematics, hardware and frameworks."""
-    every, known = rule_sentences(problem), {sentence(rule) for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES)}
+    every, frameworks = rule_sentences(problem), problem_rules(problem).frameworks
+    known = {sentence(rule) for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES, *frameworks)}
     own = [text for text in every if text not in known]
     return Section(
         title="Rules of the job and of the search",

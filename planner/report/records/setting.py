@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
+from planner.frameworks.runnable import targets_of
 from planner.report.framework import ASSUMED, is_assumed, is_extrapolated
 from planner.report.records.record import Figure, Record, entry
 
@@ -28,6 +29,7 @@ class JobRecord(Record):
     framework_rules: bool = entry(
         "Whether plans satisfy what Megatron-LM demands beyond the mathematics.", "search.framework_rules"
     )
+    target: str | None = entry("What plans are exported to; null: whatever can run them.", "search.target")
     preferences: bool = entry("Whether the search keeps its preferences.", "search.preferences")
     max_devices: int | None = entry(
         "Devices that a plan may use at most; null: it uses all of them.", "search.max_devices"
@@ -172,6 +174,9 @@ class SettingRecord(Record):
     training: TrainingRecord = entry("How it is trained.")
     reliability: ReliabilityRecord = entry("Failures and checkpoints.")
     conventions: ConventionsRecord = entry("How to read MFU and HFU, and who timed the operators.")
+    targets: dict[str, str | None] = entry(
+        "Targets of planner export, each with the first reason why it cannot run the best plan; null: it can."
+    )
 
     @classmethod
     def of_job(cls, report: PlanReport | EstimateReport, kind: str) -> SettingRecord:
@@ -186,4 +191,5 @@ class SettingRecord(Record):
             training=TrainingRecord.of(chosen.facts.workload),
             reliability=ReliabilityRecord.of(chosen),
             conventions=ConventionsRecord.of(report.conventions),
+            targets=targets_of(report.plans[0]) if report.plans else {},
         )

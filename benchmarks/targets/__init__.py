@@ -1,0 +1,1 @@
+"""Random jobs for every target: each plan exports, or the job is refused before it is searched."""

@@ -1,0 +1,357 @@
+"""
+Rules of targets: strategies that what a plan is exported to cannot express (``search.target``).
+
+They say of strategies what the exporters (``planner/frameworks``) say of plans, whose sources they repeat. Lines are
+those of torchtitan 0.3.0, PyTorch 2.13, DeepSpeed 0.19.8 and Accelerate 1.15.0. That both agree is tested on random
+strategies (``tests/oracle/test_targets.py``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from constraints.rule import Flags, Holds, Ints, every, implies
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.model import Attention, Model
+from costmodel.facts.workload import Workload
+from costmodel.strategy import Schedule, Sharding
+
+NUM_ACTIVE_CHUNKS = 3
+"""Chunks of a pipeline rank whose sharded weights PyTorch keeps gathered at a time."""
+
+
+# --- Megatron-LM -------------------------------------------------------------------------------------------
+
+
+def exchanged_heads_split_over_cp(model: Model, cluster: Cluster, *, tp: Ints, cp: Ints) -> Holds:
+    """
+    Where context parallelism exchanges heads, each tensor-parallel rank has a multiple of them (of cp).
+
+    References
+    ----------
+    Transformer Engine 2.11, context_parallel.py, AttnFuncWithCPAndQKVOA2A: what ``--cp-comm-type a2a`` runs.
+    """
+    names = ("num_heads", "num_kv_heads")
+    counts = {getattr(kind.attention, name, 0) for kind in model.kinds for name in names} - {0}
+    whole = every(np.maximum(count // tp, 1) % cp == 0 for count in counts)
+    return implies(np.greater(cp, 1) & cluster.device.behaviour.memory.context_output, whole)
+
+
+def megatron_offloads_masters(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
+    """
+    In Megatron-LM FP32 weights are offloaded with the moments (settings.offloaded_masters).
+
+    References
+    ----------
+    megatron/training/arguments.py, validate_args: --optimizer-cpu-offload needs --use-precision-aware-optimizer, whose
+    FP32 weights are the optimizer's.
+    """
+    return implies(optimizer_offload, cluster.device.behaviour.offload.offloaded_masters)
+
+
+# --- several targets ---------------------------------------------------------------------------------------
+
+
+def experts_are_spread_or_split(model: Model, *, tp: Ints, ep: Ints, etp: Ints) -> Holds:
+    """
+    torchtitan and DeepSpeed spread experts whole (ep above 1, etp 1), or split them like the rest (ep 1, etp as tp).
+
+    References
+    ----------
+    torchtitan/models/common/moe_sharding.py:317; deepspeed/module_inject/auto_ep_folding.py, validate_folding_global,
+    and autotp_config.py:433.
+    """
+    return implies(model.has_experts, np.equal(etp, np.where(np.equal(ep, 1), tp, 1)))
+
+
+def fsdp_groups_are_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """
+    With FSDP2, groups that share states hold equally many ranks, all context-parallel ones (settings.optimizer_group).
+
+    References
+    ----------
+    torch/distributed/fsdp/_fully_shard: a dimension of a device mesh shares, another one has the copies.
+    """
+    group = cluster.device.behaviour.optimizer.sharding_ranks or 1
+    whole = (dp * cp % group == 0) & (np.remainder(group, cp) == 0)
+    return implies(_shares_in_groups(cluster, cp, dp, sharding), whole)
+
+
+# --- torchtitan --------------------------------------------------------------------------------------------
+
+
+def torchtitan_splits_whole_kv_heads(model: Model, *, tp: Ints) -> Holds:
+    """
+    In torchtitan each tensor-parallel rank owns whole key-value heads.
+
+    References
+    ----------
+    torchtitan/models/common/decoder.py:153.
+    """
+    counts = {kind.attention.num_kv_heads for kind in model.kinds if isinstance(kind.attention, Attention)}
+    return every(np.equal(np.remainder(count, tp), 0) for count in counts)
+
+
+def torchtitan_trains_mtp_whole(model: Model, *, cp: Ints, pp: Ints) -> Holds:
+    """
+    In torchtitan multi-token prediction excludes context parallelism and pipelines.
+
+    References
+    ----------
+    torchtitan/models/deepseek_v3/mtp.py:201,206.
+    """
+    return implies(bool(model.mtp_layers), np.equal(cp, 1) & np.equal(pp, 1))
+
+
+def torchtitan_ties_embeddings_on_one_stage(model: Model, *, pp: Ints) -> Holds:
+    """
+    In torchtitan embedding and head with the same weights exclude pipelines.
+
+    References
+    ----------
+    torchtitan/models/common/decoder.py:139.
+    """
+    return implies(model.tied_embeddings, np.equal(pp, 1))
+
+
+def torchtitan_shards_over_context(*, cp: Ints, sharding: Ints) -> Holds:
+    """
+    In torchtitan context-parallel ranks (cp above 1) always shard.
+
+    References
+    ----------
+    torchtitan/distributed/parallel_dims.py:215.
+    """
+    return implies(np.greater(cp, 1), np.greater(sharding, Sharding.NONE))
+
+
+def torchtitan_shards_gradients_without_pipelines(*, pp: Ints, sharding: Ints) -> Holds:
+    """
+    In torchtitan FSDP2 shards gradients or weights without a pipeline, and in one the optimizer states alone.
+
+    References
+    ----------
+    torchtitan/distributed/fsdp.py, apply_fsdp_to_decoder; torch/distributed/pipelining/stage.py:845: in a pipeline
+    weights are gathered once, and gradients stay whole until the last micro-batch.
+    """
+    alone = np.not_equal(sharding, Sharding.OPTIMIZER)
+    return np.where(np.equal(pp, 1), alone, np.less_equal(sharding, Sharding.OPTIMIZER)).astype(bool)
+
+
+def torchtitan_spreads_experts_over_shards(
+    cluster: Cluster, *, tp: Ints, cp: Ints, dp: Ints, ep: Ints, sharding: Ints
+) -> Holds:
+    """
+    In torchtitan experts are spread over the ranks that share weights, context or tensors.
+
+    References
+    ----------
+    torchtitan/distributed/parallel_dims.py:279.
+    """
+    group = cluster.device.behaviour.optimizer.sharding_ranks or 1
+    groups = np.where(_shares_in_groups(cluster, cp, dp, sharding), np.maximum(dp * cp // group, 1), 1)
+    copies = np.where(np.equal(sharding, Sharding.NONE), dp, groups)
+    return np.equal(cp * tp * np.maximum(dp // copies, 1) % ep, 0)
+
+
+def torchtitan_keeps_few_chunks_gathered(*, vpp: Ints, sharding: Ints) -> Holds:
+    """
+    In torchtitan pipeline ranks with more than three chunks shard nothing.
+
+    References
+    ----------
+    torch/distributed/pipelining/schedules.py:1287, _add_unshard_reshard: weights of three chunks stay gathered, of more
+    they are gathered again and again.
+    """
+    return implies(np.greater(vpp, NUM_ACTIVE_CHUNKS), np.equal(sharding, Sharding.NONE))
+
+
+def torchtitan_deals_microbatches_in_rounds(
+    *, num_microbatches: Ints, pp: Ints, vpp: Ints, group: Ints, schedule: Ints
+) -> Holds:
+    """
+    In torchtitan interleaved stages take the micro-batches in equal rounds, as many as pipeline ranks fit into them.
+
+    References
+    ----------
+    torch/distributed/pipelining/schedules.py:2935, ScheduleInterleaved1F1B.
+    """
+    rounds = np.maximum(num_microbatches // pp, 1)
+    equal = (num_microbatches % rounds == 0) & np.equal(group, num_microbatches // rounds)
+    return implies(np.greater(vpp, 1) & np.equal(schedule, Schedule.ONE_F_ONE_B), equal)
+
+
+def torchtitan_fills_plain_pipelines(*, num_microbatches: Ints, pp: Ints, vpp: Ints, schedule: Ints) -> Holds:
+    """
+    In torchtitan 1F1B with one chunk per rank has a micro-batch for each pipeline rank.
+
+    References
+    ----------
+    torch/distributed/pipelining/schedules.py:1020.
+    """
+    is_plain = np.equal(schedule, Schedule.ONE_F_ONE_B) & np.equal(vpp, 1)
+    return implies(is_plain, np.greater_equal(num_microbatches, pp))
+
+
+def torchtitan_gathers_keys_first(*, cp_overlap: Flags) -> Holds:
+    """
+    In torchtitan keys and values of all context-parallel ranks are gathered before attention.
+
+    References
+    ----------
+    torchtitan/models/common/decoder_sharding.py:235.
+    """
+    return np.logical_not(cp_overlap)
+
+
+def torchtitan_sends_chunks_behind_computation(*, vpp: Ints, pp_overlap: Flags) -> Holds:
+    """
+    In torchtitan pipeline communication overlaps exactly where ranks have several chunks (vpp above 1).
+
+    References
+    ----------
+    torch/distributed/pipelining/schedules.py:1105,2216.
+    """
+    return np.equal(np.greater(vpp, 1), np.not_equal(pp_overlap, 0))
+
+
+def torchtitan_reduces_gradients_behind_computation(*, cp: Ints, pp: Ints, dp: Ints, dp_overlap: Flags) -> Holds:
+    """
+    In torchtitan data-parallel communication overlaps without a pipeline, always, and never in one.
+
+    References
+    ----------
+    torch/distributed/fsdp/_fully_shard; perform_reduce_grad, torch/distributed/pipelining/stage.py.
+    """
+    return implies(np.greater(dp * cp, 1), np.equal(np.not_equal(dp_overlap, 0), np.equal(pp, 1)))
+
+
+# --- DeepSpeed ---------------------------------------------------------------------------------------------
+
+
+def deepspeed_shards_in_bf16(workload: Workload, *, dp: Ints, sharding: Ints) -> Holds:
+    """
+    In DeepSpeed replicas (dp above 1) in BF16 share at least optimizer states.
+
+    References
+    ----------
+    deepspeed/runtime/engine.py:2294, _do_optimizer_sanity_check: stage 0 in bf16 has neither FP32 master weights nor
+    FP32 gradients, which plans count.
+    """
+    return implies(workload.precision.name == "bf16", np.greater(_stage(dp, sharding), Sharding.NONE))
+
+
+def deepspeed_accumulates_in_16_bits_without_zero(cluster: Cluster, *, dp: Ints, sharding: Ints) -> Holds:
+    """
+    In DeepSpeed gradients that nothing shards accumulate in the weights' dtype (settings.gradient_dtype).
+
+    References
+    ----------
+    deepspeed/runtime/engine.py:2323.
+    """
+    in_fp32 = (cluster.settings.gradient_dtype or "fp32") == "fp32"
+    return implies(in_fp32, np.greater(_stage(dp, sharding), Sharding.NONE))
+
+
+def deepspeed_has_both_gradients_in_zero_1(
+    cluster: Cluster, *, dp: Ints, sharding: Ints, optimizer_offload: Flags
+) -> Holds:
+    """
+    In DeepSpeed gradients in 16 bits and FP32 at once are of ZeRO-1 without offload (settings.gradient_dtype).
+
+    References
+    ----------
+    deepspeed/runtime/engine.py:2305: BF16_Optimizer.
+    """
+    has_both = cluster.settings.gradient_dtype == "bf16+fp32"
+    return implies(has_both, np.equal(_stage(dp, sharding), Sharding.OPTIMIZER) & np.logical_not(optimizer_offload))
+
+
+def deepspeed_zero_1_in_fp32_waits(
+    cluster: Cluster, workload: Workload, *, dp: Ints, sharding: Ints, optimizer_offload: Flags, dp_overlap: Flags
+) -> Holds:
+    """
+    In DeepSpeed ZeRO-1 in BF16 with FP32 gradients communicates after the backward pass (settings.gradient_dtype).
+
+    References
+    ----------
+    deepspeed/runtime/engine.py:2305,2611: BF16_Optimizer, unless optimizer states are offloaded.
+    """
+    in_fp32 = (cluster.settings.gradient_dtype or "fp32") in ("fp32", "bf16+fp32")
+    is_its = in_fp32 and workload.precision.name == "bf16"
+    own = np.equal(_stage(dp, sharding), Sharding.OPTIMIZER) & np.logical_not(optimizer_offload)
+    return implies(own & is_its, np.logical_not(dp_overlap))
+
+
+def deepspeed_offloads_without_folded_experts(*, tp: Ints, ep: Ints, optimizer_offload: Flags) -> Holds:
+    """
+    In DeepSpeed spread experts with tensor parallelism (ep and tp above 1) exclude an offloaded optimizer.
+
+    References
+    ----------
+    deepspeed/module_inject/auto_ep_folding.py.
+    """
+    return implies(np.not_equal(optimizer_offload, 0), np.equal(tp, 1) | np.equal(ep, 1))
+
+
+def deepspeed_offloads_a_share_in_zero_3(cluster: Cluster, *, sharding: Ints, optimizer_offload: Flags) -> Holds:
+    """
+    In DeepSpeed optimizer states are offloaded in part only where weights are sharded (settings.offloaded_states).
+
+    References
+    ----------
+    deepspeed/runtime/zero/offload_config.py: ratio is of stage 3.
+    """
+    is_share = cluster.device.behaviour.offload.offloaded_states < 1
+    return implies(np.logical_and(optimizer_offload, is_share), np.equal(sharding, Sharding.WEIGHTS))
+
+
+def deepspeed_offloads_masters_and_waits(cluster: Cluster, *, optimizer_offload: Flags) -> Holds:
+    """
+    In DeepSpeed FP32 weights are offloaded with the moments, and wait for all updates (settings.offload_overlap).
+
+    References
+    ----------
+    deepspeed/runtime/zero/stage_1_and_2.py, step.
+    """
+    offload = cluster.device.behaviour.offload
+    return implies(optimizer_offload, offload.offloaded_masters and not offload.offload_overlap)
+
+
+def deepspeed_shares_among_all_replicas(cluster: Cluster, *, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """
+    In DeepSpeed all replicas share optimizer states, not groups of them (settings.optimizer_group).
+
+    References
+    ----------
+    deepspeed/runtime/zero/config.py: zero_hpz_partition_size and mics_shard_size are of weights.
+    """
+    return np.logical_not(_shares_in_groups(cluster, cp, dp, sharding))
+
+
+def _stage(dp: Ints, sharding: Ints) -> Ints:
+    """ZeRO's stage: one replica has nothing to shard, and the FP32 master weights of stage 1."""
+    stage: Ints = np.where(np.equal(dp, 1) & np.equal(sharding, Sharding.NONE), int(Sharding.OPTIMIZER), sharding)
+    return stage
+
+
+# --- Accelerate --------------------------------------------------------------------------------------------
+
+
+def accelerate_keeps_experts_whole(model: Model, *, tp: Ints) -> Holds:
+    """
+    In Accelerate models with experts have no tensor parallelism (tp is 1): how they are split is the model's own.
+
+    References
+    ----------
+    accelerate/parallelism_config.py has a degree; the plan is that of the model in transformers.
+    """
+    return implies(model.has_experts, np.equal(tp, 1))
+
+
+def _shares_in_groups(cluster: Cluster, cp: Ints, dp: Ints, sharding: Ints) -> Holds:
+    """Whether fewer ranks share optimizer states than there are replicas."""
+    group = cluster.device.behaviour.optimizer.sharding_ranks
+    if group is None:
+        return False
+    return np.greater(sharding, Sharding.NONE) & np.greater(dp * cp, group)

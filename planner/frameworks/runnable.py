@@ -1,0 +1,333 @@
+"""What targets can run: a job at all, a strategy or else the nearest, a plan; asked beside the search, never in it."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, cast
+
+from constraints import MEMORY_RULES, PHYSICS_RULES, TARGET_RULES, Rule, sentence
+from constraints.verdict import violated
+from costmodel.errors import SpecError, alternatives
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.features import lacks
+from costmodel.strategy import (
+    DECISIONS,
+    DEGREES,
+    ENUMS,
+    FLAGS,
+    Recompute,
+    StageLayout,
+    Strategy,
+    decision_text,
+    default_microbatch_group,
+)
+from costmodel.tables import Facts
+from planner.frameworks import TARGETS, export
+from planner.frameworks.planned import Plan
+from planner.frameworks.target import Answers, Choice, refusals, refused_text
+from planner.jobs.problem import Problem, StageChoice, load
+from planner.search.domains import default_domains, default_features
+from planner.search.rules import needs
+
+MOST_LOOKED_AT = 50
+"""Strategies whose neighbours are asked about on the way to the nearest one."""
+
+UNLIKE = StageLayout(
+    layers=(1, 1),
+    recompute=(Recompute.FULL, Recompute.NONE),
+    full_layers=(0, 0),
+    activation_offload=(False, False),
+)
+"""Stages that differ in more than their layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unplanned:
+    """What targets ask of a plan for their answers: a strategy for a job, without its costs."""
+
+    facts: Facts
+    strategy: Strategy
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices of the job."""
+        return self.facts.cluster
+
+
+def answers_of(target: str) -> Answers:
+    """What a target says of everything."""
+    answers: Answers = import_module(TARGETS[target]).ANSWERS
+    return answers
+
+
+def as_plan(facts: Facts, strategy: Strategy) -> Plan:
+    """A strategy for a job as what answers are asked with."""
+    return cast(Plan, Unplanned(facts, strategy))
+
+
+# --- a job -------------------------------------------------------------------------------------------------
+
+
+def require_runnable(problem: Problem) -> None:
+    """
+    Refuse a job that its target cannot run whatever the strategy, before anything is searched; others pass.
+
+    Raises
+    ------
+    SpecError
+        With the entry of the job, the target's own reason, and the targets that could run it.
+    """
+    if problem.search.target is None:
+        return
+    if not problem.search.framework_rules:
+        said = f"is false, but the rules of {problem.search.target} are what search.target asks for."
+        raise SpecError("search.framework_rules", said, "Keep one of them.")
+    try:
+        _require_runnable(problem)
+    except SpecError as error:
+        hint = f"{error.hint} {_others_text(problem)}".strip()
+        raise SpecError(error.where, error.problem, hint) from None
+
+
+def _require_runnable(problem: Problem) -> None:
+    target = problem.search.target
+    assert target is not None, "the job has a target"
+    answers = answers_of(target)
+    for one in problem.each:
+        _require_facts(one.facts, answers)
+    _require_limits(problem, answers)
+
+
+def _require_facts(facts: Facts, answers: Answers) -> None:
+    """Model, precision and settings, with the strategy of which a target refuses least: one device, nothing on."""
+    alone = as_plan(facts, plainest())
+    try:
+        answers.require_job(alone)
+    except SpecError as error:
+        problem = f"{error.problem} So {answers.target} cannot run the job."
+        raise SpecError(error.where, problem, error.hint) from None
+    for name, reason in refusals(alone, answers).items():
+        section, _, setting = name.rpartition(".")
+        if section:
+            answer = answers.settings[setting]
+            known = [_plain(value) for value in answer.options] if isinstance(answer, Choice) else []
+            hint = f"It has: {alternatives(known)}." if known else ""
+            value = _plain(getattr(facts.cluster.settings, setting))
+            raise SpecError(name, f"is {value}, which {answers.target} cannot run: {reason}", hint)
+
+
+def plainest() -> Strategy:
+    """One device, one sequence at a time, nothing on."""
+    values: dict[str, Any] = {**dict.fromkeys((*DEGREES, "group"), 1), **dict.fromkeys(FLAGS, False)}
+    enums: dict[str, Any] = {name: kind(0) for name, kind in ENUMS.items()}
+    return Strategy(**values, **enums)
+
+
+def _plain(value: object) -> str:
+    return "the model's" if value is None else str(value).lower()
+
+
+def _require_limits(problem: Problem, answers: Answers) -> None:
+    """Values that the job allows, of which the framework of the target must have one; stages that it can tell apart."""
+    framework, search = problem.facts.cluster.framework, problem.search
+    pinned = {f"search.pin.{name}": (name, (value,)) for name, value in search.pin.items()}
+    allowed = {f"search.allow.{name}": (name, values) for name, values in search.allow.items()}
+    _require_values(problem, answers, pinned | allowed)
+    has_pipelines = framework is None or not lacks(framework, "pp", 2)
+    if search.stages == StageChoice.FREE and has_pipelines:
+        strategy = replace(plainest(), pp=2, layout=UNLIKE)
+        refused = refusals(as_plan(problem.facts, strategy), answers)
+        if "layout" in refused:
+            raise SpecError("search.stages", f"is free, which {answers.target} cannot run: {refused['layout']}")
+
+
+def require_decisions(problem: Problem, decisions: Mapping[str, int]) -> None:
+    """Refuse decisions of a strategy that the job's target has not, with the reason; others pass."""
+    if problem.search.target is not None:
+        given = {f"strategy.{name}": (name, (value,)) for name, value in decisions.items()}
+        _require_values(problem, answers_of(problem.search.target), given)
+
+
+def _require_values(problem: Problem, answers: Answers, given: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    """Of the values of a decision at each place the framework must have one."""
+    framework = problem.facts.cluster.framework
+    for where, (name, values) in given.items():
+        if framework is not None and all(lacks(framework, name, value) for value in values):
+            texts = alternatives([decision_text(name, value) for value in values])
+            reason = refusals(as_plan(problem.facts, _with(plainest(), name, values[0])), answers).get(name)
+            because = f"{answers.target} cannot run: {reason}" if reason else f"{framework.name} does not have."
+            raise SpecError(where, f"is {texts}, which {because}")
+
+
+def _others_text(problem: Problem) -> str:
+    names = [name for name in TARGETS if name != problem.search.target and _could_run(problem, name)]
+    return f"Targets that could run it: {', '.join(names)}." if names else "No other target could run it either."
+
+
+def _could_run(problem: Problem, target: str) -> bool:
+    """Whether the job would pass with another target and its newest framework."""
+    document = dict(problem.document)
+    document["search"] = {**(document.get("search") or {}), "target": target}
+    document["cluster"] = {name: value for name, value in document["cluster"].items() if name != "framework"}
+    try:
+        _require_runnable(load(document, name=problem.name))
+    except SpecError:
+        return False
+    return True
+
+
+# --- a strategy --------------------------------------------------------------------------------------------
+
+
+def fitted(problem: Problem, strategy: Strategy, given: Collection[str]) -> Strategy:
+    """
+    A strategy that the job's target can run: what was not given is changed where it must be.
+
+    Parameters
+    ----------
+    problem
+        The job; without a target nothing changes.
+    strategy
+        What was given, completed.
+    given
+        Decisions that stay as they are.
+
+    Raises
+    ------
+    SpecError
+        If what was given is what the target refuses: by name with the reasons, and the nearest strategy that it runs.
+    """
+    target = problem.search.target
+    if target is None or not _complaints(problem.facts, strategy, target).number:
+        return strategy
+    free = [name for name in DECISIONS if name not in given]
+    own = _nearest(problem, strategy, target, free, physics=())
+    if own is not None:
+        return own
+    raise _refusal(problem, strategy, target)
+
+
+def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
+    answers, plan = answers_of(target), as_plan(problem.facts, strategy)
+    refused = refusals(plan, answers)
+    text = refused_text(plan, refused)
+    if not refused:
+        broken = violated(problem.facts, strategy.decisions(), rules=TARGET_RULES[target])
+        text = "".join(f"\n  - {sentence(rule)}" for rule in broken)
+    asked = PHYSICS_RULES if not _broken(problem.facts, strategy, PHYSICS_RULES) else ()
+    nearest = _nearest(problem, strategy, target, DECISIONS, physics=asked)
+    end = "No strategy near it was found that it can run."
+    if nearest is not None:
+        others = nearest.decisions()
+        changed = {name: others[name] for name, value in strategy.decisions().items() if others[name] != value}
+        texts = " ".join(f"{name}={decision_text(name, value)}" for name, value in changed.items())
+        end = f"The nearest that it can run has {texts or 'even stages'}."
+    return SpecError("strategy", f"{answers.target} cannot run this strategy:{text}\n{end}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Complaints:
+    """How many answers and rules are against a strategy; what is refused by name, and what rules are about."""
+
+    number: int
+    refused: frozenset[str]
+    ruled: frozenset[str]
+
+
+def _complaints(facts: Facts, strategy: Strategy, target: str, physics: Iterable[Rule] = ()) -> _Complaints:
+    """What a target refuses of a strategy, and the rules of it, and others, that the strategy breaks."""
+    refused = refusals(as_plan(facts, strategy), answers_of(target))
+    broken = _broken(facts, strategy, (*TARGET_RULES[target], *physics))
+    named = frozenset(name for name in refused if "." not in name)  # settings stay as they are
+    return _Complaints(len(refused) + len(broken), named, frozenset().union(*map(needs, broken)))
+
+
+def _broken(facts: Facts, strategy: Strategy, rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    return violated(facts, strategy.decisions(), rules=[rule for rule in rules if rule not in MEMORY_RULES])
+
+
+def _nearest(
+    problem: Problem, strategy: Strategy, target: str, free: Collection[str], *, physics: Sequence[Rule]
+) -> Strategy | None:
+    """
+    A strategy that a target can run, a few changes away: decisions that are complained about, one by one.
+
+    Of what was reached, that with fewest complaints goes on, of equals that with fewest changes: with other values of
+    the decisions that are refused by name, else of those that broken rules are about. None: nothing was found.
+    """
+    domains, tried = _values(problem), itertools.count()
+    first = _complaints(problem.facts, strategy, target, physics)
+    waiting, seen = [(first.number, 0, next(tried), strategy, first)], {strategy}
+    for _ in range(MOST_LOOKED_AT):
+        if not waiting:
+            return None
+        number, changes, _, current, complaints = heapq.heappop(waiting)
+        if not number:
+            return current
+        names = complaints.refused or complaints.ruled
+        changing = [name for name in DECISIONS if name in names and name in free]
+        steps = [
+            _with(current, name, value, free)
+            for name in changing
+            for value in _by_distance(name, current, domains[name])
+        ]
+        steps += [replace(current, layout=None)] if "layout" in names else []
+        for step in steps:
+            if step not in seen:
+                seen.add(step)
+                left = _complaints(problem.facts, step, target, physics)
+                heapq.heappush(waiting, (left.number, changes + 1, next(tried), step, left))
+    return None
+
+
+def _values(problem: Problem) -> Mapping[str, Sequence[int]]:
+    """Values of each decision that a nearby strategy may have."""
+    facts = problem.facts
+    known = {**default_domains(facts), **default_features(facts)}
+    return {
+        name: tuple(ENUMS[name]) if name in ("schedule", "vocabulary") else known.get(name, ()) for name in DECISIONS
+    }
+
+
+def _by_distance(name: str, strategy: Strategy, values: Iterable[int]) -> Iterator[int]:
+    """Other values of a decision, those near what it is first: degrees by their ratio."""
+    own = int(getattr(strategy, name))
+    ratio = name in DEGREES
+
+    def distance(value: int) -> tuple[float, int]:
+        return (max(value, own) / min(value, own), value) if ratio else (abs(value - own), value)
+
+    yield from sorted((int(value) for value in values if int(value) != own), key=distance)
+
+
+def _with(strategy: Strategy, name: str, value: int, free: Collection[str] = DECISIONS) -> Strategy:
+    """A strategy with another value; dp takes the devices that are left, and groups follow pipelines."""
+    typed: Any = ENUMS[name](value) if name in ENUMS else bool(value) if name in FLAGS else value
+    changed = replace(strategy, **{name: typed})
+    if name in ("tp", "cp", "pp") and "dp" in free and strategy.num_devices > 1:
+        changed = replace(changed, dp=max(strategy.num_devices // (changed.tp * changed.cp * changed.pp), 1))
+    if name in ("pp", "vpp"):
+        follows = int(default_microbatch_group(pp=changed.pp, vpp=changed.vpp))
+        changed = replace(changed, layout=None, group=follows if "group" in free else changed.group)
+    return changed
+
+
+# --- a plan ------------------------------------------------------------------------------------------------
+
+
+def targets_of(plan: Plan) -> dict[str, str | None]:
+    """Every target with the first reason why it cannot run a plan; None: it can."""
+    return {target: _first_reason(plan, target) for target in TARGETS}
+
+
+def _first_reason(plan: Plan, target: str) -> str | None:
+    try:
+        export(plan, target)
+    except SpecError as error:
+        lines = [line[4:] for line in error.problem.splitlines() if line.startswith("  - ")]
+        return lines[0] if lines else f"{error.where}: {error.problem}"
+    return None

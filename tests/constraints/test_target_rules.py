@@ -1,0 +1,206 @@
+"""Rules of targets: one strategy that each allows, one that it refuses; whose they are, and where they hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from constraints import FRAMEWORK_RULES, PHYSICS_RULES, RELEASE_RULES, TARGET_RULES, family, sentence
+from constraints.rules import targets
+from costmodel import catalog
+from costmodel.facts.framework import OptimizerOffload, Settings
+from costmodel.strategy import DECISIONS, Schedule, Sharding
+from costmodel.tables import tabulate
+from planner.frameworks import TARGETS
+from tests.builders_cluster import a_cluster, a_device, a_strategy, a_workload, achieved, facts
+from tests.constraints.models import DENSE_LAYER, ONE_MTP, SPARSE, a_stack
+from tests.constraints.release_cases import IN_EIGHTS, Case
+
+OWN = tuple(dict.fromkeys(rule for rules in TARGET_RULES.values() for rule in rules if family(rule) == "targets"))
+TIED = a_stack(*[DENSE_LAYER] * 8, tied_embeddings=True)
+EXCHANGED = a_cluster(**achieved(a_device(), context_output=True))
+IN_BF16 = replace(a_workload(), precision=catalog.precision("bf16"))
+
+
+def told(**settings) -> object:
+    """The test devices under some settings."""
+    return replace(a_cluster(), settings=Settings(**settings))
+
+
+def offloading(**changes) -> object:
+    """The test devices with another way of offloading."""
+    cluster = a_cluster()
+    behaviour = replace(cluster.device.behaviour, offload=replace(OptimizerOffload(), **changes))
+    return replace(cluster, device=replace(cluster.device, behaviour=behaviour))
+
+
+OFFLOADED = {"optimizer_offload": True}
+
+CASES = (
+    # 8 key-value heads of 32 heads
+    Case(
+        rule=targets.exchanged_heads_split_over_cp,
+        allowed={"tp": 2, "cp": 4},
+        refused={"tp": 4, "cp": 4},
+        cluster=EXCHANGED,
+    ),
+    Case(
+        rule=targets.megatron_offloads_masters,
+        allowed={},
+        refused=OFFLOADED,
+        cluster=offloading(offloaded_masters=False),
+    ),
+    Case(
+        rule=targets.experts_are_spread_or_split,
+        allowed={"tp": 2, "ep": 2},
+        refused={"tp": 2, "ep": 2, "etp": 2},
+        model=SPARSE,
+    ),
+    Case(
+        rule=targets.fsdp_groups_are_replicas,
+        allowed={"dp": 16, "cp": 2, "sharding": Sharding.WEIGHTS},
+        refused={"dp": 3, "cp": 4, "sharding": Sharding.WEIGHTS},
+        cluster=IN_EIGHTS,
+    ),
+    Case(rule=targets.torchtitan_splits_whole_kv_heads, allowed={"tp": 8}, refused={"tp": 16}),
+    Case(rule=targets.torchtitan_trains_mtp_whole, allowed={"dp": 2}, refused={"pp": 2}, model=ONE_MTP),
+    Case(rule=targets.torchtitan_ties_embeddings_on_one_stage, allowed={"dp": 2}, refused={"pp": 2}, model=TIED),
+    Case(
+        rule=targets.torchtitan_shards_over_context,
+        allowed={"cp": 2, "sharding": Sharding.WEIGHTS},
+        refused={"cp": 2, "sharding": Sharding.NONE},
+    ),
+    Case(
+        rule=targets.torchtitan_shards_gradients_without_pipelines,
+        allowed={"pp": 2, "dp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 2, "sharding": Sharding.OPTIMIZER},
+    ),
+    Case(
+        rule=targets.torchtitan_spreads_experts_over_shards,
+        allowed={"dp": 4, "ep": 4, "sharding": Sharding.WEIGHTS},
+        refused={"dp": 4, "ep": 4, "sharding": Sharding.NONE},
+        model=SPARSE,
+    ),
+    Case(
+        rule=targets.torchtitan_keeps_few_chunks_gathered,
+        allowed={"pp": 2, "vpp": 4, "sharding": Sharding.NONE},
+        refused={"pp": 2, "vpp": 4, "sharding": Sharding.OPTIMIZER},
+    ),
+    # As many rounds of two micro-batches as fit into all of them
+    Case(
+        rule=targets.torchtitan_deals_microbatches_in_rounds,
+        allowed={"pp": 2, "vpp": 2, "group": 2},
+        refused={"pp": 2, "vpp": 2, "group": 4},
+    ),
+    Case(
+        rule=targets.torchtitan_fills_plain_pipelines,
+        allowed={"pp": 4, "dp": 16},
+        refused={"pp": 8, "dp": 16},
+        workload=replace(a_workload(), global_batch_size=64),
+    ),
+    Case(rule=targets.torchtitan_gathers_keys_first, allowed={"cp": 2}, refused={"cp": 2, "cp_overlap": True}),
+    Case(
+        rule=targets.torchtitan_sends_chunks_behind_computation,
+        allowed={"pp": 2, "vpp": 2, "pp_overlap": True},
+        refused={"pp": 2, "vpp": 2},
+    ),
+    Case(
+        rule=targets.torchtitan_reduces_gradients_behind_computation,
+        allowed={"dp": 2, "dp_overlap": True},
+        refused={"dp": 2, "pp": 2, "dp_overlap": True},
+    ),
+    Case(
+        rule=targets.deepspeed_shards_in_bf16,
+        allowed={"dp": 1, "sharding": Sharding.NONE},
+        refused={"dp": 2, "sharding": Sharding.NONE},
+        workload=IN_BF16,
+    ),
+    Case(
+        rule=targets.deepspeed_accumulates_in_16_bits_without_zero,
+        allowed={"dp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 2, "sharding": Sharding.NONE},
+        cluster=told(gradient_dtype="fp32"),
+    ),
+    Case(
+        rule=targets.deepspeed_has_both_gradients_in_zero_1,
+        allowed={"dp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 2, "sharding": Sharding.GRADIENTS},
+        cluster=told(gradient_dtype="bf16+fp32"),
+    ),
+    Case(
+        rule=targets.deepspeed_zero_1_in_fp32_waits,
+        allowed={"dp": 2, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 2, "sharding": Sharding.OPTIMIZER, "dp_overlap": True},
+        cluster=told(gradient_dtype="fp32"),
+        workload=IN_BF16,
+    ),
+    Case(
+        rule=targets.deepspeed_offloads_without_folded_experts,
+        allowed={"tp": 2, **OFFLOADED},
+        refused={"tp": 2, "ep": 2, **OFFLOADED},
+        model=SPARSE,
+    ),
+    Case(
+        rule=targets.deepspeed_offloads_a_share_in_zero_3,
+        allowed={"dp": 2, "sharding": Sharding.WEIGHTS, **OFFLOADED},
+        refused={"dp": 2, "sharding": Sharding.OPTIMIZER, **OFFLOADED},
+        cluster=offloading(offloaded_states=0.5),
+    ),
+    Case(
+        rule=targets.deepspeed_offloads_masters_and_waits,
+        allowed={},
+        refused=OFFLOADED,
+        cluster=offloading(offload_overlap=True),
+    ),
+    Case(
+        rule=targets.deepspeed_shares_among_all_replicas,
+        allowed={"dp": 8, "sharding": Sharding.OPTIMIZER},
+        refused={"dp": 16, "sharding": Sharding.OPTIMIZER},
+        cluster=IN_EIGHTS,
+    ),
+    Case(rule=targets.accelerate_keeps_experts_whole, allowed={"ep": 2}, refused={"tp": 2}, model=SPARSE),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule.__name__)
+def test_rule_allows_and_refuses(case):
+    """Each rule tells its allowed case from its refused one."""
+    given = facts(case.model, cluster=case.cluster, workload=case.workload)
+
+    assert tabulate(case.rule, given, a_strategy(**case.allowed).decisions())
+    assert not tabulate(case.rule, given, a_strategy(**case.refused).decisions())
+
+
+def test_every_rule_of_a_target_has_a_case_and_a_sentence_of_its_own():
+    """None is listed without an allowed and a refused case; users meet the first docstring line."""
+    every = {*PHYSICS_RULES, *FRAMEWORK_RULES, *OWN}
+
+    assert sorted(case.rule.__name__ for case in CASES) == sorted(rule.__name__ for rule in OWN)
+    assert len({sentence(rule) for rule in every}) == len(every)
+    assert all(sentence(rule)[0].isalpha() and sentence(rule).endswith(".") for rule in OWN)
+
+
+@pytest.mark.parametrize("rule", OWN, ids=lambda rule: rule.__name__)
+def test_arrays_equal_scalars(rule):
+    """A table of strategies holds what one call after the other returns."""
+    rng = np.random.default_rng(3)
+    given = facts(SPARSE, cluster=IN_EIGHTS)
+    table = {name: rng.choice([1, 2, 3, 4, 8], 100) for name in DECISIONS[:9]}
+    table |= {name: rng.random(100) < 0.5 for name in DECISIONS[9:]}
+    table |= {"schedule": rng.integers(0, len(Schedule), 100), "sharding": rng.integers(0, len(Sharding), 100)}
+
+    answers = np.broadcast_to(tabulate(rule, given, table), 100)
+    one_by_one = [tabulate(rule, given, {name: table[name][row].item() for name in table}) for row in range(100)]
+
+    assert answers.tolist() == [bool(answer) for answer in one_by_one]
+
+
+def test_every_target_has_rules_those_of_its_releases_among_them():
+    """What a release lacks holds whatever the target; of Megatron's own refusals most are no other target's."""
+    assert TARGET_RULES.keys() == TARGETS.keys()
+    for rules in TARGET_RULES.values():
+        assert {*RELEASE_RULES} <= {*rules}
+        assert len({*rules}) == len(rules)
+    assert {*FRAMEWORK_RULES} < {*TARGET_RULES["megatron-lm"]}

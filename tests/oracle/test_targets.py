@@ -1,0 +1,160 @@
+"""Targets: their rules say what the exporters say, and no job is planned for a target that cannot take the plan."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from benchmarks.targets.jobs import Answer, became, random_jobs
+from constraints import TARGET_RULES, sentence
+from constraints.verdict import violated
+from costmodel.errors import SpecError
+from costmodel.facts.model import Experts
+from costmodel.strategy import CudaGraphs, Strategy
+from planner import load
+from planner.frameworks import TARGETS
+from planner.frameworks.runnable import answers_of, as_plan, require_runnable
+from planner.frameworks.target import refusals
+from planner.jobs.problem import Problem
+from tests.builders_plan import RULES, VALUES, idle
+
+MODELS = ("llama3-8b", "gemma-2-27b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl")
+"""Few key-value heads; tied embeddings; experts; multi-token prediction and latent attention; as many heads as keys."""
+
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "torchtitan": ({}, {"optimizer_group": 2}, {"optimizer_group": 4}),
+    "deepspeed": (
+        {},
+        {"gradient_dtype": "fp32"},
+        {"gradient_dtype": "bf16+fp32"},
+        {"offloaded_states": 0.5},
+        {"offloaded_masters": False},
+        {"offload_overlap": True},
+        {"optimizer_group": 4},
+    ),
+    "accelerate": ({}, {"optimizer_group": 2}, {"optimizer_group": 4}),
+    **dict.fromkeys(
+        ("megatron-lm", "megatron-bridge"),
+        (
+            {},
+            {"moments_dtype": "bf16"},
+            {"optimizer_group": 2},
+            {"optimizer": "dist_muon"},
+            {"shared_expert_overlap": True},
+            {"delay_wgrad": True},
+            {"offloaded_layers": 4},
+            {"offloaded_masters": False},
+            {"offloaded_states": 0.5, "offload_overlap": True},
+            {"communication_sms": 8},
+            {"loss": "unfused"},
+        ),
+    ),
+}
+PRECISIONS = {
+    "torchtitan": ("bf16",),
+    "deepspeed": ("bf16", "fp16"),
+    "accelerate": ("bf16", "fp16"),
+    **dict.fromkeys(("megatron-lm", "megatron-bridge"), ("bf16", "fp8")),
+}
+FRAMEWORKS: dict[str, tuple[str | None, ...]] = {"megatron-lm": (None, None, "megatron-lm-0.14")}
+"""Beside the newest one, that exchanges heads for context parallelism."""
+
+USUALLY_OFF = (
+    *("token_dispatcher", "activation_offload", "sequence_parallel"),
+    *("ep_overlap", "cp_overlap", "schedule", "vocabulary"),
+)
+OFF = 0.8
+"""Share of the strategies that have the first value of each of these."""
+
+STRATEGIES = 2000
+LEAST_ACCEPTED = 12
+"""Strategies of those that a target accepts at least, so that agreement says something."""
+
+NUM_JOBS = 12
+
+
+@cache
+def a_job(model: str, target: str, precision: str, number: int, batch: int, framework: str | None) -> Problem | None:
+    """A job of 16 GPUs with some settings; None where the target refuses it before any strategy is asked about."""
+    document = {
+        "model": model,
+        "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": framework},
+        "training": {"global_batch_size": batch, "sequence_length": 1024, "tokens": 1e11, "precision": precision},
+        "settings": SETTINGS[target][number],
+        "search": {"target": target},
+    }
+    job = load(document)
+    try:
+        require_runnable(job)
+    except SpecError:
+        return None
+    return job
+
+
+def strategies(target: str, count: int) -> Iterator[tuple[Problem, Strategy]]:
+    """Random strategies that the mathematics allows, most decisions as the target usually has them."""
+    chooser = random.Random(target)
+    while count:
+        number, batch = chooser.randrange(len(SETTINGS[target])), chooser.choice((48, 64))
+        half = chooser.choice(PRECISIONS[target])
+        framework = chooser.choice(FRAMEWORKS.get(target, (None,)))
+        job = a_job(chooser.choice(MODELS), target, half, number, batch, framework)
+        if job is None:
+            continue
+        drawn: dict[str, Any] = {name: chooser.choice(values) for name, values in VALUES.items()}
+        drawn["cuda_graphs"] = CudaGraphs.NONE  # those of torchtitan are left out, as no run of them is known
+        for name in USUALLY_OFF:
+            if chooser.random() < OFF:
+                drawn[name] = VALUES[name][0]
+        drawn["dp"] = 16 // (drawn["tp"] * drawn["cp"] * drawn["pp"])
+        has_experts = any(isinstance(kind.feed_forward, Experts) for kind in job.facts.model.kinds)
+        strategy = Strategy(**drawn | idle(drawn, has_experts=has_experts)) if drawn["dp"] else None
+        if strategy and not violated(job.facts, strategy.decisions(), rules=RULES):
+            count -= 1
+            yield job, strategy
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "accelerate"])
+def test_rules_of_a_target_say_what_its_exporter_says(target):
+    """On random strategies both accept the same: one of the two alone would be a refusal after the search, or none."""
+    accepted = 0
+    for job, strategy in strategies(target, STRATEGIES):
+        refused = refusals(as_plan(job.facts, strategy), answers_of(target))
+        broken = violated(job.facts, strategy.decisions(), rules=TARGET_RULES[target])
+
+        assert bool(refused) == bool(broken), (
+            f"{job.facts.model.name} {job.facts.cluster.settings} {strategy}: {refused}, {list(map(sentence, broken))}"
+        )
+        accepted += not refused
+    assert accepted >= LEAST_ACCEPTED
+
+
+@pytest.mark.parametrize("target", ["megatron-lm", "megatron-bridge"])
+def test_megatron_refuses_nothing_that_the_rules_allow(target):
+    """Its exporter asks the rules themselves: what is refused by name beside them must be a rule, too."""
+    accepted = 0
+    for job, strategy in strategies(target, STRATEGIES):
+        if violated(job.facts, strategy.decisions(), rules=TARGET_RULES[target]):
+            continue
+        accepted += 1
+
+        assert refusals(as_plan(job.facts, strategy), answers_of(target)) == {}, f"{job.facts.model.name} {strategy}"
+    assert accepted >= LEAST_ACCEPTED
+
+
+def test_no_job_is_planned_for_a_target_that_cannot_take_it():
+    """Random jobs for every target: each plan exports, or the job is refused before, or nothing fits."""
+    found: Counter[Answer] = Counter()
+    for job in random_jobs(seed=1, number=NUM_JOBS, seconds=2.0):
+        for target in TARGETS:
+            answer = became(job, target)
+            assert answer.answer is not Answer.WRONG, f"{target}: {job}: {answer.text}"
+            found[answer.answer] += 1
+
+    assert found[Answer.EXPORTED] >= NUM_JOBS
+    assert found[Answer.REFUSED] >= NUM_JOBS // 2

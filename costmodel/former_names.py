@@ -20,12 +20,14 @@ INTO_ROOMS = {
     "costmodel.step": "compute estimate layer layouts optimizer overlap",
     "planner.batch.executors": "dask ray",
     "planner.explanation": "compare explain",
-    "planner.jobs": "bounds cluster completion document framework model moved problem values",
+    "planner.jobs": "cluster completion document framework model moved problem values",
     "planner.search": "candidates clock space",
 }
 """Modules that went from beside a room into it."""
 
 RENAMED = {
+    "planner.bounds": "planner.jobs.limits",
+    "planner.jobs.bounds": "planner.jobs.limits",
     "costmodel.adapter": "costmodel.step.links",
     "costmodel.step.adapter": "costmodel.step.links",
     "constraints.listing": "constraints.candidate_list",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,25 +11,21 @@ from constraints import Rule, sentence
 from constraints.verdict import violated
 from costmodel.errors import SpecError
 from costmodel.facts.cluster import Cluster
-from costmodel.facts.fields import Dtype
-from costmodel.facts.model import Model
 from costmodel.facts.reliability import Reliability
-from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_operators
-from costmodel.models.flops import AttentionConvention, model_flops_per_token, recomputed_flops_per_token
-from costmodel.models.parameters import active_parameters, mtp_parameters, parameters, whole_shape
+from costmodel.models.flops import model_flops_per_token, recomputed_flops_per_token
 from costmodel.models.utilization import flops_per_second_per_device, tokens_per_second_per_device, utilization_fraction
-from costmodel.operators.source import operator_times
-from costmodel.operators.work import Operator
 from costmodel.reliability import on_cluster, storage_bandwidth
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate, RankEstimate
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_checkpoints
+from planner.conventions import Conventions, ModelSummary, conventions_of, model_summary
 from planner.frameworks.runnable import fitted, require_runnable
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
-from planner.jobs.problem import Problem, StageChoice
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import StrategyFile
 from planner.jobs.values import checked
 from planner.search.clock import Clock
@@ -186,53 +182,6 @@ class Plan:
     def is_within_noise(self, best: Plan) -> bool:
         """Whether the predictions cannot tell it from the best one."""
         return abs(self.slower_fraction(best)) < self.noise_fraction
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSummary:
-    """
-    What is trained, in numbers that people compare.
-
-    Parameters
-    ----------
-    name, source
-        What it is called and where its numbers come from.
-    num_layers
-        Layers, multi-token prediction not counted.
-    parameters, active_parameters, mtp_parameters
-        All; those that one token meets; those of multi-token prediction, in neither.
-    flops_per_token
-        Forward and backward pass, multi-token prediction included, in the report's attention convention.
-    """
-
-    name: str
-    source: str
-    num_layers: int
-    parameters: int
-    active_parameters: int
-    mtp_parameters: int
-    flops_per_token: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Conventions:
-    """
-    The conventions of the figures of a report.
-
-    Parameters
-    ----------
-    peak_dtype, peak_flops
-        The dense peak that MFU and HFU refer to.
-    attention
-        Whether the scores that the causal mask hides are counted as FLOPs (``full``) or not (``causal``).
-    operator_times
-        Who timed each operator.
-    """
-
-    peak_dtype: Dtype
-    peak_flops: float
-    attention: AttentionConvention
-    operator_times: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -397,7 +346,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     joint, fewer = search_numbers(replace(problem, top=top))
     outcome, chosen = joint.outcome, replace(joint.problem, top=problem.top)
     nearest = outcome.conflict.closest if outcome.conflict else None
-    conventions = _conventions(chosen.facts)
+    conventions = conventions_of(chosen.facts)
     parts = (*joint.of_each, *(fewer.parts if fewer and not fewer.are_faster else ()))
     searched = [(one.searched, one.outcome) for one in parts]
     plans = [evaluate(replace(job, top=problem.top), each) for job, each in joint.ranked[: problem.top]]
@@ -409,7 +358,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
             plans = _with_first(plans, evaluate(replace(advice.problem, top=problem.top), advice.strategy))
     return PlanReport(
         problem=problem,
-        model=_model_summary(chosen.facts, conventions),
+        model=model_summary(chosen.facts, conventions),
         conventions=conventions,
         plans=tuple(plans),
         outcome=outcome,
@@ -489,11 +438,11 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
     strategy = completed(problem.facts, whole, problem.search.max_devices)
     strategy = fitted(problem, strategy, given)
     judged = with_idle_nodes(problem, strategy.num_devices)
-    conventions = _conventions(problem.facts)
+    conventions = conventions_of(problem.facts)
     estimated = evaluate(problem, strategy, conventions)
     return EstimateReport(
         problem=problem,
-        model=_model_summary(problem.facts, conventions),
+        model=model_summary(problem.facts, conventions),
         conventions=conventions,
         plan=estimated,
         broken_rules=tuple(dict.fromkeys(sentence(rule) for rule in _broken_rules(judged, estimated.estimate))),
@@ -508,7 +457,7 @@ def _estimate(problem: Problem, decisions: Mapping[str, object]) -> EstimateRepo
 def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | None = None) -> Plan:
     """All that follows from one strategy; the report's conventions by default."""
     problem = with_idle_nodes(problem, strategy.num_devices)
-    facts, conventions = problem.facts, conventions or _conventions(problem.facts)
+    facts, conventions = problem.facts, conventions or conventions_of(problem.facts)
     estimated = detail.estimate(facts, strategy)
     _require_finite(facts.cluster, estimated)
     used = replace(facts, cluster=_used(problem, strategy))
@@ -551,43 +500,6 @@ def _used(problem: Problem, strategy: Strategy) -> Cluster:
     cluster = problem.facts.cluster
     least = cluster.num_devices if problem.search.max_devices is None else 1
     return replace(cluster, num_devices=max(least, strategy.num_devices))
-
-
-# --- the setting -------------------------------------------------------------------------------------------
-
-
-def _conventions(facts: Facts) -> Conventions:
-    device, dtype = facts.cluster.device, facts.workload.precision.compute
-    times = operator_times(device, dtype)
-    return Conventions(
-        peak_dtype=dtype,
-        peak_flops=device.peak_flops[dtype],
-        attention="causal" if device.behaviour.kernels.causal_attention else "full",
-        operator_times={operator.name: times.origin(operator) for operator in _every_operator(facts.model)},
-    )
-
-
-def _every_operator(model: Model) -> Iterable[Operator]:
-    """Each operator at least once, in the order of a forward pass."""
-    shape = whole_shape(model)
-    yield from embedding_operators(model, shape)
-    for layer in model.kinds:
-        yield from layer_operators(layer, shape)
-    yield from head_operators(model, shape)
-    yield from mtp_operators(model, shape)
-
-
-def _model_summary(facts: Facts, conventions: Conventions) -> ModelSummary:
-    model = facts.model
-    return ModelSummary(
-        name=model.name,
-        source=model.source,
-        num_layers=model.num_layers,
-        parameters=parameters(model),
-        active_parameters=active_parameters(model),
-        mtp_parameters=mtp_parameters(model),
-        flops_per_token=model_flops_per_token(model, facts.workload.sequence_length, conventions.attention),
-    )
 
 
 # --- a given strategy --------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ import numpy as np
 
 from constraints.encoding import seconds_to_ticks
 from costmodel.strategy import Recompute, Schedule, Strategy, decision_text
-from planner.jobs.problem import Problem, StageChoice
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import SHORTEST_SECONDS, Search, Status
 from planner.search.candidates import OWN
 from planner.search.domains import default_features

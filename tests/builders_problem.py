@@ -9,7 +9,8 @@ from costmodel.facts.device import EquippedDevice, HostProcessors
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import Reliability
 from costmodel.tables import Facts
-from planner.jobs.problem import Problem, SearchLimits
+from planner.jobs.limits import SearchLimits
+from planner.jobs.problem import Problem
 from tests.builders import a_model
 from tests.builders_cluster import GB, a_cluster, a_device, a_workload, achieved
 

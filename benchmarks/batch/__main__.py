@@ -23,7 +23,7 @@ from planner.batch.job_result import LOST, JobResult
 from planner.batch.jobs import BatchJob, as_job
 from planner.batch.results import ResultsFile
 from planner.batch.run import Tally, plan_many, run_batch
-from planner.jobs.problem import StageChoice
+from planner.jobs.limits import StageChoice
 
 MAX_SECONDS = 60.0
 MAX_OVERHEAD_FRACTION = 0.1

@@ -15,7 +15,8 @@ from constraints.encoding import seconds_to_ticks
 from costmodel.step.step import cost
 from planner import load
 from planner.certificate import Certificate, Verdict, certify
-from planner.jobs.problem import Problem, StageChoice
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome, search
 from planner.search.clock import Clock
 from planner.search.space import Space, build_space

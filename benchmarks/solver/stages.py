@@ -18,7 +18,8 @@ from costmodel.step.estimate import estimate
 from costmodel.step.step import cost
 from planner import load
 from planner.explanation.explain import explain
-from planner.jobs.problem import Problem, StageChoice
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome, search
 from planner.search.space import build_space
 

@@ -18,7 +18,8 @@ from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
 from planner.frameworks.runnable import require_decisions
-from planner.jobs.problem import Problem, SearchLimits, StageChoice
+from planner.jobs.limits import SearchLimits, StageChoice
+from planner.jobs.problem import Problem
 from planner.jobs.values import checked
 from planner.plan import EXIT_CODES, Plan, PlanReport, estimate, plan
 from planner.search.branch_and_bound import ROUNDING_BOUND_SECONDS, Outcome, search

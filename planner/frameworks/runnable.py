@@ -29,7 +29,8 @@ from costmodel.tables import Facts
 from planner.frameworks import TARGETS, export
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import Answers, Choice, refusals, refused_text
-from planner.jobs.problem import Problem, StageChoice, load
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import Problem, load
 from planner.search.domains import default_domains, default_features
 from planner.search.rules import needs
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from constraints.candidate_list import CandidateList
-from constraints.limits import Bound
 from costmodel import catalog
 from costmodel import reliability as formulas
 from costmodel.catalog.files import require_known
@@ -23,12 +20,9 @@ from costmodel.facts.reliability import USUALLY_KEPT, Checkpoint, RecoveryLevel,
 from costmodel.facts.workload import Precision, Workload
 from costmodel.lowering.framework.settings import stored_precision, trained_model
 from costmodel.models.parameters import mtp_parameters, parameters
-from costmodel.strategy import DECISIONS, decision_text
 from costmodel.tables import Facts
 from costmodel.validation import build, shown
-from planner.jobs.bounds import read_bound, read_condition
-from planner.jobs.candidate_list import read_candidate_list
-from planner.jobs.cluster import CATALOG, GIB_BYTES, Fitted, cluster_of, device_path, with_target
+from planner.jobs.cluster import CATALOG, Fitted, cluster_of, device_path, with_target
 from planner.jobs.document import apply_override, mapping_from_python, read_mapping, split_assignment
 from planner.jobs.entries import (
     LEAST_KEPT,
@@ -37,97 +31,19 @@ from planner.jobs.entries import (
     Job,
     Reference,
     ReliabilitySection,
-    SearchSection,
     TrainingSection,
 )
 from planner.jobs.framework import require_features
+from planner.jobs.limits import SearchLimits, decision_name, read_search, require_devices, require_room
 from planner.jobs.model import read
 from planner.jobs.moved import require_no_profile, require_todays_names
 from planner.jobs.strategy_file import StrategyFile, read_given
-from planner.jobs.values import decision_value, require_entry
+from planner.jobs.values import decision_value
 from planner.setting_choices import Value, combined, split
-from planner.uncertainty.peaks import usual_headroom_bytes
 
-MAX_ALLOWED_VALUES = 10_000
 PROBABILITY_TOLERANCE = 1e-6
 PRECISION = "training.precision"
 CHECKPOINT_ENTRIES = ("device_to_host_bandwidth", "disk_write_bandwidth", "asynchronous_checkpoints")
-
-
-class StageChoice(StrEnum):
-    """
-    What pipeline stages may differ in.
-
-    ``even``: nothing, layers are dealt evenly; ``layers``: how many layers they hold; ``free``: also what each rank
-    recomputes and offloads.
-    """
-
-    EVEN = "even"
-    LAYERS = "layers"
-    FREE = "free"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SearchLimits:
-    """
-    What the job lets the planner choose; every value is an int (flags 0 and 1, enums their members).
-
-    Parameters
-    ----------
-    pin
-        Decisions with one value.
-    allow
-        Decisions with the values that they may have, in ascending order.
-    forbid
-        Combinations of values and bounds that may not occur together.
-    memory_headroom_bytes
-        Device memory to leave free.
-    asks_headroom
-        Whether the job says so itself; else a given strategy may use all of the memory.
-    simplest
-        Whether the simplest plan within the noise of the fastest one is recommended.
-    framework_rules
-        Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
-    preferences
-        Whether plans keep the search's preferences (``PREFERENCE_RULES``).
-    target
-        What plans are exported to (``TARGET_RULES``); None: any.
-    time_limit_seconds
-        When to stop and report what there is.
-    stages
-        What pipeline stages may differ in.
-    limits
-        Bounds of decisions and of products of them.
-    candidates
-        The only strategies that are considered.
-    max_bubble_fraction
-        Share of the step that the pipeline's bubble may be.
-    max_devices
-        Devices that a plan may use at most; None: it uses all of them.
-    idle_devices
-        Whether whole nodes may stay idle where that is faster.
-    num_nodes, faster_than_seconds
-        Of a search for such plans the numbers of nodes that one may fill, and the step that it must undercut.
-    """
-
-    pin: Mapping[str, int]
-    allow: Mapping[str, tuple[int, ...]]
-    forbid: tuple[Mapping[str, int | Bound], ...]
-    memory_headroom_bytes: float
-    framework_rules: bool
-    time_limit_seconds: float
-    stages: StageChoice = StageChoice.EVEN
-    limits: tuple[Bound, ...] = ()
-    candidates: CandidateList | None = None
-    max_bubble_fraction: float | None = None
-    max_devices: int | None = None
-    idle_devices: bool = True
-    num_nodes: range | None = None
-    faster_than_seconds: float | None = None
-    preferences: bool = True
-    asks_headroom: bool = True
-    simplest: bool = False
-    target: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -315,11 +231,11 @@ def _problem(
     recovery = _recovery(job.reliability)
     alternatives = _alternatives(job, machine, several, recovery)
     first = alternatives[0]
-    _require_devices(job, first.facts.cluster.num_devices)
+    require_devices(job, first.facts.cluster.num_devices)
     candidates_file = folder / os.path.expanduser(job.search.candidates) if job.search.candidates is not None else None
     given = read_given(job.strategy)
-    search = _search(job.search, candidates_file, first.facts.cluster)
-    _require_room(search, first.facts.cluster.device)
+    search = read_search(job.search, candidates_file, first.facts.cluster)
+    require_room(search, first.facts.cluster.device)
     if search.framework_rules and search.target is None:
         cluster = first.facts.cluster
         require_features(cluster, given.decisions, "strategy")
@@ -498,87 +414,7 @@ def _kept(section: ReliabilitySection, nbytes: float) -> int:
     return min(USUALLY_KEPT, most) if wanted is None else wanted
 
 
-# --- search ------------------------------------------------------------------------------------------------
-
-
-def _require_room(search: SearchLimits, device: Device) -> None:
-    headroom, room = search.memory_headroom_bytes / GIB_BYTES, device.memory_bytes / GIB_BYTES
-    if headroom >= room:
-        raise SpecError(
-            "search.memory_headroom_gib", f"is {headroom:g}, of devices with {room:.1f} GiB: nothing would be left."
-        )
-
-
-def _require_devices(job: Job, given: int) -> None:
-    most, but = job.search.max_devices, " but for cluster.spare_nodes" if job.cluster.spare_nodes else ""
-    if most is not None and most > given:
-        raise SpecError("search.max_devices", f"is {most}, more than the {given} of cluster.num_devices{but}.")
-    if most is not None and job.objective == "total_time":
-        raise SpecError(
-            "search.max_devices",
-            "lets plans differ in their devices, and so in their failures: the total time then does not grow with the "
-            "step time.",
-            "Set objective: step_time.",
-        )
-
-
-def _search(section: SearchSection, candidates_file: Path | None, cluster: Cluster) -> SearchLimits:
-    pin = {
-        _decision_name(name, "search.pin"): decision_value(name, value, f"search.pin.{name}")
-        for name, value in section.pin.items()
-    }
-    allow = {
-        _decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
-        for name, values in section.allow.items()
-    }
-    for name in pin.keys() & allow.keys():
-        if pin[name] not in allow[name]:
-            raise SpecError(
-                f"search.pin.{name}", f"is {decision_text(name, pin[name])}, which search.allow.{name} excludes."
-            )
-    headroom = section.memory_headroom_gib
-    return SearchLimits(
-        pin=pin,
-        allow=allow,
-        forbid=tuple(_combination(entry, f"search.forbid.{index}") for index, entry in enumerate(section.forbid)),
-        memory_headroom_bytes=usual_headroom_bytes(cluster) if headroom is None else headroom * GIB_BYTES,
-        asks_headroom=headroom is not None,
-        framework_rules=section.framework_rules,
-        target=section.target,
-        preferences=section.preferences,
-        time_limit_seconds=section.time_limit_seconds,
-        stages=StageChoice(section.stages),
-        limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
-        candidates=read_candidate_list(candidates_file) if candidates_file else None,
-        max_bubble_fraction=section.max_bubble_fraction,
-        max_devices=section.max_devices,
-        simplest=not section.fastest,
-        idle_devices=section.idle_devices,
-    )
-
-
-def _allowed(name: str, values: object, where: str) -> tuple[int, ...]:
-    if not isinstance(values, list) or not 1 <= len(values) <= MAX_ALLOWED_VALUES:
-        raise SpecError(where, f"expected a list of values such as [4, 8], got {shown(values)}.")
-    return tuple(sorted({decision_value(name, value, f"{where}.{index}") for index, value in enumerate(values)}))
-
-
-def _combination(entry: Mapping[str, object], where: str) -> dict[str, int | Bound]:
-    if not entry:
-        raise SpecError(where, "is empty and would forbid every plan.", "Write what to forbid, such as {pp: 8}.")
-    return {name: _condition(name, value, where) for name, value in entry.items()}
-
-
-def _condition(name: str, value: object, where: str) -> int | Bound:
-    """What a forbidden combination says of one decision: a value, or a bound such as ``>= 16``."""
-    place = f"{where}.{_decision_name(name, where)}"
-    bound = read_condition(name, value, place) if isinstance(value, str) else None
-    return decision_value(name, value, place) if bound is None else bound
-
-
-def _decision_name(name: str, where: str) -> str:
-    require_entry(name, DECISIONS, where)
-    return name
+# --- overrides ---------------------------------------------------------------------------------------------
 
 
 def split_overrides(assignments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -607,7 +443,7 @@ def read_decisions(assignments: Sequence[str]) -> dict[str, int]:
     decisions: dict[str, int] = {}
     for assignment in assignments:
         name, value = split_assignment(assignment)
-        _decision_name(name, "strategy")
+        decision_name(name, "strategy")
         if name in decisions:
             raise SpecError(f"strategy.{name}", "is given twice; keep one.")
         decisions[name] = decision_value(name, value, f"strategy.{name}")

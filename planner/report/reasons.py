@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.explanation.explain import Explanation, Kind
-from planner.jobs.problem import StageChoice
+from planner.jobs.limits import StageChoice
 from planner.report.conflicts import broken_sections, none_text, nothing_sections, preference_sections
 from planner.report.memory import missing_sections
 from planner.report.records.explained import ExplanationRecord

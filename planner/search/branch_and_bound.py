@@ -42,7 +42,8 @@ from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strateg
 from costmodel.step.step import FLOAT_NOISE, summed_seconds
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
-from planner.jobs.problem import Problem, StageChoice
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import Problem
 from planner.search.candidates import OWN, CostLike, CostTable, Formulas, Ints, Pruned, SecondsFunction
 from planner.search.domains import ROW_DECISIONS
 from planner.search.incumbents import Found, IncumbentPool, Rivals

@@ -24,7 +24,8 @@ from costmodel.strategy import (
     is_one_of,
 )
 from costmodel.tables import signature
-from planner.jobs.problem import Problem, SearchLimits
+from planner.jobs.limits import SearchLimits
+from planner.jobs.problem import Problem
 from planner.search.domains import FEATURES, MAX_MICRO_BATCH_SIZE, chosen_values, default_dispatchers
 
 GROWTH = ("pp", "schedule", "vocabulary", "vpp", "group", "tp", "sequence_parallel", "etp", "cp", "dp", "mbs", "ep")

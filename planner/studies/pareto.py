@@ -10,7 +10,8 @@ from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
 from planner.explanation.explain import on_device
 from planner.infeasibility.memory_gap import closest
-from planner.jobs.problem import Problem, StageChoice
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import Problem
 from planner.plan import EXIT_CODES, PlanReport
 from planner.search.branch_and_bound import search
 from planner.search.candidates import memory_only

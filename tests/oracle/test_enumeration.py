@@ -28,7 +28,8 @@ from constraints.rules.topology import degrees_multiply_to_the_devices
 from constraints.verdict import violated
 from costmodel.step.step import Cost, cost
 from costmodel.strategy import DECISIONS, FLAGS, OVERLAPS, CudaGraphs, Recompute, Schedule, Sharding, Vocabulary
-from planner.jobs.problem import Problem, SearchLimits
+from planner.jobs.limits import SearchLimits
+from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status, search
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import GB

@@ -37,7 +37,8 @@ from costmodel.step.layouts import (
 )
 from costmodel.strategy import Recompute, StageLayout, Strategy
 from costmodel.tables import microbatches
-from planner.jobs.problem import Problem, StageChoice
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Status, search
 from planner.search.space import build_space, strategy_of
 from tests.builders import a_model, a_moe_model

@@ -9,7 +9,8 @@ import pytest
 
 from costmodel.strategy import Recompute
 from planner.cli import main
-from planner.jobs.problem import StageChoice, load
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import load
 from planner.plan import plan
 from planner.recommendation import OFFLOAD, OFFLOAD_FRACTION, SIMPLE, features, without
 from planner.report import render

@@ -12,7 +12,7 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from planner import load, plan, render
-from planner.jobs.problem import StageChoice
+from planner.jobs.limits import StageChoice
 from planner.search.branch_and_bound import Status, search
 from planner.search.domains import cheap_recompute
 from tests.builders import a_model

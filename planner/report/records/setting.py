@@ -11,8 +11,9 @@ from planner.report.records.record import Figure, Record, entry
 
 if TYPE_CHECKING:
     from costmodel.facts.workload import Workload
+    from planner.conventions import Conventions
     from planner.jobs.problem import Problem
-    from planner.plan import Conventions, EstimateReport, PlanReport
+    from planner.plan import EstimateReport, PlanReport
 
 FORMAT_VERSION = 1
 """Grows when an entry changes its name, unit or meaning; new entries do not count."""

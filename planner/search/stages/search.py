@@ -32,7 +32,8 @@ from costmodel.step.layouts import (
 )
 from costmodel.strategy import DECISIONS, Recompute, Schedule, Strategy, Vocabulary, default_microbatch_group
 from costmodel.tables import microbatches
-from planner.jobs.problem import Problem, StageChoice
+from planner.jobs.limits import StageChoice
+from planner.jobs.problem import Problem
 from planner.search.candidates import CostTable, Ints, Memory
 from planner.search.candidates import fits as memory_fits
 from planner.search.domains import FEATURES, cheap_recompute, chosen_values

@@ -1,0 +1,273 @@
+"""The section ``search`` -> SearchLimits, with bounds as text: ``tp <= 8``, ``tp * cp <= 16``, ``pp != 4``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from constraints.candidate_list import CandidateList
+from constraints.limits import RELATIONS, Bound
+from costmodel.errors import SpecError
+from costmodel.facts.cluster import Cluster
+from costmodel.facts.device import Device
+from costmodel.strategy import DECISIONS, ENUMS, FLAGS, decision_text
+from costmodel.validation import shown
+from planner.jobs.candidate_list import read_candidate_list
+from planner.jobs.cluster import GIB_BYTES
+from planner.jobs.document import parse
+from planner.jobs.entries import Job, SearchSection
+from planner.jobs.values import decision_value, require_entry, require_one_of
+from planner.uncertainty.peaks import usual_headroom_bytes
+
+MAX_ALLOWED_VALUES = 10_000
+
+
+class StageChoice(StrEnum):
+    """
+    What pipeline stages may differ in.
+
+    ``even``: nothing, layers are dealt evenly; ``layers``: how many layers they hold; ``free``: also what each rank
+    recomputes and offloads.
+    """
+
+    EVEN = "even"
+    LAYERS = "layers"
+    FREE = "free"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchLimits:
+    """
+    What the job lets the planner choose; every value is an int (flags 0 and 1, enums their members).
+
+    Parameters
+    ----------
+    pin
+        Decisions with one value.
+    allow
+        Decisions with the values that they may have, in ascending order.
+    forbid
+        Combinations of values and bounds that may not occur together.
+    memory_headroom_bytes
+        Device memory to leave free.
+    asks_headroom
+        Whether the job says so itself; else a given strategy may use all of the memory.
+    simplest
+        Whether the simplest plan within the noise of the fastest one is recommended.
+    framework_rules
+        Whether plans must satisfy what Megatron-LM demands beyond the mathematics.
+    preferences
+        Whether plans keep the search's preferences (``PREFERENCE_RULES``).
+    target
+        What plans are exported to (``TARGET_RULES``); None: any.
+    time_limit_seconds
+        When to stop and report what there is.
+    stages
+        What pipeline stages may differ in.
+    limits
+        Bounds of decisions and of products of them.
+    candidates
+        The only strategies that are considered.
+    max_bubble_fraction
+        Share of the step that the pipeline's bubble may be.
+    max_devices
+        Devices that a plan may use at most; None: it uses all of them.
+    idle_devices
+        Whether whole nodes may stay idle where that is faster.
+    num_nodes, faster_than_seconds
+        Of a search for such plans the numbers of nodes that one may fill, and the step that it must undercut.
+    """
+
+    pin: Mapping[str, int]
+    allow: Mapping[str, tuple[int, ...]]
+    forbid: tuple[Mapping[str, int | Bound], ...]
+    memory_headroom_bytes: float
+    framework_rules: bool
+    time_limit_seconds: float
+    stages: StageChoice = StageChoice.EVEN
+    limits: tuple[Bound, ...] = ()
+    candidates: CandidateList | None = None
+    max_bubble_fraction: float | None = None
+    max_devices: int | None = None
+    idle_devices: bool = True
+    num_nodes: range | None = None
+    faster_than_seconds: float | None = None
+    preferences: bool = True
+    asks_headroom: bool = True
+    simplest: bool = False
+    target: str | None = None
+
+
+# --- the section -------------------------------------------------------------------------------------------
+
+
+def require_room(search: SearchLimits, device: Device) -> None:
+    """Refuse a headroom that leaves nothing of a device."""
+    headroom, room = search.memory_headroom_bytes / GIB_BYTES, device.memory_bytes / GIB_BYTES
+    if headroom >= room:
+        raise SpecError(
+            "search.memory_headroom_gib", f"is {headroom:g}, of devices with {room:.1f} GiB: nothing would be left."
+        )
+
+
+def require_devices(job: Job, given: int) -> None:
+    """Refuse more devices for a plan than are given, and fewer ones where the total time is to be least."""
+    most, but = job.search.max_devices, " but for cluster.spare_nodes" if job.cluster.spare_nodes else ""
+    if most is not None and most > given:
+        raise SpecError("search.max_devices", f"is {most}, more than the {given} of cluster.num_devices{but}.")
+    if most is not None and job.objective == "total_time":
+        raise SpecError(
+            "search.max_devices",
+            "lets plans differ in their devices, and so in their failures: the total time then does not grow with the "
+            "step time.",
+            "Set objective: step_time.",
+        )
+
+
+def read_search(section: SearchSection, candidates_file: Path | None, cluster: Cluster) -> SearchLimits:
+    """
+    The limits that a section means.
+
+    Parameters
+    ----------
+    section
+        Of the job.
+    candidates_file
+        The only strategies that are considered; None: all.
+    cluster
+        Whose software and memory decide the headroom, where the section does not.
+
+    Raises
+    ------
+    SpecError
+        If a decision, a value or a bound is none.
+    """
+    pin = {
+        decision_name(name, "search.pin"): decision_value(name, value, f"search.pin.{name}")
+        for name, value in section.pin.items()
+    }
+    allow = {
+        decision_name(name, "search.allow"): _allowed(name, values, f"search.allow.{name}")
+        for name, values in section.allow.items()
+    }
+    for name in pin.keys() & allow.keys():
+        if pin[name] not in allow[name]:
+            raise SpecError(
+                f"search.pin.{name}", f"is {decision_text(name, pin[name])}, which search.allow.{name} excludes."
+            )
+    headroom = section.memory_headroom_gib
+    return SearchLimits(
+        pin=pin,
+        allow=allow,
+        forbid=tuple(_combination(entry, f"search.forbid.{index}") for index, entry in enumerate(section.forbid)),
+        memory_headroom_bytes=usual_headroom_bytes(cluster) if headroom is None else headroom * GIB_BYTES,
+        asks_headroom=headroom is not None,
+        framework_rules=section.framework_rules,
+        target=section.target,
+        preferences=section.preferences,
+        time_limit_seconds=section.time_limit_seconds,
+        stages=StageChoice(section.stages),
+        limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
+        candidates=read_candidate_list(candidates_file) if candidates_file else None,
+        max_bubble_fraction=section.max_bubble_fraction,
+        max_devices=section.max_devices,
+        simplest=not section.fastest,
+        idle_devices=section.idle_devices,
+    )
+
+
+def _allowed(name: str, values: object, where: str) -> tuple[int, ...]:
+    if not isinstance(values, list) or not 1 <= len(values) <= MAX_ALLOWED_VALUES:
+        raise SpecError(where, f"expected a list of values such as [4, 8], got {shown(values)}.")
+    return tuple(sorted({decision_value(name, value, f"{where}.{index}") for index, value in enumerate(values)}))
+
+
+def _combination(entry: Mapping[str, object], where: str) -> dict[str, int | Bound]:
+    if not entry:
+        raise SpecError(where, "is empty and would forbid every plan.", "Write what to forbid, such as {pp: 8}.")
+    return {name: _condition(name, value, where) for name, value in entry.items()}
+
+
+def _condition(name: str, value: object, where: str) -> int | Bound:
+    """What a forbidden combination says of one decision: a value, or a bound such as ``>= 16``."""
+    place = f"{where}.{decision_name(name, where)}"
+    bound = read_condition(name, value, place) if isinstance(value, str) else None
+    return decision_value(name, value, place) if bound is None else bound
+
+
+def decision_name(name: str, where: str) -> str:
+    """A name that must be one of a decision."""
+    require_entry(name, DECISIONS, where)
+    return name
+
+
+# --- bounds ------------------------------------------------------------------------------------------------
+
+BOUNDED = (*DECISIONS, "num_microbatches")
+"""What a bound may be about: the decisions, and the micro-batches that follow from them."""
+
+MAX_NUMBER = 10**9
+"""Largest number that a bound compares with."""
+
+WHOLE = re.compile(r"([^<>=!]*)(<=|>=|==|!=|<|>)([^<>=!]+)")
+
+EXAMPLES = "such as 'tp <= 8', 'tp * cp <= 16', 'num_microbatches >= 16' or 'recompute != full'"
+
+
+def read_bound(text: str, where: str) -> Bound:
+    """
+    The bound that one entry of ``search.limits`` means.
+
+    Parameters
+    ----------
+    text
+        Decisions joined by ``*``, a relation, a value.
+    where
+        Its path, the start of every message.
+
+    Raises
+    ------
+    SpecError
+        If it is not a bound, or not of decisions.
+    """
+    match = WHOLE.fullmatch(text.strip())
+    if match is None or not match[1].strip():
+        hint = "Equality is written ==." if re.fullmatch(r"[^<>=!]+=[^<>=!]+", text) else ""
+        raise SpecError(where, f"expected a bound {EXAMPLES}, got {shown(text)}.", hint)
+    left, relation, right = match.groups()
+    names = tuple(name.strip() for name in left.split("*"))
+    return _bound(names, relation, right, where)
+
+
+def read_condition(name: str, value: str, where: str) -> Bound | None:
+    """What an entry of ``search.forbid`` such as ``>= 16`` means for its decision; None where it is a plain value."""
+    match = WHOLE.fullmatch(value.strip())
+    if match is None or match[1].strip():
+        return None
+    return _bound((name,), match[2], match[3], where)
+
+
+def _bound(names: tuple[str, ...], relation: str, right: str, where: str) -> Bound:
+    for name in names:
+        require_one_of(name, BOUNDED, where)
+        if len(names) > 1 and name in (*ENUMS, *FLAGS):
+            raise SpecError(where, f"'{name}' is no number that could be multiplied.")
+    value = parse(right, where)
+    if names[0] in (*ENUMS, *FLAGS):
+        if relation not in ("==", "!="):
+            raise SpecError(where, f"'{names[0]}' has no order; it can be compared by == or != only, got {relation}.")
+        number = decision_value(names[0], value, where)
+    else:
+        number = _number(value, where)
+    assert relation in RELATIONS
+    return Bound(names=names, relation=relation, number=number)
+
+
+def _number(value: object, where: str) -> int:
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(whole, bool) or not isinstance(whole, int) or not 0 <= whole <= MAX_NUMBER:
+        raise SpecError(where, f"expected a whole number from 0 to {MAX_NUMBER} on the right, got {shown(value)}.")
+    return whole

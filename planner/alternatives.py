@@ -330,12 +330,12 @@ def _effort(outcomes: Sequence[Outcome]) -> SearchStats:
 
 def each_once(of_each: Sequence[AlternativeOutcome]) -> tuple[AlternativeOutcome, ...]:
     """Each combination of settings, of several searches for it what one found, else what the last one says."""
-    by_text: dict[str, AlternativeOutcome] = {}
+    by_settings: dict[str, AlternativeOutcome] = {}
     for one in of_each:
         text = text_of(one.problem.settings)
-        if text not in by_text or not by_text[text].outcome.strategies:
-            by_text[text] = one
-    return tuple(by_text.values())
+        if text not in by_settings or not by_settings[text].outcome.strategies:
+            by_settings[text] = one
+    return tuple(by_settings.values())
 
 
 # --- nothing fits ------------------------------------------------------------------------------------------

@@ -100,8 +100,17 @@ def _etp(plan: Plan) -> Entries | Unsupported:
 
 
 def _dp(plan: Plan) -> Entries:
-    """Replicas are the GPUs over those of tensor parallelism; the three batch sizes agree with no other number."""
-    return {"train_batch_size": plan.facts.workload.global_batch_size}
+    """
+    Replicas are the GPUs over those of tensor parallelism; the three batch sizes agree with no other number.
+
+    With AutoTP the product that ``train_batch_size`` is compared with counts every process, unless the script passes an
+    ``mpu``. The engine's groups, its micro-batches and their number are right without it.
+
+    References
+    ----------
+    DeepSpeed 0.19.8, deepspeed/runtime/config.py:472,602, deepspeed/runtime/engine.py:958.
+    """
+    return {} if plan.strategy.tp > 1 else {"train_batch_size": plan.facts.workload.global_batch_size}
 
 
 def _mbs(plan: Plan) -> Entries | Unsupported:
@@ -304,6 +313,12 @@ def _notes(plan: Plan) -> tuple[str, ...]:
         f"{checkpoints(plan)} The JSON has no key for it.",
         *model_notes(plan, TARGET),
     ]
+    if strategy.tp > 1:
+        notes.append(
+            f"A step has {plan.facts.workload.global_batch_size} sequences on {strategy.tp * strategy.dp} processes; "
+            "DeepSpeed counts each of them as a replica, so that its own train_batch_size and samples per second are "
+            f"{strategy.tp} times too high. Ranks of a tensor-parallel group must read the same sequences."
+        )
     if strategy.recompute == Recompute.FULL:
         notes.append(
             "Recomputation: the model must call deepspeed.checkpointing.checkpoint on each of its layers, or switch on "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -50,12 +50,12 @@ RULES = tuple(rule for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES) if rule not in
 """Uneven stages are drawn, whatever the even deal would be."""
 
 
-def megatron_plans(count: int, seed: int = 0) -> Iterator[Plan]:
+def megatron_plans(count: int, seed: int = 0, models: Sequence[str] = MODELS) -> Iterator[Plan]:
     """So many plans that no rule but those of memory forbids; each strategy in its plainest spelling."""
     chooser = random.Random(seed)
     found = 0
     while found < count:
-        model, precision = chooser.choice(MODELS), chooser.choice(PRECISIONS)
+        model, precision = chooser.choice(models), chooser.choice(PRECISIONS)
         problem, strategy = drawn(chooser, model, precision)
         if strategy is None or violated(problem.facts, strategy.decisions(), rules=RULES):
             continue

@@ -25,12 +25,14 @@ from planner.frameworks.target import (
     num_microbatches,
     only,
     require_precision,
+    require_version,
     variables,
 )
 from planner.jobs.document import nested
 from planner.plan import Plan
 
 TARGET = "DeepSpeed"
+VERSIONS = ("0.19.8",)
 FILE = "deepspeed.json"
 PRECISIONS = ("bf16", "fp16")
 
@@ -50,15 +52,16 @@ PROGRAM = Program(
 """What every process runs."""
 
 
-def to_deepspeed(plan: Plan) -> Export:
+def to_deepspeed(plan: Plan, version: str | None = None) -> Export:
     """
     A plan as the JSON that ``deepspeed.initialize`` takes.
 
     Raises
     ------
     SpecError
-        If DeepSpeed's JSON cannot express it.
+        If DeepSpeed's JSON cannot express it, or if the version is another one.
     """
+    require_version(version, TARGET, VERSIONS)
     entries = _precision(plan) | entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
     text = json.dumps(nested(entries), indent=2)
     return Export(target=TARGET, files={FILE: f"{text}\n"}, environment=variables(plan), notes=_notes(plan))
@@ -308,8 +311,8 @@ SETTINGS: dict[str, FieldOptions] = {
 def _notes(plan: Plan) -> tuple[str, ...]:
     strategy = plan.strategy
     notes = [
-        f"Keys of DeepSpeed 0.19.8 for {strategy.tp * strategy.dp} processes; the optimizer, its schedule and gradient "
-        "clipping are the training script's.",
+        f"Keys of DeepSpeed {VERSIONS[-1]} for {strategy.tp * strategy.dp} processes; the optimizer, its schedule and "
+        "gradient clipping are the training script's.",
         f"{checkpoints(plan)} The JSON has no key for it.",
         *model_notes(plan, TARGET),
     ]

@@ -34,6 +34,7 @@ from planner.frameworks.target import (
     num_sharing_groups,
     only,
     require_precision,
+    require_version,
     subject,
     variables,
 )
@@ -42,6 +43,7 @@ from planner.plan import Plan
 
 TARGET = "torchtitan"
 VERSION = "0.3.0"
+VERSIONS = (VERSION,)
 FILE = "torchtitan_recipe.py"
 
 FLAVORS = {
@@ -78,15 +80,16 @@ PROGRAM = Program(words=("-m", "torchtitan.train", "--module", "{module}", "--co
 """What every process runs."""
 
 
-def to_torchtitan(plan: Plan) -> Export:
+def to_torchtitan(plan: Plan, version: str | None = None) -> Export:
     """
     A plan as a recipe of torchtitan: a module whose function ``recipe`` returns a ``Trainer.Config``.
 
     Raises
     ------
     SpecError
-        If torchtitan cannot express it.
+        If torchtitan cannot express it, or if the version is another one.
     """
+    require_version(version, TARGET, VERSIONS)
     entries = entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
     problem = f"{TARGET} chooses {{name}}{{own}} by converters of the model, which this export does not write."
     require_precision(plan, ("bf16",), problem)
@@ -523,7 +526,8 @@ def _flavor(model: Model) -> tuple[str, str, str] | None:
 def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
     strategy, framework = plan.strategy, plan.cluster.framework
     notes = [
-        f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version.",
+        f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version. Its main "
+        "branch names micro-batch, batches and sequence length otherwise, which is written when a package has them.",
         f"Optimizer, learning rate, data and tokenizer are those of {flavor[1] if flavor else 'your recipe'}: look at "
         "them.",
         checkpoints(plan),

@@ -43,9 +43,9 @@ def arguments_of(job=JOB, **decisions):
     return read_arguments(split_words(to_megatron_lm(a_plan(job, **decisions)).files["megatron-args.txt"])[0])
 
 
-def imported(plan):
-    """The plan that comes back from the arguments and the environment."""
-    exported = to_megatron_lm(plan)
+def imported(plan, release=None):
+    """The plan that comes back from the arguments, for a release, and the environment."""
+    exported = to_megatron_lm(plan, release)
     variables = "".join(f"{name}={value}\n" for name, value in exported.environment.items())
     cluster = [f"cluster.device={plan.cluster.device.name}", f"cluster.num_devices={plan.cluster.num_devices}"]
     problem = load(from_megatron_lm(variables + exported.files["megatron-args.txt"], cluster).document)

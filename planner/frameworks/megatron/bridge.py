@@ -10,10 +10,11 @@ from planner.frameworks.megatron.lm import environment, megatron_entries
 from planner.frameworks.megatron.model import frequency_flags
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
-from planner.frameworks.target import Entries, Export, FieldOptions, Program, effective_settings, only
+from planner.frameworks.target import Entries, Export, FieldOptions, Program, effective_settings, only, require_version
 from planner.plan import Plan
 
 TARGET = "Megatron-Bridge"
+VERSIONS = ("0.3.1",)
 OVERRIDES_FILE = "bridge-overrides.txt"
 
 NEGATED = (
@@ -164,15 +165,16 @@ PROGRAM = Program(
 """What every process runs."""
 
 
-def to_megatron_bridge(plan: Plan) -> Export:
+def to_megatron_bridge(plan: Plan, version: str | None = None) -> Export:
     """
     A plan as overrides of a recipe's configuration, a line each, quoted for a shell.
 
     Raises
     ------
     SpecError
-        If Megatron Core cannot do it, with all reasons.
+        If Megatron Core cannot do it, with all reasons, or if the version is another one.
     """
+    require_version(version, TARGET, VERSIONS)
     entries = bridge_entries(plan)
     lines = (shlex.quote(f"{key}={hydra_text(value)}") for key, value in entries.items())
     return Export(
@@ -278,8 +280,9 @@ def hydra_text(value: Any) -> str:
 
 def _notes(plan: Plan) -> Iterator[str]:
     yield (
-        f"For {plan.cluster.num_devices} processes and a recipe of {plan.facts.model.name}: data, tokenizer, "
-        "activation function, rotary base and the optimizer's numbers are those of the recipe."
+        f"Fields of Megatron-Bridge {VERSIONS[-1]}, for {plan.cluster.num_devices} processes and a recipe of "
+        f"{plan.facts.model.name}: data, tokenizer, activation function, rotary base and the optimizer's numbers are "
+        "those of the recipe."
     )
     if effective_settings(plan).optimizer != "adam":
         yield "Muon's own numbers are those of the recipe, which must be one with Muon."

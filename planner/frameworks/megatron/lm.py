@@ -25,6 +25,7 @@ from costmodel.strategy import (
 )
 from planner.frameworks.megatron.model import model_entries
 from planner.frameworks.megatron.options import argument_lines
+from planner.frameworks.megatron.releases import RELEASES, in_release, release_note
 from planner.frameworks.megatron.settings import (
     SETTINGS,
     context_exchange,
@@ -43,12 +44,14 @@ from planner.frameworks.target import (
     entries_of,
     no_options,
     require_precision,
+    require_version,
     switch,
     variables,
 )
 from planner.plan import Plan
 
 TARGET = "Megatron-LM"
+VERSIONS = RELEASES
 ARGUMENTS_FILE = "megatron-args.txt"
 LAUNCHER_FILE = "ft-launcher-args.txt"
 
@@ -78,24 +81,29 @@ PROGRAM = Program(
 """What every process runs."""
 
 
-def to_megatron_lm(plan: Plan) -> Export:
+def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
     """
     A plan as arguments of ``pretrain_gpt.py``, a line each, quoted for a shell.
+
+    Without a version they are in the words that most releases take.
 
     Raises
     ------
     SpecError
-        If Megatron-LM cannot do it, with all reasons.
+        If Megatron-LM cannot do it, with all reasons, or if the version is unknown or lacks an option.
     """
+    require_version(version, TARGET, VERSIONS)
     entries = megatron_entries(plan, TARGET)
+    words = entries if version is None else in_release(entries, version)
+    of_release = release_note(entries) if version is None else f"The options are those of Megatron Core {version}."
     return Export(
         target=TARGET,
         files={
-            ARGUMENTS_FILE: "\n".join(argument_lines(entries)) + "\n",
+            ARGUMENTS_FILE: "\n".join(argument_lines(words)) + "\n",
             LAUNCHER_FILE: "\n".join(argument_lines(timeout_entries(plan))) + "\n",
         },
         environment=environment(plan),
-        notes=tuple(_notes(plan, entries)),
+        notes=(of_release, *_notes(plan, entries)),
     )
 
 
@@ -530,8 +538,6 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
             "Launches that block are CUDA_LAUNCH_BLOCKING=1 in the environment, no argument: an import of the "
             "arguments alone does not see it."
         )
-    if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION:
-        yield "From megatron-core 0.19 on one graph is --cuda-graph-impl full_iteration, without --cuda-graph-scope."
     if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and plan.facts.model.has_experts:
         yield (
             "One graph with experts needs room for tokens that the host need not count: drop and pad "

@@ -14,6 +14,7 @@ from planner.frameworks.target import Export, effective_settings
 from planner.plan import Plan
 from tests.builders_megatron import megatron_plans
 from tests.oracle.bridge_recipes import RECIPES, Given, checked
+from tests.planner.test_megatron_lm import JOB, a_plan
 
 NUM_PLANS = 4
 """Of each recipe."""
@@ -91,6 +92,20 @@ def test_recipes_take_the_overrides():
         assert said == {name: getattr(plan.strategy, name) for name in said}
         is_shared = plan.strategy.dp * plan.strategy.cp > 1 and effective_settings(plan).optimizer == "adam"
         assert not is_shared or sharding(one.fields) == plan.strategy.sharding
+
+
+@pytest.mark.parametrize(("sharding", "is_background"), [("optimizer", True), ("weights", False)])
+def test_recipes_save_as_planned(sharding, is_background):
+    """While training goes on, but for Megatron-FSDP, whose checks would refuse it."""
+    job = {**JOB, "reliability": {"asynchronous_checkpoints": True}}
+    plan = a_plan(job, tp=1, pp=1, sharding=sharding)
+    export = to_megatron_bridge(plan)
+
+    (found,) = checked([given(plan, export, overrides(export), overrides(export))])
+
+    assert found.complaint == ""
+    assert found.fields["checkpoint.async_save"] is is_background
+    assert any("Megatron-FSDP writes no checkpoints while" in note for note in export.notes) is not is_background
 
 
 def test_the_checks_are_the_real_ones():

@@ -212,7 +212,8 @@ def test_the_schedule_is_written():
 
     assert arguments["--train-iters"] == plan.schedule.num_steps == 95_368  # 1e11 tokens / (128 x 8192)
     assert arguments["--save-interval"] == plan.schedule.interval_steps
-    assert arguments["--async-save"] is True
+    assert arguments["--async-save"] is arguments["--use-persistent-ckpt-worker"] is True
+    assert arguments["--ckpt-format"] == "torch_dist"
     assert "--async-save" not in arguments_of(tp=2)
 
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.frameworks.megatron.lm import environment, megatron_entries
+from planner.frameworks.megatron.lm import background_notes, environment, megatron_entries
 from planner.frameworks.megatron.model import frequency_flags
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
@@ -83,6 +83,7 @@ DEFAULTS: Entries = {
     "ddp.data_parallel_sharding_strategy": "no_shard",
     "checkpoint.ckpt_format": "torch_dist",
     "checkpoint.async_save": False,
+    "checkpoint.use_persistent_ckpt_worker": True,
     "checkpoint.most_recent_k": -1,
 }
 """
@@ -284,5 +285,6 @@ def _notes(plan: Plan) -> Iterator[str]:
         f"{plan.facts.model.name}: data, tokenizer, activation function, rotary base and the optimizer's numbers are "
         "those of the recipe."
     )
+    yield from background_notes(plan)
     if effective_settings(plan).optimizer != "adam":
         yield "Muon's own numbers are those of the recipe, which must be one with Muon."

@@ -415,8 +415,21 @@ def _training(plan: Plan) -> Entries:
         "--global-batch-size": workload.global_batch_size,
         "--train-iters": schedule.num_steps,
         "--save-interval": schedule.interval_steps,
-        **({"--async-save": True} if plan.write_seconds else {}),
+        **(IN_BACKGROUND if _saves_in_background(plan) else {}),
     }
+
+
+IN_BACKGROUND: Entries = {"--async-save": True, "--use-persistent-ckpt-worker": True, "--ckpt-format": "torch_dist"}
+"""
+Checkpoints that are written while training goes on: by a worker that stays, in the format that has it.
+
+Without the worker Megatron-LM switches it off (megatron/training/arguments.py, validate_args).
+"""
+
+
+def _saves_in_background(plan: Plan) -> bool:
+    """Megatron-FSDP's own format has it not (Megatron-Bridge 0.3.1, training/config.py:1511)."""
+    return plan.write_seconds > 0 and plan.strategy.sharding < Sharding.GRADIENTS
 
 
 # --- beside the arguments ----------------------------------------------------------------------------------
@@ -489,6 +502,16 @@ def _notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
     yield from _feature_notes(plan, entries)
 
 
+def background_notes(plan: Plan) -> Iterator[str]:
+    """Where checkpoints are not written as the plan has them."""
+    if plan.write_seconds and not _saves_in_background(plan):
+        yield (
+            "Megatron-FSDP writes no checkpoints while training goes on, which waits "
+            f"{plan.write_seconds:.3g} s for each instead of {plan.checkpoint_seconds:.3g} s: plan with "
+            "reliability.asynchronous_checkpoints=false."
+        )
+
+
 def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
     if not {"--swiglu", "--squared-relu", "--quick-geglu"} & entries.keys():
         yield "The activation is not known here: Megatron-LM's is GELU."
@@ -505,6 +528,11 @@ def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
+    yield from background_notes(plan)
+    if "--async-save" in entries:
+        yield (
+            "From core 0.17 on --async-save is that of nvidia-resiliency-ext; --async-strategy mcore does without it."
+        )
     if "--cpu-offloading-num-layers" in entries:
         yield "Layers are offloaded whole, never the last, whose backward pass comes first."
     if "--fine-grained-activation-offloading" in entries:

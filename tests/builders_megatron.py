@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
@@ -44,6 +45,9 @@ MODELS = (
 )
 """Dense, with experts, with shared experts, windows and sinks, with latent attention, with multi-token prediction."""
 
+HYBRIDS = ("nemotron-h-8b", "nemotron-3-nano-30b-a3b")
+"""Mamba, attention and feed-forwards, dense or with experts, a block each."""
+
 PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
 
 RULES = tuple(rule for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES) if rule not in MEMORY_RULES)
@@ -61,6 +65,13 @@ def megatron_plans(count: int, seed: int = 0, models: Sequence[str] = MODELS) ->
             continue
         found += 1
         yield evaluate(problem, strategy)
+
+
+def hybrid_plans(count: int, seed: int = 0, models: Sequence[str] = HYBRIDS) -> Iterator[Plan]:
+    """The same of hybrid models, with what Megatron-LM has for them: a chunk per rank, no multi-token prediction."""
+    plans = megatron_plans(20 * count, seed, models)
+    possible = (plan for plan in plans if plan.strategy.vpp == 1 and not plan.facts.model.mtp_layers)
+    yield from islice((plan for plan in possible if 0 not in stage_layers(plan.strategy, plan.facts.model)), count)
 
 
 @cache

@@ -33,12 +33,15 @@ class Export:
         Environment variables that every process needs, beside what the files set themselves.
     notes
         What one should know who uses them, such as what the target decides by itself.
+    program
+        What every process runs, where it is not the target's ``PROGRAM``.
     """
 
     target: str
     files: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    program: Program | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

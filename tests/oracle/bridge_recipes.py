@@ -38,6 +38,8 @@ RECIPES = {
     "deepseek-v2": "deepseek.deepseek_v2:deepseek_v2",
     "deepseek-v3": "deepseek.deepseek_v3:deepseek_v3",
     "kimi-k2": "kimi.kimi_k2:kimi_k2",
+    "nemotron-h-8b": "nemotronh.nemotronh:nemotronh_8b",
+    "nemotron-3-nano-30b-a3b": "nemotronh.nemotron_3_nano:nemotron_3_nano",
 }
 """Module and function of the recipe of each model of the catalog, in ``megatron/bridge/recipes``."""
 

@@ -110,6 +110,14 @@ def test_all_plans_of_a_model_say_the_same_fields():
     assert {len(fields) for fields in written.values()} == {1}
 
 
+def test_uneven_stages_of_hybrids_are_refused():
+    """They are a pattern with bars, for which it has no field."""
+    job = {**JOB, "model": "nemotron-h-8b", "strategy": {"pp": 2, "layout": {"layers": [25, 27]}}}
+
+    with pytest.raises(SpecError, match=r"strategy\.layout: of a hybrid is uneven, which needs --hybrid-layer-pattern"):
+        to_megatron_bridge(estimate(load(job), {}).plan)
+
+
 def test_refusals_call_it_by_its_name():
     """They are Megatron Core's."""
     plan = estimate(load(JOB, ["search.framework_rules=false"]), {"pp": 4, "schedule": "zb_v", "vpp": 2}).plan

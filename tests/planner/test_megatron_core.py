@@ -16,7 +16,7 @@ from costmodel.errors import SpecError
 from planner.frameworks.megatron.bridge import option_value
 from planner.frameworks.megatron.lm import to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
-from tests.builders_megatron import megatron_plans
+from tests.builders_megatron import hybrid_plans, megatron_plans
 
 core = pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -98,6 +98,28 @@ def test_megatron_core_takes_500_random_plans():
 
     assert layouts > (50 if RELEASE == "0.14" else 100)
     assert refused < 300 if RELEASE == "0.14" else refused == 0
+
+
+def test_megatron_core_takes_hybrids():
+    """Its checks of 60 random plans pass, and it deals the letters of the pattern to as many layers."""
+    from megatron.core.ssm.mamba_hybrid_layer_allocation import allocate_layers
+
+    patterns = set()
+
+    for plan in hybrid_plans(60):
+        try:
+            config, arguments = config_of(plan)
+        except SpecError:
+            continue
+        dealt = allocate_layers(config.num_layers, 0.0, 0.0, arguments["--hybrid-override-pattern"])
+        blocks = ["".join(type(block).__name__ for block in layer.blocks) for layer in plan.facts.model.layers]
+        letters = {"Mamba": "M", "Attention": "*", "Mlp": "-", "Experts": "E"}
+        assert dealt == [letters[block] for block in blocks]
+        assert config.is_hybrid_model
+        assert config.mamba_num_heads == plan.facts.model.layers[0].attention.num_heads
+        patterns.add("".join(dealt))
+
+    assert len(patterns) == (1 if RELEASE == "0.14" else 2)
 
 
 def ranks_slots(plan):

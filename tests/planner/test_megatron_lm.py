@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
 from planner import estimate, load
+from planner.frameworks.launch import launched
 from planner.frameworks.megatron.lm import DECISION_OPTIONS, PRECISIONS, to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
 from planner.frameworks.megatron.read import from_megatron_lm
@@ -17,7 +19,7 @@ from planner.frameworks.megatron.stages import layout_text, read_layout
 from planner.frameworks.target import EVERY_SETTING, effective_settings
 from planner.jobs.completion import completed
 from planner.plan import evaluate
-from tests.builders_megatron import megatron_plans
+from tests.builders_megatron import hybrid_plans, megatron_plans
 
 JOB = {
     "model": "llama3-8b",
@@ -203,6 +205,43 @@ def test_the_activation_of_gpt_oss_is_no_swiglu():
     assert imported(plan).facts.model == plan.facts.model
 
 
+def test_60_random_plans_of_hybrids_come_back():
+    """The block of each layer is a letter, the sizes of Mamba are options; uneven stages are bars in the pattern."""
+    plans = [*hybrid_plans(60)]
+    patterns = [str(words) for plan in plans for words in [to_megatron_lm(plan).files["megatron-args.txt"]]]
+
+    for plan in plans:
+        assert_same(imported(plan), plan)
+
+    assert any("|" in text for text in patterns)
+    assert any("--hybrid-override-pattern 'M-M-M-M*-" in text for text in patterns)
+    assert any("MEMEM*EMEMEM*" in text for text in patterns)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "settings", "complaint"),
+    [
+        ({"pp": 2, "vpp": 2}, {}, "vpp = 2: a hybrid's pipeline ranks have one chunk each"),
+        ({}, {"mtp_layers": 1}, "model.mtp_layers: hybrids have them in another pattern"),
+    ],
+)
+def test_what_hybrids_have_not_is_refused(decisions, settings, complaint):
+    """By name."""
+    job = {**JOB, "model": "nemotron-h-8b", "settings": settings}
+
+    with pytest.raises(SpecError, match=re.escape(complaint)):
+        to_megatron_lm(a_plan(job, **decisions))
+
+
+def test_hybrids_have_another_program():
+    """As a note, and in what starts it."""
+    plan = a_plan({**JOB, "model": "nemotron-h-8b"})
+    exported = to_megatron_lm(plan)
+
+    assert any("pretrain_mamba.py" in note for note in exported.notes)
+    assert "pretrain_mamba.py" in launched(plan, exported, "torchrun").files["launch.sh"]
+
+
 def test_the_schedule_is_written():
     """Iterations and checkpoints are those of the plan; a checkpoint beside the training is asynchronous."""
     job = {**JOB, "reliability": {"asynchronous_checkpoints": True}}
@@ -317,7 +356,7 @@ def test_precisions_without_options_are_refused(precision):
         ("gemma-2-27b", "model.layers: a layer has 4 norms"),
         ("gpt-neox-20b", "model.layers: a layer has blocks side by side"),
         ("olmo-2-32b", "model.qk_norm: is over all heads"),
-        ("nemotron-h-8b", "model.layers: a layer is Mamba"),
+        ("qwen3-next-80b-a3b", "model.layers: a layer is LinearAttention and Experts"),
         ("mofa-llama2-70b", "model.norm: is none"),
         ("gpt2-xl", "model.learned_positions: is 1024, fewer than the 8192 tokens"),
     ],

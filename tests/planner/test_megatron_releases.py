@@ -16,7 +16,7 @@ from planner.frameworks.megatron.lm import to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
 from planner.frameworks.megatron.releases import RELEASES, TABLE, in_release, spelled
 from planner.plan import Plan
-from tests.builders_megatron import megatron_plans
+from tests.builders_megatron import hybrid_plans, megatron_plans
 from tests.planner.test_megatron_lm import JOB, a_plan, assert_same, imported
 
 NUM_PLANS = 100
@@ -41,7 +41,7 @@ def words_of(plan: Plan, release: str | None = None) -> list[str]:
 @cache
 def plans() -> list[Plan]:
     """Random ones, as every release is asked for."""
-    return [*megatron_plans(NUM_PLANS, seed=4)]
+    return [*megatron_plans(NUM_PLANS, seed=4), *hybrid_plans(NUM_PLANS // 5, seed=4)]
 
 
 @cache

@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from costmodel.errors import SpecError
 from planner.frameworks.megatron.lm import background_notes, environment, megatron_entries
-from planner.frameworks.megatron.model import frequency_flags
+from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
 from planner.frameworks.target import Entries, Export, FieldOptions, Program, effective_settings, only, require_version
@@ -189,6 +190,11 @@ def to_megatron_bridge(plan: Plan, version: str | None = None) -> Export:
 def bridge_entries(plan: Plan) -> Entries:
     """Values by field of the configuration."""
     entries = megatron_entries(plan, TARGET, SETTINGS)
+    if STAGED_PATTERN in entries:
+        problem = (
+            f"of a hybrid is uneven, which needs {STAGED_PATTERN}; Megatron-Bridge {VERSIONS[-1]} has no field for it."
+        )
+        raise SpecError("strategy.layout", problem, "Plan with search.stages: even.")
     known = {key: option_value(name, value) for name, value in entries.items() for key in fields_of(name)}
     overlaps = {key.removeprefix("comm_overlap."): value for key, value in known.items() if "comm_overlap." in key}
     fields = {key: value for key, value in known.items() if "comm_overlap." not in key}

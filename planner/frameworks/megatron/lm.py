@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, family, sentence
@@ -23,7 +24,7 @@ from costmodel.strategy import (
     Vocabulary,
     default_microbatch_group,
 )
-from planner.frameworks.megatron.model import model_entries
+from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, is_hybrid, model_entries, staged
 from planner.frameworks.megatron.options import argument_lines
 from planner.frameworks.megatron.releases import RELEASES, in_release, release_note
 from planner.frameworks.megatron.settings import (
@@ -33,7 +34,7 @@ from planner.frameworks.megatron.settings import (
     offloads_whole_layers,
     shares_by_layers,
 )
-from planner.frameworks.megatron.stages import block_of, stage_entries
+from planner.frameworks.megatron.stages import LAYOUT, block_of, stage_entries, stage_layers
 from planner.frameworks.target import (
     Entries,
     Export,
@@ -80,6 +81,9 @@ PROGRAM = Program(
 )
 """What every process runs."""
 
+HYBRID = replace(PROGRAM, words=("pretrain_mamba.py",), todo=PROGRAM.todo.replace("gpt", "mamba"))
+"""What it is for a hybrid (Mamba) model."""
+
 
 def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
     """
@@ -98,6 +102,7 @@ def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
     of_release = release_note(entries) if version is None else f"The options are those of Megatron Core {version}."
     return Export(
         target=TARGET,
+        program=HYBRID if is_hybrid(plan.facts.model) else None,
         files={
             ARGUMENTS_FILE: "\n".join(argument_lines(words)) + "\n",
             LAUNCHER_FILE: "\n".join(argument_lines(timeout_entries(plan))) + "\n",
@@ -130,6 +135,8 @@ def megatron_entries(plan: Plan, target: str, settings: Mapping[str, FieldOption
     entries = entries_of(plan, target, DECISION_OPTIONS, settings)
     _require_allowed(plan, target)
     model = model_entries(plan.facts.model, plan.facts.workload.sequence_length)
+    if PATTERN in model and LAYOUT in stage_entries(plan.strategy, plan.facts.model):
+        model[STAGED_PATTERN] = staged(model.pop(PATTERN), stage_layers(plan.strategy, plan.facts.model))
     return {**entries, **model, **_training(plan), **precision}
 
 
@@ -161,8 +168,16 @@ def _expert_degree(name: str, option: str) -> OptionsOf:
     return say
 
 
-def _stages_options(plan: Plan) -> Entries:
-    return stage_entries(plan.strategy, plan.facts.model)
+def _stages_options(plan: Plan) -> Entries | Unsupported:
+    """Hybrids have one chunk per rank (megatron/core/ssm/mamba_block.py:173), whose layers their pattern may say."""
+    model = plan.facts.model
+    if not is_hybrid(model):
+        return stage_entries(plan.strategy, model)
+    if plan.strategy.vpp > 1:
+        return Unsupported("a hybrid's pipeline ranks have one chunk each (megatron/core/ssm/mamba_block.py:173).")
+    if 0 in stage_layers(plan.strategy, model):
+        return Unsupported("a hybrid's pipeline ranks have layers, embedding and head are not alone there.")
+    return {name: value for name, value in stage_entries(plan.strategy, model).items() if name != LAYOUT}
 
 
 def _group_options(plan: Plan) -> Entries:
@@ -513,6 +528,11 @@ def background_notes(plan: Plan) -> Iterator[str]:
 
 
 def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
+    if is_hybrid(plan.facts.model):
+        yield (
+            "A hybrid model is trained by pretrain_mamba.py; in newest releases --spec is "
+            "megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec."
+        )
     if not {"--swiglu", "--squared-relu", "--quick-geglu"} & entries.keys():
         yield "The activation is not known here: Megatron-LM's is GELU."
     if "--activation-func-clamp-value" in entries:

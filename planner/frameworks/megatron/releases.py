@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from costmodel.errors import SpecError
+from planner.frameworks.megatron.model import MAMBA_STACK, PATTERN, STAGED_PATTERN, staged
+from planner.frameworks.megatron.stages import LAST
 from planner.frameworks.target import Entries
 
 RELEASES = ("0.14", "0.16", "0.17", "0.19", "main")
@@ -19,6 +21,9 @@ Options, and choices of options, that not all releases have: the first and the l
 
 They are those of the parsers of the tags core_v0.14.0, core_v0.16.0, core_v0.17.1 and core_v0.19.0, and of main.
 """
+
+HYBRID_STACK = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]
+"""What ``--spec`` names for a hybrid in main (its functional tests)."""
 
 BACKEND, IMPL, SCOPE = "--moe-flex-dispatcher-backend", "--cuda-graph-impl", "--cuda-graph-scope"
 
@@ -67,7 +72,13 @@ def spelled(entries: Entries, release: str) -> Entries:
         if graphs in (("local", ["full_iteration"]), ("transformer_engine", ["attn"])):
             switch = {"local": "--enable-cuda-graph", "transformer_engine": "--external-cuda-graph"}[words.pop(IMPL)]
             words |= {switch: True, SCOPE: words[SCOPE][0]}
-    elif _is_from(release, "0.19") and words.get(SCOPE):
+    if _is_from(release, "0.17") and PATTERN in words:
+        pattern, pp, last = words.pop(PATTERN), words.get("--pipeline-model-parallel-size", 1), words.pop(LAST, None)
+        layers = [len(pattern)] if last is None else [(len(pattern) - last) // (pp - 1)] * (pp - 1) + [last]
+        words[STAGED_PATTERN] = staged(pattern, layers)
+    if release == RELEASES[-1] and words.get("--spec") == MAMBA_STACK:
+        words["--spec"] = HYBRID_STACK
+    if _is_from(release, "0.19") and words.get(SCOPE):
         scope = words.pop(SCOPE)
         words |= {IMPL: "full_iteration"} if scope == ["full_iteration"] else {"--cuda-graph-modules": scope}
     return words
@@ -91,13 +102,18 @@ def _excluding(words: Entries) -> Iterator[str]:
 
     References
     ----------
-    megatron-core 0.14.0, transformer/transformer_config.py:696,1270.
+    megatron-core 0.14.0, transformer/transformer_config.py:696,1270, ssm/mamba_hybrid_layer_allocation.py:17,
+    ssm/mamba_block.py.
     """
     tp, groups = words.get("--tensor-model-parallel-size", 1), words.get("--num-query-groups")
     if groups is not None and groups % tp:
         yield f"--num-query-groups {groups} beside --tensor-model-parallel-size {tp}"
     if "--enable-cuda-graph" in words and "--recompute-granularity" in words:
         yield "--enable-cuda-graph beside --recompute-granularity"
+    if "E" in words.get(PATTERN, ""):
+        yield f"{PATTERN} with experts (E)"
+    if PATTERN in words and LAST in words:
+        yield f"{LAST} beside {PATTERN}"
 
 
 def least_release(entries: Entries) -> str | None:

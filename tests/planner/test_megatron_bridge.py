@@ -35,6 +35,7 @@ CLASSES = {
     "model": (
         "GPTModelProvider",
         "MLAModelProvider",
+        "MambaModelProvider",
         "TransformerConfig",
         "MLATransformerConfig",
         "ModelParallelConfig",

@@ -1,9 +1,9 @@
 """
 The plan that one would run: the simplest of those whose steps predictions cannot tell from the fastest one's.
 
-What makes a plan less simple is taken from the fastest one, what is riskiest first. The search runs again without it, for
-whatever is faster than the noise allows. Where it finds something the feature stays out, so that nothing is left that
-could be taken away alone. That all of them are needless is tried first, which answers for most jobs.
+What makes a plan less simple is taken from the fastest one, what is riskiest first. The search runs again without it,
+for whatever is faster than the noise allows. Where it finds something the feature stays out, so that nothing is left
+that could be taken away alone. That all of them are needless is tried first, which answers for most jobs.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES
@@ -44,23 +45,33 @@ MODELS = (
 )
 """Dense, with experts, with shared experts, windows and sinks, with latent attention, with multi-token prediction."""
 
+HYBRIDS = ("nemotron-h-8b", "nemotron-3-nano-30b-a3b")
+"""Mamba, attention and feed-forwards, dense or with experts, a block each."""
+
 PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
 
 RULES = tuple(rule for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES) if rule not in MEMORY_RULES)
 """Uneven stages are drawn, whatever the even deal would be."""
 
 
-def megatron_plans(count: int, seed: int = 0) -> Iterator[Plan]:
+def megatron_plans(count: int, seed: int = 0, models: Sequence[str] = MODELS) -> Iterator[Plan]:
     """So many plans that no rule but those of memory forbids; each strategy in its plainest spelling."""
     chooser = random.Random(seed)
     found = 0
     while found < count:
-        model, precision = chooser.choice(MODELS), chooser.choice(PRECISIONS)
+        model, precision = chooser.choice(models), chooser.choice(PRECISIONS)
         problem, strategy = drawn(chooser, model, precision)
         if strategy is None or violated(problem.facts, strategy.decisions(), rules=RULES):
             continue
         found += 1
         yield evaluate(problem, strategy)
+
+
+def hybrid_plans(count: int, seed: int = 0, models: Sequence[str] = HYBRIDS) -> Iterator[Plan]:
+    """The same of hybrid models, with what Megatron-LM has for them: a chunk per rank, no multi-token prediction."""
+    plans = megatron_plans(20 * count, seed, models)
+    possible = (plan for plan in plans if plan.strategy.vpp == 1 and not plan.facts.model.mtp_layers)
+    yield from islice((plan for plan in possible if 0 not in stage_layers(plan.strategy, plan.facts.model)), count)
 
 
 @cache

@@ -509,7 +509,7 @@ def test_export_target(extend):
         "from planner.frameworks.target import EVERY_FIELD, EVERY_SETTING, Export, Program, entries_of, no_options\n\n"
         'PROGRAM = Program(words=("train.py",))\n'
         'OPTIONS = {**dict.fromkeys(EVERY_FIELD, no_options), "tp": lambda plan: {"tp": plan.strategy.tp}}\n\n\n'
-        "def to_degrees(plan):\n"
+        "def to_degrees(plan, version=None):\n"
         '    said = entries_of(plan, "Degrees", OPTIONS, dict.fromkeys(EVERY_SETTING, no_options))\n'
         '    return Export(target="Degrees", files={"degrees.txt": str(said)})\n',
     )

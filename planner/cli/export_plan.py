@@ -25,6 +25,12 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
     describe(parser, description)
     parser.add_argument("plan", metavar="PLAN.json", type=Path, help="the report")
     parser.add_argument("--target", metavar="NAME", required=True, help=", ".join(TARGETS))
+    parser.add_argument(
+        "--framework-version",
+        metavar="VERSION",
+        help="the release that the files are for: of Megatron Core 0.14, 0.16, 0.17, 0.19 or main (default: words that "
+        "most of them take), of other frameworks the one that is written for",
+    )
     parser.add_argument("--number", metavar="N", default="1", help="which plan of the report, from 1 (default: 1)")
     parser.add_argument("--launch", metavar="HOW", help=f"also what starts it: {', '.join(LAUNCHERS)}")
     add_force(parser, "files in the folder")
@@ -43,7 +49,7 @@ def run_export(arguments: argparse.Namespace) -> int:
         from planner.saved_plan import read_plan
 
         saved = read_plan(arguments.plan, int(number))
-        exported = export(saved.plan, arguments.target)
+        exported = export(saved.plan, arguments.target, arguments.framework_version)
         if arguments.launch is not None:
             exported = launched(saved.plan, exported, arguments.launch)
     if abs(saved.drift_fraction) > MAX_DRIFT_FRACTION:

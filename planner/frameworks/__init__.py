@@ -25,7 +25,7 @@ LAUNCHERS = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trai
 """The file of each launcher (``planner/frameworks/launch.py`` writes it)."""
 
 
-def export(plan: Plan, target: str) -> Export:
+def export(plan: Plan, target: str, version: str | None = None) -> Export:
     """
     A plan in the words of a target.
 
@@ -35,11 +35,14 @@ def export(plan: Plan, target: str) -> Export:
         The plan.
     target
         A name of ``TARGETS``.
+    version
+        The release of the framework, of the ``VERSIONS`` of the target's module; None: the one that it is written for,
+        of Megatron-LM in the words that most releases take.
 
     Raises
     ------
     SpecError
-        If there is no such target, or if it cannot express the plan: with every decision that it refuses, and why.
+        If there is no such target or version, or if it cannot express the plan: with all that it refuses, and why.
     """
     from costmodel.errors import SpecError, did_you_mean
     from costmodel.validation import shown
@@ -49,5 +52,5 @@ def export(plan: Plan, target: str) -> Export:
         nearest = did_you_mean(target, TARGETS)
         raise SpecError("target", f"{shown(target)} is unknown.", known if nearest == known else f"{nearest} {known}")
     function = getattr(import_module(TARGETS[target]), f"to_{target.replace('-', '_')}")
-    exported: Export = function(plan)
+    exported: Export = function(plan, version)
     return exported

@@ -31,12 +31,14 @@ from planner.frameworks.target import (
     num_sharing_groups,
     only,
     require_precision,
+    require_version,
     subject,
     variables,
 )
 from planner.jobs.document import nested
 
 TARGET = "Accelerate"
+VERSIONS = ("1.15.0",)
 FILE = "accelerate.yaml"
 PRECISIONS = ("bf16", "fp16")
 ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
@@ -54,21 +56,22 @@ PROGRAM = Program(
 """What every process runs."""
 
 
-def to_accelerate(plan: Plan) -> Export:
+def to_accelerate(plan: Plan, version: str | None = None) -> Export:
     """
     A plan as the configuration of Accelerate, with FSDP2.
 
     Raises
     ------
     SpecError
-        If Accelerate cannot express it.
+        If Accelerate cannot express it, or if the version is another one.
     """
+    require_version(version, TARGET, VERSIONS)
     common = _common(plan)
     entries = entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
     accumulation = entries.pop(ACCUMULATION)
     text = yaml.safe_dump(nested(common | entries), sort_keys=False)
     header = (
-        f"# {subject(plan)}; keys of Accelerate 1.15.0.\n"
+        f"# {subject(plan)}; keys of Accelerate {VERSIONS[-1]}.\n"
         f"# Sequences per GPU and micro-batch, for the training script: {plan.strategy.mbs}.\n"
         f"# Micro-batches per step, for the environment: {ACCUMULATION}={accumulation}.\n"
     )
@@ -239,6 +242,7 @@ ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, 
 def _notes(plan: Plan) -> tuple[str, ...]:
     strategy, total = plan.strategy, num_microbatches(plan) or 1
     notes = [
+        f"Keys of Accelerate {VERSIONS[-1]}.",
         f"The training script must take sequences of {plan.facts.workload.sequence_length} tokens, per GPU and "
         f"micro-batch {strategy.mbs} of them; the YAML has no key for it.",
         f"{checkpoints(plan)} The YAML has no key for it.",

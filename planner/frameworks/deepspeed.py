@@ -27,11 +27,13 @@ from planner.frameworks.target import (
     num_microbatches,
     only,
     require_precision,
+    require_version,
     variables,
 )
 from planner.jobs.document import nested
 
 TARGET = "DeepSpeed"
+VERSIONS = ("0.19.8",)
 FILE = "deepspeed.json"
 PRECISIONS = ("bf16", "fp16")
 
@@ -51,15 +53,16 @@ PROGRAM = Program(
 """What every process runs."""
 
 
-def to_deepspeed(plan: Plan) -> Export:
+def to_deepspeed(plan: Plan, version: str | None = None) -> Export:
     """
     A plan as the JSON that ``deepspeed.initialize`` takes.
 
     Raises
     ------
     SpecError
-        If DeepSpeed's JSON cannot express it.
+        If DeepSpeed's JSON cannot express it, or if the version is another one.
     """
+    require_version(version, TARGET, VERSIONS)
     entries = _precision(plan) | entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
     text = json.dumps(nested(entries), indent=2)
     return Export(target=TARGET, files={FILE: f"{text}\n"}, environment=variables(plan), notes=_notes(plan))
@@ -101,8 +104,17 @@ def _etp(plan: Plan) -> Entries | Unsupported:
 
 
 def _dp(plan: Plan) -> Entries:
-    """Replicas are the GPUs over those of tensor parallelism; the three batch sizes agree with no other number."""
-    return {"train_batch_size": plan.facts.workload.global_batch_size}
+    """
+    Replicas are the GPUs over those of tensor parallelism; the three batch sizes agree with no other number.
+
+    With AutoTP the product that ``train_batch_size`` is compared with counts every process, unless the script passes an
+    ``mpu``. The engine's groups, its micro-batches and their number are right without it.
+
+    References
+    ----------
+    DeepSpeed 0.19.8, deepspeed/runtime/config.py:472,602, deepspeed/runtime/engine.py:958.
+    """
+    return {} if plan.strategy.tp > 1 else {"train_batch_size": plan.facts.workload.global_batch_size}
 
 
 def _mbs(plan: Plan) -> Entries | Unsupported:
@@ -303,11 +315,17 @@ ANSWERS = Answers(target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, 
 def _notes(plan: Plan) -> tuple[str, ...]:
     strategy = plan.strategy
     notes = [
-        f"Keys of DeepSpeed 0.19.8 for {strategy.tp * strategy.dp} processes; the optimizer, its schedule and gradient "
-        "clipping are the training script's.",
+        f"Keys of DeepSpeed {VERSIONS[-1]} for {strategy.tp * strategy.dp} processes; the optimizer, its schedule and "
+        "gradient clipping are the training script's.",
         f"{checkpoints(plan)} The JSON has no key for it.",
         *model_notes(plan, TARGET),
     ]
+    if strategy.tp > 1:
+        notes.append(
+            f"A step has {plan.facts.workload.global_batch_size} sequences on {strategy.tp * strategy.dp} processes; "
+            "DeepSpeed counts each of them as a replica, so that its own train_batch_size and samples per second are "
+            f"{strategy.tp} times too high. Ranks of a tensor-parallel group must read the same sequences."
+        )
     if strategy.recompute == Recompute.FULL:
         notes.append(
             "Recomputation: the model must call deepspeed.checkpointing.checkpoint on each of its layers, or switch on "

@@ -64,7 +64,7 @@ def launched(plan: Plan, export: Export, launcher: str) -> Export:
 
 def program_of(export: Export) -> Program:
     """What every process of an export runs."""
-    program: Program = import_module(TARGETS[export.target.lower()]).PROGRAM
+    program: Program = export.program or import_module(TARGETS[export.target.lower()]).PROGRAM
     return program
 
 

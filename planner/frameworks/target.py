@@ -9,11 +9,12 @@ from math import inf
 from typing import Any, TypeAlias
 
 from costmodel import catalog
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.framework import OptimizerOffload, Settings
 from costmodel.facts.model import Experts
 from costmodel.lowering.framework.settings import NARROW_WEIGHTS, loss_of, stored_precision
 from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
+from costmodel.validation import shown
 from planner.frameworks.planned import Plan
 
 
@@ -32,12 +33,15 @@ class Export:
         Environment variables that every process needs, beside what the files set themselves.
     notes
         What one should know who uses them, such as what the target decides by itself.
+    program
+        What every process runs, where it is not the target's ``PROGRAM``.
     """
 
     target: str
     files: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    program: Program | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -381,6 +385,23 @@ def model_notes(plan: Plan, target: str) -> list[str]:
         f"{settings.mtp_layers} layers of multi-token prediction": bool(settings.mtp_layers),
     }
     return [LEFT_TO_THE_MODEL.format(what=what, target=target) for what, is_so in counted.items() if is_so]
+
+
+def require_version(version: str | None, target: str, known: Collection[str]) -> None:
+    """
+    Refuse a release of a framework that an export does not know; None is the one that it is written for.
+
+    Raises
+    ------
+    SpecError
+        If it is not known: with those that are.
+    """
+    if version is None or version in known:
+        return
+    those = f"Known: {', '.join(known)}."
+    nearest = did_you_mean(version, known)
+    hint = those if nearest == those else f"{nearest} {those}"
+    raise SpecError("framework-version", f"{shown(version)} is no version of {target} that exports know.", hint)
 
 
 # --- texts -------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from planner.frameworks.target import (
     num_sharing_groups,
     only,
     require_precision,
+    require_version,
     subject,
     variables,
 )
@@ -43,6 +44,7 @@ from planner.jobs.document import nested
 
 TARGET = "torchtitan"
 VERSION = "0.3.0"
+VERSIONS = (VERSION,)
 FILE = "torchtitan_recipe.py"
 
 FLAVORS = {
@@ -79,15 +81,16 @@ PROGRAM = Program(words=("-m", "torchtitan.train", "--module", "{module}", "--co
 """What every process runs."""
 
 
-def to_torchtitan(plan: Plan) -> Export:
+def to_torchtitan(plan: Plan, version: str | None = None) -> Export:
     """
     A plan as a recipe of torchtitan: a module whose function ``recipe`` returns a ``Trainer.Config``.
 
     Raises
     ------
     SpecError
-        If torchtitan cannot express it.
+        If torchtitan cannot express it, or if the version is another one.
     """
+    require_version(version, TARGET, VERSIONS)
     entries = entries_of(plan, TARGET, DECISION_OPTIONS, SETTINGS)
     _precision(plan)
     flavor = _flavor(plan.facts.model)
@@ -531,7 +534,8 @@ def _flavor(model: Model) -> tuple[str, str, str] | None:
 def _notes(plan: Plan, flavor: tuple[str, str, str] | None) -> tuple[str, ...]:
     strategy, framework = plan.strategy, plan.cluster.framework
     notes = [
-        f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version.",
+        f"The options are those of torchtitan {VERSION}; the recipe refuses to run with another version. Its main "
+        "branch names micro-batch, batches and sequence length otherwise, which is written when a package has them.",
         f"Optimizer, learning rate, data and tokenizer are those of {flavor[1] if flavor else 'your recipe'}: look at "
         "them.",
         checkpoints(plan),

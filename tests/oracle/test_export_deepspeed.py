@@ -1,17 +1,21 @@
-"""What DeepSpeed reads out of exported JSON: 500 random plans, each with the strategy that it was made of."""
+"""What DeepSpeed makes of exported JSON: engines on real processes; what its parser reads out of 500 random plans."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from itertools import product
 from unittest import mock
 
 import pytest
 
 from costmodel.facts.framework import Settings
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
+from planner.frameworks.target import Export, num_microbatches
 from planner.plan import Plan
 from tests.builders_plan import random_exports
+from tests.oracle.deepspeed_engine import engines
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 config = pytest.importorskip("deepspeed.runtime.config", reason="DeepSpeed is not installed")
@@ -32,15 +36,12 @@ WITHIN = {
 
 
 def read(plan: Plan, text: str):
-    """DeepSpeed's configuration, as its engine makes it on as many processes as the plan has."""
+    """DeepSpeed's configuration, which counts the processes of the plan."""
     from deepspeed.module_inject.auto_ep_config import validate_autoep_config
 
     strategy = plan.strategy
-    replicas = mock.Mock(
-        **{"get_data_parallel_world_size.return_value": strategy.dp}, spec=["get_data_parallel_world_size"]
-    )
-    with mock.patch.object(config.dist, "get_rank", return_value=0):
-        read = config.DeepSpeedConfig(json.loads(text), mpu=replicas)
+    with mock.patch.multiple(config.dist, get_rank=lambda: 0, get_world_size=lambda: strategy.tp * strategy.dp):
+        read = config.DeepSpeedConfig(json.loads(text))
     validate_autoep_config(
         read.expert_parallel_config,
         strategy.tp * strategy.dp,
@@ -56,7 +57,8 @@ def read(plan: Plan, text: str):
 def decisions(read) -> dict[str, object]:
     """The strategy that a configuration means."""
     zero, tp = read.zero_config, read.tensor_parallel_config
-    dp = read.train_batch_size // (read.train_micro_batch_size_per_gpu * read.gradient_accumulation_steps)
+    ranks = read.train_batch_size // (read.train_micro_batch_size_per_gpu * read.gradient_accumulation_steps)
+    dp = ranks // max(1, tp.autotp_size)
     whole_layers = read.activation_checkpointing_config.number_checkpoints is not None
     return {
         "tp": max(1, tp.autotp_size),
@@ -68,6 +70,47 @@ def decisions(read) -> dict[str, object]:
         "optimizer_offload": zero.offload_optimizer is not None,
         "tp_overlap": tp.tp_overlap_comm,
         "dp_overlap": zero.overlap_comm,
+    }
+
+
+def small_exports(tp: int, dp: int) -> Iterator[tuple[Plan, Export]]:
+    """
+    Plans of so many processes with every stage of ZeRO, gradients in FP32 and in BF16.
+
+    Experts and optimizer states stay where they are: AutoEP patches other releases of transformers, an optimizer on the
+    host is compiled.
+    """
+    shardings = (Sharding.OPTIMIZER, Sharding.GRADIENTS, Sharding.WEIGHTS) if dp > 1 else (Sharding.NONE,)
+    for gradient_dtype, sharding in product(("fp32", "bf16"), shardings):
+        within = {"tp": (tp,), "dp": (dp,), "ep": (1,), "optimizer_offload": (False,), "sharding": (sharding,)}
+        settings = Settings(gradient_dtype=gradient_dtype)
+        yield from random_exports("deepspeed", 1, within=WITHIN | within, settings=settings, seed=tp)
+
+
+@pytest.mark.parametrize(("tp", "dp"), [(1, 2), (2, 1), (2, 2), (4, 1), (1, 4)])
+def test_engines_are_the_strategies(tp, dp):
+    """``deepspeed.initialize`` without an ``mpu`` on tp * dp processes takes the plan, and trains a step of it."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    plans = [*small_exports(tp, dp)]
+
+    found = engines([json.loads(*exported.files.values()) for _, exported in plans], tp * dp)
+
+    assert found == [taken(plan) for plan, _ in plans]
+
+
+def taken(plan: Plan) -> dict[str, object]:
+    """What an engine has of a plan's strategy."""
+    strategy, dtypes = plan.strategy, {"fp32": "float32", "bf16": "bfloat16"}
+    return {
+        "tp": strategy.tp,
+        "dp": strategy.dp,
+        "mbs": strategy.mbs,
+        "num_microbatches": num_microbatches(plan),
+        "accumulation": num_microbatches(plan),
+        "sharding": int(strategy.sharding) if strategy.dp > 1 else 1,
+        "precision": "bfloat16",
+        "gradients": dtypes[str(plan.cluster.settings.gradient_dtype)],
+        "overlap": strategy.dp_overlap,
     }
 
 

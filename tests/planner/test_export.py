@@ -454,6 +454,10 @@ def test_a_full_disk_leaves_nothing_behind(report, tmp_path, capsys, monkeypatch
     [
         (["--target", "deepsped"], "target: 'deepsped' is unknown. Did you mean 'deepspeed'?"),
         (["--target", "deepspeed", "--launch", "slrum"], "launch: 'slrum' is unknown. Did you mean 'slurm'?"),
+        (
+            ["--target", "deepspeed", "--framework-version", "0.4"],
+            "framework-version: '0.4' is no version of DeepSpeed",
+        ),
         (["--target", "deepspeed", "--number", "2"], "has plans 1 to 1, not 2."),
         (["--target", "deepspeed", "--number", "first"], "--number: expected a whole number, got 'first'."),
         (["--target", "deepspeed", "-o", "{report}"], "is a file, expected a folder to write to."),

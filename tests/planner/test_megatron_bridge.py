@@ -19,6 +19,8 @@ from planner import estimate, load
 from planner.frameworks.megatron.bridge import (
     DEFAULTS,
     KEPT,
+    OVERLAP,
+    OVERLAPS,
     PRECISION,
     bridge_entries,
     precision_of,
@@ -33,6 +35,7 @@ CLASSES = {
     "model": (
         "GPTModelProvider",
         "MLAModelProvider",
+        "MambaModelProvider",
         "TransformerConfig",
         "MLATransformerConfig",
         "ModelParallelConfig",
@@ -70,11 +73,12 @@ def test_the_same_plan_in_other_names():
         "model.moe_layer_freq": f"[{','.join(['0'] * 3 + ['1'] * 58)}]",
         "model.share_embeddings_and_output_weights": "false",
         "model.recompute_granularity": "null",
-        "comm_overlap.overlap_moe_expert_parallel_comm": "true",
-        "comm_overlap.tp_comm_overlap": "true",
-        "comm_overlap.delay_wgrad_compute": "false",
+        "model.account_for_loss_in_pipeline_split": "false",
+        "ddp.use_megatron_fsdp": "false",
     }
     assert overrides.items() >= expected.items()
+    for overlap in ("overlap_moe_expert_parallel_comm:true", "tp_comm_overlap:true", "delay_wgrad_compute:false"):
+        assert overlap in overrides["++comm_overlap"]
     assert "bf16:true" in overrides["++mixed_precision"]
     assert "fp8:null" in overrides["++mixed_precision"]
 
@@ -93,12 +97,26 @@ def test_numbers_are_not_quoted():
     assert (overrides["model.glu_linear_offset"], overrides["model.gated_linear_unit"]) == ("1.0", "true")
 
 
-def test_every_option_has_a_field_or_needs_none():
-    """What Megatron-LM's exports write is known."""
-    plans = (plan for plan in megatron_plans(200, seed=1) if effective_settings(plan).attention == "flash")
-    written = {name for plan in plans for name in bridge_entries(plan)}
+def test_all_plans_of_a_model_say_the_same_fields():
+    """What one plan sets another one sets too, also to its value without an option: nothing is left to the recipe."""
+    written: dict[tuple[str, int], set[frozenset[str]]] = {}
 
-    assert written >= {*DEFAULTS, PRECISION}
+    for plan in megatron_plans(300, seed=1):
+        if effective_settings(plan).attention == "flash":
+            entries, model = bridge_entries(plan), plan.facts.model
+            keys = {f"{key}.{name}" for key in (OVERLAP, PRECISION) for name in entries[key]}
+            written.setdefault((model.name, len(model.mtp_layers)), set()).add(frozenset(entries.keys() | keys))
+
+    assert len(written) > 10
+    assert {len(fields) for fields in written.values()} == {1}
+
+
+def test_uneven_stages_of_hybrids_are_refused():
+    """They are a pattern with bars, for which it has no field."""
+    job = {**JOB, "model": "nemotron-h-8b", "strategy": {"pp": 2, "layout": {"layers": [25, 27]}}}
+
+    with pytest.raises(SpecError, match=r"strategy\.layout: of a hybrid is uneven, which needs --hybrid-layer-pattern"):
+        to_megatron_bridge(estimate(load(job), {}).plan)
 
 
 def test_refusals_call_it_by_its_name():
@@ -135,6 +153,7 @@ def test_every_field_is_one_of_the_configuration():
     known = fields()
     keys = {key for option in options().values() for key in option.bridge or ()} | {*DEFAULTS, KEPT}
     keys |= {f"{PRECISION}.{name}" for name in precision_of(a_plan(), {}) if name != "_target_"}
+    keys |= {f"comm_overlap.{name}" for name in OVERLAPS if name != "_target_"}
 
     unknown = [key for key in keys if key.partition(".")[2] not in known[key.partition(".")[0]]]
 
@@ -157,4 +176,4 @@ def plain(value):
     """A value of Hydra's grammar, quoted texts as texts."""
     if isinstance(value, dict):
         return {str(name): plain(one) for name, one in value.items()}
-    return value if isinstance(value, (list, bool, int, type(None))) else str(value)
+    return value if isinstance(value, (list, bool, int, float, type(None))) else str(value)

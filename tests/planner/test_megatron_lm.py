@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,15 +10,16 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
 from planner import estimate, load
-from planner.frameworks.megatron.lm import DECISION_OPTIONS, PRECISIONS, to_megatron_lm
+from planner.frameworks.launch import launched
+from planner.frameworks.megatron.lm import DECISION_OPTIONS, to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
 from planner.frameworks.megatron.read import from_megatron_lm
-from planner.frameworks.megatron.settings import SETTINGS
+from planner.frameworks.megatron.settings import PRECISIONS, SETTINGS
 from planner.frameworks.megatron.stages import layout_text, read_layout
 from planner.frameworks.target import EVERY_SETTING, effective_settings
 from planner.jobs.completion import completed
 from planner.plan import evaluate
-from tests.builders_megatron import megatron_plans
+from tests.builders_megatron import hybrid_plans, megatron_plans
 
 JOB = {
     "model": "llama3-8b",
@@ -43,9 +45,9 @@ def arguments_of(job=JOB, **decisions):
     return read_arguments(split_words(to_megatron_lm(a_plan(job, **decisions)).files["megatron-args.txt"])[0])
 
 
-def imported(plan):
-    """The plan that comes back from the arguments and the environment."""
-    exported = to_megatron_lm(plan)
+def imported(plan, release=None):
+    """The plan that comes back from the arguments, for a release, and the environment."""
+    exported = to_megatron_lm(plan, release)
     variables = "".join(f"{name}={value}\n" for name, value in exported.environment.items())
     cluster = [f"cluster.device={plan.cluster.device.name}", f"cluster.num_devices={plan.cluster.num_devices}"]
     problem = load(from_megatron_lm(variables + exported.files["megatron-args.txt"], cluster).document)
@@ -203,6 +205,43 @@ def test_the_activation_of_gpt_oss_is_no_swiglu():
     assert imported(plan).facts.model == plan.facts.model
 
 
+def test_60_random_plans_of_hybrids_come_back():
+    """The block of each layer is a letter, the sizes of Mamba are options; uneven stages are bars in the pattern."""
+    plans = [*hybrid_plans(60)]
+    patterns = [str(words) for plan in plans for words in [to_megatron_lm(plan).files["megatron-args.txt"]]]
+
+    for plan in plans:
+        assert_same(imported(plan), plan)
+
+    assert any("|" in text for text in patterns)
+    assert any("--hybrid-override-pattern 'M-M-M-M*-" in text for text in patterns)
+    assert any("MEMEM*EMEMEM*" in text for text in patterns)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "settings", "complaint"),
+    [
+        ({"pp": 2, "vpp": 2}, {}, "vpp = 2: a hybrid's pipeline ranks have one chunk each"),
+        ({}, {"mtp_layers": 1}, "model.mtp_layers: hybrids have them in another pattern"),
+    ],
+)
+def test_what_hybrids_have_not_is_refused(decisions, settings, complaint):
+    """By name."""
+    job = {**JOB, "model": "nemotron-h-8b", "settings": settings}
+
+    with pytest.raises(SpecError, match=re.escape(complaint)):
+        to_megatron_lm(a_plan(job, **decisions))
+
+
+def test_hybrids_have_another_program():
+    """As a note, and in what starts it."""
+    plan = a_plan({**JOB, "model": "nemotron-h-8b"})
+    exported = to_megatron_lm(plan)
+
+    assert any("pretrain_mamba.py" in note for note in exported.notes)
+    assert "pretrain_mamba.py" in launched(plan, exported, "torchrun").files["launch.sh"]
+
+
 def test_the_schedule_is_written():
     """Iterations and checkpoints are those of the plan; a checkpoint beside the training is asynchronous."""
     job = {**JOB, "reliability": {"asynchronous_checkpoints": True}}
@@ -212,7 +251,8 @@ def test_the_schedule_is_written():
 
     assert arguments["--train-iters"] == plan.schedule.num_steps == 95_368  # 1e11 tokens / (128 x 8192)
     assert arguments["--save-interval"] == plan.schedule.interval_steps
-    assert arguments["--async-save"] is True
+    assert arguments["--async-save"] is arguments["--use-persistent-ckpt-worker"] is True
+    assert arguments["--ckpt-format"] == "torch_dist"
     assert "--async-save" not in arguments_of(tp=2)
 
 
@@ -316,7 +356,7 @@ def test_precisions_without_options_are_refused(precision):
         ("gemma-2-27b", "model.layers: a layer has 4 norms"),
         ("gpt-neox-20b", "model.layers: a layer has blocks side by side"),
         ("olmo-2-32b", "model.qk_norm: is over all heads"),
-        ("nemotron-h-8b", "model.layers: a layer is Mamba"),
+        ("qwen3-next-80b-a3b", "model.layers: a layer is LinearAttention and Experts"),
         ("mofa-llama2-70b", "model.norm: is none"),
         ("gpt2-xl", "model.learned_positions: is 1024, fewer than the 8192 tokens"),
     ],

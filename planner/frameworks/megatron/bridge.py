@@ -7,20 +7,36 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from planner.frameworks.megatron.lm import DECISION_OPTIONS, environment, megatron_entries, require_job
-from planner.frameworks.megatron.model import frequency_flags
+from costmodel.errors import SpecError
+from planner.frameworks.megatron.lm import (
+    DECISION_OPTIONS,
+    background_notes,
+    environment,
+    megatron_entries,
+    require_job,
+)
+from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
 from planner.frameworks.planned import Plan
-from planner.frameworks.target import Answers, Entries, Export, FieldOptions, Program, effective_settings, only
+from planner.frameworks.target import (
+    Answers,
+    Entries,
+    Export,
+    FieldOptions,
+    Program,
+    effective_settings,
+    only,
+    require_version,
+)
 
 TARGET = "Megatron-Bridge"
+VERSIONS = ("0.3.1",)
 OVERRIDES_FILE = "bridge-overrides.txt"
 
 NEGATED = (
     "--disable-bias-linear",
     "--no-check-for-nan-in-loss-and-grad",
-    "--no-gradient-accumulation-fusion",
     "--no-overlap-p2p-communication",
     "--untie-embeddings-and-output-weights",
 )
@@ -28,35 +44,94 @@ NEGATED = (
 
 DEFAULTS: Entries = {
     "model.sequence_parallel": False,
+    "model.context_parallel_size": 1,
+    "model.cp_comm_type": None,
     "model.virtual_pipeline_model_parallel_size": None,
+    "model.microbatch_group_size_per_vp_stage": None,
     "model.pipeline_model_parallel_layout": None,
+    "model.num_layers_in_first_pipeline_stage": None,
+    "model.num_layers_in_last_pipeline_stage": None,
+    "model.account_for_embedding_in_pipeline_split": False,
+    "model.account_for_loss_in_pipeline_split": False,
     "model.recompute_granularity": None,
     "model.recompute_method": None,
     "model.recompute_num_layers": None,
+    "model.recompute_modules": None,
     "model.cpu_offloading": False,
+    "model.cpu_offloading_num_layers": 0,
     "model.fine_grained_activation_offloading": False,
+    "model.offload_modules": None,
     "model.cross_entropy_loss_fusion": False,
+    "model.cross_entropy_fusion_impl": "native",
+    "model.attention_dropout": 0.0,
+    "model.hidden_dropout": 0.0,
     "model.cuda_graph_impl": "none",
+    "model.cuda_graph_scope": [],
+    "model.use_te_rng_tracker": False,
+    "rng.te_rng_tracker": False,
+    "rerun_state_machine.check_for_nan_in_loss": True,
+    "ddp.check_for_nan_in_grad": True,
+    "model.moe_token_dispatcher_type": "alltoall",
+    "model.moe_flex_dispatcher_backend": None,
+    "model.moe_deepep_num_sms": 20,
+    "model.moe_hybridep_num_sms": 16,
     "model.moe_shared_expert_overlap": False,
     "model.mtp_num_layers": None,
     "model.share_embeddings_and_output_weights": True,
+    "model.init_model_with_meta_device": False,
+    "optimizer.optimizer": "adam",
     "ddp.use_distributed_optimizer": False,
     "optimizer.use_distributed_optimizer": False,
     "ddp.num_distributed_optimizer_instances": 1,
+    "ddp.overlap_grad_reduce": False,
+    "ddp.overlap_param_gather": False,
+    "optimizer.overlap_param_gather": False,
     "optimizer.use_precision_aware_optimizer": False,
+    "optimizer.main_params_dtype": "torch.float32",
+    "optimizer.main_grads_dtype": "torch.float32",
     "optimizer.exp_avg_dtype": "torch.float32",
     "optimizer.exp_avg_sq_dtype": "torch.float32",
     "optimizer.optimizer_cpu_offload": False,
+    "optimizer.optimizer_offload_fraction": 0.0,
     "optimizer.overlap_cpu_optimizer_d2h_h2d": False,
+    "dist.use_torch_fsdp2": False,
     "dist.use_megatron_fsdp": False,
     "ddp.use_megatron_fsdp": False,
-    "comm_overlap.tp_comm_overlap": False,
-    "comm_overlap.overlap_grad_reduce": False,
-    "comm_overlap.overlap_param_gather": False,
-    "comm_overlap.overlap_moe_expert_parallel_comm": False,
-    "comm_overlap.delay_wgrad_compute": False,
+    "ddp.data_parallel_sharding_strategy": "no_shard",
+    "checkpoint.ckpt_format": "torch_dist",
+    "checkpoint.async_save": False,
+    "checkpoint.use_persistent_ckpt_worker": True,
+    "checkpoint.most_recent_k": -1,
 }
-"""What no option means in Megatron-LM but a recipe may have set: written out."""
+"""
+What no option means in Megatron-LM but a recipe may have set: written out, so that nothing else is left of a recipe.
+
+What the plan is costed without is off; numbers of processors are those of megatron-core 0.16.1.
+"""
+
+OVERLAP = "++comm_overlap"
+"""Added or merged: some recipes have none."""
+
+OVERLAPS: Entries = {
+    "_target_": "megatron.bridge.training.comm_overlap.CommOverlapConfig",
+    "tp_comm_overlap": False,
+    "tp_comm_overlap_cfg": None,
+    "overlap_p2p_comm": None,
+    "batch_p2p_comm": None,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+    "overlap_param_gather_with_optimizer_step": False,
+    "align_param_gather": None,
+    "defer_embedding_wgrad_compute": False,
+    "wgrad_deferral_limit": None,
+    "overlap_moe_expert_parallel_comm": False,
+    "delay_wgrad_compute": False,
+}
+"""
+The object ``CommOverlapConfig`` where no option is given; None is what follows from the degrees.
+
+User buffers are Transformer Engine's own: those of recipes are for one device, degree and shape.
+"""
 
 PRECISION = "++mixed_precision"
 """Added or merged: a recipe has either the name of a precision, or the object itself."""
@@ -66,11 +141,26 @@ KEPT = "checkpoint.most_recent_k"
 
 RECIPES = {"--fp8-recipe": "fp8_recipe", "--fp4-recipe": "fp4_recipe"}
 
+PLAIN: Entries = {
+    "fp32": False,
+    "fp8_recipe": "tensorwise",
+    "fp8_amax_history_len": 1,
+    "fp8_amax_compute_algo": "most_recent",
+    "fp8_dot_product_attention": False,
+    "fp8_multi_head_attention": False,
+    "fp4_recipe": "nvfp4",
+    "first_last_layers_bf16": False,
+    "num_layers_at_start_in_bf16": 0,
+    "num_layers_at_end_in_bf16": 0,
+}
+"""
+``MixedPrecisionConfig`` where no option is given. All layers are in 8 or 4 bits, as the plan counts.
+
+Recipes of current scaling leave the first and the last one in BF16.
+"""
+
 DELAYED: Entries = {"fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
-"""
-Beside delayed scaling, as ``megatron/bridge/training/mixed_precision.py`` has it; all layers are in 8 or 4 bits, as the
-plan counts (that of current scaling leaves the first and the last one in BF16).
-"""
+"""Beside delayed scaling, as ``megatron/bridge/training/mixed_precision.py`` has it."""
 
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
@@ -98,15 +188,16 @@ PROGRAM = Program(
 """What every process runs."""
 
 
-def to_megatron_bridge(plan: Plan) -> Export:
+def to_megatron_bridge(plan: Plan, version: str | None = None) -> Export:
     """
     A plan as overrides of a recipe's configuration, a line each, quoted for a shell.
 
     Raises
     ------
     SpecError
-        If Megatron Core cannot do it, with all reasons.
+        If Megatron Core cannot do it, with all reasons, or if the version is another one.
     """
+    require_version(version, TARGET, VERSIONS)
     entries = bridge_entries(plan)
     lines = (shlex.quote(f"{key}={hydra_text(value)}") for key, value in entries.items())
     return Export(
@@ -120,19 +211,29 @@ def to_megatron_bridge(plan: Plan) -> Export:
 def bridge_entries(plan: Plan) -> Entries:
     """Values by field of the configuration."""
     entries = megatron_entries(plan, TARGET, SETTINGS)
+    if STAGED_PATTERN in entries:
+        problem = (
+            f"of a hybrid is uneven, which needs {STAGED_PATTERN}; Megatron-Bridge {VERSIONS[-1]} has no field for it."
+        )
+        raise SpecError("strategy.layout", problem, "Plan with search.stages: even.")
     known = {key: option_value(name, value) for name, value in entries.items() for key in fields_of(name)}
-    extra: Entries = {PRECISION: precision_of(plan, entries)}
+    overlaps = {key.removeprefix("comm_overlap."): value for key, value in known.items() if "comm_overlap." in key}
+    fields = {key: value for key, value in known.items() if "comm_overlap." not in key}
+    extra: Entries = {OVERLAP: {**OVERLAPS, **overlaps}, PRECISION: precision_of(plan, entries)}
     if known.get("model.cpu_offloading_num_layers"):
         extra["model.cpu_offloading"] = True
+    if plan.strategy.vpp > 1:  # also where a layout says it, which is read later than overlaps are checked
+        extra["model.virtual_pipeline_model_parallel_size"] = plan.strategy.vpp
     if plan.kept_checkpoints is not None:
         extra[KEPT] = plan.kept_checkpoints
-    return {**DEFAULTS, **known, **extra}
+    return {**DEFAULTS, **fields, **extra}
 
 
 def fields_of(name: str) -> tuple[str, ...]:
     """Fields of the configuration that say what an option of Megatron-LM does; none where it needs no option."""
     fields = options()[name].bridge
-    assert fields is not None, f"meanings.csv does not say what {name} is in Megatron-Bridge"
+    if fields is None:
+        raise SpecError("strategy", f"{TARGET} has no field for what {name} says to Megatron-LM.")
     return fields
 
 
@@ -146,8 +247,10 @@ def precision_of(plan: Plan, entries: Mapping[str, Any]) -> Entries:
     """
     half = "fp16" if plan.facts.workload.precision.name == "fp16" else "bf16"
     dtype = {"_target_": DTYPES[half], "_call_": False}
+    gathered = "--fp8-param-gather" in entries
     return {
         "_target_": "megatron.bridge.training.mixed_precision.MixedPrecisionConfig",
+        **PLAIN,
         "bf16": half == "bf16",
         "fp16": half == "fp16",
         "params_dtype": dtype,
@@ -158,10 +261,10 @@ def precision_of(plan: Plan, entries: Mapping[str, Any]) -> Entries:
         "fp4": entries.get("--fp4-format"),
         **{field: entries[option] for option, field in RECIPES.items() if option in entries},
         **(DELAYED if entries.get("--fp8-recipe") == "delayed" else {}),
-        "first_last_layers_bf16": False,
-        "fp8_param": "--fp8-param-gather" in entries,
-        "fp8_param_gather": "--fp8-param-gather" in entries,
-        "reuse_grad_buf_for_mxfp8_param_ag": "--reuse-grad-buf-for-mxfp8-param-ag" in entries,
+        "fp8_param": gathered,
+        "fp8_param_gather": gathered,
+        # With Megatron-FSDP, where Megatron-LM has no such option, Bridge wants it here and switches it off itself.
+        "reuse_grad_buf_for_mxfp8_param_ag": gathered and entries.get("--fp8-recipe") == "mxfp8",
     }
 
 
@@ -206,8 +309,10 @@ def hydra_text(value: Any) -> str:
 
 def _notes(plan: Plan) -> Iterator[str]:
     yield (
-        f"For {plan.cluster.num_devices} processes and a recipe of {plan.facts.model.name}: data, tokenizer, "
-        "activation function, rotary base and optimizer are those of the recipe; it must have a comm_overlap."
+        f"Fields of Megatron-Bridge {VERSIONS[-1]}, for {plan.cluster.num_devices} processes and a recipe of "
+        f"{plan.facts.model.name}: data, tokenizer, activation function, rotary base and the optimizer's numbers are "
+        "those of the recipe."
     )
+    yield from background_notes(plan)
     if effective_settings(plan).optimizer != "adam":
         yield "Muon's own numbers are those of the recipe, which must be one with Muon."

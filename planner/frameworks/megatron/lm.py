@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, family, sentence
@@ -23,16 +24,18 @@ from costmodel.strategy import (
     Vocabulary,
     default_microbatch_group,
 )
-from planner.frameworks.megatron.model import model_entries
+from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, is_hybrid, model_entries, staged
 from planner.frameworks.megatron.options import argument_lines
+from planner.frameworks.megatron.releases import RELEASES, in_release, release_note
 from planner.frameworks.megatron.settings import (
     SETTINGS,
     context_exchange,
     num_offloaded_layers,
     offloads_whole_layers,
+    precision_entries,
     shares_by_layers,
 )
-from planner.frameworks.megatron.stages import block_of, stage_entries
+from planner.frameworks.megatron.stages import LAYOUT, block_of, stage_entries, stage_layers
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     Answers,
@@ -44,25 +47,15 @@ from planner.frameworks.target import (
     Unsupported,
     entries_of,
     no_options,
-    require_precision,
+    require_version,
     switch,
     variables,
 )
 
 TARGET = "Megatron-LM"
+VERSIONS = RELEASES
 ARGUMENTS_FILE = "megatron-args.txt"
 LAUNCHER_FILE = "ft-launcher-args.txt"
-
-PRECISIONS: dict[str, Entries] = {
-    "bf16": {"--bf16": True},
-    "fp16": {"--fp16": True},
-    "fp8": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "delayed"},
-    "fp8_current": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"},
-    "fp8_blockwise": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "blockwise"},
-    "mxfp8": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
-    "nvfp4": {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"},
-}
-"""Options by the name of a recipe in the catalog; what is stored and sent in other bits is a setting."""
 
 OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
 """Every module that can be offloaded (megatron/core/transformer/transformer_config.py:1273, megatron-core 0.16.1)."""
@@ -78,25 +71,34 @@ PROGRAM = Program(
 )
 """What every process runs."""
 
+HYBRID = replace(PROGRAM, words=("pretrain_mamba.py",), todo=PROGRAM.todo.replace("gpt", "mamba"))
+"""What it is for a hybrid (Mamba) model."""
 
-def to_megatron_lm(plan: Plan) -> Export:
+
+def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
     """
     A plan as arguments of ``pretrain_gpt.py``, a line each, quoted for a shell.
+
+    Without a version they are in the words that most releases take.
 
     Raises
     ------
     SpecError
-        If Megatron-LM cannot do it, with all reasons.
+        If Megatron-LM cannot do it, with all reasons, or if the version is unknown or lacks an option.
     """
+    require_version(version, TARGET, VERSIONS)
     entries = megatron_entries(plan, TARGET)
+    words = entries if version is None else in_release(entries, version)
+    of_release = release_note(entries) if version is None else f"The options are those of Megatron Core {version}."
     return Export(
         target=TARGET,
+        program=HYBRID if is_hybrid(plan.facts.model) else None,
         files={
-            ARGUMENTS_FILE: "\n".join(argument_lines(entries)) + "\n",
+            ARGUMENTS_FILE: "\n".join(argument_lines(words)) + "\n",
             LAUNCHER_FILE: "\n".join(argument_lines(timeout_entries(plan))) + "\n",
         },
         environment=environment(plan),
-        notes=tuple(_notes(plan, entries)),
+        notes=(of_release, *_notes(plan, entries)),
     )
 
 
@@ -118,15 +120,13 @@ def megatron_entries(plan: Plan, target: str, settings: Mapping[str, FieldOption
     SpecError
         If Megatron-LM cannot do it.
     """
-    precision = _precision(plan, target)
+    precision = precision_entries(plan, target)
     entries = entries_of(plan, target, DECISION_OPTIONS, settings)
     _require_allowed(plan, target)
-    return {**entries, **_model(plan), **_training(plan), **precision}
-
-
-def _precision(plan: Plan, target: str) -> Entries:
-    problem = f"{target} has no options for '{{name}}'{{own}}."
-    return PRECISIONS[require_precision(plan, PRECISIONS, problem, f"It has them for: {', '.join(PRECISIONS)}.")]
+    model = _model(plan)
+    if PATTERN in model and LAYOUT in stage_entries(plan.strategy, plan.facts.model):
+        model[STAGED_PATTERN] = staged(model.pop(PATTERN), stage_layers(plan.strategy, plan.facts.model))
+    return {**entries, **model, **_training(plan), **precision}
 
 
 def _model(plan: Plan) -> Entries:
@@ -135,7 +135,7 @@ def _model(plan: Plan) -> Entries:
 
 def require_job(plan: Plan, target: str = TARGET) -> None:
     """Refuse a precision and a model that Megatron-LM does not have."""
-    _precision(plan, target)
+    precision_entries(plan, target)
     _model(plan)
 
 
@@ -167,8 +167,16 @@ def _expert_degree(name: str, option: str) -> OptionsOf:
     return say
 
 
-def _stages_options(plan: Plan) -> Entries:
-    return stage_entries(plan.strategy, plan.facts.model)
+def _stages_options(plan: Plan) -> Entries | Unsupported:
+    """Hybrids have one chunk per rank (megatron/core/ssm/mamba_block.py:173), whose layers their pattern may say."""
+    model = plan.facts.model
+    if not is_hybrid(model):
+        return stage_entries(plan.strategy, model)
+    if plan.strategy.vpp > 1:
+        return Unsupported("a hybrid's pipeline ranks have one chunk each (megatron/core/ssm/mamba_block.py:173).")
+    if 0 in stage_layers(plan.strategy, model):
+        return Unsupported("a hybrid's pipeline ranks have layers, embedding and head are not alone there.")
+    return {name: value for name, value in stage_entries(plan.strategy, model).items() if name != LAYOUT}
 
 
 def _group_options(plan: Plan) -> Entries:
@@ -424,8 +432,21 @@ def _training(plan: Plan) -> Entries:
         "--global-batch-size": workload.global_batch_size,
         "--train-iters": schedule.num_steps,
         "--save-interval": schedule.interval_steps,
-        **({"--async-save": True} if plan.write_seconds else {}),
+        **(IN_BACKGROUND if _saves_in_background(plan) else {}),
     }
+
+
+IN_BACKGROUND: Entries = {"--async-save": True, "--use-persistent-ckpt-worker": True, "--ckpt-format": "torch_dist"}
+"""
+Checkpoints that are written while training goes on: by a worker that stays, in the format that has it.
+
+Without the worker Megatron-LM switches it off (megatron/training/arguments.py, validate_args).
+"""
+
+
+def _saves_in_background(plan: Plan) -> bool:
+    """Megatron-FSDP's own format has it not (Megatron-Bridge 0.3.1, training/config.py:1511)."""
+    return plan.write_seconds > 0 and plan.strategy.sharding < Sharding.GRADIENTS
 
 
 # --- beside the arguments ----------------------------------------------------------------------------------
@@ -498,7 +519,22 @@ def _notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
     yield from _feature_notes(plan, entries)
 
 
+def background_notes(plan: Plan) -> Iterator[str]:
+    """Where checkpoints are not written as the plan has them."""
+    if plan.write_seconds and not _saves_in_background(plan):
+        yield (
+            "Megatron-FSDP writes no checkpoints while training goes on, which waits "
+            f"{plan.write_seconds:.3g} s for each instead of {plan.checkpoint_seconds:.3g} s: plan with "
+            "reliability.asynchronous_checkpoints=false."
+        )
+
+
 def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
+    if is_hybrid(plan.facts.model):
+        yield (
+            "A hybrid model is trained by pretrain_mamba.py; in newest releases --spec is "
+            "megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec."
+        )
     if not {"--swiglu", "--squared-relu", "--quick-geglu"} & entries.keys():
         yield "The activation is not known here: Megatron-LM's is GELU."
     if "--activation-func-clamp-value" in entries:
@@ -514,6 +550,11 @@ def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
+    yield from background_notes(plan)
+    if "--async-save" in entries:
+        yield (
+            "From core 0.17 on --async-save is that of nvidia-resiliency-ext; --async-strategy mcore does without it."
+        )
     if "--cpu-offloading-num-layers" in entries:
         yield "Layers are offloaded whole, never the last, whose backward pass comes first."
     if "--fine-grained-activation-offloading" in entries:
@@ -547,8 +588,6 @@ def _feature_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
             "Launches that block are CUDA_LAUNCH_BLOCKING=1 in the environment, no argument: an import of the "
             "arguments alone does not see it."
         )
-    if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION:
-        yield "From megatron-core 0.19 on one graph is --cuda-graph-impl full_iteration, without --cuda-graph-scope."
     if plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION and plan.facts.model.has_experts:
         yield (
             "One graph with experts needs room for tokens that the host need not count: drop and pad "

@@ -5,15 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 from costmodel.errors import SpecError
-from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mlp, Model
+from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mamba, Mlp, Model
 from costmodel.validation import shown
 
 MOST_LAYERS = 4096
 """Layers that a model may have, as in :mod:`costmodel.models.description`."""
+
+LETTERS: dict[type, str] = {Mamba: "M", Attention: "*", Mlp: "-", Experts: "E"}
+"""What each block is in the pattern of a hybrid (megatron/core/ssm/mamba_hybrid_layer_allocation.py)."""
+
+PATTERN, STAGED_PATTERN = "--hybrid-override-pattern", "--hybrid-layer-pattern"
+"""Blocks of all layers; the same with a bar after each stage's, from core 0.17 on."""
+
+MAMBA_STACK = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]
+"""What ``--spec`` names for a hybrid."""
+
+PLAIN_MAMBA = Mamba(num_heads=1, head_dim=1, state_size=1, num_groups=1)
+"""What no option says of a Mamba block: its convolution, chunks and biases (megatron/core/ssm/mamba_mixer.py:149)."""
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 
@@ -27,11 +39,11 @@ def model_entries(model: Model, sequence_length: int) -> dict[str, Any]:
     SpecError
         If Megatron-LM's GPT model cannot be it: what is not said would be trained otherwise.
     """
+    hybrid = is_hybrid(model)
     for layer in model.kinds:
-        _require_gpt(layer)
+        (_require_block if hybrid else _require_gpt)(layer)
     _require_alike(model)
-    attention = model.layers[0].attention
-    assert isinstance(attention, Attention | LatentAttention)
+    attention = _first_attention(model)
     return {
         "--num-layers": model.num_layers,
         "--hidden-size": model.hidden_size,
@@ -44,7 +56,22 @@ def model_entries(model: Model, sequence_length: int) -> dict[str, Any]:
         **({} if model.tied_embeddings else {"--untie-embeddings-and-output-weights": True}),
         **_experts(model),
         **({"--mtp-num-layers": len(model.mtp_layers)} if model.mtp_layers else {}),
+        **(_hybrid(model) if hybrid else {}),
     }
+
+
+def is_hybrid(model: Model) -> bool:
+    """Whether each layer is a single block (Nemotron-H), which is not Megatron-LM's GPT but its hybrid model."""
+    return any(len(layer.blocks) == 1 for layer in model.kinds)
+
+
+def _first_attention(model: Model) -> Attention | LatentAttention:
+    """The attention of all layers that have one, as :func:`_require_alike` has seen."""
+    mixers = (layer.attention for layer in model.kinds)
+    found = next((one for one in mixers if isinstance(one, Attention | LatentAttention)), None)
+    if found is None:
+        raise SpecError("model.layers", "have no attention, of which Megatron-LM must know the heads.")
+    return found
 
 
 def frequency_text(flags: Sequence[bool]) -> str:
@@ -109,12 +136,35 @@ def _require_gpt(layer: Layer) -> None:
         raise SpecError("model.bias", "latent attention has biases, which Megatron-LM's has not.")
 
 
+def _require_block(layer: Layer) -> None:
+    """A layer of a hybrid: one block of those that have a letter, with a norm before it."""
+    (block, *more), kinds = layer.blocks, tuple(LETTERS)
+    if more or not isinstance(block, kinds) or layer.num_norms != 1:
+        blocks = " and ".join(type(one).__name__ for one in layer.blocks)
+        problem = f"a layer is {blocks} with {layer.num_norms} norms; a hybrid's are one block each, a norm before it."
+        raise SpecError("model.layers", problem)
+    if layer.norm not in NORMS:
+        raise SpecError("model.norm", f"is {layer.norm}; Megatron-LM has {' and '.join(NORMS.values())}.")
+    if isinstance(block, Mamba) and replace(block, num_heads=1, head_dim=1, state_size=1, num_groups=1) != PLAIN_MAMBA:
+        raise SpecError("model.layers", "convolution, chunks or biases of Mamba are others than Megatron-LM's.")
+    if isinstance(block, Attention) and (block.rotary or block.qk_norm == "full"):
+        raise SpecError("model.layers", "attention has rotary positions or norms over all heads, a hybrid's neither.")
+
+
 def _require_alike(model: Model) -> None:
-    """Layers differ at most in having experts and in their window."""
+    """Layers differ at most in having experts and in their window; those of hybrids in the block that they are."""
     if model.head_bias:
         raise SpecError("model.head_bias", "is true; Megatron-LM's head has no bias.")
+    if model.mtp_layers and is_hybrid(model):
+        raise SpecError(
+            "model.mtp_layers",
+            "hybrids have them in another pattern, which exports do not write.",
+            "Plan with settings.mtp_layers=0.",
+        )
+    mixers = [kind.attention for kind in model.kinds if kind.attention is not None]
     differing = {
-        "attention": {_without_window(kind.attention) for kind in model.kinds},
+        "attention": {_without_window(one) for one in mixers if not isinstance(one, Mamba)},
+        "mamba": {one for one in mixers if isinstance(one, Mamba)},
         "norm": {*(kind.norm for kind in model.kinds), model.final_norm},
         "ffn_hidden_size": {kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, Mlp)},
         "expert_ffn_hidden_size": {kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, Experts)},
@@ -176,7 +226,7 @@ def _latent(attention: LatentAttention) -> dict[str, Any]:
 
 def _positions(model: Model, sequence_length: int) -> dict[str, Any]:
     """Learned positions are exact; of rotary ones neither base nor scaling is known here."""
-    attention = model.layers[0].attention
+    attention = _first_attention(model)
     rotary = isinstance(attention, LatentAttention) or (isinstance(attention, Attention) and attention.rotary)
     if 0 < model.learned_positions < sequence_length:
         problem = f"is {model.learned_positions}, fewer than the {sequence_length} tokens of a sequence."
@@ -244,8 +294,39 @@ def _experts(model: Model) -> dict[str, Any]:
         "--moe-router-topk": one.top_k,
         "--moe-ffn-hidden-size": one.ffn_hidden_size,
         "--moe-grouped-gemm": True,
-        **({} if all(routed) else {"--moe-layer-freq": frequency_text(routed)}),
+        **({} if all(routed) or is_hybrid(model) else {"--moe-layer-freq": frequency_text(routed)}),
         **(shared if one.shared_ffn_hidden_size else {}),
         **({"--moe-shared-expert-gate": True} if one.shared_gate else {}),
         **({} if one.latent_size is None else {"--moe-latent-size": one.latent_size}),
+    }
+
+
+# --- hybrids -----------------------------------------------------------------------------------------------
+
+
+def staged(pattern: str, layers: Sequence[int]) -> str:
+    """
+    A pattern with a bar after the layers of each stage but the last.
+
+    >>> staged("M-M*-M", [2, 3, 1])
+    'M-|M*-|M'
+    """
+    ends = accumulate(layers)
+    return "|".join(pattern[end - count : end] for count, end in zip(layers, ends, strict=True))
+
+
+def _hybrid(model: Model) -> dict[str, Any]:
+    """The block of each layer, and the sizes of those of Mamba."""
+    blocks = [layer.blocks[0] for layer in model.layers]
+    mamba = next((block for block in blocks if isinstance(block, Mamba)), None)
+    if mamba is None:
+        raise SpecError("model.layers", "are single blocks without Mamba, which Megatron-LM's hybrid model has.")
+    return {
+        "--is-hybrid-model": True,
+        PATTERN: "".join(LETTERS[type(block)] for block in blocks),
+        "--mamba-num-heads": mamba.num_heads,
+        "--mamba-head-dim": mamba.head_dim,
+        "--mamba-state-dim": mamba.state_size,
+        "--mamba-num-groups": mamba.num_groups,
+        "--spec": MAMBA_STACK,
     }

@@ -16,11 +16,11 @@ from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenD
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.frameworks.megatron.checks import refuse_contradictions
-from planner.frameworks.megatron.lm import PRECISIONS, offloadable
+from planner.frameworks.megatron.lm import offloadable
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
-from planner.frameworks.megatron.read_model import read_model
+from planner.frameworks.megatron.read_model import in_older_words, read_model
 from planner.frameworks.megatron.read_settings import read_group, read_settings, release_for
-from planner.frameworks.megatron.settings import context_exchange
+from planner.frameworks.megatron.settings import PRECISIONS, context_exchange
 from planner.frameworks.megatron.stages import read_stages, settled
 from planner.jobs.completion import completed
 from planner.jobs.document import apply_override
@@ -100,7 +100,7 @@ def from_megatron_lm(arguments: str | Sequence[str], overrides: Sequence[str] = 
     words, variables = split_words(arguments) if isinstance(arguments, str) else (list(arguments), {})
     if not words:
         raise SpecError(WHERE, "hold no option such as --num-layers.")
-    found = read_arguments(words)
+    found = in_older_words(read_arguments(words))
     refuse_contradictions(found, variables)
     entry, assumed = read_model(found)
     document: dict[str, Any] = {"model": entry, "cluster": {}, "training": _training(found)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +12,13 @@ from costmodel.errors import SpecError
 from costmodel.facts.model import Attention, Layer, Model
 from costmodel.models.description import model_from_description
 from costmodel.validation import shown
-from planner.frameworks.megatron.model import frequency_flags
+from planner.frameworks.megatron.model import LETTERS, PATTERN, STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.options import WHERE
+from planner.frameworks.megatron.stages import LAST, LAYOUT, layout_text
 
 REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads")
 
 REFUSED = {
-    "--hybrid-layer-pattern": "describes a hybrid model",
-    "--hybrid-override-pattern": "describes a hybrid model",
-    "--is-hybrid-model": "describes a hybrid model",
     "--heterogeneous-layers-config-path": "describes layers of different sizes",
     "--heterogeneous-layers-config-encoded-json": "describes layers of different sizes",
     "--experimental-attention-variant": "describes another attention",
@@ -28,6 +26,27 @@ REFUSED = {
     "--mtp-use-repeated-layer": "describes layers that share weights",
 }
 """Options of models that an import does not read; such a model can be written into a job file by hand."""
+
+
+BY_HAND = "Write the job file by hand."
+
+
+def in_older_words(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with what the pattern of a hybrid says beside its layers: their number, and their stages."""
+    if STAGED_PATTERN not in arguments and PATTERN not in arguments:
+        return dict(arguments)
+    given = {name: value for name, value in arguments.items() if name != STAGED_PATTERN}
+    stages = str(arguments.get(STAGED_PATTERN, arguments.get(PATTERN))).split("|")
+    layers = [len(stage) for stage in stages]
+    return {"--num-layers": sum(layers), **_stages(layers), **given, PATTERN: "".join(stages)}
+
+
+def _stages(layers: Sequence[int]) -> dict[str, Any]:
+    """What older releases say of stages that hold so many layers."""
+    if len(set(layers)) == 1:
+        return {}
+    is_last = len(set(layers[:-1])) == 1
+    return {LAST: layers[-1]} if is_last else {LAYOUT: layout_text(layers, mtp_layers=0)}
 
 
 def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tuple[str, ...]]:
@@ -41,11 +60,11 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
     """
     for name, what in REFUSED.items():
         if name in arguments:
-            raise SpecError(f"{WHERE}.{name}", f"{what}, which is not imported.", "Write the job file by hand.")
+            raise SpecError(f"{WHERE}.{name}", f"{what}, which is not imported.", BY_HAND)
     for name in REQUIRED:
         if name not in arguments:
             raise SpecError(f"{WHERE}.{name}", "is required but missing.")
-    entry = {**_sizes(arguments), **_attention(arguments), **_experts(arguments)}
+    entry = {**_sizes(arguments), **_attention(arguments), **_experts(arguments), **_hybrid(arguments)}
     vocabulary = arguments.get("--padded-vocab-size", arguments.get("--vocab-size"))
     model = _with_details(model_from_description({**entry, "vocab_size": vocabulary or 1}, "model"), arguments)
     known = [catalog.model(name) for name in catalog.models()]
@@ -178,6 +197,36 @@ def _window(text: str) -> int:
     if not found or int(found.group(1)) < 1:
         raise SpecError(f"{WHERE}.--window-size", f"expected tokens before and after such as 128,0, got {shown(text)}.")
     return int(found.group(1))
+
+
+# --- hybrids -----------------------------------------------------------------------------------------------
+
+
+def _hybrid(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The pattern of a hybrid, and its Mamba blocks (defaults: megatron/core/transformer/transformer_config.py)."""
+    if PATTERN not in arguments:
+        if "--is-hybrid-model" in arguments:
+            problem = f"is given without {STAGED_PATTERN}, which says what each layer is."
+            raise SpecError(f"{WHERE}.--is-hybrid-model", problem)
+        return {}
+    pattern, head_dim, letters = arguments[PATTERN], arguments.get("--mamba-head-dim", 64), LETTERS.values()
+    if not pattern or not set(pattern) <= set(letters):
+        problem = (
+            f"expected letters of {' '.join(letters)} (/ begins multi-token prediction, which is not imported), got"
+        )
+        raise SpecError(f"{WHERE}.{STAGED_PATTERN}", f"{problem} {shown(pattern)}.", BY_HAND)
+    if len(pattern) != arguments["--num-layers"]:
+        problem = f"is of {len(pattern)} layers, --num-layers says {arguments['--num-layers']}."
+        raise SpecError(f"{WHERE}.{STAGED_PATTERN}", problem)
+    if head_dim < 1:
+        raise SpecError(f"{WHERE}.--mamba-head-dim", f"is {head_dim}, must be at least 1.")
+    return {
+        "pattern": pattern,
+        "mamba_num_heads": arguments.get("--mamba-num-heads", 2 * arguments["--hidden-size"] // head_dim),
+        "mamba_head_dim": head_dim,
+        "mamba_state_size": arguments.get("--mamba-state-dim", 128),
+        "mamba_num_groups": arguments.get("--mamba-num-groups", 8),
+    }
 
 
 # --- experts -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The settings of the framework as options of Megatron-LM."""
+"""The precision and the settings of the framework as options of Megatron-LM."""
 
 from __future__ import annotations
 
@@ -17,13 +17,31 @@ from planner.frameworks.target import (
     effective_settings,
     no_options,
     only,
+    require_precision,
     switch,
 )
+
+PRECISIONS: dict[str, Entries] = {
+    "bf16": {"--bf16": True},
+    "fp16": {"--fp16": True},
+    "fp8": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "delayed"},
+    "fp8_current": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"},
+    "fp8_blockwise": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "blockwise"},
+    "mxfp8": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
+    "nvfp4": {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"},
+}
+"""Options by the name of a recipe in the catalog; what is stored and sent in other bits is a setting."""
 
 DISTRIBUTED: Entries = {"--use-distributed-optimizer": True}
 
 NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms"}
 """The option for the processors of each dispatcher's kernels."""
+
+
+def precision_entries(plan: Plan, target: str) -> Entries:
+    """Options of a recipe; refuses one that there are none for."""
+    problem = f"{target} has no options for '{{name}}'{{own}}."
+    return PRECISIONS[require_precision(plan, PRECISIONS, problem, f"It has them for: {', '.join(PRECISIONS)}.")]
 
 
 def shares_by_layers(plan: Plan) -> bool:

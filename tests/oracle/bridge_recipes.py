@@ -1,0 +1,247 @@
+"""
+Recipes of Megatron-Bridge with overrides on top, as its training checks them before it starts.
+
+Needs ``megatron-bridge==0.3.1``. Packages that it imports and that are not here have stand-ins, so that all of this is
+done in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
+
+RECIPES = {
+    "llama3-8b": "llama.llama3:llama3_8b",
+    "llama3-70b": "llama.llama3:llama3_70b",
+    "llama3-405b": "llama.llama3:llama31_405b",
+    "qwen2.5-72b": "qwen.qwen2:qwen25_72b",
+    "qwen3-8b": "qwen.qwen3:qwen3_8b",
+    "qwen3-30b-a3b": "qwen.qwen3_moe:qwen3_30b_a3b",
+    "qwen3-235b-a22b": "qwen.qwen3_moe:qwen3_235b_a22b",
+    "gpt3-175b": "gpt.gpt3_175b:gpt3_175b",
+    "gpt-oss-20b": "gpt_oss.gpt_oss:gpt_oss_20b",
+    "glm-4.5-air": "glm.glm45:glm45_air_106b",
+    "deepseek-v2": "deepseek.deepseek_v2:deepseek_v2",
+    "deepseek-v3": "deepseek.deepseek_v3:deepseek_v3",
+    "kimi-k2": "kimi.kimi_k2:kimi_k2",
+    "nemotron-h-8b": "nemotronh.nemotronh:nemotronh_8b",
+    "nemotron-3-nano-30b-a3b": "nemotronh.nemotron_3_nano:nemotron_3_nano",
+}
+"""Module and function of the recipe of each model of the catalog, in ``megatron/bridge/recipes``."""
+
+CHECKPOINTS = {
+    "Meta-Llama-3-8B": "llama-3-8b",
+    "Meta-Llama-3-70B": "llama-3-70b",
+    "Meta-Llama-3.1-405B": "llama-3.1-405b",
+    "Qwen2.5-72B": "qwen2.5-72b",
+    "Qwen3-8B": "qwen3-8b",
+    "Qwen3-30B-A3B": "qwen3-30b-a3b",
+    "Qwen3-235B-A22B": "qwen3-235b-a22b",
+    "gpt-oss-20b": "gpt-oss-20b",
+    "GLM-4.5-Air": "glm-4.5-air",
+    "DeepSeek-V2": "deepseek-v2",
+    "DeepSeek-V3": "deepseek-v3",
+}
+"""The ``config.json`` at hand of what recipes would load."""
+
+MISSING = (
+    "bitsandbytes",
+    "causal_conv1d",
+    "fla",
+    "flash_attn",
+    "mamba_ssm",
+    "megatron.energon",
+    "qwen_vl_utils",
+    "six",
+    "transformer_engine",
+    "transformer_engine_torch",
+    "triton",
+)
+"""Packages that Megatron-Bridge imports, of which recipes and checks run nothing."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A recipe's model, overrides of it, those of another plan that were there before, and where it would run."""
+
+    model: str
+    overrides: Sequence[str]
+    earlier: Sequence[str]
+    environment: dict[str, str]
+    devices: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the checks say of a recipe, its fields then, and those that show what overrides were there before."""
+
+    complaint: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
+
+
+def checked(given: Sequence[Given]) -> list[Checked]:
+    """What Megatron-Bridge makes of each recipe with its overrides, in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_all_checked, (given,))
+
+
+def _all_checked(given: Sequence[Given]) -> list[Checked]:
+    _import_bridge()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return [_checked(one) for one in given]
+
+
+def _checked(given: Given) -> Checked:
+    from megatron.bridge.training.config import runtime_config_update
+    from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+    os.environ |= {"WORLD_SIZE": str(given.devices), "RANK": "0"}
+    os.environ.pop("NVTE_CPU_OFFLOAD_V1", None)
+    os.environ |= given.environment
+    try:
+        config = process_config_with_overrides(_recipe(given.model), cli_overrides=[*given.overrides])
+        twice = process_config_with_overrides(_recipe(given.model), cli_overrides=[*given.earlier])
+        twice = process_config_with_overrides(twice, cli_overrides=[*given.overrides])
+        once, other = dict(_fields(config)), dict(_fields(twice))
+        runtime_config_update(config)
+    except Exception as error:
+        return Checked(complaint=f"{type(error).__name__}: {error}")
+    left = tuple(name for name in once.keys() | other.keys() if once.get(name) != other.get(name))
+    return Checked(fields=dict(_fields(config)), left=left)
+
+
+def _recipe(model: str) -> Any:
+    module, name = RECIPES[model].split(":")
+    return getattr(importlib.import_module(f"megatron.bridge.recipes.{module}"), f"{name}_pretrain_config")()
+
+
+def _fields(config: Any) -> Iterator[tuple[str, Any]]:
+    """Values that another process can be sent, by section and field."""
+    for section, values in vars(config).items():
+        for name, value in getattr(values, "__dict__", {}).items():
+            plain = isinstance(value, (bool, int, float, str, type(None), list, tuple))
+            yield f"{section}.{name}", value if plain and not isinstance(value, (list, tuple)) else str(value)
+
+
+# --- without Transformer Engine and a GPU ----------------------------------------------------------------------
+
+
+class Anything(type):
+    """A class that has any attribute, base and argument."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+    def __call__(cls, *arguments: Any, **_: Any) -> Any:
+        """As a decorator it returns what it decorates."""
+        function = arguments[0] if arguments else None
+        return function if callable(function) and not isinstance(function, type) else object.__new__(cls)
+
+    def __getitem__(cls, _: Any) -> Any:
+        return cls
+
+    def __or__(cls, _: Any) -> Any:
+        return cls
+
+    __ror__ = __or__
+
+
+class StandIn(ModuleType):
+    """A module that has anything."""
+
+    __path__ = ()
+    __version__ = "2.12.0"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = Anything(name, (), {})
+        setattr(self, name, found)
+        return found
+
+
+class Finder(MetaPathFinder, Loader):
+    """Stand-ins for packages that are not installed."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Any module of the packages."""
+        is_compiled = any(name == one or name.startswith(f"{one}.") for one in MISSING)
+        return ModuleSpec(name, self, is_package=True) if is_compiled else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """One that has anything."""
+        return StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run."""
+
+
+class FusedAdam:
+    """Arguments of Transformer Engine's optimizer, which megatron-core looks at."""
+
+    def __init__(self, master_weight_dtype, exp_avg_dtype, exp_avg_sq_dtype, use_decoupled_grad):
+        """Nothing is optimized."""
+
+
+KERNELS = {
+    "megatron.core.models.common.embeddings.rope_utils": ("fused_apply_rotary_pos_emb",),
+    "megatron.core.transformer.moe.moe_utils": (
+        "fused_compute_score_for_moe_aux_loss",
+        "fused_moe_aux_loss",
+        "fused_permute",
+        "fused_permute_with_probs",
+        "fused_sort_chunks_by_index",
+        "fused_sort_chunks_by_index_with_probs",
+        "fused_topk_with_score_function",
+        "fused_unpermute",
+    ),
+}
+"""Names of Transformer Engine's kernels that megatron-core asks for, and does not have without it."""
+
+
+def _import_bridge() -> None:
+    """Megatron Core as it is without Transformer Engine, then the rest beside stand-ins."""
+    import logging
+
+    import torch
+
+    logging.disable(logging.WARNING)
+    for module in ("", ".optimizer", ".models.gpt.gpt_model"):
+        importlib.import_module(f"megatron.core{module}")
+    sys.meta_path.append(Finder())
+    for name, kernels in KERNELS.items():
+        module = importlib.import_module(name)
+        for kernel in kernels:
+            setattr(module, kernel, lambda *_: None)
+    importlib.import_module("transformer_engine.pytorch.optimizers").FusedAdam = FusedAdam  # type: ignore[attr-defined]
+    overlap = importlib.import_module("megatron.bridge.training.comm_overlap")
+    transformer = importlib.import_module("megatron.core.transformer.transformer_config")
+    for asking in (overlap, transformer):
+        asking.is_te_min_version = lambda *_, **__: True  # type: ignore[attr-defined]
+    torch.cuda.get_device_properties = lambda *_: SimpleNamespace(major=10, name="NVIDIA B200")  # type: ignore[assignment]
+    bridge = importlib.import_module("megatron.bridge").AutoBridge
+    bridge.from_hf_pretrained = lambda name, **_: _from_config(bridge, name)
+
+
+def _from_config(bridge: Any, name: str) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    document = json.loads((CONFIGS / f"{CHECKPOINTS[name.split('/')[-1]]}.json").read_text(encoding="utf-8"))
+    return bridge.from_hf_config(CONFIG_MAPPING[document["model_type"]].from_dict(document))

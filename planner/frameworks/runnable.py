@@ -134,12 +134,11 @@ def _plain(value: object) -> str:
 
 def _require_limits(problem: Problem, answers: Answers) -> None:
     """Values that the job allows, of which the framework of the target must have one; stages that it can tell apart."""
-    framework, search = problem.facts.cluster.framework, problem.search
+    search = problem.search
     pinned = {f"search.pin.{name}": (name, (value,)) for name, value in search.pin.items()}
     allowed = {f"search.allow.{name}": (name, values) for name, values in search.allow.items()}
     _require_values(problem, answers, pinned | allowed)
-    has_pipelines = framework is None or not lacks(framework, "pp", 2)
-    if search.stages == StageChoice.FREE and has_pipelines:
+    if search.stages == StageChoice.FREE:
         strategy = replace(plainest(), pp=2, layout=UNLIKE)
         refused = refusals(as_plan(problem.facts, strategy), answers)
         if "layout" in refused:

@@ -156,11 +156,17 @@ RELEASE_RULES: tuple[Rule, ...] = (
 )
 """Those of the framework rules that say what the release of the job's framework has, whichever it is."""
 
+MEGATRON_RULES: tuple[Rule, ...] = (
+    *FRAMEWORK_RULES,
+    targets.exchanged_heads_split_over_cp,
+    targets.megatron_offloads_masters,
+    targets.megatron_hybrids_have_one_chunk,
+)
+"""Rules of both targets that are Megatron Core."""
+
 TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
-    **dict.fromkeys(
-        ("megatron-lm", "megatron-bridge"),
-        (*FRAMEWORK_RULES, targets.exchanged_heads_split_over_cp, targets.megatron_offloads_masters),
-    ),
+    "megatron-lm": MEGATRON_RULES,
+    "megatron-bridge": (*MEGATRON_RULES, targets.bridge_deals_hybrids_evenly),
     "torchtitan": (
         *RELEASE_RULES,
         frameworks.tp_overlap_needs_sequence_parallelism,

@@ -21,7 +21,7 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from planner.checkpoints import CheckpointSchedule, schedule_checkpoints
 from planner.conventions import Conventions, ModelSummary, conventions_of, model_summary
-from planner.frameworks.runnable import fitted, require_runnable
+from planner.frameworks.runnable import fitted, require_runnable, with_runnable_stages
 from planner.jobs.completion import completed
 from planner.jobs.framework import require_features
 from planner.jobs.limits import StageChoice
@@ -340,6 +340,7 @@ def plan(problem: Problem, *, certified: bool = True) -> PlanReport:
     from planner.recommendation import recommended
 
     require_runnable(problem)
+    problem = with_runnable_stages(problem)
     clock = Clock(seconds=problem.search.time_limit_seconds)
     uneven = problem.search.stages != StageChoice.EVEN
     top = max(problem.top, LEAST_SIMULATED) if uneven else problem.top

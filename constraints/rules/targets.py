@@ -49,6 +49,33 @@ def megatron_offloads_masters(cluster: Cluster, *, optimizer_offload: Flags) -> 
     return implies(optimizer_offload, cluster.device.behaviour.offload.offloaded_masters)
 
 
+def megatron_hybrids_have_one_chunk(model: Model, *, pp: Ints, vpp: Ints) -> Holds:
+    """
+    In Megatron-LM pipeline ranks of a hybrid have one chunk each (vpp 1), with a layer at least.
+
+    References
+    ----------
+    megatron/core/ssm/mamba_block.py:173.
+    """
+    return implies(_is_hybrid(model), np.equal(vpp, 1) & np.less_equal(pp, model.num_layers))
+
+
+def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:
+    """
+    In Megatron-Bridge pipeline ranks of a hybrid have equally many layers.
+
+    References
+    ----------
+    Megatron-Bridge 0.3.1 has no field for --hybrid-layer-pattern, whose bars part the layers of ranks.
+    """
+    return implies(_is_hybrid(model), np.equal(np.remainder(model.num_layers, pp), 0))
+
+
+def _is_hybrid(model: Model) -> bool:
+    """Whether each layer is a single block."""
+    return any(len(kind.blocks) == 1 for kind in model.kinds)
+
+
 # --- several targets ---------------------------------------------------------------------------------------
 
 

@@ -145,6 +145,19 @@ def _require_limits(problem: Problem, answers: Answers) -> None:
             raise SpecError("search.stages", f"is free, which {answers.target} cannot run: {refused['layout']}")
 
 
+def with_runnable_stages(problem: Problem) -> Problem:
+    """The job with even stages where its target cannot say others; any other job as it is."""
+    target, num_layers = problem.search.target, problem.facts.model.num_layers
+    if target is None or num_layers < 2 or problem.search.stages != StageChoice.LAYERS:
+        return problem
+    contents = (Recompute.NONE, Recompute.NONE)
+    layout = StageLayout(
+        layers=(1, num_layers - 1), recompute=contents, full_layers=(0, 0), activation_offload=(False, False)
+    )
+    refused = refusals(as_plan(problem.facts, replace(plainest(), pp=2, layout=layout)), answers_of(target))
+    return problem.with_limits(stages=StageChoice.EVEN) if "layout" in refused else problem
+
+
 def require_decisions(problem: Problem, decisions: Mapping[str, int]) -> None:
     """Refuse decisions of a strategy that the job's target has not, with the reason; others pass."""
     if problem.search.target is not None:

@@ -16,7 +16,7 @@ from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner import estimate, load
 from planner.cli import main
-from planner.frameworks.megatron.lm import megatron_entries
+from planner.frameworks.megatron.lm import DECISION_OPTIONS, megatron_entries
 from planner.frameworks.megatron.options import MEANINGS, options
 from planner.frameworks.megatron.read import WITHOUT_COST, from_megatron_lm
 from planner.frameworks.megatron.read_model import REFUSED
@@ -256,7 +256,7 @@ def test_squared_relu_is_read_and_written():
     text = f"{SMALL} {BATCH} --micro-batch-size 1".replace("--swiglu", "--squared-relu")
 
     imported = from_megatron_lm(text, HERE)
-    entries = megatron_entries(estimate(load(imported.document), {}).plan, "Megatron-LM")
+    entries = megatron_entries(estimate(load(imported.document), {}).plan, "Megatron-LM", DECISION_OPTIONS)
 
     assert (imported.document["model"]["squared_relu"], imported.document["model"]["gated"]) == (True, False)
     assert entries["--squared-relu"] is True

@@ -15,16 +15,19 @@ from planner.frameworks.megatron.lm import (
     megatron_entries,
     require_job,
 )
-from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
+from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags, is_hybrid
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
+from planner.frameworks.megatron.stages import stage_layers
 from planner.frameworks.planned import Plan
 from planner.frameworks.target import (
     Answers,
     Entries,
     Export,
     FieldOptions,
+    OptionsOf,
     Program,
+    Unsupported,
     effective_settings,
     only,
     require_version,
@@ -174,8 +177,26 @@ SETTINGS: Mapping[str, FieldOptions] = {
 }
 """What each setting is: Megatron-LM's options, whose fields are :func:`fields_of` and those of :func:`precision_of`."""
 
+
+def _stages(name: str) -> OptionsOf:
+    """What Megatron-LM says of a decision by which stages may differ; those of hybrids may not."""
+
+    def say(plan: Plan) -> Entries | Unsupported:
+        model = plan.facts.model
+        if is_hybrid(model) and len({*stage_layers(plan.strategy, model)}) > 1:
+            return Unsupported(f"{TARGET} {VERSIONS[-1]} has no field for a hybrid's {STAGED_PATTERN}.")
+        answer = DECISION_OPTIONS[name]
+        assert callable(answer)
+        return answer(plan)
+
+    return say
+
+
+DECISIONS: Mapping[str, FieldOptions] = {**DECISION_OPTIONS, "vpp": _stages("vpp"), "layout": _stages("layout")}
+"""What each decision is: Megatron-LM's options."""
+
 ANSWERS = Answers(
-    target=TARGET, decisions=DECISION_OPTIONS, settings=SETTINGS, require_job=partial(require_job, target=TARGET)
+    target=TARGET, decisions=DECISIONS, settings=SETTINGS, require_job=partial(require_job, target=TARGET)
 )
 """What it says of everything."""
 
@@ -210,12 +231,7 @@ def to_megatron_bridge(plan: Plan, version: str | None = None) -> Export:
 
 def bridge_entries(plan: Plan) -> Entries:
     """Values by field of the configuration."""
-    entries = megatron_entries(plan, TARGET, SETTINGS)
-    if STAGED_PATTERN in entries:
-        problem = (
-            f"of a hybrid is uneven, which needs {STAGED_PATTERN}; Megatron-Bridge {VERSIONS[-1]} has no field for it."
-        )
-        raise SpecError("strategy.layout", problem, "Plan with search.stages: even.")
+    entries = megatron_entries(plan, TARGET, DECISIONS, SETTINGS)
     known = {key: option_value(name, value) for name, value in entries.items() for key in fields_of(name)}
     overlaps = {key.removeprefix("comm_overlap."): value for key, value in known.items() if "comm_overlap." in key}
     fields = {key: value for key, value in known.items() if "comm_overlap." not in key}

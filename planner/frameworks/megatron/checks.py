@@ -8,8 +8,8 @@ from typing import TypeAlias
 from constraints.rules.frameworks import MEGATRON_MODULES
 from costmodel.errors import SpecError
 from costmodel.strategy import GRAPH_MODULES
-from planner.frameworks.megatron.lm import OFFLOADED
 from planner.frameworks.megatron.options import WHERE, Arguments
+from planner.frameworks.megatron.settings import OFFLOADED
 
 Complaint: TypeAlias = tuple[str, str]
 """An option, and what is wrong with it."""

@@ -31,6 +31,7 @@ from planner.frameworks.megatron.settings import (
     SETTINGS,
     context_exchange,
     num_offloaded_layers,
+    offloadable,
     offloads_whole_layers,
     precision_entries,
     shares_by_layers,
@@ -56,10 +57,6 @@ TARGET = "Megatron-LM"
 VERSIONS = RELEASES
 ARGUMENTS_FILE = "megatron-args.txt"
 LAUNCHER_FILE = "ft-launcher-args.txt"
-
-OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
-"""Every module that can be offloaded (megatron/core/transformer/transformer_config.py:1273, megatron-core 0.16.1)."""
-
 
 # --- export ------------------------------------------------------------------------------------------------
 
@@ -87,7 +84,7 @@ def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
         If Megatron-LM cannot do it, with all reasons, or if the version is unknown or lacks an option.
     """
     require_version(version, TARGET, VERSIONS)
-    entries = megatron_entries(plan, TARGET)
+    entries = megatron_entries(plan, TARGET, DECISION_OPTIONS)
     words = entries if version is None else in_release(entries, version)
     of_release = release_note(entries) if version is None else f"The options are those of Megatron Core {version}."
     return Export(
@@ -102,7 +99,12 @@ def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
     )
 
 
-def megatron_entries(plan: Plan, target: str, settings: Mapping[str, FieldOptions] = SETTINGS) -> Entries:
+def megatron_entries(
+    plan: Plan,
+    target: str,
+    decisions: Mapping[str, FieldOptions],
+    settings: Mapping[str, FieldOptions] = SETTINGS,
+) -> Entries:
     """
     Values by option: the strategy, the settings, the model, the training and its checkpoints.
 
@@ -112,6 +114,8 @@ def megatron_entries(plan: Plan, target: str, settings: Mapping[str, FieldOption
         The plan.
     target
         How messages call what cannot do it.
+    decisions
+        What is said for each decision.
     settings
         What is said for each setting.
 
@@ -121,7 +125,7 @@ def megatron_entries(plan: Plan, target: str, settings: Mapping[str, FieldOption
         If Megatron-LM cannot do it.
     """
     precision = precision_entries(plan, target)
-    entries = entries_of(plan, target, DECISION_OPTIONS, settings)
+    entries = entries_of(plan, target, decisions, settings)
     _require_allowed(plan, target)
     model = _model(plan)
     if PATTERN in model and LAYOUT in stage_entries(plan.strategy, plan.facts.model):
@@ -274,12 +278,6 @@ def _activation_offload_options(plan: Plan) -> Entries:
         return {"--cpu-offloading-num-layers": num_offloaded_layers(plan)}
     modules = offloadable(experts_recomputed=bool(recomputes("experts", recompute=strategy.recompute)))
     return {"--fine-grained-activation-offloading": True, "--offload-modules": modules}
-
-
-def offloadable(*, experts_recomputed: bool) -> list[str]:
-    """Modules whose activations are kept, and so can be offloaded."""
-    dropped = ("expert_fc1", "moe_act") if experts_recomputed else ()
-    return [name for name in OFFLOADED if name not in dropped]
 
 
 def _token_dispatcher_options(plan: Plan) -> Entries:

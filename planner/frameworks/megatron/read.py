@@ -16,11 +16,10 @@ from costmodel.strategy import CudaGraphs, Recompute, Sharding, Strategy, TokenD
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.frameworks.megatron.checks import refuse_contradictions
-from planner.frameworks.megatron.lm import offloadable
 from planner.frameworks.megatron.options import WHERE, Arguments, options, read_arguments, split_words
 from planner.frameworks.megatron.read_model import in_older_words, read_model
 from planner.frameworks.megatron.read_settings import read_group, read_settings, release_for
-from planner.frameworks.megatron.settings import PRECISIONS, context_exchange
+from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, offloadable
 from planner.frameworks.megatron.stages import read_stages, settled
 from planner.jobs.completion import completed
 from planner.jobs.document import apply_override

@@ -32,6 +32,9 @@ PRECISIONS: dict[str, Entries] = {
 }
 """Options by the name of a recipe in the catalog; what is stored and sent in other bits is a setting."""
 
+OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
+"""Every module that can be offloaded (megatron/core/transformer/transformer_config.py:1273, megatron-core 0.16.1)."""
+
 DISTRIBUTED: Entries = {"--use-distributed-optimizer": True}
 
 NUM_SMS = {"deepep": "--moe-deepep-num-sms", "hybridep": "--moe-hybridep-num-sms"}
@@ -42,6 +45,12 @@ def precision_entries(plan: Plan, target: str) -> Entries:
     """Options of a recipe; refuses one that there are none for."""
     problem = f"{target} has no options for '{{name}}'{{own}}."
     return PRECISIONS[require_precision(plan, PRECISIONS, problem, f"It has them for: {', '.join(PRECISIONS)}.")]
+
+
+def offloadable(*, experts_recomputed: bool) -> list[str]:
+    """Modules whose activations are kept, and so can be offloaded."""
+    dropped = ("expert_fc1", "moe_act") if experts_recomputed else ()
+    return [name for name in OFFLOADED if name not in dropped]
 
 
 def shares_by_layers(plan: Plan) -> bool:

@@ -159,7 +159,13 @@ RELEASE_RULES: tuple[Rule, ...] = (
 TARGET_RULES: Mapping[str, tuple[Rule, ...]] = {
     **dict.fromkeys(
         ("megatron-lm", "megatron-bridge"),
-        (*FRAMEWORK_RULES, targets.exchanged_heads_split_over_cp, targets.megatron_offloads_masters),
+        (
+            *FRAMEWORK_RULES,
+            targets.exchanged_heads_split_over_cp,
+            targets.megatron_offloads_masters,
+            targets.hybrids_have_one_chunk_per_rank,
+            targets.hybrids_have_layers_on_every_rank,
+        ),
     ),
     "torchtitan": (
         *RELEASE_RULES,

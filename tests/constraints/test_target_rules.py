@@ -15,7 +15,7 @@ from costmodel.strategy import DECISIONS, Schedule, Sharding
 from costmodel.tables import tabulate
 from planner.frameworks import TARGETS
 from tests.builders_cluster import a_cluster, a_device, a_strategy, a_workload, achieved, facts
-from tests.constraints.models import DENSE_LAYER, ONE_MTP, SPARSE, a_stack
+from tests.constraints.models import DENSE_LAYER, ONE_MTP, SPARSE, STATE_SPACE, a_stack
 from tests.constraints.release_cases import IN_EIGHTS, Case
 
 OWN = tuple(dict.fromkeys(rule for rules in TARGET_RULES.values() for rule in rules if family(rule) == "targets"))
@@ -51,6 +51,18 @@ CASES = (
         allowed={},
         refused=OFFLOADED,
         cluster=offloading(offloaded_masters=False),
+    ),
+    Case(
+        rule=targets.hybrids_have_one_chunk_per_rank,
+        allowed={"pp": 2},
+        refused={"pp": 2, "vpp": 2},
+        model=STATE_SPACE,
+    ),
+    Case(
+        rule=targets.hybrids_have_layers_on_every_rank,
+        allowed={"pp": 3},
+        refused={"pp": 4},
+        model=STATE_SPACE,
     ),
     Case(
         rule=targets.experts_are_spread_or_split,

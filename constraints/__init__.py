@@ -160,7 +160,8 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     *FRAMEWORK_RULES,
     targets.exchanged_heads_split_over_cp,
     targets.megatron_offloads_masters,
-    targets.megatron_hybrids_have_one_chunk,
+    targets.hybrids_have_one_chunk_per_rank,
+    targets.hybrids_have_layers_on_every_rank,
 )
 """Rules of both targets that are Megatron Core."""
 

@@ -49,15 +49,26 @@ def megatron_offloads_masters(cluster: Cluster, *, optimizer_offload: Flags) -> 
     return implies(optimizer_offload, cluster.device.behaviour.offload.offloaded_masters)
 
 
-def megatron_hybrids_have_one_chunk(model: Model, *, pp: Ints, vpp: Ints) -> Holds:
+def hybrids_have_one_chunk_per_rank(model: Model, *, vpp: Ints) -> Holds:
     """
-    In Megatron-LM pipeline ranks of a hybrid have one chunk each (vpp 1), with a layer at least.
+    In Megatron-LM pipeline ranks of a model whose layers are single blocks have one chunk (vpp is 1).
 
     References
     ----------
     megatron/core/ssm/mamba_block.py:173.
     """
-    return implies(_is_hybrid(model), np.equal(vpp, 1) & np.less_equal(pp, model.num_layers))
+    return implies(_is_hybrid(model), np.equal(vpp, 1))
+
+
+def hybrids_have_layers_on_every_rank(model: Model, *, pp: Ints) -> Holds:
+    """
+    In Megatron-LM a model whose layers are single blocks has no more pipeline ranks than layers.
+
+    References
+    ----------
+    megatron/core/ssm/mamba_block.py:173: embedding and head are not alone on a rank.
+    """
+    return implies(_is_hybrid(model), np.less_equal(pp, model.num_layers))
 
 
 def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:
@@ -73,7 +84,7 @@ def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:
 
 def _is_hybrid(model: Model) -> bool:
     """Whether each layer is a single block."""
-    return any(len(kind.blocks) == 1 for kind in model.kinds)
+    return any(len(layer.blocks) == 1 for layer in model.kinds)
 
 
 # --- several targets ---------------------------------------------------------------------------------------

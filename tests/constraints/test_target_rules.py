@@ -53,9 +53,15 @@ CASES = (
         cluster=offloading(offloaded_masters=False),
     ),
     Case(
-        rule=targets.megatron_hybrids_have_one_chunk,
+        rule=targets.hybrids_have_one_chunk_per_rank,
+        allowed={"pp": 2},
+        refused={"pp": 2, "vpp": 2},
+        model=STATE_SPACE,
+    ),
+    Case(
+        rule=targets.hybrids_have_layers_on_every_rank,
         allowed={"pp": 3},
-        refused={"pp": 3, "vpp": 2},
+        refused={"pp": 4},
         model=STATE_SPACE,
     ),
     Case(

@@ -159,6 +159,11 @@ def a_dispatcher(copy: Extended) -> None:
         "planner/frameworks/megatron/settings.py",
         ('NUM_SMS = {"deepep"', 'NUM_SMS = {"ncclep": "--moe-flex-dispatcher-num-sms", "deepep"'),
     )
+    option = "--moe-flex-dispatcher-num-sms,read,"
+    copy.edit(
+        "planner/frameworks/megatron/meanings.csv",
+        (f"{option}\n", f"{option}model.moe_flex_dispatcher_num_sms\n"),
+    )
 
 
 def a_schedule(copy: Extended) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.plans.jobs import JOBS, document
 from constraints import MEMORY_RULES, PHYSICS_RULES
 from constraints.verdict import violated
 from costmodel import catalog
@@ -27,8 +28,11 @@ from costmodel.strategy import (
     Vocabulary,
 )
 from planner.frameworks import export
+from planner.frameworks.runnable import require_runnable
 from planner.frameworks.target import Export
+from planner.jobs.problem import load
 from planner.plan import Plan, evaluate
+from planner.plan import plan as plan_of
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_problem import a_problem
 
@@ -89,6 +93,24 @@ def random_exports(
         if plan and exported:
             count -= 1
             yield plan, exported
+
+
+def planned_exports(target: str) -> Iterator[tuple[Plan, Export]]:
+    """The plans of the benchmark's plain jobs, made for a target, with what it makes of them; others are refused."""
+    for job in JOBS:
+        if job[2] > MOST_DEVICES:
+            continue
+        try:
+            problem = load(document(*job, search={"target": target}))
+            require_runnable(problem)
+        except SpecError:
+            continue
+        for plan in plan_of(problem, certified=False).plans[:1]:
+            yield plan, export(plan, target)
+
+
+MOST_DEVICES = 512
+"""Of larger jobs the search takes most of the time, and the export is no other."""
 
 
 def _a_plan(generator: random.Random, values: Mapping[str, Sequence[Any]], settings: Settings) -> Plan | None:

@@ -2,7 +2,8 @@
 ``python -m benchmarks.plans``: whether the plans of plain jobs are ones that people would run.
 
 Each job says nothing but what it must. Its plan fits with a chance of 95 % at least, offloads nothing unless the job
-fits no other way or gains more than 10 %, and exports to Megatron-LM. Exits with 1 where one does not.
+fits no other way or gains more than 10 %, and exports to Megatron-LM. Then each is planned for each target: every plan
+exports, or the job is refused before the search. Exits with 1 where one does not.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from benchmarks.plans.jobs import JOBS, document
+from benchmarks.targets.jobs import Answer, became
 from costmodel.errors import SpecError
-from planner.frameworks import export
+from planner.frameworks import TARGETS, export
 from planner.jobs.problem import load
 from planner.plan import Plan, PlanReport, plan
 from planner.uncertainty.peaks import STARTS
@@ -69,6 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for text in found:
             print(f"    {text}")
     print(f"{len(JOBS) - wrong} of {len(JOBS)} plans are ones that one would run")
+    for target in TARGETS:
+        found_for = [became(document(*job, search={}), target) for job in JOBS]
+        counts = Counter(one.answer for one in found_for)
+        print(f"{target:<16} {', '.join(f'{answer} {counts[answer]}' for answer in Answer if counts[answer])}")
+        wrong += counts[Answer.WRONG]
     return 1 if wrong else 0
 
 

@@ -81,7 +81,9 @@ def with_target(section: ClusterSection, entry: Reference, target: str | None) -
     newest = catalog.newest_for(target, device.architecture)
     if newest is None:
         others = [other for other in TARGET_RULES if catalog.newest_for(other, device.architecture)]
-        problem = f"is {target}, of which no release runs on {device.name} ({device.architecture}): {known}."
+        problem = (
+            f"is {target}, of which the catalog has no release for {device.name} ({device.architecture}): {known}."
+        )
         raise SpecError(TARGET, problem, f"These have one: {', '.join(others) or 'none'}.")
     return replace(section, framework=newest)
 

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.facts.framework import Settings
 from costmodel.strategy import CudaGraphs, Recompute, Sharding
-from tests.builders_plan import random_exports
+from tests.builders_plan import planned_exports, random_exports
 
 commands = pytest.importorskip("accelerate.commands.launch", reason="Accelerate is not installed")
 pytest.importorskip("transformers", reason="Accelerate's tensor parallelism needs transformers")
@@ -79,6 +79,19 @@ def test_what_accelerate_reads_is_the_strategy(tmp_path):
         wrong += [] if same and batch == plan.facts.workload.global_batch_size else [plan.strategy]
 
     assert wrong == []
+
+
+def test_plans_for_accelerate_are_read(tmp_path):
+    """Those of plain jobs, as ``--target accelerate`` makes them."""
+    path, seen = tmp_path / "accelerate.yaml", 0
+    for plan, exported in planned_exports("accelerate"):
+        path.write_text(exported.files["accelerate.yaml"], encoding="utf-8")
+        found = decisions(environment(path, exported))
+        expected = {name: getattr(plan.strategy, name) for name in found}
+        assert found == expected
+        seen += 1
+
+    assert seen >= 5
 
 
 def test_accelerate_refuses_a_wrong_key(tmp_path):

@@ -14,7 +14,7 @@ from costmodel.facts.framework import Settings
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from planner.frameworks.target import Export, num_microbatches
 from planner.plan import Plan
-from tests.builders_plan import random_exports
+from tests.builders_plan import planned_exports, random_exports
 from tests.oracle.deepspeed_engine import engines
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -129,6 +129,19 @@ def test_what_deepspeed_reads_is_the_strategy(gradient_dtype):
         wrong += [] if same and configuration.grad_accum_dtype == gradient_dtype else [plan.strategy]
 
     assert wrong == []
+
+
+def test_plans_for_deepspeed_are_read():
+    """Those of plain jobs, as ``--target deepspeed`` makes them."""
+    seen = 0
+    for plan, exported in planned_exports("deepspeed"):
+        (text,) = exported.files.values()
+        found = decisions(read(plan, text))
+        expected = {name: getattr(plan.strategy, name) for name in found}
+        assert found == expected
+        seen += 1
+
+    assert seen >= 5
 
 
 def test_deepspeed_refuses_a_wrong_key():

@@ -18,7 +18,7 @@ from costmodel.strategy import Recompute, Schedule, Sharding, TokenDispatcher, V
 from planner import estimate, load
 from planner.frameworks.torchtitan import FLAVORS, to_torchtitan
 from planner.plan import Plan
-from tests.builders_plan import random_exports
+from tests.builders_plan import planned_exports, random_exports
 
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")
 
@@ -167,6 +167,20 @@ def test_what_torchtitan_reads_is_the_strategy(seed, within, folder):
         wrong += [] if same else [(plan.strategy, found)]
 
     assert wrong == []
+
+
+def test_plans_for_torchtitan_are_read(folder):
+    """Those of plain jobs, as ``--target torchtitan`` makes them."""
+    seen = 0
+    for plan, exported in planned_exports("torchtitan"):
+        (text,) = exported.files.values()
+        config = read(plan, text, folder, f"planned_{seen}")
+        found = {name: value for name, value in decisions(config).items() if value is not None}
+        expected = {name: getattr(plan.strategy, name) for name in found}
+        assert found == expected
+        seen += 1
+
+    assert seen >= 5
 
 
 def test_torchtitan_refuses_cuda_graphs_in_a_pipeline(folder):

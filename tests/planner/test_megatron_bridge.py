@@ -29,6 +29,7 @@ from planner.frameworks.megatron.bridge import (
 from planner.frameworks.megatron.options import options
 from planner.frameworks.target import effective_settings
 from tests.builders_megatron import megatron_plans
+from tests.builders_plan import planned_exports
 from tests.planner.test_megatron_lm import DEEPSEEK, JOB, a_plan
 
 CLASSES = {
@@ -115,7 +116,10 @@ def test_uneven_stages_of_hybrids_are_refused():
     """They are a pattern with bars, for which it has no field."""
     job = {**JOB, "model": "nemotron-h-8b", "strategy": {"pp": 2, "layout": {"layers": [25, 27]}}}
 
-    with pytest.raises(SpecError, match=r"strategy\.layout: of a hybrid is uneven, which needs --hybrid-layer-pattern"):
+    with pytest.raises(
+        SpecError,
+        match=r"layout = its own stages: Megatron-Bridge .* has no field for a hybrid's --hybrid-layer-pattern",
+    ):
         to_megatron_bridge(estimate(load(job), {}).plan)
 
 
@@ -170,6 +174,21 @@ def test_hydra_reads_the_overrides():
 
     said = {key.lstrip("+"): value for key, value in bridge_entries(plan).items()}
     assert {key: plain(value) for key, value in read.items()} == said
+
+
+def test_hydra_reads_the_overrides_of_plans_for_it():
+    """Those of plain jobs, as ``--target megatron-bridge`` makes them; every field is one of the configuration."""
+    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser", reason="hydra-core is not installed")
+    known, seen = fields(), 0
+
+    for _, exported in planned_exports("megatron-bridge"):
+        lines = shlex.split(exported.files["bridge-overrides.txt"])
+        read = {one.key_or_group: one.value() for one in parser.OverridesParser.create().parse_overrides(lines)}
+        keys = [key.partition(".") for key in read if "." in key]
+        assert [key for key in keys if key[2] not in known[key[0]]] == []
+        seen += 1
+
+    assert seen >= 10
 
 
 def plain(value):

@@ -12,11 +12,13 @@ import warnings
 
 import pytest
 
+from benchmarks.plans.jobs import JOBS
 from costmodel.errors import SpecError
 from planner.frameworks.megatron.bridge import option_value
 from planner.frameworks.megatron.lm import to_megatron_lm
 from planner.frameworks.megatron.options import options, read_arguments, split_words
 from tests.builders_megatron import hybrid_plans, megatron_plans
+from tests.builders_plan import MOST_DEVICES, planned_exports
 
 core = pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -120,6 +122,20 @@ def test_megatron_core_takes_hybrids():
         patterns.add("".join(dealt))
 
     assert len(patterns) == (1 if RELEASE == "0.14" else 2)
+
+
+@pytest.mark.skipif(RELEASE == "0.14", reason="plans are for the newest release")
+def test_megatron_core_takes_plans_for_it():
+    """Those of plain jobs, as ``--target megatron-lm`` makes them: all of its own, dense, with experts and hybrid."""
+    degrees = []
+
+    for plan, _ in planned_exports("megatron-lm"):
+        config, _ = config_of(plan)
+        degrees.append((plan.strategy.tp, plan.strategy.pp, plan.strategy.ep))
+        found = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size)
+        assert (*found, config.expert_model_parallel_size) == degrees[-1]
+
+    assert len(degrees) == sum(job[2] <= MOST_DEVICES for job in JOBS)
 
 
 def ranks_slots(plan):

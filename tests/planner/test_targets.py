@@ -62,7 +62,9 @@ def test_a_target_brings_the_newest_release_that_runs_on_the_device():
     text = refusal("torchtitan", cluster=v100, training=training)
 
     assert found.name == "megatron-lm-2022"
-    assert text.startswith("search.target: is torchtitan, of which no release runs on v100-32gb-sxm (volta): ")
+    assert text.startswith(
+        "search.target: is torchtitan, of which the catalog has no release for v100-32gb-sxm (volta): "
+    )
     assert text.endswith("These have one: megatron-lm.")
 
 

@@ -63,7 +63,7 @@ def test_a_target_brings_the_newest_release_that_runs_on_the_device():
 
     assert found.name == "megatron-lm-2022"
     assert text.startswith(
-        "search.target: is torchtitan, of which the catalog has no release for v100-32gb-sxm (volta): "
+        "search.target: is torchtitan, which has no release for v100-32gb-sxm (volta) in the catalog: "
     )
     assert text.endswith("These have one: megatron-lm.")
 

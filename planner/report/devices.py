@@ -89,7 +89,7 @@ def nearby_sections(whole: PlanReportRecord) -> Iterator[Section]:
         rows=tuple(rows),
         notes=(
             f"Instead of training.global_batch_size={whole.training.global_batch_size}, with all GPUs; gain: more "
-            "tokens per second than the fastest plan trains. The few sizes within 5% that share most with the number of "
-            "GPUs were searched.",
+            "tokens per second than the fastest plan trains. The few sizes within 5% that share most with the number "
+            "of GPUs were searched.",
         ),
     )

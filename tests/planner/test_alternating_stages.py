@@ -30,6 +30,7 @@ GEMMA = {
     "model": "gemma-2-27b",
     "cluster": {"device": "h800", "num_devices": 256},
     "training": {"global_batch_size": 1024, "sequence_length": 8192, "tokens": 1e12},
+    "top": 1,
 }
 """Layers with a window of 4,096 tokens and without one, in turn."""
 
@@ -131,7 +132,13 @@ def test_stages_of_gpt_oss_are_written_as_megatron_lm_reads_them():
     cluster = {"device": "a100-80gb-sxm", "num_devices": 64}
     training = {"global_batch_size": 256, "sequence_length": 4096, "tokens": 1e12}
     problem = load(
-        {"model": "gpt-oss-120b", "cluster": cluster, "training": training, "search": {"pin": {"pp": 4, "vpp": 1}}}
+        {
+            "model": "gpt-oss-120b",
+            "cluster": cluster,
+            "training": training,
+            "search": {"pin": {"pp": 4, "vpp": 1}},
+            "top": 1,
+        }
     )
 
     (best,) = search(problem).strategies

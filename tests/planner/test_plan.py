@@ -41,8 +41,8 @@ def a_problem(**entries):
 
 @pytest.fixture(scope="module")
 def report():
-    """The two best plans of the small job."""
-    return plan(a_problem(top=2))
+    """The two fastest plans of the small job."""
+    return plan(a_problem(top=2, search__fastest=True))
 
 
 # --- plans ---------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class RecommendationRecord(Record):
     def of(cls, report: PlanReport) -> RecommendationRecord | None:
         """The record of a report's recommendation, if it has one."""
         advice, fastest = report.recommendation, report.fastest
-        if advice is None or fastest is None:
+        if advice is None or fastest is None or not report.plans:
             return None
         strategies = [plan.strategy for plan in report.plans]
         number = strategies.index(fastest.strategy) + 1 if fastest.strategy in strategies else None

@@ -96,6 +96,7 @@ FRAMEWORK_RULES: tuple[Rule, ...] = (
     frameworks.ep_overlap_in_a_pipeline_needs_interleaving,
     frameworks.ep_overlap_allows_one_mtp_layer,
     frameworks.ep_overlap_with_mtp_needs_a_pipeline,
+    frameworks.ep_overlap_is_for_gpt_models,
     frameworks.whole_gradients_wait,
     frameworks.optimizer_offload_needs_a_sharded_optimizer,
     frameworks.context_parallel_rings_overlap,

@@ -130,7 +130,7 @@ def recommended(problem: Problem, best: tuple[Problem, Strategy, float], clock: 
         fastest=fastest.strategy,
         given_up=tuple(one for one in had if one.name not in {other.name for other in has}),
         kept=tuple(has),
-        tolerance_fraction=tolerance,
+        tolerance_fraction=max(OFFLOAD_FRACTION, tolerance) if run.has_given_up_offload else tolerance,
         is_complete=run.is_complete,
     )
 
@@ -183,7 +183,9 @@ SIMPLE: Mapping[str, int] = {
     "recompute": int(Recompute.NONE),
     "vpp": 1,
 }
-"""Values of decisions without which a strategy has a feature."""
+"""Values of decisions without which a strategy has a feature, the riskiest first."""
+
+RISKS = tuple(SIMPLE)
 
 
 def without(problem: Problem, feature: Feature, strategy: Strategy) -> Problem | None:
@@ -215,6 +217,19 @@ def without(problem: Problem, feature: Feature, strategy: Strategy) -> Problem |
 # --- searches ----------------------------------------------------------------------------------------------
 
 
+def _no_riskier(problem: Problem, feature: Feature, strategy: Strategy) -> Problem:
+    """A job in which nothing riskier than a feature takes its place."""
+    riskier = RISKS[: RISKS.index(feature.name)] if feature.name in RISKS else OFFLOAD
+    lacks = {name: SIMPLE[name] for name in riskier if int(getattr(strategy, name)) == SIMPLE[name]}
+    limits = problem.search
+    simple = {
+        name: value
+        for name, value in lacks.items()
+        if name not in limits.pin and value in limits.allow.get(name, (value,))
+    }
+    return problem.with_limits(pin={**limits.pin, **simple})
+
+
 @dataclass(kw_only=True, slots=True)
 class _Run:
     """The searches for one job, with even stages; each must be faster than the tolerance allows."""
@@ -224,6 +239,7 @@ class _Run:
     tolerance: float
     clock: Clock
     is_complete: bool = True
+    has_given_up_offload: bool = False
 
     def simplest(self) -> _Found:
         """What is left when nothing can be taken away."""
@@ -249,10 +265,11 @@ class _Run:
             feature = untried[0]
             tried.add(feature.name)
             simpler = without(problem, feature, found.strategy)
-            for one in self.tries(simpler, feature) if simpler else ():
+            for one in self.tries(_no_riskier(simpler, feature, found.strategy), feature) if simpler else ():
                 better = self.search(one, self.limit(found.seconds, is_offload=feature.name in OFFLOAD))
                 if better:
                     problem, found = one, better
+                    self.has_given_up_offload |= feature.name in OFFLOAD
                     break
         return found
 

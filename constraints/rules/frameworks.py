@@ -465,6 +465,18 @@ def ep_overlap_excludes_graphs_of_dense_layers(*, ep_overlap: Flags, cuda_graphs
     return implies(ep_overlap, np.logical_not(captures("mlp", cuda_graphs=cuda_graphs)))
 
 
+def ep_overlap_is_for_gpt_models(model: Model, *, ep_overlap: Flags) -> Holds:
+    """
+    Models whose layers are single blocks (Mamba) do not overlap expert-parallel communication.
+
+    References
+    ----------
+    Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py:338 (of megatron-core 0.16.1): GPTModel alone has the
+    schedule.
+    """
+    return implies(ep_overlap, all(len(kind.blocks) > 1 for kind in model.kinds))
+
+
 def ep_overlap_in_one_graph_needs_fused_experts(cluster: Cluster, *, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:
     """
     In a CUDA graph of the whole iteration, only releases with fused experts overlap expert-parallel communication.

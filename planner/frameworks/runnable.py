@@ -109,7 +109,7 @@ def _require_facts(facts: Facts, answers: Answers) -> None:
     try:
         answers.require_job(alone)
     except SpecError as error:
-        problem = f"{error.problem} So {answers.target} cannot run the job."
+        problem = f"{error.problem} So no plan of the job can be exported to {answers.target}."
         raise SpecError(error.where, problem, error.hint) from None
     for name, reason in refusals(alone, answers).items():
         section, _, setting = name.rpartition(".")

@@ -82,7 +82,7 @@ def with_target(section: ClusterSection, entry: Reference, target: str | None) -
     if newest is None:
         others = [other for other in TARGET_RULES if catalog.newest_for(other, device.architecture)]
         problem = (
-            f"is {target}, of which the catalog has no release for {device.name} ({device.architecture}): {known}."
+            f"is {target}, which has no release for {device.name} ({device.architecture}) in the catalog: {known}."
         )
         raise SpecError(TARGET, problem, f"These have one: {', '.join(others) or 'none'}.")
     return replace(section, framework=newest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from planner.recommendation import OFFLOAD
 from planner.report.section import Section
 from planner.report.strategies import strategy_text
 from planner.report.wording import seconds
@@ -19,7 +20,7 @@ def recommendation_sections(advice: RecommendationRecord | None) -> Iterator[Sec
         return
     rows = [("recommended", _recommended(advice))]
     if advice.kept:
-        rows.append(("it keeps", f"{_listed(advice.kept)}; without, no plan is within {advice.tolerance_fraction:.1%}"))
+        rows.append(("it keeps", f"{_listed(advice.kept)}: without, no plan is near enough to the fastest"))
     if not advice.is_fastest:
         rows.append(("fastest", _fastest(advice)))
         rows.extend(("  its risk", f"{one.text}: {one.risk}") for one in advice.given_up)
@@ -31,10 +32,10 @@ def _recommended(advice: RecommendationRecord) -> str:
     if advice.is_fastest:
         simple = "nothing of it could be left out" if advice.kept else "nothing about it is uncommon"
         return f"strategy 1, the fastest plan: {simple}"
-    return (
-        f"strategy 1, the simplest plan within {advice.tolerance_fraction:.1%} of the fastest one, which predictions "
-        "cannot tell apart"
-    )
+    near = f"strategy 1, the simplest plan within {advice.tolerance_fraction:.1%} of the fastest one"
+    if any(one.name in OFFLOAD for one in advice.given_up):
+        return f"{near}, which offloads: that must gain more"
+    return f"{near}, which predictions cannot tell apart"
 
 
 def _fastest(advice: RecommendationRecord) -> str:

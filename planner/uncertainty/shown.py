@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -15,6 +15,7 @@ from costmodel import catalog
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.features import feature_of
 from costmodel.facts.fields import STRICT
+from costmodel.facts.framework import Framework
 from costmodel.strategy import Strategy
 from costmodel.validation import build
 from planner.uncertainty.peaks import ANY, stack_of
@@ -22,7 +23,7 @@ from planner.uncertainty.peaks import ANY, stack_of
 TABLE = "shown.yaml"
 
 FEWEST_RUNS = 50
-"""Runs of a stack from which on it tells something that none has a value: below, those of all stacks count."""
+"""Runs from which on it tells something that none has a value: below, related stacks count, then all."""
 
 MATTERS_ABOVE: Mapping[str, str] = {
     "schedule": "pp",
@@ -112,14 +113,28 @@ def unshown(cluster: Cluster, strategy: Strategy) -> list[Unshown]:
 
 
 def _shown(cluster: Cluster, strategy: Strategy, name: str) -> Unshown | None:
+    value = int(getattr(strategy, name))
+    for stacks in _related(cluster.framework):
+        runs = _together(stacks, name)
+        if runs.total() >= FEWEST_RUNS or ANY in stacks:
+            known = feature_of(name, value) in runs
+            return None if known else Unshown(name=name, value=value, runs=runs.total(), stack=", ".join(stacks))
+    return None
+
+
+def _related(framework: Framework | None) -> Iterator[tuple[str, ...]]:
+    """The stack itself, all whose plans go to the same targets, all there are."""
+    if framework is not None:
+        yield (stack_of(framework.name),)
+        kin = {stack_of(name) for target in framework.targets for name in catalog.releases_for(target)}
+        yield tuple(sorted(kin))
+    yield (ANY,)
+
+
+def _together(stacks: Iterable[str], name: str) -> Counter[str]:
+    """Runs by value of a decision, of several stacks."""
     known = shown_features()
-    stack = ANY if cluster.framework is None else stack_of(cluster.framework.name)
-    if sum(known[stack].runs[name].values() if stack in known else ()) < FEWEST_RUNS:
-        stack = ANY
-    runs, value = known[stack].runs[name], int(getattr(strategy, name))
-    if feature_of(name, value) in runs:
-        return None
-    return Unshown(name=name, value=value, runs=sum(runs.values()), stack=stack)
+    return sum((Counter(known[stack].runs[name]) for stack in stacks if stack in known), Counter())
 
 
 def _matters(strategy: Strategy, name: str) -> bool:

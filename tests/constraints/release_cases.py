@@ -14,7 +14,7 @@ from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
 from tests.builders_cluster import a_cluster, a_device, a_workload, achieved
-from tests.constraints.models import DENSE, SPARSE
+from tests.constraints.models import DENSE, SPARSE, STATE_SPACE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,12 @@ RELEASE_CASES = (
         rule=frameworks.pipelines_keep_gradients_whole,
         allowed={"dp": 2, "pp": 2, "sharding": Sharding.OPTIMIZER},
         refused={"dp": 2, "pp": 2, "sharding": Sharding.GRADIENTS},
+    ),
+    Case(
+        rule=frameworks.ep_overlap_is_for_gpt_models,
+        allowed={"ep": 2},
+        refused={"ep": 2, "ep_overlap": True},
+        model=STATE_SPACE,
     ),
     Case(
         rule=frameworks.ep_overlap_in_one_graph_needs_fused_experts,

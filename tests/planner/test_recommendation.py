@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.strategy import Recompute
+from costmodel.strategy import Recompute, Sharding
 from planner.cli import main
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import load
@@ -47,8 +47,8 @@ def test_nothing_that_is_kept_could_be_left_out(make):
 
     for feature in features(problem, best.strategy):
         simpler = without(problem, feature, best.strategy).with_limits(simplest=False, stages=StageChoice.EVEN)
-        others = {one.name for one in advice.given_up} & SIMPLE.keys()
-        held = {name: SIMPLE[name] for name in others}
+        lacks = [name for name in SIMPLE if getattr(best.strategy, name) == SIMPLE[name]]
+        held = {name: SIMPLE[name] for name in lacks}
         alone = plan(simpler.with_limits(pin={**simpler.search.pin, **held}), certified=False)
         assert not alone.plans or alone.plans[0].step_seconds > limit
 
@@ -106,6 +106,24 @@ def test_offload_must_gain_more_than_a_tenth():
     assert any(getattr(forced.plans[0].strategy, name) for name in OFFLOAD)
 
 
+@pytest.mark.parametrize(("num_devices", "batch"), [(32, 256), (16, 128)])
+def test_nothing_riskier_takes_the_place_of_what_is_left_out(num_devices, batch):
+    """On small devices the fastest plan recomputes; offload instead of that is no simpler, and 5 % stay 5 %."""
+    job = a_job(
+        model="llama2-13b",
+        cluster__device="a100-40gb-pcie",
+        cluster__num_devices=num_devices,
+        training__global_batch_size=batch,
+        training__sequence_length=4096,
+    )
+    report = plan(load(job), certified=False)
+    best, fastest, advice = report.plans[0], report.fastest, report.recommendation
+
+    assert not any(getattr(fastest.strategy, name) for name in OFFLOAD)
+    assert not any(getattr(best.strategy, name) for name in OFFLOAD)
+    assert best.step_seconds <= fastest.step_seconds * (1 + advice.tolerance_fraction) * (1 + ROUNDING)
+
+
 def test_reports_say_what_the_fastest_would_gain_and_risk():
     """In the answer, in a section of its own, in the JSON; also where the list has no room for the fastest."""
     report = plan(a_large_job(), certified=False)
@@ -148,6 +166,19 @@ def test_what_no_run_has_is_found():
     plain = unshown(cluster, replace(strategy, dp_overlap=False, pp_overlap=False))
 
     assert (names, plain) == (["optimizer_offload"], [])
+
+
+def test_related_software_counts_where_a_stack_has_few_runs():
+    """Megatron-LM's own runs have no overlap, those of Megatron-Bridge have; of neither ZeRO-2 is known."""
+    problem = load(a_job(cluster__framework="megatron-lm-0.17"))
+    strategy = plan(problem, certified=False).fastest.strategy
+    known, new = (replace(strategy, tp=2, dp=32, tp_overlap=True, sharding=one) for one in (1, Sharding.GRADIENTS))
+
+    found = [[one.name for one in unshown(problem.facts.cluster, each)] for each in (known, new)]
+
+    assert "tp_overlap" not in found[0]
+    assert "sharding" in found[1]
+    assert "sharding" not in found[0]
 
 
 def test_runs_are_counted_where_a_decision_matters():

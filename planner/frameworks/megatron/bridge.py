@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from costmodel.errors import SpecError
+from costmodel.strategy import CudaGraphs
 from planner.frameworks.megatron.lm import (
     DECISION_OPTIONS,
     background_notes,
@@ -330,5 +331,7 @@ def _notes(plan: Plan) -> Iterator[str]:
         "those of the recipe."
     )
     yield from background_notes(plan)
+    if plan.strategy.ep_overlap and plan.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION:
+        yield "Exchanges of experts overlap in one CUDA graph only from the recipes of 26.06 on (Megatron Core 0.19)."
     if effective_settings(plan).optimizer != "adam":
         yield "Muon's own numbers are those of the recipe, which must be one with Muon."

@@ -510,6 +510,8 @@ def _notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
         f"0.1 unless told otherwise), --save and --load{', --rotary-base and scaling' if is_rotary else ''}."
     )
     yield from _model_notes(plan, entries)
+    if plan.kept_checkpoints is not None:
+        yield f"All but the newest {plan.kept_checkpoints} checkpoints are yours to delete: no option says so."
     yield (
         f"Launched with ft_launcher, {LAUNCHER_FILE} has its timeouts, {SAFETY} times the predicted step and "
         "checkpoint; add --enable-ft-package then."

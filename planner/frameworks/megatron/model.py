@@ -40,6 +40,12 @@ def model_entries(model: Model, sequence_length: int) -> dict[str, Any]:
         If Megatron-LM's GPT model cannot be it: what is not said would be trained otherwise.
     """
     hybrid = is_hybrid(model)
+    if hybrid and model.mtp_layers:
+        raise SpecError(
+            "model.mtp_layers",
+            "hybrids have them in another pattern, which exports do not write.",
+            "Plan with settings.mtp_layers=0.",
+        )
     for layer in model.kinds:
         (_require_block if hybrid else _require_gpt)(layer)
     _require_alike(model)
@@ -155,12 +161,6 @@ def _require_alike(model: Model) -> None:
     """Layers differ at most in having experts and in their window; those of hybrids in the block that they are."""
     if model.head_bias:
         raise SpecError("model.head_bias", "is true; Megatron-LM's head has no bias.")
-    if model.mtp_layers and is_hybrid(model):
-        raise SpecError(
-            "model.mtp_layers",
-            "hybrids have them in another pattern, which exports do not write.",
-            "Plan with settings.mtp_layers=0.",
-        )
     mixers = [kind.attention for kind in model.kinds if kind.attention is not None]
     differing = {
         "attention": {_without_window(one) for one in mixers if not isinstance(one, Mamba)},

@@ -28,6 +28,15 @@ HYBRID_STACK = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_
 BACKEND, IMPL, SCOPE = "--moe-flex-dispatcher-backend", "--cuda-graph-impl", "--cuda-graph-scope"
 
 
+EXCHANGES = "--overlap-moe-expert-parallel-comm"
+
+EXCHANGES_IN_ONE_GRAPH = f"{EXCHANGES} in one CUDA graph of the iteration"
+"""What megatron-core 0.16.1 refuses (transformer/transformer_config.py:1898); Megatron-Bridge 26.06 does it."""
+
+GRAPHS_WITH_EXCHANGES = "0.19"
+"""The first release here that is not older than those recipes."""
+
+
 def in_release(entries: Entries, release: str) -> Entries:
     """
     Entries in the words of a release.
@@ -94,6 +103,8 @@ def lacking(words: Entries, release: str) -> Iterator[str]:
         yield from (f"{name} {one}" for one in values if not _has(release, f"{name} {one}"))
     if release == RELEASES[0]:
         yield from _excluding(words)
+    if not _is_from(release, GRAPHS_WITH_EXCHANGES) and EXCHANGES in words and "full_iteration" in words.get(SCOPE, ()):
+        yield EXCHANGES_IN_ONE_GRAPH
 
 
 def _excluding(words: Entries) -> Iterator[str]:
@@ -134,7 +145,8 @@ def release_note(entries: Entries) -> str:
 
 def since_when(name: str) -> str:
     """Which releases have an option or a choice that not all of them have; what excludes each other did so in one."""
-    first, last = _spans().get(name, (RELEASES[1], RELEASES[-1]))
+    default = GRAPHS_WITH_EXCHANGES if name == EXCHANGES_IN_ONE_GRAPH else RELEASES[1]
+    first, last = _spans().get(name, (default, RELEASES[-1]))
     return f"needs core {first} {'or later' if last == RELEASES[-1] else f'to {last}'}"
 
 

@@ -1,4 +1,4 @@
-"""The verb ``compare``: what the best plan would gain over a strategy that somebody runs already."""
+"""The verb ``compare``: what the fastest plan would gain over a strategy that somebody runs already."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.plan import EXIT_CODES, EstimateReport, Plan, PlanReport, estimate,
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """
-    A given strategy compared with the best plan.
+    A given strategy compared with the fastest plan.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Comparison:
 
     @property
     def saved_seconds(self) -> float:
-        """By how much the best plan's step is shorter; negative where rules forbid a faster strategy."""
+        """By how much the fastest plan's step is shorter; negative where rules forbid a faster strategy."""
         return self.given.plan.step_seconds - self._best.step_seconds
 
     @property
@@ -81,7 +81,7 @@ class Comparison:
 
 def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> Comparison:
     """
-    Compare a given strategy with the best plan.
+    Compare a given strategy with the fastest plan.
 
     Parameters
     ----------
@@ -99,6 +99,6 @@ def compare(problem: Problem, decisions: Mapping[str, object] | None = None) -> 
     given = problem.given
     if not decisions and not given.decisions and given.layout is None:
         hint = "Give the job a 'strategy', or decisions such as tp=8 pp=4."
-        raise SpecError("strategy", "is required: there is nothing to compare the best plan with.", hint)
+        raise SpecError("strategy", "is required: there is nothing to compare the fastest plan with.", hint)
     alone = replace(problem, top=1).with_limits(simplest=False)
     return Comparison(given=estimate(problem, decisions or {}), report=plan(alone, certified=False))

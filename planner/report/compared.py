@@ -31,7 +31,7 @@ def compared_sections(comparison: Comparison) -> Iterator[Section]:
     yield from broken_sections(whole.broken_rules)
     yield from preference_sections(whole.broken_preferences)
     table = strategies_section([given.strategy, *([best.strategy] if best else [])])
-    notes = ("1: the given strategy; 2: the best plan.", *table.notes[-1:]) if best else table.notes
+    notes = ("1: the given strategy; 2: the fastest plan.", *table.notes[-1:]) if best else table.notes
     yield replace(table, notes=notes)
     if best:
         yield _gains(given, best)
@@ -55,7 +55,7 @@ def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
     word = "less" if comparison.saved_seconds > 0 else "more"
     noise = "; the difference is within the noise of the predictions" if whole.within_noise else ""
     return (
-        f"{takes}{forbidden}; the best plan{proof} takes {seconds(whole.best.step_time_seconds)} s, "
+        f"{takes}{forbidden}; the fastest plan{proof} takes {seconds(whole.best.step_time_seconds)} s, "
         f"{abs(comparison.saved_fraction):.1%} {word}: {abs(comparison.saved_days):,.2f} days and "
         f"{abs(comparison.saved_gpu_hours):,.0f} GPU-hours {word}{noise}"
     )
@@ -64,7 +64,7 @@ def _answer(comparison: Comparison, whole: ComparisonRecord) -> str:
 def _gains(given: PlanRecord, best: PlanRecord) -> Section:
     """Figures of both, but for their devices, and the differences."""
     return Section(
-        title="The given strategy against the best plan",
+        title="The given strategy against the fastest plan",
         header=("", "given", "best", "difference"),
         rows=tuple(_gain(name, given, best) for name in FIGURES if name != "GPUs"),
     )

@@ -48,7 +48,7 @@ def explained_sections(explanation: Explanation) -> Iterator[Section]:
 
 
 def _question(explanation: Explanation, whole: ExplanationRecord) -> Section:
-    general = "why does nothing fit?" if whole.conflict else "which constraints bind the best plan?"
+    general = "why does nothing fit?" if whole.conflict else "which constraints bind the fastest plan?"
     question = f"why not {decisions_text(whole.asked)}?" if whole.asked else general
     answer = _answer_of_asked(explanation, whole) if whole.asked else _answer(explanation, whole)
     return setting_section(explanation.problem, whole, ("question", question), ("answer", answer), best=whole.best)
@@ -59,7 +59,7 @@ def _answer(explanation: Explanation, whole: ExplanationRecord) -> str:
     if best is None:
         return none_text(whole.conflict)
     proof = "" if explanation.report.exit_code == 0 else " (not proven best: time ran out)"
-    plan = f"the best plan takes {seconds(best.step_time_seconds)} s per step{proof}"
+    plan = f"the fastest plan takes {seconds(best.step_time_seconds)} s per step{proof}"
     if not explanation.bindings:
         late = "time ran out before it was known which constraint binds"
         return f"{plan}; {late if whole.left_out else 'no single constraint binds'}"
@@ -87,13 +87,13 @@ def _answer_of_asked(explanation: Explanation, whole: ExplanationRecord) -> str:
     if best is None or slower is None:
         return f"{which} takes {takes}{allowed}{opposed}; the job itself has no feasible plan"
     if abs(slower) <= SAME_SECONDS:
-        return f"{which} is as fast as the best plan, {seconds(best.step_time_seconds)} s per step{allowed}{opposed}"
+        return f"{which} is as fast as the fastest plan, {seconds(best.step_time_seconds)} s per step{allowed}{opposed}"
     word = "slower" if slower > 0 else "faster"
     alike = explanation.given and explanation.best and explanation.given.is_within_noise(explanation.best)
     noise = ", within the noise of the predictions" if slower > 0 and alike else ""
     return (
         f"{which} takes {takes}, {seconds(abs(slower))} s ({abs(slower) / best.step_time_seconds:.1%}) {word} than the "
-        f"best plan{noise}{allowed}{opposed}"
+        f"fastest plan{noise}{allowed}{opposed}"
     )
 
 
@@ -110,7 +110,7 @@ def _compared(whole: ExplanationRecord) -> Iterator[Section]:
         return
     table = strategies_section([one.strategy for one in (best, given) if one])
     which = "the best strategy with these decisions" if whole.status_of_asked else "the strategy that was asked about"
-    notes = (f"1: the best plan; 2: {which}.",) if best else ()
+    notes = (f"1: the fastest plan; 2: {which}.",) if best else ()
     yield replace(table, notes=(*notes, *table.notes[-1:]))
     if best and abs(given.step_time_seconds - best.step_time_seconds) > SAME_SECONDS:
         yield differences_section(whole.differences, best, given)

@@ -218,7 +218,7 @@ def test_the_best_plan_is_its_own_answer():
     explanation = explain(a_problem(), {"tp": best.strategy.tp, "pp": best.strategy.pp})
 
     assert explanation.given.step_seconds == pytest.approx(explanation.best.step_seconds, abs=TICK)
-    assert "is as fast as the best plan" in render(explanation)
+    assert "is as fast as the fastest plan" in render(explanation)
 
 
 def test_what_excludes_a_part_of_a_strategy_is_named():

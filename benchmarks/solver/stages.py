@@ -135,7 +135,13 @@ def tight_problem(chooser: random.Random) -> Problem:
                 "sequence_length": chooser.choice([4096, 8192]),
                 "tokens": 1e12,
             },
-            "search": {"stages": "free", "limits": ["vpp >= 2"], "pin": {"optimizer_offload": False}},
+            "search": {
+                "stages": "free",
+                "limits": ["vpp >= 2"],
+                "pin": {"optimizer_offload": False},
+                "memory_headroom_gib": 0,
+            },
+            "top": 1,
         }
     )
     model = with_layers(problem.facts.model, chooser.randint(24, 96))

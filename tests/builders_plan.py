@@ -109,8 +109,8 @@ def planned_exports(target: str) -> Iterator[tuple[Plan, Export]]:
             yield plan, export(plan, target)
 
 
-MOST_DEVICES = 512
-"""Of larger jobs the search takes most of the time, and the export is no other."""
+MOST_DEVICES = 128
+"""Of larger jobs the search takes most of the time."""
 
 
 def _a_plan(generator: random.Random, values: Mapping[str, Sequence[Any]], settings: Settings) -> Plan | None:

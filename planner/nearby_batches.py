@@ -14,14 +14,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from constraints.encoding import seconds_to_ticks
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import SHORTEST_SECONDS, Search
-from planner.search.candidates import OWN
+from planner.search.branch_and_bound import SHORTEST_SECONDS
 from planner.search.clock import Clock
-from planner.search.incumbents import Rivals
+from planner.search.limited import search_below
 
 MOST_CHANGE = 0.05
 """Fraction by which a near-by batch differs at most: learning rates hold for it."""
@@ -115,17 +113,14 @@ def _with_batch(problem: Problem, size: int, clock: Clock) -> Problem:
         faster_than_seconds=None,
         time_limit_seconds=max(clock.seconds_left, SHORTEST_SECONDS),
     )
-    return replace(everything, facts=replace(problem.facts, workload=workload), top=1)
+    return replace(everything, facts=replace(problem.facts, workload=workload))
 
 
 def _faster(
     asked: Problem, best: tuple[Problem, Strategy], step_seconds: float, times: float
 ) -> tuple[Strategy, float] | None:
     """The best strategy for a batch with its step, if that takes less than some part of the step of another batch."""
-    laws = (step_seconds, summed_strategy_seconds(best[0].facts, best[1]))
-    ticks, summed = (int(seconds_to_ticks(np.asarray(law * times))) for law in laws)
-    run = Search(asked, OWN)
-    run.compete_with(Rivals(ticks={"asked": ticks}, summed_ticks={"asked": summed}))
-    outcome = run.run()
+    summed = summed_strategy_seconds(best[0].facts, best[1])
+    outcome = search_below(asked, step_seconds * times, summed_seconds=summed * times)
     found = zip(outcome.strategies, outcome.step_seconds, strict=True)
     return next((one for one in found if one[1] < step_seconds * times), None)

@@ -8,21 +8,16 @@ that could be taken away alone. That all of them are needless is tried first, wh
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from constraints.encoding import seconds_to_ticks
 from costmodel.strategy import Recompute, Schedule, Strategy, decision_text
 from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.branch_and_bound import SHORTEST_SECONDS, Search, Status
-from planner.search.candidates import OWN
+from planner.search.branch_and_bound import SHORTEST_SECONDS, Status
 from planner.search.domains import default_features
-from planner.search.incumbents import Rivals
+from planner.search.limited import search_below
 from planner.uncertainty.intervals import noise_fraction
 from planner.uncertainty.peaks import ANY
 from planner.uncertainty.shown import unshown
@@ -185,8 +180,6 @@ SIMPLE: Mapping[str, int] = {
 }
 """Values of decisions without which a strategy has a feature, the riskiest first."""
 
-RISKS = tuple(SIMPLE)
-
 
 def without(problem: Problem, feature: Feature, strategy: Strategy) -> Problem | None:
     """
@@ -204,11 +197,10 @@ def without(problem: Problem, feature: Feature, strategy: Strategy) -> Problem |
     limits, name = problem.search, feature.name
     if name == STAGES:
         return problem.with_limits(stages=StageChoice.EVEN)
+    if name in SIMPLE:
+        return _plain(problem, [name]) if _may_be_simple(problem, name) else None
     if name in limits.pin:
         return None
-    if name in SIMPLE:
-        known = limits.allow.get(name, (SIMPLE[name],))
-        return problem.with_limits(pin={**limits.pin, name: SIMPLE[name]}) if SIMPLE[name] in known else None
     known = limits.allow.get(name, default_features(problem.facts).get(name, ()))
     others = tuple(int(value) for value in known if value != getattr(strategy, name))
     return problem.with_limits(allow={**limits.allow, name: others}) if others else None
@@ -219,15 +211,21 @@ def without(problem: Problem, feature: Feature, strategy: Strategy) -> Problem |
 
 def _no_riskier(problem: Problem, feature: Feature, strategy: Strategy) -> Problem:
     """A job in which nothing riskier than a feature takes its place."""
-    riskier = RISKS[: RISKS.index(feature.name)] if feature.name in RISKS else OFFLOAD
-    lacks = {name: SIMPLE[name] for name in riskier if int(getattr(strategy, name)) == SIMPLE[name]}
-    limits = problem.search
-    simple = {
-        name: value
-        for name, value in lacks.items()
-        if name not in limits.pin and value in limits.allow.get(name, (value,))
-    }
-    return problem.with_limits(pin={**limits.pin, **simple})
+    risks = list(SIMPLE)
+    riskier = risks[: risks.index(feature.name)] if feature.name in SIMPLE else OFFLOAD
+    lacks = [name for name in riskier if int(getattr(strategy, name)) == SIMPLE[name]]
+    return _plain(problem, [name for name in lacks if _may_be_simple(problem, name)])
+
+
+def _may_be_simple(problem: Problem, name: str) -> bool:
+    """Whether a job leaves open that a decision has its simple value."""
+    limits, simple = problem.search, SIMPLE[name]
+    return name not in limits.pin and simple in limits.allow.get(name, (simple,))
+
+
+def _plain(problem: Problem, names: Iterable[str]) -> Problem:
+    """A job in which some decisions have their simple values."""
+    return problem.with_limits(pin={**problem.search.pin, **{name: SIMPLE[name] for name in names}})
 
 
 @dataclass(kw_only=True, slots=True)
@@ -296,10 +294,8 @@ class _Run:
         return best
 
     def search_one(self, problem: Problem, limit_seconds: float) -> _Found | None:
-        run = Search(replace(problem, top=1), OWN)
-        run.deadline = time.perf_counter() + max(self.clock.seconds_left, SHORTEST_SECONDS)
-        run.compete_with(Rivals(ticks={STAGES: int(seconds_to_ticks(np.asarray(limit_seconds)))}))
-        outcome = run.run()
+        left = max(self.clock.seconds_left, SHORTEST_SECONDS)
+        outcome = search_below(problem.with_limits(time_limit_seconds=left), limit_seconds)
         self.is_complete &= outcome.status in (Status.OPTIMAL, Status.INFEASIBLE)
         found = zip(outcome.strategies, outcome.step_seconds, strict=True)
         within = [(seconds, strategy) for strategy, seconds in found if seconds <= limit_seconds]

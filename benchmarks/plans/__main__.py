@@ -20,6 +20,7 @@ from costmodel.errors import SpecError
 from planner.frameworks import TARGETS, export
 from planner.jobs.problem import load
 from planner.plan import Plan, PlanReport, plan
+from planner.report.wording import gib
 from planner.uncertainty.peaks import STARTS
 
 OFFLOAD_GAIN = 0.1
@@ -90,10 +91,9 @@ def _line(job: tuple[str, str, int, int, int], report: PlanReport, seconds: floa
     degrees = " ".join(
         f"{degree}={getattr(strategy, degree)}" for degree in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs")
     )
-    free = first.headroom_bytes / 2**30
-    chance = first.chance_to_fit.share
+    chance, free = first.chance_to_fit.share, gib(first.headroom_bytes)
     return (
-        f"{name:<44} {first.step_seconds:>9.3f} {slower:>7.1%} {chance:>5.0%} {free:>5.1f} {seconds:>7.1f}  {degrees} "
+        f"{name:<44} {first.step_seconds:>9.3f} {slower:>7.1%} {chance:>5.0%} {free:>5} {seconds:>7.1f}  {degrees} "
         f"{strategy.recompute.text}"
     )
 

@@ -474,7 +474,7 @@ def ep_overlap_is_for_gpt_models(model: Model, *, ep_overlap: Flags) -> Holds:
     Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py:338 (of megatron-core 0.16.1): GPTModel alone has the
     schedule.
     """
-    return implies(ep_overlap, all(len(kind.blocks) > 1 for kind in model.kinds))
+    return implies(ep_overlap, not model.has_single_blocks)
 
 
 def ep_overlap_in_one_graph_needs_fused_experts(cluster: Cluster, *, ep_overlap: Flags, cuda_graphs: Ints) -> Holds:

@@ -57,7 +57,7 @@ def hybrids_have_one_chunk_per_rank(model: Model, *, vpp: Ints) -> Holds:
     ----------
     megatron/core/ssm/mamba_block.py:173.
     """
-    return implies(_is_hybrid(model), np.equal(vpp, 1))
+    return implies(model.has_single_blocks, np.equal(vpp, 1))
 
 
 def hybrids_have_layers_on_every_rank(model: Model, *, pp: Ints) -> Holds:
@@ -68,7 +68,7 @@ def hybrids_have_layers_on_every_rank(model: Model, *, pp: Ints) -> Holds:
     ----------
     megatron/core/ssm/mamba_block.py:173: embedding and head are not alone on a rank.
     """
-    return implies(_is_hybrid(model), np.less_equal(pp, model.num_layers))
+    return implies(model.has_single_blocks, np.less_equal(pp, model.num_layers))
 
 
 def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:
@@ -79,12 +79,7 @@ def bridge_deals_hybrids_evenly(model: Model, *, pp: Ints) -> Holds:
     ----------
     Megatron-Bridge 0.3.1 has no field for --hybrid-layer-pattern, whose bars part the layers of ranks.
     """
-    return implies(_is_hybrid(model), np.equal(np.remainder(model.num_layers, pp), 0))
-
-
-def _is_hybrid(model: Model) -> bool:
-    """Whether each layer is a single block."""
-    return any(len(layer.blocks) == 1 for layer in model.kinds)
+    return implies(model.has_single_blocks, np.equal(np.remainder(model.num_layers, pp), 0))
 
 
 # --- several targets ---------------------------------------------------------------------------------------

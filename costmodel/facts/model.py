@@ -278,6 +278,11 @@ class Model:
         return any(isinstance(kind.feed_forward, Experts) for kind in self.kinds)
 
     @property
+    def has_single_blocks(self) -> bool:
+        """Whether some layer is a single block (Nemotron-H), which is Megatron-LM's hybrid model and not its GPT."""
+        return any(len(kind.blocks) == 1 for kind in self.kinds)
+
+    @property
     def kinds(self) -> tuple[Layer, ...]:
         """The different layers, in order of first appearance; MTP blocks included."""
         objects = {id(layer): layer for layer in (*self.layers, *self.mtp_layers)}

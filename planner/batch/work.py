@@ -63,20 +63,22 @@ def plan_job(job: BatchJob, *, full: bool = False) -> JobOutcome:
 def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
     from planner.jobs.problem import load
     from planner.plan import plan
+    from planner.report.framework import is_assumed
+    from planner.report.records.plan import NumberedPlanRecord
     from planner.report.records.record import finite
     from planner.report.records.reports import PlanReportRecord
 
     report = plan(load(job.document, name=job.name, folder=job.folder))
-    whole = PlanReportRecord.of_report(report)
+    framework = report.chosen.facts.cluster.framework
     return {
-        "status": JobStatus(whole.status),
+        "status": JobStatus(report.outcome.status),
         "exit_code": report.exit_code,
         "message": None if report.plans else _cut(_why_none(report)),
-        "gap": finite(whole.gap),
-        "framework": whole.cluster.framework,
-        "framework_is_assumed": whole.cluster.framework_is_assumed,
-        "plans": tuple(finite(figures(each)) for each in whole.plans),
-        "report": whole.plain() if full else None,
+        "gap": finite(report.outcome.gap),
+        "framework": framework.name if framework else None,
+        "framework_is_assumed": is_assumed(report.chosen),
+        "plans": tuple(finite(figures(each)) for each in NumberedPlanRecord.of_all(report.plans)),
+        "report": PlanReportRecord.of_report(report).plain() if full else None,
     }
 
 

@@ -41,11 +41,9 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     plans = whole.plans
     if plans:
         best, of_best = plans[0], " of strategy 1" if len(plans) > 1 else ""
-        yield strategies_section(
-            [plan.strategy for plan in plans], variants=whole.job.variants, is_first_simplest=is_first_simplest(whole)
-        )
+        yield chosen_section(whole)
         yield from settings_sections(plans)
-        yield from recommendation_sections(whole.recommendation if isinstance(whole, PlanReportRecord) else None)
+        yield from recommendation_sections(recommendation_of(whole))
         yield from stages_sections(best.strategy, of_best)
         yield results_section(report, plans)
         if isinstance(whole, PlanReportRecord):
@@ -61,10 +59,17 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
     yield conventions_section(whole)
 
 
-def is_first_simplest(whole: ReportRecord) -> bool:
-    """Whether the first plan is the simplest one, and not the fastest."""
-    advice = whole.recommendation if isinstance(whole, PlanReportRecord) else None
-    return advice is not None and not advice.is_fastest
+def chosen_section(whole: ReportRecord) -> Section:
+    """The decisions of a report's strategies, of which the first may be the simplest instead of the fastest."""
+    advice = recommendation_of(whole)
+    is_simplest = advice is not None and not advice.is_fastest
+    strategies = [plan.strategy for plan in whole.plans]
+    return strategies_section(strategies, variants=whole.job.variants, is_first_simplest=is_simplest)
+
+
+def recommendation_of(whole: ReportRecord) -> RecommendationRecord | None:
+    """Why the first plan is the first; None of estimates, and where nothing is recommended."""
+    return whole.recommendation if isinstance(whole, PlanReportRecord) else None
 
 
 def heading_section(report: PlanReport | EstimateReport, whole: ReportRecord) -> Section:

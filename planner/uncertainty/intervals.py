@@ -7,17 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
-import yaml
 from pydantic.dataclasses import dataclass as validated
 
-from costmodel import catalog
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
 from costmodel.facts.model import Attention, Experts, LatentAttention, Model
-from costmodel.validation import build
+from planner.uncertainty.stored import stored
 
 TABLE = "intervals.yaml"
 
@@ -111,8 +108,7 @@ class Intervals:
 @cache
 def intervals() -> Intervals:
     """The project's errors."""
-    text = (files("planner.uncertainty") / TABLE).read_text(encoding="utf-8")
-    return build(Intervals, yaml.load(text, Loader=catalog.LOADER), TABLE)
+    return stored(Intervals, TABLE)
 
 
 def architecture_of(model: Model) -> str:

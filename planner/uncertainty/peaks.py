@@ -7,20 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
-import yaml
 from pydantic.dataclasses import dataclass as validated
 
-from costmodel import catalog
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.fields import STRICT
-from costmodel.validation import build
+from planner.uncertainty.stored import stored
 
 TABLE = "peaks.yaml"
-
-GIB = 2**30
 
 ANY = "any"
 """The stack of a law that holds for all."""
@@ -28,7 +23,7 @@ ANY = "any"
 STARTS = 0.95
 """The chance to fit that the default headroom leaves."""
 
-LEAST_HEADROOM_BYTES = 2 * GIB
+LEAST_HEADROOM_BYTES = 2 * 2**30
 """The default headroom is not less: what other processes and the next release take does not shrink with the device."""
 
 OWN_ROWS = 20
@@ -71,8 +66,7 @@ class Law:
         >>> Law(stack="any", mean=0.0, deviation=0.02, peaks=1, fits=0, failures=0).share_below(0.0)
         0.5
         """
-        usual = normal_share(log_ratio, self.mean, self.deviation)
-        return (1 - ODD_SHARE) * usual + ODD_SHARE * normal_share(log_ratio, 0.0, ODD_DEVIATION)
+        return share_below(log_ratio, self.mean, self.deviation)
 
     def log_ratio_of(self, share: float) -> float:
         """The logarithm of measured over predicted below which a share of the runs lies, by bisection."""
@@ -103,8 +97,7 @@ class Laws:
 @cache
 def laws() -> Mapping[str, Law]:
     """The project's laws, by stack."""
-    text = (files("planner.uncertainty") / TABLE).read_text(encoding="utf-8")
-    return {law.stack: law for law in build(Laws, yaml.load(text, Loader=catalog.LOADER), TABLE).laws}
+    return {law.stack: law for law in stored(Laws, TABLE).laws}
 
 
 def stack_of(framework: str) -> str:
@@ -233,6 +226,12 @@ def left_out_chances(uses: Sequence[Use]) -> list[float]:
     return chances
 
 
+def share_below(log_ratio: float, mean: float, deviation: float) -> float:
+    """Share of a law below a logarithm of measured over predicted, odd runs among it."""
+    usual, odd = normal_share(log_ratio, mean, deviation), normal_share(log_ratio, 0.0, ODD_DEVIATION)
+    return (1 - ODD_SHARE) * usual + ODD_SHARE * odd
+
+
 def normal_share(value: float, mean: float, deviation: float) -> float:
     """Share of a normal law below a value."""
     return math.erfc((mean - value) / (deviation * math.sqrt(2))) / 2
@@ -271,8 +270,7 @@ def _likelihood(use: Use, mean: float, deviation: float) -> float:
     if use.log_peak is not None:
         usual, odd = _density(use.log_peak, mean, deviation), _density(use.log_peak, 0.0, ODD_DEVIATION)
         return (1 - ODD_SHARE) * usual + ODD_SHARE * odd
-    law = Law(stack=use.stack, mean=mean, deviation=deviation, peaks=0, fits=0, failures=0)
-    fits = law.share_below(-use.log_use)
+    fits = share_below(-use.log_use, mean, deviation)
     return fits if use.has_run else 1 - fits
 
 

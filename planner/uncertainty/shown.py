@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
-import yaml
 from pydantic.dataclasses import dataclass as validated
 
 from costmodel import catalog
@@ -17,8 +15,8 @@ from costmodel.facts.features import feature_of
 from costmodel.facts.fields import STRICT
 from costmodel.facts.framework import Framework
 from costmodel.strategy import Strategy
-from costmodel.validation import build
 from planner.uncertainty.peaks import ANY, stack_of
+from planner.uncertainty.stored import stored
 
 TABLE = "shown.yaml"
 
@@ -80,8 +78,7 @@ class ShownTable:
 @cache
 def shown_features() -> Mapping[str, ShownFeatures]:
     """What the project's runs have shown, by stack."""
-    text = (files("planner.uncertainty") / TABLE).read_text(encoding="utf-8")
-    return {one.stack: one for one in build(ShownTable, yaml.load(text, Loader=catalog.LOADER), TABLE).stacks}
+    return {one.stack: one for one in stored(ShownTable, TABLE).stacks}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from planner.frameworks.megatron.lm import (
     megatron_entries,
     require_job,
 )
-from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags, is_hybrid
+from planner.frameworks.megatron.model import STAGED_PATTERN, frequency_flags
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.settings import SETTINGS as OF_MEGATRON
 from planner.frameworks.megatron.stages import stage_layers
@@ -184,7 +184,7 @@ def _stages(name: str) -> OptionsOf:
 
     def say(plan: Plan) -> Entries | Unsupported:
         model = plan.facts.model
-        if is_hybrid(model) and len({*stage_layers(plan.strategy, model)}) > 1:
+        if model.has_single_blocks and len({*stage_layers(plan.strategy, model)}) > 1:
             return Unsupported(f"{TARGET} {VERSIONS[-1]} has no field for a hybrid's {STAGED_PATTERN}.")
         answer = DECISION_OPTIONS[name]
         assert callable(answer)

@@ -24,7 +24,7 @@ from costmodel.strategy import (
     Vocabulary,
     default_microbatch_group,
 )
-from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, is_hybrid, model_entries, staged
+from planner.frameworks.megatron.model import PATTERN, STAGED_PATTERN, model_entries, staged
 from planner.frameworks.megatron.options import argument_lines
 from planner.frameworks.megatron.releases import RELEASES, in_release, release_note
 from planner.frameworks.megatron.settings import (
@@ -89,7 +89,7 @@ def to_megatron_lm(plan: Plan, version: str | None = None) -> Export:
     of_release = release_note(entries) if version is None else f"The options are those of Megatron Core {version}."
     return Export(
         target=TARGET,
-        program=HYBRID if is_hybrid(plan.facts.model) else None,
+        program=HYBRID if plan.facts.model.has_single_blocks else None,
         files={
             ARGUMENTS_FILE: "\n".join(argument_lines(words)) + "\n",
             LAUNCHER_FILE: "\n".join(argument_lines(timeout_entries(plan))) + "\n",
@@ -174,7 +174,7 @@ def _expert_degree(name: str, option: str) -> OptionsOf:
 def _stages_options(plan: Plan) -> Entries | Unsupported:
     """Hybrids have one chunk per rank (megatron/core/ssm/mamba_block.py:173), whose layers their pattern may say."""
     model = plan.facts.model
-    if not is_hybrid(model):
+    if not model.has_single_blocks:
         return stage_entries(plan.strategy, model)
     if plan.strategy.vpp > 1:
         return Unsupported("a hybrid's pipeline ranks have one chunk each (megatron/core/ssm/mamba_block.py:173).")
@@ -530,7 +530,7 @@ def background_notes(plan: Plan) -> Iterator[str]:
 
 
 def _model_notes(plan: Plan, entries: Mapping[str, Any]) -> Iterator[str]:
-    if is_hybrid(plan.facts.model):
+    if plan.facts.model.has_single_blocks:
         yield (
             "A hybrid model is trained by pretrain_mamba.py; in newest releases --spec is "
             "megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec."

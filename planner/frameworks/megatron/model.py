@@ -39,7 +39,7 @@ def model_entries(model: Model, sequence_length: int) -> dict[str, Any]:
     SpecError
         If Megatron-LM's GPT model cannot be it: what is not said would be trained otherwise.
     """
-    hybrid = is_hybrid(model)
+    hybrid = model.has_single_blocks
     if hybrid and model.mtp_layers:
         raise SpecError(
             "model.mtp_layers",
@@ -64,11 +64,6 @@ def model_entries(model: Model, sequence_length: int) -> dict[str, Any]:
         **({"--mtp-num-layers": len(model.mtp_layers)} if model.mtp_layers else {}),
         **(_hybrid(model) if hybrid else {}),
     }
-
-
-def is_hybrid(model: Model) -> bool:
-    """Whether each layer is a single block (Nemotron-H), which is not Megatron-LM's GPT but its hybrid model."""
-    return any(len(layer.blocks) == 1 for layer in model.kinds)
 
 
 def _first_attention(model: Model) -> Attention | LatentAttention:
@@ -294,7 +289,7 @@ def _experts(model: Model) -> dict[str, Any]:
         "--moe-router-topk": one.top_k,
         "--moe-ffn-hidden-size": one.ffn_hidden_size,
         "--moe-grouped-gemm": True,
-        **({} if all(routed) or is_hybrid(model) else {"--moe-layer-freq": frequency_text(routed)}),
+        **({} if all(routed) or model.has_single_blocks else {"--moe-layer-freq": frequency_text(routed)}),
         **(shared if one.shared_ffn_hidden_size else {}),
         **({"--moe-shared-expert-gate": True} if one.shared_gate else {}),
         **({} if one.latent_size is None else {"--moe-latent-size": one.latent_size}),

@@ -19,9 +19,9 @@ from planner.report.recommended import recommendation_sections
 from planner.report.records.reports import PlanReportRecord
 from planner.report.results import breakdown_section, loss_sections, results_section, run_section
 from planner.report.section import Section, numbered
-from planner.report.sections import forbidden_sections, heading_section, is_first_simplest
+from planner.report.sections import chosen_section, forbidden_sections, heading_section, recommendation_of
 from planner.report.setting import conventions_section
-from planner.report.strategies import settings_sections, stages_sections, strategies_section
+from planner.report.strategies import settings_sections, stages_sections
 from planner.report.wording import gib, seconds
 
 if TYPE_CHECKING:
@@ -126,15 +126,8 @@ def _nothing(whole: PlanReportRecord) -> Iterator[str]:
 
 def _plans(study: Study) -> Iterator[str]:
     plans = study.whole.plans
-    whole = study.whole
-    strategies = strategies_section(
-        [plan.strategy for plan in plans],
-        variants=whole.job.variants,
-        is_first_simplest=is_first_simplest(whole),
-    )
-    yield section_html(strategies, compare=True)
-    advice = whole.recommendation if isinstance(whole, PlanReportRecord) else None
-    yield from map(section_html, recommendation_sections(advice))
+    yield section_html(chosen_section(study.whole), compare=True)
+    yield from map(section_html, recommendation_sections(recommendation_of(study.whole)))
     yield from map(section_html, settings_sections(plans))
     yield section_html(results_section(study.report, plans))
     if isinstance(study.whole, PlanReportRecord):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from constraints.rule import Rule
 from constraints.rules import frameworks, releases, settings
@@ -13,6 +16,7 @@ from costmodel.facts.framework import Settings
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.strategy import CudaGraphs, Recompute, Sharding, TokenDispatcher
+from costmodel.tables import Facts, tabulate
 from tests.builders_cluster import a_cluster, a_device, a_workload, achieved
 from tests.constraints.models import DENSE, SPARSE, STATE_SPACE
 
@@ -27,6 +31,13 @@ class Case:
     model: Model = field(default=DENSE, repr=False)
     cluster: Cluster = field(default_factory=a_cluster, repr=False)
     workload: Workload = field(default_factory=a_workload, repr=False)
+
+
+def in_a_table_and_alone(rule: Rule, given: Facts, table: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[bool]]:
+    """What a rule says of the strategies of a table at once, and of one after the other."""
+    rows = len(next(iter(table.values())))
+    one_by_one = (tabulate(rule, given, {name: table[name][row].item() for name in table}) for row in range(rows))
+    return np.broadcast_to(tabulate(rule, given, table), rows), [bool(answer) for answer in one_by_one]
 
 
 def on(framework: str) -> Cluster:

@@ -54,7 +54,7 @@ from tests.constraints.models import (
     TWO_MTP,
     a_stack,
 )
-from tests.constraints.release_cases import RELEASE_CASES, SETTING_CASES, Case, on
+from tests.constraints.release_cases import RELEASE_CASES, SETTING_CASES, Case, in_a_table_and_alone, on
 
 NO_BYTES = {"device_bytes": 0.0, "host_bytes": 0.0, "memory_headroom_bytes": 0.0}
 
@@ -453,11 +453,11 @@ def test_arrays_equal_scalars(rule, model):
     given = facts(model)
     table = random_decisions(200)
 
-    answers = np.broadcast_to(tabulate(rule, given, table), 200)
-    one_by_one = [tabulate(rule, given, {name: table[name][row].item() for name in table}) for row in range(200)]
+    answers, one_by_one = in_a_table_and_alone(rule, given, table)
 
     assert answers.dtype == np.bool_
-    assert answers.tolist() == [bool(answer) for answer in one_by_one]
+    assert answers.tolist() == one_by_one
+    assert len(one_by_one) == 200
 
 
 def random_decisions(rows: int) -> dict[str, np.ndarray]:

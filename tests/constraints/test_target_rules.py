@@ -16,7 +16,7 @@ from costmodel.tables import tabulate
 from planner.frameworks import TARGETS
 from tests.builders_cluster import a_cluster, a_device, a_strategy, a_workload, achieved, facts
 from tests.constraints.models import DENSE_LAYER, ONE_MTP, SPARSE, STATE_SPACE, a_stack
-from tests.constraints.release_cases import IN_EIGHTS, Case
+from tests.constraints.release_cases import IN_EIGHTS, Case, in_a_table_and_alone
 
 OWN = tuple(dict.fromkeys(rule for rules in TARGET_RULES.values() for rule in rules if family(rule) == "targets"))
 TIED = a_stack(*[DENSE_LAYER] * 8, tied_embeddings=True)
@@ -209,10 +209,10 @@ def test_arrays_equal_scalars(rule):
     table |= {name: rng.random(100) < 0.5 for name in DECISIONS[9:]}
     table |= {"schedule": rng.integers(0, len(Schedule), 100), "sharding": rng.integers(0, len(Sharding), 100)}
 
-    answers = np.broadcast_to(tabulate(rule, given, table), 100)
-    one_by_one = [tabulate(rule, given, {name: table[name][row].item() for name in table}) for row in range(100)]
+    answers, one_by_one = in_a_table_and_alone(rule, given, table)
 
-    assert answers.tolist() == [bool(answer) for answer in one_by_one]
+    assert answers.tolist() == one_by_one
+    assert len(one_by_one) == 100
 
 
 def test_every_target_has_rules_those_of_its_releases_among_them():

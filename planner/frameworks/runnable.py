@@ -173,7 +173,10 @@ def _require_values(problem: Problem, answers: Answers, given: Mapping[str, tupl
             texts = alternatives([decision_text(name, value) for value in values])
             reason = refusals(as_plan(problem.facts, _with(plainest(), name, values[0])), answers).get(name)
             because = f"{answers.target} cannot run: {reason}" if reason else f"{framework.name} does not have."
-            raise SpecError(where, f"is {texts}, which {because}")
+            others = [value for value in _values(problem)[name] if not lacks(framework, name, value)]
+            nearest = min(others, key=lambda value: abs(value - values[0]), default=None)
+            hint = "" if nearest is None else f"The nearest that it can run is {decision_text(name, nearest)}."
+            raise SpecError(where, f"is {texts}, which {because}", hint)
 
 
 def _others_text(problem: Problem) -> str:

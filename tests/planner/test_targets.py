@@ -267,9 +267,11 @@ def test_a_report_says_for_which_target_it_is():
 
 
 def test_explain_refuses_what_the_target_has_not():
-    """Decisions that are asked about, not a pin of the job."""
-    with pytest.raises(SpecError, match=r"^strategy\.pp: is 16, which DeepSpeed cannot run: A pipeline is a Pipeline"):
+    """Decisions that are asked about, not a pin of the job; with the nearest value that it has."""
+    with pytest.raises(SpecError, match=r"^strategy\.pp: is 16, which DeepSpeed cannot run: A pipeline is a") as caught:
         explain(a_job("deepspeed"), {"pp": 16})
+
+    assert str(caught.value).endswith("The nearest that it can run is 1.")
 
 
 @pytest.mark.parametrize("command", ["plan", "estimate", "explain"])

@@ -68,7 +68,7 @@ def _planned(job: BatchJob, full: bool) -> dict[str, Any]:
     from planner.report.records.record import finite
     from planner.report.records.reports import PlanReportRecord
 
-    report = plan(load(job.document, name=job.name, folder=job.folder))
+    report = plan(load(job.document, name=job.name, folder=job.folder), certified=full)  # a line has no certificate
     framework = report.chosen.facts.cluster.framework
     return {
         "status": JobStatus(report.outcome.status),

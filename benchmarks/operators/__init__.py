@@ -1,0 +1,1 @@
+"""Operator times learned from samples, beside measurements that they have not seen."""

@@ -1,0 +1,230 @@
+"""Errors of learned operator times on samples that they have not seen, beside rooflines and a random forest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestRegressor
+
+from benchmarks.operators.groups import CATALOG_NAMES, Group
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.operators.gaussian_process import Rows
+from costmodel.operators.sampled import NORMAL_90, Rates, SampledTimes
+from planner.sampling.learning import NUM_FOLDS, dealt, estimated_rates, learned, unadapted
+
+FEW_FAMILIES = 12
+"""Families up to which each is left out by itself."""
+
+NUM_SHAPE_FEATURES = 3
+"""Leading features that are the shape itself, which is all that the forest of arXiv 2509.22832 knows."""
+
+LAWS = ("roofline", "fitted roofline", "forest", "learned")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Errors:
+    """
+    Relative errors on samples that were left out.
+
+    Parameters
+    ----------
+    group
+        The samples.
+    of_laws
+        Predicted over measured, less one, absolute, by law; shape (rows,); NaN where there is no datasheet.
+    covered
+        Whether the 90 % interval holds the measured time; shape (rows,).
+    outside
+        Whether the shape is said to be outside of the sampled range; shape (rows,).
+    """
+
+    group: Group
+    of_laws: Mapping[str, Rows]
+    covered: NDArray[np.bool_]
+    outside: NDArray[np.bool_]
+
+    def of(self, operator: str) -> Errors:
+        """Those of one operator of the group."""
+        rows = self.group.operators == operator
+        return Errors(
+            group=self.group[rows],
+            of_laws={name: errors[rows] for name, errors in self.of_laws.items()},
+            covered=self.covered[rows],
+            outside=self.outside[rows],
+        )
+
+
+def held_out(group: Group) -> Errors:
+    """Errors on families of shapes that were left out, each once."""
+    families = list(group.families)
+    distinct = len(set(families))
+    folds = dealt(families, distinct if distinct <= FEW_FAMILIES else NUM_FOLDS)
+    parts = [(folds == fold, predicted(group[folds != fold], group[folds == fold])) for fold in np.unique(folds)]
+    laws = {name: np.empty(len(group)) for name in LAWS}
+    covered, outside = np.empty(len(group), dtype=bool), np.empty(len(group), dtype=bool)
+    for rows, errors in parts:
+        for name in LAWS:
+            laws[name][rows] = errors.of_laws[name]
+        covered[rows], outside[rows] = errors.covered, errors.outside
+    return Errors(group=group, of_laws=laws, covered=covered, outside=outside)
+
+
+def predicted(known: Group, unseen: Group) -> Errors:
+    """Errors on samples by laws that know others of the same device and operator."""
+    fitted = estimated_rates(known.shapes, known.seconds)
+    forest = RandomForestRegressor(100, min_samples_leaf=2, random_state=0, n_jobs=2)
+    forest.fit(known.shapes.features[:, :NUM_SHAPE_FEATURES], np.log(known.seconds))
+    times = learned(known.shapes, known.seconds, list(known.families))
+    return scored(
+        unseen,
+        times,
+        {
+            "roofline": datasheet_seconds(unseen),
+            "fitted roofline": fitted.seconds(unseen.shapes),
+            "forest": np.exp(forest.predict(unseen.shapes.features[:, :NUM_SHAPE_FEATURES])),
+        },
+    )
+
+
+def scored(unseen: Group, times: SampledTimes, others: Mapping[str, Rows]) -> Errors:
+    """Errors of learned times, and of other laws' seconds."""
+    seconds, deviation = times.seconds(unseen.shapes), times.relative_deviation(unseen.shapes)
+    all_seconds = {**others, "learned": seconds}
+    return Errors(
+        group=unseen,
+        of_laws={name: np.abs(own / unseen.seconds - 1) for name, own in all_seconds.items()},
+        covered=np.abs(np.log(seconds / unseen.seconds)) <= NORMAL_90 * deviation,
+        outside=times.is_outside(unseen.shapes),
+    )
+
+
+def datasheet_seconds(group: Group) -> Rows:
+    """Seconds at the datasheet's peaks; NaN for a device that the catalog does not have; shape (rows,)."""
+    if group.device not in CATALOG_NAMES:
+        return np.full(len(group), np.nan)
+    device = catalog.device(CATALOG_NAMES[group.device])
+    rates = Rates(
+        flops_per_second=device.peak_flops["bf16"],
+        bytes_per_second=device.memory_bandwidth,
+        smallest_seconds=0.0,
+    )
+    return rates.seconds(group.shapes)
+
+
+# --- a device that only few samples are of -----------------------------------------------------------------
+
+NUM_ADAPTING = 200
+"""Samples of a new device."""
+
+
+def evenly(groups: Iterable[Group], count: int = NUM_ADAPTING, *, seed: int = 0) -> list[NDArray[np.intp]]:
+    """
+    Rows of each group that are drawn, even over operators and sizes.
+
+    Each operator's rows are sorted by their bytes and cut into as many pieces as rows are due; one is drawn of each.
+
+    Parameters
+    ----------
+    groups
+        All groups of a device.
+    count
+        Samples of all of them together.
+    seed
+        Of the draw.
+    """
+    groups = list(groups)
+    draw = np.random.default_rng(seed)
+    operators = [(number, name) for number, group in enumerate(groups) for name in sorted(set(group.operators))]
+    shares = [len(piece) for piece in np.array_split(np.arange(count), len(operators))]
+    drawn: list[list[int]] = [[] for _ in groups]
+    for (number, name), share in zip(operators, shares, strict=True):
+        rows = np.flatnonzero(groups[number].operators == name)
+        by_size = rows[np.argsort(groups[number].shapes.nbytes[rows], kind="stable")]
+        drawn[number] += [int(draw.choice(piece)) for piece in np.array_split(by_size, share) if len(piece)]
+    return [np.sort(np.asarray(rows, dtype=np.intp)) for rows in drawn]
+
+
+def adapting(base: Mapping[str, SampledTimes], group: Group, drawn: NDArray[np.intp]) -> tuple[Errors, SampledTimes]:
+    """
+    Errors on a new device's samples beside those that were drawn, and the times adapted to it.
+
+    Of the laws, ``not adapted`` knows the drawn samples by the rates alone.
+
+    Parameters
+    ----------
+    base
+        Times of another device, by name of group.
+    group
+        The new device's samples.
+    drawn
+        Which of them adapt the times, and are not scored.
+    """
+    few = group[drawn]
+    unseen = group[np.setdiff1d(np.arange(len(group)), drawn)]
+    times = learned(few.shapes, few.seconds, list(few.families), base=base[group.name])
+    others = {
+        "fitted roofline": estimated_rates(few.shapes, few.seconds).seconds(unseen.shapes),
+        "not adapted": unadapted(base[group.name], few.shapes, few.seconds).seconds(unseen.shapes),
+    }
+    return scored(unseen, times, others), times
+
+
+def closest(
+    known: Iterable[Group], groups: Sequence[Group], drawn: Sequence[NDArray[np.intp]]
+) -> tuple[str, dict[str, SampledTimes]]:
+    """
+    The device whose times, with a new device's rates, are closest to the samples drawn; its times by name of group.
+
+    Raises
+    ------
+    SpecError
+        If no device has all the operators of the new one.
+    """
+    by_device: dict[str, dict[str, SampledTimes]] = {}
+    for one in known:
+        by_device.setdefault(one.device, {})[one.name] = learned(one.shapes, one.seconds, list(one.families))
+    names = {group.name for group in groups}
+    complete = {device: base for device, base in by_device.items() if names <= set(base)}
+    if not complete:
+        raise SpecError("--fit", f"no device of it has all of {', '.join(sorted(names))}.")
+
+    def error(base: Mapping[str, SampledTimes]) -> float:
+        few = [group[rows] for group, rows in zip(groups, drawn, strict=True)]
+        predictions = [unadapted(base[one.name], one.shapes, one.seconds).seconds(one.shapes) for one in few]
+        ratios = [np.log(own / one.seconds) for own, one in zip(predictions, few, strict=True)]
+        return float(np.median(np.abs(np.concatenate(ratios))))
+
+    device = min(complete, key=lambda name: error(complete[name]))
+    return device, complete[device]
+
+
+# --- as a table --------------------------------------------------------------------------------------------
+
+
+def by_operator(all_errors: Iterable[Errors]) -> Iterator[tuple[str, Errors]]:
+    """Errors of each operator by itself."""
+    for errors in all_errors:
+        for operator in sorted(set(errors.group.operators)):
+            yield operator, errors.of(operator)
+
+
+def lines(all_errors: Iterable[Errors], laws: Iterable[str]) -> Iterator[str]:
+    """A table in text: a row for each device and operator, median and 90th percentile of each law."""
+    laws = tuple(laws)
+    heads = "".join(f"{name:>18}" for name in laws)
+    yield f"{'device':28}{'operator':26}{'rows':>7}{heads}{'in 90 %':>9}{'outside':>9}"
+    for operator, errors in by_operator(all_errors):
+        cells = "".join(f"{_cell(errors.of_laws[name]):>18}" for name in laws)
+        covered, outside = np.mean(errors.covered), np.mean(errors.outside)
+        head = f"{errors.group.device[:27]:28}{operator[:25]:26}{len(errors.group):>7}"
+        yield f"{head}{cells}{covered:>9.0%}{outside:>9.1%}"
+
+
+def _cell(errors: Rows) -> str:
+    if np.all(np.isnan(errors)):
+        return "-"
+    return f"{np.median(errors):.1%} / {np.quantile(errors, 0.9):.1%}"

@@ -1,0 +1,184 @@
+"""A smooth function of few features that was learned from samples, and how unsure it is where there are few."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+Rows = NDArray[np.float64]
+
+BLOCK = 512
+"""Rows at once: their kernel stays in the cache."""
+
+NUM_THREADS = 2
+"""Threads that blocks are spread over: NumPy releases the lock in whole-array loops."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GaussianProcess:
+    r"""
+    A Gaussian process, known by its values at support points.
+
+    The kernel is Matern's of smoothness 3/2 with a length for every feature: differentiable once, as times are where
+    one limit takes over from another.
+
+    .. math:: k(x, x') = v (1 + \sqrt{3} r) e^{-\sqrt{3} r}, \qquad r^2 = \sum_j ((x_j - x'_j) / \ell_j)^2
+
+    Parameters
+    ----------
+    offset
+        Value far from all samples.
+    lengths
+        Distance over which the value changes, for each feature, in units of the feature; shape (features,).
+    variance
+        v: square of the standard deviation far from all samples.
+    noise
+        Variance of a single sample about the function.
+    points
+        Support points in lengths; shape (points, features).
+    weights
+        What each support point adds, by its kernel; shape (points,).
+    root
+        Takes kernels to what the samples take from the variance: :math:`v - |R k|^2`; shape (points, points).
+
+    References
+    ----------
+    Rasmussen and Williams, Gaussian Processes for Machine Learning, MIT Press 2006, sections 4.2.1 and 8.3.4 (the
+    projected process).
+    """
+
+    offset: float
+    lengths: Rows
+    variance: float
+    noise: float
+    points: Rows
+    weights: Rows
+    root: Rows
+
+    def mean(self, features: Rows) -> Rows:
+        """Expected value for each row of features; shape (rows,)."""
+        rows, points = _beside_squares(features / self.lengths), _beside_squares(self.points)
+        points[:, [-2, -1]] = points[:, [-1, -2]]
+        points[:, :-2] *= -2
+        weights = (self.variance * self.weights).astype(np.float32)
+        sums = np.empty(len(rows), dtype=np.float32)
+        edges = np.linspace(0, len(rows), (NUM_THREADS if len(rows) > BLOCK else 1) + 1).astype(int)
+        parts = [slice(*ends) for ends in pairwise(edges)]
+        if len(parts) == 1:
+            _sum_kernels(rows, points, weights, sums)
+            return self.offset + sums.astype(float)
+        with _blas().limit(limits=1), ThreadPoolExecutor(len(parts)) as pool:
+            list(pool.map(lambda part: _sum_kernels(rows[part], points, weights, sums[part]), parts))
+        return self.offset + sums.astype(float)
+
+    def deviation(self, features: Rows) -> Rows:
+        """Standard deviation of a sample at each row of features; shape (rows,)."""
+        kernel = self.variance * matern(features / self.lengths, self.points)
+        explained = np.sum((kernel @ self.root.T) ** 2, axis=1)
+        deviation: Rows = np.sqrt(np.maximum(self.variance - explained, 0.0) + self.noise)
+        return deviation
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """Threads of the matrix library: beside ours they wait for each other, ten times as long as they work."""
+    return ThreadpoolController()
+
+
+def _beside_squares(rows: Rows) -> NDArray[np.float32]:
+    """Rows with their squared norm and a one, so that squared distances are one product of matrices."""
+    return np.column_stack([rows, np.sum(rows * rows, axis=1), np.ones(len(rows))]).astype(np.float32)
+
+
+def _sum_kernels(
+    rows: NDArray[np.float32],
+    points: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    sums: NDArray[np.float32],
+) -> None:
+    """Write the weighted kernels of rows into sums, block by block in the same memory."""
+    distances = np.empty((min(BLOCK, len(rows)), len(points)), dtype=np.float32)
+    decays = np.empty_like(distances)
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        distance, decay = distances[: len(block)], decays[: len(block)]
+        np.matmul(block, points.T, out=distance)
+        np.maximum(distance, 0, out=distance)
+        distance *= 3
+        np.sqrt(distance, out=distance)
+        np.negative(distance, out=decay)
+        np.exp(decay, out=decay)
+        distance += 1
+        distance *= decay
+        np.matmul(distance, weights, out=sums[start : start + len(block)])
+
+
+def matern(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """Correlation of each row of one array with each row of another, both in lengths; shape (rows, others)."""
+    squares = one @ (-2 * other.T)
+    squares += np.sum(one * one, axis=1)[:, None]
+    squares += np.sum(other * other, axis=1)[None]
+    np.maximum(squares, 0, out=squares)
+    squares *= 3
+    distance = np.sqrt(squares, out=squares)
+    correlation: NDArray[Any] = np.exp(-distance)
+    distance += 1
+    correlation *= distance
+    return correlation
+
+
+def projected(
+    features: Rows, values: Rows, *, lengths: Rows, variance: float, noise: float, num_points: int
+) -> GaussianProcess:
+    r"""
+    The process given samples, by as many support points as may be.
+
+    .. math:: S = \sigma^2 K_{mm} + K_{mn} K_{nm}, \qquad w = S^{-1} K_{mn} y,
+              \qquad R^T R = K_{mm}^{-1} - \sigma^2 S^{-1}
+
+    Parameters
+    ----------
+    features, values
+        Samples; shapes (rows, features) and (rows,).
+    lengths, variance, noise
+        As in :class:`GaussianProcess`.
+    num_points
+        Most support points; as many as rows make it exact.
+    """
+    offset = float(np.median(values))
+    scaled = features / lengths
+    points = spread_out(scaled, num_points)
+    among = variance * matern(points, points) + 1e-6 * variance * np.eye(len(points))
+    across = variance * matern(points, scaled)
+    information = noise * among + across @ across.T
+    known = np.linalg.inv(among) - noise * np.linalg.inv(information)
+    squares, vectors = np.linalg.eigh((known + known.T) / 2)
+    root = (vectors * np.sqrt(np.maximum(squares, 0.0))).T
+    weights = np.asarray(np.linalg.solve(information, across @ (values - offset)), dtype=float)
+    return GaussianProcess(
+        offset=offset,
+        lengths=np.asarray(lengths, dtype=float),
+        variance=variance,
+        noise=noise,
+        points=points,
+        weights=weights,
+        root=root,
+    )
+
+
+def spread_out(rows: Rows, count: int) -> Rows:
+    """At most so many different rows, each the farthest from those before it; shape (count, features)."""
+    rows = np.unique(rows, axis=0)
+    chosen = [int(np.argmin(np.sum((rows - np.median(rows, axis=0)) ** 2, axis=1)))]
+    distance = np.sum((rows - rows[chosen[0]]) ** 2, axis=1)
+    while len(chosen) < min(count, len(rows)):
+        chosen.append(int(np.argmax(distance)))
+        distance = np.minimum(distance, np.sum((rows - rows[chosen[-1]]) ** 2, axis=1))
+    return rows[chosen]

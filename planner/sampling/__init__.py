@@ -1,0 +1,1 @@
+"""Operators measured on the user's machine, and times learned from them."""

@@ -1,0 +1,198 @@
+"""Times of operators learned from samples: rates, then what is left, then how wide its intervals must be."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.errors import SpecError
+from costmodel.operators.gaussian_process import GaussianProcess, Rows, projected
+from costmodel.operators.sampled import NORMAL_90, Rates, SampledTimes, Shapes
+
+NUM_POINTS = 500
+"""Support points of a process: 300 leave a tenth more of the error."""
+
+NUM_TUNED = 300
+"""Samples by which lengths and variances are chosen."""
+
+NUM_FOLDS = 5
+"""Parts that families are dealt to, each left out once."""
+
+LENGTHS = (0.1, 100.0)
+"""Least and greatest length, in standard deviations of a feature."""
+
+FEWEST = 8
+"""Samples from which anything is learned beyond the rates."""
+
+
+def learned(
+    shapes: Shapes, seconds: Rows, families: Sequence[Hashable], *, base: SampledTimes | None = None
+) -> SampledTimes:
+    """
+    Times learned from samples of one kind of operator on one device.
+
+    Parameters
+    ----------
+    shapes, seconds
+        What was measured, and how long it took; shape (rows,).
+    families
+        To which family of shapes each belongs. Whole families are left out to see how wide intervals must be.
+    base
+        Another device's times, of which only the difference is learned: it needs few samples.
+
+    Raises
+    ------
+    SpecError
+        If there are fewer than ``FEWEST`` samples, or scikit-learn is not installed.
+    """
+    if len(seconds) < FEWEST:
+        raise SpecError(
+            "samples", f"{len(seconds)} of one kind of operator are too few.", f"At least {FEWEST} are needed."
+        )
+    rates = estimated_rates(shapes, seconds)
+    known = base.processes if base else ()
+    lowest, highest = np.min(shapes.features, axis=0), np.max(shapes.features, axis=0)
+    if base:
+        lowest, highest = np.minimum(lowest, base.lowest), np.maximum(highest, base.highest)
+    start = SampledTimes(rates=rates, processes=known, lowest=lowest, highest=highest)
+    left = np.log(seconds / start.seconds(shapes))
+    process = tuned(shapes.features, left)
+    wide = widening(process, shapes.features, left, families)
+    return replace(start, processes=(*known, process), widening=wide)
+
+
+def estimated_rates(shapes: Shapes, seconds: Rows) -> Rates:
+    """
+    Rates and least time of a roofline that come closest to samples, in logarithms and robustly.
+
+    Raises
+    ------
+    SpecError
+        If SciPy is not installed.
+    """
+    optimize = _imported("scipy.optimize")
+    computes = bool(np.any(shapes.flops > 0))
+    smallest = float(np.min(seconds))
+    start = np.log(
+        [
+            float(np.quantile(shapes.flops / seconds, 0.95)) if computes else 1.0,
+            float(np.quantile(shapes.nbytes / seconds, 0.95)),
+            smallest / 2,
+        ]
+    )
+    lowest, highest = start - np.log([4, 4, 1e3]), start + np.log([4, 4, 2])
+
+    def errors(logarithms: Rows) -> Rows:
+        return np.log(_rates(logarithms, computes).seconds(shapes) / seconds)
+
+    found = optimize.least_squares(errors, start, loss="soft_l1", f_scale=0.1, bounds=(lowest, highest))
+    return _rates(found.x, computes)
+
+
+def _rates(logarithms: Rows, computes: bool) -> Rates:
+    flops, nbytes, kernel = (float(one) for one in np.exp(logarithms))
+    return Rates(flops_per_second=flops if computes else np.inf, bytes_per_second=nbytes, smallest_seconds=kernel)
+
+
+def tuned(features: Rows, values: Rows, *, seed: int = 0) -> GaussianProcess:
+    """
+    A process whose lengths and variances are the likeliest for some of the samples.
+
+    Parameters
+    ----------
+    features, values
+        Samples; shapes (rows, features) and (rows,).
+    seed
+        Of the choice of those samples.
+
+    Raises
+    ------
+    SpecError
+        If scikit-learn is not installed.
+    """
+    kernels = _imported("sklearn.gaussian_process.kernels")
+    regressor = _imported("sklearn.gaussian_process").GaussianProcessRegressor
+    spread = np.std(features, axis=0)
+    spread = np.where(spread > 1e-9, spread, 1.0)
+    some = np.random.default_rng(seed).permutation(len(values))[:NUM_TUNED]
+    centred = values - np.median(values)
+    kernel = kernels.ConstantKernel(0.05, (1e-5, 10.0)) * kernels.Matern(
+        np.full(features.shape[1], 2.0), LENGTHS, nu=1.5
+    ) + kernels.WhiteKernel(1e-3, (1e-6, 1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a length at its bound is a feature that does not matter
+        fitted = regressor(kernel).fit(features[some] / spread, centred[some]).kernel_
+    scaled, noise = fitted.k1, fitted.k2
+    return projected(
+        features,
+        values,
+        lengths=spread * scaled.k2.length_scale,
+        variance=float(scaled.k1.constant_value),
+        noise=float(noise.noise_level),
+        num_points=NUM_POINTS,
+    )
+
+
+def widening(process: GaussianProcess, features: Rows, values: Rows, families: Sequence[Hashable]) -> float:
+    """
+    Standard deviations that count as one, so that a 90 % interval holds 90 % of families that were left out.
+
+    Returns 1 where there are fewer than two families.
+
+    Parameters
+    ----------
+    process
+        What was learned from all samples: its lengths and variances are used.
+    features, values, families
+        The samples.
+
+    References
+    ----------
+    Split conformal prediction with a scaled score: Lei et al., Distribution-Free Predictive Inference for Regression,
+    JASA 2018, section 5.2.
+    """
+    folds = dealt(families, NUM_FOLDS)
+    if len(np.unique(folds)) < 2:
+        return 1.0
+    scores = np.empty(len(values))
+    for fold in np.unique(folds):
+        out = folds == fold
+        part = projected(
+            features[~out],
+            values[~out],
+            lengths=process.lengths,
+            variance=process.variance,
+            noise=process.noise,
+            num_points=NUM_POINTS,
+        )
+        scores[out] = np.abs(values[out] - part.mean(features[out])) / part.deviation(features[out])
+    rank = int(np.ceil(0.9 * (len(scores) + 1)))  # of few samples the next one may be the worst
+    return float(np.sort(scores)[min(rank, len(scores)) - 1]) / NORMAL_90
+
+
+def dealt(families: Sequence[Hashable], num_folds: int) -> NDArray[np.intp]:
+    """Number of the fold of each sample: families stay whole, and are dealt in a fixed random order; shape (rows,)."""
+    distinct = list(dict.fromkeys(families))
+    order = np.random.default_rng(0).permutation(len(distinct))
+    number = {family: int(place) % num_folds for family, place in zip(distinct, order, strict=True)}
+    return np.asarray([number[family] for family in families], dtype=np.intp)
+
+
+def unadapted(base: SampledTimes, shapes: Shapes, seconds: Rows) -> SampledTimes:
+    """Another device's times with the new device's rates alone."""
+    return replace(base, rates=estimated_rates(shapes, seconds))
+
+
+def _imported(name: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        hint = "Install it with: pip install 'pretraining-planner[fit]'."
+        raise SpecError("planner fit", f"needs {name.split('.')[0]}.", hint) from error

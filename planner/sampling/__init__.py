@@ -1,0 +1,1 @@
+"""Operators measured on the user's own machine: which, how, and the table that they go to."""

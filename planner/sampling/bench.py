@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +18,9 @@ PAST_CACHE = 2.5
 
 MOST_SETS = 64
 """Sets of inputs; so many small ones stay in the cache, as what small operators read in training does."""
+
+MOST_SECONDS = 1.0
+"""Time in which further sets are made; backward passes need a forward pass each."""
 
 PIECES = 8
 """Tensors that the bench takes from its random numbers without overlap; larger ones are copies of them."""
@@ -143,8 +147,11 @@ class Bench:
         share
             As in :class:`Work`.
         """
-        sets = math.ceil(PAST_CACHE * self.cache_bytes / max(nbytes, 1))
-        return Work(calls=[make() for _ in range(max(1, min(MOST_SETS, sets)))], share=share)
+        sets = min(MOST_SETS, math.ceil(PAST_CACHE * self.cache_bytes / max(nbytes, 1)))
+        calls, started = [make()], time.perf_counter()
+        while len(calls) < sets and time.perf_counter() - started < MOST_SECONDS:
+            calls.append(make())
+        return Work(calls=calls, share=share)
 
     def backward(self, function: Callable[..., Tensor], *inputs: Tensor) -> Call:
         """The gradients of all inputs of a function that has run once."""

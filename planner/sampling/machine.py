@@ -39,8 +39,8 @@ def require_torch() -> Any:
     """
     try:
         import torch
-    except ImportError:
-        raise SpecError("", "Measuring operators needs torch, which is not installed.", INSTALL) from None
+    except (ImportError, OSError):  # the latter of libraries that it does not find
+        raise SpecError("", "Measuring operators needs torch, which cannot be imported.", INSTALL) from None
     return torch
 
 
@@ -79,7 +79,10 @@ def machine_of(torch: Any, device: str) -> Machine:
 def cache_bytes(torch: Any, device: str) -> int:
     """Bytes of the last-level cache."""
     if device == "cuda":
-        return int(getattr(torch.cuda.get_device_properties(), "L2_cache_size", 0)) or UNKNOWN_CACHE_BYTES
+        return (
+            int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 0))
+            or UNKNOWN_CACHE_BYTES
+        )
     sizes = [_read(path) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     found = [int(size[:-1]) * 1024 for size in sizes if re.fullmatch(r"\d+K", size)]
     return max(found, default=UNKNOWN_CACHE_BYTES)
@@ -115,7 +118,7 @@ def _processor_clock() -> float | None:
 def _ask_driver(torch: Any) -> tuple[str, float | None]:
     """Version of the driver, and the clock of a GPU that spins; nothing where its tool is missing."""
     asked = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm", "--format=csv,noheader,nounits"]
-    uuid = getattr(torch.cuda.get_device_properties(), "uuid", None)
+    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
     torch.cuda._sleep(BUSY_CYCLES)
     try:
         command = [*asked, f"--id=GPU-{uuid}"] if uuid else asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,7 +108,8 @@ class Sampler:
             return Skipped(reason=self._said(error))
         finally:
             if self.bench.is_gpu:
-                torch.cuda.empty_cache()
+                with suppress(RuntimeError):  # a device that has failed answers nothing any more
+                    torch.cuda.empty_cache()
 
     def _measure(self, point: Point, limits: Limits | None) -> Timing:
         if point.operator not in MEASURED:

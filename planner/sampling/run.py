@@ -16,10 +16,10 @@ from planner.sampling.samples import Machine, Point, Timing
 from planner.sampling.shapes import points_to_measure
 from planner.sampling.table import SamplesFile
 from planner.sampling.timing import Limits
-from planner.sampling.work import least_flops
+from planner.sampling.work import least_flops, moved_bytes
 
-LARGE_FLOPS = 1e8
-"""FLOPs of a point from which on its rate says how long others take."""
+LARGE_FLOPS, LARGE_BYTES = 1e8, 1e7
+"""What a point computes or moves from which on its rate says how long others take."""
 
 LEAST_CALLS = 5
 """Calls that a point takes at least: two that warm up, three that count."""
@@ -142,7 +142,7 @@ def measure_points(
     wanted = tuple(dict.fromkeys(points))
     skipped: Counter[str] = Counter()
     measured = known = 0
-    rate = 0.0
+    pace = _Pace()
     for number, point in enumerate(wanted, start=1):
         left = budget_seconds - (now() - started)
         if point in table.known:
@@ -151,7 +151,7 @@ def measure_points(
         if left <= 0:
             skipped[NO_TIME] += 1
             continue
-        if rate and LEAST_CALLS * least_flops(point) / rate > left:
+        if LEAST_CALLS * pace.least_seconds(point) > left:
             skipped[TOO_LONG] += 1
             notify(_line(number, len(wanted), point, TOO_LONG))
             continue
@@ -162,10 +162,24 @@ def measure_points(
             continue
         table.add(point, found)
         measured += 1
-        if least_flops(point) > LARGE_FLOPS:
-            rate = max(rate, least_flops(point) / found.seconds)
+        pace.learn(point, found.seconds)
         notify(_line(number, len(wanted), point, _said(found)))
     return Counts(measured=measured, known=known, skipped=dict(skipped), seconds=now() - started)
+
+
+class _Pace:
+    """The best rates seen, by which a point takes at least so long; nothing is known at first."""
+
+    def __init__(self) -> None:
+        self._rates = {least_flops: 0.0, moved_bytes: 0.0}
+
+    def learn(self, point: Point, seconds: float) -> None:
+        for amount, large in ((least_flops, LARGE_FLOPS), (moved_bytes, LARGE_BYTES)):
+            if amount(point) > large:
+                self._rates[amount] = max(self._rates[amount], amount(point) / seconds)
+
+    def least_seconds(self, point: Point) -> float:
+        return max(amount(point) / rate if rate else 0.0 for amount, rate in self._rates.items())
 
 
 def _line(number: int, total: int, point: Point, said: str) -> str:

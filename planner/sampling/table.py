@@ -111,7 +111,10 @@ class SamplesFile:
         self.path = Path(path)
         self.machine = Machine(clock_mhz=machine.clock_mhz, **{name: _line(getattr(machine, name)) for name in _TEXTS})
         _require_writable(self.path)
-        self._samples = list(self._open(notify))
+        try:
+            self._samples = list(self._open(notify))
+        except OSError as error:
+            raise SpecError(str(self.path), f"cannot be written: {error.strerror or error}.") from None
         self.known = {sample.point for sample in self._samples}
         self._state = self._stat()
 
@@ -140,18 +143,19 @@ class SamplesFile:
         return sample
 
     def _open(self, notify: Notify) -> tuple[Sample, ...]:
-        if not self.path.exists() or self.path.stat().st_size == 0:
+        header = _csv_text([COLUMNS])
+        if not self.path.exists() or header.encode().startswith(self.path.read_bytes().removesuffix(b"\n")):
             if self.path.suffix == CSV:
-                self._append(_csv_text([COLUMNS]))
+                self.path.write_text(header, encoding="utf-8", newline="")
             return ()
         rows, end, problem = _rows(self.path)
         samples = _samples(self.path, rows)
         if samples:
             _require_same_machine(str(self.path), "this machine", self.machine, "the table", samples[0].machine)
         if self.path.suffix == CSV:
-            columns = next(csv.reader([self.path.read_text(encoding="utf-8").splitlines()[0]]))
-            if tuple(columns) != COLUMNS:
-                raise SpecError(str(self.path), "has more columns, or in another order.", "Write to another file.")
+            with self.path.open(encoding="utf-8", newline="") as stream:
+                if stream.readline() != header:
+                    raise SpecError(str(self.path), "has more columns, or in another order.", "Write to another file.")
         if problem:
             notify(problem)
             os.truncate(self.path, end)
@@ -159,15 +163,14 @@ class SamplesFile:
 
     def _append(self, text: str) -> None:
         """In one piece; what was written of it is taken back if the rest cannot be."""
-        end = self.path.stat().st_size if self.path.exists() else 0
+        end = self.path.stat().st_size
         try:
             with self.path.open("ab", buffering=0) as stream:
                 data = text.encode()
                 if stream.write(data) != len(data):
                     raise OSError("the disk is full")
         except OSError:
-            if self.path.exists():
-                os.truncate(self.path, end)
+            os.truncate(self.path, end)
             raise
 
     def _stat(self) -> tuple[int, int]:
@@ -312,12 +315,12 @@ def _require_plausible(where: str, point: Point, seconds: float) -> None:
     flops = least_flops(point)
     rate = flops / seconds
     if rate > FASTEST:
-        told = f"more than the {FASTEST:.0e} that a device reaches"
+        judged = f"more than the {FASTEST:.0e} that a device reaches"
     elif flops > LARGE_FLOPS and rate < SLOWEST:
-        told = f"less than the {SLOWEST:.0e} that a device reaches"
+        judged = f"less than the {SLOWEST:.0e} that a device reaches"
     else:
         return
-    problem = f"is {seconds:g}, which for {flops:.3g} FLOPs means {rate:.3g} FLOP/s, {told}."
+    problem = f"is {seconds:g}, which for {flops:.3g} FLOPs means {rate:.3g} FLOP/s, {judged}."
     raise SpecError(f"{where}, seconds", problem, "The unit of this column is seconds.")
 
 

@@ -53,8 +53,8 @@ def job_shapes(problem: Problem) -> JobShapes:
     Distinct sizes of a job's operators.
 
     Over tp up to the devices of a node, micro-batches of 1, 2 and 4 sequences, with and without sequence parallelism,
-    each ep that divides the experts, experts whole or split over tp: or the values that the job pins. Sizes that do not
-    come out whole are none.
+    each ep that divides the experts, and experts whole or split over tp. What the job pins has those values alone.
+    Sizes that do not come out whole are none.
     """
     groups: dict[tuple[str, str], dict[Point, float]] = {}
     unknown: dict[str, None] = {}

@@ -118,10 +118,10 @@ def _processor_clock() -> float | None:
 def _ask_driver(torch: Any) -> tuple[str, float | None]:
     """Version of the driver, and the clock of a GPU that spins; nothing where its tool is missing."""
     asked = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm", "--format=csv,noheader,nounits"]
-    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    uuid = str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
     torch.cuda._sleep(BUSY_CYCLES)
     try:
-        command = [*asked, f"--id=GPU-{uuid}"] if uuid else asked
+        command = [*asked, f"--id=GPU-{uuid.removeprefix('GPU-')}"] if uuid else asked
         answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SMI_SECONDS).stdout
     except (OSError, subprocess.SubprocessError):
         return "", None

@@ -221,8 +221,9 @@ def _require_columns(path: Path, columns: Sequence[str]) -> None:
     unknown = [name for name in columns if name not in COLUMNS]
     if not missing:
         return
-    hints = [f"'{name}': {did_you_mean(name, missing)}" for name in unknown[:3] if did_you_mean(name, missing)]
-    hint = f"It has {', '.join(shown(name) for name in unknown[:5])}. {' '.join(hints)}" if unknown else ""
+    hints = [f"'{name}': {did_you_mean(name, missing)}" for name in unknown]
+    near = [hint for hint in hints if "Did you mean" in hint]
+    hint = f"It has {', '.join(shown(name) for name in unknown[:5])}. {' '.join(near[:3])}" if unknown else ""
     raise SpecError(
         f"{path}, row 1",
         f"lacks the columns {', '.join(missing)}; a table of samples has {', '.join(COLUMNS)}.",

@@ -78,8 +78,9 @@ def timed(calls: Sequence[Call], clock: Clock, limits: Limits | None = None) -> 
         How long and how often.
     """
     limits = limits or Limits()
-    started, rotation = clock.now(), cycle(calls)
+    rotation = cycle(calls)
     clock.windows(rotation, size=1, number=1)
+    started = clock.now()  # libraries that choose among kernels do so in the first call
     first = clock.windows(rotation, size=1, number=1)
     size = min(limits.most_calls, max(1, math.ceil(limits.window_seconds / max(first[0], 1e-9))))
     seconds = first if size == 1 else clock.windows(rotation, size=size, number=1)
@@ -191,6 +192,11 @@ class BesideClock:
         The library.
     beside
         What the other stream does, again and again.
+
+    Attributes
+    ----------
+    number
+        Calls of it beside a window.
     """
 
     MOST_CALLS = 4096
@@ -200,7 +206,7 @@ class BesideClock:
         self._torch = torch
         self._beside = cycle(beside)
         self._stream = torch.cuda.Stream()
-        self._calls = 4
+        self.number = 4
 
     def now(self) -> float:
         """Seconds, once the device has done everything."""
@@ -221,10 +227,10 @@ class BesideClock:
             seconds, is_covered = self._window(calls, size)
             if is_covered:
                 found.append(seconds)
-            elif self._calls >= self.MOST_CALLS:
+            elif self.number >= self.MOST_CALLS:
                 raise NotCoveredError
             else:
-                self._calls *= 2
+                self.number *= 2
         return found
 
     def _window(self, calls: Iterator[Call], size: int) -> tuple[float, bool]:
@@ -232,7 +238,7 @@ class BesideClock:
         begin, end, covered = (cuda.Event(enable_timing=True) for _ in range(3))
         cuda.synchronize()
         with cuda.stream(self._stream):
-            for _ in range(self._calls):
+            for _ in range(self.number):
                 next(self._beside)()
             covered.record()
         begin.record()

@@ -30,6 +30,7 @@ def _step(bench: Bench, device: str, point: Point) -> Call:
     parameter = bench.torch.zeros(number, dtype=dtype, device=device, requires_grad=True)
     parameter.grad = bench.torch.full_like(parameter, 1e-3)
     step: Call = bench.torch.optim.AdamW([parameter], lr=1e-4, fused=True).step
+    step()  # the first one makes the moments
     return step
 
 

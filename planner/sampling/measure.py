@@ -11,7 +11,16 @@ from planner.sampling.bench import Bench, UnavailableError, Work
 from planner.sampling.machine import device_of, free_bytes, machine_of, require_torch
 from planner.sampling.operators import attention, matmuls, rowwise, transfers
 from planner.sampling.samples import Point, Sizes, Timing
-from planner.sampling.timing import BesideClock, Clock, DeviceClock, HostClock, Limits, NotCoveredError, timed
+from planner.sampling.timing import (
+    NOTHING,
+    BesideClock,
+    Clock,
+    DeviceClock,
+    HostClock,
+    Limits,
+    NotCoveredError,
+    timed,
+)
 from planner.sampling.work import needed_bytes
 
 MEASURED: Mapping[str, Callable[[Bench, Point], Work]] = {
@@ -118,6 +127,8 @@ class Sampler:
         self.bench.require_memory(needed_bytes(point))
         work = MEASURED[point.operator](self.bench, point)
         timing = timed(work.calls, self._clock_for(point, work), limits)
+        if timing.seconds <= NOTHING:
+            raise UnavailableError("is too short for the clock")
         return replace(timing, seconds=timing.seconds / work.share)
 
     def _clock_for(self, point: Point, work: Work) -> Clock:

@@ -73,7 +73,7 @@ def sample_operators(
     *,
     budget_seconds: float,
     device: str = "",
-    dtype: str = "bf16",
+    dtype: str = "",
     notify: Callable[[str], None] = lambda _: None,
 ) -> Counts:
     """
@@ -90,7 +90,7 @@ def sample_operators(
     device
         ``cuda`` or ``cpu``; empty: the GPU if there is one.
     dtype
-        Dtype of the points that are no job's.
+        Dtype of the points that are no job's; empty: bf16 on a GPU, fp32 on a CPU, few of which multiply 16 bits.
     notify
         Gets a sentence for each point.
 
@@ -100,7 +100,8 @@ def sample_operators(
         If torch is not installed, or the table is of something or somewhere else.
     """
     sampler = Sampler(device)
-    points = points_to_measure(problem, sampler.memory_bytes, dtype=dtype)
+    usual = "fp32" if sampler.device == "cpu" else "bf16"
+    points = points_to_measure(problem, sampler.memory_bytes, dtype=dtype or usual)
     return measure_points(points, path, sampler, budget_seconds=budget_seconds, notify=notify)
 
 

@@ -20,6 +20,9 @@ ERROR_OF_MEDIAN = 1.2533 / 1.349
 LEAD_SECONDS = 0.02
 """Longest time that the device waits so that the host can launch ahead of it."""
 
+NOTHING = 1e-9
+"""Seconds that no clock here tells from none."""
+
 CYCLES_PER_SECOND = 2e9
 """Cycles of a device's clock, to turn that time into cycles; a matter of waiting only."""
 
@@ -82,14 +85,14 @@ def timed(calls: Sequence[Call], clock: Clock, limits: Limits | None = None) -> 
     clock.windows(rotation, size=1, number=1)
     started = clock.now()  # libraries that choose among kernels do so in the first call
     first = clock.windows(rotation, size=1, number=1)
-    size = min(limits.most_calls, max(1, math.ceil(limits.window_seconds / max(first[0], 1e-9))))
+    size = min(limits.most_calls, max(1, math.ceil(limits.window_seconds / max(first[0], NOTHING))))
     seconds = first if size == 1 else clock.windows(rotation, size=size, number=1)
     while not _is_enough(seconds, clock.now() - started, limits):
-        left = (limits.seconds - (clock.now() - started)) / max(size * statistics.median(seconds), 1e-9)
+        left = (limits.seconds - (clock.now() - started)) / max(size * statistics.median(seconds), NOTHING)
         number = max(1, min(limits.enough_repeats, int(left), limits.most_repeats - len(seconds)))
         seconds = seconds + clock.windows(rotation, size=size, number=number)
     low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return Timing(seconds=median, spread=(high - low) / 2 / median, repeats=len(seconds))
+    return Timing(seconds=median, spread=(high - low) / 2 / max(median, NOTHING), repeats=len(seconds))
 
 
 def _is_enough(seconds: Sequence[float], spent: float, limits: Limits) -> bool:
@@ -108,7 +111,7 @@ def median_error(seconds: Sequence[float]) -> float:
     0.0221
     """
     low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return ERROR_OF_MEDIAN * (high - low) / math.sqrt(len(seconds)) / median
+    return ERROR_OF_MEDIAN * (high - low) / math.sqrt(len(seconds)) / max(median, NOTHING)
 
 
 class HostClock:
@@ -163,7 +166,7 @@ class DeviceClock:
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
         """One after the other without a gap; as many at once as the host can launch in the time of its lead."""
         cuda = self._torch.cuda
-        at_once = max(1, int(LEAD_SECONDS / max(size * self._launch_seconds, 1e-9)))
+        at_once = max(1, int(LEAD_SECONDS / max(size * self._launch_seconds, NOTHING)))
         found: list[float] = []
         while len(found) < number:
             some = min(at_once, number - len(found))

@@ -165,6 +165,20 @@ def test_rows_are_divided_among_experts():
     assert [tuple(one.shape) for one in gradients] == [(16, 8)] * 3
 
 
+@pytest.mark.parametrize("pass_", ["forward", "dgrad", "wgrad"])
+def test_one_kernel_is_the_loop(monkeypatch, pass_):
+    """What GPUs compute in one kernel, by the library's own version for CPUs, against expert by expert."""
+    if not hasattr(functional, "grouped_mm"):
+        pytest.skip("this torch has no grouped matmul for CPUs")
+    point = Point(operator="grouped_matmul", pass_=pass_, dtype="bf16", sizes=Sizes(batch=3, m=72, n=64, k=32))
+    loop = MEASURED["grouped_matmul"](RecordingBench(), point).calls[0]()
+    monkeypatch.setattr("planner.sampling.operators.matmuls.has_grouped_kernel", lambda *_: True)
+
+    kernel = MEASURED["grouped_matmul"](RecordingBench(), point).calls[0]()
+
+    torch.testing.assert_close(kernel, torch.stack(list(loop)) if pass_ == "wgrad" else torch.cat(list(loop)))
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_window_masks_what_is_far(causal):
     """Query i reads tokens i - 2 to i; without causality also i + 2: scores by hand, one query at a time."""

@@ -79,13 +79,18 @@ def test_the_last_point_has_what_is_left(tmp_path):
     assert measurer.allowed == [0.5, 0.25]
 
 
-def test_a_second_run_goes_on(tmp_path):
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_second_run_goes_on(tmp_path, suffix):
     """What is in the table is not measured again."""
-    run(tmp_path / "samples.csv", points(2), FakeMeasurer())
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow", reason="the extra 'sample' is not installed")
+    path = tmp_path / f"samples{suffix}"
+    run(path, points(2), FakeMeasurer())
     measurer = FakeMeasurer()
 
-    counts = run(tmp_path / "samples.csv", points(5), measurer)
+    counts = run(path, points(5), measurer)
 
+    assert [sample.point for sample in read_samples(path)] == points(5)
     assert measurer.asked == points(5)[2:]
     assert (counts.measured, counts.known, counts.total) == (3, 2, 5)
 

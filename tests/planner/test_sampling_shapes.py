@@ -181,7 +181,8 @@ def test_points_fit_the_memory():
 
     assert max(map(needed_bytes, points)) <= GB
     assert len(points) == len(set(points))
-    ranks = [0 if one in device_points() else 1 if one in job_shapes(problem).points else 2 for one in points]
+    device, job = device_points(), job_shapes(problem).points
+    ranks = [0 if one in device else 1 if one in job else 2 for one in points]
     assert ranks == sorted(ranks)
     assert set(ranks) == {0, 1, 2}
 

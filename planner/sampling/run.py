@@ -11,6 +11,7 @@ from typing import Protocol
 
 from costmodel.errors import SpecError
 from planner.jobs.problem import Problem
+from planner.sampling.job_shapes import job_shapes
 from planner.sampling.measure import Sampler, Skipped
 from planner.sampling.samples import Machine, Point, Timing
 from planner.sampling.shapes import points_to_measure
@@ -92,7 +93,7 @@ def sample_operators(
     dtype
         Dtype of the points that are no job's; empty: bf16 on a GPU, fp32 on a CPU, few of which multiply 16 bits.
     notify
-        Gets a sentence for each point.
+        Gets a line for each point, and one that names operators of the job that nothing measures.
 
     Raises
     ------
@@ -101,7 +102,10 @@ def sample_operators(
     """
     sampler = Sampler(device)
     usual = "fp32" if sampler.device == "cpu" else "bf16"
-    points = points_to_measure(problem, sampler.memory_bytes, dtype=dtype or usual)
+    job = job_shapes(problem) if problem else None
+    if job and job.unknown:
+        notify(f"Nothing measures these operators of the job: {', '.join(job.unknown)}.")
+    points = points_to_measure(job, sampler.memory_bytes, dtype=dtype or usual)
     return measure_points(points, path, sampler, budget_seconds=budget_seconds, notify=notify)
 
 

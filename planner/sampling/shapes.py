@@ -7,8 +7,7 @@ from itertools import chain, zip_longest
 from math import exp, log
 from typing import Any
 
-from planner.jobs.problem import Problem
-from planner.sampling.job_shapes import JobShapes, job_shapes
+from planner.sampling.job_shapes import JobShapes
 from planner.sampling.samples import OPERATORS, Point, Sizes
 from planner.sampling.work import least_flops, needed_bytes
 
@@ -34,7 +33,7 @@ CHAIN = 1000
 """Kernels of a chain of launches."""
 
 
-def points_to_measure(problem: Problem | None, memory_bytes: float, *, dtype: str = "bf16") -> tuple[Point, ...]:
+def points_to_measure(job: JobShapes | None, memory_bytes: float, *, dtype: str = "bf16") -> tuple[Point, ...]:
     """
     What to measure, the most useful first.
 
@@ -42,14 +41,14 @@ def points_to_measure(problem: Problem | None, memory_bytes: float, *, dtype: st
 
     Parameters
     ----------
-    problem
-        The job; None: no job in particular.
+    job
+        What the job computes; None: no job in particular.
     memory_bytes
         Memory of the device, of which a point takes at most ``MOST_OF_MEMORY``.
     dtype
         Dtype of the points that are no job's.
     """
-    of_job = job_points(job_shapes(problem)) if problem else ()
+    of_job = job_points(job) if job else ()
     found = dict.fromkeys(chain(device_points(dtype), of_job, filling_points(dtype)))
     return tuple(point for point in found if needed_bytes(point) <= MOST_OF_MEMORY * memory_bytes)
 

@@ -111,6 +111,20 @@ def test_latent_attention_has_unequal_widths():
     assert attention[0] != attention[1]
 
 
+def test_what_nothing_measures_is_named():
+    """A recurrence and the convolution before it are in no table; the linears around them are."""
+    job = {
+        "model": "nemotron-h-8b",
+        "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
+        "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 100e9},
+    }
+
+    shapes = job_shapes(load(job))
+
+    assert {"scan", "convolution"} <= set(shapes.unknown)
+    assert "matmul" in {one.operator for one in shapes.points}
+
+
 def test_sizes_that_do_not_divide_are_none():
     """Of 4 heads none is split over 8 ranks; the feed-forward of 48 is."""
     shapes = job_shapes(a_problem(pin={"mbs": 1}))
@@ -175,13 +189,13 @@ def test_filling_points_are_whole_rows():
 
 def test_points_fit_the_memory():
     """Of 2 GB none takes more than half; the order is device, job, fill."""
-    problem = a_problem()
+    shapes = job_shapes(a_problem())
 
-    points = points_to_measure(problem, 2 * GB)
+    points = points_to_measure(shapes, 2 * GB)
 
     assert max(map(needed_bytes, points)) <= GB
     assert len(points) == len(set(points))
-    device, job = device_points(), job_shapes(problem).points
+    device, job = device_points(), shapes.points
     ranks = [0 if one in device else 1 if one in job else 2 for one in points]
     assert ranks == sorted(ranks)
     assert set(ranks) == {0, 1, 2}

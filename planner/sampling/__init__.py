@@ -1,1 +1,1 @@
-"""Operators measured on the user's machine, and times learned from them."""
+"""Operators measured on the user's own machine: which, how, the table that they go to, and times learned from it."""

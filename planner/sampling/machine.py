@@ -1,0 +1,131 @@
+"""The machine: torch on a device, its name, versions and clock, its caches and its free memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.sampling.samples import Machine
+
+INSTALL = "pip install 'pretraining-planner[sample]'"
+
+DEVICES = ("cuda", "cpu")
+
+UNKNOWN_CACHE_BYTES = 64 * 2**20
+"""Last-level cache of a device that does not say its own: as large as that of most."""
+
+BUSY_CYCLES = 4_000_000_000
+"""Cycles for which a GPU has something to do while it is asked for its clock: some two seconds."""
+
+SMI_SECONDS = 20
+"""Time that the driver's tool has to answer."""
+
+
+def require_torch() -> Any:
+    """
+    The library.
+
+    Raises
+    ------
+    SpecError
+        If it is not installed.
+    """
+    try:
+        import torch
+    except (ImportError, OSError):  # the latter of libraries that it does not find
+        raise SpecError("", "Measuring operators needs torch, which cannot be imported.", INSTALL) from None
+    return torch
+
+
+def device_of(torch: Any, device: str = "") -> str:
+    """
+    The device to measure: ``cuda`` or ``cpu``; the GPU if there is one, unless the caller says.
+
+    Raises
+    ------
+    SpecError
+        If it is none that can be measured, or is not there.
+    """
+    if not device:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device not in DEVICES:
+        raise SpecError("device", f"is {shown(device)}; expected cuda or cpu.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SpecError(
+            "device", f"is 'cuda', but torch {torch.__version__} sees no GPU.", "Use cpu, or another torch."
+        )
+    return device
+
+
+def machine_of(torch: Any, device: str) -> Machine:
+    """What a table says of this machine."""
+    software = f"torch {torch.__version__}, python {platform.python_version()}"
+    if device == "cpu":
+        threads = f"{software}, {torch.get_num_threads()} threads"
+        return Machine(device=_processor_name(), driver="", software=threads, clock_mhz=_processor_clock())
+    runtime = f"cuda {torch.version.cuda}" if torch.version.cuda else f"hip {getattr(torch.version, 'hip', None)}"
+    driver, clock = _ask_driver(torch)
+    name = torch.cuda.get_device_name()
+    return Machine(device=name, driver=driver, software=f"{software}, {runtime}", clock_mhz=clock)
+
+
+def cache_bytes(torch: Any, device: str) -> int:
+    """Bytes of the last-level cache."""
+    if device == "cuda":
+        return (
+            int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 0))
+            or UNKNOWN_CACHE_BYTES
+        )
+    sizes = [_read(path) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    found = [int(size[:-1]) * 1024 for size in sizes if re.fullmatch(r"\d+K", size)]
+    return max(found, default=UNKNOWN_CACHE_BYTES)
+
+
+def free_bytes(torch: Any, device: str) -> int:
+    """Bytes of memory that are free now: of the device; of the host what its control group allows, too."""
+    if device == "cuda":
+        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # by the library, for what it is asked next
+        return int(torch.cuda.mem_get_info()[0] + kept)
+    free = re.search(r"MemAvailable: +(\d+) kB", _read(Path("/proc/meminfo")))
+    whole = int(free[1]) * 1024 if free else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    limit, used = (_read(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
+    return min(whole, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else whole
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    return ""
+
+
+def _processor_name() -> str:
+    found = re.search(r"^model name\s*: (.+)$", _read(Path("/proc/cpuinfo")), flags=re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine() or "cpu"
+
+
+def _processor_clock() -> float | None:
+    kilohertz = _read(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
+    return int(kilohertz) / 1000 if kilohertz.isdigit() else None
+
+
+def _ask_driver(torch: Any) -> tuple[str, float | None]:
+    """Version of the driver, and the clock of a GPU that spins; nothing where its tool is missing."""
+    asked = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm", "--format=csv,noheader,nounits"]
+    uuid = str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
+    torch.cuda._sleep(BUSY_CYCLES)
+    try:
+        command = [*asked, f"--id=GPU-{uuid.removeprefix('GPU-')}"] if uuid else asked
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SMI_SECONDS).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "", None
+    finally:
+        torch.cuda.synchronize()
+    driver, _, clock = (answer.splitlines() or [""])[0].partition(", ")
+    return driver.strip(), float(clock) if re.fullmatch(r" *[\d.]+ *", clock) else None

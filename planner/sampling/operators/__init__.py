@@ -1,0 +1,1 @@
+"""What is measured: each operator as calls of torch, on inputs of its own."""

@@ -1,0 +1,215 @@
+"""What one measurement is of, and what it says: operator, pass, dtype and sizes; seconds, and on which machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+PASSES = ("forward", "dgrad", "wgrad", "backward")
+"""Forward; backward for a matmul's input or weight alone; backward for all inputs. What has no backward is forward."""
+
+DTYPES = ("bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4")
+"""Dtypes of the cost model, and that of optimizer states. What is only moved has one, too."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """
+    Sizes of an operator on one device, by the names of the table's columns; None where one does not apply.
+
+    Parameters
+    ----------
+    batch, m, n, k
+        Matmuls; rows, columns of the result and inner dimension, as in ``costmodel.operators.work.MatmulSize``: grouped
+        matmuls count the rows of all together. ``n`` alone: entries of a vocabulary, parameters, kernels of a chain.
+    sequences, queries, keys
+        Sequences; tokens of each that ask, and that may be read.
+    heads, kv_heads, qk_head_dim, v_head_dim
+        Query heads, key-value heads, widths of a head.
+    causal, window
+        Whether a query reads only what is before it; how many tokens at most.
+    rows, width
+        Tokens, and elements of each in the result.
+    experts, top_k
+        Experts, and how many of them a token visits.
+    nbytes
+        Bytes that are copied or communicated.
+    ranks, nodes
+        Devices that take part in a collective, and hosts that they are on.
+    """
+
+    batch: int | None = None
+    m: int | None = None
+    n: int | None = None
+    k: int | None = None
+    sequences: int | None = None
+    queries: int | None = None
+    keys: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    qk_head_dim: int | None = None
+    v_head_dim: int | None = None
+    causal: bool | None = None
+    window: int | None = None
+    rows: int | None = None
+    width: int | None = None
+    experts: int | None = None
+    top_k: int | None = None
+    nbytes: int | None = None
+    ranks: int | None = None
+    nodes: int | None = None
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Those that apply."""
+        named = {name: getattr(self, name) for name in SIZE_COLUMNS}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+SIZE_COLUMNS = tuple(one.name for one in fields(Sizes))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """
+    What is measured; equal ones are measured once.
+
+    Parameters
+    ----------
+    operator
+        Its name in ``OPERATORS``.
+    pass_
+        One of ``PASSES``.
+    dtype
+        Dtype of its inputs.
+    sizes
+        How large it is.
+    beside
+        What runs on the device at the same time; empty: nothing.
+    """
+
+    operator: str
+    pass_: str
+    dtype: str
+    sizes: Sizes
+    beside: str = ""
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{name}={value}" for name, value in self.sizes.given.items())
+        beside = f" beside {self.beside}" if self.beside else ""
+        return f"{self.operator} {self.pass_} {self.dtype} {sizes}{beside}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """
+    On what was measured.
+
+    Parameters
+    ----------
+    device, driver, software
+        Name of the device; version of its driver, empty if it has none; versions of the libraries, and threads.
+    clock_mhz
+        Clock of the device when it is busy but far from its power limit, in MHz; None: not known.
+    """
+
+    device: str
+    driver: str
+    software: str
+    clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """
+    How long it took.
+
+    Parameters
+    ----------
+    seconds
+        Median over the repeats.
+    spread
+        Half the interquartile range, as a fraction of the median.
+    repeats
+        Number of repeats.
+    """
+
+    seconds: float
+    spread: float
+    repeats: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """
+    One row of the table.
+
+    Parameters
+    ----------
+    point, timing, machine
+        What was measured, how long it took, and on what.
+    """
+
+    point: Point
+    timing: Timing
+    machine: Machine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """
+    What the table says of an operator.
+
+    Parameters
+    ----------
+    needs, may
+        Sizes that each of its rows has, and that it may have.
+    passes
+        Its passes.
+    """
+
+    needs: tuple[str, ...]
+    may: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ("forward", "backward")
+
+
+_LINEAR = ("forward", "dgrad", "wgrad")
+_ALONE = ("forward",)
+_ROWS = Kind(needs=("rows", "width"))
+_COLLECTIVE = Kind(needs=("nbytes", "ranks", "nodes"), passes=_ALONE)
+
+OPERATORS: Mapping[str, Kind] = {
+    "matmul": Kind(needs=("m", "n", "k"), passes=_LINEAR),
+    "batched_matmul": Kind(needs=("batch", "m", "n", "k"), passes=_LINEAR),
+    "grouped_matmul": Kind(needs=("batch", "m", "n", "k"), passes=_LINEAR),
+    "attention": Kind(
+        needs=("sequences", "queries", "keys", "heads", "kv_heads", "qk_head_dim", "v_head_dim", "causal"),
+        may=("window",),
+    ),
+    "rms_norm": _ROWS,
+    "layer_norm": _ROWS,
+    "rotary": Kind(needs=("rows", "heads", "qk_head_dim")),
+    "swiglu": _ROWS,
+    "gelu": _ROWS,
+    "squared_relu": _ROWS,
+    "softmax": _ROWS,
+    "cross_entropy": _ROWS,
+    "embedding": Kind(needs=("rows", "width", "n")),
+    "top_k": Kind(needs=("rows", "experts", "top_k")),
+    "permutation": Kind(needs=("rows", "width", "experts", "top_k")),
+    "residual": Kind(needs=("rows", "width"), passes=_ALONE),
+    "adam": Kind(needs=("n",), passes=_ALONE),
+    "host_adam": Kind(needs=("n",), passes=_ALONE),
+    "copy": Kind(needs=("nbytes",), passes=_ALONE),
+    "host_to_device": Kind(needs=("nbytes",), passes=_ALONE),
+    "device_to_host": Kind(needs=("nbytes",), passes=_ALONE),
+    "launch": Kind(needs=("n",), passes=_ALONE),
+    "graph_launch": Kind(needs=("n",), passes=_ALONE),
+    "all_gather": _COLLECTIVE,
+    "reduce_scatter": _COLLECTIVE,
+    "all_reduce": _COLLECTIVE,
+    "broadcast": _COLLECTIVE,
+    "all_to_all": _COLLECTIVE,
+    "send": _COLLECTIVE,
+}
+"""Every operator of the table. Of ``launch`` and ``graph_launch`` the seconds are those of one of ``n`` kernels."""

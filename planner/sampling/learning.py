@@ -43,7 +43,8 @@ def learned(
     families
         To which family of shapes each belongs. Whole families are left out to see how wide intervals must be.
     base
-        Another device's times, of which only the difference is learned: it needs few samples.
+        Another device's times: the difference from them is learned, where that is closer on families left out than
+        learning from the samples alone.
 
     Raises
     ------
@@ -55,15 +56,26 @@ def learned(
             "samples", f"{len(seconds)} of one kind of operator are too few.", f"At least {FEWEST} are needed."
         )
     rates = estimated_rates(shapes, seconds)
-    known = base.processes if base else ()
-    lowest, highest = np.min(shapes.features, axis=0), np.max(shapes.features, axis=0)
+    alone = SampledTimes(
+        rates=rates, processes=(), lowest=np.min(shapes.features, axis=0), highest=np.max(shapes.features, axis=0)
+    )
+    starts = [alone]
     if base:
-        lowest, highest = np.minimum(lowest, base.lowest), np.maximum(highest, base.highest)
-    start = SampledTimes(rates=rates, processes=known, lowest=lowest, highest=highest)
-    left = np.log(seconds / start.seconds(shapes))
-    process = tuned(shapes.features, left)
-    wide = widening(process, shapes.features, left, families)
-    return replace(start, processes=(*known, process), widening=wide)
+        lowest, highest = np.minimum(alone.lowest, base.lowest), np.maximum(alone.highest, base.highest)
+        starts.append(replace(base, rates=rates, lowest=lowest, highest=highest))
+    found = [_beyond(start, shapes, seconds, families) for start in starts]
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _beyond(
+    start: SampledTimes, shapes: Shapes, seconds: Rows, families: Sequence[Hashable]
+) -> tuple[float, SampledTimes]:
+    """Times that know how samples differ from a start; before them the mean error of families that were left out."""
+    differences = np.log(seconds / start.seconds(shapes))
+    process = tuned(shapes.features, differences)
+    errors, deviations = left_out(process, shapes.features, differences, families)
+    times = replace(start, processes=(*start.processes, process), widening=widening(errors / deviations))
+    return float(np.mean(errors)), times
 
 
 def estimated_rates(shapes: Shapes, seconds: Rows) -> Rates:
@@ -138,39 +150,63 @@ def tuned(features: Rows, values: Rows, *, seed: int = 0) -> GaussianProcess:
     )
 
 
-def widening(process: GaussianProcess, features: Rows, values: Rows, families: Sequence[Hashable]) -> float:
+def left_out(process: GaussianProcess, features: Rows, values: Rows, families: Sequence[Hashable]) -> tuple[Rows, Rows]:
     """
-    Standard deviations that count as one, so that a 90 % interval holds 90 % of families that were left out.
+    Errors on families of samples that were left out, and the standard deviations foretold for them.
 
-    Returns 1 where there are fewer than two families.
+    Of few samples lengths and variances are chosen anew each time: those that saw all are too sure of them. A single
+    family is not left out.
 
     Parameters
     ----------
     process
-        What was learned from all samples: its lengths and variances are used.
+        What was learned from all samples: of many, its lengths and variances are used.
     features, values, families
         The samples.
+
+    Returns
+    -------
+    tuple
+        Absolute errors and standard deviations; shape (rows,).
+    """
+    folds = dealt(families, NUM_FOLDS)
+    numbers = np.unique(folds)
+    errors, deviations = np.empty(len(values)), np.empty(len(values))
+    for number in numbers:
+        out = folds == number
+        part = process if len(numbers) < 2 else _of_part(process, features[~out], values[~out], len(values))
+        errors[out] = np.abs(values[out] - part.mean(features[out]))
+        deviations[out] = part.deviation(features[out])
+    return errors, deviations
+
+
+def _of_part(process: GaussianProcess, features: Rows, values: Rows, num_all: int) -> GaussianProcess:
+    if num_all <= NUM_TUNED:
+        return tuned(features, values)
+    return projected(
+        features,
+        values,
+        lengths=process.lengths,
+        variance=process.variance,
+        noise=process.noise,
+        num_points=NUM_POINTS,
+    )
+
+
+def widening(scores: Rows) -> float:
+    """
+    Standard deviations that count as one, so that a 90 % interval holds 90 % of families that were left out.
+
+    Parameters
+    ----------
+    scores
+        Errors of samples that were left out, in standard deviations; shape (rows,).
 
     References
     ----------
     Split conformal prediction with a scaled score: Lei et al., Distribution-Free Predictive Inference for Regression,
     JASA 2018, section 5.2.
     """
-    folds = dealt(families, NUM_FOLDS)
-    if len(np.unique(folds)) < 2:
-        return 1.0
-    scores = np.empty(len(values))
-    for fold in np.unique(folds):
-        out = folds == fold
-        part = projected(
-            features[~out],
-            values[~out],
-            lengths=process.lengths,
-            variance=process.variance,
-            noise=process.noise,
-            num_points=NUM_POINTS,
-        )
-        scores[out] = np.abs(values[out] - part.mean(features[out])) / part.deviation(features[out])
     rank = int(np.ceil(0.9 * (len(scores) + 1)))  # of few samples the next one may be the worst
     return float(np.sort(scores)[min(rank, len(scores)) - 1]) / NORMAL_90
 

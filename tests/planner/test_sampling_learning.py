@@ -5,7 +5,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.operators.sampled import Rates, matmul_shapes, streaming_shapes
-from planner.sampling.learning import dealt, estimated_rates, learned, unadapted, widening
+from planner.sampling.learning import dealt, estimated_rates, learned, left_out, unadapted, widening
 
 pytest.importorskip("sklearn", reason="learning needs scikit-learn")
 
@@ -76,10 +76,26 @@ class TestLearned:
 
     def test_one_family_cannot_be_left_out(self):
         shapes, seconds, _ = measured(DEVICE, 40, seed=3)
-        times = learned(shapes, seconds, ["all"] * 40)
+        process = learned(shapes, seconds, ["all"] * 40).processes[0]
+        values = np.log(seconds)
+        errors, deviations = left_out(process, shapes.features, values, ["all"] * 40)
 
-        assert times.widening == 1.0
-        assert widening(times.processes[0], shapes.features, np.zeros(40), ["all"] * 40) == 1.0
+        np.testing.assert_allclose(errors, np.abs(values - process.mean(shapes.features)))
+        np.testing.assert_allclose(deviations, process.deviation(shapes.features))
+
+    def test_a_base_that_misleads_is_left_aside(self):
+        shapes, seconds, families = measured(DEVICE, 400, seed=1)
+        wild = seconds * np.exp(0.5 * np.sin(5 * shapes.features[:, 0] + 7 * shapes.features[:, 2]))
+        base = learned(shapes, wild, families)
+        few = measured(OTHER, 60, seed=5)
+
+        assert len(learned(*few, base=base).processes) == 1
+
+    def test_nine_of_ten_scores_lie_within_the_widened_deviation(self):
+        scores = np.arange(1.0, 100.0)
+
+        assert widening(scores) * 1.6449 == pytest.approx(90.0, rel=1e-4)
+        assert widening(np.array([1.0, 2.0, 5.0])) * 1.6449 == pytest.approx(5.0, rel=1e-4)
 
     def test_folds_keep_families_whole(self):
         families = [f"family {number % 13}" for number in range(200)]

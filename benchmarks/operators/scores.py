@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.operators.gaussian_process import Rows
 from costmodel.operators.sampled import NORMAL_90, Rates, SampledTimes
-from planner.sampling.learning import NUM_FOLDS, dealt, estimated_rates, learned, unadapted
+from planner.sampling.learning import NUM_FOLDS, dealt, learned, unadapted
 
 FEW_FAMILIES = 12
 """Families up to which each is left out by itself."""
@@ -75,7 +75,6 @@ def held_out(group: Group) -> Errors:
 
 def predicted(known: Group, unseen: Group) -> Errors:
     """Errors on samples by laws that know others of the same device and operator."""
-    fitted = estimated_rates(known.shapes, known.seconds)
     forest = RandomForestRegressor(100, min_samples_leaf=2, random_state=0, n_jobs=2)
     forest.fit(known.shapes.features[:, :NUM_SHAPE_FEATURES], np.log(known.seconds))
     times = learned(known.shapes, known.seconds, list(known.families))
@@ -84,7 +83,7 @@ def predicted(known: Group, unseen: Group) -> Errors:
         times,
         {
             "roofline": datasheet_seconds(unseen),
-            "fitted roofline": fitted.seconds(unseen.shapes),
+            "fitted roofline": times.rates.seconds(unseen.shapes),
             "forest": np.exp(forest.predict(unseen.shapes.features[:, :NUM_SHAPE_FEATURES])),
         },
     )
@@ -167,8 +166,8 @@ def adapting(base: Mapping[str, SampledTimes], group: Group, drawn: NDArray[np.i
     unseen = group[np.setdiff1d(np.arange(len(group)), drawn)]
     times = learned(few.shapes, few.seconds, list(few.families), base=base[group.name])
     others = {
-        "fitted roofline": estimated_rates(few.shapes, few.seconds).seconds(unseen.shapes),
-        "not adapted": unadapted(base[group.name], few.shapes, few.seconds).seconds(unseen.shapes),
+        "fitted roofline": times.rates.seconds(unseen.shapes),
+        "not adapted": replace(base[group.name], rates=times.rates).seconds(unseen.shapes),
     }
     return scored(unseen, times, others), times
 

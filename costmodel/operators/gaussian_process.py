@@ -110,28 +110,28 @@ def _sum_kernels(
         block = rows[start : start + BLOCK]
         distance, decay = distances[: len(block)], decays[: len(block)]
         np.matmul(block, points.T, out=distance)
-        np.maximum(distance, 0, out=distance)
-        distance *= 3
-        np.sqrt(distance, out=distance)
-        np.negative(distance, out=decay)
-        np.exp(decay, out=decay)
-        distance += 1
-        distance *= decay
+        _correlate(distance, decay)
         np.matmul(distance, weights, out=sums[start : start + len(block)])
 
 
 def matern(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """Correlation of each row of one array with each row of another, both in lengths; shape (rows, others)."""
-    squares = one @ (-2 * other.T)
+    squares: NDArray[Any] = one @ (-2 * other.T)
     squares += np.sum(one * one, axis=1)[:, None]
     squares += np.sum(other * other, axis=1)[None]
+    _correlate(squares, np.empty_like(squares))
+    return squares
+
+
+def _correlate(squares: NDArray[Any], decays: NDArray[Any]) -> None:
+    """Write Matern's correlations over squared distances in lengths; ``decays`` is memory of the same shape."""
     np.maximum(squares, 0, out=squares)
     squares *= 3
-    distance = np.sqrt(squares, out=squares)
-    correlation: NDArray[Any] = np.exp(-distance)
-    distance += 1
-    correlation *= distance
-    return correlation
+    distances = np.sqrt(squares, out=squares)
+    np.negative(distances, out=decays)
+    np.exp(decays, out=decays)
+    distances += 1
+    distances *= decays
 
 
 def projected(

@@ -111,7 +111,7 @@ def _rates(logarithms: Rows, computes: bool) -> Rates:
     return Rates(flops_per_second=flops if computes else np.inf, bytes_per_second=nbytes, smallest_seconds=kernel)
 
 
-def tuned(features: Rows, values: Rows, *, seed: int = 0) -> GaussianProcess:
+def tuned(features: Rows, values: Rows) -> GaussianProcess:
     """
     A process whose lengths and variances are the likeliest for some of the samples.
 
@@ -119,8 +119,6 @@ def tuned(features: Rows, values: Rows, *, seed: int = 0) -> GaussianProcess:
     ----------
     features, values
         Samples; shapes (rows, features) and (rows,).
-    seed
-        Of the choice of those samples.
 
     Raises
     ------
@@ -131,7 +129,7 @@ def tuned(features: Rows, values: Rows, *, seed: int = 0) -> GaussianProcess:
     regressor = _imported("sklearn.gaussian_process").GaussianProcessRegressor
     spread = np.std(features, axis=0)
     spread = np.where(spread > 1e-9, spread, 1.0)
-    some = np.random.default_rng(seed).permutation(len(values))[:NUM_TUNED]
+    some = np.random.default_rng(0).permutation(len(values))[:NUM_TUNED]
     centred = values - np.median(values)
     kernel = kernels.ConstantKernel(0.05, (1e-5, 10.0)) * kernels.Matern(
         np.full(features.shape[1], 2.0), LENGTHS, nu=1.5

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
 
 
 class PlanningError(Exception):
@@ -34,6 +36,30 @@ class SpecError(PlanningError):
     def __reduce__(self) -> tuple[type[SpecError], tuple[str, str, str]]:
         """Made again from its parts in another process: errors of workers reach the user as they are."""
         return type(self), (self.where, self.problem, self.hint)
+
+
+def optional_library(name: str, where: str, problem: str, *, extra: str) -> Any:
+    """
+    A library that only some need.
+
+    Parameters
+    ----------
+    name
+        Of the module.
+    where, problem
+        What the error says without it.
+    extra
+        Of this project, by which it is installed.
+
+    Raises
+    ------
+    SpecError
+        If it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        raise SpecError(where, problem, f"pip install 'pretraining-planner[{extra}]'") from None
 
 
 MOST_LISTED = 100

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, optional_library
 from planner.batch.job_result import JobOutcome
 
 Cell: TypeAlias = bool | int | float | str | None
@@ -144,10 +144,4 @@ def _write_parquet(rows: Iterator[Row], kinds: Mapping[str, type], path: Path) -
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise SpecError(
-            "table", "Parquet needs pyarrow, which is not installed.", "pip install 'pretraining-planner[parquet]'"
-        ) from None
-    return pyarrow
+    return optional_library("pyarrow", "table", "Parquet needs pyarrow, which is not installed.", extra="parquet")

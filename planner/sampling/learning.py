@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, optional_library
 from costmodel.operators.gaussian_process import GaussianProcess, Rows, projected
 from costmodel.operators.sampled import NORMAL_90, Rates, SampledTimes, Shapes
 
@@ -223,10 +223,5 @@ def unadapted(base: SampledTimes, shapes: Shapes, seconds: Rows) -> SampledTimes
 
 
 def _imported(name: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError as error:
-        hint = "Install it with: pip install 'pretraining-planner[fit]'."
-        raise SpecError("planner fit", f"needs {name.split('.')[0]}.", hint) from error
+    library = name.partition(".")[0]
+    return optional_library(name, "samples", f"Learning needs {library}, which is not installed.", extra="fit")

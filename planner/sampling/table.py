@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel.errors import SpecError, alternatives, did_you_mean
+from costmodel.errors import SpecError, alternatives, did_you_mean, optional_library
 from costmodel.validation import shown
 from planner.sampling.samples import (
     DTYPES,
@@ -409,10 +409,4 @@ def _write_parquet(path: Path, samples: Sequence[Sample]) -> None:
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise SpecError(
-            "samples", "Parquet needs pyarrow, which is not installed.", "pip install 'pretraining-planner[sample]'"
-        ) from None
-    return pyarrow
+    return optional_library("pyarrow", "samples", "Parquet needs pyarrow, which is not installed.", extra="sample")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, optional_library
 from planner.batch.executors.local import checked_processes
 from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
@@ -84,16 +84,13 @@ class DaskWorkerPool:
 
 
 def _connected(scheduler: str) -> Any:
-    try:
-        from distributed import Client
-    except ImportError:
-        raise SpecError("backend", "Dask is not installed.", "pip install 'pretraining-planner[dask]'") from None
+    distributed = optional_library("distributed", "backend", "Dask is not installed.", extra="dask")
     logging.getLogger("distributed").setLevel(logging.ERROR)
     try:
         # First without a client: one that meets no scheduler takes its time to say goodbye, with a traceback.
         with ThreadPoolExecutor(1) as thread:
             thread.submit(lambda: asyncio.run(_greet(scheduler))).result()
-        client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
+        client = distributed.Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
     except Exception as error:
         raise SpecError("scheduler", f"{scheduler} does not answer: {_first_line(error)}.") from None
     try:

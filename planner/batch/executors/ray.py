@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from costmodel.errors import SpecError
+from costmodel.errors import SpecError, optional_library
 from planner.batch.executors.local import checked_processes
 from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
@@ -97,10 +97,7 @@ class _Actor:
 
 def _connected(address: str) -> tuple[Any, bool]:
     """Ray, and whether the connection is ours to close."""
-    try:
-        import ray
-    except ImportError:
-        raise SpecError("backend", "Ray is not installed.", "pip install 'pretraining-planner[ray]'") from None
+    ray = optional_library("ray", "backend", "Ray is not installed.", extra="ray")
     if ray.is_initialized():
         return ray, False
     _require_listener(address)

@@ -31,7 +31,7 @@ from benchmarks.operators.scores import (
 )
 from costmodel.errors import SpecError
 from costmodel.operators.sampled import Shapes, matmul_shapes
-from planner.sampling.learning import learned
+from planner.profiles.learning import learned
 
 LIMITS = {"matmul": (0.05, 0.15), "other": (0.08, 0.20)}
 """Largest median and 90th percentile of an operator's errors."""

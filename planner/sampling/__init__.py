@@ -1,1 +1,1 @@
-"""Operators measured on the user's own machine: which, how, the table that they go to, and times learned from it."""
+"""Operators measured on the user's own machine: which, how, and the table that they go to."""

@@ -5,7 +5,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.operators.sampled import Rates, matmul_shapes, streaming_shapes
-from planner.sampling.learning import dealt, estimated_rates, learned, left_out, unadapted, widening
+from planner.profiles.learning import dealt, estimated_rates, learned, left_out, unadapted, widening
 
 pytest.importorskip("sklearn", reason="learning needs scikit-learn")
 

@@ -1,0 +1,1 @@
+"""Device profiles: operator and communication times learned from samples, as a device file."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.operators.gaussian_process import Rows
-from costmodel.operators.sampled import Shapes, matmul_shapes, streaming_shapes
+from costmodel.operators.sampled_shapes import Shapes, matmul_shapes, streaming_shapes
 
 DATA = Path(__file__).parent / "data"
 

@@ -134,7 +134,7 @@ class Constants:
     Parameters
     ----------
     times
-        Who times operators: ``roofline``, ``modified_roofline`` or ``measured``.
+        Who times operators: ``roofline``, ``modified_roofline``, ``measured`` or ``sampled``.
     matmul_efficiency
         Achieved fraction of the dense peak of large matmuls, per dtype.
     grouped_matmul_efficiency
@@ -195,7 +195,7 @@ class Constants:
         Measured numbers of whole layers, collectives and steps.
     """
 
-    times: Literal["roofline", "modified_roofline", "measured"] = "modified_roofline"
+    times: Literal["roofline", "modified_roofline", "measured", "sampled"] = "modified_roofline"
     matmul_efficiency: dict[Dtype, Annotated[Fraction, Field(gt=0)]] = field(default_factory=dict)
     grouped_matmul_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0
     grouped_low_precision_efficiency: Annotated[Fraction, Field(gt=0)] = 1.0

@@ -11,8 +11,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.calibration import Calibration, Constants
-from costmodel.facts.fields import STRICT, Architecture, Count, Dtype, Fraction, NotNegative, Positive
+from costmodel.facts.fields import NARROW, STRICT, Architecture, Count, Dtype, Fraction, NotNegative, Positive
 from costmodel.facts.framework import Behaviour
+from costmodel.facts.samples import Samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -175,6 +176,8 @@ class Device:
     left_out_errors
         Logarithms of measured over predicted step time of runs that the constants were not fitted to; empty: there are
         none.
+    samples
+        What was learned from samples of its operators; None: nobody sampled it.
     sources
         Source of each number, by field name.
     """
@@ -201,6 +204,7 @@ class Device:
     socket_bandwidth: Positive | None = None
     framework: str | None = None
     left_out_errors: tuple[float, ...] = ()
+    samples: Samples | None = None
     sources: dict[str, str] = field(default_factory=dict)
 
 
@@ -248,8 +252,8 @@ class EquippedDevice(Device):
         return self.host_processors.stream_bandwidth(self.behaviour.offload.host_threads)
 
     def wide_dtype(self, compute: Dtype) -> Dtype:
-        """The 16-bit dtype beside a recipe's matmuls: its own, else bf16 where the device has it."""
-        if compute in ("bf16", "fp16"):
+        """The dtype beside a recipe's matmuls: its own from 16 bits on, else bf16 where the device has it."""
+        if compute not in NARROW:
             return compute
         return "bf16" if "bf16" in self.peak_flops else "fp16"
 

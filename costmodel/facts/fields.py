@@ -24,7 +24,10 @@ Positive: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le
 NotNegative: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1e24)]
 Fraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
 PositiveFraction: TypeAlias = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
-Dtype: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Dtype: TypeAlias = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]
+NARROW = frozenset({"fp8", "mxfp8", "nvfp4"})
+"""Dtypes below 16 bits, in which recipes multiply only the linears."""
+
 Architecture: TypeAlias = Annotated[str, Field(json_schema_extra={"format": "architecture"})]
 """A name of the catalog's ``architectures``, which reads records that name one."""
 

@@ -31,6 +31,9 @@ class Kernels:
         Whether scores stay inside one kernel (FlashAttention); else they pass through device memory, all of them.
     fused_kernels
         Whether norms, rotations and gated activations are one kernel each, written so or compiled.
+    torch_functions
+        Whether norms, rotations, activations, routing and loss are PyTorch's functions, kernel by kernel: those that
+        samples of operators are of.
     fused_projections
         Whether queries, keys and values are one matmul, and a feed-forward's gate and what it multiplies another.
     fuses_experts_in_graphs
@@ -60,6 +63,7 @@ class Kernels:
     causal_attention: bool = True
     fused_attention: bool = True
     fused_kernels: bool = True
+    torch_functions: bool = False
     fused_projections: bool = True
     fuses_experts_in_graphs: bool = False
     batch_first: bool = False

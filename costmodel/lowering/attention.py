@@ -6,7 +6,14 @@ import numpy as np
 
 from costmodel.facts.model import Attention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
-from costmodel.lowering.kernels import context_output, core_attention, elementwise, output_projection, shared_input
+from costmodel.lowering.kernels import (
+    as_torch_function,
+    context_output,
+    core_attention,
+    elementwise,
+    output_projection,
+    shared_input,
+)
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
@@ -82,19 +89,20 @@ def _query_key_norm(attention: Attention, shape: Shape, *, queries: Numbers, key
     if attention.qk_norm == "none":
         return ()
     elements = shape.tokens * (queries + keys)
-    return (
-        elementwise(
-            "qk_norm",
-            shape,
-            elements=elements,
-            forward_passes=2,
-            backward_passes=3,
-            kernels=2,
-            saved_elements=elements,
-            saved_as="qkv",
-            parameters=2 * attention.head_dim if attention.qk_norm == "per_head" else queries + keys,
-        ),
+    is_per_head = attention.qk_norm == "per_head"
+    normed = elementwise(
+        "qk_norm",
+        shape,
+        elements=elements,
+        forward_passes=2,
+        backward_passes=3,
+        kernels=2,
+        saved_elements=elements,
+        saved_as="qkv",
+        parameters=2 * attention.head_dim if is_per_head else queries + keys,
     )
+    width = attention.head_dim if is_per_head else queries
+    return (as_torch_function(normed, shape, "rms_norm", rows=elements / width, width=width),)
 
 
 UNFUSED_ROTARY_PASSES = 10
@@ -110,17 +118,18 @@ def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[O
     if not attention.rotary:
         return ()
     passes, kernels = (2, 1) if shape.kernels.fused_kernels else (UNFUSED_ROTARY_PASSES, UNFUSED_ROTARY_KERNELS)
-    return (
-        elementwise(
-            "rotary",
-            shape,
-            elements=elements,
-            forward_passes=passes,
-            backward_passes=passes,
-            all_counted=True,
-            kernels=2 * kernels,
-        ),
+    rotated = elementwise(
+        "rotary",
+        shape,
+        elements=elements,
+        forward_passes=passes,
+        backward_passes=passes,
+        all_counted=True,
+        kernels=2 * kernels,
     )
+    width = attention.head_dim
+    heads = elements / (shape.tokens * width)
+    return (as_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width),)
 
 
 def _output_gate(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[Operator, ...]:

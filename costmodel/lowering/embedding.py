@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.facts.model import Model
 from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
-from costmodel.lowering.kernels import elementwise, logits_fraction, matmul, norms
+from costmodel.lowering.kernels import as_torch_function, elementwise, logits_fraction, matmul, norms
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
@@ -38,19 +38,19 @@ def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
     weight's.
     """
     lookups = 2 if model.learned_positions else 1
-    parameters = (rank_vocabulary(model, shape) + model.learned_positions) * shape.hidden_size
-    return (
-        elementwise(
-            "embedding",
-            shape,
-            elements=shape.tokens * shape.hidden_size * lookups,
-            forward_passes=2,
-            backward_passes=3,
-            kernels=lookups,
-            saved_as="embedding",
-            parameters=parameters,
-        ),
+    vocabulary = rank_vocabulary(model, shape)
+    looked_up = elementwise(
+        "embedding",
+        shape,
+        elements=shape.tokens * shape.hidden_size * lookups,
+        forward_passes=2,
+        backward_passes=3,
+        kernels=lookups,
+        saved_as="embedding",
+        parameters=(vocabulary + model.learned_positions) * shape.hidden_size,
     )
+    sizes = {"rows": shape.tokens, "width": shape.hidden_size, "n": vocabulary}
+    return (as_torch_function(looked_up, shape, "embedding", count=lookups, **sizes),)
 
 
 def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
@@ -162,8 +162,9 @@ def _loss(model: Model, shape: Shape) -> Operator:
     Megatron-LM's own, ``vocab_parallel_cross_entropy``, works in fp32: a cast (6 bytes), the maximum (4), subtraction,
     exponential and division in place (8 each), the sum (4); backward a product in place (8) and a cast (6).
     """
-    logits = shape.tokens * rank_vocabulary(model, shape)
-    return Operator(
+    vocabulary = rank_vocabulary(model, shape)
+    logits = shape.tokens * vocabulary
+    loss = Operator(
         name="loss",
         kind="copy",
         bytes=logits * shape.kernels.loss_forward_bytes,
@@ -174,3 +175,4 @@ def _loss(model: Model, shape: Shape) -> Operator:
         rows=shape.tokens,
         shards=shape.tp,
     )
+    return as_torch_function(loss, shape, "cross_entropy", rows=shape.tokens, width=vocabulary)

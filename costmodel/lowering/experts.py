@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.facts.model import Experts
 from costmodel.lowering.collectives import tensor_parallel, tensor_parallel_collectives
-from costmodel.lowering.kernels import elementwise, matmul
+from costmodel.lowering.kernels import as_torch_function, elementwise, matmul
 from costmodel.lowering.mlp import activation, feed_forward_operators
 from costmodel.lowering.shape import Shape, distinct_ranks_fraction
 from costmodel.operators.work import Communication, Numbers, Operator
@@ -37,8 +37,8 @@ def experts_operators(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
         *_graphed("moe_router", _router(experts, shape)),
         *_graphed("moe_preprocess", latent_down),
         *_graphed("moe", latent_up),
-        *_graphed("moe_preprocess", [_permute("dispatch", shape, elements=_sorted_before(experts, shape))]),
-        *_graphed("moe", [_permute("sort", shape, elements=_sorted_behind(experts, shape))]),
+        *_graphed("moe_preprocess", [_permute("dispatch", experts, shape, elements=_sorted_before(experts, shape))]),
+        *_graphed("moe", [_permute("sort", experts, shape, elements=_sorted_behind(experts, shape))]),
         *_graphed("moe", _routed(experts, shape)),
         *_graphed("moe", [_combine(experts, shape)]),
         *_graphed("moe_router", _shared(experts, shape)),
@@ -122,6 +122,15 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     """Logits of all experts for this rank's tokens, with replicated weights; then the choice of the best."""
     rows = shape.tokens / shape.sequence_shards
     logits = rows * experts.num_experts
+    chosen = elementwise(
+        "top_k",
+        shape,
+        elements=logits,
+        forward_passes=2,
+        backward_passes=2,
+        saved_elements=logits,
+        saved_as="router",
+    )
     return (
         matmul(
             "router",
@@ -134,15 +143,7 @@ def _router(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
             saved_as="norm_output",
             narrow=False,
         ),
-        elementwise(
-            "top_k",
-            shape,
-            elements=logits,
-            forward_passes=2,
-            backward_passes=2,
-            saved_elements=logits,
-            saved_as="router",
-        ),
+        as_torch_function(chosen, shape, "top_k", rows=rows, experts=experts.num_experts, top_k=experts.top_k),
     )
 
 
@@ -171,11 +172,11 @@ def _combine(experts: Experts, shape: Shape) -> Operator:
     """The way back: both sorts; the weighting by the router's score keeps the experts' outputs."""
     elements = _sorted_before(experts, shape) + _sorted_behind(experts, shape)
     saved = _weighted(experts, shape)
-    return _permute("combine", shape, elements=elements, kernels=2, saved_elements=saved)
+    return _permute("combine", experts, shape, elements=elements, kernels=2, saved_elements=saved)
 
 
 def _permute(
-    name: str, shape: Shape, *, elements: Numbers, kernels: int = 1, saved_elements: Numbers = 0.0
+    name: str, experts: Experts, shape: Shape, *, elements: Numbers, kernels: int = 1, saved_elements: Numbers = 0.0
 ) -> Operator:
     """Copies of tokens in another order."""
     copied = elementwise(
@@ -188,7 +189,17 @@ def _permute(
         saved_elements=saved_elements,
         saved_as="experts",
     )
-    return replace(copied, kind="copy", is_routed=True)
+    moved = replace(copied, kind="copy", is_routed=True)
+    return as_torch_function(
+        moved,
+        shape,
+        "permutation",
+        count=kernels,
+        rows=shape.tokens / shape.sequence_shards,
+        width=sent_width(experts, shape),
+        experts=experts.num_experts,
+        top_k=experts.top_k,
+    )
 
 
 def _weighted(experts: Experts, shape: Shape) -> Numbers:
@@ -229,7 +240,8 @@ def _routed(experts: Experts, shape: Shape) -> tuple[Operator, ...]:
     between = activation(
         "expert_activation",
         shape,
-        elements=rows * width,
+        rows=rows,
+        width=width,
         gated=experts.gated,
         squared_relu=experts.squared_relu,
         saved_as="expert_activation",

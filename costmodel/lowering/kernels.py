@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.facts.fields import Dtype
 from costmodel.lowering.shape import Shape
-from costmodel.operators.work import AttentionSize, MatmulSize, Numbers, Operator
+from costmodel.operators.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
 CAUSAL_BACKWARD = 2.5
 """Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
@@ -254,6 +254,29 @@ def elementwise(
     )
 
 
+def as_kernel(operator: Operator, shape: Shape, kernel: str, *, count: Numbers = 1, **sizes: Numbers) -> Operator:
+    """
+    An operator that is one of PyTorch's functions, which samples know by name and sizes.
+
+    Parameters
+    ----------
+    operator, shape
+        What only moves bytes; the micro-batch.
+    kernel, count
+        Name of the kernel among sampled operators; how many of them.
+    sizes
+        By the names of the samples' columns.
+    """
+    return replace(operator, size=KernelSize(kernel=kernel, sizes=sizes, dtype=shape.wide_dtype, count=count))
+
+
+def as_torch_function(
+    operator: Operator, shape: Shape, kernel: str, *, count: Numbers = 1, **sizes: Numbers
+) -> Operator:
+    """An operator as :func:`as_kernel` has it where the framework calls PyTorch's functions; else as it was."""
+    return as_kernel(operator, shape, kernel, count=count, **sizes) if shape.kernels.torch_functions else operator
+
+
 def core_attention(
     shape: Shape,
     *,
@@ -302,6 +325,7 @@ def core_attention(
             qk_head_dim=qk_head_dim,
             v_head_dim=v_head_dim,
             causal=shape.causal,
+            is_window=readable_keys(shape, window) < shape.sequence_length,
         ),
         dtype=shape.wide_dtype,
         bytes=nbytes,
@@ -500,7 +524,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
     kept = elements * (1 + UNFUSED_NORM_BYTES / shape.activation_bytes if shape.memory.unfused_kernels else 1)
     is_one_kernel = shape.kernels.fused_kernels or norm == "layer"
     forward_passes, backward_passes = (2, 3) if is_one_kernel else UNFUSED_NORM_PASSES
-    return elementwise(
+    normed = elementwise(
         name,
         shape,
         elements=elements,
@@ -512,3 +536,7 @@ def norms(name: str, shape: Shape, *, count: int, norm: str) -> Operator:
         saved_as="norm",
         parameters=count * weights * shape.hidden_size,
     )
+    if norm == "none" or not (is_one_kernel or shape.kernels.torch_functions):
+        return normed
+    rows = shape.tokens / shape.sequence_shards
+    return as_kernel(normed, shape, f"{norm}_norm", count=count, rows=rows, width=shape.hidden_size)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from costmodel.facts.model import LatentAttention
 from costmodel.lowering.collectives import ring, tensor_parallel_collectives
-from costmodel.lowering.kernels import context_output, core_attention, elementwise, matmul, output_projection
+from costmodel.lowering.kernels import (
+    as_torch_function,
+    context_output,
+    core_attention,
+    elementwise,
+    matmul,
+    output_projection,
+)
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
@@ -21,15 +28,7 @@ def latent_attention_operators(attention: LatentAttention, shape: Shape) -> tupl
     return (
         *_query_projections(attention, shape),
         *_key_value_projections(attention, shape),
-        elementwise(
-            "rotary",
-            shape,
-            all_counted=True,
-            elements=shape.tokens * (heads + 1) * attention.qk_rope_head_dim,
-            forward_passes=2,
-            backward_passes=2,
-            kernels=2,
-        ),
+        _rotary(attention, shape, heads=heads + 1),
         *core_attention(
             shape,
             heads=heads,
@@ -106,7 +105,7 @@ def _down(
 
 def _latent_norm(name: str, shape: Shape, *, rank: int) -> Operator:
     elements = shape.tokens * rank / shape.sequence_shards
-    return elementwise(
+    normed = elementwise(
         name,
         shape,
         elements=elements,
@@ -116,6 +115,22 @@ def _latent_norm(name: str, shape: Shape, *, rank: int) -> Operator:
         saved_as="norm",
         parameters=rank,
     )
+    return as_torch_function(normed, shape, "rms_norm", rows=shape.tokens / shape.sequence_shards, width=rank)
+
+
+def _rotary(attention: LatentAttention, shape: Shape, *, heads: Numbers) -> Operator:
+    """Rotary position of the queries' heads and of the one key that they share."""
+    width = attention.qk_rope_head_dim
+    rotated = elementwise(
+        "rotary",
+        shape,
+        all_counted=True,
+        elements=shape.tokens * heads * width,
+        forward_passes=2,
+        backward_passes=2,
+        kernels=2,
+    )
+    return as_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width)
 
 
 def _up(name: str, shape: Shape, *, rank: int, outputs: Numbers) -> Operator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.facts.model import Mlp
 from costmodel.lowering.collectives import tensor_parallel_collectives
-from costmodel.lowering.kernels import elementwise, row_parallel, shared_input
+from costmodel.lowering.kernels import as_torch_function, elementwise, row_parallel, shared_input
 from costmodel.lowering.shape import Shape
 from costmodel.operators.work import Communication, Numbers, Operator
 
@@ -60,7 +60,8 @@ def feed_forward_operators(
         activation(
             f"{prefix}activation",
             shape,
-            elements=shape.tokens * width,
+            rows=shape.tokens,
+            width=width,
             gated=gated,
             squared_relu=squared_relu,
             saved_as=f"{prefix}activation",
@@ -85,7 +86,7 @@ gradient (3 each).
 
 
 def activation(
-    name: str, shape: Shape, *, elements: Numbers, gated: bool, squared_relu: bool, saved_as: str
+    name: str, shape: Shape, *, rows: Numbers, width: Numbers, gated: bool, squared_relu: bool, saved_as: str
 ) -> Operator:
     """
     The non-linearity, which keeps its input: two halves if gated, and of single kernels the gate's activation too.
@@ -96,20 +97,20 @@ def activation(
     ----------
     name, shape, saved_as
         As in :class:`Operator`; the micro-batch.
-    elements
-        Elements of its output.
+    rows, width
+        Tokens, and elements of each in its output.
     gated
         Whether a gate doubles the input.
     squared_relu
         Whether the non-linearity is the square of ReLU, as in :class:`costmodel.facts.model.Mlp`.
     """
-    halves = 2 if gated else 1
+    halves, elements = 2 if gated else 1, rows * width
     forward_passes, backward_passes = halves + 1, 2 * halves + 1
     if squared_relu:
         forward_passes, backward_passes = SQUARED_RELU_PASSES
     elif gated and not shape.kernels.fused_kernels:
         forward_passes, backward_passes = UNFUSED_GATE_PASSES
-    return elementwise(
+    made = elementwise(
         name,
         shape,
         elements=elements,
@@ -119,3 +120,5 @@ def activation(
         saved_elements=(halves + 1 if gated and shape.memory.unfused_kernels else halves) * elements,
         saved_as=saved_as,
     )
+    kernel = "squared_relu" if squared_relu else "swiglu" if gated else "gelu"
+    return as_torch_function(made, shape, kernel, rows=rows, width=width)

@@ -154,7 +154,7 @@ def projected(
     """
     offset = float(np.median(values))
     scaled = features / lengths
-    points = spread_out(scaled, num_points)
+    points = scaled[spread_out(scaled, num_points)]
     among = variance * matern(points, points) + 1e-6 * variance * np.eye(len(points))
     across = variance * matern(points, scaled)
     information = noise * among + across @ across.T
@@ -173,12 +173,46 @@ def projected(
     )
 
 
-def spread_out(rows: Rows, count: int) -> Rows:
-    """At most so many different rows, each the farthest from those before it; shape (count, features)."""
-    rows = np.unique(rows, axis=0)
+def given_samples(
+    features: Rows, values: Rows, *, lengths: Rows, variance: float, noise: float, offset: float
+) -> GaussianProcess:
+    r"""
+    The process given few samples, exactly.
+
+    .. math:: S = K + \sigma^2 I, \qquad w = S^{-1} y, \qquad R = L^{-1}, \quad L L^T = S
+
+    Parameters
+    ----------
+    features, values
+        Samples; shapes (rows, features) and (rows,).
+    lengths, variance, noise, offset
+        As in :class:`GaussianProcess`.
+
+    References
+    ----------
+    Rasmussen and Williams, Gaussian Processes for Machine Learning, MIT Press 2006, algorithm 2.1.
+    """
+    points = features / lengths
+    among = variance * matern(points, points) + noise * np.eye(len(points))
+    root = np.linalg.inv(np.linalg.cholesky(among))
+    return GaussianProcess(
+        offset=offset,
+        lengths=lengths,
+        variance=variance,
+        noise=noise,
+        points=points,
+        weights=root.T @ (root @ (values - offset)),
+        root=root,
+    )
+
+
+def spread_out(rows: Rows, count: int) -> NDArray[np.intp]:
+    """Numbers of at most so many different rows, each the farthest from those before it; shape (count,)."""
+    rows, numbers = np.unique(rows, axis=0, return_index=True)
     chosen = [int(np.argmin(np.sum((rows - np.median(rows, axis=0)) ** 2, axis=1)))]
     distance = np.sum((rows - rows[chosen[0]]) ** 2, axis=1)
     while len(chosen) < min(count, len(rows)):
         chosen.append(int(np.argmax(distance)))
         distance = np.minimum(distance, np.sum((rows - rows[chosen[-1]]) ** 2, axis=1))
-    return rows[chosen]
+    found: NDArray[np.intp] = numbers[chosen]
+    return found

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.device import EquippedDevice
-from costmodel.facts.fields import Dtype
+from costmodel.facts.fields import NARROW, Dtype
 from costmodel.operators.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, host_launches, is_graphed
 from costmodel.strategy import CudaGraphs
 
@@ -254,7 +254,7 @@ def _attention_fraction(device: EquippedDevice) -> float:
 
 def _casts(compute_dtype: Dtype) -> frozenset[str]:
     """Kinds of operators that a recipe casts the inputs of: the linears, below 16 bits."""
-    return frozenset() if compute_dtype in ("bf16", "fp16") else frozenset({"matmul", "grouped_matmul"})
+    return frozenset({"matmul", "grouped_matmul"}) if compute_dtype in NARROW else frozenset()
 
 
 def _matmul_rate(device: EquippedDevice, dtype: Dtype) -> float:

@@ -7,10 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
+from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import Dtype
 from costmodel.operators.measured import MeasuredTimes
 from costmodel.operators.roofline import modified_roofline, theoretical_roofline
+from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS, SampledSource, sampled_passes
 from costmodel.operators.work import Numbers, Operator
 from costmodel.strategy import CudaGraphs
 
@@ -127,10 +129,36 @@ def operator_times(
     """
     if device.constants.times == "roofline":
         return theoretical_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)
-    is_measured = device.constants.times == "measured"
-    if is_measured:
-        usual: OperatorTimes = MeasuredTimes(device=device, cuda_graphs=cuda_graphs)
+    usual: OperatorTimes
+    if device.constants.times == "measured":
+        usual = MeasuredTimes(device=device, cuda_graphs=cuda_graphs)
+    elif device.constants.times == "sampled":
+        usual = sampled_source(device, compute_dtype, cuda_graphs=cuda_graphs)
     else:
         usual = modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs)
     spread = device.constants.straggler_spread
     return SlowestTimes(usual=usual, slowdown=slowest_of(num_devices, spread=spread)) if spread else usual
+
+
+def sampled_source(
+    device: EquippedDevice, compute_dtype: Dtype, *, cuda_graphs: Numbers = CudaGraphs.NONE
+) -> SampledSource:
+    """
+    Times learned from the samples of a device; of what was not sampled those of a roofline with sampled rates.
+
+    Raises
+    ------
+    SpecError
+        If the device has no samples, or no peak for the dtype.
+    """
+    if device.samples is None:
+        raise SpecError(
+            "cluster.device.samples",
+            f"{device.name} has none, but its calibration says times: sampled.",
+            "'planner fit' writes a device with samples.",
+        )
+    return SampledSource(
+        passes=sampled_passes(device.samples, device.num_processors or UNKNOWN_PROCESSORS),
+        otherwise=modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs),
+        name=device.name,
+    )

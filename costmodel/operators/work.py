@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -55,6 +56,8 @@ class AttentionSize:
         Query heads; key-value heads; widths of a head.
     causal
         Whether the masked half of the scores is skipped.
+    is_window
+        Whether a query reads less than what the causal mask leaves.
     """
 
     sequences: Numbers
@@ -65,6 +68,13 @@ class AttentionSize:
     qk_head_dim: int
     v_head_dim: int
     causal: bool
+    is_window: bool = False
+
+    @property
+    def columns(self) -> dict[str, Numbers]:
+        """Sizes by the names of the samples' columns."""
+        names = ("sequences", "queries", "keys", "heads", "kv_heads", "qk_head_dim", "v_head_dim")
+        return {**{name: getattr(self, name) for name in names}, "causal": float(self.causal)}
 
     @property
     def head_dim(self) -> float:
@@ -91,7 +101,30 @@ class ScanSize:
     chunk_size: int
 
 
-Size: TypeAlias = MatmulSize | AttentionSize | ScanSize
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelSize:
+    """
+    The kernels of an operator that only moves bytes, where they are those that PyTorch has for it.
+
+    Parameters
+    ----------
+    kernel
+        Its name among sampled operators: ``rms_norm``, ``swiglu``, ``cross_entropy`` ...
+    sizes
+        Its sizes, by the names of the samples' columns: ``rows``, ``width`` ...
+    dtype
+        Dtype of what it moves.
+    count
+        How many of them there are, one after the other.
+    """
+
+    kernel: str
+    sizes: Mapping[str, Numbers]
+    dtype: Dtype
+    count: Numbers = 1
+
+
+Size: TypeAlias = MatmulSize | AttentionSize | ScanSize | KernelSize
 """Shape by which a table, a sampled model or a trace knows an operator."""
 
 
@@ -112,7 +145,8 @@ class Operator:
         passes over memory than needed, ``copy`` for those where the passes counted are all. ``scores`` are softmax,
         mask and dropout of scores outside of a fused kernel. ``scan`` is a state-space recurrence in chunks.
     size
-        What it multiplies, attends to or scans; None: it only moves bytes.
+        What it multiplies, attends to or scans, or the kernels that move its bytes; None: kernels of the framework's
+        own, or compiled ones.
     dtype
         Dtype of what it multiplies; empty: it multiplies nothing.
     flops, backward_flops

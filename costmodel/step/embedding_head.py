@@ -20,7 +20,7 @@ from costmodel.lowering.layer import mtp_projection_communications, mtp_projecti
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.calls import call_seconds, copy_seconds
 from costmodel.operators.source import OperatorTimes, operator_times
-from costmodel.operators.work import Communication, Numbers, Operator
+from costmodel.operators.work import Communication, KernelSize, Numbers, Operator
 from costmodel.step.compute import weight_gradient_seconds
 from costmodel.strategy import Vocabulary
 from costmodel.tables import Record
@@ -132,7 +132,13 @@ def _in_slices(operators: tuple[Operator, ...], slices: Numbers, *, rows: Number
     Table 3, recalled).
     """
     return tuple(
-        replace(one, kernels=one.kernels * slices, bytes=one.bytes * rows, backward_bytes=one.backward_bytes * rows)
+        replace(
+            one,
+            kernels=one.kernels * slices,
+            bytes=one.bytes * rows,
+            backward_bytes=one.backward_bytes * rows,
+            size=replace(one.size, count=one.size.count * rows) if isinstance(one.size, KernelSize) else one.size,
+        )
         for one in operators
     )
 

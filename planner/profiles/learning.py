@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, optional_library
 from costmodel.operators.gaussian_process import GaussianProcess, Rows, projected
-from costmodel.operators.sampled import NORMAL_90, Rates, SampledTimes, Shapes
+from costmodel.operators.sampled import NORMAL_90, Rates, SampledTimes
+from costmodel.operators.sampled_shapes import Shapes
 
 NUM_POINTS = 500
 """Support points of a process: 300 leave a tenth more of the error."""

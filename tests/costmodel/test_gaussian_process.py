@@ -60,6 +60,6 @@ class TestProjected:
     def test_support_points_are_different_rows_that_reach_the_corners(self):
         rows = np.array([[0.0, 0.0], [0.0, 0.0], [0.1, 0.0], [9.0, 9.0], [-9.0, 9.0]])
 
-        chosen = spread_out(rows, 3)
+        chosen = rows[spread_out(rows, 3)]
         assert {tuple(row) for row in chosen} >= {(9.0, 9.0), (-9.0, 9.0)}
         assert len(spread_out(rows, 10)) == 4

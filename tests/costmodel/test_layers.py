@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
@@ -583,10 +583,15 @@ def numbers(layer: Layer, model: Model, shape: Shape) -> list[list[object]]:
 
 
 def leaves_of(record: object) -> Iterator[object]:
-    """The entries of a record, those of records inside it one by one."""
+    """The entries of a record, those of records and mappings inside it one by one."""
     for field in fields(record):
         value = getattr(record, field.name)
-        yield from leaves_of(value) if is_dataclass(value) else (value,)
+        if is_dataclass(value):
+            yield from leaves_of(value)
+        elif isinstance(value, Mapping):
+            yield from value.values()
+        else:
+            yield value
 
 
 @pytest.mark.parametrize("kind", LAYERS)

@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 
 from costmodel.operators.gaussian_process import projected
-from costmodel.operators.sampled import (
-    TILES,
-    Rates,
-    SampledTimes,
-    Shapes,
-    matmul_shapes,
-    streaming_shapes,
-)
+from costmodel.operators.sampled import Rates, SampledTimes
+from costmodel.operators.sampled_shapes import TILES, Shapes, matmul_shapes, streaming_shapes
 
 RATES = Rates(flops_per_second=1e14, bytes_per_second=1e12, smallest_seconds=2e-6)
 

@@ -1,0 +1,214 @@
+"""Operators timed by what was learned from samples of the same machine, the others by a roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+
+from costmodel.facts.samples import SampledOperator, Samples
+from costmodel.operators.gaussian_process import Rows, given_samples
+from costmodel.operators.roofline import Roofline
+from costmodel.operators.sampled import Rates, SampledTimes
+from costmodel.operators.sampled_shapes import MATMULS, Shapes, sampled_shapes
+from costmodel.operators.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
+
+ELEMENT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5}
+"""Bytes of an element."""
+
+UNKNOWN_PROCESSORS = 128
+"""Processors of a device that does not say how many it has: a feature of its matmuls is scaled, no time."""
+
+BACKWARD = {name: ("dgrad", "wgrad") for name in MATMULS}
+"""Sampled passes that make up the backward pass, where they are several."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledPass:
+    """
+    Times of one pass of one kind of operator, of which each shape is computed once.
+
+    Parameters
+    ----------
+    operator, of_pass, dtype, columns, num_processors
+        What was sampled; names of its sizes.
+    times
+        What was learned.
+    known
+        Seconds, relative standard deviation and whether it is outside of the sampled range, by the sizes.
+    """
+
+    operator: str
+    of_pass: str
+    dtype: str
+    columns: tuple[str, ...]
+    num_processors: int
+    times: SampledTimes
+    known: dict[tuple[float, ...], float] = field(default_factory=dict)
+
+    def seconds(self, sizes: Mapping[str, Numbers]) -> Numbers:
+        """Seconds, in the broadcast shape of the sizes."""
+        arrays = np.broadcast_arrays(*(np.asarray(sizes[name], dtype=float) for name in self.columns))
+        if arrays[0].ndim == 0:
+            return float(self._of_rows(np.array([[float(one) for one in arrays]]))[0])
+        rows, inverse = np.unique(np.column_stack([one.ravel() for one in arrays]), axis=0, return_inverse=True)
+        found: Rows = self._of_rows(rows)[inverse.ravel()].reshape(arrays[0].shape)
+        return found
+
+    def relative_deviation(self, sizes: Mapping[str, Numbers]) -> float:
+        """Standard deviation of the logarithm of the time of one shape."""
+        return float(self.times.relative_deviation(self.shapes({name: sizes[name] for name in self.columns}))[0])
+
+    def is_outside(self, sizes: Mapping[str, Numbers]) -> bool:
+        """Whether one shape is outside of the sampled range."""
+        return bool(self.times.is_outside(self.shapes({name: sizes[name] for name in self.columns}))[0])
+
+    def shapes(self, sizes: Mapping[str, Numbers]) -> Shapes:
+        """Work and features of some sizes."""
+        return sampled_shapes(
+            self.operator,
+            self.of_pass,
+            sizes,
+            element_bytes=ELEMENT_BYTES[self.dtype],
+            num_processors=self.num_processors,
+        )
+
+    def _of_rows(self, rows: Rows) -> Rows:
+        keys = [tuple(row) for row in rows.tolist()]
+        unknown = [index for index, key in enumerate(keys) if key not in self.known]
+        if unknown:
+            shapes = self.shapes(dict(zip(self.columns, rows[unknown].T, strict=True)))
+            seconds = self.times.seconds(shapes).tolist()
+            self.known.update(zip((keys[index] for index in unknown), seconds, strict=True))
+        return np.array([self.known[key] for key in keys])
+
+
+@lru_cache(maxsize=16)
+def sampled_passes(samples: Samples, num_processors: int) -> Mapping[tuple[str, str, str], SampledPass]:
+    """What was learned, by operator, pass and dtype."""
+    return {(one.operator, one.of_pass, one.dtype): _pass_of(one, num_processors) for one in samples.operators}
+
+
+def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
+    """The process given the support points of the file."""
+    rates = Rates(
+        flops_per_second=one.flops_per_second or np.inf,
+        bytes_per_second=one.bytes_per_second,
+        smallest_seconds=one.smallest_seconds,
+    )
+    times = SampledTimes(
+        rates=rates,
+        processes=(),
+        lowest=np.array(one.lowest),
+        highest=np.array(one.highest),
+        widening=one.widening,
+        left_out_error=one.error,
+    )
+    bare = SampledPass(
+        operator=one.operator,
+        of_pass=one.of_pass,
+        dtype=one.dtype,
+        columns=one.columns,
+        num_processors=num_processors,
+        times=times,
+    )
+    *sizes, seconds = np.array([line.split() for line in one.rows.splitlines()], dtype=float).T
+    shapes = bare.shapes(dict(zip(one.columns, sizes, strict=True)))
+    process = given_samples(
+        shapes.features,
+        np.log(seconds / rates.seconds(shapes)),
+        lengths=np.array(one.lengths),
+        variance=one.variance,
+        noise=one.noise,
+        offset=one.offset,
+    )
+    return replace(bare, times=replace(times, processes=(process,)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledSource:
+    """
+    Operators that were sampled take what was learned of them, others what another source says.
+
+    Parameters
+    ----------
+    passes
+        What was learned, by operator, pass and dtype.
+    otherwise
+        Times of all other operators.
+    name
+        The device.
+    """
+
+    passes: Mapping[tuple[str, str, str], SampledPass]
+    otherwise: Roofline
+    name: str
+
+    def forward_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of the forward pass."""
+        seconds = self._seconds(operator, ("forward",))
+        return self.otherwise.forward_seconds(operator) if seconds is None else seconds
+
+    def backward_seconds(self, operator: Operator) -> Numbers:
+        """Seconds of the backward pass: of matmuls the gradients of input and weight."""
+        seconds = self._seconds(operator, backward_passes(operator))
+        return self.otherwise.backward_seconds(operator) if seconds is None else seconds
+
+    def launch_seconds(self, operator: Operator) -> Numbers:
+        """Seconds in which the host launches the forward pass, from the sampled time of a launch."""
+        return self.otherwise.launch_seconds(operator)
+
+    def origin(self, operator: Operator) -> str:
+        """That it was sampled on the device, or who timed it otherwise."""
+        is_sampled = self.found(operator, "forward") is not None
+        return f"samples of {self.name}" if is_sampled else self.otherwise.origin(operator)
+
+    def found(self, operator: Operator, of_pass: str) -> tuple[SampledPass, Mapping[str, Numbers]] | None:
+        """What was learned of a pass of an operator, and its sizes; None: it was not sampled."""
+        size = sampled_size(operator)
+        known = self.passes.get((size.kernel, of_pass, size.dtype)) if size else None
+        return (known, size.sizes) if known and size else None
+
+    def _seconds(self, operator: Operator, of_passes: Iterable[str]) -> Numbers | None:
+        size, total = sampled_size(operator), np.zeros(())
+        for of_pass in of_passes:
+            found = self.found(operator, of_pass)
+            if found is None or size is None:
+                return None
+            known, sizes = found
+            total = total + size.count * known.seconds(sizes)
+        return np.where(np.asarray(operator.kernels) > 0, total, 0.0)[()] / self.otherwise.compute_scaling
+
+
+def backward_passes(operator: Operator) -> tuple[str, ...]:
+    """
+    Sampled passes that make up the backward pass of an operator.
+
+    An addition hands its gradient on twice; what comes back of both is added up, as in the forward pass.
+    """
+    size = sampled_size(operator)
+    if size is not None and size.kernel == "residual":
+        return ("forward",)
+    return BACKWARD.get(operator.kind, ("backward",))
+
+
+def sampled_size(operator: Operator) -> KernelSize | None:
+    """
+    An operator as samples know it, with the sizes that the table has; None: they know nothing like it.
+
+    Attention in a window is none of them: what PyTorch samples of it is a mask that skips nothing.
+    """
+    size = operator.size
+    if isinstance(size, KernelSize):
+        return size
+    if not operator.dtype:
+        return None
+    if isinstance(size, MatmulSize):
+        sizes = {"m": size.m, "n": size.n, "k": size.k}
+        batch = {} if operator.kind == "matmul" else {"batch": size.batch}
+        return KernelSize(kernel=operator.kind, sizes=sizes | batch, dtype=operator.dtype)
+    if isinstance(size, AttentionSize) and not size.is_window:
+        return KernelSize(kernel="attention", sizes=size.columns, dtype=operator.dtype)
+    return None

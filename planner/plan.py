@@ -33,6 +33,7 @@ from planner.search.listed import CandidateListReport, listed
 from planner.search.node_counts import says_how_many, with_idle_nodes
 from planner.search.rules import problem_rules
 from planner.uncertainty.intervals import Interval, noise_fraction, step_interval
+from planner.uncertainty.operators import TimedOperator, operators_deviation, timed_operators
 from planner.uncertainty.peaks import Chance, chance_to_fit
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class Plan:
         The same over the peak; the report's conventions say which.
     interval
         Where its measured step time lies, by the errors on comparable measured runs.
+    operators
+        How sure the times of its operators are, where samples time them; else none.
     noise_fraction
         Fraction by which another plan of the job must be predicted slower so that the difference exceeds the noise of
         such predictions.
@@ -91,6 +94,7 @@ class Plan:
     mfu: float
     hfu: float
     interval: Interval
+    operators: tuple[TimedOperator, ...]
     noise_fraction: float
     facts: Facts
     reliability: Reliability
@@ -476,6 +480,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         for flops in (needed, needed + again)
     )
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
+    operators = timed_operators(used, strategy)
     return Plan(
         problem=problem,
         estimate=estimated,
@@ -485,7 +490,13 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         hardware_flops_per_second_per_device=hardware_flops,
         mfu=float(utilization_fraction(model_flops, peak_flops=conventions.peak_flops)),
         hfu=float(utilization_fraction(hardware_flops, peak_flops=conventions.peak_flops)),
-        interval=step_interval(used.model, used.cluster, step_seconds=estimated.step_seconds),
+        interval=step_interval(
+            used.model,
+            used.cluster,
+            step_seconds=estimated.step_seconds,
+            operators_deviation=operators_deviation(operators),
+        ),
+        operators=operators,
         noise_fraction=noise_fraction(used.model, used.cluster),
         facts=used,
         reliability=reliability,

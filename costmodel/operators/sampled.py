@@ -16,6 +16,7 @@ NORMAL_90 = 1.6449
 BEYOND = 1.0
 """Doublings of a feature beyond the samples' least and greatest, past which a shape is outside of their range."""
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
     """

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from costmodel.facts.device import EquippedDevice
 from costmodel.facts.samples import SampledOperator, Samples
 from costmodel.operators.gaussian_process import Rows, given_samples
 from costmodel.operators.roofline import Roofline
@@ -180,6 +181,18 @@ class SampledSource:
             known, sizes = found
             total = total + size.count * known.seconds(sizes)
         return np.where(np.asarray(operator.kernels) > 0, total, 0.0)[()] / self.otherwise.compute_scaling
+
+
+ADAM_BYTES = 28.0
+"""Bytes that a sampled update moves per parameter: four tensors of FP32 are read, three written."""
+
+
+def sampled_update(device: EquippedDevice) -> SampledPass | None:
+    """What was learned of a device's updates by Adam in FP32; None: nobody sampled them, or other times count."""
+    if device.samples is None or device.constants.times != "sampled":
+        return None
+    passes = sampled_passes(device.samples, device.num_processors or UNKNOWN_PROCESSORS)
+    return passes.get(("adam", "forward", "fp32"))
 
 
 def backward_passes(operator: Operator) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import EquippedDevice
 from costmodel.network.collectives import collective_seconds
 from costmodel.network.groups import Group
+from costmodel.operators.sampled_source import ADAM_BYTES, sampled_update
 from costmodel.operators.work import Numbers
 
 
@@ -86,6 +87,8 @@ def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) 
 
     .. math:: T_{upd,dist} = T_{upd} / d
 
+    where the update was sampled, its time counts, times the bytes that the framework moves over those of the sample.
+
     Parameters
     ----------
     device
@@ -97,9 +100,11 @@ def device_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) 
     ----------
     MoFa, arXiv:2511.09837, equation (26).
     """
-    return (
-        local_parameters * device.behaviour.optimizer.optimizer_bytes_per_parameter / device.achieved_memory_bandwidth
-    )
+    moved = device.behaviour.optimizer.optimizer_bytes_per_parameter
+    sampled = sampled_update(device)
+    if sampled is None:
+        return local_parameters * moved / device.achieved_memory_bandwidth
+    return sampled.seconds({"n": np.maximum(local_parameters, 1.0)}) * moved / ADAM_BYTES
 
 
 def host_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) -> Numbers:

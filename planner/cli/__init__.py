@@ -33,6 +33,7 @@ COMMANDS = {
         "the known devices, calibrations, architectures, frameworks, models and precisions, with their sources",
     ),
     "calibrate": ("planner.cli.calibrate", "fit the constants of a device to own measured runs"),
+    "fit": ("planner.cli.fit", "a device file from samples of a machine's operators"),
     "batch": ("planner.cli.batch", "plan many jobs, one result line each"),
     "top": ("planner.cli.top", "rank the jobs of a batch"),
 }

@@ -27,8 +27,14 @@ NUM_FOLDS = 5
 LENGTHS = (0.1, 100.0)
 """Least and greatest length, in standard deviations of a feature."""
 
-FEWEST = 8
-"""Samples from which anything is learned beyond the rates."""
+FEWEST = 3
+"""Samples from which anything is learned: a rate and a least time have two unknowns."""
+
+FEW = 8
+"""Samples below which lengths and variances are not chosen, but assumed."""
+
+ASSUMED_LENGTH, ASSUMED_VARIANCE, ASSUMED_NOISE = 3.0, 0.05, 1e-3
+"""Doublings over which errors of a roofline change, their variance, and that of a measurement (3 %)."""
 
 
 def learned(
@@ -53,9 +59,8 @@ def learned(
         If there are fewer than ``FEWEST`` samples, or scikit-learn is not installed.
     """
     if len(seconds) < FEWEST:
-        raise SpecError(
-            "samples", f"{len(seconds)} of one kind of operator are too few.", f"At least {FEWEST} are needed."
-        )
+        problem = f"{len(seconds)} of one kind of operator are too few."
+        raise SpecError("samples", problem, f"At least {FEWEST} are needed.")
     rates = estimated_rates(shapes, seconds)
     alone = SampledTimes(
         rates=rates, processes=(), lowest=np.min(shapes.features, axis=0), highest=np.max(shapes.features, axis=0)
@@ -75,7 +80,12 @@ def _beyond(
     differences = np.log(seconds / start.seconds(shapes))
     process = tuned(shapes.features, differences)
     errors, deviations = left_out(process, shapes.features, differences, families)
-    times = replace(start, processes=(*start.processes, process), widening=widening(errors / deviations))
+    times = replace(
+        start,
+        processes=(*start.processes, process),
+        widening=widening(errors / deviations),
+        left_out_error=float(np.median(errors)),
+    )
     return float(np.mean(errors)), times
 
 
@@ -126,6 +136,16 @@ def tuned(features: Rows, values: Rows) -> GaussianProcess:
     SpecError
         If scikit-learn is not installed.
     """
+    if len(values) < FEW:
+        lengths = np.full(features.shape[1], ASSUMED_LENGTH)
+        return projected(
+            features,
+            values,
+            lengths=lengths,
+            variance=ASSUMED_VARIANCE,
+            noise=ASSUMED_NOISE,
+            num_points=len(values),
+        )
     kernels = _imported("sklearn.gaussian_process.kernels")
     regressor = _imported("sklearn.gaussian_process").GaussianProcessRegressor
     spread = np.std(features, axis=0)

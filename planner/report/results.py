@@ -108,6 +108,32 @@ def _result(plan: NumberedPlanRecord, names: Sequence[str]) -> tuple[str, ...]:
     return (str(plan.number), seconds(plan.step_time_seconds), slower, *figures)
 
 
+MOST_OPERATORS = 6
+"""Operators that the table of their times names; all of them are in the JSON."""
+
+
+def operator_sections(best: NumberedPlanRecord, of_best: str) -> Iterator[Section]:
+    """Which operators leave the step's time open, where samples time them."""
+    operators = best.operators
+    if not operators:
+        return
+    sampled = sum(one.share for one in operators if one.is_sampled)
+    outside = [one.name for one in operators if one.is_outside]
+    beyond = f" Outside of the sampled range: {', '.join(outside)}." if outside else ""
+    yield Section(
+        title=f"Least sure operator times{of_best}",
+        header=("operator", "of computation", "+-", "timed by"),
+        rows=tuple(
+            (one.name, f"{one.share:.1%}", f"{one.relative_deviation:.1%}", one.origin)
+            for one in operators[:MOST_OPERATORS]
+        ),
+        notes=(
+            f"Samples time {sampled:.0%} of the computation, rooflines with sampled rates the rest; +- is a standard "
+            f"deviation.{beyond} 'planner sample --more' measures where that hurts most.",
+        ),
+    )
+
+
 def loss_sections(plans: Sequence[NumberedPlanRecord]) -> Iterator[Section]:
     """Where the plans after the first lose time against it: the parts of the step that differ most."""
     if plans[1:]:

@@ -18,7 +18,7 @@ from planner.report.recommended import recommendation_sections
 from planner.report.records.outcome import EVEN
 from planner.report.records.recommended import RecommendationRecord
 from planner.report.records.reports import EstimateReportRecord, PlanReportRecord, ReportRecord, report_record
-from planner.report.results import breakdown_section, loss_sections, results_section, run_section
+from planner.report.results import breakdown_section, loss_sections, operator_sections, results_section, run_section
 from planner.report.section import Section
 from planner.report.setting import conventions_section, setting_section
 from planner.report.strategies import settings_sections, stages_sections, strategies_section
@@ -46,6 +46,7 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
         yield from recommendation_sections(recommendation_of(whole))
         yield from stages_sections(best.strategy, of_best)
         yield results_section(report, plans)
+        yield from operator_sections(best, of_best)
         if isinstance(whole, PlanReportRecord):
             yield from nearby_sections(whole)
         yield from loss_sections(plans)

@@ -271,8 +271,24 @@ class Interval:
     basis: str
 
 
-def step_interval(model: Model, cluster: Cluster, *, step_seconds: float) -> Interval:
-    """The interval of one prediction: by the device's own errors where it was calibrated on enough runs."""
+NORMAL_80 = 1.2816
+"""Standard deviations of a normal distribution between which, on both sides, ``COVERAGE`` lies."""
+
+
+def step_interval(model: Model, cluster: Cluster, *, step_seconds: float, operators_deviation: float = 0.0) -> Interval:
+    """
+    The interval of one prediction: by the device's own errors where it was calibrated on enough runs.
+
+    Parameters
+    ----------
+    model, cluster
+        What is predicted.
+    step_seconds
+        The prediction.
+    operators_deviation
+        Standard deviation of its logarithm that sampled operator times leave; errors of the composition and of the
+        operators are independent, so that their squares add up.
+    """
     kind, own = kind_of(model, cluster), cluster.device.left_out_errors
     if len(own) >= FEWEST_GROUPS:
         errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
@@ -280,9 +296,12 @@ def step_interval(model: Model, cluster: Cluster, *, step_seconds: float) -> Int
     else:
         spread = spread_of(intervals().steps, kind)
         basis = f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})"
+    beside = NORMAL_80 * operators_deviation
+    if beside:
+        basis = f"the operators' samples (+- {math.expm1(beside):.1%}) and {basis}"
     return Interval(
-        low_seconds=step_seconds * math.exp(spread.lower),
-        high_seconds=step_seconds * math.exp(spread.upper),
+        low_seconds=step_seconds * math.exp(-math.hypot(min(spread.lower, 0.0), beside) if beside else spread.lower),
+        high_seconds=step_seconds * math.exp(math.hypot(max(spread.upper, 0.0), beside) if beside else spread.upper),
         basis=basis,
     )
 

@@ -1,0 +1,322 @@
+"""Samples of one machine -> a device's file: what was measured, what was learned, and what the user says besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import yaml
+
+from costmodel import catalog
+from costmodel.errors import SpecError
+from costmodel.facts.samples import SampledOperator
+from costmodel.validation import shown
+from planner.profiles.operators import Unlearned, rounded, sampled_operators
+from planner.sampling.samples import Machine, Sample
+from planner.sampling.work import least_flops, moved_bytes
+
+Passes = Mapping[tuple[str, str, str], SampledOperator]
+"""What was learned, by operator, pass and dtype."""
+
+LARGE_FLOPS, LARGE_BYTES = 1e9, 1e7
+"""FLOPs and bytes from which on a rate counts."""
+
+RUNTIME_SHARE = 0.06
+"""Share of the memory that driver, communication library and allocator take: 5 of 80 GB, as the catalog has it."""
+
+ASSUMED: Mapping[str, float] = {
+    "disk_write_bandwidth": 2.0e9,
+    "disk_read_bandwidth": 2.0e9,
+    "host_to_device_bandwidth": 5.5e10,
+    "device_to_host_bandwidth": 5.5e10,
+}
+"""
+What nobody measured, in bytes per second: storage as MoFa (arXiv 2511.09837), Table 3, has it; what pinned copies reach
+of PCIe 5.0, as the catalog has it.
+"""
+
+BETTER = ("num_processors", "host_to_device_bandwidth", "device_to_host_bandwidth", "host_processors")
+"""Entries that samples know better than the catalog, whose peaks and memory are nominal, beside achieved shares."""
+
+FASTER = 1.1
+"""Rate over the stated peak up to which a clock above the datasheet's explains it."""
+
+NEEDED = ("memory_bytes", "devices_per_node", "networks")
+"""What a device's file cannot do without, and samples may not say."""
+
+CANNOT = (
+    "Say it in a file and give that with --facts: any entries of a device, such as memory_bytes: 8.5e+10, or base: "
+    "h100-80gb-sxm for all that the catalog knows of one."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FittedDevice:
+    """
+    A device made from samples.
+
+    Parameters
+    ----------
+    entry
+        The device as plain data, as a job's ``cluster.device`` takes it.
+    operators
+        What was learned.
+    unlearned
+        Operators of which nothing was learned, and why.
+    num_samples
+        Number of samples that were given.
+    """
+
+    entry: Mapping[str, Any]
+    operators: tuple[SampledOperator, ...]
+    unlearned: tuple[Unlearned, ...]
+    num_samples: int
+
+
+def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, Any] | None = None) -> FittedDevice:
+    """
+    The device that samples are of.
+
+    Parameters
+    ----------
+    samples
+        Of one machine.
+    name
+        Of the new device.
+    facts
+        What else is known: entries of a device, on top of those of a ``base`` of the catalog.
+
+    Raises
+    ------
+    SpecError
+        If there are no samples of matmuls, if something needed is neither measured nor stated, if what is stated is no
+        entry of a device, or if samples are faster than a stated peak allows.
+    """
+    if not samples:
+        raise SpecError("samples", "there are none.")
+    machine, stated = samples[0].machine, {**(facts or {})}
+    base = _base(stated.pop("base", None))
+    measured = {key: value for key, value in _measured(samples, machine).items() if key not in base or key in BETTER}
+    known = catalog.merged(catalog.merged(base, measured), stated)
+    entry = {"name": name, **_assumed(known), **known}
+    missing = [one for one in NEEDED if one not in entry]
+    if missing:
+        raise SpecError("facts", f"samples do not say {', '.join(missing)} of {shown(machine.device)}.", CANNOT)
+    entry["peak_flops"] = _peaks(samples, known.get("peak_flops", {}))
+    operators, unlearned = sampled_operators(samples, num_processors=entry.get("num_processors"))
+    matmuls = {one.dtype: one for one in operators if (one.operator, one.of_pass) == ("matmul", "forward")}
+    if not matmuls:
+        raise SpecError(
+            "samples",
+            f"none of {len(samples)} tell the time of matmuls.",
+            "'planner sample' measures them first; at least 3 forward passes of one dtype are needed.",
+        )
+    source = f"planner fit: {len(samples)} samples of {machine.device}"
+    entry["calibration"] = _calibration(entry, operators, samples, name, source)
+    entry["sources"] = _sources(entry, base, measured, stated, source)
+    entry["samples"] = {
+        "machine": ", ".join(text for text in (machine.device, machine.driver, machine.software) if text),
+        "operators": [_plain(one) for one in operators],
+        "sources": {"operators": f"{source}; errors are medians of families of shapes that were left out"},
+    }
+    catalog.device_of(entry, "facts")
+    return FittedDevice(entry=entry, operators=operators, unlearned=unlearned, num_samples=len(samples))
+
+
+def _base(name: object) -> dict[str, Any]:
+    """Entries of the catalog's device that the facts start from; none without."""
+    if name is None:
+        return {}
+    if not isinstance(name, str):
+        raise SpecError("facts.base", f"expected a name, got {shown(name)}.")
+    return {key: value for key, value in catalog.device_entry(name).items() if key not in ("name", "left_out_errors")}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Tables as blocks of lines."""
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block)
+
+
+def device_text(entry: Mapping[str, Any]) -> str:
+    """A device as YAML, as a job's ``cluster.device`` reads it."""
+    return yaml.dump(dict(entry), Dumper=_Dumper, sort_keys=False, width=116, allow_unicode=True)
+
+
+# --- what was measured --------------------------------------------------------------------------------------
+
+
+def _measured(samples: Sequence[Sample], machine: Machine) -> dict[str, Any]:
+    """Entries of a device that samples say."""
+    found: dict[str, Any] = {}
+    for field in ("memory_bytes", "num_processors", "devices_per_node"):
+        value = getattr(machine, field, None)
+        if value is not None:
+            found[field] = value
+    streamed = _fastest(samples, ("copy", "residual", "rms_norm", "adam"), moved_bytes, LARGE_BYTES)
+    if streamed:
+        found["memory_bandwidth"] = rounded(streamed)
+    for field in ("host_to_device", "device_to_host"):
+        rate = _fastest(samples, (field,), lambda point: point.sizes.nbytes or 0, LARGE_BYTES)
+        if rate:
+            found[f"{field}_bandwidth"] = rounded(rate)
+    update = _fastest(samples, ("host_adam",), moved_bytes, LARGE_BYTES)
+    if update:
+        found["host_processors"] = {"memory_bandwidth": rounded(update)}
+    return found
+
+
+def _fastest(
+    samples: Iterable[Sample], operators: Sequence[str], amount: Callable[[Any], float], least: float
+) -> float:
+    """The best rate of large samples alone; 0: there are none."""
+    rates = (
+        amount(one.point) / one.timing.seconds
+        for one in samples
+        if one.point.operator in operators and not one.point.beside and amount(one.point) >= least
+    )
+    return max(rates, default=0.0)
+
+
+def _best_rates(samples: Sequence[Sample]) -> dict[str, float]:
+    """The fastest matmul of each dtype, in FLOP/s: MFU of a device without a datasheet refers to it."""
+    dtypes = dict.fromkeys(one.point.dtype for one in samples if one.point.operator == "matmul")
+    rates = {
+        dtype: _fastest([one for one in samples if one.point.dtype == dtype], ("matmul",), least_flops, LARGE_FLOPS)
+        for dtype in dtypes
+    }
+    return {dtype: rounded(rate) for dtype, rate in rates.items() if rate}
+
+
+def _peaks(samples: Sequence[Sample], stated: Mapping[str, float]) -> dict[str, float]:
+    """Peaks that are stated; of other dtypes the fastest matmul."""
+    best = _best_rates(samples)
+    for dtype, rate in best.items():
+        if rate > FASTER * stated.get(dtype, np.inf):
+            raise SpecError(
+                f"facts.peak_flops.{dtype}",
+                f"is {stated[dtype]:.3g}, but a sampled matmul reaches {rate:.3g} FLOP/s.",
+                "Samples and facts are of different devices, or the samples' times are wrong.",
+            )
+    return best | dict(stated)
+
+
+def _assumed(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries that nobody measured or stated, by assumptions that the file names."""
+    memory, bandwidth = known.get("memory_bytes", 0), known.get("memory_bandwidth", 0.0)
+    return {
+        "memory_bandwidth": bandwidth,
+        "host_memory_bytes": memory,
+        "runtime_bytes": rounded(RUNTIME_SHARE * memory),
+        "host_processors": {"memory_bandwidth": bandwidth},
+        **ASSUMED,
+    }
+
+
+def _calibration(
+    entry: Mapping[str, Any], operators: Sequence[SampledOperator], samples: Sequence[Sample], name: str, source: str
+) -> dict[str, Any]:
+    """What the device achieves of its peaks, for operators that nobody sampled; on top of the facts' calibration."""
+    peaks = entry["peak_flops"]
+    found: Passes = {(one.operator, one.of_pass, one.dtype): one for one in operators}
+    rates = {
+        dtype: found["matmul", "forward", dtype].flops_per_second or peak
+        for dtype, peak in peaks.items()
+        if ("matmul", "forward", dtype) in found
+    }
+    dtype = next(iter(rates))
+    constants: dict[str, Any] = {
+        "times": "sampled",
+        "matmul_efficiency": {one: _share(rate, peaks[one]) for one, rate in rates.items()},
+        "attention_efficiency": _share(_rate_of(found, "attention", dtype) or rates[dtype], peaks[dtype]),
+        "memory_efficiency": _share(_streaming_rate(operators) or entry["memory_bandwidth"], entry["memory_bandwidth"]),
+        "kernel_gap_seconds": found["matmul", "forward", dtype].smallest_seconds,
+        "launch_overhead_seconds": _seconds_of(samples, "launch"),
+    }
+    grouped = _rate_of(found, "grouped_matmul", dtype)
+    if grouped:
+        constants["grouped_matmul_efficiency"] = _share(grouped, rates[dtype])
+    constants |= _slowdowns(samples)
+    base = entry.get("calibration")
+    return {
+        **({"base": base} if base else {}),
+        "name": name,
+        **constants,
+        "sources": dict.fromkeys(constants, source),
+    }
+
+
+def _share(rate: float, whole: float) -> float:
+    return rounded(min(rate / whole, 1.0))
+
+
+def _rate_of(found: Passes, operator: str, dtype: str) -> float | None:
+    one = found.get((operator, "forward", dtype))
+    return one.flops_per_second if one else None
+
+
+def _streaming_rate(operators: Sequence[SampledOperator]) -> float | None:
+    """Median rate of single kernels that only move bytes; those of several kernels move more than is counted."""
+    rates = [
+        one.bytes_per_second
+        for one in operators
+        if one.operator in ("residual", "rms_norm", "layer_norm", "gelu", "softmax") and one.of_pass == "forward"
+    ]
+    return float(np.median(rates)) if rates else None
+
+
+def _seconds_of(samples: Sequence[Sample], operator: str) -> float:
+    seconds = [one.timing.seconds for one in samples if one.point.operator == operator]
+    return rounded(float(np.median(seconds))) if seconds else 0.0
+
+
+def _slowdowns(samples: Sequence[Sample]) -> dict[str, float]:
+    """MoFa's k and c: a matmul beside copies over it alone, and a copy beside a matmul over it alone."""
+    alone = {
+        (one.point.operator, one.point.pass_, one.point.dtype, one.point.sizes): one.timing.seconds
+        for one in samples
+        if not one.point.beside
+    }
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    for one in samples:
+        point = one.point
+        reference = alone.get((point.operator, point.pass_, point.dtype, point.sizes))
+        if point.beside and reference:
+            ratios[point.operator == "matmul"].append(one.timing.seconds / reference)
+    names = {True: "overlap_slowdown_compute", False: "overlap_slowdown_communication"}
+    return {names[key]: rounded(min(max(float(np.median(own)), 1.0), 10.0)) for key, own in ratios.items() if own}
+
+
+def _sources(
+    entry: Mapping[str, Any],
+    base: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    stated: Mapping[str, Any],
+    source: str,
+) -> dict[str, str]:
+    """Where each entry comes from: stated, measured, of the catalog, assumed."""
+    own: dict[str, str] = stated.get("sources", {})
+    found = {key: text for key, text in base.get("sources", {}).items() if key not in (*measured, *stated)}
+    for field in entry:
+        if field in ("name", "calibration", "sources", "samples"):
+            continue
+        if field in stated:
+            found[field] = own.get(field, "facts given to planner fit")
+        elif field in measured or (field == "peak_flops" and field not in base):
+            found[field] = f"{source}; the best seen"
+        elif field not in base:
+            found[field] = "assumption: nobody measured or stated it"
+    return found | own
+
+
+def _plain(one: SampledOperator) -> dict[str, Any]:
+    """As YAML has it: lists instead of tuples, nothing that is a default."""
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(one).items()}
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,168 @@
+"""Samples of operators -> what a device's file says of each kind of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.facts.samples import SampledOperator
+from costmodel.operators.gaussian_process import projected, spread_out
+from costmodel.operators.sampled import SampledTimes
+from costmodel.operators.sampled_shapes import MATMULS, Shapes, sampled_shapes
+from costmodel.operators.sampled_source import ELEMENT_BYTES, UNKNOWN_PROCESSORS
+from planner.profiles.learning import FEWEST, learned
+from planner.sampling.samples import OPERATORS, Sample
+
+NUM_SUPPORT = 160
+"""Support points of an operator in a file: 100 of them leave a twentieth more of the error."""
+
+DIGITS = 7
+"""Digits of the numbers of a file."""
+
+MOST_ERROR = 0.5
+"""Median error of families left out from which on samples say nothing: they are no better than a guess."""
+
+FAMILY = {
+    **dict.fromkeys(MATMULS, ("n", "k")),
+    "attention": ("heads", "kv_heads", "qk_head_dim", "v_head_dim"),
+    "rotary": ("heads", "qk_head_dim"),
+    "top_k": ("experts",),
+    "adam": ("n",),
+    "host_adam": ("n",),
+}
+"""Sizes that make a family of shapes, which is left out whole; of other operators it is the width."""
+
+NO_OPERATOR = ("launch", "graph_launch", "copy", "host_to_device", "device_to_host")
+"""Samples of constants of a device: no operator of a model."""
+
+COLLECTIVES = tuple(name for name, kind in OPERATORS.items() if "ranks" in kind.needs)
+"""Samples in which several devices take part."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unlearned:
+    """
+    An operator of which nothing was learned.
+
+    Parameters
+    ----------
+    name
+        Operator, pass and dtype.
+    reason
+        Why.
+    """
+
+    name: str
+    reason: str
+
+
+def sampled_operators(
+    samples: Iterable[Sample], *, num_processors: int | None
+) -> tuple[tuple[SampledOperator, ...], tuple[Unlearned, ...]]:
+    """
+    What a device's file says of each operator, pass and dtype, and of which it says nothing.
+
+    Parameters
+    ----------
+    samples
+        Of one machine.
+    num_processors
+        Number of its processors; None: not known.
+
+    Raises
+    ------
+    SpecError
+        If scikit-learn is not installed.
+    """
+    groups: dict[tuple[str, str, str], list[Sample]] = defaultdict(list)
+    for one in samples:
+        point = one.point
+        if not point.beside and point.operator not in (*NO_OPERATOR, *COLLECTIVES):
+            groups[point.operator, point.pass_, point.dtype].append(one)
+    found: list[SampledOperator] = []
+    unlearned: list[Unlearned] = []
+    for key, group in groups.items():
+        made = _learned(key, group, num_processors or UNKNOWN_PROCESSORS)
+        (found if isinstance(made, SampledOperator) else unlearned).append(made)  # type: ignore[arg-type]
+    return tuple(found), tuple(unlearned)
+
+
+def _learned(key: tuple[str, str, str], group: Sequence[Sample], num_processors: int) -> SampledOperator | Unlearned:
+    operator, of_pass, dtype = key
+    name = " ".join(key)
+    if len(group) < FEWEST:
+        return Unlearned(name=name, reason=f"{len(group)} samples; at least {FEWEST} are needed")
+    columns = tuple(one for one in (*OPERATORS[operator].needs,) if one != "window")
+    group = [one for one in group if one.point.sizes.window is None]
+    sizes = {column: np.array([float(one.point.sizes.given[column]) for one in group]) for column in columns}
+    shapes = sampled_shapes(operator, of_pass, sizes, element_bytes=ELEMENT_BYTES[dtype], num_processors=num_processors)
+    seconds = np.array([one.timing.seconds for one in group])
+    times = learned(shapes, seconds, families(operator, sizes))
+    if times.left_out_error > MOST_ERROR:
+        reason = f"samples contradict each other: families left out are {times.left_out_error:.0%} off in the median"
+        return Unlearned(name=name, reason=reason)
+    return _stored(key, times, shapes, seconds, sizes)
+
+
+def families(operator: str, sizes: Mapping[str, np.ndarray]) -> list[Hashable]:
+    """To which family of shapes each sample belongs."""
+    columns = [sizes[name] for name in FAMILY.get(operator, ("width",))]
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _stored(
+    key: tuple[str, str, str],
+    times: SampledTimes,
+    shapes: Shapes,
+    seconds: np.ndarray,
+    sizes: Mapping[str, np.ndarray],
+) -> SampledOperator:
+    r"""
+    What was learned, by few samples and the seconds at which an exact process of them has the same mean.
+
+    .. math:: (K_{mm} + \sigma^2 I) w = t
+
+    with the weights w of a process that was projected on them from all samples.
+    """
+    process, rates = times.processes[-1], times.rates
+    roofline = rates.seconds(shapes)
+    chosen = spread_out(shapes.features / process.lengths, NUM_SUPPORT)
+    few = projected(
+        shapes.features,
+        np.log(seconds / roofline),
+        lengths=process.lengths,
+        variance=process.variance,
+        noise=process.noise,
+        num_points=len(chosen),
+    )
+    values = few.mean(shapes.features[chosen]) + few.noise * few.weights
+    smooth = roofline[chosen] * np.exp(values)
+    table = np.column_stack([*(column[chosen] for column in sizes.values()), smooth])
+    operator, of_pass, dtype = key
+    return SampledOperator(
+        operator=operator,
+        of_pass=of_pass,  # type: ignore[arg-type]
+        dtype=dtype,
+        num_samples=len(seconds),
+        error=rounded(times.left_out_error),
+        flops_per_second=rounded(rates.flops_per_second) if np.isfinite(rates.flops_per_second) else None,
+        bytes_per_second=rounded(rates.bytes_per_second),
+        smallest_seconds=rounded(rates.smallest_seconds),
+        offset=rounded(few.offset),
+        variance=rounded(few.variance),
+        noise=rounded(few.noise),
+        lengths=tuple(rounded(one) for one in few.lengths),
+        widening=rounded(times.widening),
+        lowest=tuple(rounded(one) for one in times.lowest),
+        highest=tuple(rounded(one) for one in times.highest),
+        columns=tuple(sizes),
+        rows="\n".join(" ".join(f"{number:.{DIGITS}g}" for number in row) for row in table.tolist()),
+    )
+
+
+def rounded(number: float) -> float:
+    """A number with as many digits as a file has."""
+    return float(f"{number:.{DIGITS}g}")

@@ -1,0 +1,40 @@
+"""What a fit to samples says to its user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from costmodel.facts.samples import SampledOperator
+from planner.profiles.device import FittedDevice
+
+WELL_KNOWN = 0.05
+"""Median error up to which an operator needs no more samples."""
+
+
+def fitted_text(found: FittedDevice, path: str) -> str:
+    """The report of a device file that was written."""
+    return "\n".join(_lines(found, path))
+
+
+def _lines(found: FittedDevice, path: str) -> Iterator[str]:
+    machine = found.entry["samples"]["machine"]
+    yield f"{found.num_samples} samples of {machine}; device written to {path}"
+    yield ""
+    yield f"{'operator':<34} {'samples':>7} {'error':>7}  rates"
+    for one in sorted(found.operators, key=lambda one: (one.operator, one.of_pass, one.dtype)):
+        yield _operator(one)
+    yield "error: of the median sample, where all shapes of its family were left out of the fit"
+    for other in found.unlearned:
+        yield f"  not learned: {other.name}: {other.reason}; the roofline times it"
+    assumed = [name for name, source in found.entry["sources"].items() if source.startswith("assumption")]
+    if assumed:
+        yield f"  assumed, neither measured nor stated: {', '.join(assumed)} (say it with --facts)"
+    yield ""
+    yield f"Use it as cluster: {{device: {path if '/' in path else f'./{path}'}}} of a job."
+
+
+def _operator(one: SampledOperator) -> str:
+    name = f"{one.operator} {one.of_pass} {one.dtype}"
+    computing = f"{one.flops_per_second / 1e12:,.3g} TFLOP/s, " if one.flops_per_second else ""
+    rates = f"{computing}{one.bytes_per_second / 1e9:,.3g} GB/s, at least {one.smallest_seconds * 1e6:,.3g} us"
+    return f"{name:<34} {one.num_samples:>7} {one.error:>7.1%}  {rates}"

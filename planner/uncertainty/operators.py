@@ -1,0 +1,154 @@
+"""How sure the times of a strategy's operators are: who times each, its share, and what that leaves open of a step."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from costmodel.lowering import embedding_operators, head_operators, layer_operators
+from costmodel.lowering.shape import layer_shape
+from costmodel.operators.sampled_source import SampledSource, backward_passes
+from costmodel.operators.source import sampled_source
+from costmodel.operators.work import Operator
+from costmodel.strategy import Strategy
+from costmodel.tables import Facts
+
+ROOFLINE_DEVIATION = 0.25
+"""
+Standard deviation of the logarithm of a time that a roofline with sampled rates says: medians of 12 to 20 % on measured
+operators (``python -m benchmarks.operators``, modified roofline).
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedOperator:
+    """
+    One operator of a strategy, all layers that have it together.
+
+    Parameters
+    ----------
+    name
+        As the cost model names it.
+    share
+        Its share of the computation of a micro-batch, both passes.
+    relative_deviation
+        Standard deviation of the logarithm of its time.
+    origin
+        Who timed it.
+    is_sampled, is_outside
+        Whether samples did; whether its shape is outside of their range, so that their roofline speaks.
+    """
+
+    name: str
+    share: float
+    relative_deviation: float
+    origin: str
+    is_sampled: bool
+    is_outside: bool
+
+    @property
+    def doubt(self) -> float:
+        """What its error adds to that of a step, in logarithms: share times deviation."""
+        return self.share * self.relative_deviation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pass:
+    seconds: float
+    relative_deviation: float
+    is_outside: bool
+
+
+def timed_operators(facts: Facts, strategy: Strategy) -> tuple[TimedOperator, ...]:
+    """
+    Operators of a strategy on a sampled device, those that leave most open first; none on any other device.
+
+    Parameters
+    ----------
+    facts
+        Model, cluster, workload.
+    strategy
+        The decisions.
+    """
+    device = facts.cluster.device
+    if device.constants.times != "sampled":
+        return ()
+    source = sampled_source(device, facts.workload.precision.compute, cuda_graphs=strategy.cuda_graphs)
+    passes: dict[str, list[_Pass]] = defaultdict(list)
+    origins: dict[str, Operator] = {}
+    for operator, count in _operators(facts, strategy):
+        origins.setdefault(operator.name, operator)
+        passes[operator.name] += [_times(one, count) for one in _passes(source, operator)]
+    total = sum(one.seconds for of_name in passes.values() for one in of_name)
+    found = [_timed(name, of_name, total, source, origins[name]) for name, of_name in passes.items()]
+    return tuple(sorted((one for one in found if one.share > 0), key=lambda one: -one.doubt))
+
+
+def _operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Operator, int]]:
+    """Every operator of a micro-batch, and how many layers have it."""
+    shape = layer_shape(
+        facts.model,
+        facts.cluster,
+        facts.workload,
+        tp=strategy.tp,
+        cp=strategy.cp,
+        ep=strategy.ep,
+        etp=strategy.etp,
+        mbs=strategy.mbs,
+        sequence_parallel=strategy.sequence_parallel,
+        token_dispatcher=strategy.token_dispatcher,
+        cuda_graphs=strategy.cuda_graphs,
+    )
+    for layer, count in facts.model.layer_counts.items():
+        yield from ((operator, count) for operator in layer_operators(layer, shape))
+    for operator in (*embedding_operators(facts.model, shape), *head_operators(facts.model, shape)):
+        yield operator, 1
+
+
+def _passes(source: SampledSource, operator: Operator) -> Iterator[tuple[float, float, bool]]:
+    """Seconds, deviation and whether it is outside of the samples, of each pass of an operator."""
+    for of_passes, seconds in (
+        (("forward",), source.forward_seconds(operator)),
+        (backward_passes(operator), source.backward_seconds(operator)),
+    ):
+        known = [source.found(operator, of_pass) for of_pass in of_passes]
+        if not all(known):
+            yield float(seconds), ROOFLINE_DEVIATION, False
+            continue
+        laws = [one for one in known if one]
+        parts = [float(law.seconds(sizes)) for law, sizes in laws]
+        deviations = [law.relative_deviation(sizes) for law, sizes in laws]
+        whole = sum(part * deviation for part, deviation in zip(parts, deviations, strict=True)) / sum(parts)
+        yield float(seconds), whole, any(law.is_outside(sizes) for law, sizes in laws)
+
+
+def _times(one: tuple[float, float, bool], count: int) -> _Pass:
+    seconds, deviation, is_outside = one
+    return _Pass(seconds=count * seconds, relative_deviation=deviation, is_outside=is_outside)
+
+
+def _timed(name: str, passes: list[_Pass], total: float, source: SampledSource, operator: Operator) -> TimedOperator:
+    """All passes of an operator together: their errors are alike, and add up."""
+    seconds = sum(one.seconds for one in passes)
+    doubt = sum(one.seconds * one.relative_deviation for one in passes)
+    return TimedOperator(
+        name=name,
+        share=seconds / total if total else 0.0,
+        relative_deviation=doubt / seconds if seconds else 0.0,
+        origin=source.origin(operator),
+        is_sampled=source.found(operator, "forward") is not None,
+        is_outside=any(one.is_outside for one in passes),
+    )
+
+
+def operators_deviation(operators: tuple[TimedOperator, ...]) -> float:
+    r"""
+    Standard deviation of the logarithm of a step's computation that the errors of operator times leave.
+
+    .. math:: \sigma = \sqrt{\sum_i (w_i \sigma_i)^2}
+
+    for operators of share w: the errors of all layers that have one are the same, those of different ones independent.
+    """
+    return math.sqrt(sum(one.doubt**2 for one in operators))

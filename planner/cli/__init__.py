@@ -24,7 +24,7 @@ COMMANDS = {
     "plan": ("planner.cli.plan", "choose the fastest strategies for a job"),
     "estimate": ("planner.cli.estimate", "time and memory of one given strategy"),
     "explain": ("planner.cli.explain", "why this plan, why no strategy fits, why not another strategy"),
-    "compare": ("planner.cli.compare", "what the best plan gains over a given strategy"),
+    "compare": ("planner.cli.explain", "what the best plan gains over a given strategy"),
     "import": ("planner.cli.import_job", "a job file from the arguments of Megatron-LM that somebody runs"),
     "export": ("planner.cli.export_plan", "a plan of a JSON report as the flags and files that start it"),
     "model": ("planner.cli.describe", "the architecture as it was read, with its parameters and FLOPs"),
@@ -33,6 +33,7 @@ COMMANDS = {
         "the known devices, calibrations, architectures, frameworks, models and precisions, with their sources",
     ),
     "calibrate": ("planner.cli.calibrate", "fit the constants of a device to own measured runs"),
+    "sample": ("planner.cli.sample", "measure operators and collectives on this machine"),
     "batch": ("planner.cli.batch", "plan many jobs, one result line each"),
     "top": ("planner.cli.top", "rank the jobs of a batch"),
 }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import get_terminal_size
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from costmodel.errors import SpecError
 
@@ -103,6 +104,51 @@ def progress(task: str) -> Iterator[None]:
     finally:
         done.set()
         clock.join()
+
+
+class RunningLine:
+    """
+    How far something is: one line that is written anew in a terminal, a line now and then in a log.
+
+    Parameters
+    ----------
+    stream
+        Where to.
+    clock
+        Seconds that have passed since any moment.
+    """
+
+    LOG_SECONDS = 30.0
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._is_terminal = stream.isatty()
+        self._due = clock() + (0.0 if self._is_terminal else PATIENCE_SECONDS)
+
+    def show(self, text: str) -> None:
+        """Write a line, if it is time for one."""
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due = now + (0.0 if self._is_terminal else self.LOG_SECONDS)
+        width = get_terminal_size().columns - 1
+        self._write(f"\r\x1b[K{f'planner: {text}'[:width]}" if self._is_terminal else f"planner: {text}\n")
+
+    def say(self, sentence: str) -> None:
+        """Write a sentence on a line of its own."""
+        self.clear()
+        self._write(f"planner: {sentence}\n")
+
+    def clear(self) -> None:
+        """Leave no line that is not whole."""
+        if self._is_terminal:
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        """A terminal that was closed is no reason to stop."""
+        with suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def _show_progress(task: str, done: Event) -> None:

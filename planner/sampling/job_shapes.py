@@ -1,4 +1,4 @@
-"""The operators of a job with their true sizes, over the degrees that a search would try."""
+"""The operators and messages of a job with their true sizes, over the degrees that a search would try."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Ml
 from costmodel.lowering.attention import kv_heads_per_device
 from costmodel.lowering.embedding import embedding_operators, head_operators, rank_vocabulary
 from costmodel.lowering.experts import sent_width
-from costmodel.lowering.layer import layer_operators, mtp_projection_operators
+from costmodel.lowering.layer import layer_communications, layer_operators, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.operators.work import AttentionSize, MatmulSize, Numbers, Operator
+from costmodel.step.p2p import micro_batch_bytes
 from planner.jobs.problem import Problem
 from planner.sampling.samples import OPERATORS, Point, Sizes
 from planner.search.domains import chosen_values, divisors
@@ -22,13 +23,25 @@ from planner.search.domains import chosen_values, divisors
 MICRO_BATCH_SIZES = (1, 2, 4)
 """Sequences of a micro-batch, unless the job says which."""
 
+WIDE_GRADIENT_BYTES = 4
+"""Bytes of a gradient from which on it is summed in fp32."""
+
 NORMS = {"rms": "rms_norm", "layer": "layer_norm"}
+
+
+class Message(NamedTuple):
+    """A collective of the table, its dtype, the bytes of its whole tensor, and the ranks that take part."""
+
+    operator: str
+    dtype: str
+    nbytes: int
+    ranks: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobShapes:
     """
-    What a job computes.
+    What a job computes and sends.
 
     Parameters
     ----------
@@ -37,10 +50,13 @@ class JobShapes:
         times the layers that have it.
     unknown
         Names of operators that no sample measures.
+    messages
+        What tensor-, expert-, pipeline- and data-parallel ranks send each other.
     """
 
     groups: Mapping[tuple[str, str], Mapping[Point, float]] = field(hash=False)
     unknown: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
 
     @property
     def points(self) -> frozenset[Point]:
@@ -58,7 +74,9 @@ def job_shapes(problem: Problem) -> JobShapes:
     """
     groups: dict[tuple[str, str], dict[Point, float]] = {}
     unknown: dict[str, None] = {}
+    messages: dict[Message, None] = {}
     for shape in _shapes(problem):
+        messages |= dict.fromkeys(_messages(problem, shape))
         for operator, sampled, number in _operators(problem, shape):
             if sampled is None:
                 unknown[operator.name] = None
@@ -69,7 +87,7 @@ def job_shapes(problem: Problem) -> JobShapes:
                 group = groups.setdefault((operator.name, pass_), {})
                 weight = float(operator.flops or operator.bytes)
                 group[point] = max(group.get(point, 0.0), weight * number)
-    return JobShapes(groups=groups, unknown=tuple(unknown))
+    return JobShapes(groups=groups, unknown=tuple(unknown), messages=tuple(messages))
 
 
 def _shapes(problem: Problem) -> Iterator[Shape]:
@@ -99,6 +117,36 @@ def _shapes(problem: Problem) -> Iterator[Shape]:
 
 def _values(chosen: Mapping[str, tuple[int, ...]], name: str, otherwise: Iterable[int]) -> Sequence[int]:
     return chosen[name] if name in chosen else tuple(otherwise)
+
+
+def _messages(problem: Problem, shape: Shape) -> Iterator[Message]:
+    """Of layers, of pipeline ranks, and buckets of gradients and weights."""
+    model, workload, dtype = problem.facts.model, problem.facts.workload, shape.wide_dtype
+    degrees = {"tp": shape.tp, "ep": shape.ep, "etp": shape.etp}
+    for layer in model.kinds:
+        for one in layer_communications(layer, shape):
+            ranks = int(degrees.get(one.group, 1))
+            if ranks > 1 and one.nbytes > 0 and one.kind in OPERATORS:
+                yield Message(one.kind, dtype, int(one.nbytes), ranks)
+        parameters = sum(float(one.parameters) for one in layer_operators(layer, shape) if not one.expert)
+        yield from _buckets(problem, shape, parameters)
+    sent = micro_batch_bytes(
+        model, workload, tp=shape.tp, cp=1, mbs=shape.mbs, sequence_parallel=shape.sequence_parallel
+    )
+    yield Message("send", dtype, int(sent), 2)
+
+
+def _buckets(problem: Problem, shape: Shape, parameters: float) -> Iterator[Message]:
+    """Gradients and weights of a layer, or of as many layers as the framework sends at once."""
+    facts, precision = problem.facts, problem.facts.workload.precision
+    style = facts.cluster.device.behaviour.optimizer
+    summed = "fp32" if precision.gradient_bytes >= WIDE_GRADIENT_BYTES else shape.wide_dtype
+    for dp in divisors(facts.cluster.num_devices // int(shape.tp)):
+        at_once = max(parameters, style.bucket_parameters, style.bucket_parameters_per_rank * dp)
+        number = min(at_once, parameters * facts.model.num_layers)
+        if dp > 1:
+            yield Message(style.gradient_sync, summed, int(number * precision.gradient_bytes), dp)
+            yield Message(style.weight_sync, shape.wide_dtype, int(number * precision.parameter_gather_bytes), dp)
 
 
 class Sampled(NamedTuple):

@@ -66,14 +66,43 @@ def device_of(torch: Any, device: str = "") -> str:
 
 def machine_of(torch: Any, device: str) -> Machine:
     """What a table says of this machine."""
-    software = f"torch {torch.__version__}, python {platform.python_version()}"
+    software = f"torch {torch.__version__}, python {platform.python_version()}, {torch.get_num_threads()} threads"
     if device == "cpu":
-        threads = f"{software}, {torch.get_num_threads()} threads"
-        return Machine(device=_processor_name(), driver="", software=threads, clock_mhz=_processor_clock())
+        return Machine(
+            device=_processor_name(),
+            driver="",
+            software=software,
+            clock_mhz=_processor_clock(),
+            memory_bytes=_host_memory(),
+            num_processors=os.cpu_count(),
+            devices_per_node=1,
+        )
     runtime = f"cuda {torch.version.cuda}" if torch.version.cuda else f"hip {getattr(torch.version, 'hip', None)}"
     driver, clock = _ask_driver(torch)
-    name = torch.cuda.get_device_name()
-    return Machine(device=name, driver=driver, software=f"{software}, {runtime}", clock_mhz=clock)
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return Machine(
+        device=torch.cuda.get_device_name(),
+        driver=driver,
+        software=f"{software}, {runtime}{_collectives_library(torch)}",
+        clock_mhz=clock,
+        memory_bytes=int(properties.total_memory),
+        num_processors=int(properties.multi_processor_count),
+        devices_per_node=torch.cuda.device_count(),
+    )
+
+
+def _collectives_library(torch: Any) -> str:
+    """Version of NCCL, or of what takes its place; empty where the library was built without."""
+    with suppress(AttributeError, ImportError, RuntimeError):
+        return f", nccl {'.'.join(str(one) for one in torch.cuda.nccl.version())}"
+    return ""
+
+
+def _host_memory() -> int:
+    """Bytes that the host has; its control group may allow less."""
+    limit = _read(Path("/sys/fs/cgroup/memory.max"))
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(whole, int(limit)) if limit.isdigit() else whole
 
 
 def cache_bytes(torch: Any, device: str) -> int:

@@ -1,17 +1,21 @@
-"""One point measured: its operator on the bench, a clock that fits, and a reason where it cannot be."""
+"""One point measured, alone or in lockstep with others: operator, a clock that fits, a reason where it cannot be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 from planner.sampling.bench import Bench, UnavailableError, Work
 from planner.sampling.machine import device_of, free_bytes, machine_of, require_torch
 from planner.sampling.operators import attention, matmuls, rowwise, transfers
-from planner.sampling.samples import Point, Sizes, Timing
+from planner.sampling.operators.collectives import MEASURED_TOGETHER
+from planner.sampling.ranks import Group, LostRankError, Ranks, members_of
+from planner.sampling.samples import Machine, Point, Sizes, Timing
 from planner.sampling.timing import (
+    ALONE,
     NOTHING,
     BesideClock,
     Clock,
@@ -48,7 +52,7 @@ MEASURED: Mapping[str, Callable[[Bench, Point], Work]] = {
     "launch": transfers.launch,
     "graph_launch": transfers.graph_launch,
 }
-"""What runs each operator."""
+"""What runs each operator that needs no other process."""
 
 BESIDE: Mapping[str, Point] = {
     "matmul": Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=4096, n=4096, k=4096)),
@@ -73,6 +77,9 @@ class Skipped:
     reason: str
 
 
+T = TypeVar("T")
+
+
 class Sampler:
     """
     Measures points on this machine.
@@ -81,6 +88,8 @@ class Sampler:
     ----------
     device
         ``cuda`` or ``cpu``; empty: the GPU if there is one.
+    ranks
+        The processes with which collectives are measured; None: no others, and no collectives.
 
     Raises
     ------
@@ -88,66 +97,168 @@ class Sampler:
         If torch is not installed, or the device is not there.
     """
 
-    def __init__(self, device: str = "") -> None:
+    def __init__(self, device: str = "", ranks: Ranks | None = None) -> None:
         torch = require_torch()
         self.device = device_of(torch, device)
         self.bench = Bench(torch, self.device)
-        machine = machine_of(torch, self.device)
-        grouped = "in one kernel" if matmuls.has_grouped_kernel(self.bench) else "in a loop"
-        self.machine = replace(machine, software=f"{machine.software}, grouped matmuls {grouped}")
+        self._ranks = ranks
         self._clock = DeviceClock(torch) if self.bench.is_gpu else HostClock()
+
+    @cached_property
+    def machine(self) -> Machine:
+        """On what."""
+        found = machine_of(self.bench.torch, self.device)
+        grouped = "in one kernel" if matmuls.has_grouped_kernel(self.bench) else "in a loop"
+        here = self._ranks.hosts.count(self._ranks.place.host) if self._ranks and self.bench.is_gpu else 1
+        return replace(
+            found,
+            software=f"{found.software}, grouped matmuls {grouped}",
+            devices_per_node=max(found.devices_per_node or 1, here),
+        )
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of memory that are free on the device."""
         return free_bytes(self.bench.torch, self.device)
 
-    def measure(self, point: Point, limits: Limits | None = None) -> Timing | Skipped:
-        """How long a point takes, or why nobody knows."""
-        torch = self.bench.torch
-        try:
-            return self._measure(point, limits)
-        except UnavailableError as error:
-            return Skipped(reason=error.reason)
-        except NotCoveredError:
-            return Skipped(reason=f"{point.beside} ended before what it should run beside")
-        except (torch.OutOfMemoryError, MemoryError):
-            return Skipped(reason="out of memory")
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
-            return Skipped(reason=self._said(error))
-        finally:
-            if self.bench.is_gpu:
-                with suppress(RuntimeError):  # a device that has failed answers nothing any more
-                    torch.cuda.empty_cache()
+    @property
+    def group_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Ranks and nodes of the groups whose collectives can be measured."""
+        return self._ranks.group_sizes if self._ranks else ()
 
-    def _measure(self, point: Point, limits: Limits | None) -> Timing:
-        if point.operator not in MEASURED:
-            raise UnavailableError(f"{point.operator} is not measured here")
+    def measure(self, point: Point, limits: Limits | None = None) -> Timing | Skipped:
+        """
+        How long a point takes, or why nobody knows.
+
+        Raises
+        ------
+        LostRankError
+            If another process failed in a collective.
+        """
+        if point.operator in MEASURED_TOGETHER:
+            return self._lead(point, limits)
+        try:
+            return self._attempt(point, lambda: self._timed(*self._prepared(point), limits))
+        finally:
+            self._free()
+
+    def follow(self) -> None:
+        """
+        Take part in what the first process measures, until it needs nobody any more.
+
+        Raises
+        ------
+        LostRankError
+            If another process failed.
+        """
+        assert self._ranks, "a process that is alone follows nobody"
+        try:
+            while (message := self._ranks.listen()) is not None:
+                self._in_lockstep(self._ranks, *message)
+        except RuntimeError as error:
+            raise LostRankError(self._ranks.place.rank, str(error)) from None
+
+    def _lead(self, point: Point, limits: Limits | None) -> Timing | Skipped:
+        """A collective with all who take part in it."""
+        ranks, nodes = point.sizes.ranks or 0, point.sizes.nodes or 1
+        if self._ranks is None or not members_of(self._ranks.hosts, ranks=ranks, nodes=nodes):
+            here = len(self._ranks.hosts) if self._ranks else 1
+            return Skipped(reason=f"needs {ranks} processes on {nodes} hosts, and there are {here}")
+        try:
+            self._ranks.say((point, limits))
+            found = self._in_lockstep(self._ranks, point, limits)
+        except RuntimeError as error:
+            raise LostRankError(self._ranks.place.rank, str(error)) from None
+        assert found, "the first process is in every group"
+        return found
+
+    def _in_lockstep(self, ranks: Ranks, point: Point, limits: Limits | None) -> Timing | Skipped | None:
+        """
+        What every process does for a collective; None of those that are not in its group.
+
+        All have made their inputs before one of them communicates, and nobody goes on where one of them cannot. What
+        fails later leaves the others waiting for a call that does not come: it ends the run.
+        """
+        group = ranks.group(ranks=point.sizes.ranks or 0, nodes=point.sizes.nodes or 1)
+        if group is None:
+            return None
+        try:
+            prepared = self._attempt(point, lambda: self._prepared(point, group))
+            reason = group.first_reason(prepared.reason if isinstance(prepared, Skipped) else "")
+            if isinstance(prepared, Skipped) or reason:
+                return Skipped(reason=reason)
+            work, clock = prepared
+            called = self._attempt(point, work.calls[0])
+            reason = group.first_reason(called.reason if isinstance(called, Skipped) else "")
+            if reason:
+                return Skipped(reason=reason)
+            return self._timed(work, clock, limits)
+        except (UnavailableError, NotCoveredError) as error:
+            return Skipped(reason=self._reason(point, error))
+        finally:
+            self._free()
+
+    def _prepared(self, point: Point, group: Group | None = None) -> tuple[Work, Clock]:
+        """Inputs, the calls that read them, and a clock."""
         self.bench.dtype(point.dtype)
         self.bench.require_memory(needed_bytes(point))
-        work = MEASURED[point.operator](self.bench, point)
-        timing = timed(work.calls, self._clock_for(point, work), limits)
+        if group:
+            work = MEASURED_TOGETHER[point.operator](self.bench, point, group)
+        elif point.operator in MEASURED:
+            work = MEASURED[point.operator](self.bench, point)
+        else:
+            raise UnavailableError(f"{point.operator} is not measured here")
+        return work, self._clock_for(point, work, group)
+
+    def _timed(self, work: Work, clock: Clock, limits: Limits | None) -> Timing:
+        timing = timed(work.calls, clock, limits)
         if timing.seconds <= NOTHING:
             raise UnavailableError("is too short for the clock")
         return replace(timing, seconds=timing.seconds / work.share)
 
-    def _clock_for(self, point: Point, work: Work) -> Clock:
-        torch = self.bench.torch
+    def _clock_for(self, point: Point, work: Work, group: Group | None) -> Clock:
+        torch, lockstep = self.bench.torch, group or ALONE
         if point.beside:
             if not self.bench.is_gpu:
                 raise UnavailableError("what runs beside something else is measured on a GPU")
             if point.beside not in BESIDE:
                 raise UnavailableError(f"{point.beside} is not measured beside something else")
             beside = BESIDE[point.beside]
-            return BesideClock(torch, MEASURED[beside.operator](self.bench, beside).calls)
+            return BesideClock(torch, MEASURED[beside.operator](self.bench, beside).calls, lockstep)
         if work.on_host:
             return HostClock(torch.cuda.synchronize) if self.bench.is_gpu else HostClock()
+        if group:  # what a clock has learned of launches is equal in all processes of a group, but not of two groups
+            return DeviceClock(torch, lockstep) if self.bench.is_gpu else HostClock(lockstep=lockstep)
         return self._clock
 
-    def _said(self, error: Exception) -> str:
-        """What the library says, on one line."""
+    def _attempt(self, point: Point, function: Callable[[], T]) -> T | Skipped:
+        """What a function returns, or why it cannot."""
+        try:
+            return function()
+        except (
+            UnavailableError,
+            NotCoveredError,
+            MemoryError,
+            RuntimeError,  # which out-of-memory errors of the library and what it has not implemented are, too
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:
+            return Skipped(reason=self._reason(point, error))
+
+    def _reason(self, point: Point, error: Exception) -> str:
+        """Why, on one line."""
+        if isinstance(error, UnavailableError):
+            return error.reason
+        if isinstance(error, NotCoveredError):
+            return f"{point.beside} ended before what it should run beside"
         text: Any = str(error)
         first = (text.strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        if "allocate memory" in first or "out of memory" in text:
+        if isinstance(error, MemoryError) or "allocate memory" in first or "out of memory" in text:
             return "out of memory"
         return f"torch {self.bench.torch.__version__} does not run it: {first[:160]}"
+
+    def _free(self) -> None:
+        if self.bench.is_gpu:
+            with suppress(RuntimeError):  # a device that has failed answers nothing any more
+                self.bench.torch.cuda.empty_cache()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,7 +13,9 @@ from typing import Protocol
 from costmodel.errors import SpecError
 from planner.jobs.problem import Problem
 from planner.sampling.job_shapes import job_shapes
+from planner.sampling.machine import device_of, require_torch
 from planner.sampling.measure import Sampler, Skipped
+from planner.sampling.ranks import joined_ranks
 from planner.sampling.samples import Machine, Point, Timing
 from planner.sampling.shapes import points_to_measure
 from planner.sampling.table import SamplesFile
@@ -75,10 +78,14 @@ def sample_operators(
     budget_seconds: float,
     device: str = "",
     dtype: str = "",
+    ranks: int | None = None,
     notify: Callable[[str], None] = lambda _: None,
-) -> Counts:
+    progress: Callable[[str], None] = lambda _: None,
+) -> Counts | None:
     """
     Measure operators on this machine into a table, which an earlier run may have begun.
+
+    Several processes measure collectives, too: those of torchrun, which all call this, or those that are started here.
 
     Parameters
     ----------
@@ -92,21 +99,48 @@ def sample_operators(
         ``cuda`` or ``cpu``; empty: the GPU if there is one.
     dtype
         Dtype of the points that are no job's; empty: bf16 on a GPU, fp32 on a CPU, few of which multiply 16 bits.
+    ranks
+        Processes to start on this host; None: one for each GPU, one on a CPU. Not where torchrun has started them.
     notify
-        Gets a line for each point, and one that names operators of the job that nothing measures.
+        Gets sentences: what of the job nothing measures, a row that was cut short.
+    progress
+        Gets a line for each point.
+
+    Returns
+    -------
+    Counts or None
+        None of all processes but the first one, which alone writes the table.
 
     Raises
     ------
     SpecError
-        If torch is not installed, or the table is of something or somewhere else.
+        If torch is not installed, the device is not there, or the table is of something or somewhere else.
+    LostRankError
+        If another process failed.
     """
-    sampler = Sampler(device)
-    usual = "fp32" if sampler.device == "cpu" else "bf16"
-    job = job_shapes(problem) if problem else None
-    if job and job.unknown:
-        notify(f"Nothing measures these operators of the job: {', '.join(job.unknown)}.")
-    points = points_to_measure(job, sampler.memory_bytes, dtype=dtype or usual)
-    return measure_points(points, path, sampler, budget_seconds=budget_seconds, notify=notify)
+    _require_budget(budget_seconds)
+    torch = require_torch()
+    device = device_of(torch, device)
+    follower = (sys.executable, "-m", "planner", "sample", "--device", device, "--budget", f"{budget_seconds:g}")
+    others = joined_ranks(torch, device, ranks, seconds=budget_seconds, command=(*follower, "-o", os.fspath(path)))
+    with others as joined:
+        sampler = Sampler(device, joined)
+        if joined and not joined.is_first:
+            sampler.follow()
+            return None
+        job = job_shapes(problem) if problem else None
+        if job and job.unknown:
+            notify(f"Nothing measures these operators of the job: {', '.join(job.unknown)}.")
+        usual = "fp32" if device == "cpu" else "bf16"
+        points = points_to_measure(
+            job, sampler.memory_bytes, device=device, dtype=dtype or usual, group_sizes=sampler.group_sizes
+        )
+        return measure_points(points, path, sampler, budget_seconds=budget_seconds, notify=notify, progress=progress)
+
+
+def _require_budget(seconds: float) -> None:
+    if not 0 < seconds < float("inf"):
+        raise SpecError("budget_seconds", f"is {seconds:g}; expected a finite number above 0.")
 
 
 def measure_points(
@@ -117,6 +151,7 @@ def measure_points(
     budget_seconds: float,
     limits: Limits | None = None,
     notify: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
     now: Callable[[], float] = time.monotonic,
 ) -> Counts:
     """
@@ -126,7 +161,7 @@ def measure_points(
     ----------
     points
         What to measure, the most useful first.
-    path, budget_seconds, notify
+    path, budget_seconds, notify, progress
         As in :func:`sample_operators`.
     measurer
         What measures them.
@@ -140,8 +175,7 @@ def measure_points(
     SpecError
         If the budget is none, or the table is of something or somewhere else.
     """
-    if not 0 < budget_seconds < float("inf"):
-        raise SpecError("budget_seconds", f"is {budget_seconds:g}; expected a finite number above 0.")
+    _require_budget(budget_seconds)
     started, limits = now(), limits or Limits()
     table = SamplesFile(path, measurer.machine, notify=notify)
     wanted = tuple(dict.fromkeys(points))
@@ -158,17 +192,17 @@ def measure_points(
             continue
         if LEAST_CALLS * pace.least_seconds(point) > left:
             skipped[TOO_LONG] += 1
-            notify(_line(number, len(wanted), point, TOO_LONG))
+            progress(_line(number, len(wanted), point, TOO_LONG))
             continue
         found = measurer.measure(point, replace(limits, seconds=min(limits.seconds, left)))
         if isinstance(found, Skipped):
             skipped[found.reason] += 1
-            notify(_line(number, len(wanted), point, f"skipped: {found.reason}"))
+            progress(_line(number, len(wanted), point, f"skipped: {found.reason}"))
             continue
         table.add(point, found)
         measured += 1
         pace.learn(point, found.seconds)
-        notify(_line(number, len(wanted), point, _said(found)))
+        progress(_line(number, len(wanted), point, _said(found)))
     return Counts(measured=measured, known=known, skipped=dict(skipped), seconds=now() - started)
 
 

@@ -33,9 +33,10 @@ class Sizes:
     experts, top_k
         Experts, and how many of them a token visits.
     nbytes
-        Bytes that are copied or communicated.
+        Bytes that are copied; of collectives those of the whole tensor: gathered output, scattered input, what a rank
+        sends to all in an all-to-all, its own share included; as in ``costmodel.operators.work.Communication``.
     ranks, nodes
-        Devices that take part in a collective, and hosts that they are on.
+        Devices that take part in a collective, and hosts that they are on, equally many on each.
     """
 
     batch: int | None = None
@@ -111,12 +112,20 @@ class Machine:
         Name of the device; version of its driver, empty if it has none; versions of the libraries, and threads.
     clock_mhz
         Clock of the device when it is busy but far from its power limit, in MHz; None: not known.
+    memory_bytes, num_processors
+        Bytes of the device's memory, free or not; its number of processors (SMs of a GPU, logical ones of a host).
+        None: not known.
+    devices_per_node
+        Number of such devices that the host has; None: not known.
     """
 
     device: str
     driver: str
     software: str
     clock_mhz: float | None = None
+    memory_bytes: int | None = None
+    num_processors: int | None = None
+    devices_per_node: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,4 +221,12 @@ OPERATORS: Mapping[str, Kind] = {
     "all_to_all": _COLLECTIVE,
     "send": _COLLECTIVE,
 }
-"""Every operator of the table. Of ``launch`` and ``graph_launch`` the seconds are those of one of ``n`` kernels."""
+"""
+Every operator of the table.
+
+Of ``launch`` and ``graph_launch`` the seconds are those of one of ``n`` kernels, of ``send`` those of one way of a
+message that is sent back.
+"""
+
+COLLECTIVES = tuple(name for name, kind in OPERATORS.items() if kind is _COLLECTIVE)
+"""Operators in which several devices take part."""

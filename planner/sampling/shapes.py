@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from math import exp, log
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.sampling.job_shapes import JobShapes
-from planner.sampling.samples import OPERATORS, Point, Sizes
+from planner.sampling.samples import COLLECTIVES, OPERATORS, Point, Sizes
 from planner.sampling.work import least_flops, needed_bytes
 
 BASES = (2, 3, 5, 7, 11, 13)
@@ -20,8 +20,27 @@ MULTIPLE, ODD_EVERY = 64, 8
 MOST_OF_MEMORY = 0.5
 """Fraction of the device's memory that a point may take."""
 
-MOST_FLOPS = 5e13
-"""FLOPs of a point beyond which a rate changes no more, and a tenth of a second is gone."""
+
+class Extent(NamedTuple):
+    """
+    How large the points are that are no job's: so large that a rate changes no more, so small that many fit a budget.
+
+    Edge of the matmul that runs beside others; bytes of copies; parameters of an update; FLOPs and bytes of a message
+    at most.
+    """
+
+    edge: int
+    copies: tuple[int, ...]
+    parameters: tuple[int, ...]
+    flops: float
+    message: int
+
+
+EXTENTS = {
+    "cuda": Extent(4096, (2**28, 2**24, 2**20), (2**26, 2**22, 2**28, 2**24), 5e13, 2**28),
+    "cpu": Extent(1024, (2**26, 2**23, 2**20), (2**24, 2**22), 1e11, 2**25),
+}
+"""By device; the largest matmul takes a tenth of a second on a GPU, and up to some on a CPU."""
 
 ROUNDS = 64
 """Rounds of points that fill the space of sizes."""
@@ -32,12 +51,29 @@ HEAD_DIMS = (64, 80, 96, 128, 192, 256)
 CHAIN = 1000
 """Kernels of a chain of launches."""
 
+LEAST_MESSAGE = 2**10
+"""Bytes of a message that only waits."""
 
-def points_to_measure(job: JobShapes | None, memory_bytes: float, *, dtype: str = "bf16") -> tuple[Point, ...]:
+SEND_RANKS = 2
+"""Ranks of a message that is sent."""
+
+WIDEST_BYTES = 4
+"""Bytes of an element of the widest dtype: messages divide into parts of such."""
+
+
+def points_to_measure(
+    job: JobShapes | None,
+    memory_bytes: float,
+    *,
+    device: str = "cuda",
+    dtype: str = "bf16",
+    group_sizes: Sequence[tuple[int, int]] = (),
+) -> tuple[Point, ...]:
     """
     What to measure, the most useful first.
 
-    Constants of the device, then the job's own shapes, then those between and beyond them.
+    Constants of the device, then the job's own shapes, then those between and beyond them. Where several processes
+    measure, every other point is a collective: the job's messages first, then sizes between and beyond them, too.
 
     Parameters
     ----------
@@ -45,37 +81,43 @@ def points_to_measure(job: JobShapes | None, memory_bytes: float, *, dtype: str 
         What the job computes; None: no job in particular.
     memory_bytes
         Memory of the device, of which a point takes at most ``MOST_OF_MEMORY``.
-    dtype
-        Dtype of the points that are no job's.
+    device, dtype
+        ``cuda`` or ``cpu``, and the dtype of the points that are no job's.
+    group_sizes
+        Ranks and nodes of the groups in which collectives can be measured.
     """
-    of_job = job_points(job) if job else ()
-    found = dict.fromkeys(chain(device_points(dtype), of_job, filling_points(dtype)))
+    alone = chain(device_points(device, dtype), job_points(job) if job else (), filling_points(device, dtype))
+    together = chain(message_points(job, group_sizes) if job else (), filling_messages(group_sizes, device, dtype))
+    rounds = zip_longest(dict.fromkeys(alone), dict.fromkeys(together))
+    found = dict.fromkeys(point for one in rounds for point in one if point is not None)
     return tuple(point for point in found if needed_bytes(point) <= MOST_OF_MEMORY * memory_bytes)
 
 
-def device_points(dtype: str = "bf16") -> tuple[Point, ...]:
+def device_points(device: str = "cuda", dtype: str = "bf16") -> tuple[Point, ...]:
     """Constants of a device: launches, a matmul, copies of three sizes and beside a matmul, updates."""
-    small, middle, large = (Sizes(nbytes=2**exponent) for exponent in (20, 24, 28))
+    is_gpu, extent = device == "cuda", EXTENTS[device]
+    copies = ("copy", *_OVER_THE_LINK) if is_gpu else ("copy",)
+    updates, launches = (("adam", "host_adam"), ("launch", "graph_launch")) if is_gpu else (("adam",), ("launch",))
+    (large, *others), (many, *fewer) = extent.copies, extent.parameters
+    edge = Sizes(m=extent.edge, n=extent.edge, k=extent.edge)
     alone = [
-        _forward("launch", Sizes(n=CHAIN), "fp32"),
-        _forward("graph_launch", Sizes(n=CHAIN), "fp32"),
+        *(_forward(name, Sizes(n=CHAIN), "fp32") for name in launches),
         _forward("matmul", Sizes(m=512, n=512, k=512), dtype),
-        *(_forward(name, large, dtype) for name in ("copy", "host_to_device", "device_to_host")),
-        _forward("adam", Sizes(n=2**26), "fp32"),
-        _forward("host_adam", Sizes(n=2**26), "fp32"),
+        *(_forward(name, Sizes(nbytes=large), dtype) for name in copies),
+        *(_forward(name, Sizes(n=many), "fp32") for name in updates),
     ]
     beside = [
-        *(_forward(name, large, dtype, "matmul") for name in ("copy", "host_to_device", "device_to_host")),
-        *(_forward("matmul", Sizes(m=4096, n=4096, k=4096), dtype, one) for one in ("", *_COPIES)),
+        *(_forward(name, Sizes(nbytes=large), dtype, "matmul") for name in copies if is_gpu),
+        *(_forward("matmul", edge, dtype, one) for one in (("", *copies) if is_gpu else ("",))),
     ]
-    others = [
-        *(_forward(name, sizes, dtype) for sizes in (middle, small) for name in _COPIES),
-        *(_forward(name, Sizes(n=2**exponent), "fp32") for exponent in (22, 28, 24) for name in ("adam", "host_adam")),
+    smaller = [
+        *(_forward(name, Sizes(nbytes=nbytes), dtype) for nbytes in others for name in copies),
+        *(_forward(name, Sizes(n=number), "fp32") for number in fewer for name in updates),
     ]
-    return (*alone, *beside, *others)
+    return (*alone, *beside, *smaller)
 
 
-_COPIES = ("copy", "host_to_device", "device_to_host")
+_OVER_THE_LINK = ("host_to_device", "device_to_host")
 
 
 def _forward(operator: str, sizes: Sizes, dtype: str, beside: str = "") -> Point:
@@ -92,6 +134,43 @@ def job_points(shapes: JobShapes) -> tuple[Point, ...]:
     columns = [spread_out(sorted(group, key=lambda point: (group[point], str(point)))) for group in heavy]
     rounds = zip_longest(*columns)
     return tuple(dict.fromkeys(point for one in rounds for point in one if point is not None))
+
+
+def message_points(shapes: JobShapes, group_sizes: Sequence[tuple[int, int]]) -> tuple[Point, ...]:
+    """A job's messages in groups of as many ranks, in rounds: one of each collective, dtype and group."""
+    columns: dict[tuple[str, str, int, int], list[Point]] = {}
+    for message in sorted(shapes.messages):
+        for ranks, nodes in group_sizes:
+            if ranks == message.ranks:
+                column = columns.setdefault((message.operator, message.dtype, ranks, nodes), [])
+                column.append(_message(message.operator, message.nbytes, message.dtype, (ranks, nodes)))
+    rounds = zip_longest(*(spread_out(column) for column in columns.values()))
+    return tuple(dict.fromkeys(point for one in rounds for point in one if point is not None))
+
+
+def filling_messages(
+    group_sizes: Sequence[tuple[int, int]], device: str = "cuda", dtype: str = "bf16", *, rounds: int = ROUNDS
+) -> Iterator[Point]:
+    """
+    Every collective in every group, alone and on a GPU beside a matmul, of one size after the other.
+
+    The smallest and the largest message come first, then a Halton sequence in the logarithm of the bytes.
+    """
+    for index in range(rounds):
+        fraction = radical_inverse(index - 1, BASES[0]) if index > 1 else float(index)
+        nbytes = _between(fraction, (LEAST_MESSAGE, EXTENTS[device].message), MULTIPLE)
+        for beside in ("", "matmul") if device == "cuda" else ("",):
+            for size in group_sizes:
+                for operator in COLLECTIVES:
+                    if operator != "send" or size[0] == SEND_RANKS:
+                        yield _message(operator, nbytes, dtype, size, beside)
+
+
+def _message(operator: str, nbytes: int, dtype: str, group_size: tuple[int, int], beside: str = "") -> Point:
+    """Of at least so many bytes that all ranks have equal parts."""
+    ranks, nodes = group_size
+    unit = ranks * WIDEST_BYTES
+    return _forward(operator, Sizes(nbytes=-(-nbytes // unit) * unit, ranks=ranks, nodes=nodes), dtype, beside)
 
 
 def spread_out(sorted_points: Sequence[Point]) -> list[Point]:
@@ -117,7 +196,7 @@ def radical_inverse(index: int, base: int) -> float:
     return found
 
 
-def filling_points(dtype: str = "bf16", *, rounds: int = ROUNDS) -> Iterator[Point]:
+def filling_points(device: str = "cuda", dtype: str = "bf16", *, rounds: int = ROUNDS) -> Iterator[Point]:
     """
     Points of a Halton sequence in the logarithms of the sizes.
 
@@ -135,17 +214,17 @@ def filling_points(dtype: str = "bf16", *, rounds: int = ROUNDS) -> Iterator[Poi
             "grouped_matmul": _grouped(at, round_to),
             "batched_matmul": _batched(at, round_to),
         }
-        yield from _points(shapes.items(), dtype)
+        yield from _points(shapes.items(), dtype, EXTENTS[device].flops)
 
 
 _MOVING = tuple(name for name, kind in OPERATORS.items() if "rows" in kind.needs)
 
 
-def _points(shapes: Iterable[tuple[str, Sizes]], dtype: str) -> Iterator[Point]:
+def _points(shapes: Iterable[tuple[str, Sizes]], dtype: str, most_flops: float) -> Iterator[Point]:
     for operator, sizes in shapes:
         for pass_ in OPERATORS[operator].passes:
             point = Point(operator=operator, pass_=pass_, dtype=dtype, sizes=sizes)
-            if least_flops(point) <= MOST_FLOPS:
+            if least_flops(point) <= most_flops:
                 yield point
 
 

@@ -11,12 +11,14 @@ import io
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from costmodel.errors import SpecError, alternatives, did_you_mean, optional_library
 from costmodel.validation import shown
 from planner.sampling.samples import (
+    COLLECTIVES,
     DTYPES,
     OPERATORS,
     PASSES,
@@ -27,7 +29,10 @@ from planner.sampling.samples import (
     Sizes,
     Timing,
 )
-from planner.sampling.work import least_flops
+from planner.sampling.work import least_flops, moved_bytes
+
+MACHINE_COUNTS = ("memory_bytes", "num_processors", "devices_per_node")
+"""Columns that say how large the machine is; a table may lack them, and they tell no machine from another."""
 
 COLUMNS = (
     "operator",
@@ -42,6 +47,7 @@ COLUMNS = (
     "driver",
     "clock_mhz",
     "software",
+    *MACHINE_COUNTS,
 )
 """Columns of the table; what a unit needs has it in its name or is a count. Empty cells: it does not apply."""
 
@@ -55,6 +61,18 @@ FASTEST, SLOWEST = 1e17, 1e6
 
 LARGE_FLOPS = 1e9
 """FLOPs from which on launching no longer counts."""
+
+MEMORY_RATES = {"GPU": (1e11, 1e14), "CPU": (5e8, 1e13)}
+"""Bytes per second between which the best rate of a memory is: from HBM1 to ten times HBM3e; from one core on."""
+
+MATMUL_RATES = {"GPU": (3e12, FASTEST), "CPU": (SLOWEST, FASTEST)}
+"""FLOPs per second between which the best rate of 16-bit matmuls is; a table in milliseconds is a thousandth of it."""
+
+STREAMED_BYTES, SATURATING_FLOPS = 2**26, 1e11
+"""Sizes of points that reach these rates."""
+
+LEAST_RANKS = 2
+"""Ranks of a collective."""
 
 CLOCK_TOLERANCE = 0.1
 """How far the clocks of one table may be apart."""
@@ -109,7 +127,8 @@ class SamplesFile:
 
     def __init__(self, path: str | os.PathLike[str], machine: Machine, *, notify: Notify = _ignore) -> None:
         self.path = Path(path)
-        self.machine = Machine(clock_mhz=machine.clock_mhz, **{name: _line(getattr(machine, name)) for name in _TEXTS})
+        texts: dict[str, Any] = {name: _line(getattr(machine, name)) for name in _TEXTS}
+        self.machine = replace(machine, **texts)
         _require_writable(self.path)
         try:
             self._samples = list(self._open(notify))
@@ -155,7 +174,7 @@ class SamplesFile:
         if self.path.suffix == CSV:
             with self.path.open(encoding="utf-8", newline="") as stream:
                 if stream.readline() != header:
-                    raise SpecError(str(self.path), "has more columns, or in another order.", "Write to another file.")
+                    raise SpecError(str(self.path), "has other columns, or in another order.", "Write to another file.")
         if problem:
             notify(problem)
             os.truncate(self.path, end)
@@ -217,7 +236,7 @@ def _parquet_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _require_columns(path: Path, columns: Sequence[str]) -> None:
-    missing = [name for name in COLUMNS if name not in columns]
+    missing = [name for name in COLUMNS if name not in (*columns, *MACHINE_COUNTS)]
     unknown = [name for name in columns if name not in COLUMNS]
     if not missing:
         return
@@ -235,6 +254,7 @@ def _samples(path: Path, rows: Sequence[Mapping[str, str]]) -> tuple[Sample, ...
     samples = tuple(_sample(f"{path}, row {number}", row) for number, row in enumerate(rows, start=2))
     for number, sample in enumerate(samples[1:], start=3):
         _require_same_machine(f"{path}, row {number}", "this row", sample.machine, "row 2", samples[0].machine)
+    _require_plausible_rates(path, samples)
     return samples
 
 
@@ -281,6 +301,9 @@ def _sizes(where: str, row: Mapping[str, str], operator: str) -> Sizes:
             raise SpecError(f"{where}, {column}", problem)
         if seen:
             values[column] = _flag(where, row, column) if column == "causal" else _count(where, row, column)
+    if operator in COLLECTIVES and (values["ranks"] < LEAST_RANKS or values["ranks"] % values["nodes"]):
+        problem = f"is {values['ranks']}; expected at least 2, equally many on each of {values['nodes']} nodes."
+        raise SpecError(f"{where}, ranks", problem)
     return Sizes(**values)
 
 
@@ -325,11 +348,48 @@ def _require_plausible(where: str, point: Point, seconds: float) -> None:
     raise SpecError(f"{where}, seconds", problem, "The unit of this column is seconds.")
 
 
+def _require_plausible_rates(path: Path, samples: Sequence[Sample]) -> None:
+    """A whole table in milliseconds looks like another generation of devices, which each row alone might be of."""
+    for is_rated, amount, rates, unit in (
+        (_streams_memory, moved_bytes, MEMORY_RATES, "bytes"),
+        (_is_large_matmul, least_flops, MATMUL_RATES, "FLOPs"),
+    ):
+        found = [
+            (amount(one.point) / one.timing.seconds, number)
+            for number, one in enumerate(samples, start=2)
+            if is_rated(one.point)
+        ]
+        if not found:
+            continue
+        best, number = max(found)
+        device = "GPU" if _is_gpu(samples[0].machine) else "CPU"
+        low, high = rates[device]
+        if not low <= best <= high:
+            problem = (
+                f"the best rate is {best:.2g} {unit} per second; a {device}'s is between {low:.0e} and {high:.0e}."
+            )
+            raise SpecError(f"{path}, row {number}, seconds", problem, "The unit of this column is seconds.")
+
+
+def _streams_memory(point: Point) -> bool:
+    return point.operator in ("copy", "residual", "adam") and not point.beside and moved_bytes(point) >= STREAMED_BYTES
+
+
+def _is_large_matmul(point: Point) -> bool:
+    return point.operator == "matmul" and point.dtype in ("bf16", "fp16") and least_flops(point) >= SATURATING_FLOPS
+
+
+def _is_gpu(machine: Machine) -> bool:
+    return bool(machine.driver) or ", cuda " in machine.software or ", hip " in machine.software
+
+
 def _machine(where: str, row: Mapping[str, str]) -> Machine:
     clock = None
     if row["clock_mhz"].strip():
         clock = _number(where, row, "clock_mhz", least=0.0, exclusive=True, allowed="a clock in MHz or nothing")
-    return Machine(clock_mhz=clock, **{name: row[name].strip() for name in _TEXTS})
+    given: dict[str, Any] = {name: row[name].strip() for name in _TEXTS}
+    given |= {name: _count(where, row, name) for name in MACHINE_COUNTS if row.get(name, "").strip()}
+    return Machine(clock_mhz=clock, **given)
 
 
 _TEXTS = ("device", "driver", "software")
@@ -370,6 +430,7 @@ def _values(sample: Sample) -> Iterator[bool | int | float | str | None]:
     yield from (getattr(point.sizes, name) for name in SIZE_COLUMNS)
     yield from (timing.seconds, timing.spread, timing.repeats)
     yield from (point.beside, machine.device, machine.driver, machine.clock_mhz, machine.software)
+    yield from (getattr(machine, name) for name in MACHINE_COUNTS)
 
 
 def _cells(sample: Sample) -> list[str]:

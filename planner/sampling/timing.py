@@ -114,6 +114,37 @@ def median_error(seconds: Sequence[float]) -> float:
     return ERROR_OF_MEDIAN * (high - low) / math.sqrt(len(seconds)) / max(median, NOTHING)
 
 
+class Lockstep(Protocol):
+    """
+    The processes that time the same calls together.
+
+    Collectives end only where all take part, so that no process may call more often than another. Whatever decides how
+    often is therefore the largest value of all.
+    """
+
+    def barrier(self) -> None:
+        """Begin together: what follows on the device follows the last one's arrival."""
+        ...
+
+    def maximum(self, values: Sequence[float]) -> list[float]:
+        """Each value as it is where it is largest; every process gets the same."""
+        ...
+
+
+class Alone:
+    """A single process."""
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+    def maximum(self, values: Sequence[float]) -> list[float]:
+        """Its own."""
+        return list(values)
+
+
+ALONE: Lockstep = Alone()
+
+
 class HostClock:
     """
     The host's clock.
@@ -122,26 +153,30 @@ class HostClock:
     ----------
     synchronize
         Waits until the device has done everything; nothing to wait for on a CPU.
+    lockstep
+        The processes that time together; of each window the slowest one counts.
     """
 
-    def __init__(self, synchronize: Call = lambda: None) -> None:
+    def __init__(self, synchronize: Call = lambda: None, lockstep: Lockstep = ALONE) -> None:
         self._synchronize = synchronize
+        self._lockstep = lockstep
 
     def now(self) -> float:
         """Seconds."""
-        return time.perf_counter()
+        return self._lockstep.maximum([time.perf_counter()])[0]
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
         """Each from an idle device to an idle device."""
         found = []
         for _ in range(number):
             self._synchronize()
+            self._lockstep.barrier()
             started = time.perf_counter()
             for _ in range(size):
                 next(calls)()
             self._synchronize()
             found.append((time.perf_counter() - started) / size)
-        return found
+        return self._lockstep.maximum(found)
 
 
 class DeviceClock:
@@ -152,16 +187,19 @@ class DeviceClock:
     ----------
     torch
         The library.
+    lockstep
+        The processes that time together; of each window the slowest one counts.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, lockstep: Lockstep = ALONE) -> None:
         self._torch = torch
+        self._lockstep = lockstep
         self._launch_seconds = 1e-3
 
     def now(self) -> float:
         """Seconds, once the device has done everything."""
         self._torch.cuda.synchronize()
-        return time.perf_counter()
+        return self._lockstep.maximum([time.perf_counter()])[0]
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
         """One after the other without a gap; as many at once as the host can launch in the time of its lead."""
@@ -173,16 +211,17 @@ class DeviceClock:
             marks = [cuda.Event(enable_timing=True) for _ in range(some + 1)]
             cuda.synchronize()
             cuda._sleep(int(CYCLES_PER_SECOND * min(LEAD_SECONDS, 1.5 * some * size * self._launch_seconds)))
+            self._lockstep.barrier()
             started = time.perf_counter()
             marks[0].record()
             for mark in marks[1:]:
                 for _ in range(size):
                     next(calls)()
                 mark.record()
-            self._launch_seconds = (time.perf_counter() - started) / (some * size)
+            (self._launch_seconds,) = self._lockstep.maximum([(time.perf_counter() - started) / (some * size)])
             cuda.synchronize()
             found += [one.elapsed_time(other) / 1e3 / size for one, other in pairwise(marks)]
-        return found
+        return self._lockstep.maximum(found)
 
 
 class BesideClock:
@@ -195,6 +234,8 @@ class BesideClock:
         The library.
     beside
         What the other stream does, again and again.
+    lockstep
+        The processes that time together; of each window the slowest one counts.
 
     Attributes
     ----------
@@ -205,16 +246,17 @@ class BesideClock:
     MOST_CALLS = 4096
     """Calls beside one window."""
 
-    def __init__(self, torch: Any, beside: Sequence[Call]) -> None:
+    def __init__(self, torch: Any, beside: Sequence[Call], lockstep: Lockstep = ALONE) -> None:
         self._torch = torch
         self._beside = cycle(beside)
+        self._lockstep = lockstep
         self._stream = torch.cuda.Stream()
         self.number = 4
 
     def now(self) -> float:
         """Seconds, once the device has done everything."""
         self._torch.cuda.synchronize()
-        return time.perf_counter()
+        return self._lockstep.maximum([time.perf_counter()])[0]
 
     def windows(self, calls: Iterator[Call], *, size: int, number: int) -> list[float]:
         """
@@ -234,7 +276,7 @@ class BesideClock:
                 raise NotCoveredError
             else:
                 self.number *= 2
-        return found
+        return self._lockstep.maximum(found)
 
     def _window(self, calls: Iterator[Call], size: int) -> tuple[float, bool]:
         cuda = self._torch.cuda
@@ -244,12 +286,14 @@ class BesideClock:
             for _ in range(self.number):
                 next(self._beside)()
             covered.record()
+        self._lockstep.barrier()
         begin.record()
         for _ in range(size):
             next(calls)()
         end.record()
         cuda.synchronize()
-        return begin.elapsed_time(end) / 1e3 / size, end.elapsed_time(covered) > 0
+        (uncovered,) = self._lockstep.maximum([float(end.elapsed_time(covered) <= 0)])
+        return begin.elapsed_time(end) / 1e3 / size, not uncovered
 
 
 class NotCoveredError(Exception):

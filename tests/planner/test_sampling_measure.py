@@ -243,7 +243,7 @@ def test_inputs_are_larger_than_the_cache():
         (a_point("graph_launch"), "CUDA graphs need a GPU"),
         (a_point("host_adam", n=1000), "the device is the host"),
         (a_point("host_to_device"), "the device is the host"),
-        (a_point("all_reduce"), "all_reduce is not measured here"),
+        (a_point("all_reduce"), "needs 2 processes on 1 hosts, and there are 1"),
         (a_point("attention", keys=64), "causal attention is measured with as many queries as keys"),
         (a_point("attention", heads=3), "query heads are no multiple of the key-value heads"),
         (Point(operator="copy", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=8), beside="matmul"), "on a GPU"),
@@ -298,7 +298,7 @@ def test_a_real_run_on_the_cpu(tmp_path):
     path, lines = tmp_path / "samples.csv", []
     started = time.monotonic()
 
-    first = sample_operators(path, budget_seconds=3, device="cpu", notify=lines.append)
+    first = sample_operators(path, budget_seconds=3, device="cpu", progress=lines.append)
     second = sample_operators(path, budget_seconds=1, device="cpu")
 
     assert time.monotonic() - started < 60

@@ -54,9 +54,9 @@ def points(number: int) -> list[Point]:
     ]
 
 
-def run(path, wanted, measurer: FakeMeasurer, seconds: float = 1000, notify=lambda _: None) -> Counts:
+def run(path, wanted, measurer: FakeMeasurer, seconds: float = 1000, progress=lambda _: None) -> Counts:
     """By the measurer's clock."""
-    return measure_points(wanted, path, measurer, budget_seconds=seconds, notify=notify, now=measurer.now)
+    return measure_points(wanted, path, measurer, budget_seconds=seconds, progress=progress, now=measurer.now)
 
 
 def test_a_budget_cuts_the_order(tmp_path):
@@ -120,7 +120,7 @@ def test_reasons_are_counted_and_said(tmp_path):
     lines: list[str] = []
     measurer = FakeMeasurer(reasons={first: "out of memory", third: "out of memory"})
 
-    counts = run(tmp_path / "samples.csv", points(3), measurer, notify=lines.append)
+    counts = run(tmp_path / "samples.csv", points(3), measurer, progress=lines.append)
 
     assert counts.skipped == {"out of memory": 2}
     assert lines == [

@@ -8,7 +8,7 @@ from planner.jobs.problem import load
 from planner.sampling.job_shapes import JobShapes, job_shapes
 from planner.sampling.samples import OPERATORS, Point, Sizes
 from planner.sampling.shapes import (
-    MOST_FLOPS,
+    EXTENTS,
     device_points,
     filling_points,
     job_points,
@@ -184,7 +184,7 @@ def test_filling_points_are_whole_rows():
     assert {one.operator for one in points} >= {name for name, kind in OPERATORS.items() if "rows" in kind.needs}
     assert all(set(OPERATORS[one.operator].needs) <= set(one.sizes.given) for one in points)
     assert all(one.pass_ in OPERATORS[one.operator].passes for one in points)
-    assert max(map(least_flops, points)) <= MOST_FLOPS
+    assert max(map(least_flops, points)) <= EXTENTS["cuda"].flops
 
 
 def test_points_fit_the_memory():

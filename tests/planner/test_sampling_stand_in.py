@@ -62,10 +62,11 @@ class Cuda:
         yield
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        properties = SimpleNamespace(L2_cache_size=2**16, uuid="1234")
+        properties = SimpleNamespace(L2_cache_size=2**16, uuid="1234", total_memory=2**31, multi_processor_count=132)
         answers = {
             "is_available": True,
             "get_device_name": "Stand-in",
+            "device_count": 8,
             "get_device_properties": properties,
             "get_device_capability": (9, 0),
             "mem_get_info": (2**31, 2**31),
@@ -107,6 +108,7 @@ def test_the_gpu_is_taken_where_there_is_one(sampler):
     said = sampler.machine
 
     assert (sampler.device, said.device, said.driver, said.clock_mhz) == ("cuda", "Stand-in", "570.124.06", 1980.0)
+    assert (said.memory_bytes, said.num_processors, said.devices_per_node) == (2**31, 132, 8)
     assert "cuda 13.0" in said.software
     assert "grouped matmuls in one kernel" in said.software
 

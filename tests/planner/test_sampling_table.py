@@ -152,7 +152,7 @@ def test_cells_that_are_missing_are_noticed(tmp_path):
     path = a_table(tmp_path / "samples.csv", a_matmul())
     path.write_text(path.read_text() + "matmul,forward,bf16\n")
 
-    assert "row 3: has 3 cells, the first row 31." in message(path)
+    assert "row 3: has 3 cells, the first row 34." in message(path)
 
 
 @pytest.mark.parametrize("left", [1, 20, 100])

@@ -1,0 +1,131 @@
+"""``planner sample``: operators and collectives, measured on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costmodel.errors import SpecError
+from costmodel.validation import shown
+from planner.cli.arguments import EXIT_INTERRUPTED, describe
+from planner.cli.output import RunningLine, check_output, write
+
+if TYPE_CHECKING:
+    from planner.sampling.run import Counts
+
+EXIT_CODES = """exit codes:
+  0  the table has points; those without a time are counted with their reasons
+  1  nothing could be measured
+  2  wrong input, no such device, or torch is not installed
+  4  another process failed in a collective: what was measured stays
+  130  interrupted: what was measured stays; the same command goes on
+"""
+EXIT_NOTHING = 1
+EXIT_LOST = 4
+
+BUDGET_SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
+"""Units of a budget."""
+
+MOST_REASONS = 8
+"""Reasons of skipped points that are listed; the others are counted."""
+
+
+def add_sample_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    description = (
+        "Measures operators on this machine within a budget, the most useful first: constants of the device, the "
+        "operators of a job with their true sizes, then sizes between and beyond them. With several GPUs, or under "
+        "torchrun, collectives too. The same command goes on where it was stopped. Other programs on the device make "
+        "the times wrong."
+    )
+    describe(parser, description, EXIT_CODES)
+    parser.add_argument("--for", metavar="JOB.yaml", type=Path, dest="job", help="a job, whose operators come first")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="", help="default: the GPU if there is one")
+    parser.add_argument(
+        "--dtype",
+        choices=("bf16", "fp16", "fp32"),
+        default="",
+        help="of the points that are no job's (default: bf16 on a GPU, fp32 on a CPU)",
+    )
+    parser.add_argument(
+        "--budget", metavar="TIME", default="10min", help="when to stop: 90s, 10min, 1h (default: 10min)"
+    )
+    parser.add_argument(
+        "--ranks",
+        metavar="N",
+        type=int,
+        help="processes that measure collectives on this host (default: one for each GPU, one on a CPU; under "
+        "torchrun all of its own)",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, required=True, help="the table, .csv or .parquet; it is added to"
+    )
+
+
+def run_sample(arguments: argparse.Namespace) -> int:
+    """Measure, and say what became of the points."""
+    from planner.jobs.problem import load
+    from planner.sampling.ranks import LostRankError
+    from planner.sampling.run import sample_operators
+
+    budget = budget_seconds(arguments.budget)
+    problem = load(arguments.job) if arguments.job else None
+    check_output(arguments.output, problem.sources if problem else ())
+    line, end = RunningLine(sys.stderr), time.monotonic() + budget
+    try:
+        counts = sample_operators(
+            arguments.output,
+            problem,
+            budget_seconds=budget,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            ranks=arguments.ranks,
+            notify=line.say,
+            progress=lambda text: line.show(f"{max(0.0, end - time.monotonic()):.0f} s left, {text}"),
+        )
+    except KeyboardInterrupt:
+        line.say(f"interrupted. What was measured is in {arguments.output}; the same command goes on.")
+        return EXIT_INTERRUPTED
+    except LostRankError as error:
+        line.say(str(error))
+        return EXIT_LOST
+    line.clear()
+    if counts is None:  # not the first of several processes, which says all
+        return 0
+    write(summary_text(counts, str(arguments.output)), None)
+    return 0 if counts.measured or counts.known else EXIT_NOTHING
+
+
+def budget_seconds(text: str) -> float:
+    """
+    Seconds of a budget.
+
+    Examples
+    --------
+    >>> budget_seconds("90s"), budget_seconds("1.5h"), budget_seconds("10 min"), budget_seconds("600")
+    (90.0, 5400.0, 600.0, 600.0)
+    """
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d+)?)\s*([a-z]*)\s*", text)
+    if not found or found[2] not in BUDGET_SECONDS or float(found[1]) == 0:
+        raise SpecError("budget", f"is {shown(text)}; expected a time above 0 such as 90s, 10min or 1h.")
+    return float(found[1]) * BUDGET_SECONDS[found[2]]
+
+
+def summary_text(counts: Counts, path: str) -> str:
+    """What became of the points, and what to do with them."""
+    known = f", {counts.known:,} were there before" if counts.known else ""
+    lines = [f"{path}: {counts.measured:,} points measured in {counts.seconds:.0f} s{known}."]
+    reasons = sorted(counts.skipped.items(), key=lambda item: -item[1])
+    if reasons:
+        lines.append(f"{sum(counts.skipped.values()):,} points have no time:")
+    lines += [f"{number:>7,}  {reason}" for reason, number in reasons[:MOST_REASONS]]
+    others = reasons[MOST_REASONS:]
+    if others:
+        lines.append(f"{sum(number for _, number in others):>7,}  for {len(others):,} other reasons")
+    if counts.measured or counts.known:
+        lines.append(f"Next: planner fit {path} -o my-cluster.yaml; the same command again measures on.")
+    return "\n".join(lines)

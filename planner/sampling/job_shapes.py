@@ -8,13 +8,12 @@ from itertools import product
 from math import gcd
 from typing import Any, NamedTuple
 
-from costmodel.facts.model import Attention, Experts, LatentAttention, Layer, Mlp
-from costmodel.lowering.attention import kv_heads_per_device
-from costmodel.lowering.embedding import embedding_operators, head_operators, rank_vocabulary
-from costmodel.lowering.experts import sent_width
+from costmodel.facts.model import Experts
+from costmodel.lowering.embedding import embedding_operators, head_operators
 from costmodel.lowering.layer import layer_communications, layer_operators, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
-from costmodel.operators.work import AttentionSize, MatmulSize, Numbers, Operator
+from costmodel.operators.sampled_source import sampled_size
+from costmodel.operators.work import Numbers, Operator
 from costmodel.step.p2p import micro_batch_bytes
 from planner.jobs.problem import Problem
 from planner.sampling.samples import OPERATORS, Point, Sizes
@@ -25,8 +24,6 @@ MICRO_BATCH_SIZES = (1, 2, 4)
 
 WIDE_GRADIENT_BYTES = 4
 """Bytes of a gradient from which on it is summed in fp32."""
-
-NORMS = {"rms": "rms_norm", "layer": "layer_norm"}
 
 
 class Message(NamedTuple):
@@ -49,7 +46,8 @@ class JobShapes:
         Points by the operator's name in the model and its pass, each with its weight: FLOPs, or bytes of what has none,
         times the layers that have it.
     unknown
-        Names of operators that no sample measures.
+        Names of operators that no sample measures: recurrences, attention in a window, kernels that the framework has
+        for itself.
     messages
         What tensor-, expert-, pipeline- and data-parallel ranks send each other.
     """
@@ -77,14 +75,11 @@ def job_shapes(problem: Problem) -> JobShapes:
     messages: dict[Message, None] = {}
     for shape in _shapes(problem):
         messages |= dict.fromkeys(_messages(problem, shape))
-        for operator, sampled, number in _operators(problem, shape):
-            if sampled is None:
+        for operator, number in _operators(problem, shape):
+            if sampled_size(operator) is None:
                 unknown[operator.name] = None
-                continue
-            name, dtype, sizes = sampled
-            for pass_ in OPERATORS[name].passes if _is_whole(sizes) else ():
-                point = Point(operator=name, pass_=pass_, dtype=dtype, sizes=_rounded(sizes))
-                group = groups.setdefault((operator.name, pass_), {})
+            for point in points_of(operator):
+                group = groups.setdefault((operator.name, point.pass_), {})
                 weight = float(operator.flops or operator.bytes)
                 group[point] = max(group.get(point, 0.0), weight * number)
     return JobShapes(groups=groups, unknown=tuple(unknown), messages=tuple(messages))
@@ -149,121 +144,25 @@ def _buckets(problem: Problem, shape: Shape, parameters: float) -> Iterator[Mess
             yield Message(style.weight_sync, shape.wide_dtype, int(number * precision.parameter_gather_bytes), dp)
 
 
-class Sampled(NamedTuple):
-    """An operator of the table, its dtype and its sizes, which need not be whole."""
-
-    operator: str
-    dtype: str
-    sizes: Mapping[str, Numbers | None]
-
-
-def _of(operator: str, dtype: str, **sizes: Numbers | None) -> Sampled:
-    return Sampled(operator, dtype, sizes)
-
-
-def _operators(problem: Problem, shape: Shape) -> Iterator[tuple[Operator, Sampled | None, int]]:
-    """Every operator of the model that takes time, what measures it, and the layers that have it."""
+def _operators(problem: Problem, shape: Shape) -> Iterator[tuple[Operator, int]]:
+    """Every operator of the model that takes time, and the layers that have it."""
     model = problem.facts.model
     counts = dict.fromkeys(model.kinds, 0) | model.layer_counts
     for layer in model.kinds:
-        operators = layer_operators(layer, shape)
-        for operator in operators:
+        for operator in layer_operators(layer, shape):
             if operator.kernels:
-                yield operator, _sampled(operator, operators, layer, shape), max(counts[layer], 1)
-    vocabulary = rank_vocabulary(model, shape)
-    rows, dtype = shape.tokens, shape.wide_dtype
-    ends = {
-        "embedding": _of("embedding", dtype, rows=rows, width=shape.hidden_size, n=vocabulary),
-        "loss": _of("cross_entropy", dtype, rows=rows, width=vocabulary),
-        "final_norm": _norm(model.final_norm, shape),
-        "mtp_norms": _norm(model.final_norm, shape),
-    }
+                yield operator, max(counts[layer], 1)
     around = (embedding_operators, head_operators, mtp_projection_operators)
     for operator in (one for function in around for one in function(model, shape)):
-        yield operator, ends.get(operator.name) or _multiplied(operator, shape), 1
+        yield operator, 1
 
 
-def _sampled(operator: Operator, layer: Sequence[Operator], kind: Layer, shape: Shape) -> Sampled | None:
-    """An operator of a layer as one of the table; None if there is none."""
-    multiplied = _multiplied(operator, shape)
-    if multiplied:
-        return multiplied
-    name, dtype, rows = operator.name, shape.wide_dtype, shape.tokens / shape.sequence_shards
-    if name == "norms":
-        return _norm(kind.norm, shape)
-    if name == "residuals":
-        return _of("residual", dtype, rows=rows, width=shape.hidden_size)
-    if name.endswith("activation"):
-        return _activation(operator, layer, kind, dtype)
-    if name == "softmax":
-        size = next(one.size for one in layer if one.name == "core_attention")
-        assert isinstance(size, MatmulSize), "unfused scores are matmuls"
-        return _of("softmax", dtype, rows=size.m * size.batch / 2, width=size.n)
-    return _routed(name, kind, shape) or _of_heads(name, kind, shape)
-
-
-def _multiplied(operator: Operator, shape: Shape) -> Sampled | None:
-    """Matmuls and fused attention, which know their own sizes."""
-    size, dtype = operator.size, str(operator.dtype)
-    if isinstance(size, MatmulSize):
-        batch = {} if operator.kind == "matmul" else {"batch": size.batch}
-        return _of(operator.kind, dtype, m=size.m, n=size.n, k=size.k, **batch)
-    if not isinstance(size, AttentionSize):
-        return None
-    names = ("sequences", "queries", "heads", "kv_heads", "qk_head_dim", "v_head_dim", "causal")
-    window = size.keys if size.keys < shape.sequence_length else None
-    given = {name: getattr(size, name) for name in names} | ({} if window is None else {"window": window})
-    return _of("attention", dtype, keys=shape.sequence_length, **given)
-
-
-def _norm(norm: str, shape: Shape) -> Sampled | None:
-    rows = shape.tokens / shape.sequence_shards
-    return _of(NORMS[norm], shape.wide_dtype, rows=rows, width=shape.hidden_size) if norm in NORMS else None
-
-
-def _activation(operator: Operator, layer: Sequence[Operator], kind: Layer, dtype: str) -> Sampled | None:
-    """Of what the linear behind it reads."""
-    behind = operator.name.replace("activation", "down")
-    size = next((one.size for one in layer if one.name == behind), None)
-    block = kind.feed_forward
-    if not isinstance(size, MatmulSize) or not isinstance(block, Mlp | Experts):
-        return None
-    plain = "squared_relu" if block.squared_relu else "gelu"
-    return _of("swiglu" if block.gated else plain, dtype, rows=size.m, width=size.k)
-
-
-def _routed(name: str, kind: Layer, shape: Shape) -> Sampled | None:
-    """The router's choice, and tokens in the order of their experts."""
-    experts, dtype, rows = kind.feed_forward, shape.wide_dtype, shape.tokens / shape.sequence_shards
-    if not isinstance(experts, Experts):
-        return None
-    number, best = experts.num_experts, experts.top_k
-    if name == "top_k":
-        return _of("top_k", dtype, rows=rows, experts=number, top_k=best)
-    if name in ("dispatch", "sort", "combine"):
-        return _of("permutation", dtype, rows=rows, width=sent_width(experts, shape), experts=number, top_k=best)
-    return None
-
-
-def _of_heads(name: str, kind: Layer, shape: Shape) -> Sampled | None:
-    """Rotary position and norms inside of attention."""
-    attention, rows, dtype = kind.attention, shape.tokens, shape.wide_dtype
-    if isinstance(attention, Attention):
-        heads = attention.num_heads / shape.tp + kv_heads_per_device(attention, shape)
-        if name == "rotary":
-            return _of("rotary", dtype, rows=rows, heads=heads, qk_head_dim=attention.head_dim)
-        if name == "qk_norm" and attention.qk_norm == "per_head":
-            return _of("rms_norm", dtype, rows=rows * heads, width=attention.head_dim)
-        if name == "qk_norm":
-            return _of("rms_norm", dtype, rows=rows, width=attention.num_heads * attention.head_dim / shape.tp)
-    if isinstance(attention, LatentAttention):
-        ranks = {"q_norm": attention.q_lora_rank, "kv_norm": attention.kv_lora_rank}
-        if name == "rotary":
-            heads = attention.num_heads / shape.tp + 1
-            return _of("rotary", dtype, rows=rows, heads=heads, qk_head_dim=attention.qk_rope_head_dim)
-        if name in ranks:
-            return _of("rms_norm", dtype, rows=rows / shape.sequence_shards, width=ranks[name])
-    return None
+def points_of(operator: Operator) -> Iterator[Point]:
+    """What measures an operator: a point for each pass; none where samples know nothing like it."""
+    size = sampled_size(operator)
+    if size is not None and _is_whole(size.sizes):
+        for of_pass in OPERATORS[size.kernel].passes:
+            yield Point(operator=size.kernel, pass_=of_pass, dtype=size.dtype, sizes=_rounded(size.sizes))
 
 
 def _is_whole(sizes: Mapping[str, Numbers | None]) -> bool:

@@ -50,6 +50,7 @@ def a_sampled_device(*operators, **changes):
 
 
 def a_source(*operators) -> SampledSource:
+    """What times the operators of that device."""
     return sampled_source(a_sampled_device(*operators), "bf16")
 
 

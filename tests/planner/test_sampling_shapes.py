@@ -17,18 +17,23 @@ from planner.sampling.shapes import (
 )
 from planner.sampling.work import least_flops, moved_bytes, needed_bytes
 from tests.builders import a_latent_model, a_model, a_moe_model
+from tests.builders_cluster import a_device, achieved
 from tests.builders_problem import a_problem
 
 GB = 10**9
 
 
-def llama(**limits: object) -> JobShapes:
+HALF = {"attention_efficiency": 0.5, "memory_efficiency": 0.5}
+
+
+def llama(*, settings: dict[str, str] | None = None, **limits: object) -> JobShapes:
     """Llama-3-8B with 8,192 tokens on eight devices of a node."""
-    job = {
+    job: dict[str, object] = {
         "model": "llama3-8b",
         "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
         "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 100e9, "precision": "bf16"},
         **({"search": limits} if limits else {}),
+        **({"settings": settings} if settings else {}),
     }
     return job_shapes(load(job))
 
@@ -57,7 +62,7 @@ def test_matmuls_of_a_job_are_those_that_one_counts():
 
 def test_attention_and_rows_of_a_job_are_those_that_one_counts():
     """Heads are split over tp; norms by sequence parallelism, too, so that tp 1 to 8 and mbs 1 to 4 have 6 sizes."""
-    shapes = llama()
+    shapes = llama(settings={"kernels": "eager"})
 
     assert sizes(shapes, "core_attention", "backward") == {
         Sizes(
@@ -89,9 +94,18 @@ def test_pinned_degrees_are_the_only_ones():
     assert sizes(shapes, "qkv") == {Sizes(m=16384, n=1536, k=4096)}
 
 
+def test_fused_kernels_are_not_measured():
+    """Megatron-LM's rotation and gated activation are kernels of its own: no function of PyTorch is one of them."""
+    shapes = llama()
+
+    assert {"rotary", "activation", "loss"} <= set(shapes.unknown)
+    assert {one.operator for one in shapes.points} == {"matmul", "attention", "rms_norm", "residual"}
+
+
 def test_experts_are_grouped_by_device():
     """Four experts of width 24, two per token, of 2 sequences of 64 tokens: 256 rows over 4, 2 or 1 local experts."""
-    shapes = job_shapes(a_problem(a_moe_model(), pin={"tp": 1, "mbs": 2}))
+    device = a_device(**achieved(torch_functions=True, matmul_efficiency={"bf16": 0.5}, **HALF))
+    shapes = job_shapes(a_problem(a_moe_model(), device=device, pin={"tp": 1, "mbs": 2}))
 
     assert sizes(shapes, "expert_down") == {Sizes(batch=experts, m=256, n=32, k=24) for experts in (1, 2, 4)}
     assert sizes(shapes, "top_k") == {Sizes(rows=128, experts=4, top_k=2)}
@@ -133,11 +147,12 @@ def test_sizes_that_do_not_divide_are_none():
     assert {one.k for one in sizes(shapes, "down")} == {48, 24, 12, 6}
 
 
-def test_windows_are_sizes():
-    """A window of 16 of 64 tokens is one, one as long as the sequence is none."""
-    problem = a_problem(a_model(window=16), pin={"mbs": 1, "tp": 1})
+def test_windows_are_not_measured():
+    """A mask would be, which skips nothing; a window as long as the sequence is none."""
+    short, long = (job_shapes(a_problem(a_model(window=size), pin={"mbs": 1, "tp": 1})) for size in (16, 64))
 
-    assert {(one.keys, one.window) for one in sizes(job_shapes(problem), "core_attention")} == {(64, 16)}
+    assert "core_attention" in short.unknown
+    assert {one.keys for one in sizes(long, "core_attention")} == {64}
 
 
 def test_a_jobs_points_begin_with_one_of_each():

@@ -156,6 +156,7 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     communication, optimizer, offload = changes["communication"], changes["optimizer"], changes["offload"]
     if settings.kernels is not None:
         kernels["fused_kernels"] = settings.kernels == "fused"
+        kernels["torch_functions"] = settings.kernels == "eager"
     if settings.attention is not None:
         kernels["fused_attention"] = settings.attention == "flash"
     if settings.launches is not None:

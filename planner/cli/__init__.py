@@ -36,7 +36,7 @@ COMMANDS = {
     "sample": ("planner.cli.sample", "measure operators and collectives on this machine"),
     "fit": ("planner.cli.fit", "a device file from samples of a machine's operators"),
     "batch": ("planner.cli.batch", "plan many jobs, one result line each"),
-    "top": ("planner.cli.top", "rank the jobs of a batch"),
+    "top": ("planner.cli.batch", "rank the jobs of a batch"),
 }
 """The file of each command, with its ``add_<command>_options`` and ``run_<command>``; and what it does."""
 

@@ -1,4 +1,4 @@
-"""``planner batch``: many jobs, one result line each."""
+"""``planner batch``: many jobs, one result line each; ``planner top``: their ranking."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import argparse
 import sys
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from costmodel.errors import SpecError
-from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS
-from planner.cli.arguments import EXIT_INTERRUPTED, add_target, describe, overridden
+from planner.batch.choices import BACKENDS, LOCAL, MAX_JOBS, METRICS, TOP_FORMATS
+from planner.cli.arguments import EXIT_INTERRUPTED, add_output_file, add_target, describe, overridden
+from planner.cli.output import check_output, write
 
 EXIT_CODES = """exit codes:
   0  every job has a plan
@@ -103,3 +105,35 @@ def _split_arguments(words: list[str]) -> tuple[list[str], list[str]]:
 def _require_other(path: Path, inputs: list[Path]) -> None:
     if path.resolve() in {each.resolve() for each in inputs}:
         raise SpecError(str(path), "is what this command reads or writes already; it is not overwritten.")
+
+
+# --- top ---------------------------------------------------------------------------------------------------
+
+
+def add_top_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    describe(parser, "Ranks the jobs of results files, each by its best plan.")
+    parser.add_argument("results", metavar="RESULTS.jsonl", nargs="+", type=Path, help="what planner batch wrote")
+    parser.add_argument(
+        "--by", choices=tuple(METRICS), default="step_time", help="what to rank by (default: step_time)"
+    )
+    parser.add_argument("--top", metavar="K", type=int, default=10, help="how many jobs (default: 10)")
+    parser.add_argument("--format", choices=TOP_FORMATS, default="table", help="output format (default: table)")
+    add_output_file(parser)
+
+
+def run_top(arguments: argparse.Namespace) -> int:
+    """Read the results and print the ranking."""
+    from planner.batch.results import read_results
+    from planner.batch.top import render_top, top
+
+    check_output(arguments.output, arguments.results)
+    if arguments.top < 1:
+        raise SpecError("top", f"must be at least 1, got {arguments.top}.")
+
+    def notify(sentence: str) -> None:
+        print(f"planner: {sentence}", file=sys.stderr)
+
+    lines = chain.from_iterable(read_results(path, notify=notify) for path in arguments.results)
+    write(render_top(top(lines, by=arguments.by, count=arguments.top), arguments.format), arguments.output)
+    return 0

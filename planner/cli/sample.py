@@ -15,7 +15,10 @@ from planner.cli.arguments import EXIT_INTERRUPTED, describe
 from planner.cli.output import RunningLine, check_output, write
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from planner.sampling.run import Counts
+    from planner.sampling.samples import Point
 
 EXIT_CODES = """exit codes:
   0  the table has points; those without a time are counted with their reasons
@@ -44,6 +47,12 @@ def add_sample_options(parser: argparse.ArgumentParser) -> None:
     )
     describe(parser, description, EXIT_CODES)
     parser.add_argument("--for", metavar="JOB.yaml", type=Path, dest="job", help="a job, whose operators come first")
+    parser.add_argument(
+        "--more",
+        metavar="DEVICE.yaml",
+        type=Path,
+        help="what planner fit wrote: measures first what leaves most of the step time of --for open on this device",
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="", help="default: the GPU if there is one")
     parser.add_argument(
         "--dtype",
@@ -74,6 +83,7 @@ def run_sample(arguments: argparse.Namespace) -> int:
 
     budget = budget_seconds(arguments.budget)
     problem = load(arguments.job) if arguments.job else None
+    first = _doubtful(arguments) if arguments.more else ()
     check_output(arguments.output, problem.sources if problem else ())
     line, end = RunningLine(sys.stderr), time.monotonic() + budget
     try:
@@ -84,6 +94,7 @@ def run_sample(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             dtype=arguments.dtype,
             ranks=arguments.ranks,
+            first=first,
             notify=line.say,
             progress=lambda text: line.show(f"{max(0.0, end - time.monotonic()):.0f} s left, {text}"),
         )
@@ -98,6 +109,24 @@ def run_sample(arguments: argparse.Namespace) -> int:
         return 0
     write(summary_text(counts, str(arguments.output)), None)
     return 0 if counts.measured or counts.known else EXIT_NOTHING
+
+
+def _doubtful(arguments: argparse.Namespace) -> Sequence[Point]:
+    """What the best plans of the job are least sure of."""
+    if arguments.job is None:
+        raise SpecError("more", "says of which device, --for of which job: give both.")
+    from planner.jobs.problem import load
+    from planner.plan import plan
+    from planner.profiles.doubts import doubtful_points
+    from planner.sampling.job_shapes import job_shapes
+
+    problem = load(arguments.job, [f"cluster.device={arguments.more.resolve()}"])
+    if problem.facts.cluster.device.samples is None:
+        raise SpecError(str(arguments.more), "is no device from samples; 'planner fit' writes them.")
+    found = plan(problem)
+    if not found.plans:
+        raise SpecError(str(arguments.job), "no strategy fits on this device, so that there is nothing to be sure of.")
+    return doubtful_points(found.plans, job_shapes(problem))
 
 
 def budget_seconds(text: str) -> float:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -79,6 +79,7 @@ def sample_operators(
     device: str = "",
     dtype: str = "",
     ranks: int | None = None,
+    first: Sequence[Point] = (),
     notify: Callable[[str], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Counts | None:
@@ -101,6 +102,8 @@ def sample_operators(
         Dtype of the points that are no job's; empty: bf16 on a GPU, fp32 on a CPU, few of which multiply 16 bits.
     ranks
         Processes to start on this host; None: one for each GPU, one on a CPU. Not where torchrun has started them.
+    first
+        Points that go before all others.
     notify
         Gets sentences: what of the job nothing measures, a row that was cut short.
     progress
@@ -135,6 +138,7 @@ def sample_operators(
         points = points_to_measure(
             job, sampler.memory_bytes, device=device, dtype=dtype or usual, group_sizes=sampler.group_sizes
         )
+        points = tuple(dict.fromkeys((*first, *points)))
         return measure_points(points, path, sampler, budget_seconds=budget_seconds, notify=notify, progress=progress)
 
 

@@ -78,7 +78,7 @@ def timed_operators(facts: Facts, strategy: Strategy) -> tuple[TimedOperator, ..
     source = sampled_source(device, facts.workload.precision.compute, cuda_graphs=strategy.cuda_graphs)
     passes: dict[str, list[_Pass]] = defaultdict(list)
     origins: dict[str, Operator] = {}
-    for operator, count in _operators(facts, strategy):
+    for operator, count in strategy_operators(facts, strategy):
         origins.setdefault(operator.name, operator)
         passes[operator.name] += [_times(one, count) for one in _passes(source, operator)]
     total = sum(one.seconds for of_name in passes.values() for one in of_name)
@@ -86,8 +86,8 @@ def timed_operators(facts: Facts, strategy: Strategy) -> tuple[TimedOperator, ..
     return tuple(sorted((one for one in found if one.share > 0), key=lambda one: -one.doubt))
 
 
-def _operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Operator, int]]:
-    """Every operator of a micro-batch, and how many layers have it."""
+def strategy_operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Operator, int]]:
+    """Every operator of a strategy's micro-batch, and how many layers have it."""
     shape = layer_shape(
         facts.model,
         facts.cluster,

@@ -2,7 +2,7 @@
 ``python -m benchmarks.paper_chain``: steps of ten runs from sampled operators and collectives, beside arXiv 2509.22832.
 
 Prints every measured part of the runs beside this prediction and the paper's, then the steps. No constant is fitted to
-parts or steps, and no linear has seen samples of a run's own hidden size. ``--machine`` limits it to one machine. Exits
+parts or steps, and no linear has seen samples of the runs' hidden sizes. ``--machine`` limits it to one machine. Exits
 with 1 if encoders or steps of a machine are not closer than the paper's.
 """
 

@@ -98,7 +98,8 @@ class Parts:
 
         The norm of all gradients makes every stage wait for the last of them, then each updates its share.
         """
-        return self.ready.max() - self.ready + self.adam + self.dp_allgather
+        update: Seconds = self.ready.max() - self.ready + self.adam + self.dp_allgather
+        return update
 
     @property
     def step(self) -> float:

@@ -112,7 +112,7 @@ class SampledOperators:
         return GAP_SECONDS if operator.kind in ("batched_matmul", "attention") else STREAMING_SECONDS
 
 
-def sampled_operators(device: EquippedDevice, gpu: str, *, without: int | None = None) -> SampledOperators:
+def sampled_operators(device: EquippedDevice, gpu: str, *, without: frozenset[int] = frozenset()) -> SampledOperators:
     """
     Operators of one machine, its linears learned from samples.
 
@@ -123,7 +123,7 @@ def sampled_operators(device: EquippedDevice, gpu: str, *, without: int | None =
     gpu
         Its name in the table of samples.
     without
-        Hidden size whose samples are left out, so that no shape of a run was among them; None: none.
+        Hidden sizes whose samples are left out, so that no shape of the runs was among them.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def sampled_operators(device: EquippedDevice, gpu: str, *, without: int | None =
 
 
 @cache
-def learned_linears(gpu: str, without: int | None) -> Mapping[tuple[str, str], SampledTimes]:
+def learned_linears(gpu: str, without: frozenset[int]) -> Mapping[tuple[str, str], SampledTimes]:
     """
     Learned times of each linear of one device by name and pass; half a minute, so that they are kept.
 
@@ -163,6 +163,6 @@ def learned_linears(gpu: str, without: int | None) -> Mapping[tuple[str, str], S
             group = groups.get(f"{sampled} {each}")
             if group is None:
                 raise SpecError("samples", f"{gpu!r} has none of {sampled} {each}.")
-            kept = group[group.families != str(without)]
+            kept = group[~np.isin(group.families.astype(int), list(without))]
             times[name, each] = learned(kept.shapes, kept.seconds, list(kept.families))
     return times

@@ -58,12 +58,12 @@ class Predicted:
         return self.run.paper[component] / self.run.measured[component] - 1
 
 
-def predicted(runs: Iterable[MeasuredRun], known: References) -> Iterator[Predicted]:
-    """Predict each run from samples of its machine, those of its hidden size left out."""
-    left_out = read_held_out(HELD_OUT)
+def predicted(runs: Sequence[MeasuredRun], known: References) -> Iterator[Predicted]:
+    """Predict each run from samples of its machine, those of the runs' hidden sizes left out."""
+    left_out, hidden_sizes = read_held_out(HELD_OUT), frozenset(run.hidden_size for run in runs)
     for run in runs:
         facts, strategy = run.case.facts, run.case.strategy
-        operators = sampled_operators(facts.cluster.device, run.gpu, without=run.hidden_size)
+        operators = sampled_operators(facts.cluster.device, run.gpu, without=hidden_sizes)
         parts = [
             composed(
                 facts,
@@ -91,9 +91,9 @@ def component_lines(found: Sequence[Predicted]) -> Iterator[str]:
     """Every measured part of every run, and errors by part; milliseconds."""
     for one in found:
         yield f"{one.run.label} ({one.run.folder})"
-        yield f"  {'':26}{'measured':>12}{'predicted':>12}{'error':>8}{'paper':>8}"
+        yield f"  {'':26}{'measured':>12}{'predicted':>12}{'error':>12}{'paper':>10}"
         for name, seconds in one.run.measured.items():
-            errors = f"{one.error(name):>+8.1%}{one.paper_error(name):>+8.1%}"
+            errors = f"{one.error(name):>+12.1%}{one.paper_error(name):>+10.1%}"
             yield f"  {name:26}{1e3 * seconds:>12.2f}{1e3 * one.components[name]:>12.2f}{errors}"
     yield ""
     yield f"{'absolute errors over runs':28}{'median':>8}{'paper':>8}{'mean':>8}{'paper':>8}"

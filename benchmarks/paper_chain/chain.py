@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -210,8 +210,8 @@ class _Groups:
 class _Module:
     """A layer, or an end of the model: what it computes and what its tensor-parallel ranks sum."""
 
-    operators: Iterable[Operator]
-    communications: Iterable[Communication]
+    operators: Sequence[Operator]
+    communications: Sequence[Communication]
 
     def forward(self, times: SampledOperators, groups: _Groups) -> float:
         summed = sum(one.forward * groups.over_tp("all_reduce", float(one.nbytes)) for one in self._sums)

@@ -16,6 +16,7 @@ from benchmarks.paper_chain.collectives import SampledNetwork, sampled_network
 from benchmarks.paper_chain.operators import (
     ACCUMULATED_BYTES,
     ATTENTION_FRACTION,
+    GAP_SECONDS,
     LINEARS,
     PASSES,
     SCORES_FRACTION,
@@ -232,6 +233,7 @@ class TestOperators:
 
         assert {name: priors["attention_efficiency", name] for name in ATTENTION_FRACTION} == ATTENTION_FRACTION
         assert priors["score_efficiency", "ampere"] == SCORES_FRACTION
+        assert priors["kernel_gap_seconds", "ampere"] == GAP_SECONDS
 
     def test_the_streaming_fraction_is_that_of_large_additions(self):
         """On an A100, over its datasheet."""

@@ -1,0 +1,1 @@
+"""Training steps put together from sampled operators and collectives, beside those of arXiv 2509.22832."""

@@ -1,0 +1,40 @@
+"""
+``python -m benchmarks.paper_chain``: steps of ten runs from sampled operators and collectives, beside arXiv 2509.22832.
+
+Prints every measured part of the runs beside this prediction and the paper's, then the steps. No constant is fitted to
+parts or steps, and no linear has seen samples of the runs' hidden sizes. ``--machine`` limits it to one machine. Exits
+with 1 if encoders or steps of a machine are not closer than the paper's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from benchmarks.paper_chain.report import component_lines, predicted, step_lines, worse_than_paper
+from benchmarks.paper_chain.runs import MACHINES, measured_runs
+from costmodel.errors import PlanningError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables and what is not closer than the paper; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_chain", description=__doc__)
+    parser.add_argument("--machine", choices=sorted(MACHINES.values()), help="only the runs of this machine")
+    options = parser.parse_args(arguments)
+    try:
+        runs, known = measured_runs()
+        chosen = [run for run in runs if options.machine in (None, run.machine)]
+        found = list(predicted(chosen, known))
+    except (PlanningError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print("\n".join([*component_lines(found), "", *step_lines(found)]))
+    failures = list(worse_than_paper(found))
+    print(*(f"FAILED: {failure}" for failure in failures), sep="\n", end="\n" if failures else "")
+    print("All checks hold." if not failures else f"{len(failures)} checks failed.")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""From operators to a step: encoder, stages, pipeline, gradients, update, as GPT-NeoX on DeepSpeed runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.paper_chain.collectives import SampledNetwork
+from benchmarks.paper_chain.operators import SampledOperators
+from benchmarks.paper_chain.timeline import last_backward_ends
+from costmodel.errors import SpecError
+from costmodel.lowering import (
+    embedding_communications,
+    embedding_operators,
+    head_communications,
+    head_operators,
+    layer_communications,
+    layer_operators,
+)
+from costmodel.lowering.framework.stage_dealing import dealt_stages
+from costmodel.lowering.shape import Shape, layer_shape
+from costmodel.operators.work import Communication, Operator
+from costmodel.strategy import Strategy
+from costmodel.tables import Facts
+
+Seconds = NDArray[np.float64]
+
+HOST_SECONDS = 0.7e-3
+"""
+Seconds of the host per pass of a layer: eager layers launch no faster than 0.6 to 0.8 ms (vTrain's smallest models on
+any number of devices, ``planner/calibration/constants.yaml``).
+"""
+
+UPDATE_BYTES = 52.0
+"""
+Bytes per parameter of an update: its gradient cast to 32 bits (6), read for the norm (4), scaled (8); Adam reads four
+numbers of 4 bytes and writes three (28); weights cast back (6).
+"""
+
+GATHERS = (1, 2)
+"""
+Gathers of what a stage receives in parts, in a forward and in a backward pass: its input; its output once more, and the
+output's gradient (DeepSpeed, ``runtime/pipe/engine.py``, ``PartitionedTensor.to_full``, recalled).
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """
+    Seconds of the parts of one step.
+
+    Parameters
+    ----------
+    encoder_forward, encoder_backward
+        One layer's forward pass; its forward pass again and its backward pass.
+    forward, backward
+        Passes of each stage, without what it waits for; shape (stages,).
+    tp_allreduce, tp_gather, hop
+        The sum of a layer's output over tensor-parallel ranks; the gather of what a stage receives; a transfer to the
+        next stage.
+    dp_allreduce, dp_allgather, adam
+        Sum of a stage's gradients, gather of its weights, update of a rank's share; shape (stages,).
+    num_microbatches
+        Micro-batches of a step.
+    """
+
+    encoder_forward: float
+    encoder_backward: float
+    forward: Seconds
+    backward: Seconds
+    tp_allreduce: float
+    tp_gather: float
+    hop: float
+    dp_allreduce: Seconds
+    dp_allgather: Seconds
+    adam: Seconds
+    num_microbatches: int
+
+    @property
+    def ready(self) -> Seconds:
+        """Seconds from the start of a step until the gradients of each stage are summed; shape (stages,)."""
+        forward, backward = self.forward.copy(), self.backward.copy()
+        forward[1:] += GATHERS[0] * self.tp_gather
+        backward[:-1] += GATHERS[1] * self.tp_gather
+        ends = last_backward_ends(
+            forward.tolist(), backward.tolist(), hop_seconds=self.hop, num_microbatches=self.num_microbatches
+        )
+        ready: Seconds = ends + self.dp_allreduce
+        return ready
+
+    @property
+    def update(self) -> Seconds:
+        """
+        Seconds of each stage from its own summed gradients to the gathered weights; shape (stages,).
+
+        The norm of all gradients makes every stage wait for the last of them, then each updates its share.
+        """
+        update: Seconds = self.ready.max() - self.ready + self.adam + self.dp_allgather
+        return update
+
+    @property
+    def step(self) -> float:
+        r"""
+        Seconds of the whole step.
+
+        .. math:: T = \max_s (E_s + T_{reduce, s}) + \max_s (T_{Adam, s} + T_{gather, s})
+        """
+        return float(self.ready.max() + (self.adam + self.dp_allgather).max())
+
+    def components(self) -> dict[str, float]:
+        """The parts by the paper's names; its middle stage is the second one."""
+        stages: dict[str, Seconds] = {
+            "stage_fwd": self.forward,
+            "stage_bwd": self.backward,
+            "update": self.update,
+            "dp_allreduce": self.dp_allreduce,
+            "dp_allgather": self.dp_allgather,
+        }
+        places = {"first": 0, "middle": 1, "last": -1}
+        return {
+            "encoder_fwd": self.encoder_forward,
+            "encoder_bwd": self.encoder_backward,
+            **{f"{name}[{place} stage]": float(of[at]) for name, of in stages.items() for place, at in places.items()},
+            "pp_p2p": self.hop,
+            "mp_allreduce": self.tp_allreduce,
+            "1F1B_max_optimizer": self.step,
+        }
+
+
+def composed(
+    facts: Facts,
+    strategy: Strategy,
+    operators: SampledOperators,
+    network: SampledNetwork,
+    *,
+    partitions_activations: bool,
+    host_seconds: float = HOST_SECONDS,
+) -> Parts:
+    r"""
+    The parts of a step of plain 1F1B with full recomputation and sharded optimizer states.
+
+    A layer's forward pass is its operators one after the other, its all-reduces and the host, whose work for a layer
+    nothing hides: GPT-NeoX waits for the device before and after each layer (``synchronize_each_layer``). Backward the
+    layer's forward pass comes first. With v, w for operators forward and backward, c for collectives, H for the host:
+
+    .. math:: T_F = \sum v + \sum c_F + H, \qquad T_B = T_F + \sum w + \sum c_B + H
+
+    Parameters
+    ----------
+    facts, strategy
+        What ran where, and its degrees.
+    operators, network
+        Sampled times of the machine.
+    partitions_activations
+        Whether each tensor-parallel rank keeps a share of the layers' inputs, and gathers them to recompute.
+    host_seconds
+        H.
+    """
+    tp, dp, pp = int(strategy.tp), int(strategy.dp), int(strategy.pp)
+    shape = layer_shape(
+        facts.model, facts.cluster, facts.workload, tp=tp, cp=1, ep=1, etp=1, mbs=strategy.mbs, sequence_parallel=False
+    )
+    groups = _Groups(network=network, tp=tp, dp=dp, per_node=facts.cluster.device.devices_per_node)
+    hidden = shape.activation_bytes * float(shape.tokens) * shape.hidden_size
+    layer, first, last = _modules(facts, shape)
+    encoder_forward = layer.forward(operators, groups) + host_seconds
+    gathered = groups.over_tp("all_gather", hidden) if partitions_activations else 0.0
+    encoder_backward = gathered + encoder_forward + layer.backward(operators, groups) + host_seconds
+    layers = np.array(_layers_per_stage(facts, pp), dtype=float)
+    ends = np.eye(pp)[[0, -1]]  # which stage has the embedding, and which the head
+    weights = layers * layer.parameters + np.array([first.parameters, last.parameters]) @ ends
+    nbytes = shape.activation_bytes * weights
+    return Parts(
+        encoder_forward=encoder_forward,
+        encoder_backward=encoder_backward,
+        forward=layers * encoder_forward + np.array([one.forward(operators, groups) for one in (first, last)]) @ ends,
+        backward=layers * encoder_backward
+        + np.array([one.backward(operators, groups) for one in (first, last)]) @ ends,
+        tp_allreduce=groups.over_tp("all_reduce", hidden),
+        tp_gather=groups.over_tp("all_gather", hidden),
+        hop=network.collective_seconds("send", hidden / tp, 2, 2),
+        dp_allreduce=np.array([groups.over_dp("all_reduce", one) for one in nbytes]),
+        dp_allgather=np.array([groups.over_dp("all_gather", one) for one in nbytes]),
+        adam=np.array([operators.streaming_seconds(UPDATE_BYTES * one / dp) for one in weights]),
+        num_microbatches=int(facts.workload.global_batch_size // (dp * strategy.mbs)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Groups:
+    """Who sums and gathers: tensor-parallel ranks are neighbours, data-parallel ones are tp apart."""
+
+    network: SampledNetwork
+    tp: int
+    dp: int
+    per_node: int
+
+    def over_tp(self, kind: str, nbytes: float) -> float:
+        return self.network.collective_seconds(kind, nbytes, self.tp, -(-self.tp // self.per_node))
+
+    def over_dp(self, kind: str, nbytes: float) -> float:
+        together = min(max(self.per_node // self.tp, 1), self.dp)
+        return self.network.collective_seconds(kind, nbytes, self.dp, self.dp // together)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Module:
+    """A layer, or an end of the model: what it computes and what its tensor-parallel ranks sum."""
+
+    operators: Sequence[Operator]
+    communications: Sequence[Communication]
+
+    def forward(self, times: SampledOperators, groups: _Groups) -> float:
+        summed = sum(one.forward * groups.over_tp("all_reduce", float(one.nbytes)) for one in self._sums)
+        return sum(times.forward_seconds(one) for one in self.operators) + summed
+
+    def backward(self, times: SampledOperators, groups: _Groups) -> float:
+        summed = sum(one.backward * groups.over_tp("all_reduce", float(one.nbytes)) for one in self._sums)
+        return sum(times.backward_seconds(one) for one in self.operators) + summed
+
+    @property
+    def _sums(self) -> list[Communication]:
+        return [one for one in self.communications if one.group == "tp" and one.kind == "all_reduce"]
+
+    @property
+    def parameters(self) -> float:
+        return sum(float(one.parameters) for one in self.operators)
+
+
+def _modules(facts: Facts, shape: Shape) -> tuple[_Module, _Module, _Module]:
+    """A layer, the embedding, and the head with its norm and loss."""
+    model, layer = facts.model, facts.model.layers[0]
+    return (
+        _Module(operators=layer_operators(layer, shape), communications=layer_communications(layer, shape)),
+        _Module(operators=embedding_operators(model, shape), communications=embedding_communications(model, shape)),
+        _Module(operators=head_operators(model, shape), communications=head_communications(model, shape)),
+    )
+
+
+def _layers_per_stage(facts: Facts, pp: int) -> tuple[int, ...]:
+    framework = facts.cluster.framework
+    dealt = dealt_stages(framework, facts.model.num_layers, pp) if framework else None
+    if dealt is None:
+        raise SpecError("strategy.pp", f"{pp} stages: GPT-NeoX cannot deal {facts.model.num_layers} layers to them.")
+    return dealt
+
+
+def from_components(measured: Mapping[str, float], *, pp: int, num_microbatches: int) -> Parts:
+    """
+    The parts of a step as they were measured, to see what putting them together alone adds to the error.
+
+    All stages between the ends are the one measured. The last stage's sum of gradients is at most the first one's:
+    beyond, it waits for other replicas.
+
+    Parameters
+    ----------
+    measured
+        Seconds by the paper's names.
+    pp, num_microbatches
+        Stages; micro-batches of a step.
+    """
+
+    def stages(name: str) -> Seconds:
+        first, middle, last = (measured[f"{name}[{place} stage]"] for place in ("first", "middle", "last"))
+        return np.array([first, *[middle] * (pp - 2), last])
+
+    allreduce = stages("dp_allreduce")
+    return Parts(
+        encoder_forward=measured["encoder_fwd"],
+        encoder_backward=measured["encoder_bwd"],
+        forward=stages("stage_fwd"),
+        backward=stages("stage_bwd"),
+        tp_allreduce=measured["mp_allreduce"],
+        tp_gather=measured["mp_allreduce"] / 2,  # a ring gathers what it has summed in as many bytes again
+        hop=measured["pp_p2p"],
+        dp_allreduce=np.minimum(allreduce, [*allreduce[:-1], allreduce[0]]),
+        dp_allgather=stages("dp_allgather"),
+        adam=np.zeros(pp),
+        num_microbatches=num_microbatches,
+    )

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from costmodel import catalog
-from costmodel.facts import calibration, device, framework, model, reliability, workload
+from costmodel.facts import calibration, device, framework, model, reliability, samples, workload
 from costmodel.models.description import Description
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, MODULES_OF, Strategy
 from planner.jobs import entries as job
@@ -36,7 +36,7 @@ ROLE = re.compile(r":\w+:`([^`]+)`")
 """A cross-reference of the docstrings, such as :class:`costmodel.facts.model.Layer`; a schema shows its last name."""
 
 
-HOMES = (job, model, device, workload, reliability, calibration, framework)
+HOMES = (job, model, device, workload, reliability, calibration, samples, framework)
 """Modules that hold the records of a job."""
 
 

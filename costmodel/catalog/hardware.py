@@ -13,7 +13,7 @@ from costmodel.facts.calibration import Calibration, Constants
 from costmodel.facts.device import Device, Silicon
 from costmodel.validation import build, shown
 
-BESIDE_CONSTANTS = ("base", "name", "sources")
+BESIDE_CONSTANTS = ("base", "name", "samples", "sources")
 """Entries of a calibration in a job or a file that are no constants."""
 
 Changes = Mapping[str, Mapping[str, float]]
@@ -104,7 +104,8 @@ def calibration_of(given: object, where: str, changes: Changes | None = None) ->
     sources |= dict.fromkeys(own, "job file") | (given.get("sources") or {})
     name = given.get("name", f"{base.name}, changed" if base else "inline")
     constants = build(Constants, merged(known, own), where)
-    return build(Calibration, {"name": name, "constants": constants, "sources": sources}, where)
+    whole = {"name": name, "constants": constants, "samples": given.get("samples"), "sources": sources}
+    return build(Calibration, whole, where)
 
 
 @cache

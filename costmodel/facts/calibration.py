@@ -9,6 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.fields import STRICT, Count, Dtype, Fraction, NotNegative, Positive
+from costmodel.facts.samples import Samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -235,6 +236,8 @@ class Calibration:
         Devices that it is fitted to.
     constants
         Constants of the entry, those of the entry that it extends included.
+    samples
+        What was learned from samples of the device's operators; None: nobody sampled it.
     sources
         Source of each constant's number, by the constant's name.
     """
@@ -242,4 +245,5 @@ class Calibration:
     name: str
     description: str = ""
     constants: Constants
+    samples: Samples | None = None
     sources: dict[str, str] = field(default_factory=dict)

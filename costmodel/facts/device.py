@@ -13,7 +13,6 @@ from pydantic.dataclasses import dataclass
 from costmodel.facts.calibration import Calibration, Constants
 from costmodel.facts.fields import NARROW, STRICT, Architecture, Count, Dtype, Fraction, NotNegative, Positive
 from costmodel.facts.framework import Behaviour
-from costmodel.facts.samples import Samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -176,8 +175,6 @@ class Device:
     left_out_errors
         Logarithms of measured over predicted step time of runs that the constants were not fitted to; empty: there are
         none.
-    samples
-        What was learned from samples of its operators; None: nobody sampled it.
     sources
         Source of each number, by field name.
     """
@@ -204,7 +201,6 @@ class Device:
     socket_bandwidth: Positive | None = None
     framework: str | None = None
     left_out_errors: tuple[float, ...] = ()
-    samples: Samples | None = None
     sources: dict[str, str] = field(default_factory=dict)
 
 

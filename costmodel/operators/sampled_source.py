@@ -189,9 +189,9 @@ ADAM_BYTES = 28.0
 
 def sampled_update(device: EquippedDevice) -> SampledPass | None:
     """What was learned of a device's updates by Adam in FP32; None: nobody sampled them, or other times count."""
-    if device.samples is None or device.constants.times != "sampled":
+    if device.calibration.samples is None or device.constants.times != "sampled":
         return None
-    passes = sampled_passes(device.samples, device.num_processors or UNKNOWN_PROCESSORS)
+    passes = sampled_passes(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS)
     return passes.get(("adam", "forward", "fp32"))
 
 

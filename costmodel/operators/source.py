@@ -151,14 +151,14 @@ def sampled_source(
     SpecError
         If the device has no samples, or no peak for the dtype.
     """
-    if device.samples is None:
+    if device.calibration.samples is None:
         raise SpecError(
-            "cluster.device.samples",
+            "cluster.device.calibration.samples",
             f"{device.name} has none, but its calibration says times: sampled.",
             "'planner fit' writes a device with samples.",
         )
     return SampledSource(
-        passes=sampled_passes(device.samples, device.num_processors or UNKNOWN_PROCESSORS),
+        passes=sampled_passes(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS),
         otherwise=modified_roofline(device, compute_dtype, cuda_graphs=cuda_graphs),
         name=device.name,
     )

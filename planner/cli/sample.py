@@ -121,7 +121,7 @@ def _doubtful(arguments: argparse.Namespace) -> Sequence[Point]:
     from planner.sampling.job_shapes import job_shapes
 
     problem = load(arguments.job, [f"cluster.device={arguments.more.resolve()}"])
-    if problem.facts.cluster.device.samples is None:
+    if problem.facts.cluster.device.calibration.samples is None:
         raise SpecError(str(arguments.more), "is no device from samples; 'planner fit' writes them.")
     found = plan(problem)
     if not found.plans:

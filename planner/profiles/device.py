@@ -116,7 +116,7 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
     source = f"planner fit: {len(samples)} samples of {machine.device}"
     entry["calibration"] = _calibration(entry, operators, samples, name, source)
     entry["sources"] = _sources(entry, base, measured, stated, source)
-    entry["samples"] = {
+    entry["calibration"]["samples"] = {
         "machine": ", ".join(text for text in (machine.device, machine.driver, machine.software) if text),
         "operators": [_plain(one) for one in operators],
         "sources": {"operators": f"{source}; errors are medians of families of shapes that were left out"},
@@ -305,7 +305,7 @@ def _sources(
     own: dict[str, str] = stated.get("sources", {})
     found = {key: text for key, text in base.get("sources", {}).items() if key not in (*measured, *stated)}
     for field in entry:
-        if field in ("name", "calibration", "sources", "samples"):
+        if field in ("name", "calibration", "sources"):
             continue
         if field in stated:
             found[field] = own.get(field, "facts given to planner fit")

@@ -17,7 +17,7 @@ def fitted_text(found: FittedDevice, path: str) -> str:
 
 
 def _lines(found: FittedDevice, path: str) -> Iterator[str]:
-    machine = found.entry["samples"]["machine"]
+    machine = found.entry["calibration"]["samples"]["machine"]
     yield f"{found.num_samples} samples of {machine}; device written to {path}"
     yield ""
     yield f"{'operator':<34} {'samples':>7} {'error':>7}  rates"

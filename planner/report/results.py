@@ -24,7 +24,7 @@ from planner.report.wording import (
 if TYPE_CHECKING:
     from planner.plan import EstimateReport, PlanReport
     from planner.report.records.plan import CheckpointRecord, NumberedPlanRecord, PlanRecord
-    from planner.report.records.setting import SettingRecord
+    from planner.report.records.setting import OperatorRecord, SettingRecord
 
 MILLISECOND = 1e-3
 
@@ -112,9 +112,8 @@ MOST_OPERATORS = 6
 """Operators that the table of their times names; all of them are in the JSON."""
 
 
-def operator_sections(best: NumberedPlanRecord, of_best: str) -> Iterator[Section]:
+def operator_sections(operators: Sequence[OperatorRecord], of_best: str) -> Iterator[Section]:
     """Which operators leave the step's time open, where samples time them."""
-    operators = best.operators
     if not operators:
         return
     sampled = sum(one.share for one in operators if one.is_sampled)

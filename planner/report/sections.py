@@ -46,7 +46,7 @@ def _sections(report: PlanReport | EstimateReport) -> Iterator[Section]:
         yield from recommendation_sections(recommendation_of(whole))
         yield from stages_sections(best.strategy, of_best)
         yield results_section(report, plans)
-        yield from operator_sections(best, of_best)
+        yield from operator_sections(whole.operators, of_best)
         if isinstance(whole, PlanReportRecord):
             yield from nearby_sections(whole)
         yield from loss_sections(plans)

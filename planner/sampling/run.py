@@ -71,6 +71,10 @@ class Counts:
         return self.measured + self.known + sum(self.skipped.values())
 
 
+def _ignore(_: str) -> None:
+    """Nobody wants to know."""
+
+
 def sample_operators(
     path: str | os.PathLike[str],
     problem: Problem | None = None,
@@ -80,8 +84,8 @@ def sample_operators(
     dtype: str = "",
     ranks: int | None = None,
     first: Sequence[Point] = (),
-    notify: Callable[[str], None] = lambda _: None,
-    progress: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = _ignore,
+    progress: Callable[[str], None] = _ignore,
 ) -> Counts | None:
     """
     Measure operators on this machine into a table, which an earlier run may have begun.
@@ -154,8 +158,8 @@ def measure_points(
     *,
     budget_seconds: float,
     limits: Limits | None = None,
-    notify: Callable[[str], None] = lambda _: None,
-    progress: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = _ignore,
+    progress: Callable[[str], None] = _ignore,
     now: Callable[[], float] = time.monotonic,
 ) -> Counts:
     """

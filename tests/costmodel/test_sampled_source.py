@@ -46,7 +46,8 @@ def a_sampled_device(*operators, **changes):
         "attention_efficiency": 0.5,
         "memory_efficiency": 0.5,
     }
-    return a_device(samples=a_sampled(*operators), num_processors=100, **achieved(**(constants | changes)))
+    device = a_device(num_processors=100, **achieved(**(constants | changes)))
+    return replace(device, calibration=replace(device.calibration, samples=a_sampled(*operators)))
 
 
 def a_source(*operators) -> SampledSource:

@@ -118,17 +118,6 @@ class PlaceRecord(Record):
     )
 
 
-class OperatorRecord(Record):
-    """How sure the time of an operator is."""
-
-    name: str = entry("As the cost model names it.")
-    share: Figure = entry("Its share of the computation of a micro-batch.")
-    relative_deviation: Figure = entry("Standard deviation of the logarithm of its time.")
-    origin: str = entry("Who timed it.")
-    is_sampled: bool = entry("Whether samples did.")
-    is_outside: bool = entry("Whether its shape is outside of the samples' range, so that their roofline speaks.")
-
-
 class SpeedRecord(Record):
     """How fast a strategy is."""
 
@@ -142,9 +131,6 @@ class SpeedRecord(Record):
     step_time_interval_seconds: list[Figure] = entry("Between which bounds a measured step lies.")
     step_time_interval_probability: Figure = entry("How often a measured step lies between them.")
     step_time_interval_basis: str = entry("By which measured runs that is known.", "interval.basis")
-    operators: list[OperatorRecord] = entry(
-        "Operators that leave most of the step's time open first, where samples time them; else none."
-    )
     tokens_per_second_per_gpu: Figure = entry(
         "Tokens that one device trains per second.", "tokens_per_second_per_device"
     )

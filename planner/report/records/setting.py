@@ -164,6 +164,17 @@ class ConventionsRecord(Record):
         )
 
 
+class OperatorRecord(Record):
+    """How sure the time of an operator is."""
+
+    name: str = entry("As the cost model names it.")
+    share: Figure = entry("Its share of the computation of a micro-batch.")
+    relative_deviation: Figure = entry("Standard deviation of the logarithm of its time.")
+    origin: str = entry("Who timed it.")
+    is_sampled: bool = entry("Whether samples did.")
+    is_outside: bool = entry("Whether its shape is outside of the samples' range, so that their roofline speaks.")
+
+
 class SettingRecord(Record):
     """What every report begins with."""
 
@@ -175,6 +186,9 @@ class SettingRecord(Record):
     training: TrainingRecord = entry("How it is trained.")
     reliability: ReliabilityRecord = entry("Failures and checkpoints.")
     conventions: ConventionsRecord = entry("How to read MFU and HFU, and who timed the operators.")
+    operators: list[OperatorRecord] = entry(
+        "Operators of the first plan, those first that leave most of its step open; none where no samples time them."
+    )
     targets: dict[str, str | None] = entry(
         "Targets of planner export, each with the first reason why it cannot run the best plan; null: it can."
     )
@@ -192,5 +206,6 @@ class SettingRecord(Record):
             training=TrainingRecord.of(chosen.facts.workload),
             reliability=ReliabilityRecord.of(chosen),
             conventions=ConventionsRecord.of(report.conventions),
+            operators=[OperatorRecord.read(one) for one in report.plans[0].operators] if report.plans else [],
             targets=targets_of(report.plans[0]) if report.plans else {},
         )

@@ -13,7 +13,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner.sampling.job_shapes import job_shapes
-from planner.sampling.ranks import _free_port, group_sizes, joined_ranks, launched_place, members_of
+from planner.sampling.ranks import Group, _free_port, group_sizes, joined_ranks, launched_place, members_of
 from planner.sampling.samples import COLLECTIVES, Point, Sizes
 from planner.sampling.shapes import filling_messages, message_points, points_to_measure
 from planner.sampling.table import read_samples
@@ -363,6 +363,27 @@ class TestCalls:
 
         assert [name for name, _ in called] == order
         assert work.share == 2
+
+
+class TestGroupOnGpus:
+    """Which library sends what, with a stand-in for both."""
+
+    def test_nccl_sends_and_gloo_agrees(self):
+        """Two groups of the same members; their barrier is a sum on the device, as a stream waits for it."""
+        made: list[str] = []
+        called: list[tuple[object, object]] = []
+        library = SimpleNamespace(
+            new_group=lambda members, backend, timeout: made.append(backend) or backend,
+            get_rank=lambda: 1,
+            all_reduce=lambda tensor, group: called.append((tensor, group)),
+        )
+        torch = SimpleNamespace(distributed=library, zeros=lambda number, device: f"{number} on {device}")
+
+        group = Group(torch, (0, 1), "cuda")
+        group.barrier()
+
+        assert (made, group.group, group.is_first) == (["gloo", "nccl"], "nccl", False)
+        assert called == [("1 on cuda", "nccl")]
 
 
 class Library:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,8 @@ class LostRankError(PlanningError):
     """
 
     def __init__(self, rank: int, reason: str) -> None:
-        first = (reason.strip().splitlines() or ["no reason"])[0].rstrip(".")
+        line = (reason.strip().splitlines() or ["no reason"])[0]
+        first = re.sub(r"^\[\S+\] ", "", line).partition(". ")[0].rstrip(".")  # the library names a line of its sources
         super().__init__(f"rank {rank} lost the others: {first[:160]}. What was measured stays in the table.")
 
 
@@ -262,9 +264,10 @@ class Ranks:
         return self._groups[members]
 
     def dismiss(self) -> None:
-        """Let the others go, if this is the first one."""
+        """Let the others go, if this is the first one; those that are lost already need no leave."""
         if self.is_first:
-            self.say(None)
+            with suppress(RuntimeError):
+                self.say(None)
 
 
 # --- joined or started -------------------------------------------------------------------------------------------

@@ -148,6 +148,49 @@ def test_every_operator_runs_on_a_gpu(sampler, operator):
     assert [one for one in found if not isinstance(one, Timing)] == []
 
 
+class Companion:
+    """A group whose other rank does as this one."""
+
+    members, is_first, group = (0, 1), True, None
+
+    def __init__(self) -> None:
+        self.dist = self
+        self.barriers = 0
+
+    def all_reduce(self, tensor: Any, **_: Any) -> None:
+        """A sum of zeros."""
+        tensor.add_(tensor)
+
+    def barrier(self) -> None:
+        """Counted."""
+        self.barriers += 1
+
+    def maximum(self, values: Any) -> list[float]:
+        """Its own."""
+        return list(values)
+
+    def first_reason(self, reason: str) -> str:
+        """Its own."""
+        return reason
+
+
+@pytest.mark.parametrize("beside", ["", "matmul"])
+def test_collectives_are_measured_on_a_gpu(sampler, monkeypatch, beside):
+    """By events, in lockstep: alone, and while another stream multiplies."""
+    companion = Companion()
+    ranks = SimpleNamespace(hosts=("a", "a"), say=lambda _: None, group=lambda **_: companion)
+    monkeypatch.setattr(sampler, "_ranks", ranks)
+    small = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=8, k=8))
+    monkeypatch.setattr(measure, "BESIDE", {"matmul": small})
+    sizes = Sizes(nbytes=4096, ranks=2, nodes=1)
+    point = Point(operator="all_reduce", pass_="forward", dtype="bf16", sizes=sizes, beside=beside)
+
+    found = sampler.measure(point, QUICK)
+
+    assert isinstance(found, Timing), found
+    assert companion.barriers > 0
+
+
 def test_a_kernel_of_a_graph_is_a_share_of_it(sampler):
     """A graph of 100 kernels that takes 0.1 ms takes a microsecond for each."""
     point = Point(operator="graph_launch", pass_="forward", dtype="fp32", sizes=Sizes(n=100))

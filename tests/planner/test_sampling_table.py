@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from costmodel.errors import SpecError
 from planner.sampling.samples import Machine, Point, Sizes, Timing
-from planner.sampling.table import COLUMNS, SamplesFile, read_samples
+from planner.sampling.table import COLUMNS, MACHINE_COUNTS, SamplesFile, read_samples
 
-MACHINE = Machine(device="Test GPU", driver="570.1", software="torch 2.13.0", clock_mhz=1980.0)
+MACHINE = Machine(
+    device="Test GPU",
+    driver="570.1",
+    software="torch 2.13.0",
+    clock_mhz=1980.0,
+    memory_bytes=80 * 10**9,
+    num_processors=132,
+    devices_per_node=8,
+)
 
 ATTENTION = Point(
     operator="attention",
@@ -21,6 +30,12 @@ ATTENTION = Point(
         sequences=2, queries=64, keys=64, heads=8, kv_heads=2, qk_head_dim=192, v_head_dim=128, causal=False, window=16
     ),
 )
+
+A_COPY = Point(operator="copy", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**28))
+
+A_LARGE_MATMUL = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8192, n=8192, k=4096))
+
+A_COLLECTIVE = Point(operator="all_gather", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**20, ranks=16, nodes=2))
 
 TIMING = Timing(seconds=0.001, spread=0.02, repeats=10)
 
@@ -60,12 +75,31 @@ def test_what_goes_in_comes_out(tmp_path, suffix):
     """Points, timings and machine, with yes, no and empty cells, in both formats."""
     if suffix == ".parquet":
         pytest.importorskip("pyarrow", reason="the extra 'sample' is not installed")
-    points = (ATTENTION, a_matmul(), a_matmul(beside="copy"))
+    points = (ATTENTION, a_matmul(), a_matmul(beside="copy"), A_COLLECTIVE)
 
     samples = read_samples(a_table(tmp_path / f"samples{suffix}", *points))
 
     assert tuple(sample.point for sample in samples) == points
     assert {(sample.timing, sample.machine) for sample in samples} == {(TIMING, MACHINE)}
+
+
+def test_sizes_of_the_machine_are_no_other_machine(tmp_path):
+    """A run that sees fewer devices goes on; a table without these columns is read."""
+    path = a_table(tmp_path / "samples.csv", a_matmul())
+    SamplesFile(path, replace(MACHINE, devices_per_node=2)).add(A_COLLECTIVE, TIMING)
+    rows = [row[: -len(MACHINE_COUNTS)] for row in csv.reader(path.read_text().splitlines())]
+    (tmp_path / "old.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+
+    assert [one.machine.devices_per_node for one in read_samples(path)] == [8, 2]
+    assert {one.machine.memory_bytes for one in read_samples(tmp_path / "old.csv")} == {None}
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [("1", "1"), ("16", "3")])
+def test_ranks_of_a_collective_are_equally_many_on_each_node(tmp_path, ranks, nodes):
+    """One rank communicates nothing, 16 on three nodes are no group that is measured."""
+    path = changed(a_table(tmp_path / "samples.csv", A_COLLECTIVE), "ranks", ranks)
+
+    assert f"row 2, ranks: is {ranks}; expected at least 2" in message(changed(path, "nodes", nodes))
 
 
 def test_columns_say_their_units(tmp_path):
@@ -119,6 +153,31 @@ def test_times_in_another_unit_are_refused(tmp_path, seconds, rate):
 
     assert rate in message(table)
     assert "The unit of this column is seconds." in message(table)
+
+
+@pytest.mark.parametrize(
+    ("point", "seconds", "said"),
+    [
+        # 512 MiB of an H100's 3.35e12 bytes/s take 0.16 ms, a matmul of 0.55 TFLOP at 700 TFLOP/s 0.79 ms
+        (A_COPY, "0.16", "the best rate is 3.4e+09 bytes per second; a GPU's is between 1e+11 and 1e+14."),
+        (A_COPY, "0.16e-6", "the best rate is 3.4e+15 bytes per second"),
+        (A_LARGE_MATMUL, "0.79", "the best rate is 7e+11 FLOPs per second; a GPU's is between 3e+12"),
+    ],
+)
+def test_whole_tables_in_milliseconds_are_refused(tmp_path, point, seconds, said):
+    """A thousandth of a rate is that of a device of long ago, which no single row tells."""
+    table = changed(a_table(tmp_path / "samples.csv", point), "seconds", seconds)
+
+    assert said in message(table)
+    assert "row 2, seconds" in message(table)
+
+
+def test_rates_of_a_host_are_those_of_a_host(tmp_path):
+    """What would be milliseconds of a GPU are seconds of a CPU; the best row counts, others may be slow."""
+    host = Machine(device="Test CPU", driver="", software="torch 2.13.0")
+    table = a_table(tmp_path / "samples.csv", A_COPY, A_LARGE_MATMUL, machine=host)
+
+    assert len(read_samples(changed(table, "seconds", "0.16"))) == 2
 
 
 def test_small_matmuls_may_be_slow(tmp_path):

@@ -12,6 +12,7 @@ from benchmarks.operators.groups import DATA, gemm_groups, num_processors
 from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.operators.roofline import BACKWARD_KERNELS, STREAMING_SECONDS
+from costmodel.operators.sampled import SampledTimes
 from costmodel.operators.sampled_shapes import Shapes, matmul_shapes
 from costmodel.operators.work import MatmulSize, Numbers, Operator
 from planner.profiles.learning import learned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,11 +10,12 @@ from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
 from costmodel.network.estimates import Estimates, Rows
-from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, Fabric, law_seconds
+from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, Fabric, calls_of, law_seconds
 from costmodel.network.sampled import Deviations, SampledCollectives
 from costmodel.operators.gaussian_process import GaussianProcess, projected
 from planner.profiles.estimation import Known, Smoothness, estimated, likeliest_smoothness
 from planner.profiles.learning import widening
+from planner.sampling.samples import Sample
 
 FEWEST = 5
 """Samples of a fabric from which anything is learned."""
@@ -32,6 +34,13 @@ NUM_POINTS = 300
 
 APART = 1e-2
 """Length over which curves have nothing in common."""
+
+USABLE = 0.25
+"""
+Error of a logarithm on numbers of ranks that were left out, up to which a process is shared between such numbers.
+
+Where it is larger, the law misses something that no smoothness tells, and the law alone is the safer guess.
+"""
 
 FAR_OFF, MOST_DEVIATIONS = 0.25, 4.0
 """
@@ -64,6 +73,28 @@ class Measured:
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.seconds)
+
+
+def collective_samples(samples: Iterable[Sample]) -> Measured:
+    """
+    Those rows of a table of samples that are collectives and ran alone.
+
+    Raises
+    ------
+    SpecError
+        If there are none.
+    """
+    rows = [one for one in samples if one.point.operator in KINDS and not one.point.beside]
+    if not rows:
+        raise SpecError("samples", "none is a collective.", f"Collectives are: {', '.join(KINDS)}.")
+    sizes = [one.point.sizes for one in rows]
+    calls = calls_of(
+        [one.point.operator for one in rows],
+        nbytes=np.array([one.nbytes for one in sizes], dtype=float),
+        ranks=np.array([one.ranks for one in sizes], dtype=float),
+        nodes=np.array([one.nodes for one in sizes], dtype=float),
+    )
+    return Measured(calls=calls, seconds=np.array([one.timing.seconds for one in rows]))
 
 
 def learned_collectives(samples: Measured, fabric: Fabric) -> SampledCollectives:
@@ -266,7 +297,9 @@ def _deviations(own: Measured, law: SampledCollectives, by_ranks: list[_Part], b
         own.calls.features, left, lengths=np.where(sizes_alone, APART, LENGTHS), fixed=sizes_alone
     )
     shared = likeliest_smoothness(own.calls.features, left, lengths=LENGTHS)
-    smoothness = shared if by_ranks and _error(by_ranks, shared) < _error(by_ranks, apart) else apart
+    # without numbers of ranks that were left out nothing says that curves resemble each other
+    is_closer = by_ranks and _error(by_ranks, shared) < min(_error(by_ranks, apart), USABLE)
+    smoothness = shared if is_closer else apart
     sizes = own.calls.features[:, :NUM_SIZES]
     near = _widening(by_sizes, smoothness)
     return Deviations(

@@ -3,8 +3,9 @@
 
 Prints median and 90th percentile of the relative errors by operator and device, beside a roofline of the datasheet, one
 with fitted rates, and a random forest of the shape. ``--fit A --on B`` learns from one table of layers' parts and
-predicts another: a device that only B has is adapted to by 200 of its rows, which are not scored. Exits with 1 if a
-limit is exceeded.
+predicts another: a device that only B has is adapted to by 200 of its rows, which are not scored. ``--only`` prints
+one table: of operators, of collectives with sizes and numbers of ranks left out (``collectives``, ``small``), or of
+token dispatch. Exits with 1 if a limit is exceeded.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.operators.exchanged import exchanged
 from benchmarks.operators.groups import DATA, Group, gemm_groups, linear_groups, read_linear_layers
 from benchmarks.operators.scores import (
     LAWS,
@@ -42,6 +44,9 @@ MOST_ON_NEW_DEVICE = 0.08
 COVERED = (0.85, 0.95)
 """Least and greatest share of all samples that a 90 % interval holds."""
 
+TABLES = ("operators", "collectives", "small", "dispatch")
+"""What is left out and predicted, in the order of printing."""
+
 NUM_SHAPES = 1_000_000
 MOST_SECONDS = 2.0
 """A million shapes, and how long they may take."""
@@ -53,11 +58,13 @@ def main() -> int:
     parser.add_argument("--fit", type=Path, metavar="A.csv.gz", help="table of layers' parts to learn from")
     parser.add_argument("--on", type=Path, metavar="B.csv.gz", help="table of layers' parts to predict")
     parser.add_argument("--device", help="only groups of devices whose name contains this")
+    parser.add_argument("--only", choices=TABLES, help="one table of those printed without --fit")
     arguments = parser.parse_args()
     if (arguments.fit is None) != (arguments.on is None):
         parser.error("--fit and --on belong together.")
     try:
-        failures = list(_transferred(arguments.fit, arguments.on) if arguments.fit else _held_out(arguments.device))
+        tables = [_transferred(arguments.fit, arguments.on)] if arguments.fit else _tables(arguments)
+        failures = [failure for table in tables for failure in table]
     except (SpecError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -65,6 +72,11 @@ def main() -> int:
         print(f"FAILED: {failure}")
     print("All checks hold." if not failures else f"{len(failures)} checks failed.")
     return 1 if failures else 0
+
+
+def _tables(arguments: argparse.Namespace) -> Iterator[Iterator[str]]:
+    for name in [arguments.only] if arguments.only else TABLES:
+        yield _held_out(arguments.device) if name == "operators" else exchanged(name)
 
 
 # --- families left out -------------------------------------------------------------------------------------

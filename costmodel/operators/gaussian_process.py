@@ -135,7 +135,14 @@ def _correlate(squares: NDArray[Any], decays: NDArray[Any]) -> None:
 
 
 def projected(
-    features: Rows, values: Rows, *, lengths: Rows, variance: float, noise: float, num_points: int
+    features: Rows,
+    values: Rows,
+    *,
+    lengths: Rows,
+    variance: float,
+    noise: float,
+    num_points: int,
+    offset: float | None = None,
 ) -> GaussianProcess:
     r"""
     The process given samples, by as many support points as may be.
@@ -151,8 +158,10 @@ def projected(
         As in :class:`GaussianProcess`.
     num_points
         Most support points; as many as rows make it exact.
+    offset
+        Value far from all samples; None: the median of the samples.
     """
-    offset = float(np.median(values))
+    offset = float(np.median(values)) if offset is None else offset
     scaled = features / lengths
     points = scaled[spread_out(scaled, num_points)]
     among = variance * matern(points, points) + 1e-6 * variance * np.eye(len(points))

@@ -1,0 +1,276 @@
+"""Collectives on a fabric: seconds by a law of its links, whose constants datasheets and samples say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.network.estimates import Rows
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send")
+"""Collectives that samples are of; ``send``: one rank sends to another."""
+
+ALL_REDUCE, ALL_TO_ALL, SEND = (KINDS.index(kind) for kind in ("all_reduce", "all_to_all", "send"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fabric:
+    """
+    What datasheets say of a cluster's links; all of it may be unknown.
+
+    Parameters
+    ----------
+    bandwidth
+        Bytes per second that a device sends to the others of its node; of a mesh, over the link to one of them.
+    slow_bandwidth
+        Bytes per second from a device to those of its node that fast links do not join.
+    fast_peers
+        Devices of a node that fast links join; None: all of them.
+    is_mesh
+        Whether each device has a link of its own to every other of its node, instead of all to a switch.
+    sums_in_switch
+        Whether all-reduces inside a node are summed by its switches (NVLink SHARP, NCCL's NVLS).
+    network_bandwidth, node_network_bandwidth
+        Bytes per second that a device sends out of its node by its own adapter, and that all adapters of a node send.
+    launch_seconds
+        Seconds that a small collective takes inside a node.
+    """
+
+    bandwidth: float | None = None
+    slow_bandwidth: float | None = None
+    fast_peers: int | None = None
+    is_mesh: bool = False
+    sums_in_switch: bool = False
+    network_bandwidth: float | None = None
+    node_network_bandwidth: float | None = None
+    launch_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in (
+            "bandwidth",
+            "slow_bandwidth",
+            "fast_peers",
+            "network_bandwidth",
+            "node_network_bandwidth",
+            "launch_seconds",
+        ):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < np.inf:
+                raise SpecError(f"fabric.{name}", f"{value} is no positive number.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calls:
+    """
+    Collectives, one a row.
+
+    Parameters
+    ----------
+    kinds
+        Places in ``KINDS``; shape (rows,).
+    nbytes
+        Bytes of the whole tensor, of what a rank sends in an all-to-all, or of a send; shape (rows,).
+    ranks, nodes
+        Devices that take part, and nodes that they are on, equally many on each; shape (rows,).
+    """
+
+    kinds: NDArray[np.intp]
+    nbytes: Rows
+    ranks: Rows
+    nodes: Rows
+
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Calls:
+        """Some of the rows."""
+        return Calls(kinds=self.kinds[rows], nbytes=self.nbytes[rows], ranks=self.ranks[rows], nodes=self.nodes[rows])
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.kinds)
+
+    @property
+    def ranks_per_node(self) -> Rows:
+        """Devices of each node that take part; shape (rows,)."""
+        return self.ranks / self.nodes
+
+    @property
+    def steps(self) -> Rows:
+        """Steps in which a ring passes pieces on: n - 1, twice for an all-reduce, one for a send; shape (rows,)."""
+        rounds = np.where(self.kinds == ALL_REDUCE, 2.0, 1.0)
+        steps: Rows = np.where(self.kinds == SEND, 1.0, rounds * (self.ranks - 1))
+        return steps
+
+    @property
+    def sent_bytes(self) -> Rows:
+        r"""
+        Bytes that each rank sends; shape (rows,).
+
+        .. math:: W = 2 Q \frac{n - 1}{n}, \quad Q \frac{n - 1}{n}, \quad Q
+
+        of an all-reduce, of gathers, scatters and all-to-alls, and of broadcasts and sends.
+
+        References
+        ----------
+        Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69 (2009).
+        """
+        others = (self.ranks - 1) / self.ranks
+        once = np.isin(self.kinds, (KINDS.index("broadcast"), SEND))
+        return self.nbytes * np.where(once, 1.0, np.where(self.kinds == ALL_REDUCE, 2.0, 1.0) * others)
+
+    @property
+    def features(self) -> Rows:
+        """Logarithms to base 2 of bytes, ranks, nodes and ranks per node, and one column for each kind."""
+        numbers = [np.maximum(self.nbytes, 1.0), self.ranks, self.nodes, self.ranks_per_node]
+        return np.column_stack([np.log2(np.column_stack(numbers)), np.eye(len(KINDS))[self.kinds]])
+
+    @property
+    def curves(self) -> list[tuple[int, int, int]]:
+        """Kind, ranks and nodes of each row: those that differ by their bytes alone are one curve."""
+        return list(
+            zip(self.kinds.tolist(), self.ranks.astype(int).tolist(), self.nodes.astype(int).tolist(), strict=True)
+        )
+
+
+NUM_SIZES = 4
+"""Leading features that are sizes."""
+
+
+def calls_of(kind: ArrayLike, *, nbytes: ArrayLike, ranks: ArrayLike, nodes: ArrayLike) -> Calls:
+    """
+    Collectives of arrays that broadcast.
+
+    Raises
+    ------
+    SpecError
+        If a kind is not one of ``KINDS``, bytes are negative, or nodes have no whole number of ranks.
+    """
+    arrays = np.broadcast_arrays(
+        np.asarray(kind, dtype=str), *(np.asarray(one, float) for one in (nbytes, ranks, nodes))
+    )
+    names, sizes, ranks, nodes = (one.ravel() for one in arrays)
+    unknown = sorted(set(names.tolist()) - set(KINDS))
+    if unknown:
+        raise SpecError("kind", f"{unknown[0]!r} is no collective of samples.", did_you_mean(unknown[0], KINDS))
+    if not (np.all(sizes >= 0) and np.all(np.isfinite(sizes))):
+        raise SpecError("nbytes", "there are negative or infinite ones.")
+    if not (np.all(nodes >= 1) and np.all(ranks >= nodes) and np.all(ranks % nodes == 0)):
+        raise SpecError("ranks", "each node needs as many of them as the others, and at least one.")
+    places = np.select([names == one for one in KINDS], list(range(len(KINDS))))
+    return Calls(kinds=places.astype(np.intp), nbytes=sizes, ranks=ranks, nodes=nodes)
+
+
+# --- the law -----------------------------------------------------------------------------------------------
+
+INSIDE = ("bandwidth", "slow_bandwidth", "summing_bandwidth", "step_seconds", "segment_seconds")
+BETWEEN = ("network_bandwidth", "node_network_bandwidth", "node_seconds", "network_segment_seconds")
+BY_KIND = ("launch_seconds", "network_launch_seconds", "share", "network_share")
+
+CONSTANTS = (*INSIDE, *BETWEEN, *(f"{name}.{kind}" for name in BY_KIND for kind in KINDS))
+"""
+Names of the law's constants: bandwidths in bytes per second, times in seconds, shares of bandwidths by kind.
+
+``slow_bandwidth`` is that of :class:`Fabric`. ``summing_bandwidth`` passes switches that sum. ``step_seconds`` and
+``node_seconds`` are those of a ring's step, and of each node more. ``segment_seconds`` is the time that a piece of a
+pipeline takes whatever its size.
+"""
+
+
+def law_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
+    r"""
+    Seconds of collectives on a fabric whose constants are known; shape (rows,).
+
+    Inside a node, with W bytes that each rank sends in k steps:
+
+    .. math:: T = a_0 + a k + \frac{W}{B} + 2 \sqrt{\frac{g k W}{B}}
+
+    Derivation of the last term: cut into m pieces of g seconds and W / (m B) each, a message is m - 1 pieces late
+    behind the first, and the first passes k steps; the best m leaves :math:`2 \sqrt{g k W / B}`. Links of a mesh work
+    in parallel, B = (n - 1) B_1. Where a ring leaves the devices that fast links join, the slow link sets its pace.
+
+    Between N nodes with p ranks each, as many rings leave a node as it has ranks:
+
+    .. math:: T = x_0 + x (N - 1) + a k + L + 2 \sqrt{g' k L}, \qquad
+              L = \max\left(\frac{W}{\min(p B_d, B_N)}, \frac{W}{B}\right)
+
+    with 2 x for an all-reduce. An all-to-all sends p Q (n - p) / n out of a node instead of W, a send has one adapter.
+
+    References
+    ----------
+    NCCL, ``src/graph/tuning.cc`` (``ncclTopoTuneModel``: latency by step and by node, bandwidth by rings). Thakur,
+    Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19 (2005).
+    """
+    inside = _inside_seconds(constants, calls, fabric)
+    if not np.any(calls.nodes > 1):
+        return inside
+    return np.where(calls.nodes > 1, _between_seconds(constants, calls, fabric), inside)
+
+
+def _inside_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
+    fixed = _by_kind(constants, "launch_seconds", calls)
+    transfer = calls.sent_bytes / _inside_bandwidth(constants, calls, fabric)
+    steps, segment = calls.steps, constants["segment_seconds"]
+    ring: Rows = fixed + constants["step_seconds"] * steps + transfer + 2 * np.sqrt(segment * steps * transfer)
+    if not fabric.sums_in_switch:
+        return ring
+    is_summed = (calls.kinds == ALL_REDUCE) & (calls.ranks > 2)
+    seconds: Rows = np.where(is_summed, np.minimum(ring, _summed_seconds(constants, calls)), ring)
+    return seconds
+
+
+def _summed_seconds(constants: Mapping[str, float], calls: Calls) -> Rows:
+    r"""
+    Seconds of an all-reduce that switches sum.
+
+    .. math:: T = a_0 + 2 a + \frac{Q (1 + 1/n)}{B_v} + 2 \sqrt{\frac{g Q}{B_v}}
+
+    Derivation: the switch reads all Q of a rank to sum them, and each rank sends its n-th part of the sum once, for
+    the switch to copy. Two steps, however many ranks there are.
+
+    References
+    ----------
+    Klenk et al., "An In-Network Architecture for Accelerating Shared-Memory Multiprocessor Collectives", ISCA 2020;
+    NCCL's NVLS.
+    """
+    transfer = calls.nbytes / constants["summing_bandwidth"]
+    fixed = _by_kind(constants, "launch_seconds", calls) + 2 * constants["step_seconds"]
+    seconds: Rows = fixed + transfer * (1 + 1 / calls.ranks) + 2 * np.sqrt(constants["segment_seconds"] * transfer)
+    return seconds
+
+
+def _inside_bandwidth(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
+    """Bytes per second of each rank to others of its node; shape (rows,)."""
+    members = calls.ranks_per_node
+    bandwidth = np.full(len(calls), constants["bandwidth"])
+    if fabric.is_mesh:
+        bandwidth *= np.where(calls.kinds == SEND, 1.0, np.maximum(members - 1, 1.0))
+    if fabric.fast_peers is not None:
+        bandwidth = np.where(members > fabric.fast_peers, constants["slow_bandwidth"], bandwidth)
+    return bandwidth * _by_kind(constants, "share", calls)
+
+
+def _between_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) -> Rows:
+    members, is_send = calls.ranks_per_node, calls.kinds == SEND
+    adapters = np.where(is_send, 1.0, members)
+    outwards = np.minimum(adapters * constants["network_bandwidth"], constants["node_network_bandwidth"])
+    leaving = np.where(
+        calls.kinds == ALL_TO_ALL, members * calls.nbytes * (calls.ranks - members) / calls.ranks, calls.sent_bytes
+    )
+    transfer = leaving / (outwards * _by_kind(constants, "network_share", calls))
+    within = np.where(members > 1, calls.sent_bytes / _inside_bandwidth(constants, calls, fabric), 0.0)
+    transfer = np.maximum(transfer, within)
+    rounds = np.where(calls.kinds == ALL_REDUCE, 2.0, 1.0)
+    further = np.where(is_send, 1.0, rounds * (calls.nodes - 1))
+    fixed = _by_kind(constants, "network_launch_seconds", calls) + constants["node_seconds"] * further
+    segment = constants["network_segment_seconds"]
+    seconds: Rows = (
+        fixed + constants["step_seconds"] * calls.steps + transfer + 2 * np.sqrt(segment * calls.steps * transfer)
+    )
+    return seconds
+
+
+def _by_kind(constants: Mapping[str, float], name: str, calls: Calls) -> Rows:
+    values: Rows = np.array([constants[f"{name}.{kind}"] for kind in KINDS])[calls.kinds]
+    return values

@@ -1,0 +1,258 @@
+"""Times of token dispatch and combine learned from samples: a law of links and copies, times a Gaussian process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.errors import SpecError, did_you_mean
+from costmodel.network.estimates import Estimates, Rows
+from costmodel.operators.gaussian_process import GaussianProcess
+from costmodel.operators.sampled import NORMAL_90
+
+PAYLOADS = ("fp8", "bf16", "combine")
+"""What is moved: tokens to experts in eight or sixteen bits, or experts' outputs back, summed on the way."""
+
+TIERS = ("links", "network")
+"""Whether all ranks share a scale-up domain, or nodes exchange tokens over network adapters."""
+
+NODE = 8
+"""Devices at which the links' efficiency counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchanges:
+    """
+    Dispatches and combines, one a row.
+
+    Parameters
+    ----------
+    implementations, devices
+        Names of the library that exchanges tokens, and of the device; shape (rows,).
+    payloads
+        Places in ``PAYLOADS``; shape (rows,).
+    ranks, nodes
+        Devices that exchange tokens, and nodes that they are on; shape (rows,).
+    processors
+        Multiprocessors that copy; shape (rows,).
+    token_bytes
+        Bytes of a token with its scales; shape (rows,).
+    top_k
+        Experts that a token visits; shape (rows,).
+    includes_call
+        Whether the time is that of the call, with what is done around the exchange; shape (rows,).
+    link_bandwidth, network_bandwidth
+        Bytes per second that a device sends by its links and by its adapter, by their datasheets; shape (rows,).
+    """
+
+    implementations: NDArray[np.str_]
+    devices: NDArray[np.str_]
+    payloads: NDArray[np.intp]
+    ranks: Rows
+    nodes: Rows
+    processors: Rows
+    token_bytes: Rows
+    top_k: Rows
+    includes_call: NDArray[np.bool_]
+    link_bandwidth: Rows
+    network_bandwidth: Rows
+
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Exchanges:
+        """Some of the rows."""
+        return Exchanges(**{name: getattr(self, name)[rows] for name in self.__slots__})
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.ranks)
+
+    @property
+    def leaves(self) -> NDArray[np.bool_]:
+        """Whether nodes exchange tokens; shape (rows,)."""
+        leaves: NDArray[np.bool_] = self.nodes > 1
+        return leaves
+
+
+def visited(places: Rows, top_k: Rows) -> Rows:
+    r"""
+    Different places among m that k choices visit; shape (rows,).
+
+    .. math:: u(m) = m (1 - (1 - 1/m)^k)
+
+    Derivation: a place is missed by all k with a chance of :math:`(1 - 1/m)^k`, where each is as likely to be chosen
+    and has so many experts that a second choice does not matter to the first.
+    """
+    number: Rows = places * (1 - (1 - 1 / places) ** top_k)
+    return number
+
+
+def constant_names(implementations: tuple[str, ...]) -> tuple[str, ...]:
+    """
+    Names of the law's constants.
+
+    Parameters
+    ----------
+    implementations
+        Each has constants of its own.
+    """
+    shared = ("network_efficiency", "link_efficiency", "link_decay", *(f"sharpness.{tier}" for tier in TIERS))
+    own = [
+        f"{name}.{implementation}.{tier}"
+        for implementation in implementations
+        for tier in TIERS
+        for name in (
+            "processor_bandwidth",
+            *(f"token_seconds.{payload}" for payload in PAYLOADS),
+            "call_token_seconds",
+            "call_seconds_per_byte",
+        )
+    ]
+    return (*shared, *own, *(f"rank_seconds.{implementation}" for implementation in implementations))
+
+
+def seconds_per_byte(constants: Mapping[str, float], exchanges: Exchanges) -> Rows:
+    r"""
+    Seconds for each byte that a rank exchanges, once to each node it goes to or, inside a node, to each rank.
+
+    .. math:: T / Q = (l^s + f^s + c^s)^{1/s} + o
+
+    Links, fan-out and copies work at the same time, so that the slowest counts, and s says how sharply.
+
+    - Links l. Of what a rank sends to N nodes one share stays at home: :math:`l = (N - 1) / (N e B_d)`. Inside one
+      node, n ranks: :math:`l = (n - 1) / (n e' B_1) \cdot (n / 8)^d`.
+    - Fan-out f of a network: each byte that arrives at a node is copied over its links to all of its ranks that want
+      it, :math:`f = u(n) / (u(N) e' B_1)` (:func:`visited`).
+    - Copies c: P processors pass a token of b bytes in :math:`b / r + t + t_n n` seconds each, the last with scales,
+      inside a node: :math:`c = (1 / r + (t + t_n n) / b) / P`.
+    - What a call does around it o: seconds per token and per byte.
+
+    Derivation: bytes over bandwidths of what each part moves; a power mean is between the sum and the maximum.
+
+    References
+    ----------
+    DeepEP, README.md and docs/README_Hybrid-EP.md: bandwidths and how they are counted. DeepSeek-V3, arXiv:2412.19437,
+    section 3.2.2: over InfiniBand to each node once, then over NVLink.
+    """
+    leaves, ranks, nodes = exchanges.leaves, exchanges.ranks, exchanges.nodes
+    network = constants["network_efficiency"] * exchanges.network_bandwidth
+    links = constants["link_efficiency"] * exchanges.link_bandwidth
+    inside = (ranks - 1) / ranks / links * (ranks / NODE) ** constants["link_decay"]
+    link = np.where(leaves, (nodes - 1) / nodes / network, inside)
+    fan = np.where(leaves, visited(ranks, exchanges.top_k) / visited(nodes, exchanges.top_k) / links, 0.0)
+    copies = _copying(constants, exchanges)
+    sharpness = np.where(leaves, constants["sharpness.network"], constants["sharpness.links"])
+    busy = (link**sharpness + fan**sharpness + copies**sharpness) ** (1 / sharpness)
+    around = _own(constants, "call_token_seconds", exchanges) / exchanges.token_bytes + _own(
+        constants, "call_seconds_per_byte", exchanges
+    )
+    seconds: Rows = busy + np.where(exchanges.includes_call, around, 0.0)
+    return seconds
+
+
+def _copying(constants: Mapping[str, float], exchanges: Exchanges) -> Rows:
+    """Seconds per byte of the processors that copy; shape (rows,)."""
+    tokens = np.array([_own(constants, f"token_seconds.{payload}", exchanges) for payload in PAYLOADS])
+    scaled = (exchanges.payloads == PAYLOADS.index("fp8")) & ~exchanges.leaves
+    ranks = np.array([constants[f"rank_seconds.{name}"] for name in exchanges.implementations.tolist()])
+    each = tokens[exchanges.payloads, np.arange(len(exchanges))] + np.where(scaled, ranks * exchanges.ranks, 0.0)
+    copying: Rows = 1 / _own(constants, "processor_bandwidth", exchanges) + each / exchanges.token_bytes
+    return copying / exchanges.processors
+
+
+def _own(constants: Mapping[str, float], name: str, exchanges: Exchanges) -> Rows:
+    """A constant of each row's implementation and tier; shape (rows,)."""
+    pairs = zip(exchanges.implementations.tolist(), exchanges.leaves.tolist(), strict=True)
+    return np.array([constants[f"{name}.{implementation}.{TIERS[leaves]}"] for implementation, leaves in pairs])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledDispatch:
+    r"""
+    Seconds of dispatches and combines, learned from samples.
+
+    .. math:: T = T_{law} \cdot e^{g(x)}
+
+    Parameters
+    ----------
+    implementations, devices
+        Those that samples are of.
+    with_calls
+        Implementations whose kernels and calls were both timed, so that the law knows what calls add; of others all
+        times are taken as they are.
+    estimates
+        Of the law's constants (:func:`constant_names`).
+    process
+        Of the logarithm of measured over computed seconds, by :meth:`features`.
+    widening
+        Standard deviations that count as one, so that a 90 % interval holds 90 % of numbers of ranks that were left
+        out.
+    """
+
+    implementations: tuple[str, ...]
+    devices: tuple[str, ...]
+    with_calls: frozenset[str]
+    estimates: Estimates
+    process: GaussianProcess | None = None
+    widening: float = 1.0
+
+    def seconds(self, exchanges: Exchanges, nbytes: Rows | float) -> Rows:
+        """
+        Expected seconds; shape (rows,).
+
+        Parameters
+        ----------
+        exchanges
+            What is exchanged.
+        nbytes
+            Bytes of a rank, as :func:`seconds_per_byte` counts them.
+
+        Raises
+        ------
+        SpecError
+            If no sample is of an implementation.
+        """
+        learned = self.process.mean(self.features(exchanges)) if self.process else 0.0
+        seconds: Rows = nbytes * self.law(exchanges) * np.exp(learned)
+        return seconds
+
+    def law(self, exchanges: Exchanges) -> Rows:
+        """Seconds per byte by the law alone; shape (rows,)."""
+        return seconds_per_byte(self.estimates.values, self.known(exchanges))
+
+    def relative_deviation(self, exchanges: Exchanges) -> Rows:
+        """Standard deviation of the logarithm of a measured time; shape (rows,)."""
+        variance = self.process.deviation(self.features(exchanges)) ** 2 if self.process else np.zeros(len(exchanges))
+        known = self.known(exchanges)
+        variance = variance + self.estimates.variance(lambda constants: seconds_per_byte(constants, known))
+        deviation: Rows = self.widening * np.sqrt(variance)
+        return deviation
+
+    def interval(self, exchanges: Exchanges, nbytes: Rows | float) -> tuple[Rows, Rows]:
+        """Seconds between which nine of ten measured times lie; each of shape (rows,)."""
+        seconds, factor = self.seconds(exchanges, nbytes), np.exp(NORMAL_90 * self.relative_deviation(exchanges))
+        return seconds / factor, seconds * factor
+
+    def known(self, exchanges: Exchanges) -> Exchanges:
+        """The exchanges, whose calls add something only where samples say what."""
+        unknown = sorted(set(exchanges.implementations.tolist()) - set(self.implementations))
+        if unknown:
+            hint = did_you_mean(unknown[0], self.implementations)
+            raise SpecError("implementation", f"no sample is of {unknown[0]!r}.", hint)
+        calls = exchanges.includes_call & np.isin(exchanges.implementations, list(self.with_calls))
+        fields = {name: getattr(exchanges, name) for name in exchanges.__slots__}
+        return Exchanges(**{**fields, "includes_call": calls})
+
+    def features(self, exchanges: Exchanges) -> Rows:
+        """Logarithms to base 2 of ranks and processors; payload, timing, tier, implementation and device as columns."""
+        columns = [
+            np.log2(exchanges.ranks),
+            np.log2(exchanges.processors),
+            *(exchanges.payloads == place for place in range(len(PAYLOADS) - 1)),
+            exchanges.includes_call,
+            exchanges.leaves,
+            *(exchanges.implementations == name for name in self.implementations),
+            *(exchanges.devices == name for name in self.devices),
+        ]
+        return np.column_stack(columns).astype(float)

@@ -49,8 +49,8 @@ def embedding_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:
         saved_as="embedding",
         parameters=(vocabulary + model.learned_positions) * shape.hidden_size,
     )
-    sizes = {"rows": shape.tokens, "width": shape.hidden_size, "n": vocabulary}
-    return (as_torch_function(looked_up, shape, "embedding", count=lookups, **sizes),)
+    rows, width = shape.tokens, shape.hidden_size
+    return (as_torch_function(looked_up, shape, "embedding", count=lookups, rows=rows, width=width, n=vocabulary),)
 
 
 def head_operators(model: Model, shape: Shape) -> tuple[Operator, ...]:

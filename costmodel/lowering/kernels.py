@@ -254,7 +254,15 @@ def elementwise(
     )
 
 
-def as_kernel(operator: Operator, shape: Shape, kernel: str, *, count: Numbers = 1, **sizes: Numbers) -> Operator:
+def as_kernel(
+    operator: Operator,
+    shape: Shape,
+    kernel: str,
+    *,
+    count: Numbers = 1,
+    is_adjoint: bool = False,
+    **sizes: Numbers,
+) -> Operator:
     """
     An operator that is one of PyTorch's functions, which samples know by name and sizes.
 
@@ -262,19 +270,28 @@ def as_kernel(operator: Operator, shape: Shape, kernel: str, *, count: Numbers =
     ----------
     operator, shape
         What only moves bytes; the micro-batch.
-    kernel, count
-        Name of the kernel among sampled operators; how many of them.
+    kernel, count, is_adjoint
+        As :class:`costmodel.operators.work.KernelSize` has them.
     sizes
         By the names of the samples' columns.
     """
-    return replace(operator, size=KernelSize(kernel=kernel, sizes=sizes, dtype=shape.wide_dtype, count=count))
+    size = KernelSize(kernel=kernel, sizes=sizes, dtype=shape.wide_dtype, count=count, is_adjoint=is_adjoint)
+    return replace(operator, size=size)
 
 
 def as_torch_function(
-    operator: Operator, shape: Shape, kernel: str, *, count: Numbers = 1, **sizes: Numbers
+    operator: Operator,
+    shape: Shape,
+    kernel: str,
+    *,
+    count: Numbers = 1,
+    is_adjoint: bool = False,
+    **sizes: Numbers,
 ) -> Operator:
     """An operator as :func:`as_kernel` has it where the framework calls PyTorch's functions; else as it was."""
-    return as_kernel(operator, shape, kernel, count=count, **sizes) if shape.kernels.torch_functions else operator
+    if not shape.kernels.torch_functions:
+        return operator
+    return as_kernel(operator, shape, kernel, count=count, is_adjoint=is_adjoint, **sizes)
 
 
 def core_attention(

@@ -149,7 +149,7 @@ class SampledSource:
 
     def forward_seconds(self, operator: Operator) -> Numbers:
         """Seconds of the forward pass."""
-        seconds = self._seconds(operator, ("forward",))
+        seconds = self._seconds(operator, forward_passes(operator))
         return self.otherwise.forward_seconds(operator) if seconds is None else seconds
 
     def backward_seconds(self, operator: Operator) -> Numbers:
@@ -163,7 +163,7 @@ class SampledSource:
 
     def origin(self, operator: Operator) -> str:
         """That it was sampled on the device, or who timed it otherwise."""
-        is_sampled = self.found(operator, "forward") is not None
+        is_sampled = all(self.found(operator, one) for one in forward_passes(operator))
         return f"samples of {self.name}" if is_sampled else self.otherwise.origin(operator)
 
     def found(self, operator: Operator, of_pass: str) -> tuple[SampledPass, Mapping[str, Numbers]] | None:
@@ -195,6 +195,12 @@ def sampled_update(device: EquippedDevice) -> SampledPass | None:
     return passes.get(("adam", "forward", "fp32"))
 
 
+def forward_passes(operator: Operator) -> tuple[str, ...]:
+    """Sampled passes that make up the forward pass of an operator."""
+    size = sampled_size(operator)
+    return ("backward",) if size is not None and size.is_adjoint else ("forward",)
+
+
 def backward_passes(operator: Operator) -> tuple[str, ...]:
     """
     Sampled passes that make up the backward pass of an operator.
@@ -202,7 +208,7 @@ def backward_passes(operator: Operator) -> tuple[str, ...]:
     An addition hands its gradient on twice; what comes back of both is added up, as in the forward pass.
     """
     size = sampled_size(operator)
-    if size is not None and size.kernel == "residual":
+    if size is not None and (size.kernel == "residual" or size.is_adjoint):
         return ("forward",)
     return BACKWARD.get(operator.kind, ("backward",))
 

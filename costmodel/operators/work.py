@@ -116,12 +116,16 @@ class KernelSize:
         Dtype of what it moves.
     count
         How many of them there are, one after the other.
+    is_adjoint
+        Whether it does what the kernel's backward pass does, and its backward pass what the kernel does: tokens that come
+        back from their experts are added up as gradients of copies are.
     """
 
     kernel: str
     sizes: Mapping[str, Numbers]
     dtype: Dtype
     count: Numbers = 1
+    is_adjoint: bool = False
 
 
 Size: TypeAlias = MatmulSize | AttentionSize | ScanSize | KernelSize

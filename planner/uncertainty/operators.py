@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
 from costmodel.lowering.shape import layer_shape
-from costmodel.operators.sampled_source import SampledSource, backward_passes
+from costmodel.operators.sampled_source import SampledSource, backward_passes, forward_passes
 from costmodel.operators.source import sampled_source
 from costmodel.operators.work import Operator
 from costmodel.strategy import Strategy
@@ -110,7 +110,7 @@ def strategy_operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Opera
 def _passes(source: SampledSource, operator: Operator) -> Iterator[tuple[float, float, bool]]:
     """Seconds, deviation and whether it is outside of the samples, of each pass of an operator."""
     for of_passes, seconds in (
-        (("forward",), source.forward_seconds(operator)),
+        (forward_passes(operator), source.forward_seconds(operator)),
         (backward_passes(operator), source.backward_seconds(operator)),
     ):
         known = [source.found(operator, of_pass) for of_pass in of_passes]
@@ -138,7 +138,7 @@ def _timed(name: str, passes: list[_Pass], total: float, source: SampledSource, 
         share=seconds / total if total else 0.0,
         relative_deviation=doubt / seconds if seconds else 0.0,
         origin=source.origin(operator),
-        is_sampled=source.found(operator, "forward") is not None,
+        is_sampled=all(source.found(operator, one) for one in forward_passes(operator)),
         is_outside=any(one.is_outside for one in passes),
     )
 

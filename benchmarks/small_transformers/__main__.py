@@ -1,11 +1,13 @@
 """
 ``python -m benchmarks.small_transformers``: training steps of small transformers on this machine, beside predictions.
 
-``--sample samples.csv`` measures operators of other models for ``--seconds``; ``--measure steps.csv`` times the steps, in
-``--rounds`` over all configurations, and goes on where it was stopped. ``--steps steps.csv`` then prints both: predicted by
-``planner estimate`` with ``--device device.yaml``, or with ``--samples samples.csv`` by the sum of the operators. Exits with
-1 if the mean error exceeds the limit. ``--profile NAME`` prints what a configuration's step consists of, operator by
-operator beside ``--samples``; ``--sample`` with ``--exact`` measures the operators of the steps themselves for it.
+``--sample samples.csv`` measures operators of other models for ``--seconds``; ``--measure steps.csv`` times the steps,
+in ``--rounds`` over all configurations, and goes on where it was stopped. ``--steps steps.csv`` then prints both:
+predicted by ``planner estimate`` with ``--device device.yaml``, or by the sum of the operators with ``--samples
+samples.csv``. Exits with 1 if the mean error exceeds the limit.
+
+``--profile NAME`` prints what a configuration's step consists of, operator by operator, beside ``--samples``. For that
+``--sample`` with ``--exact`` measures the operators of the steps themselves.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def _chosen(arguments: argparse.Namespace) -> tuple[Configuration, ...]:
 
 
 def _alone() -> None:
-    """This process as those that measure: one thread, and memory that is kept; begun anew, as libraries ask once."""
+    """Begin anew as processes that measure do, if need be: one thread, and memory that is kept; libraries ask once."""
     if any(os.environ.get(name) != value for name, value in ENVIRONMENT.items()):
         os.environ.update(ENVIRONMENT)
         os.execv(sys.executable, [sys.executable, "-m", "benchmarks.small_transformers", *sys.argv[1:]])

@@ -59,7 +59,8 @@ def mean_error(rows: Sequence[Compared]) -> float:
 
 def lines(rows: Sequence[Compared]) -> Iterator[str]:
     """A table in text, a row for each configuration, and the means."""
-    yield f"{'configuration':28}{'measured, s':>12}{'spread':>8}{'steps':>7}{'on CPU':>8}{'predicted, s':>14}{'error':>8}"
+    heads = f"{'measured, s':>12}{'spread':>8}{'steps':>7}{'on CPU':>8}{'predicted, s':>14}{'error':>8}"
+    yield f"{'configuration':28}{heads}"
     for row in rows:
         step = row.measured
         yield (

@@ -1,7 +1,7 @@
 """
 A step as the sum of its operators: which run, how often, in which pass, and which sample is of each.
 
-What the planner's cost model does with a device file, done again by hand: where the two differ, one of them is wrong, and
+What the planner's cost model does with a device file, done again by hand: where the two differ, one of them is wrong;
 where this sum differs from a measured step, it lacks what no operator has.
 """
 
@@ -31,6 +31,9 @@ TWICE = ("norms", "residuals")
 ENDS = ("embedding", "final_norm", "head", "loss")
 """Operators outside of layers."""
 
+WEIGHT_GRADIENTS = "gradients of weights"
+"""Where autograd keeps them, and adds those of a further micro-batch."""
+
 NOT_REPEATED = {"down": 0.0, "combine": 0.0, "residuals": 0.5}
 """Share of operators that recomputation repeats where it is not all: it ends with what the backward pass reads last."""
 
@@ -43,7 +46,7 @@ class Part:
     Parameters
     ----------
     operator
-        Its name in the cost model; also ``optimizer`` and ``dp``, the sum of gradients over ranks.
+        Its name in the cost model; also ``optimizer``, ``WEIGHT_GRADIENTS``, and ``dp``, the sum over ranks.
     pass_
         ``forward``, ``backward`` or ``recompute``.
     times
@@ -72,14 +75,15 @@ def parts_of(one: Configuration, dtype: str = "fp32") -> Iterator[Part]:
         if one.recompute == "full" and "forward" in of_step and name not in ENDS:
             repeated = times * NOT_REPEATED.get(name, 1.0)
             yield Part(operator=name, pass_="recompute", times=repeated, point=replace(point, dtype=dtype))
-    yield from _after_the_passes(one, dtype)
+    yield from _once_per_step(one, dtype)
 
 
 def _passes(name: str, sampled: str) -> tuple[str, ...]:
     """
     Passes of a step in which a sample of a pass counts.
 
-    Results of experts go back to their tokens as the gradients of copies do. The gradient of what a block adds to is a sum.
+    Results of experts go back to their tokens as the gradients of copies do. The gradient of what a block adds to is a
+    sum, too.
     """
     if name == "combine":
         return ("backward",) if sampled == "forward" else ("forward",)
@@ -88,14 +92,26 @@ def _passes(name: str, sampled: str) -> tuple[str, ...]:
     return ("forward",) if sampled == "forward" else ("backward",)
 
 
-def _after_the_passes(one: Configuration, dtype: str) -> Iterator[Part]:
-    number, width = one.num_parameters, NUM_BYTES[dtype]
-    update = Point(operator="adam", pass_="forward", dtype=dtype, sizes=Sizes(n=number))
-    yield Part(operator="optimizer", pass_="forward", times=1.0, point=update)
+def _once_per_step(one: Configuration, dtype: str) -> Iterator[Part]:
+    """
+    What has the size of all weights.
+
+    Gradients of further micro-batches are added to those of earlier ones. Ranks sum a flat copy of all gradients. Then
+    comes the update.
+    """
+    number, nbytes = one.num_parameters, NUM_BYTES[dtype] * one.num_parameters
+    rows = number // one.hidden_size
+    sums = {"residual": Sizes(rows=rows, width=one.hidden_size)}
+    over_ranks = {"copy": Sizes(nbytes=nbytes), "all_reduce": Sizes(nbytes=nbytes, ranks=one.dp, nodes=1)}
+    each = [("optimizer", "forward", 1.0, {"adam": Sizes(n=number)})]
+    if one.num_microbatches > 1:
+        each.append((WEIGHT_GRADIENTS, "backward", one.num_microbatches - 1.0, sums))
     if one.dp > 1:
-        sizes = Sizes(nbytes=width * number, ranks=one.dp, nodes=1)
-        summed = Point(operator="all_reduce", pass_="forward", dtype=dtype, sizes=sizes)
-        yield Part(operator="dp", pass_="forward", times=1.0, point=summed)
+        each.append(("dp", "forward", 1.0, over_ranks))
+    for operator, pass_, times, points in each:
+        for name, sizes in points.items():
+            point = Point(operator=name, pass_="forward", dtype=dtype, sizes=sizes)
+            yield Part(operator=operator, pass_=pass_, times=times, point=point)
 
 
 def points_of(chosen: Iterable[Configuration], dtype: str = "fp32") -> tuple[Point, ...]:

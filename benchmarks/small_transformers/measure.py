@@ -1,9 +1,9 @@
 """
 Steps measured on this machine: a process per rank, a thread each, rounds over all configurations.
 
-A rank has one core, whether it is alone or one of two, so that samples of one thread are of the device that each has. On a
-GPU there is one rank. Each round times every configuration before the next round begins: what slows a shared machine for
-a while slows all of them, and none in every round.
+A rank has one core, whether it is alone or one of two, so that samples of one thread are of the device that each has.
+On a GPU there is one rank. Each round times every configuration before the next round begins: what slows a shared
+machine for a while slows all of them, and none in every round.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ ENVIRONMENT: Mapping[str, str] = {
 """
 Environment of processes that measure: one thread, and an allocator that keeps what is freed, as that of GPUs does.
 
-By default the GNU C library hands large blocks back to the system, and the next step pays for each page of them again: a
-tenth of a step. PyTorch's Performance Tuning Guide recommends allocators that keep them.
+By default the GNU C library hands large blocks back to the system, and the next step pays for each page of them again:
+a tenth of a step. PyTorch's Performance Tuning Guide recommends allocators that keep them.
 """
 
 WARM_UP = 1
@@ -91,7 +91,8 @@ def read_steps(path: str | os.PathLike[str]) -> dict[str, Step]:
 
 
 def _step(seconds: Sequence[float], processor_seconds: Sequence[float]) -> Step:
-    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else 3 * seconds
+    several = list(seconds) * (2 if len(seconds) == 1 else 1)
+    low, median, high = statistics.quantiles(several, n=4, method="inclusive")
     return Step(
         seconds=median,
         spread=(high - low) / 2 / median,

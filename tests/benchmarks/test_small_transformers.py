@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.small_transformers.comparison import compared, composed, lines, mean_error, planned
-from benchmarks.small_transformers.composition import by_learning, exactly, parts_of, points_of
+from benchmarks.small_transformers.composition import WEIGHT_GRADIENTS, by_learning, exactly, parts_of, points_of
 from benchmarks.small_transformers.configurations import Configuration, configurations, job_of, weight_shapes
 from benchmarks.small_transformers.measure import COLUMNS, Step, read_steps
 from benchmarks.small_transformers.profile import REST, Stopwatch, profiled
@@ -77,7 +77,7 @@ class TestConfigurations:
 
     def test_parameters_are_those_counted_by_hand(self):
         """
-        Ends 2 x 64 x 32, the last norm 32; a layer: norms 2 x 32, qkv 64 x 32, output 32 x 32, up 96 x 32, down 32 x 48.
+        Ends 2 x 64 x 32, last norm 32; a layer: norms 2 x 32, qkv 64 x 32, output 32 x 32, up 96 x 32, down 32 x 48.
 
         4096 + 32 + 2 (64 + 2048 + 1024 + 3072 + 1536) = 19616.
         """
@@ -132,7 +132,7 @@ class TestTransformer:
 
         one = replace(DENSE, mbs=1)
         training = Training(one)
-        tokens, targets = training.batch[0]
+        tokens, _ = training.batch[0]
         others = tokens.clone()
         others[-1] = (others[-1] + 1) % one.vocab_size
         first, second = (training.logits(each) for each in (tokens, others))
@@ -199,7 +199,7 @@ class TestProfile:
         """
         one = replace(EXPERTS, recompute="full")
         found, whole = profiled(one, steps=1)
-        none = {key for key in found if key[0] in (REST, "gradients of weights kept")}
+        none = {key for key in found if key[0] in (REST, WEIGHT_GRADIENTS)}
         parts = {(part.operator, part.pass_) for part in parts_of(one) if part.times}
 
         assert set(found) - none - {("combine", "recompute")} == parts
@@ -227,6 +227,15 @@ class TestComposition:
         assert times["norms", "backward", "backward"] == 12
         assert times["head", "backward", "wgrad"] == 3
         assert times["optimizer", "forward", "forward"] == 1
+
+    def test_gradients_of_further_micro_batches_are_added_and_those_of_ranks_summed(self):
+        """Two sums of all 19,616 gradients for three micro-batches; one copy and one all-reduce of 4 bytes each."""
+        parts = {part.point.operator: part for part in parts_of(replace(DENSE, num_microbatches=3, dp=2))}
+        (added,) = [part for part in parts_of(replace(DENSE, num_microbatches=3)) if part.operator == WEIGHT_GRADIENTS]
+
+        assert added.times == 2
+        assert (added.point.sizes.rows or 0) * (added.point.sizes.width or 0) == 19616
+        assert parts["copy"].point.sizes.nbytes == parts["all_reduce"].point.sizes.nbytes == 4 * 19616
 
     def test_recomputation_ends_with_what_the_backward_pass_reads(self):
         """The layer's last matmul and the sum behind it are not computed again, the one in the middle is."""

@@ -41,7 +41,7 @@ ENVIRONMENT: Mapping[str, str] = {
 Environment of processes that measure: one thread, and an allocator that keeps what is freed, as that of GPUs does.
 
 By default the GNU C library hands large blocks back to the system, and the next step pays for each page of them again:
-a tenth of a step. PyTorch's Performance Tuning Guide recommends allocators that keep them.
+3 to 10 % of its time. PyTorch's Performance Tuning Guide recommends allocators that keep them.
 """
 
 WARM_UP = 1
@@ -209,7 +209,10 @@ def _ranks(number: int, device: str) -> Iterator[Timed]:
         def timed(one: Configuration, steps: int) -> list[tuple[float, float]]:
             for pipe in pipes[: one.dp]:
                 pipe.send((one, steps))
-            by_rank = [pipe.recv() for pipe in pipes[: one.dp]]
+            try:
+                by_rank = [pipe.recv() for pipe in pipes[: one.dp]]
+            except EOFError:
+                raise SpecError(one.name, "the process of a rank has died; its last words are above.") from None
             return [max(pairs) for pairs in zip(*by_rank, strict=True)]
 
         yield timed

@@ -13,7 +13,7 @@ from benchmarks.small_transformers.comparison import compared, composed, lines, 
 from benchmarks.small_transformers.composition import WEIGHT_GRADIENTS, by_learning, exactly, parts_of, points_of
 from benchmarks.small_transformers.configurations import Configuration, configurations, job_of, weight_shapes
 from benchmarks.small_transformers.measure import COLUMNS, Step, read_steps
-from benchmarks.small_transformers.profile import REST, Stopwatch, profiled
+from benchmarks.small_transformers.step_profile import REST, Stopwatch, profiled
 from benchmarks.small_transformers.training import Training, random_batch
 from costmodel.errors import SpecError
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops

@@ -117,8 +117,8 @@ class KernelSize:
     count
         How many of them there are, one after the other.
     is_adjoint
-        Whether it does what the kernel's backward pass does, and its backward pass what the kernel does: tokens that come
-        back from their experts are added up as gradients of copies are.
+        Whether it does what the kernel's backward pass does, and its backward pass what the kernel does: tokens that
+        come back from their experts are added up as gradients of copies are.
     """
 
     kernel: str

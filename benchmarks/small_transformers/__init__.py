@@ -1,0 +1,1 @@
+"""Training steps of small transformers, measured on this machine beside the planner's predictions."""

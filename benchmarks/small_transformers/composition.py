@@ -1,0 +1,182 @@
+"""
+A step as the sum of its operators: which run, how often, in which pass, and which sample is of each.
+
+What the planner's cost model does with a device file, done again by hand: where the two differ, one of them is wrong;
+where this sum differs from a measured step, it lacks what no operator has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from benchmarks.small_transformers.configurations import Configuration, job_of
+from costmodel.operators.sampled import Rates, SampledTimes
+from costmodel.operators.sampled_shapes import Shapes
+from planner.jobs.problem import load
+from planner.profiles.learning import FEWEST, estimated_rates, learned
+from planner.sampling.job_shapes import job_shapes
+from planner.sampling.samples import Point, Sample, Sizes
+from planner.sampling.work import least_flops, moved_bytes
+
+ANY_DEVICE = "h100-80gb-sxm"
+"""A device of the catalog to load jobs on: sizes of operators are the same on all."""
+
+NUM_BYTES = {"fp32": 4, "bf16": 2}
+
+TWICE = ("norms", "residuals")
+"""Operators that a layer has in front of or behind both of its blocks."""
+
+ENDS = ("embedding", "final_norm", "head", "loss")
+"""Operators outside of layers."""
+
+WEIGHT_GRADIENTS = "gradients of weights"
+"""Where autograd keeps them, and adds those of a further micro-batch."""
+
+NOT_REPEATED = {"down": 0.0, "combine": 0.0, "residuals": 0.5}
+"""Share of operators that recomputation repeats where it is not all: it ends with what the backward pass reads last."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """
+    One operator of a step in one pass.
+
+    Parameters
+    ----------
+    operator
+        Its name in the cost model; also ``optimizer``, ``WEIGHT_GRADIENTS``, and ``dp``, the sum over ranks.
+    pass_
+        ``forward``, ``backward`` or ``recompute``.
+    times
+        How often a rank runs it in a step.
+    point
+        What a sample of it measures.
+    """
+
+    operator: str
+    pass_: str
+    times: float
+    point: Point
+
+
+def parts_of(one: Configuration, dtype: str = "fp32") -> Iterator[Part]:
+    """All parts of a step; both matmuls of a backward pass apart."""
+    layers = float(one.num_layers * one.num_microbatches)
+    for (name, sampled_pass), points in job_shapes(load(job_of(one, ANY_DEVICE))).groups.items():
+        if name == "sort":
+            continue  # with all experts on a rank, copies are in their order already
+        (point,) = points
+        times = float(one.num_microbatches) if name in ENDS else layers * (2 if name in TWICE else 1)
+        of_step = _passes(name, sampled_pass)
+        for pass_ in of_step:
+            yield Part(operator=name, pass_=pass_, times=times, point=replace(point, dtype=dtype))
+        if one.recompute == "full" and "forward" in of_step and name not in ENDS:
+            repeated = times * NOT_REPEATED.get(name, 1.0)
+            yield Part(operator=name, pass_="recompute", times=repeated, point=replace(point, dtype=dtype))
+    yield from _once_per_step(one, dtype)
+
+
+def _passes(name: str, sampled: str) -> tuple[str, ...]:
+    """
+    Passes of a step in which a sample of a pass counts.
+
+    Results of experts go back to their tokens as the gradients of copies do. The gradient of what a block adds to is a
+    sum, too.
+    """
+    if name == "combine":
+        return ("backward",) if sampled == "forward" else ("forward",)
+    if name == "residuals":
+        return ("forward", "backward")
+    return ("forward",) if sampled == "forward" else ("backward",)
+
+
+def _once_per_step(one: Configuration, dtype: str) -> Iterator[Part]:
+    """
+    What has the size of all weights.
+
+    Gradients of further micro-batches are added to those of earlier ones. Ranks sum a flat copy of all gradients. Then
+    comes the update.
+    """
+    number, nbytes = one.num_parameters, NUM_BYTES[dtype] * one.num_parameters
+    rows = number // one.hidden_size
+    sums = {"residual": Sizes(rows=rows, width=one.hidden_size)}
+    over_ranks = {"copy": Sizes(nbytes=nbytes), "all_reduce": Sizes(nbytes=nbytes, ranks=one.dp, nodes=1)}
+    each = [("optimizer", "forward", 1.0, {"adam": Sizes(n=number)})]
+    if one.num_microbatches > 1:
+        each.append((WEIGHT_GRADIENTS, "backward", one.num_microbatches - 1.0, sums))
+    if one.dp > 1:
+        each.append(("dp", "forward", 1.0, over_ranks))
+    for operator, pass_, times, points in each:
+        for name, sizes in points.items():
+            point = Point(operator=name, pass_="forward", dtype=dtype, sizes=sizes)
+            yield Part(operator=operator, pass_=pass_, times=times, point=point)
+
+
+def points_of(chosen: Iterable[Configuration], dtype: str = "fp32") -> tuple[Point, ...]:
+    """All points of some configurations, those of all in turn: each beginning has some of every one."""
+    columns = [dict.fromkeys(part.point for part in parts_of(one, dtype)) for one in chosen]
+    longest = max(len(points) for points in columns)
+    turns = (list(points)[index % len(points)] for index in range(longest) for points in columns)
+    return tuple(dict.fromkeys(turns))
+
+
+# --- seconds of points -------------------------------------------------------------------------------------
+
+Seconds = Callable[[Point], float]
+"""Seconds of a point; NaN: nobody knows."""
+
+
+def exactly(samples: Iterable[Sample]) -> Seconds:
+    """Only what was measured."""
+    known = {sample.point: sample.timing.seconds for sample in samples}
+    return lambda point: known.get(point, np.nan)
+
+
+def by_learning(samples: Iterable[Sample]) -> Seconds:
+    """What is learned from samples of each operator and pass; where they are few, the rates alone."""
+    groups: dict[tuple[str, str, str], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(_kind(sample.point), []).append(sample)
+    times = {kind: _learned(group) for kind, group in groups.items()}
+
+    def seconds(point: Point) -> float:
+        law = times.get(_kind(point))
+        return float(law.seconds(_shapes([point]))[0]) if law else np.nan
+
+    return seconds
+
+
+def _kind(point: Point) -> tuple[str, str, str]:
+    return point.operator, point.pass_, point.dtype
+
+
+def _learned(group: list[Sample]) -> SampledTimes | Rates:
+    shapes = _shapes([sample.point for sample in group])
+    seconds = np.array([sample.timing.seconds for sample in group])
+    if len(group) < FEWEST:
+        return estimated_rates(shapes, seconds)
+    return learned(shapes, seconds, [str(sample.point.sizes) for sample in group])
+
+
+def _shapes(points: list[Point]) -> Shapes:
+    """Work, and the logarithms of all sizes."""
+    flops = np.array([least_flops(point) for point in points], dtype=float)
+    nbytes = np.array([moved_bytes(point) for point in points], dtype=float)
+    sizes = np.array([list(point.sizes.given.values()) for point in points], dtype=float)
+    features = np.column_stack([np.log2(np.maximum(sizes, 1)), np.log2(nbytes)])
+    return Shapes(flops=flops, nbytes=nbytes, features=features)
+
+
+# --- seconds of steps --------------------------------------------------------------------------------------
+
+
+def step_parts(one: Configuration, seconds: Seconds, dtype: str = "fp32") -> dict[tuple[str, str], float]:
+    """Seconds of a step by operator and pass."""
+    found: dict[tuple[str, str], float] = {}
+    for part in parts_of(one, dtype):
+        key = (part.operator, part.pass_)
+        found[key] = found.get(key, 0.0) + part.times * seconds(part.point)
+    return found

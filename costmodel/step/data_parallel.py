@@ -31,6 +31,7 @@ from costmodel.step.layer import (
 )
 from costmodel.step.links import LinkLoads, layer_loads
 from costmodel.step.optimizer import (
+    accumulation_seconds,
     data_parallel_collective_seconds,
     device_update_seconds,
     host_update_seconds,
@@ -456,7 +457,12 @@ def update_seconds(facts: Facts, decisions: Decisions, stages: Stages) -> Array:
     whole = updated / _shards(dense, decisions, Sharding.WEIGHTS) + parameters.experts / _shards(
         expert, decisions, Sharding.WEIGHTS
     )
-    passes = parameter_pass_seconds(device, parameters=whole)
+    passes = parameter_pass_seconds(device, parameters=whole) + accumulation_seconds(
+        device,
+        parameters=whole,
+        gradient_bytes=facts.workload.precision.gradient_bytes,
+        num_microbatches=with_layer_axis(microbatches(facts, decisions)),
+    )
     return passes + np.where(with_layer_axis(decisions["optimizer_offload"]), on_host, on_device)
 
 

@@ -146,6 +146,34 @@ def host_update_seconds(device: EquippedDevice, *, local_parameters: Numbers) ->
     return np.maximum(updates, np.maximum(down, up)) if offload.offload_overlap else down + updates + up
 
 
+def accumulation_seconds(
+    device: EquippedDevice, *, parameters: Numbers, gradient_bytes: float, num_microbatches: Numbers
+) -> Numbers:
+    r"""
+    Seconds in which PyTorch's autograd adds the gradients of each further micro-batch to those before.
+
+    .. math:: T = (m - 1) \frac{3 P g}{B}
+
+    Derivation: two tensors of P gradients of g bytes are read, one is written; those of the first micro-batch are kept
+    as they come (``torch/csrc/autograd/functions/accumulate_grad.h``). Frameworks whose kernels are not PyTorch's own
+    add them in the matmul, or their calibration has it.
+
+    Parameters
+    ----------
+    device
+        The accelerator with its framework.
+    parameters, gradient_bytes
+        Parameters whose gradients it holds; bytes of each.
+    num_microbatches
+        Micro-batches of a step.
+    """
+    if not device.behaviour.kernels.torch_functions:
+        return 0.0 * parameters
+    once = 3 * parameters * gradient_bytes / device.achieved_memory_bandwidth
+    seconds: Numbers = np.maximum(np.asarray(num_microbatches) - 1, 0) * once
+    return seconds
+
+
 def parameter_pass_seconds(device: EquippedDevice, *, parameters: Numbers) -> Numbers:
     """
     Seconds of passes over all parameters of a rank that no sharding shortens: zeroing, copies.

@@ -1,1 +1,1 @@
-"""Times of operators, collectives and token exchanges learned from samples, beside measurements that they have not seen."""
+"""Times of operators and collectives learned from samples, beside measurements that they have not seen."""

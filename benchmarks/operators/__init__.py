@@ -1,1 +1,1 @@
-"""Operator times learned from samples, beside measurements that they have not seen."""
+"""Times of operators and collectives learned from samples, beside measurements that they have not seen."""

@@ -26,6 +26,9 @@ MOST_OF_COLLECTIVES = 0.10
 MOST_OF_DISPATCH = (0.05, 0.15)
 """Largest median and 90th percentile of the errors of dispatch on numbers of ranks that were left out."""
 
+SWITCHED = "_dgx"
+"""End of the names of nodes whose devices are all on one switch."""
+
 COVERED = (0.85, 0.95)
 """Least and greatest share of all samples that a 90 % interval holds."""
 
@@ -57,16 +60,16 @@ def _of_collectives(
     unseen = joined([part for part in parts if part is not None])
     print(f"{title}:")
     print("\n".join(lines(unseen)))
-    subsets = {"all": np.full(len(unseen), True), "latency-bound": latency_bound(unseen)}
-    switched = np.char.find(unseen.systems, "_dgx") >= 0
-    if np.any(switched):
-        subsets["*_dgx"] = switched
-    for name, rows in subsets.items():
-        if name != "all" and np.any(rows):
-            print(line(name, "", unseen[rows]))
-        median = unseen[rows].quantile(0.5) if np.any(rows) else 0.0
-        if median > MOST_OF_COLLECTIVES:
-            yield f"{title}, {name}: {median:.1%} in the median, of at most {MOST_OF_COLLECTIVES:.0%}."
+    is_small, is_switched = latency_bound(unseen), np.char.find(unseen.systems, SWITCHED) >= 0
+    if np.any(is_small):
+        print(line("latency-bound", "", unseen[is_small]))
+    judged = {"all": unseen}
+    if np.any(is_switched):
+        judged[f"*{SWITCHED}"] = unseen[is_switched]
+        print(line(f"*{SWITCHED}", "", unseen[is_switched]), flush=True)
+    for name, some in judged.items():
+        if some.quantile(0.5) > MOST_OF_COLLECTIVES:
+            yield f"{title}, {name}: {some.quantile(0.5):.1%} in the median, of at most {MOST_OF_COLLECTIVES:.0%}."
     yield from _coverage(title, unseen)
 
 

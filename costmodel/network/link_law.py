@@ -186,8 +186,8 @@ def law_seconds(constants: Mapping[str, float], calls: Calls, fabric: Fabric) ->
 
     .. math:: T = a_0 + a k + \frac{W}{B} + 2 \sqrt{\frac{g k W}{B}}
 
-    Derivation of the last term: cut into m pieces of g seconds and W / (m B) each, a message is m - 1 pieces late
-    behind the first, and the first passes k steps; the best m leaves :math:`2 \sqrt{g k W / B}`. Links of a mesh work
+    Derivation of the last term: m pieces pass k steps in :math:`(m + k - 1) (g + W / (m B))`. With the best m that is
+    :math:`2 \sqrt{g k W / B}` more than W / B and what belongs to a step. Links of a mesh work
     in parallel, B = (n - 1) B_1. Where a ring leaves the devices that fast links join, the slow link sets its pace.
 
     Between N nodes with p ranks each, as many rings leave a node as it has ranks:

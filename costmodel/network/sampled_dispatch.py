@@ -81,8 +81,8 @@ def visited(places: Rows, top_k: Rows) -> Rows:
 
     .. math:: u(m) = m (1 - (1 - 1/m)^k)
 
-    Derivation: a place is missed by all k with a chance of :math:`(1 - 1/m)^k`, where each is as likely to be chosen
-    and has so many experts that a second choice does not matter to the first.
+    Derivation: a place is missed by all k with a chance of :math:`(1 - 1/m)^k`. Each is as likely to be chosen, and has
+    so many experts that one choice hardly matters to the next.
     """
     number: Rows = places * (1 - (1 - 1 / places) ** top_k)
     return number
@@ -124,9 +124,9 @@ def seconds_per_byte(constants: Mapping[str, float], exchanges: Exchanges) -> Ro
       node, n ranks: :math:`l = (n - 1) / (n e' B_1) \cdot (n / 8)^d`.
     - Fan-out f of a network: each byte that arrives at a node is copied over its links to all of its ranks that want
       it, :math:`f = u(n) / (u(N) e' B_1)` (:func:`visited`).
-    - Copies c: P processors pass a token of b bytes in :math:`b / r + t + t_n n` seconds each, the last with scales,
-      inside a node: :math:`c = (1 / r + (t + t_n n) / b) / P`.
-    - What a call does around it o: seconds per token and per byte.
+    - Copies c. One of P processors passes a token of b bytes in b / r + t seconds. With scales inside a node it takes
+      :math:`t_n n` more: :math:`c = (1 / r + (t + t_n n) / b) / P`.
+    - What a call does around it, o: seconds per token and per byte.
 
     Derivation: bytes over bandwidths of what each part moves; a power mean is between the sum and the maximum.
 

@@ -101,9 +101,9 @@ def learned_collectives(samples: Measured, fabric: Fabric) -> SampledCollectives
     """
     Times learned from samples of one fabric's collectives.
 
-    Constants of the law are estimated, about what datasheets say where they are known; then a process learns the law's
-    error, by number of ranks too where that is closer on numbers that were left out, else on each curve by itself.
-    Whole numbers of ranks, and sizes, are left out in turn to see how wide intervals must be.
+    Constants of the law are estimated, about what datasheets say where they are known. Then a process learns the law's
+    error on each curve by itself, or by numbers of ranks too where that is closer on those that were left out. Whole
+    numbers of ranks, and sizes, are left out in turn to see how wide intervals must be.
 
     Parameters
     ----------

@@ -50,6 +50,12 @@ class TestProjected:
         assert process.deviation(far) == pytest.approx(np.sqrt(0.8 + 0.01))
         assert np.max(process.deviation(samples[0])) < 0.2
 
+    def test_far_from_all_samples_a_given_value_holds(self, samples):
+        about_nought = projected(*samples, lengths=LENGTHS, variance=0.8, noise=0.01, num_points=60, offset=0.0)
+
+        assert about_nought.mean(np.full((1, 3), 1000.0)) == pytest.approx(0.0, abs=1e-6)
+        assert np.mean(np.abs(about_nought.mean(samples[0]) - samples[1])) < 0.1
+
     def test_blocks_and_threads_change_nothing(self, process):
         many = np.random.default_rng(5).uniform(-2, 2, (3 * BLOCK + 7, 3))
 

@@ -25,8 +25,7 @@ from benchmarks.small_transformers.measure import ENVIRONMENT, measure, read_ste
 from benchmarks.small_transformers.step_profile import profiled
 from costmodel.errors import SpecError, did_you_mean
 from planner.sampling.machine import require_torch
-from planner.sampling.measure import Sampler
-from planner.sampling.run import measure_points
+from planner.sampling.run import sample_operators
 from planner.sampling.table import read_samples
 
 LIMITS = {"cpu": 0.10, "cuda": 0.05}
@@ -96,9 +95,17 @@ def _sample(arguments: argparse.Namespace) -> None:
     _alone()
     others = configurations("measured" if arguments.exact else "sampled")
     points = points_of(others, DTYPES[arguments.on])
-    print(
-        measure_points(points, arguments.sample, Sampler(arguments.on), budget_seconds=arguments.seconds, notify=print)
+    counts = sample_operators(
+        arguments.sample,
+        budget_seconds=arguments.seconds,
+        device=arguments.on,
+        dtype=DTYPES[arguments.on],
+        ranks=max(one.dp for one in others),
+        first=points,
+        notify=print,
     )
+    if counts:
+        print(f"{counts.measured} measured, {counts.known} known, {sum(counts.skipped.values())} skipped")
 
 
 def _profile(arguments: argparse.Namespace, chosen: Sequence[Configuration]) -> Iterator[str]:

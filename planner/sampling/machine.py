@@ -74,7 +74,7 @@ def machine_of(torch: Any, device: str) -> Machine:
             software=software,
             clock_mhz=_processor_clock(),
             memory_bytes=_host_memory(),
-            num_processors=os.cpu_count(),
+            num_processors=torch.get_num_threads(),
             devices_per_node=1,
         )
     runtime = f"cuda {torch.version.cuda}" if torch.version.cuda else f"hip {getattr(torch.version, 'hip', None)}"

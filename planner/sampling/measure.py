@@ -109,7 +109,7 @@ class Sampler:
         """On what."""
         found = machine_of(self.bench.torch, self.device)
         grouped = "in one kernel" if matmuls.has_grouped_kernel(self.bench) else "in a loop"
-        here = self._ranks.hosts.count(self._ranks.place.host) if self._ranks and self.bench.is_gpu else 1
+        here = self._ranks.hosts.count(self._ranks.place.host) if self._ranks else 1
         return replace(
             found,
             software=f"{found.software}, grouped matmuls {grouped}",

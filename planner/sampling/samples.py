@@ -113,7 +113,7 @@ class Machine:
     clock_mhz
         Clock of the device when it is busy but far from its power limit, in MHz; None: not known.
     memory_bytes, num_processors
-        Bytes of the device's memory, free or not; its number of processors (SMs of a GPU, logical ones of a host).
+        Bytes of the device's memory, free or not; its number of processors (SMs of a GPU, threads on a host).
         None: not known.
     devices_per_node
         Number of such devices that the host has; None: not known.

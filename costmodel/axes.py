@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -83,3 +83,19 @@ def in_front(values: Any, decisions: Decisions) -> NDArray[np.bool_]:
 def with_layer_axis(decision: Any) -> NDArray[Any]:
     """A decision with an axis for the kinds of layers (or for the ranks) behind its own."""
     return np.asarray(decision)[..., None]
+
+
+def of_different(function: Callable[..., Any], *columns: Any) -> Any:
+    """
+    A function of arrays that broadcast, asked once for each different row of them.
+
+    >>> asked = []
+    >>> of_different(lambda one, other: asked.append(one) or one + other, np.array([1.0, 2.0, 1.0]), 3.0).tolist()
+    [4.0, 5.0, 4.0]
+    >>> asked[0].tolist()
+    [1.0, 2.0]
+    """
+    arrays = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
+    rows, inverse = np.unique(np.column_stack([one.ravel() for one in arrays]), axis=0, return_inverse=True)
+    found = np.asarray(function(*rows.T), dtype=float)
+    return found[inverse.ravel()].reshape(arrays[0].shape)[()]

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 
-from costmodel.network.link_law import Calls, Fabric
+from costmodel.facts.samples import Fabric
+from costmodel.network.link_law import Calls
 from costmodel.operators.gaussian_process import Rows
 from planner.profiles.communication import Measured
 from planner.profiles.estimation import Known, estimated

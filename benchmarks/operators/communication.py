@@ -16,7 +16,8 @@ from benchmarks.operators.baselines import alpha_beta_seconds, datasheet_seconds
 from benchmarks.operators.groups import DATA
 from benchmarks.operators.unseen import Unseen, joined
 from costmodel.errors import SpecError
-from costmodel.network.link_law import KINDS, Fabric, calls_of
+from costmodel.facts.samples import Fabric
+from costmodel.network.link_law import KINDS, calls_of
 from costmodel.operators.gaussian_process import Rows
 from costmodel.operators.sampled import NORMAL_90
 from planner.profiles.communication import FEWEST, Measured, learned_collectives

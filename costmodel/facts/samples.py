@@ -57,6 +57,93 @@ class SampledOperator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Fabric:
+    """
+    What datasheets say of a cluster's links; all of it may be unknown.
+
+    Parameters
+    ----------
+    bandwidth
+        Bytes per second that a device sends to the others of its node; of a mesh, over the link to one of them.
+    slow_bandwidth
+        Bytes per second from a device to those of its node that fast links do not join.
+    fast_peers
+        Devices of a node that fast links join; None: all of them.
+    is_mesh
+        Whether each device has a link of its own to every other of its node, instead of all to a switch.
+    sums_in_switch
+        Whether all-reduces inside a node are summed by its switches (NVLink SHARP, NCCL's NVLS).
+    network_bandwidth, node_network_bandwidth
+        Bytes per second that a device sends out of its node by its own adapter, and that all adapters of a node send.
+    launch_seconds
+        Seconds that a small collective takes inside a node.
+    """
+
+    bandwidth: Positive | None = None
+    slow_bandwidth: Positive | None = None
+    fast_peers: Count | None = None
+    is_mesh: bool = False
+    sums_in_switch: bool = False
+    network_bandwidth: Positive | None = None
+    node_network_bandwidth: Positive | None = None
+    launch_seconds: Positive | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class SampledTier:
+    """
+    What was learned of a law's error inside nodes, or between them: :class:`costmodel.network.sampled.Deviations`.
+
+    Parameters
+    ----------
+    variance, noise, lengths, lowest, highest, widening, widening_elsewhere
+        As there.
+    curves
+        Kind, ranks and nodes of the samples, one curve a line.
+    rows
+        Kind, bytes, ranks, nodes and logarithm of measured over computed seconds: one line for each support point.
+    """
+
+    variance: Positive
+    noise: Positive
+    lengths: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    lowest: tuple[float, ...]
+    highest: tuple[float, ...]
+    widening: Positive
+    widening_elsewhere: Positive
+    curves: str
+    rows: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class SampledFabric:
+    """
+    Collectives of one fabric, as :class:`costmodel.network.sampled.SampledCollectives` is made of it.
+
+    Parameters
+    ----------
+    fabric
+        What datasheets say.
+    num_samples, error
+        Samples that it was learned from; median error of their times by what was learned of them.
+    constants
+        The law's, by name.
+    covariance
+        Of their logarithms: a table, one line for each constant.
+    inside, between
+        What was learned of the law's error inside nodes and between them.
+    """
+
+    fabric: Fabric
+    num_samples: Count
+    error: NotNegative
+    constants: dict[str, Positive] = field(hash=False)
+    covariance: str
+    inside: SampledTier | None = None
+    between: SampledTier | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Samples:
     """
     All that was learned on one machine.
@@ -67,10 +154,13 @@ class Samples:
         On what was measured: device, driver, software.
     operators
         What was learned of each kind of operator and pass.
+    collectives
+        What was learned of collectives; None: nobody sampled them.
     sources
         Where the numbers come from.
     """
 
     machine: str
     operators: tuple[SampledOperator, ...] = ()
+    collectives: SampledFabric | None = None
     sources: dict[str, str] = field(default_factory=dict, hash=False)

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Network
 from costmodel.lowering.shape import distinct_ranks_fraction
+from costmodel.network.link_law import KINDS
+from costmodel.network.sampled_fabric import sampled_collectives, sampled_seconds
 from costmodel.operators.work import Communication, Numbers
 from costmodel.strategy import TokenDispatcher, deduplicates_dispatch
 
@@ -249,7 +251,7 @@ def collective_seconds(
     cluster: Cluster, group: str, kind: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers
 ) -> Numbers:
     """
-    Seconds of one collective: measured where the device knows its shape, else computed; none without bytes.
+    Seconds of one collective: measured or sampled where the device knows its shape, else computed; none without bytes.
 
     Derivation: MoFa's equation (2) with the volume and the links of each kind in ``COLLECTIVES``; a measured time
     replaces it, scaled as equation (18) scales bandwidths.
@@ -265,8 +267,11 @@ def collective_seconds(
     nbytes, ranks, stride
         As in :func:`all_gather`.
     """
-    device = cluster.device
-    seconds = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+    device, sampled = cluster.device, sampled_collectives(cluster)
+    if sampled is None or kind not in KINDS:
+        seconds = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)
+    else:
+        seconds = sampled_seconds(sampled, cluster, kind, nbytes=nbytes, ranks=ranks, stride=stride)
     for entry in reversed(device.constants.measured.collectives):
         if (entry.group, entry.kind) == (group, kind):
             known = (np.asarray(ranks) > 1) & _is_or_any(entry.ranks, ranks) & _is_or_any(entry.nbytes, nbytes)

@@ -9,58 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.errors import SpecError, did_you_mean
+from costmodel.facts.samples import Fabric
 from costmodel.network.estimates import Rows
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send")
 """Collectives that samples are of; ``send``: one rank sends to another."""
 
 ALL_REDUCE, ALL_TO_ALL, SEND = (KINDS.index(kind) for kind in ("all_reduce", "all_to_all", "send"))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fabric:
-    """
-    What datasheets say of a cluster's links; all of it may be unknown.
-
-    Parameters
-    ----------
-    bandwidth
-        Bytes per second that a device sends to the others of its node; of a mesh, over the link to one of them.
-    slow_bandwidth
-        Bytes per second from a device to those of its node that fast links do not join.
-    fast_peers
-        Devices of a node that fast links join; None: all of them.
-    is_mesh
-        Whether each device has a link of its own to every other of its node, instead of all to a switch.
-    sums_in_switch
-        Whether all-reduces inside a node are summed by its switches (NVLink SHARP, NCCL's NVLS).
-    network_bandwidth, node_network_bandwidth
-        Bytes per second that a device sends out of its node by its own adapter, and that all adapters of a node send.
-    launch_seconds
-        Seconds that a small collective takes inside a node.
-    """
-
-    bandwidth: float | None = None
-    slow_bandwidth: float | None = None
-    fast_peers: int | None = None
-    is_mesh: bool = False
-    sums_in_switch: bool = False
-    network_bandwidth: float | None = None
-    node_network_bandwidth: float | None = None
-    launch_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in (
-            "bandwidth",
-            "slow_bandwidth",
-            "fast_peers",
-            "network_bandwidth",
-            "node_network_bandwidth",
-            "launch_seconds",
-        ):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < np.inf:
-                raise SpecError(f"fabric.{name}", f"{value} is no positive number.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,9 +127,9 @@ CONSTANTS = (*INSIDE, *BETWEEN, *(f"{name}.{kind}" for name in BY_KIND for kind 
 """
 Names of the law's constants: bandwidths in bytes per second, times in seconds, shares of bandwidths by kind.
 
-``slow_bandwidth`` is that of :class:`Fabric`. ``summing_bandwidth`` passes switches that sum. ``step_seconds`` and
-``node_seconds`` are those of a ring's step, and of each node more. ``segment_seconds`` is the time that a piece of a
-pipeline takes whatever its size.
+``slow_bandwidth`` is that of :class:`costmodel.facts.samples.Fabric`. ``summing_bandwidth`` passes switches that sum.
+``step_seconds`` and ``node_seconds`` are those of a ring's step, and of each node more. ``segment_seconds`` is the time
+that a piece of a pipeline takes whatever its size.
 """
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from costmodel.axes import of_different
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.samples import SampledOperator, Samples
 from costmodel.operators.gaussian_process import Rows, given_samples
@@ -51,11 +52,9 @@ class SampledPass:
 
     def seconds(self, sizes: Mapping[str, Numbers]) -> Numbers:
         """Seconds, in the broadcast shape of the sizes."""
-        arrays = np.broadcast_arrays(*(np.asarray(sizes[name], dtype=float) for name in self.columns))
-        if arrays[0].ndim == 0:
-            return float(self._of_rows(np.array([[float(one) for one in arrays]]))[0])
-        rows, inverse = np.unique(np.column_stack([one.ravel() for one in arrays]), axis=0, return_inverse=True)
-        found: Rows = self._of_rows(rows)[inverse.ravel()].reshape(arrays[0].shape)
+        found: Numbers = of_different(
+            lambda *columns: self._of_rows(np.column_stack(columns)), *(sizes[name] for name in self.columns)
+        )
         return found
 
     def relative_deviation(self, sizes: Mapping[str, Numbers]) -> float:

@@ -16,7 +16,7 @@ from costmodel.lowering.collectives import StepCollective, gradient_collective, 
 from costmodel.memory.footprint import embedding_head_footprint, has_embedding_copy
 from costmodel.memory.parts import state_shards
 from costmodel.memory.rank import RankParameters, data_groups, rank_parameters, sharing_groups
-from costmodel.network.collectives import all_reduce, copying_seconds, leaves_scale_up_domain
+from costmodel.network.collectives import collective_seconds, copying_seconds, leaves_scale_up_domain
 from costmodel.network.groups import Group
 from costmodel.operators.work import Numbers
 from costmodel.pipelines.stages import Stages
@@ -237,7 +237,8 @@ def embedding_copy_seconds(facts: Facts, decisions: Decisions, stages: Stages) -
     is_inside = pipeline.ranks * pipeline.stride <= facts.cluster.scale_up_size
     apart = np.where(is_inside, 1, np.maximum(pipeline.ranks - 1, 1))
     nbytes = edge.embedding_parameters * facts.workload.precision.gradient_bytes
-    seconds = all_reduce(facts.cluster, nbytes=nbytes, ranks=2, stride=pipeline.stride * apart)
+    stride = pipeline.stride * apart
+    seconds = collective_seconds(facts.cluster, "embedding", "all_reduce", nbytes=nbytes, ranks=2, stride=stride)
     is_copied = (stages.first > 0) != (stages.last > 0)
     return np.asarray(is_copied * with_layer_axis(seconds))
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
+from costmodel.facts.samples import Fabric
 from costmodel.network.estimates import Estimates, Rows
-from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, Fabric, calls_of, law_seconds
+from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, calls_of, law_seconds
 from costmodel.network.sampled import Deviations, SampledCollectives
 from costmodel.operators.gaussian_process import GaussianProcess, projected
 from planner.profiles.estimation import Known, Smoothness, estimated, likeliest_smoothness

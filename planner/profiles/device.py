@@ -11,8 +11,10 @@ import yaml
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.facts.samples import SampledOperator
+from costmodel.facts.samples import Fabric, SampledFabric, SampledOperator
+from costmodel.network.sampled import SampledCollectives
 from costmodel.validation import shown
+from planner.profiles.fabric import sampled_fabric, unlearned_collectives
 from planner.profiles.operators import Unlearned, rounded, sampled_operators
 from planner.sampling.samples import Machine, Sample
 from planner.sampling.work import least_flops, moved_bytes
@@ -61,7 +63,7 @@ class FittedDevice:
     ----------
     entry
         The device as plain data, as a job's ``cluster.device`` takes it.
-    operators
+    operators, collectives
         What was learned.
     unlearned
         Operators of which nothing was learned, and why.
@@ -71,6 +73,7 @@ class FittedDevice:
 
     entry: Mapping[str, Any]
     operators: tuple[SampledOperator, ...]
+    collectives: SampledFabric | None
     unlearned: tuple[Unlearned, ...]
     num_samples: int
 
@@ -101,6 +104,9 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
     measured = {key: value for key, value in _measured(samples, machine).items() if key not in base or key in BETTER}
     known = catalog.merged(catalog.merged(base, measured), stated)
     entry = {"name": name, **_assumed(known), **known}
+    collectives, links = sampled_fabric(samples, _fabric(entry))
+    if links is not None and "networks" not in stated:
+        measured["networks"] = entry["networks"] = _networks(links, entry)
     missing = [one for one in NEEDED if one not in entry]
     if missing:
         raise SpecError("facts", f"samples do not say {', '.join(missing)} of {shown(machine.device)}.", CANNOT)
@@ -116,13 +122,17 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
     source = f"planner fit: {len(samples)} samples of {machine.device}"
     entry["calibration"] = _calibration(entry, operators, samples, name, source)
     entry["sources"] = _sources(entry, base, measured, stated, source)
+    unlearned = (*unlearned, *unlearned_collectives(samples))
     entry["calibration"]["samples"] = {
         "machine": ", ".join(text for text in (machine.device, machine.driver, machine.software) if text),
         "operators": [_plain(one) for one in operators],
+        **({"collectives": _plain(collectives)} if collectives else {}),
         "sources": {"operators": f"{source}; errors are medians of families of shapes that were left out"},
     }
     catalog.device_of(entry, "facts")
-    return FittedDevice(entry=entry, operators=operators, unlearned=unlearned, num_samples=len(samples))
+    return FittedDevice(
+        entry=entry, operators=operators, collectives=collectives, unlearned=unlearned, num_samples=len(samples)
+    )
 
 
 def _base(name: object) -> dict[str, Any]:
@@ -132,6 +142,38 @@ def _base(name: object) -> dict[str, Any]:
     if not isinstance(name, str):
         raise SpecError("facts.base", f"expected a name, got {shown(name)}.")
     return {key: value for key, value in catalog.device_entry(name).items() if key not in ("name", "left_out_errors")}
+
+
+MANY_DEVICES = 1048576
+"""Devices that the outermost level of sampled networks reaches: samples show no end of it."""
+
+
+def _fabric(entry: Mapping[str, Any]) -> Fabric:
+    """What the facts say of the links."""
+    inner, *others = entry.get("networks", ({},))
+    return Fabric(
+        bandwidth=inner.get("bandwidth"),
+        is_mesh=inner.get("is_mesh", False),
+        network_bandwidth=others[0]["bandwidth"] if others else None,
+    )
+
+
+def _networks(links: SampledCollectives, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Levels as samples say them; where none crossed nodes, the outer ones that the facts have."""
+    per_node = entry.get("devices_per_node", 1)
+    reach = MANY_DEVICES if links.between else per_node
+    levels = links.networks(devices_per_node=per_node, num_devices=reach)
+    found = [
+        {
+            "name": level.name,
+            "num_peers": level.num_peers,
+            "bandwidth": rounded(level.bandwidth),
+            "latency": rounded(level.latency),
+            **({"is_mesh": True} if level.is_mesh else {}),
+        }
+        for level in levels
+    ]
+    return found if links.between else [*found, *list(entry.get("networks", ()))[1:]]
 
 
 class _Dumper(yaml.SafeDumper):
@@ -316,7 +358,12 @@ def _sources(
     return found | own
 
 
-def _plain(one: SampledOperator) -> dict[str, Any]:
+def _plain(one: SampledOperator | SampledFabric) -> dict[str, Any]:
     """As YAML has it: lists instead of tuples, nothing that is a default."""
-    values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(one).items()}
-    return {key: value for key, value in values.items() if value is not None}
+    return {key: _plain_value(value) for key, value in asdict(one).items() if value is not None}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain_value(one) for key, one in value.items() if one is not None}
+    return list(value) if isinstance(value, tuple) else value

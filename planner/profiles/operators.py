@@ -120,13 +120,7 @@ def _stored(
     seconds: np.ndarray,
     sizes: Mapping[str, np.ndarray],
 ) -> SampledOperator:
-    r"""
-    What was learned, by few samples and the seconds at which an exact process of them has the same mean.
-
-    .. math:: (K_{mm} + \sigma^2 I) w = t
-
-    with the weights w of a process that was projected on them from all samples.
-    """
+    """What was learned, by few samples: a process that is given them has the mean of one projected on them from all."""
     process, rates = times.processes[-1], times.rates
     roofline = rates.seconds(shapes)
     chosen = spread_out(shapes.features / process.lengths, NUM_SUPPORT)
@@ -138,8 +132,7 @@ def _stored(
         noise=process.noise,
         num_points=len(chosen),
     )
-    values = few.mean(shapes.features[chosen]) + few.noise * few.weights
-    smooth = roofline[chosen] * np.exp(values)
+    smooth = roofline[chosen] * np.exp(few.as_samples()[1])
     table = np.column_stack([*(column[chosen] for column in sizes.values()), smooth])
     operator, of_pass, dtype = key
     return SampledOperator(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from costmodel.facts.samples import SampledOperator
+from costmodel.facts.samples import SampledFabric, SampledOperator
 from planner.profiles.device import FittedDevice
 
 WELL_KNOWN = 0.05
@@ -23,7 +23,9 @@ def _lines(found: FittedDevice, path: str) -> Iterator[str]:
     yield f"{'operator':<34} {'samples':>7} {'error':>7}  rates"
     for one in sorted(found.operators, key=lambda one: (one.operator, one.of_pass, one.dtype)):
         yield _operator(one)
-    yield "error: of the median sample, where all shapes of its family were left out of the fit"
+    if found.collectives:
+        yield _collectives(found.collectives)
+    yield "error: of the median sample, all shapes of its family left out of the fit (collectives: none left out)"
     for other in found.unlearned:
         yield f"  not learned: {other.name}: {other.reason}; the roofline times it"
     assumed = [name for name, source in found.entry["sources"].items() if source.startswith("assumption")]
@@ -38,3 +40,10 @@ def _operator(one: SampledOperator) -> str:
     computing = f"{one.flops_per_second / 1e12:,.3g} TFLOP/s, " if one.flops_per_second else ""
     rates = f"{computing}{one.bytes_per_second / 1e9:,.3g} GB/s, at least {one.smallest_seconds * 1e6:,.3g} us"
     return f"{name:<34} {one.num_samples:>7} {one.error:>7.1%}  {rates}"
+
+
+def _collectives(links: SampledFabric) -> str:
+    inside = f"{links.constants['bandwidth'] / 1e9:,.3g} GB/s inside a node"
+    between = f"{links.constants['network_bandwidth'] / 1e9:,.3g} GB/s of a device between nodes"
+    rates = ", ".join(text for text, tier in ((inside, links.inside), (between, links.between)) if tier)
+    return f"{'collectives':<34} {links.num_samples:>7} {links.error:>7.1%}  {rates}"

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
+from costmodel.facts.samples import Fabric
 from costmodel.network.estimates import Estimates
-from costmodel.network.link_law import CONSTANTS, KINDS, Fabric, calls_of, law_seconds
+from costmodel.network.link_law import CONSTANTS, KINDS, calls_of, law_seconds
 from costmodel.network.sampled import Deviations, SampledCollectives
 from costmodel.operators.gaussian_process import projected
+from costmodel.validation import build
 
 US, GB = 1e-6, 1e9
 PLAIN = {
@@ -226,5 +228,5 @@ class TestSampledCollectives:
             self.times().seconds(whole.pop("kind"), **whole)
 
     def test_a_fabric_has_positive_numbers(self):
-        with pytest.raises(SpecError, match="bandwidth"):
-            Fabric(bandwidth=0.0)
+        with pytest.raises(SpecError, match=r"fabric\.bandwidth: must be more than 0"):
+            build(Fabric, {"bandwidth": 0.0}, "fabric")

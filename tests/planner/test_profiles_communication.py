@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import SpecError
-from costmodel.network.link_law import CONSTANTS, Fabric, calls_of, law_seconds
+from costmodel.facts.samples import Fabric
+from costmodel.network.link_law import CONSTANTS, calls_of, law_seconds
 from planner.profiles.communication import Measured, collective_samples, learned_collectives, thinned
 from planner.sampling.samples import Machine, Point, Sample, Sizes, Timing
 

@@ -30,9 +30,43 @@ def true_seconds(point: Point) -> float:
         return 3e-6
     if point.operator in ("host_to_device", "device_to_host"):
         return (point.sizes.nbytes or 0) / 2e10
+    if "ranks" in point.sizes.given:
+        return _ring_seconds(point.operator, **point.sizes.given)
     passes = 2.5 if (point.operator, point.pass_) == ("attention", "backward") else 1.0
     flops = least_flops(point) * (passes / 2 if point.pass_ == "backward" else 1.0)
     return max(flops / FLOPS_PER_SECOND, passes * moved_bytes(point) / BYTES_PER_SECOND) + LEAST_SECONDS
+
+
+LINK_BANDWIDTH, ADAPTER_BANDWIDTH, STEP_SECONDS = 2e11, 2.5e10, 2e-6
+"""Of the machine's nodes: a device to the others of its node, a device out of it; a step of a ring."""
+
+
+def _ring_seconds(kind: str, *, nbytes: int, ranks: int, nodes: int) -> float:
+    """Rings over links and adapters; a send is one step."""
+    rounds = 2 if kind == "all_reduce" else 1
+    steps = 1 if kind == "send" else rounds * (ranks - 1)
+    sent = nbytes if kind == "send" else rounds * nbytes * (ranks - 1) / ranks
+    rate = LINK_BANDWIDTH if nodes == 1 else ADAPTER_BANDWIDTH * (1 if kind == "send" else ranks // nodes)
+    return 1e-5 + STEP_SECONDS * steps + sent / rate
+
+
+def collective_points(
+    kinds: Sequence[str] = ("all_reduce", "all_gather", "reduce_scatter", "send"),
+    groups: Sequence[tuple[int, int]] = ((2, 1), (4, 1), (2, 2), (8, 2)),
+) -> list[Point]:
+    """Messages of 16 KiB to 256 MiB in groups of ranks on nodes."""
+    return [
+        Point(
+            operator=kind,
+            pass_="forward",
+            dtype="bf16",
+            sizes=Sizes(nbytes=2**power, ranks=ranks, nodes=nodes),
+        )
+        for kind in kinds
+        for ranks, nodes in groups
+        if kind != "send" or ranks == 2
+        for power in range(14, 29, 2)
+    ]
 
 
 def samples_of(points: Iterable[Point], *, machine: Machine = A_MACHINE, noise: float = 0.01) -> list[Sample]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.operators.gaussian_process import Rows
-from costmodel.operators.sampled_shapes import Shapes, matmul_shapes, streaming_shapes
+from costmodel.operators.sampled_shapes import Shapes, attention_shapes, matmul_shapes, streaming_shapes
 
 DATA = Path(__file__).parent / "data"
 
@@ -169,7 +169,7 @@ def gemm_groups(path: Path) -> Iterator[Group]:
     """
     Sampled operators of arXiv 2509.22832 and matmuls of SimuMax, by device and operator.
 
-    A family is a hidden size of the former, the weights' shape of the latter.
+    A family is a hidden size of the former; of the latter the weights' shape, or all sizes of an attention.
     """
     table = pd.read_csv(path)
     table["seconds"] = 2 * table.m * table.n * table.k / (table.TFLOPS * 1e12)
@@ -180,6 +180,8 @@ def gemm_groups(path: Path) -> Iterator[Group]:
             yield from _of_paper(str(device), str(name), rows)
         elif name in ("matmul", "grouped_matmul"):
             yield _of_simumax(str(device), str(name), rows)
+        elif name in ATTENTION:
+            yield _attention(str(device), str(name), rows)
 
 
 def _of_paper(device: str, name: str, rows: pd.DataFrame) -> Iterator[Group]:
@@ -228,6 +230,41 @@ def _of_simumax(device: str, name: str, rows: pd.DataFrame) -> Group:
         operators=np.char.add(f"{name} ", stages),
         shapes=shapes.with_features(*(np.where(stages == each, 1.0, 0.0) for each in sorted(set(stages)))),
         seconds=rows.seconds.to_numpy() * groups,
+        families=np.asarray(families),
+    )
+
+
+ATTENTION = {"sdp_fwd": "forward", "sdp_bwd": "backward"}
+"""Passes of attention by the table's operator."""
+
+ATTENTION_SIZES = {
+    "sequences": "batch",
+    "queries": "seq_len",
+    "heads": "head_num",
+    "kv_heads": "kv_head_num",
+    "qk_head_dim": "qk_head_dim",
+    "v_head_dim": "v_head_dim",
+}
+"""Sizes of attention by their names in the table's notes; all of it is causal."""
+
+
+def _attention(device: str, name: str, rows: pd.DataFrame) -> Group:
+    """Attention cores; by what FLOPs the published rates count is a factor of all of them, which is learned."""
+    sizes = {
+        size: rows.notes.str.extract(rf"\b{key}=(\d+)")[0].astype(float).to_numpy()
+        for size, key in ATTENTION_SIZES.items()
+    }
+    shapes = attention_shapes(
+        {**sizes, "keys": sizes["queries"], "causal": np.ones(len(rows))}, of_pass=ATTENTION[name], num_bytes=2.0
+    )
+    families = [" ".join(f"{size:.0f}" for size in own) for own in zip(*sizes.values(), strict=True)]
+    return Group(
+        device=device,
+        kind="attention",
+        name=f"attention {ATTENTION[name]}",
+        operators=np.full(len(rows), f"attention {ATTENTION[name]}"),
+        shapes=shapes,
+        seconds=shapes.flops / (rows.TFLOPS.to_numpy() * 1e12),
         families=np.asarray(families),
     )
 

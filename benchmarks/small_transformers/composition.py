@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -140,10 +141,10 @@ def by_learning(samples: Iterable[Sample]) -> Seconds:
     groups: dict[tuple[str, str, str], list[Sample]] = {}
     for sample in samples:
         groups.setdefault(_kind(sample.point), []).append(sample)
-    times = {kind: _learned(group) for kind, group in groups.items()}
+    law_of = cache(lambda kind: _learned(groups[kind]) if kind in groups else None)
 
     def seconds(point: Point) -> float:
-        law = times.get(_kind(point))
+        law = law_of(_kind(point))
         return float(law.seconds(_shapes([point]))[0]) if law else np.nan
 
     return seconds

@@ -63,12 +63,13 @@ class GaussianProcess:
     root: Rows
 
     def mean(self, features: Rows) -> Rows:
-        """Expected value for each row of features; shape (rows,)."""
-        rows, points = _beside_squares(features / self.lengths), _beside_squares(self.points)
+        """Expected value for each row of features, of many in single precision; shape (rows,)."""
+        kind: type[np.floating[Any]] = np.float64 if len(features) <= BLOCK else np.float32
+        rows, points = _beside_squares(features / self.lengths, kind), _beside_squares(self.points, kind)
         points[:, [-2, -1]] = points[:, [-1, -2]]
         points[:, :-2] *= -2
-        weights = (self.variance * self.weights).astype(np.float32)
-        sums = np.empty(len(rows), dtype=np.float32)
+        weights = (self.variance * self.weights).astype(kind)
+        sums = np.empty(len(rows), dtype=kind)
         edges = np.linspace(0, len(rows), (NUM_THREADS if len(rows) > BLOCK else 1) + 1).astype(int)
         parts = [slice(*ends) for ends in pairwise(edges)]
         if len(parts) == 1:
@@ -103,19 +104,14 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _beside_squares(rows: Rows) -> NDArray[np.float32]:
+def _beside_squares(rows: Rows, kind: type[np.floating[Any]]) -> NDArray[Any]:
     """Rows with their squared norm and a one, so that squared distances are one product of matrices."""
-    return np.column_stack([rows, np.sum(rows * rows, axis=1), np.ones(len(rows))]).astype(np.float32)
+    return np.column_stack([rows, np.sum(rows * rows, axis=1), np.ones(len(rows))]).astype(kind)
 
 
-def _sum_kernels(
-    rows: NDArray[np.float32],
-    points: NDArray[np.float32],
-    weights: NDArray[np.float32],
-    sums: NDArray[np.float32],
-) -> None:
+def _sum_kernels(rows: NDArray[Any], points: NDArray[Any], weights: NDArray[Any], sums: NDArray[Any]) -> None:
     """Write the weighted kernels of rows into sums, block by block in the same memory."""
-    distances = np.empty((min(BLOCK, len(rows)), len(points)), dtype=np.float32)
+    distances = np.empty((min(BLOCK, len(rows)), len(points)), dtype=rows.dtype)
     decays = np.empty_like(distances)
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]

@@ -45,7 +45,7 @@ BETTER = ("num_processors", "host_to_device_bandwidth", "device_to_host_bandwidt
 FASTER = 1.1
 """Rate over the stated peak up to which a clock above the datasheet's explains it."""
 
-NEEDED = ("memory_bytes", "devices_per_node", "networks")
+NEEDED = ("memory_bytes", "memory_bandwidth", "devices_per_node", "networks")
 """What a device's file cannot do without, and samples may not say."""
 
 CANNOT = (
@@ -254,7 +254,6 @@ def _assumed(known: Mapping[str, Any]) -> dict[str, Any]:
     """Entries that nobody measured or stated, by assumptions that the file names."""
     memory, bandwidth = known.get("memory_bytes", 0), known.get("memory_bandwidth", 0.0)
     return {
-        "memory_bandwidth": bandwidth,
         "host_memory_bytes": memory,
         "runtime_bytes": rounded(RUNTIME_SHARE * memory),
         "host_processors": {"memory_bandwidth": bandwidth},

@@ -1,0 +1,132 @@
+"""Sampled collectives in a device's file: what comes out is what went in, and plans ask it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel import catalog
+from costmodel.facts.samples import Fabric, Samples
+from costmodel.network.collectives import collective_seconds
+from costmodel.network.sampled_fabric import sampled_collectives, sampled_seconds
+from planner.profiles.communication import FEWEST
+from planner.profiles.device import fitted_device
+from planner.profiles.fabric import sampled_fabric, unlearned_collectives
+from planner.sampling.samples import Point, Sample, Sizes
+from tests.builders_cluster import a_cluster, achieved
+from tests.builders_samples import (
+    ADAPTER_BANDWIDTH,
+    LINK_BANDWIDTH,
+    collective_points,
+    matmul_points,
+    samples_of,
+    true_seconds,
+)
+
+pytest.importorskip("scipy", reason="learning needs SciPy")
+
+COPY = Point(operator="copy", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**28))
+KIND_GROUPS = (("all_reduce", 4, 1), ("all_gather", 8, 2), ("reduce_scatter", 2, 2))
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    """Collectives of a machine that nobody has, inside a node of four and between two of them."""
+    return samples_of(collective_points())
+
+
+@pytest.fixture(scope="module")
+def learned(samples: list[Sample]) -> Any:
+    """What a file says of them, and the same to be asked."""
+    return sampled_fabric(samples, Fabric())
+
+
+def a_sampled_cluster(fabric: Any, **changes: Any) -> Any:
+    """Nodes of four devices whose collectives were sampled."""
+    constants = {"times": "sampled", "attention_efficiency": 0.5, "memory_efficiency": 0.5}
+    cluster = a_cluster(32, devices_per_node=4, **achieved(**constants | changes))
+    device = cluster.device
+    inner, *others = device.networks
+    samples = Samples(machine="Accelerator X", collectives=fabric)
+    return replace(
+        cluster,
+        device=replace(
+            device,
+            networks=(replace(inner, num_peers=4), *others),
+            calibration=replace(device.calibration, samples=samples),
+        ),
+    )
+
+
+class TestStored:
+    def test_a_file_says_what_was_learned(self, learned: Any):
+        stored, times = learned
+        again = sampled_collectives(a_sampled_cluster(stored))
+        for kind, ranks, nodes in KIND_GROUPS:
+            for nbytes in (2e4, 3e6, 2e8):
+                case = {"nbytes": nbytes, "ranks": ranks, "nodes": nodes}
+                assert again.seconds(kind, **case) == pytest.approx(float(times.seconds(kind, **case)), rel=1e-3)
+                assert again.relative_deviation(kind, **case) >= 0
+
+    @pytest.mark.parametrize(("kind", "ranks", "nodes"), KIND_GROUPS)
+    def test_sizes_between_samples_take_what_they_would(self, learned: Any, kind: str, ranks: int, nodes: int):
+        _, times = learned
+        for nbytes in (48 * 2**10, 3 * 2**20, 96 * 2**20):
+            point = Point(
+                operator=kind, pass_="forward", dtype="bf16", sizes=Sizes(nbytes=nbytes, ranks=ranks, nodes=nodes)
+            )
+            found = float(times.seconds(kind, nbytes=nbytes, ranks=ranks, nodes=nodes))
+            assert found == pytest.approx(true_seconds(point), rel=0.1)
+
+    def test_few_collectives_are_not_learned_silently(self, samples: list[Sample]):
+        few = samples[: FEWEST - 1]
+        assert sampled_fabric(few, Fabric()) == (None, None)
+        assert [one.name for one in unlearned_collectives(few)] == ["collectives"]
+        assert unlearned_collectives(()) == ()
+
+    def test_networks_of_the_file_are_those_of_the_machine(self, samples: list[Sample]):
+        more = [*samples, *samples_of([*matmul_points(rows=(256, 4096), widths=(1024, 8192)), COPY])]
+        entry = fitted_device(more, name="mine").entry
+        node, network = entry["networks"]
+        assert (node["num_peers"], network["num_peers"]) == (4, 1048576)
+        assert node["bandwidth"] == pytest.approx(LINK_BANDWIDTH, rel=0.15)
+        assert network["bandwidth"] == pytest.approx(ADAPTER_BANDWIDTH, rel=0.15)
+        assert entry["sources"]["networks"].startswith("planner fit")
+        assert catalog.device_of(entry, "device").calibration.samples.collectives is not None
+
+
+class TestClusters:
+    def test_groups_inside_and_between_nodes(self, learned: Any):
+        """Four ranks side by side share a node; eight fill two; two ranks four devices apart are on two nodes."""
+        stored, times = learned
+        cluster = a_sampled_cluster(stored)
+        for ranks, stride, nodes in ((4, 1, 1), (8, 1, 2), (2, 4, 2)):
+            expected = float(times.seconds("all_gather", nbytes=1e8, ranks=ranks, nodes=nodes))
+            found = collective_seconds(cluster, "dp", "all_gather", nbytes=1e8, ranks=ranks, stride=stride)
+            assert float(found) == pytest.approx(expected, rel=1e-3)
+
+    def test_arrays_give_what_scalars_give(self, learned: Any):
+        cluster = a_sampled_cluster(learned[0])
+        nbytes, ranks = np.array([[1e6], [1e8]]), np.array([1, 2, 4, 8])
+        many = collective_seconds(cluster, "tp", "all_reduce", nbytes=nbytes, ranks=ranks, stride=1)
+        single = [
+            [float(collective_seconds(cluster, "tp", "all_reduce", nbytes=b, ranks=n, stride=1)) for n in ranks]
+            for b in nbytes.ravel()
+        ]
+        np.testing.assert_allclose(many, single, rtol=1e-9)
+        assert np.all(many[:, 0] == 0), "a rank alone sends nothing"
+
+    def test_a_chain_sends_mostly_inside_its_nodes(self, learned: Any):
+        """Of the seven sends among eight ranks on two nodes one leaves a node."""
+        stored, times = learned
+        cluster = a_sampled_cluster(stored)
+        inside, between = (float(times.seconds("send", nbytes=1e7, ranks=2, nodes=nodes)) for nodes in (1, 2))
+        found = sampled_seconds(sampled_collectives(cluster), cluster, "send", nbytes=1e7, ranks=8, stride=1)
+        assert float(found) == pytest.approx((6 * inside + between) / 7, rel=1e-3)
+
+    def test_other_times_do_not_ask_samples(self, learned: Any):
+        cluster = a_sampled_cluster(learned[0], times="modified_roofline")
+        assert sampled_collectives(cluster) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -85,17 +86,47 @@ def with_layer_axis(decision: Any) -> NDArray[Any]:
     return np.asarray(decision)[..., None]
 
 
-def of_different(function: Callable[..., Any], *columns: Any) -> Any:
+@dataclass(frozen=True, slots=True)
+class OncePerRow:
     """
-    A function of arrays that broadcast, asked once for each different row of them.
+    A function of arrays that broadcast, asked once for each different row of them, whenever that was.
+
+    Parameters
+    ----------
+    function
+        Takes columns of shape (rows,), returns as many values.
+    known
+        Values by row.
 
     >>> asked = []
-    >>> of_different(lambda one, other: asked.append(one) or one + other, np.array([1.0, 2.0, 1.0]), 3.0).tolist()
-    [4.0, 5.0, 4.0]
-    >>> asked[0].tolist()
-    [1.0, 2.0]
+    >>> once = OncePerRow(lambda one, other: asked.extend(one.tolist()) or one + other)
+    >>> once(np.array([1.0, 2.0, 1.0]), 3.0).tolist(), float(once(2.0, 3.0)), asked
+    ([4.0, 5.0, 4.0], 5.0, [1.0, 2.0])
     """
-    arrays = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
-    rows, inverse = np.unique(np.column_stack([one.ravel() for one in arrays]), axis=0, return_inverse=True)
-    found = np.asarray(function(*rows.T), dtype=float)
-    return found[inverse.ravel()].reshape(arrays[0].shape)[()]
+
+    function: Callable[..., NDArray[np.float64]]
+    known: dict[tuple[float, ...], float] = field(default_factory=dict)
+
+    def __call__(self, *columns: Any) -> Any:
+        """Values in the shape to which the columns broadcast."""
+        arrays = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
+        rows, inverse = _different([one.ravel() for one in arrays])
+        keys = list(zip(*(one.tolist() for one in rows), strict=True))
+        unknown = [index for index, key in enumerate(keys) if key not in self.known]
+        if unknown:
+            values = self.function(*(one[unknown] for one in rows)).tolist()
+            self.known.update(zip((keys[index] for index in unknown), values, strict=True))
+        found = np.array([self.known[key] for key in keys])
+        return found[inverse].reshape(arrays[0].shape)[()]
+
+
+def _different(columns: list[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], NDArray[np.intp]]:
+    """Columns of the different rows, and which of them each row is; ``np.unique`` along an axis takes much longer."""
+    codes = np.zeros(len(columns[0]), dtype=np.intp)
+    for column in columns:
+        if np.all(column == column[:1]):
+            continue
+        values, places = np.unique(column, return_inverse=True)
+        codes = codes * len(values) + places
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    return [column[first] for column in columns], inverse

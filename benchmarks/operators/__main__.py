@@ -4,8 +4,8 @@
 Prints median and 90th percentile of the relative errors by operator and device, beside a roofline of the datasheet, one
 with fitted rates, and a random forest of the shape. ``--fit A --on B`` learns from one table of layers' parts and
 predicts another: a device that only B has is adapted to by 200 of its rows, which are not scored. ``--only`` prints
-one table: of operators, of collectives with sizes and numbers of ranks left out (``collectives``, ``small``), or of
-token dispatch. Exits with 1 if a limit is exceeded.
+one table: of operators, of collectives with sizes and numbers of ranks left out (``collectives``, ``small``), of token
+dispatch, or how long a plan takes with a sampled device (``plans``). Exits with 1 if a limit is exceeded.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.operators.exchanged import exchanged
 from benchmarks.operators.groups import DATA, Group, gemm_groups, linear_groups, read_linear_layers
+from benchmarks.operators.plans import planned
 from benchmarks.operators.scores import (
     LAWS,
     Errors,
@@ -35,7 +36,7 @@ from costmodel.errors import SpecError
 from costmodel.operators.sampled_shapes import Shapes, matmul_shapes
 from planner.profiles.learning import learned
 
-LIMITS = {"matmul": (0.05, 0.15), "other": (0.08, 0.20)}
+LIMITS = {"matmul": (0.05, 0.15), "attention": (0.05, 0.15), "other": (0.08, 0.20)}
 """Largest median and 90th percentile of an operator's errors."""
 
 MOST_ON_NEW_DEVICE = 0.08
@@ -44,8 +45,8 @@ MOST_ON_NEW_DEVICE = 0.08
 COVERED = (0.85, 0.95)
 """Least and greatest share of all samples that a 90 % interval holds."""
 
-TABLES = ("operators", "collectives", "small", "dispatch")
-"""What is left out and predicted, in the order of printing."""
+TABLES = ("operators", "collectives", "small", "dispatch", "plans")
+"""What is left out and predicted, in the order of printing; how long a plan with samples takes."""
 
 NUM_SHAPES = 1_000_000
 MOST_SECONDS = 2.0
@@ -76,7 +77,10 @@ def main() -> int:
 
 def _tables(arguments: argparse.Namespace) -> Iterator[Iterator[str]]:
     for name in [arguments.only] if arguments.only else TABLES:
-        yield _held_out(arguments.device) if name == "operators" else exchanged(name)
+        if name == "plans":
+            yield planned()
+        else:
+            yield _held_out(arguments.device) if name == "operators" else exchanged(name)
 
 
 # --- families left out -------------------------------------------------------------------------------------

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import field
+from math import isfinite
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from costmodel.facts.fields import STRICT, Count, NotNegative, Positive
+from costmodel.validation import shown
 
 Pass: TypeAlias = Literal["forward", "dgrad", "wgrad", "backward"]
 """Forward; backward for a matmul's input or weight alone; backward for all inputs."""
+
+
+def require_table(text: str, *, columns: int, words: int) -> str:
+    """
+    Refuse a table whose lines are not so many words and numbers.
+
+    Raises
+    ------
+    ValueError
+        With the first line that is not.
+    """
+    lines = text.splitlines()
+    if not lines:
+        raise ValueError("has no lines.")
+    for number, line in enumerate(lines, start=1):
+        cells = line.split()
+        try:
+            are_numbers = all(isfinite(float(cell)) for cell in cells[words:])
+        except ValueError:
+            are_numbers = False
+        if len(cells) != columns or not are_numbers:
+            raise ValueError(f"line {number} is {shown(line)}, expected {columns - words} numbers.")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -54,6 +79,12 @@ class SampledOperator:
     highest: tuple[float, ...]
     columns: Annotated[tuple[str, ...], Field(min_length=1)]
     rows: str
+
+    @field_validator("rows")
+    @classmethod
+    def _are_numbers(cls, rows: str, info: ValidationInfo) -> str:
+        columns = len(info.data.get("columns", ())) + 1
+        return require_table(rows, columns=columns, words=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -113,6 +144,11 @@ class SampledTier:
     widening_elsewhere: Positive
     curves: str
     rows: str
+
+    @field_validator("rows")
+    @classmethod
+    def _are_numbers(cls, rows: str) -> str:
+        return require_table(rows, columns=5, words=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)

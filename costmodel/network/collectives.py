@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.device import Network
 from costmodel.lowering.shape import distinct_ranks_fraction
-from costmodel.network.link_law import KINDS
-from costmodel.network.sampled_fabric import sampled_collectives, sampled_seconds
+from costmodel.network.sampled_fabric import sampled_seconds
 from costmodel.operators.work import Communication, Numbers
 from costmodel.strategy import TokenDispatcher, deduplicates_dispatch
 
@@ -267,11 +266,9 @@ def collective_seconds(
     nbytes, ranks, stride
         As in :func:`all_gather`.
     """
-    device, sampled = cluster.device, sampled_collectives(cluster)
-    if sampled is None or kind not in KINDS:
-        seconds = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride)
-    else:
-        seconds = sampled_seconds(sampled, cluster, kind, nbytes=nbytes, ranks=ranks, stride=stride)
+    device = cluster.device
+    sampled = sampled_seconds(cluster, kind, nbytes=nbytes, ranks=ranks, stride=stride)
+    seconds = COLLECTIVES[kind](cluster, nbytes=nbytes, ranks=ranks, stride=stride) if sampled is None else sampled
     for entry in reversed(device.constants.measured.collectives):
         if (entry.group, entry.kind) == (group, kind):
             known = (np.asarray(ranks) > 1) & _is_or_any(entry.ranks, ranks) & _is_or_any(entry.nbytes, nbytes)

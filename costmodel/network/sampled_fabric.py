@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import lru_cache, partial
 
 import numpy as np
 
-from costmodel.axes import of_different
+from costmodel.axes import OncePerRow
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.samples import SampledFabric, SampledTier
-from costmodel.network.estimates import Estimates
+from costmodel.network.estimates import Estimates, Rows
 from costmodel.network.link_law import CONSTANTS, KINDS, calls_of
 from costmodel.network.sampled import Deviations, SampledCollectives
 from costmodel.operators.gaussian_process import given_samples
@@ -18,11 +19,14 @@ from costmodel.operators.work import Numbers
 
 def sampled_collectives(cluster: Cluster) -> SampledCollectives | None:
     """What was learned of a cluster's collectives; None: nobody sampled them, or other times count."""
+    found = _found(cluster)
+    return None if found is None else _collectives(found)
+
+
+def _found(cluster: Cluster) -> SampledFabric | None:
     device = cluster.device
-    samples = device.calibration.samples
-    if samples is None or samples.collectives is None or device.constants.times != "sampled":
-        return None
-    return _collectives(samples.collectives)
+    samples = device.calibration.samples if device.constants.times == "sampled" else None
+    return samples.collectives if samples else None
 
 
 @lru_cache(maxsize=16)
@@ -61,35 +65,40 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
     )
 
 
-def sampled_seconds(
-    times: SampledCollectives, cluster: Cluster, kind: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers
-) -> Numbers:
+@lru_cache(maxsize=16)
+def _once(found: SampledFabric) -> Mapping[str, OncePerRow]:
+    """Seconds by bytes, ranks and nodes of each kind, each call computed once."""
+    times = _collectives(found)
+    return {kind: OncePerRow(partial(_seconds, times, kind)) for kind in KINDS}
+
+
+def _seconds(times: SampledCollectives, kind: str, nbytes: Rows, ranks: Rows, nodes: Rows) -> Rows:
+    return np.asarray(times.seconds(kind, nbytes=nbytes, ranks=ranks, nodes=nodes))
+
+
+def sampled_seconds(cluster: Cluster, kind: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers | None:
     """
     Seconds of a collective by samples, as :func:`costmodel.network.collectives.collective_seconds` has them.
 
+    None where nobody sampled the cluster's collectives, or none of that kind.
+
     Parameters
     ----------
-    times
-        What was learned.
     cluster
         Whose innermost network is what samples call a node.
     kind, nbytes, ranks, stride
         As there; ``send`` is the average one of a chain, of which few leave a node.
     """
+    found = _found(cluster)
+    if found is None or kind not in KINDS:
+        return None
     members = np.clip(cluster.scale_up_size // np.asarray(stride), 1, np.maximum(ranks, 1))
     nodes = np.ceil(np.asarray(ranks) / members)
+    once = _once(found)[kind]
     if kind != "send":
-        whole: Numbers = of_different(
-            lambda size, group, hosts: times.seconds(kind, nbytes=size, ranks=group, nodes=hosts),
-            nbytes,
-            members * nodes,
-            nodes,
-        )
+        whole: Numbers = once(nbytes, members * nodes, nodes)
         return whole
-    inside, between = (
-        of_different(lambda size, hosts=hosts: times.seconds(kind, nbytes=size, ranks=2, nodes=hosts), nbytes)
-        for hosts in (1, 2)
-    )
+    inside, between = (once(nbytes, 2.0, hosts) for hosts in (1.0, 2.0))
     leaving = (nodes - 1) / np.maximum(np.asarray(ranks) - 1, 1)
     seconds: Numbers = np.where(np.asarray(ranks) > 1, (1 - leaving) * inside + leaving * between, 0.0)[()]
     return seconds

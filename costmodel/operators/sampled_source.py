@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from costmodel.axes import of_different
+from costmodel.axes import OncePerRow
+from costmodel.errors import SpecError
 from costmodel.facts.device import EquippedDevice
 from costmodel.facts.samples import SampledOperator, Samples
 from costmodel.operators.gaussian_process import Rows, given_samples
@@ -30,7 +31,7 @@ BACKWARD = {name: ("dgrad", "wgrad") for name in MATMULS}
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampledPass:
     """
-    Times of one pass of one kind of operator, of which each shape is computed once.
+    Times of one pass of one kind of operator.
 
     Parameters
     ----------
@@ -38,8 +39,6 @@ class SampledPass:
         What was sampled; names of its sizes.
     times
         What was learned.
-    known
-        Seconds, relative standard deviation and whether it is outside of the sampled range, by the sizes.
     """
 
     operator: str
@@ -48,47 +47,76 @@ class SampledPass:
     columns: tuple[str, ...]
     num_processors: int
     times: SampledTimes
-    known: dict[tuple[float, ...], float] = field(default_factory=dict)
+    _once: OncePerRow = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_once", OncePerRow(self._seconds))
 
     def seconds(self, sizes: Mapping[str, Numbers]) -> Numbers:
-        """Seconds, in the broadcast shape of the sizes."""
-        found: Numbers = of_different(
-            lambda *columns: self._of_rows(np.column_stack(columns)), *(sizes[name] for name in self.columns)
-        )
+        """Seconds, in the broadcast shape of the sizes; each shape is computed once."""
+        found: Numbers = self._once(*(sizes[name] for name in self.columns))
         return found
 
     def relative_deviation(self, sizes: Mapping[str, Numbers]) -> float:
         """Standard deviation of the logarithm of the time of one shape."""
-        return float(self.times.relative_deviation(self.shapes({name: sizes[name] for name in self.columns}))[0])
+        return float(self.times.relative_deviation(self.shapes(sizes))[0])
 
     def is_outside(self, sizes: Mapping[str, Numbers]) -> bool:
         """Whether one shape is outside of the sampled range."""
-        return bool(self.times.is_outside(self.shapes({name: sizes[name] for name in self.columns}))[0])
+        return bool(self.times.is_outside(self.shapes(sizes))[0])
 
     def shapes(self, sizes: Mapping[str, Numbers]) -> Shapes:
         """Work and features of some sizes."""
         return sampled_shapes(
             self.operator,
             self.of_pass,
-            sizes,
+            {name: sizes[name] for name in self.columns},
             element_bytes=ELEMENT_BYTES[self.dtype],
             num_processors=self.num_processors,
         )
 
-    def _of_rows(self, rows: Rows) -> Rows:
-        keys = [tuple(row) for row in rows.tolist()]
-        unknown = [index for index, key in enumerate(keys) if key not in self.known]
-        if unknown:
-            shapes = self.shapes(dict(zip(self.columns, rows[unknown].T, strict=True)))
-            seconds = self.times.seconds(shapes).tolist()
-            self.known.update(zip((keys[index] for index in unknown), seconds, strict=True))
-        return np.array([self.known[key] for key in keys])
+    def _seconds(self, *columns: Rows) -> Rows:
+        return self.times.seconds(self.shapes(dict(zip(self.columns, columns, strict=True))))
+
+
+class SampledPasses:
+    """
+    What was learned of each operator, pass and dtype, made of the file's numbers when somebody asks.
+
+    Parameters
+    ----------
+    samples
+        Of a device.
+    num_processors
+        Of the device.
+    """
+
+    def __init__(self, samples: Samples, num_processors: int) -> None:
+        self._stored = {(one.operator, one.of_pass, one.dtype): one for one in samples.operators}
+        self._num_processors = num_processors
+        self._made: dict[tuple[str, str, str], SampledPass] = {}
+
+    def get(self, operator: str, of_pass: str, dtype: str) -> SampledPass | None:
+        """
+        What was learned; None: it was not sampled.
+
+        Raises
+        ------
+        SpecError
+            If the file's numbers do not belong together.
+        """
+        key = (operator, of_pass, dtype)
+        if key not in self._stored:
+            return None
+        if key not in self._made:
+            self._made[key] = _pass_of(self._stored[key], self._num_processors)
+        return self._made[key]
 
 
 @lru_cache(maxsize=16)
-def sampled_passes(samples: Samples, num_processors: int) -> Mapping[tuple[str, str, str], SampledPass]:
-    """What was learned, by operator, pass and dtype."""
-    return {(one.operator, one.of_pass, one.dtype): _pass_of(one, num_processors) for one in samples.operators}
+def sampled_passes(samples: Samples, num_processors: int) -> SampledPasses:
+    """What was learned, the same object for the same device."""
+    return SampledPasses(samples, num_processors)
 
 
 def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
@@ -116,6 +144,12 @@ def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
     )
     *sizes, seconds = np.array([line.split() for line in one.rows.splitlines()], dtype=float).T
     shapes = bare.shapes(dict(zip(one.columns, sizes, strict=True)))
+    numbers = {"lengths": one.lengths, "lowest": one.lowest, "highest": one.highest}
+    for name, values in numbers.items():
+        if len(values) != shapes.features.shape[1]:
+            where = f"cluster.device.calibration.samples.operators: {one.operator} {one.of_pass} {one.dtype}: {name}"
+            problem = f"has {len(values)} numbers, expected {shapes.features.shape[1]}, one for each feature."
+            raise SpecError(where, problem, "'planner fit' writes them.")
     process = given_samples(
         shapes.features,
         np.log(seconds / rates.seconds(shapes)),
@@ -135,14 +169,14 @@ class SampledSource:
     Parameters
     ----------
     passes
-        What was learned, by operator, pass and dtype.
+        What was learned.
     otherwise
         Times of all other operators.
     name
         The device.
     """
 
-    passes: Mapping[tuple[str, str, str], SampledPass]
+    passes: SampledPasses
     otherwise: Roofline
     name: str
 
@@ -168,7 +202,7 @@ class SampledSource:
     def found(self, operator: Operator, of_pass: str) -> tuple[SampledPass, Mapping[str, Numbers]] | None:
         """What was learned of a pass of an operator, and its sizes; None: it was not sampled."""
         size = sampled_size(operator)
-        known = self.passes.get((size.kernel, of_pass, size.dtype)) if size else None
+        known = self.passes.get(size.kernel, of_pass, size.dtype) if size else None
         return (known, size.sizes) if known and size else None
 
     def _seconds(self, operator: Operator, of_passes: Iterable[str]) -> Numbers | None:
@@ -191,7 +225,7 @@ def sampled_update(device: EquippedDevice) -> SampledPass | None:
     if device.calibration.samples is None or device.constants.times != "sampled":
         return None
     passes = sampled_passes(device.calibration.samples, device.num_processors or UNKNOWN_PROCESSORS)
-    return passes.get(("adam", "forward", "fp32"))
+    return passes.get("adam", "forward", "fp32")
 
 
 def forward_passes(operator: Operator) -> tuple[str, ...]:

@@ -96,10 +96,16 @@ class TestTimes:
         np.testing.assert_allclose(many, single, rtol=1e-12)
 
     def test_a_shape_is_computed_once(self):
-        known = sampled_passes(a_sampled(*PASSES), 100)["matmul", "forward", "bf16"]
-        before = len(known.known)
-        known.seconds({"m": np.full(1000, 777.0), "n": 64.0, "k": 64.0})
-        assert len(known.known) == before + 1
+        known = sampled_passes(a_sampled(*PASSES), 100).get("matmul", "forward", "bf16")
+        before, sizes = len(known._once.known), {"m": np.full(1000, 777.0), "n": 64.0, "k": 64.0}
+        first = known.seconds(sizes)
+        assert len(known._once.known) == before + 1
+        np.testing.assert_array_equal(known.seconds(sizes | {"m": 777.0}), first[0])
+
+    def test_numbers_that_do_not_belong_together_are_refused(self):
+        broken = a_sampled_operator(lengths=(1.0, 2.0))
+        with pytest.raises(SpecError, match="matmul forward bf16: lengths: has 2 numbers, expected 9"):
+            a_source(broken).forward_seconds(MATMUL)
 
     def test_operators_without_kernels_take_no_time(self):
         fused = replace(MATMUL, kernels=np.array([0.0, 1.0]))

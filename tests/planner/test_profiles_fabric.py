@@ -124,7 +124,7 @@ class TestClusters:
         stored, times = learned
         cluster = a_sampled_cluster(stored)
         inside, between = (float(times.seconds("send", nbytes=1e7, ranks=2, nodes=nodes)) for nodes in (1, 2))
-        found = sampled_seconds(sampled_collectives(cluster), cluster, "send", nbytes=1e7, ranks=8, stride=1)
+        found = sampled_seconds(cluster, "send", nbytes=1e7, ranks=8, stride=1)
         assert float(found) == pytest.approx((6 * inside + between) / 7, rel=1e-3)
 
     def test_other_times_do_not_ask_samples(self, learned: Any):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.facts.fields import Dtype
-from costmodel.facts.model import Model
 from costmodel.lowering import embedding_operators, head_operators, layer_operators, mtp_operators
 from costmodel.models.flops import AttentionConvention, model_flops_per_token
 from costmodel.models.parameters import active_parameters, mtp_parameters, parameters, whole_shape
@@ -70,13 +69,16 @@ def conventions_of(facts: Facts) -> Conventions:
         peak_dtype=dtype,
         peak_flops=device.peak_flops[dtype],
         attention="causal" if device.behaviour.kernels.causal_attention else "full",
-        operator_times={operator.name: times.origin(operator) for operator in _every_operator(facts.model)},
+        operator_times={operator.name: times.origin(operator) for operator in _every_operator(facts)},
     )
 
 
-def _every_operator(model: Model) -> Iterable[Operator]:
-    """Each operator at least once, in the order of a forward pass."""
-    shape = whole_shape(model)
+def _every_operator(facts: Facts) -> Iterable[Operator]:
+    """Each operator at least once, in the order of a forward pass; samples know it by dtype and framework."""
+    model, device, compute = facts.model, facts.cluster.device, facts.workload.precision.compute
+    shape = replace(whole_shape(model), compute_dtype=compute, wide_dtype=device.wide_dtype(compute))
+    if device.constants.times == "sampled":
+        shape = replace(shape, kernels=device.behaviour.kernels)
     yield from embedding_operators(model, shape)
     for layer in model.kinds:
         yield from layer_operators(layer, shape)

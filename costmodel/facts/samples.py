@@ -83,8 +83,13 @@ class SampledOperator:
     @field_validator("rows")
     @classmethod
     def _are_numbers(cls, rows: str, info: ValidationInfo) -> str:
-        columns = len(info.data.get("columns", ())) + 1
-        return require_table(rows, columns=columns, words=0)
+        columns = (*info.data.get("columns", ()), "seconds")
+        require_table(rows, columns=len(columns), words=0)
+        for number, line in enumerate(rows.splitlines(), start=1):
+            for name, cell in zip(columns, line.split(), strict=True):
+                if float(cell) <= 0 and name != "causal":
+                    raise ValueError(f"line {number}: {name} is {cell}, expected more than 0.")
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
@@ -150,6 +155,11 @@ class SampledTier:
     def _are_numbers(cls, rows: str) -> str:
         return require_table(rows, columns=5, words=1)
 
+    @field_validator("curves")
+    @classmethod
+    def _are_curves(cls, curves: str) -> str:
+        return require_table(curves, columns=3, words=1)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class SampledFabric:
@@ -175,6 +185,12 @@ class SampledFabric:
     error: NotNegative
     constants: dict[str, Positive] = field(hash=False)
     covariance: str
+
+    @field_validator("covariance")
+    @classmethod
+    def _are_numbers(cls, covariance: str, info: ValidationInfo) -> str:
+        return require_table(covariance, columns=len(info.data.get("constants", ())), words=0)
+
     inside: SampledTier | None = None
     between: SampledTier | None = None
 

@@ -8,13 +8,18 @@ from functools import lru_cache, partial
 import numpy as np
 
 from costmodel.axes import OncePerRow
+from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.samples import SampledFabric, SampledTier
 from costmodel.network.estimates import Estimates, Rows
-from costmodel.network.link_law import CONSTANTS, KINDS, calls_of
+from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, calls_of
 from costmodel.network.sampled import Deviations, SampledCollectives
 from costmodel.operators.gaussian_process import given_samples
 from costmodel.operators.work import Numbers
+from costmodel.validation import shown
+
+WHERE = "cluster.device.calibration.samples.collectives"
+"""Where a device's file has them."""
 
 
 def sampled_collectives(cluster: Cluster) -> SampledCollectives | None:
@@ -31,7 +36,12 @@ def _found(cluster: Cluster) -> SampledFabric | None:
 
 @lru_cache(maxsize=16)
 def _collectives(found: SampledFabric) -> SampledCollectives:
+    missing = [name for name in CONSTANTS if name not in found.constants]
+    if missing:
+        raise SpecError(f"{WHERE}.constants", f"lacks {', '.join(missing)}.", "'planner fit' writes them.")
     covariance = np.array([line.split() for line in found.covariance.splitlines()], dtype=float)
+    if covariance.shape != (len(CONSTANTS), len(CONSTANTS)):
+        raise SpecError(f"{WHERE}.covariance", f"expected {len(CONSTANTS)} lines of as many numbers.")
     logarithms = np.log([found.constants[name] for name in CONSTANTS])
     return SampledCollectives(
         fabric=found.fabric,
@@ -46,15 +56,26 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
         return None
     kinds, *numbers = zip(*(line.split() for line in tier.rows.splitlines()), strict=True)
     nbytes, ranks, nodes, values = (np.array(column, dtype=float) for column in numbers)
+    features = calls_of(kinds, nbytes=nbytes, ranks=ranks, nodes=nodes).features
+    for name, own, expected in (
+        ("lengths", tier.lengths, features.shape[1]),
+        ("lowest", tier.lowest, NUM_SIZES),
+        ("highest", tier.highest, NUM_SIZES),
+    ):
+        if len(own) != expected:
+            raise SpecError(f"{WHERE}: {name}", f"has {len(own)} numbers, expected {expected}.")
     process = given_samples(
-        calls_of(kinds, nbytes=nbytes, ranks=ranks, nodes=nodes).features,
+        features,
         values,
         lengths=np.array(tier.lengths),
         variance=tier.variance,
         noise=tier.noise,
         offset=0.0,
     )
-    curves = (line.split() for line in tier.curves.splitlines())
+    curves = [line.split() for line in tier.curves.splitlines()]
+    strange = [kind for kind, _, _ in curves if kind not in KINDS]
+    if strange:
+        raise SpecError(f"{WHERE}: curves", f"{shown(strange[0])} is no collective.", did_you_mean(strange[0], KINDS))
     return Deviations(
         process=process,
         curves=frozenset((KINDS.index(kind), int(ranks), int(nodes)) for kind, ranks, nodes in curves),
@@ -80,7 +101,8 @@ def sampled_seconds(cluster: Cluster, kind: str, *, nbytes: Numbers, ranks: Numb
     """
     Seconds of a collective by samples, as :func:`costmodel.network.collectives.collective_seconds` has them.
 
-    None where nobody sampled the cluster's collectives, or none of that kind.
+    None where nobody sampled the cluster's collectives, or none of that kind; NaN for groups inside nodes where only
+    those between nodes were sampled, and the other way round.
 
     Parameters
     ----------
@@ -95,10 +117,12 @@ def sampled_seconds(cluster: Cluster, kind: str, *, nbytes: Numbers, ranks: Numb
     members = np.clip(cluster.scale_up_size // np.asarray(stride), 1, np.maximum(ranks, 1))
     nodes = np.ceil(np.asarray(ranks) / members)
     once = _once(found)[kind]
-    if kind != "send":
-        whole: Numbers = once(nbytes, members * nodes, nodes)
-        return whole
-    inside, between = (once(nbytes, 2.0, hosts) for hosts in (1.0, 2.0))
-    leaving = (nodes - 1) / np.maximum(np.asarray(ranks) - 1, 1)
-    seconds: Numbers = np.where(np.asarray(ranks) > 1, (1 - leaving) * inside + leaving * between, 0.0)[()]
-    return seconds
+    unknown = ((nodes == 1) & (found.inside is None)) | ((nodes > 1) & (found.between is None))
+    if kind == "send":
+        inside, between = (once(nbytes, 2.0, hosts) for hosts in (1.0, 2.0))
+        leaving = (nodes - 1) / np.maximum(np.asarray(ranks) - 1, 1)
+        seconds = np.where(np.asarray(ranks) > 1, (1 - leaving) * inside + leaving * between, 0.0)
+    else:
+        seconds = once(nbytes, members * nodes, nodes)
+    known: Numbers = np.where(unknown, np.nan, seconds)[()]
+    return known

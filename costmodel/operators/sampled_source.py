@@ -143,11 +143,15 @@ def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
         times=times,
     )
     *sizes, seconds = np.array([line.split() for line in one.rows.splitlines()], dtype=float).T
-    shapes = bare.shapes(dict(zip(one.columns, sizes, strict=True)))
+    stored = f"cluster.device.calibration.samples.operators: {one.operator} {one.of_pass} {one.dtype}"
+    try:
+        shapes = bare.shapes(dict(zip(one.columns, sizes, strict=True)))
+    except KeyError as error:
+        raise SpecError(stored, f"lacks the size {error}, or is no such dtype.", "'planner fit' writes them.") from None
     numbers = {"lengths": one.lengths, "lowest": one.lowest, "highest": one.highest}
     for name, values in numbers.items():
         if len(values) != shapes.features.shape[1]:
-            where = f"cluster.device.calibration.samples.operators: {one.operator} {one.of_pass} {one.dtype}: {name}"
+            where = f"{stored}: {name}"
             problem = f"has {len(values)} numbers, expected {shapes.features.shape[1]}, one for each feature."
             raise SpecError(where, problem, "'planner fit' writes them.")
     process = given_samples(
@@ -196,8 +200,12 @@ class SampledSource:
 
     def origin(self, operator: Operator) -> str:
         """That it was sampled on the device, or who timed it otherwise."""
-        is_sampled = all(self.found(operator, one) for one in forward_passes(operator))
+        is_sampled = self.is_sampled(operator)
         return f"samples of {self.name}" if is_sampled else self.otherwise.origin(operator)
+
+    def is_sampled(self, operator: Operator) -> bool:
+        """Whether samples time both passes of an operator."""
+        return all(self.found(operator, one) for one in (*forward_passes(operator), *backward_passes(operator)))
 
     def found(self, operator: Operator, of_pass: str) -> tuple[SampledPass, Mapping[str, Numbers]] | None:
         """What was learned of a pass of an operator, and its sizes; None: it was not sampled."""

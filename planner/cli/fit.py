@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
+from costmodel.errors import SpecError
 from planner.cli.arguments import add_force, describe
 from planner.cli.output import check_output, progress, require_new, write
 
@@ -42,14 +44,22 @@ def run_fit(arguments: argparse.Namespace) -> int:
     check_output(arguments.output, [path for path in (arguments.samples, arguments.facts) if path])
     require_new(arguments.output, force=arguments.force)
     with progress(f"learning from {arguments.samples}"):
-        from planner.jobs.document import read_mapping
         from planner.profiles.device import device_text, fitted_device
         from planner.profiles.wording import fitted_text
         from planner.sampling.table import read_samples
 
         samples = read_samples(arguments.samples, notify=lambda text: print(f"planner: {text}", file=sys.stderr))
-        facts = read_mapping(arguments.facts) if arguments.facts else None
+        facts = _facts(arguments.facts) if arguments.facts else None
         found = fitted_device(samples, name=arguments.output.stem, facts=facts)
     write(device_text(found.entry), arguments.output)
     write(fitted_text(found, str(arguments.output)), None)
     return EXIT_SOME_UNLEARNED if found.unlearned else 0
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    from planner.jobs.document import parse, read_text
+
+    found = parse(read_text(path), str(path))
+    if not isinstance(found, dict) or not found:
+        raise SpecError(str(path), "is no mapping with entries of a device, such as base: h100-80gb-sxm.")
+    return found

@@ -139,6 +139,7 @@ def cluster_of(
     _require_growing(made, section)
     _require_whole_nodes(made, section)
     num_devices = _without_spares(made, section)
+    _require_reached(made, num_devices)
     _require_enough(settings, device, model, num_devices)
     return Cluster(device=made, num_devices=num_devices, framework=framework, settings=whole)
 
@@ -244,6 +245,17 @@ def _placed(device: EquippedDevice, section: ClusterSection) -> EquippedDevice:
         inner, *others = changes.pop("networks", device.networks)
         changes["networks"] = (replace(inner, num_peers=section.scale_up_size), *others)
     return replace(device, **changes, sources=_sources(device, changes)) if changes else device
+
+
+def _require_reached(device: Device, num_devices: int) -> None:
+    """Networks of a sampled device reach all devices: nothing is known of what was neither sampled nor stated."""
+    reach = device.networks[-1].num_peers
+    if device.calibration.samples is not None and num_devices > reach:
+        raise SpecError(
+            "cluster.num_devices",
+            f"is {num_devices:,}, but the networks of {device.name} reach {reach:,}: nobody sampled what is beyond.",
+            "Sample several nodes with torchrun, or state networks in the facts of 'planner fit'.",
+        )
 
 
 def _require_growing(device: Device, section: ClusterSection) -> None:

@@ -11,12 +11,14 @@ import yaml
 
 from costmodel import catalog
 from costmodel.errors import SpecError
+from costmodel.facts.device import Network
 from costmodel.facts.samples import Fabric, SampledFabric, SampledOperator
 from costmodel.network.sampled import SampledCollectives
-from costmodel.validation import shown
+from costmodel.validation import build, shown
 from planner.profiles.fabric import sampled_fabric, unlearned_collectives
+from planner.profiles.learning import FEWEST
 from planner.profiles.operators import Unlearned, rounded, sampled_operators
-from planner.sampling.samples import Machine, Sample
+from planner.sampling.samples import Machine, Sample, Sizes
 from planner.sampling.work import least_flops, moved_bytes
 
 Passes = Mapping[tuple[str, str, str], SampledOperator]
@@ -39,18 +41,44 @@ What nobody measured, in bytes per second: storage as MoFa (arXiv 2511.09837), T
 of PCIe 5.0, as the catalog has it.
 """
 
-BETTER = ("num_processors", "host_to_device_bandwidth", "device_to_host_bandwidth", "host_processors")
+BETTER = (
+    "memory_bytes",
+    "devices_per_node",
+    "num_processors",
+    "host_to_device_bandwidth",
+    "device_to_host_bandwidth",
+    "host_processors",
+)
 """Entries that samples know better than the catalog, whose peaks and memory are nominal, beside achieved shares."""
 
-FASTER = 1.1
-"""Rate over the stated peak up to which a clock above the datasheet's explains it."""
+FASTER, SLOWER = 1.1, 0.05
+"""
+Rate of the fastest matmul over the stated peak between which samples and facts may be of one device: a clock above the
+datasheet's, and the worst of those whose matmuls were published.
+"""
+
+LEAST_BANDWIDTH, MOST_LATENCY = 1e6, 1.0
+LEAST = {
+    "memory_bytes": (1e8, "bytes"),
+    "host_memory_bytes": (1e8, "bytes"),
+    "memory_bandwidth": (1e8, "bytes per second"),
+    "host_to_device_bandwidth": (1e6, "bytes per second"),
+    "device_to_host_bandwidth": (1e6, "bytes per second"),
+}
+"""Numbers below which facts are in GB or GB/s."""
+
+EXAMPLE = (
+    "A level is {name: links, num_peers: 8, bandwidth: 4.5e+11, latency: 4.0e-06}: devices that it reaches, bytes per "
+    "second of one, seconds."
+)
 
 NEEDED = ("memory_bytes", "memory_bandwidth", "devices_per_node", "networks")
 """What a device's file cannot do without, and samples may not say."""
 
 CANNOT = (
     "Say it in a file and give that with --facts: any entries of a device, such as memory_bytes: 8.5e+10, or base: "
-    "h100-80gb-sxm for all that the catalog knows of one."
+    "h100-80gb-sxm for all that the catalog knows of one. Networks are a list of levels, such as [{name: links, "
+    "num_peers: 8, bandwidth: 4.5e+11, latency: 4.0e-06}]."
 )
 
 
@@ -99,10 +127,12 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
     """
     if not samples:
         raise SpecError("samples", "there are none.")
+    _require_matmuls(samples)
     machine, stated = samples[0].machine, {**(facts or {})}
     base = _base(stated.pop("base", None))
+    _require_facts(stated)
     measured = {key: value for key, value in _measured(samples, machine).items() if key not in base or key in BETTER}
-    known = catalog.merged(catalog.merged(base, measured), stated)
+    known = catalog.merged(catalog.merged(_in_nodes(base, measured), measured), stated)
     entry = {"name": name, **_assumed(known), **known}
     collectives, links = sampled_fabric(samples, _fabric(entry))
     if links is not None and "networks" not in stated:
@@ -112,13 +142,9 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
         raise SpecError("facts", f"samples do not say {', '.join(missing)} of {shown(machine.device)}.", CANNOT)
     entry["peak_flops"] = _peaks(samples, known.get("peak_flops", {}))
     operators, unlearned = sampled_operators(samples, num_processors=entry.get("num_processors"))
-    matmuls = {one.dtype: one for one in operators if (one.operator, one.of_pass) == ("matmul", "forward")}
-    if not matmuls:
-        raise SpecError(
-            "samples",
-            f"none of {len(samples)} tell the time of matmuls.",
-            "'planner sample' measures them first; at least 3 forward passes of one dtype are needed.",
-        )
+    if not any((one.operator, one.of_pass) == ("matmul", "forward") for one in operators):
+        reasons = "; ".join(f"{one.name}: {one.reason}" for one in unlearned if one.name.startswith("matmul forward"))
+        raise SpecError("samples", f"nothing was learned of matmuls: {reasons}.", "Sample again, on an idle machine.")
     source = f"planner fit: {len(samples)} samples of {machine.device}"
     entry["calibration"] = _calibration(entry, operators, samples, name, source)
     entry["sources"] = _sources(entry, base, measured, stated, source)
@@ -133,6 +159,49 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
     return FittedDevice(
         entry=entry, operators=operators, collectives=collectives, unlearned=unlearned, num_samples=len(samples)
     )
+
+
+def _require_matmuls(samples: Sequence[Sample]) -> None:
+    """Refuse tables of which no device can be made, before anybody writes facts for them."""
+    sizes: dict[str, set[Sizes]] = {}
+    for one in samples:
+        if (one.point.operator, one.point.pass_, one.point.beside) == ("matmul", "forward", ""):
+            sizes.setdefault(one.point.dtype, set()).add(one.point.sizes)
+    most = max((len(own) for own in sizes.values()), default=0)
+    if most < FEWEST:
+        raise SpecError(
+            "samples",
+            f"have {most} different forward matmuls of one dtype among {len(samples)} rows; {FEWEST} are needed.",
+            "'planner sample' measures some of each dtype that its job has.",
+        )
+
+
+def _require_facts(stated: Mapping[str, Any]) -> None:
+    """Refuse facts that are none, or in other units than a device has them."""
+    networks = stated.get("networks")
+    if networks is not None and (not isinstance(networks, list) or not networks):
+        raise SpecError("facts.networks", f"expected a list of levels, got {shown(networks)}.", EXAMPLE)
+    for number, level in enumerate(networks or ()):
+        one = build(Network, level, f"facts.networks.{number}")
+        if one.bandwidth < LEAST_BANDWIDTH or one.latency > MOST_LATENCY:
+            where = f"facts.networks.{number}"
+            problem = f"has {one.bandwidth:g} bytes per second and {one.latency:g} s."
+            raise SpecError(where, problem, "Bandwidths are in bytes per second, latencies in seconds.")
+    if not isinstance(stated.get("sources", {}), Mapping):
+        raise SpecError("facts.sources", f"expected a mapping, got {shown(stated['sources'])}.")
+    for field, (least, unit) in LEAST.items():
+        value = stated.get(field)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value < least:
+            raise SpecError(f"facts.{field}", f"is {value:g}; the unit is {unit}.")
+
+
+def _in_nodes(base: Mapping[str, Any], measured: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A device of the catalog in the nodes that were sampled: its innermost network reaches as far as before."""
+    node = measured.get("devices_per_node")
+    if not base or node is None or base["networks"][0]["num_peers"] != base["devices_per_node"]:
+        return base
+    inner, *others = base["networks"]
+    return {**base, "networks": [{**inner, "num_peers": node}, *others]}
 
 
 def _base(name: object) -> dict[str, Any]:
@@ -241,11 +310,11 @@ def _peaks(samples: Sequence[Sample], stated: Mapping[str, float]) -> dict[str, 
     """Peaks that are stated; of other dtypes the fastest matmul."""
     best = _best_rates(samples)
     for dtype, rate in best.items():
-        if rate > FASTER * stated.get(dtype, np.inf):
+        if rate > FASTER * stated.get(dtype, np.inf) or rate < SLOWER * stated.get(dtype, 0.0):
             raise SpecError(
                 f"facts.peak_flops.{dtype}",
-                f"is {stated[dtype]:.3g}, but a sampled matmul reaches {rate:.3g} FLOP/s.",
-                "Samples and facts are of different devices, or the samples' times are wrong.",
+                f"is {stated[dtype]:.3g}, but the fastest sampled matmul reaches {rate:.3g} FLOP/s.",
+                "Samples and facts are of different devices, or the samples' times or the unit of the peak are wrong.",
             )
     return best | dict(stated)
 

@@ -138,7 +138,7 @@ def _timed(name: str, passes: list[_Pass], total: float, source: SampledSource, 
         share=seconds / total if total else 0.0,
         relative_deviation=doubt / seconds if seconds else 0.0,
         origin=source.origin(operator),
-        is_sampled=all(source.found(operator, one) for one in forward_passes(operator)),
+        is_sampled=source.is_sampled(operator),
         is_outside=any(one.is_outside for one in passes),
     )
 

@@ -114,7 +114,7 @@ class TestTimes:
         assert seconds[1] == pytest.approx(1e-3, rel=0.01)
 
     def test_the_report_names_who_timed_what(self):
-        source = a_source(PASSES[0])
+        source = a_source(*PASSES)
         assert source.origin(MATMUL) == "samples of test-device"
         assert source.origin(NORM) == "modified roofline of test-device"
 

@@ -154,15 +154,59 @@ class TestRefusals:
             fitted_device(samples, name="mine")
 
     def test_facts_of_another_device_are_noticed(self, samples: list[Sample]):
-        with pytest.raises(SpecError, match="but a sampled matmul reaches"):
+        with pytest.raises(SpecError, match="but the fastest sampled matmul reaches"):
             fitted_device(samples, name="mine", facts={**FACTS, "peak_flops": {"bf16": 1e14}})
+
+    @pytest.mark.parametrize(
+        ("facts", "problem"),
+        [
+            ({"memory_bytes": 80}, "the unit is bytes"),
+            ({"networks": [{"name": "a", "num_peers": 8, "bandwidth": 450, "latency": 4}]}, "bytes per second"),
+            ({"networks": {"name": "a"}}, "expected a list of levels"),
+            ({"networks": []}, "expected a list of levels"),
+            ({"networks": [5]}, r"networks\.0"),
+            ({"sources": "hi"}, "expected a mapping"),
+            ({"base": "h100"}, "is not in the catalog"),
+            ({"base": "h100-80gb-sxm", "peak_flops": {"bf16": 1e16}}, "fastest sampled matmul reaches"),
+        ],
+    )
+    def test_facts_in_other_units_or_forms_are_refused(
+        self, samples: list[Sample], facts: dict[str, Any], problem: str
+    ):
+        with pytest.raises(SpecError, match=problem):
+            fitted_device(samples, name="mine", facts={**FACTS, **facts})
+
+    def test_a_plan_beyond_the_sampled_networks_is_refused(self, device_file: Path):
+        with pytest.raises(SpecError, match="nobody sampled what is beyond"):
+            load({**a_job(str(device_file)), "cluster": {"device": str(device_file), "num_devices": 8192}})
+
+    @pytest.mark.parametrize(
+        ("changes", "problem"),
+        [
+            ({"rows": "1 2"}, "line 1 is '1 2', expected 4 numbers"),
+            ({"rows": ""}, "has no lines"),
+            ({"rows": "64 64 64 nan"}, "line 1 is"),
+            ({"rows": "64 64 64 -0.1"}, "seconds is -0.1, expected more than 0"),
+            ({"lengths": [0.0] * 9}, "must be more than 0"),
+            ({"lengths": [1.0]}, "has 1 numbers, expected 9"),
+            ({"columns": ["m", "n", "z"]}, "lacks the size 'k'"),
+        ],
+    )
+    def test_a_file_edited_by_hand_is_refused_with_the_place(
+        self, device_file: Path, changes: dict[str, Any], problem: str
+    ):
+        entry = yaml.safe_load(device_file.read_text())
+        operators = entry["calibration"]["samples"]["operators"]
+        next(one for one in operators if one["operator"] == "matmul").update(changes)
+        with pytest.raises(SpecError, match=problem):
+            plan(load(a_job(entry)))
 
     def test_facts_that_are_none_are_named(self, samples: list[Sample]):
         with pytest.raises(SpecError, match="memory_byte: no such entry"):
             fitted_device(samples, name="mine", facts={**FACTS, "memory_byte": 1e9})
 
     def test_samples_without_matmuls_make_no_device(self):
-        with pytest.raises(SpecError, match="tell the time of matmuls"):
+        with pytest.raises(SpecError, match="have 0 different forward matmuls"):
             fitted_device(samples_of(row_points("rms_norm")), name="mine", facts=FACTS)
 
     def test_garbage_is_not_learned(self, samples: list[Sample]):

@@ -127,6 +127,17 @@ class TestClusters:
         found = sampled_seconds(cluster, "send", nbytes=1e7, ranks=8, stride=1)
         assert float(found) == pytest.approx((6 * inside + between) / 7, rel=1e-3)
 
+    def test_what_nobody_sampled_is_computed(self, samples: list[Sample]):
+        """Of a table that never left a node the device's networks say what passes between nodes."""
+        alone, _ = sampled_fabric([one for one in samples if one.point.sizes.nodes == 1], Fabric())
+        cluster = a_sampled_cluster(alone)
+        computed = replace(cluster, device=replace(cluster.device, **achieved(cluster.device, times="roofline")))
+        case = {"nbytes": 1e8, "stride": 1}
+        found, law = (collective_seconds(one, "dp", "all_gather", ranks=8, **case) for one in (cluster, computed))
+        assert float(found) == pytest.approx(float(law))
+        inside, law = (collective_seconds(one, "dp", "all_gather", ranks=4, **case) for one in (cluster, computed))
+        assert float(inside) != pytest.approx(float(law), rel=1e-3)
+
     def test_other_times_do_not_ask_samples(self, learned: Any):
         cluster = a_sampled_cluster(learned[0], times="modified_roofline")
         assert sampled_collectives(cluster) is None

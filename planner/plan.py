@@ -480,7 +480,7 @@ def evaluate(problem: Problem, strategy: Strategy, conventions: Conventions | No
         for flops in (needed, needed + again)
     )
     tokens = tokens_per_second_per_device(used.cluster, used.workload, step_seconds=estimated.step_seconds)
-    operators = timed_operators(used, strategy)
+    operators = timed_operators(used, strategy, estimated.breakdown)
     return Plan(
         problem=problem,
         estimate=estimated,

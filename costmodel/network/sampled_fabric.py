@@ -97,6 +97,12 @@ def _seconds(times: SampledCollectives, kind: str, nbytes: Rows, ranks: Rows, no
     return np.asarray(times.seconds(kind, nbytes=nbytes, ranks=ranks, nodes=nodes))
 
 
+def members_and_nodes(cluster: Cluster, *, ranks: Numbers, stride: Numbers) -> tuple[Numbers, Numbers]:
+    """Ranks of a group in each innermost network, and the number of these; derivation: it is filled first."""
+    members = np.clip(cluster.scale_up_size // np.asarray(stride), 1, np.maximum(ranks, 1))
+    return members, np.ceil(np.asarray(ranks) / members)
+
+
 def sampled_seconds(cluster: Cluster, kind: str, *, nbytes: Numbers, ranks: Numbers, stride: Numbers) -> Numbers | None:
     """
     Seconds of a collective by samples, as :func:`costmodel.network.collectives.collective_seconds` has them.
@@ -114,8 +120,7 @@ def sampled_seconds(cluster: Cluster, kind: str, *, nbytes: Numbers, ranks: Numb
     found = _found(cluster)
     if found is None or kind not in KINDS:
         return None
-    members = np.clip(cluster.scale_up_size // np.asarray(stride), 1, np.maximum(ranks, 1))
-    nodes = np.ceil(np.asarray(ranks) / members)
+    members, nodes = members_and_nodes(cluster, ranks=ranks, stride=stride)
     once = _once(found)[kind]
     unknown = ((nodes == 1) & (found.inside is None)) | ((nodes > 1) & (found.between is None))
     if kind == "send":

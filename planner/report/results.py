@@ -121,14 +121,14 @@ def operator_sections(operators: Sequence[OperatorRecord], of_best: str) -> Iter
     beyond = f" Outside of the sampled range: {', '.join(outside)}." if outside else ""
     yield Section(
         title=f"Least sure operator times{of_best}",
-        header=("operator", "of computation", "+-", "timed by"),
+        header=("operator", "of the step", "+-", "timed by"),
         rows=tuple(
             (one.name, f"{one.share:.1%}", f"{one.relative_deviation:.1%}", one.origin)
             for one in operators[:MOST_OPERATORS]
         ),
         notes=(
-            f"Samples time {sampled:.0%} of the computation, rooflines with sampled rates the rest; +- is a standard "
-            f"deviation.{beyond} 'planner sample --more' measures where that hurts most.",
+            f"Samples time {sampled:.0%} of it, rooflines with sampled rates and stated networks the rest; +- is a "
+            f"standard deviation.{beyond} 'planner sample --more' measures where that hurts most.",
         ),
     )
 

@@ -1,17 +1,21 @@
-"""How sure the times of a strategy's operators are: who times each, its share, and what that leaves open of a step."""
+"""How sure the times of a strategy's operators and collectives are, and what that leaves open of its step."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from costmodel.facts.cluster import Cluster
 from costmodel.lowering import embedding_operators, head_operators, layer_operators
 from costmodel.lowering.shape import layer_shape
+from costmodel.network.groups import dense_data_group, layer_group, pipeline_group
+from costmodel.network.sampled_fabric import members_and_nodes, sampled_collectives
 from costmodel.operators.sampled_source import SampledSource, backward_passes, forward_passes
 from costmodel.operators.source import sampled_source
 from costmodel.operators.work import Operator
+from costmodel.step.estimate import Part
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 
@@ -25,14 +29,15 @@ operators (``python -m benchmarks.operators``, modified roofline).
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedOperator:
     """
-    One operator of a strategy, all layers that have it together.
+    One operator of a strategy, all layers that have it together; or the collectives of a group of ranks.
 
     Parameters
     ----------
     name
         As the cost model names it.
     share
-        Its share of the computation of a micro-batch, both passes.
+        Its share of the step: of what is no communication, its share of the computation; of collectives, what is
+        exposed.
     relative_deviation
         Standard deviation of the logarithm of its time.
     origin
@@ -61,9 +66,16 @@ class _Pass:
     is_outside: bool
 
 
-def timed_operators(facts: Facts, strategy: Strategy) -> tuple[TimedOperator, ...]:
+COMMUNICATION = {"tp": "all_gather", "cp": "send", "ep": "all_to_all", "pp": "send", "dp": "all_gather"}
+"""Groups of ranks whose collectives are a part of a step, and a kind that they use."""
+
+USUAL_BYTES = 2.0**26
+"""Bytes of a message by which the samples of collectives say how sure they are."""
+
+
+def timed_operators(facts: Facts, strategy: Strategy, breakdown: Sequence[Part]) -> tuple[TimedOperator, ...]:
     """
-    Operators of a strategy on a sampled device, those that leave most open first; none on any other device.
+    Operators and collectives of a strategy on a sampled device, those that leave most open first; none on others.
 
     Parameters
     ----------
@@ -71,6 +83,8 @@ def timed_operators(facts: Facts, strategy: Strategy) -> tuple[TimedOperator, ..
         Model, cluster, workload.
     strategy
         The decisions.
+    breakdown
+        The parts of its step.
     """
     device = facts.cluster.device
     if device.constants.times != "sampled":
@@ -82,8 +96,40 @@ def timed_operators(facts: Facts, strategy: Strategy) -> tuple[TimedOperator, ..
         origins.setdefault(operator.name, operator)
         passes[operator.name] += [_times(one, count) for one in _passes(source, operator)]
     total = sum(one.seconds for of_name in passes.values() for one in of_name)
-    found = [_timed(name, of_name, total, source, origins[name]) for name, of_name in passes.items()]
+    groups = list(_groups(facts.cluster, strategy, breakdown))
+    alone = 1.0 - sum(one.share for one in groups)
+    operators = [_timed(name, of_name, total / alone, source, origins[name]) for name, of_name in passes.items()]
+    found = [*operators, *groups]
     return tuple(sorted((one for one in found if one.share > 0), key=lambda one: -one.doubt))
+
+
+def _groups(cluster: Cluster, strategy: Strategy, breakdown: Sequence[Part]) -> Iterator[TimedOperator]:
+    """Groups of ranks whose collectives the step waits for."""
+    degrees = {"tp": strategy.tp, "cp": strategy.cp, "ep": strategy.ep, "etp": strategy.etp}
+    sizes = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp}
+    groups = {
+        **{name: layer_group(name, **degrees) for name in ("tp", "cp", "ep")},
+        "dp": dense_data_group(**sizes),
+        "pp": pipeline_group(**sizes, pp=strategy.pp),
+    }
+    times = sampled_collectives(cluster)
+    step = sum(one.exposed_seconds for one in breakdown)
+    for part in breakdown:
+        if part.name not in COMMUNICATION or part.exposed_seconds <= 0:
+            continue
+        group = groups[part.name]
+        members, nodes = members_and_nodes(cluster, ranks=group.ranks, stride=group.stride)
+        case = {"nbytes": USUAL_BYTES, "ranks": members * nodes, "nodes": nodes}
+        known = times is not None and (times.inside if nodes == 1 else times.between) is not None
+        kind = COMMUNICATION[part.name]
+        yield TimedOperator(
+            name=f"{part.name} communication",
+            share=part.exposed_seconds / step,
+            relative_deviation=float(times.relative_deviation(kind, **case)) if times and known else ROOFLINE_DEVIATION,
+            origin=f"{'samples' if known else 'networks'} of {cluster.device.name}",
+            is_sampled=known,
+            is_outside=bool(times.is_outside(kind, **case)) if times and known else False,
+        )
 
 
 def strategy_operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Operator, int]]:

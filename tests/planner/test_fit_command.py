@@ -138,7 +138,13 @@ class TestPlans:
 
     def test_what_is_less_sure_widens_the_interval(self, device_file: Path):
         problem = load(a_job(str(device_file), top=1, strategy={"tp": 4, "mbs": 1}))
-        operators = timed_operators(problem.facts, estimate(problem, {"tp": 4, "mbs": 1}).plans[0].strategy)
+        given = estimate(problem, {"tp": 4, "mbs": 1}).plan
+        operators = timed_operators(problem.facts, given.strategy, given.estimate.breakdown)
+        links = next(one for one in operators if one.name == "tp communication")
+        assert (links.origin, links.is_sampled) == ("networks of my-cluster", False)
+        assert links.share == pytest.approx(
+            sum(one.exposed_seconds for one in given.estimate.breakdown if one.name == "tp") / given.step_seconds
+        )
         surer = tuple(replace(one, relative_deviation=0.001) for one in operators)
         assert operators_deviation(surer) < operators_deviation(operators)
 

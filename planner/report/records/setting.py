@@ -168,7 +168,7 @@ class OperatorRecord(Record):
     """How sure the time of an operator is."""
 
     name: str = entry("As the cost model names it.")
-    share: Figure = entry("Its share of the computation of a micro-batch.")
+    share: Figure = entry("Its share of the step.")
     relative_deviation: Figure = entry("Standard deviation of the logarithm of its time.")
     origin: str = entry("Who timed it.")
     is_sampled: bool = entry("Whether samples did.")

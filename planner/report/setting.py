@@ -9,7 +9,7 @@ from planner.report.devices import used_rows
 from planner.report.framework import framework_text, targets_text
 from planner.report.section import Section
 from planner.report.strategies import decisions_text
-from planner.report.wording import amount, count, gib
+from planner.report.wording import amount, count, gib, tflops
 from planner.setting_choices import text_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _given_rows(problem: Problem, setting: SettingRecord) -> Iterator[tuple[str,
         "cluster",
         f"{count(cluster.num_nodes, 'node')} of {count(cluster.devices_per_node, 'GPU')}{spares}, scale-up (NVLink) "
         f"domains of {cluster.scale_up_size}; {gib(cluster.memory_bytes)} GiB per GPU, "
-        f"{conventions.peak_tflops_per_gpu:,.0f} TFLOP/s dense {conventions.peak_dtype}",
+        f"{tflops(conventions.peak_tflops_per_gpu)} TFLOP/s dense {conventions.peak_dtype}",
     )
     yield "framework", framework_text(problem)
     if setting.job.target is None and setting.targets:
@@ -99,7 +99,7 @@ def conventions_section(setting: SettingRecord) -> Section:
         rows=(
             (
                 "MFU",
-                f"model FLOPs over {conventions.peak_tflops_per_gpu:,.0f} TFLOP/s, the dense {conventions.peak_dtype} "
+                f"model FLOPs over {tflops(conventions.peak_tflops_per_gpu)} TFLOP/s, the dense {conventions.peak_dtype} "
                 f"peak; {counted[conventions.attention]}{mtp}; HFU adds recomputed FLOPs",
             ),
             ("ETTR", "effective training time ratio: time of productive steps over total time"),

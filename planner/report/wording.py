@@ -137,3 +137,13 @@ def _is_float(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def tflops(number: float) -> str:
+    """
+    A rate in TFLOP/s; of a processor, which has few, with digits.
+
+    >>> tflops(1979.0), tflops(0.0848)
+    ('1,979', '0.085')
+    """
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"

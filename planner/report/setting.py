@@ -99,7 +99,8 @@ def conventions_section(setting: SettingRecord) -> Section:
         rows=(
             (
                 "MFU",
-                f"model FLOPs over {tflops(conventions.peak_tflops_per_gpu)} TFLOP/s, the dense {conventions.peak_dtype} "
+                f"model FLOPs over {tflops(conventions.peak_tflops_per_gpu)} TFLOP/s, the dense "
+                f"{conventions.peak_dtype} "
                 f"peak; {counted[conventions.attention]}{mtp}; HFU adds recomputed FLOPs",
             ),
             ("ETTR", "effective training time ratio: time of productive steps over total time"),

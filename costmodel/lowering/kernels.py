@@ -9,10 +9,8 @@ import numpy as np
 
 from costmodel.facts.fields import Dtype
 from costmodel.lowering.shape import Shape
+from costmodel.operators.sampled_shapes import FLASH_BACKWARD
 from costmodel.operators.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
-
-CAUSAL_BACKWARD = 2.5
-"""Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
 
 FULL_BACKWARD = 2.0
 """
@@ -332,7 +330,7 @@ def core_attention(
         name="core_attention",
         kind="attention",
         flops=flops,
-        backward_flops=flops * (CAUSAL_BACKWARD if shape.causal else FULL_BACKWARD),
+        backward_flops=flops * (FLASH_BACKWARD if shape.causal else FULL_BACKWARD),
         size=AttentionSize(
             sequences=shape.mbs,
             queries=shape.tokens / shape.mbs,

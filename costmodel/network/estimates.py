@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Rows = NDArray[np.float64]
+from costmodel.operators.gaussian_process import Rows
+
 Law = Callable[[Mapping[str, float]], Rows]
 """Seconds of each row, by the constants' names."""
 

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.facts.device import Network
 from costmodel.facts.samples import Fabric
-from costmodel.network.estimates import Estimates, Rows
+from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import NUM_SIZES, Calls, calls_of, law_seconds
-from costmodel.operators.gaussian_process import GaussianProcess
+from costmodel.operators.gaussian_process import GaussianProcess, Rows
 from costmodel.operators.sampled import BEYOND, NORMAL_90
 from costmodel.operators.work import Numbers
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError, did_you_mean
-from costmodel.network.estimates import Estimates, Rows
-from costmodel.operators.gaussian_process import GaussianProcess
+from costmodel.network.estimates import Estimates
+from costmodel.operators.gaussian_process import GaussianProcess, Rows
 from costmodel.operators.sampled import NORMAL_90
 
 PAYLOADS = ("fp8", "bf16", "combine")

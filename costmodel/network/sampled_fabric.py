@@ -11,10 +11,10 @@ from costmodel.axes import OncePerRow
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.cluster import Cluster
 from costmodel.facts.samples import SampledFabric, SampledTier
-from costmodel.network.estimates import Estimates, Rows
+from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, calls_of
 from costmodel.network.sampled import Deviations, SampledCollectives
-from costmodel.operators.gaussian_process import given_samples
+from costmodel.operators.gaussian_process import Rows, given_samples
 from costmodel.operators.work import Numbers
 from costmodel.validation import shown
 

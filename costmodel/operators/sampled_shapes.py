@@ -104,10 +104,13 @@ def streaming_shapes(rows: Rows, width: Rows, *, bytes_per_element: Rows | float
 MATMULS = ("matmul", "batched_matmul", "grouped_matmul")
 """Sampled operators that multiply."""
 
+ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1, "mxfp8": 1, "nvfp4": 1}
+"""Bytes of an element; of nvfp4 a whole one, as two share it."""
+
 MULTIPLIED = {"forward": ("m", "n", "k"), "dgrad": ("m", "k", "n"), "wgrad": ("n", "k", "m")}
 """Sizes of the matmul of each pass, by those of the forward one: y = x w, dx = dy w', dw' = dy' x."""
 
-BACKWARD_FLOPS = 2.5
+FLASH_BACKWARD = 2.5
 """Backward over forward FLOPs of flash attention: 5 matmuls against 2 (Dao, FlashAttention-2, arXiv 2307.08691)."""
 
 TENSORS = {"swiglu": 3, "residual": 3, "cross_entropy": 4, "adam": 7, "host_adam": 7}
@@ -174,7 +177,7 @@ def attention_shapes(columns: Mapping[str, Rows], *, of_pass: str, num_bytes: fl
     """
     names = ("sequences", "queries", "keys", "heads", "kv_heads", "qk_head_dim", "v_head_dim", "causal")
     sequences, queries, keys, heads, kv_heads, qk_dim, v_dim, causal = (columns[name] for name in names)
-    widths, factor = qk_dim + v_dim, BACKWARD_FLOPS if of_pass == "backward" else 1.0
+    widths, factor = qk_dim + v_dim, FLASH_BACKWARD if of_pass == "backward" else 1.0
     flops = factor * 2 * sequences * heads * queries * keys * widths * (1 - causal / 2)
     nbytes = factor * num_bytes * sequences * widths * (queries * heads + keys * kv_heads)
     features = [queries, keys, sequences * heads, widths, heads / kv_heads, flops / nbytes]

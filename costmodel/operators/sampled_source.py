@@ -15,11 +15,8 @@ from costmodel.facts.samples import SampledOperator, Samples
 from costmodel.operators.gaussian_process import Rows, given_samples
 from costmodel.operators.roofline import Roofline
 from costmodel.operators.sampled import Rates, SampledTimes
-from costmodel.operators.sampled_shapes import MATMULS, Shapes, sampled_shapes
+from costmodel.operators.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, sampled_shapes
 from costmodel.operators.work import AttentionSize, KernelSize, MatmulSize, Numbers, Operator
-
-ELEMENT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5}
-"""Bytes of an element."""
 
 UNKNOWN_PROCESSORS = 128
 """Processors of a device that does not say how many it has: a feature of its matmuls is scaled, no time."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from costmodel import catalog
@@ -396,8 +395,3 @@ def _sources(determined: Sequence[Determined], base: str, runs: str) -> dict[str
 def _node(case: Case) -> tuple[int, int]:
     device = case.facts.cluster.device
     return device.devices_per_node, device.networks[0].num_peers
-
-
-def device_text(device: Mapping[str, Any]) -> str:
-    """A device as YAML, as a job's ``cluster.device`` reads it."""
-    return str(yaml.safe_dump(dict(device), sort_keys=False, width=116, allow_unicode=True))

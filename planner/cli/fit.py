@@ -44,7 +44,8 @@ def run_fit(arguments: argparse.Namespace) -> int:
     check_output(arguments.output, [path for path in (arguments.samples, arguments.facts) if path])
     require_new(arguments.output, force=arguments.force)
     with progress(f"learning from {arguments.samples}"):
-        from planner.profiles.device import device_text, fitted_device
+        from planner.jobs.cluster import device_text
+        from planner.profiles.device import fitted_device
         from planner.profiles.wording import fitted_text
         from planner.sampling.table import read_samples
 

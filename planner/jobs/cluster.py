@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from constraints import TARGET_RULES
 from costmodel import catalog
 from costmodel.catalog.files import require_known
@@ -57,6 +59,22 @@ def device_path(entry: str | Mapping[str, Any], folder: Path) -> Path | None:
     ):
         return folder / os.path.expanduser(entry)
     return None
+
+
+class _Dumper(yaml.SafeDumper):
+    """Tables as blocks of lines."""
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block)
+
+
+def device_text(entry: Mapping[str, Any]) -> str:
+    """A device as YAML, as a job's ``cluster.device`` reads it."""
+    return yaml.dump(dict(entry), Dumper=_Dumper, sort_keys=False, width=116, allow_unicode=True)
 
 
 def with_target(section: ClusterSection, entry: Reference, target: str | None) -> ClusterSection:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
 from costmodel.facts.samples import Fabric
-from costmodel.network.estimates import Estimates, Rows
+from costmodel.network.estimates import Estimates
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, calls_of, law_seconds
 from costmodel.network.sampled import Deviations, SampledCollectives
-from costmodel.operators.gaussian_process import GaussianProcess, projected
+from costmodel.operators.gaussian_process import GaussianProcess, Rows, projected
 from planner.profiles.estimation import Known, Smoothness, estimated, likeliest_smoothness
 from planner.profiles.learning import widening
 from planner.sampling.samples import Sample
@@ -76,6 +76,11 @@ class Measured:
         return len(self.seconds)
 
 
+def collectives_alone(samples: Iterable[Sample]) -> list[Sample]:
+    """Those samples that are collectives and ran alone."""
+    return [one for one in samples if one.point.operator in KINDS and not one.point.beside]
+
+
 def collective_samples(samples: Iterable[Sample]) -> Measured:
     """
     Those rows of a table of samples that are collectives and ran alone.
@@ -85,7 +90,7 @@ def collective_samples(samples: Iterable[Sample]) -> Measured:
     SpecError
         If there are none.
     """
-    rows = [one for one in samples if one.point.operator in KINDS and not one.point.beside]
+    rows = collectives_alone(samples)
     if not rows:
         raise SpecError("samples", "none is a collective.", f"Collectives are: {', '.join(KINDS)}.")
     sizes = [one.point.sizes for one in rows]

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import yaml
 
 from costmodel import catalog
 from costmodel.errors import SpecError
@@ -243,22 +242,6 @@ def _networks(links: SampledCollectives, entry: Mapping[str, Any]) -> list[dict[
         for level in levels
     ]
     return found if links.between else [*found, *list(entry.get("networks", ()))[1:]]
-
-
-class _Dumper(yaml.SafeDumper):
-    """Tables as blocks of lines."""
-
-
-def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _block)
-
-
-def device_text(entry: Mapping[str, Any]) -> str:
-    """A device as YAML, as a job's ``cluster.device`` reads it."""
-    return yaml.dump(dict(entry), Dumper=_Dumper, sort_keys=False, width=116, allow_unicode=True)
 
 
 # --- what was measured --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
-from costmodel.network.estimates import Estimates, Rows
+from costmodel.network.estimates import Estimates
 from costmodel.network.sampled_dispatch import (
     PAYLOADS,
     TIERS,
@@ -17,7 +17,7 @@ from costmodel.network.sampled_dispatch import (
     constant_names,
     seconds_per_byte,
 )
-from costmodel.operators.gaussian_process import projected
+from costmodel.operators.gaussian_process import Rows, projected
 from planner.profiles.estimation import Known, Smoothness, estimated, likeliest_smoothness
 from planner.profiles.learning import widening
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import optional_library
-from costmodel.network.estimates import Estimates, Law, Rows, jacobian
-from costmodel.operators.gaussian_process import matern
+from costmodel.network.estimates import Estimates, Law, jacobian
+from costmodel.operators.gaussian_process import Rows, matern
 
 FURTHEST = 6.0
 """Standard deviations that a constant may be from what is known before."""

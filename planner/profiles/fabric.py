@@ -9,7 +9,13 @@ import numpy as np
 from costmodel.facts.samples import Fabric, SampledFabric, SampledTier
 from costmodel.network.link_law import KINDS, NUM_SIZES
 from costmodel.network.sampled import Deviations, SampledCollectives
-from planner.profiles.communication import FEWEST, Measured, collective_samples, learned_collectives
+from planner.profiles.communication import (
+    FEWEST,
+    Measured,
+    collective_samples,
+    collectives_alone,
+    learned_collectives,
+)
 from planner.profiles.operators import DIGITS, Unlearned, rounded
 from planner.sampling.samples import Sample
 
@@ -35,11 +41,6 @@ def sampled_fabric(samples: Sequence[Sample], fabric: Fabric) -> tuple[SampledFa
     measured = collective_samples(samples)
     times = learned_collectives(measured, fabric)
     return _stored(times, measured), times
-
-
-def collectives_alone(samples: Sequence[Sample]) -> list[Sample]:
-    """Those samples that are collectives and ran alone."""
-    return [one for one in samples if one.point.operator in KINDS and not one.point.beside]
 
 
 def unlearned_collectives(samples: Sequence[Sample]) -> tuple[Unlearned, ...]:

@@ -11,10 +11,10 @@ import numpy as np
 from costmodel.facts.samples import SampledOperator
 from costmodel.operators.gaussian_process import projected, spread_out
 from costmodel.operators.sampled import SampledTimes
-from costmodel.operators.sampled_shapes import MATMULS, Shapes, sampled_shapes
-from costmodel.operators.sampled_source import ELEMENT_BYTES, UNKNOWN_PROCESSORS
+from costmodel.operators.sampled_shapes import ELEMENT_BYTES, MATMULS, Shapes, sampled_shapes
+from costmodel.operators.sampled_source import UNKNOWN_PROCESSORS
 from planner.profiles.learning import FEWEST, learned
-from planner.sampling.samples import OPERATORS, Sample
+from planner.sampling.samples import COLLECTIVES, OPERATORS, Sample
 
 NUM_SUPPORT = 160
 """Support points of an operator in a file: 100 of them leave a twentieth more of the error."""
@@ -37,9 +37,6 @@ FAMILY = {
 
 NO_OPERATOR = ("launch", "graph_launch", "copy", "host_to_device", "device_to_host")
 """Samples of constants of a device: no operator of a model."""
-
-COLLECTIVES = tuple(name for name, kind in OPERATORS.items() if "ranks" in kind.needs)
-"""Samples in which several devices take part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +77,8 @@ def sampled_operators(
     groups: dict[tuple[str, str, str], list[Sample]] = defaultdict(list)
     for one in samples:
         point = one.point
-        if not point.beside and point.operator not in (*NO_OPERATOR, *COLLECTIVES):
+        is_masked = point.sizes.window is not None  # a window is measured as a mask, which skips nothing
+        if not (point.beside or is_masked) and point.operator not in (*NO_OPERATOR, *COLLECTIVES):
             groups[point.operator, point.pass_, point.dtype].append(one)
     found: list[SampledOperator] = []
     unlearned: list[Unlearned] = []
@@ -95,9 +93,8 @@ def _learned(key: tuple[str, str, str], group: Sequence[Sample], num_processors:
     name = " ".join(key)
     if len(group) < FEWEST:
         return Unlearned(name=name, reason=f"{len(group)} samples; at least {FEWEST} are needed")
-    columns = tuple(one for one in (*OPERATORS[operator].needs,) if one != "window")
-    group = [one for one in group if one.point.sizes.window is None]
-    sizes = {column: np.array([float(one.point.sizes.given[column]) for one in group]) for column in columns}
+    needs = OPERATORS[operator].needs
+    sizes = {column: np.array([float(one.point.sizes.given[column]) for one in group]) for column in needs}
     shapes = sampled_shapes(operator, of_pass, sizes, element_bytes=ELEMENT_BYTES[dtype], num_processors=num_processors)
     seconds = np.array([one.timing.seconds for one in group])
     times = learned(shapes, seconds, families(operator, sizes))

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+from costmodel.operators.sampled_shapes import ELEMENT_BYTES, MATMULS
 from planner.sampling.samples import Point, Sizes
-
-ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1, "mxfp8": 1, "nvfp4": 1}
-"""Bytes of an element; of nvfp4 a whole one, as two share it."""
-
-MATMULS = ("matmul", "batched_matmul", "grouped_matmul")
 
 ADAM_TENSORS = 4
 """Parameters, gradients, both moments."""

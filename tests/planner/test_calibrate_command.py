@@ -14,11 +14,11 @@ import yaml
 from costmodel import catalog
 from planner import estimate, load
 from planner.calibration.advice import _candidates
-from planner.calibration.calibrate import Calibration, _configuration, calibrate, device_text
+from planner.calibration.calibrate import Calibration, _configuration, calibrate
 from planner.calibration.cases import seconds_of
 from planner.calibration.wording import calibration_text
 from planner.cli import main
-from planner.jobs.cluster import Fitted
+from planner.jobs.cluster import Fitted, device_text
 from planner.runs.jobs import References, references
 from planner.runs.predictions import Case, cases
 from planner.runs.table import CONVERTER, read

@@ -14,7 +14,8 @@ from costmodel.errors import SpecError
 from costmodel.operators.sampled_source import sampled_passes
 from planner import estimate, load, plan, render
 from planner.cli import main
-from planner.profiles.device import device_text, fitted_device
+from planner.jobs.cluster import device_text
+from planner.profiles.device import fitted_device
 from planner.profiles.operators import sampled_operators
 from planner.sampling.samples import Point, Sample, Sizes
 from planner.sampling.table import SamplesFile

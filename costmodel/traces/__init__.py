@@ -1,0 +1,1 @@
+"""Profiler traces: read, as a graph, replayed, changed."""

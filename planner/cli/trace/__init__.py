@@ -1,0 +1,25 @@
+"""``planner trace``: profiler traces read, replayed, changed, and laid beside the planner's own figures."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+COMMANDS: dict[str, tuple[str, str]] = {}
+"""The file of each command, with its ``add_options`` and ``run``; and what it does."""
+
+
+def add_trace_options(parser: argparse.ArgumentParser) -> None:
+    """Say what the commands on traces take."""
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (home, what) in COMMANDS.items():
+        module = import_module(home)
+        command = commands.add_parser(name, help=what)
+        module.add_options(command)
+        command.set_defaults(run_command=module.run)
+
+
+def run_trace(arguments: argparse.Namespace) -> int:
+    """Run the command that was named."""
+    code: int = arguments.run_command(arguments)
+    return code

@@ -1,0 +1,1 @@
+"""What a profiler trace says to people and to the planner."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.traces.events import UNKNOWN, Integers, Track, Message, Trace
+from costmodel.traces.events import UNKNOWN, Integers, Message, Trace, Track
 
 
 class Kind(IntEnum):

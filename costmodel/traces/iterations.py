@@ -162,7 +162,8 @@ def _last_of_each_run(trace: Trace, updates: NDArray[np.intp]) -> Integers:
     starts = np.sort(events.start[passes if passes.any() else works])
     between = np.searchsorted(starts, events.start[updates[1:]]) - np.searchsorted(starts, ends[:-1])
     least = 0 if passes.any() else max(between.max(), len(starts) / len(updates)) / 2
-    return ends[np.append(between > least, True)]
+    last: NDArray[np.bool_] = np.append(between > least, True)
+    return np.asarray(ends[last], dtype=np.int64)
 
 
 def _by_repetition(trace: Trace) -> tuple[Iteration, ...]:

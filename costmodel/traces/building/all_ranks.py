@@ -49,7 +49,7 @@ def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> Ex
 def _chosen(trace: Trace, number: int | None) -> Iteration:
     found = iterations(trace)
     if number is None:
-        followed = [one for one in found if one.follows]
+        followed = [one for one in found if one.followed]
         return followed[-1] if followed else found[-1]
     if not 0 <= number < len(found):
         raise SpecError("iteration", f"is {number}, but {trace.source} has {len(found)}: 0 to {len(found) - 1}.")
@@ -79,8 +79,9 @@ def _joined(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankG
     for place, (trace, rank, part) in enumerate(zip(traces, ranks, parts, strict=True)):
         of_track = tracks.places([RankTrack(rank, track) for track in trace.tracks])
         of_name = names.places([*trace.names, END_OF_ITERATION])
-        waits_for = np.where(part.tasks.waiting == Waiting.TASK, part.tasks.waits_for + number, UNKNOWN)
-        waits_for = np.where(part.tasks.waiting == Waiting.STREAM, of_track[part.tasks.waits_for], waits_for)
+        target = part.tasks.waits_for
+        stream = of_track[np.where(part.tasks.waiting == Waiting.STREAM, target, UNKNOWN)]
+        waits_for = np.where(part.tasks.waiting == Waiting.TASK, target + number, stream)
         moved = replace(
             part.tasks,
             track=of_track[part.tasks.track].astype(np.int32),
@@ -91,7 +92,8 @@ def _joined(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankG
         )
         tasks.append(moved)
         edges.append(replace(part.edges, before=part.edges.before + number, after=part.edges.after + number))
-        last[rank] = part.last + number
+        if part.last != UNKNOWN:
+            last[rank] = part.last + number
         number += len(part.tasks)
     return ExecutionGraph(
         tasks=Tasks.together(tasks),
@@ -149,7 +151,8 @@ def _collectives(graph: ExecutionGraph) -> tuple[list[Integers], list[str]]:
             found += [np.array(members) for members in zip(*by_rank.values(), strict=True)]
         elif len(by_rank) > 1:
             doubts.append(
-                f"ranks recorded different numbers of {key[-1]} ({min(lengths)} to {max(lengths)}): each is left as it was."
+                f"ranks recorded different numbers of {key[-1]} ({min(lengths)} to {max(lengths)}): nobody waits for "
+                "the others in them."
             )
     return found, doubts
 
@@ -195,9 +198,7 @@ def _with_one_clock(
     ), apart
 
 
-def _offsets(
-    ranks: Sequence[int], rank: Integers, end: Integers, found: Sequence[Integers]
-) -> dict[int, int]:
+def _offsets(ranks: Sequence[int], rank: Integers, end: Integers, found: Sequence[Integers]) -> dict[int, int]:
     """How far the clock of each rank is ahead of the first one's, along collectives; without those that have none."""
     apart: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for members in found:

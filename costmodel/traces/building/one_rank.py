@@ -67,10 +67,11 @@ class _Builder:
         rows = host_tasks(trace, iteration, calls)
         self.waits, self.inferred = host_waits(streams, rows)
         track = self.events.track[rows]
-        stop = int(np.flatnonzero(track == iteration.track)[-1]) + 1 if (track == iteration.track).any() else 0
-        self.last = stop
+        of_main = np.flatnonzero(track == iteration.thread)
+        stop = [int(of_main[-1]) + 1 if len(of_main) else 0] if iteration.thread != UNKNOWN else []
+        self.last = stop[0] if stop else UNKNOWN
         self.rows = np.insert(rows, stop, UNKNOWN)
-        self.track = np.insert(track, stop, iteration.track)
+        self.track = np.insert(track, stop, iteration.thread)
         self.start = np.insert(self.events.start[rows], stop, iteration.end)
         self.end = np.insert(self.events.end[rows], stop, iteration.end)
         self.num_host = len(self.rows)
@@ -159,7 +160,7 @@ class _Builder:
         return [(before, after, lag, Dependency.EVENT) for before, after in pairs if UNKNOWN not in (before, after)]
 
     def _with_threads(self, tasks: Tasks, found: list[tuple[int, int, int, Dependency]]) -> tuple[Tasks, Edges]:
-        threads = thread_edges(self.track, self.start, self.end, self.iteration.track)
+        threads = thread_edges(self.track, self.start, self.end, self.iteration.thread)
         gap = tasks.gap.copy()
         gap[threads.explained] = 0
         columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
@@ -175,12 +176,16 @@ class _Builder:
         orphans = int((self.streams.call[self.places] == UNKNOWN).sum())
         found = []
         if orphans:
-            found.append(f"{orphans:,} kernels have no recorded launch: they follow what is before them on their stream.")
+            found.append(
+                f"{orphans:,} kernels have no recorded launch: they follow what is before them on their stream."
+            )
         if self.streams.inferred:
             found.append(
                 f"{self.streams.inferred:,} waits of streams for events do not say which: what had ended last was "
                 "taken. Record with enable_cuda_sync_events=True."
             )
         if self.inferred:
-            found.append(f"{self.inferred:,} calls wait for what was not recorded: what ended last during them was taken.")
+            found.append(
+                f"{self.inferred:,} calls wait for what was not recorded: what ended last during them was taken."
+            )
         return found

@@ -71,7 +71,9 @@ def _wait(streams: Streams, row: int, of: Waiting, recorded: int) -> tuple[HostW
     start, end = int(events.start[row]), int(events.end[row])
     if of == Waiting.DEVICE:
         places = [place for track in streams.places if (place := streams.launched_before(track, start)) != UNKNOWN]
-        return _after(streams, row, of, UNKNOWN, max((int(streams.end[place]) for place in places), default=start)), True
+        return _after(
+            streams, row, of, UNKNOWN, max((int(streams.end[place]) for place in places), default=start)
+        ), True
     known = recorded != UNKNOWN
     if known:
         wait = streams.trace.waits[events.wait[recorded]]

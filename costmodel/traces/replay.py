@@ -1,4 +1,4 @@
-"""A graph of tasks played through: when each of them starts and ends, and what it was that held it up."""
+"""A graph of tasks simulated: when each of them starts and ends, and what it was that held it up."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Replayed:
 
 def replay(graph: ExecutionGraph) -> Replayed:
     """
-    Play a graph through: every task starts as soon as its track and all that it waits for allow.
+    Simulate a graph: every task starts as soon as its track and all that it waits for allow.
 
     Threads run in the order of time, so that a call that waits for a device waits for what was launched until then in
     this replay, not in the measured run (Lumos, arXiv 2504.09307). Members of a collective end together, as long after

@@ -126,9 +126,9 @@ class Streams:
 
     def _waits(self) -> list[tuple[int, int]]:
         calls = named(self.trace, STREAM_WAITS).tolist()
-        recorded = self._recorded_waits()
-        found = {pair for pair in recorded.values() if UNKNOWN not in pair}
-        unknown = [call for call in calls if int(self.trace.events.correlation[call]) not in recorded]
+        known = self._recorded_waits()
+        found = {pair for pair in known.values() if UNKNOWN not in pair}
+        unknown = [call for call in calls if int(self.trace.events.correlation[call]) not in known]
         if unknown:
             launch, gap = self._launch_and_gap(np.zeros(0, dtype=np.int64), quantile=0.25)
             idle = self.start - self._free(launch, gap)

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from costmodel.facts.model import Model
 from costmodel.step.estimate import Estimate
 from planner.plan import EstimateReport, estimate
 from planner.projection.anchor import Anchor, AnchorRun, anchor
 from planner.projection.comparison import covered_fraction
 from planner.jobs.problem import Problem
 from planner.runs.predictions import Case
-from planner.uncertainty.intervals import COVERAGE, NORMAL_80, Interval
+from planner.uncertainty.intervals import NORMAL_80, Interval
 
 OF_LAYERS = ("compute", "recompute", "host", "offload")
 """Lines of a breakdown that every run with layers of the same kind measures."""
@@ -101,7 +102,7 @@ def project(problem: Problem, decisions: Mapping[str, object], smalls: Sequence[
     model = estimate(problem, decisions)
     found = anchor(model.problem, smalls, model.plan.strategy)
     report = estimate(found.applied(model.problem), decisions)
-    parts = projected_parts(found.timed, model.plan.estimate, report.plan.estimate, report)
+    parts = projected_parts(found.timed, model.plan.estimate, report.plan.estimate, report.plan.facts.model)
     return Projection(
         anchor=found,
         model=model,
@@ -114,7 +115,7 @@ def project(problem: Problem, decisions: Mapping[str, object], smalls: Sequence[
 
 
 def projected_parts(
-    runs: Iterable[AnchorRun], model: Estimate, projected: Estimate, report: EstimateReport
+    runs: Iterable[AnchorRun], before: Estimate, after: Estimate, model: Model
 ) -> tuple[ProjectedPart, ...]:
     """
     The lines of a job's step, and which share of each a small run measured in kind.
@@ -123,18 +124,18 @@ def projected_parts(
     as many ranks. Transfers and bubble of a pipeline, replicas and the update of shared states are the model's.
     """
     cases = [one.case for one in runs]
-    covered = covered_fraction(cases, report.plan.facts.model)
-    strategy = projected.strategy
+    covered = covered_fraction(cases, model)
+    strategy = after.strategy
     same = {name for name in OF_GROUPS for one in cases if getattr(one.strategy, name) == getattr(strategy, name)}
-    before = {part.name: part.exposed_seconds for part in model.breakdown}
+    of_model = {part.name: part.exposed_seconds for part in before.breakdown}
     return tuple(
         ProjectedPart(
             name=part.name,
-            model_seconds=before[part.name],
+            model_seconds=of_model[part.name],
             seconds=part.exposed_seconds,
             measured_fraction=covered if part.name in {*OF_LAYERS, *same} else 0.0,
         )
-        for part in projected.breakdown
+        for part in after.breakdown
     )
 
 
@@ -183,7 +184,3 @@ def most_peak_bytes(found: Anchor, model: Estimate, projected: Estimate) -> floa
     if found.memory_ratio is None:
         return None
     return max(projected.device_bytes, model.device_bytes * found.memory_ratio)
-
-
-COVERED = COVERAGE
-"""Share of measured steps that lie inside of :attr:`Projection.interval`, if its parts' errors are as stated."""

@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.small_transformers.configurations import weight_shapes
 from benchmarks.traces.__main__ import recorded_lines
+from benchmarks.traces.predicted import lines as prediction_lines
+from benchmarks.traces.predicted import predictions
 from benchmarks.traces.recorded.configurations import TracedConfiguration, traced_configurations, traced_job_of
 from benchmarks.traces.recorded.folder import Index, Recording, Stay, Steps, read_recorded, write_index
 from benchmarks.traces.recorded.training import Action, one_forward_one_backward
@@ -225,6 +227,34 @@ class TestFolder:
         *_, line = recorded_lines(tmp_path)
 
         assert line.split() == ["small", "1100.0", "1100.0", "4.5%", "5%", "3", "+9.1%", "300"]
+
+
+class TestPredictions:
+    def test_a_prediction_is_scaled_by_the_base(self, tmp_path):
+        """
+        Steps of 1.1 s replay as 1.3 s; twice the layers as 2.6 s, which makes 2.2 s.
+
+        Measured are 2.0 s: 10 % too much.
+        """
+        index = a_folder(tmp_path, QUIET, LOUD)
+        deeper = replace(SMALL, name="deeper", num_layers=4)
+        own = stay(steps((2.0,), others=(0.0,)), steps((2.2,), others=(0.0,)))
+        others = {"deeper": Recording(configuration=deeper, stays=(own,))}
+        index = replace(index, recordings={**index.recordings, **others})
+        (row,) = predictions(index, tmp_path, "small", lambda _, __, target: 0.65 * target.num_layers)
+
+        assert (row.target, row.changed) == ("deeper", ("layers",))
+        assert row.seconds == pytest.approx(2.2)
+        assert row.error == pytest.approx(0.1)
+        *_, whole = prediction_lines([row])
+        assert whole.split() == ["all", "1", "10.0%", "10.0%", "10.0%", "+10.0%"]
+
+    def test_a_base_that_was_not_recorded_is_refused(self, tmp_path):
+        """With a name that is close."""
+        index = a_folder(tmp_path, QUIET)
+
+        with pytest.raises(SpecError, match=r"smal: was not recorded.*small"):
+            predictions(index, tmp_path, "smal", lambda *_: 1.0)
 
 
 @needs_torch

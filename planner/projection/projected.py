@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from costmodel.facts.model import Model
 from costmodel.step.estimate import Estimate
+from planner.jobs.problem import Problem
 from planner.plan import EstimateReport, estimate
 from planner.projection.anchor import Anchor, AnchorRun, anchor
 from planner.projection.comparison import covered_fraction
-from planner.jobs.problem import Problem
 from planner.runs.predictions import Case
 from planner.uncertainty.intervals import NORMAL_80, Interval
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "project": ("planner.cli.trace.project", "a whole job predicted from runs of it on one node"),
+}
 """The file of each command, with its ``add_options`` and ``run``; and what it does."""
 
 

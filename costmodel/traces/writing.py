@@ -111,9 +111,7 @@ def _write(trace: Trace, file: TextIO) -> None:
 
 
 def _distributed(trace: Trace) -> Plain:
-    groups = [
-        {"pg_name": name, "pg_size": len(ranks), "ranks": list(ranks)} for name, ranks in trace.groups.items()
-    ]
+    groups = [{"pg_name": name, "pg_size": len(ranks), "ranks": list(ranks)} for name, ranks in trace.groups.items()]
     known = {"rank": trace.rank, "world_size": trace.world_size}
     return {**{name: number for name, number in known.items() if number is not None}, "pg_config": groups}
 

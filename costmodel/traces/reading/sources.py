@@ -96,7 +96,9 @@ class Source:
         """Refuse what does not begin like JSON."""
         if piece.lstrip()[:1] in (b"{", b"[", b""):
             return
-        what, hint = next(((what, hint) for begin, what, hint in OTHER_FORMATS if piece.startswith(begin)), ("", EXPORT))
+        what, hint = next(
+            ((what, hint) for begin, what, hint in OTHER_FORMATS if piece.startswith(begin)), ("", EXPORT)
+        )
         raise SpecError(str(self._path), f"{what or 'is no JSON'}.", hint)
 
     def _plain(self, file: BinaryIO) -> Iterator[bytes]:

@@ -269,6 +269,10 @@ def _summary(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> S
         doubts.append("No backward pass was found: everything that could be one is taken as a forward pass.")
     if num_layers == 0:
         doubts.append("No layers were found: nothing names them, and no pass repeats itself.")
+    if model and model.found == "repetition":
+        in_layers = trace.events.name[columns.layer >= 0]
+        if not names.matches(trace, names.ATTENTION)[in_layers].any():
+            doubts.append("No layer has an attention that is known by its name: what repeats itself may be no layer.")
     if len(counts) > 1:
         doubts.append(f"Passes differ in their number of layers: {dict(sorted(counts.items()))} (number: passes).")
     if columns.phases_from == "kernels":

@@ -116,7 +116,7 @@ class Cutter:
         events = self.trace.events
         marks = rows[self.numbers[rows] >= 0]
         number, first = np.unique(self.numbers[marks], return_index=True)
-        if len(number) < 2:
+        if len(number) == 0:
             return None
         first = np.sort(first)
         last = self.numbers[marks] == self.numbers[marks[first[-1]]]
@@ -171,7 +171,7 @@ def _numbers(trace: Trace, phase: NDArray[np.int64]) -> tuple[Integers, str]:
     events = trace.events
     number = names.numbers_of_names(trace, names.LAYER, unknown=UNKNOWN)[events.name]
     found = np.where((events.category == Category.ANNOTATION) & (phase == Phase.FORWARD), number, UNKNOWN)
-    if len(np.unique(found)) > 2:
+    if (found >= 0).any():
         return found, "annotations"
     modules = np.flatnonzero((events.category == Category.MODULE) & (phase == Phase.FORWARD))
     best = _class_of_layers(trace, modules)

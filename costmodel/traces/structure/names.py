@@ -34,7 +34,7 @@ PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
 """Annotations of one phase, the first that fits: PyTorch, Megatron-LM, NeMo, Lightning, DeepSpeed, DeepSeek."""
 
 KERNEL_PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
-    (Phase.OPTIMIZER, re.compile(r"(?i)multi_tensor_apply|adam|lamb|sgd")),
+    (Phase.OPTIMIZER, re.compile(r"(?i)multi_tensor_apply")),
     (Phase.BACKWARD, re.compile(r"(?i)backward|bwd|[wd]grad|_grad_|grad_input|bprop|dbias")),
     (Phase.FORWARD, re.compile(r"(?i)forward|fwd|fprop|softmax_warp_forward|indexSelect|vectorized_gather")),
 )

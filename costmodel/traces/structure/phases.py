@@ -96,12 +96,17 @@ def kernel_phases(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.int64]:
     """
     The phase of kernels of one stream by their names, and of the others by the nearest one before that has a name.
 
-    Kernels without any before them have the phase of the first one that has; without any at all all are the forward
-    pass.
+    After an update comes a forward pass, and before a backward pass, too; without any name that says something all are
+    the forward pass.
     """
     events = trace.events
     patterns = ((Phase.OPTIMIZER, UPDATE_KERNEL), *names.KERNEL_PHASES)
     phase = names.phases_of_names(trace, patterns)[events.name[rows]].astype(np.int64)
+    updates = np.flatnonzero(phase == Phase.OPTIMIZER)
+    known = np.flatnonzero(phase)
+    following = known[np.minimum(np.searchsorted(known, updates) + 1, len(known) - 1)] if len(known) else known
+    ends = updates[(phase[following] != Phase.OPTIMIZER) & (updates + 1 < len(rows))] + 1
+    phase[ends[phase[ends] == Phase.NONE]] = Phase.FORWARD
     known = np.flatnonzero(phase)
     if len(known) == 0:
         return np.full(len(rows), Phase.FORWARD, dtype=np.int64)

@@ -225,6 +225,10 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], columns: _Colum
     for number in range(len(found)):
         mine = rows[columns.iteration[rows] == number]
         columns.microbatch[mine] = in_order(columns.phase[mine])
+        backward = mine[columns.phase[mine] == Phase.BACKWARD]
+        if len(backward):
+            late = mine[columns.microbatch[mine] > columns.microbatch[backward].max()]
+            columns.phase[late], columns.microbatch[late] = Phase.NONE, UNKNOWN
         for microbatch in range(int(columns.microbatch[mine].max(initial=UNKNOWN)) + 1):
             for phase in (Phase.FORWARD, Phase.BACKWARD):
                 part = mine[(columns.microbatch[mine] == microbatch) & (columns.phase[mine] == phase)]

@@ -73,6 +73,11 @@ class Iteration:
         """Nanoseconds from its begin to its end."""
         return self.end - self.begin
 
+    def rows(self, trace: Trace) -> NDArray[np.intp]:
+        """Rows of the events that start in it, on any track."""
+        first, behind = np.searchsorted(trace.events.start, [self.begin, self.end])
+        return np.arange(first, behind)
+
 
 def iterations(trace: Trace) -> tuple[Iteration, ...]:
     """

@@ -93,13 +93,13 @@ def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: _Colum
     host = np.isin(trace.events.category, ON_THREADS)
     columns.iteration[~host] = UNKNOWN
     columns.phase, columns.phases_from = host_phases(trace, nest, nodes)
-    complete_thread(columns.phase, trace, columns.iteration, found)
+    complete_thread(columns.phase, trace, found)
     if not columns.phases_from and columns.phase.any():
         columns.phases_from = "order"
     cuts = cutter(trace, columns.phase)
-    for number, one in enumerate(found):
-        inside = host & (columns.iteration == number)
-        _find_in_iteration(trace, one, inside, nodes, cuts, columns)
+    for one in found:
+        rows = one.rows(trace)
+        _find_in_iteration(trace, one, rows[host[rows]], nodes, cuts, columns)
     backward = np.isin(columns.phase, BACKWARD)
     for column in (columns.microbatch, columns.layer):
         inherited = nest.handed_down(column, unknown=UNKNOWN)
@@ -109,18 +109,20 @@ def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: _Colum
 def _find_in_iteration(
     trace: Trace,
     one: Iteration,
-    inside: NDArray[np.bool_],
+    rows: NDArray[np.intp],
     nodes: NDArray[np.bool_],
     cuts: Cutter,
     columns: _Columns,
 ) -> None:
     """Micro-batches and layers of the events of the host in one iteration."""
     events = trace.events
-    main = np.flatnonzero(inside & (events.track == one.thread) & (events.category != Category.CALL))
+    main = rows[events.track[rows] == one.thread]
+    is_call = events.category[main] == Category.CALL
+    main, calls = main[~is_call], main[is_call]
     forward = main[columns.phase[main] == Phase.FORWARD]
     made = forward[(events.category[forward] == Category.OPERATOR) & (events.sequence[forward] >= 0)]
-    backward = backward_passes(trace, np.flatnonzero(inside & nodes), made)
-    rest = np.flatnonzero(inside & np.isin(columns.phase, BACKWARD))
+    backward = backward_passes(trace, rows[nodes[rows]], made)
+    rest = rows[np.isin(columns.phase[rows], BACKWARD)]
     if len(backward.lowest):
         columns.microbatch[forward] = forward_passes(trace, forward, backward)
         columns.microbatch[rest] = _pass_at(trace, rest, backward)
@@ -132,15 +134,14 @@ def _find_in_iteration(
         known = main[columns.microbatch[main] >= 0]
         columns.microbatch[elsewhere] = by_time(columns.microbatch[known], events.start[known], events.start[elsewhere])
         columns.microbatches_from = "order"
-    _believe_numbers(trace, one, np.union1d(forward, rest), columns)
+    _believe_numbers(trace, main, np.union1d(forward, rest), columns)
     _close_ranks(columns, np.union1d(forward, rest))
     for number in np.unique(columns.microbatch[forward]):
-        rows = forward[columns.microbatch[forward] == number]
-        cut = cuts.cut(rows)
+        mine = forward[columns.microbatch[forward] == number]
+        cut = cuts.cut(mine)
         if cut is not None:
             columns.cuts.append(cut)
-            columns.layer[rows] = cut.at(events.start[rows])
-    calls = np.flatnonzero(inside & (events.track == one.thread) & (events.category == Category.CALL))
+            columns.layer[mine] = cut.at(events.start[mine])
     _hand_to_calls(trace, calls[columns.phase[calls] == Phase.FORWARD], forward, columns)
     _layers_of_backward(trace, one, made, backward, rest, cuts, columns)
 
@@ -158,13 +159,13 @@ def _pass_at(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> Intege
     starts = events.start[backward.rows]
     place = np.searchsorted(starts, events.start[rows])
     upcoming = np.minimum(place, len(starts) - 1)
-    within = (place < len(starts)) & (starts[upcoming] < events.end[rows])
+    within = (place < len(starts)) & (starts[upcoming] < events.start[rows] + events.duration[rows])
     return np.asarray(backward.passes[np.where(within, upcoming, np.maximum(place - 1, 0))])
 
 
-def _believe_numbers(trace: Trace, one: Iteration, rows: NDArray[np.intp], columns: _Columns) -> None:
+def _believe_numbers(trace: Trace, main: NDArray[np.intp], rows: NDArray[np.intp], columns: _Columns) -> None:
     """Micro-batches as annotations of the main thread number them, also for what other threads do meanwhile."""
-    number, begin, end = numbered(trace, one.thread)
+    number, begin, end = numbered(trace, main)
     if len(number) == 0:
         return
     start = trace.events.start[rows]

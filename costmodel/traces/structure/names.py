@@ -84,11 +84,18 @@ def phases_of_names(
     return found
 
 
+def number_in(name: str, pattern: re.Pattern[str]) -> int | None:
+    """
+    Read the number that a pattern finds in a name; None where it finds none.
+
+    >>> number_in("model.layers.3", LAYER), number_in("PP:1B5", MICROBATCH), number_in("forward", MICROBATCH)
+    (3, 5, None)
+    """
+    match = pattern.search(name)
+    return next(int(number) for number in match.groups() if number is not None) if match else None
+
+
 def numbers_of_names(trace: Trace, pattern: re.Pattern[str], *, unknown: int) -> NDArray[np.int64]:
     """The number that a pattern finds in each of ``trace.names``."""
-    found = np.full(len(trace.names), unknown, dtype=np.int64)
-    for place, name in enumerate(trace.names):
-        match = pattern.search(name)
-        if match:
-            found[place] = next(int(number) for number in match.groups() if number is not None)
-    return found
+    found = (number_in(name, pattern) for name in trace.names)
+    return np.array([unknown if number is None else number for number in found], dtype=np.int64)

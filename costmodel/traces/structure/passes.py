@@ -123,13 +123,14 @@ def forward_passes(trace: Trace, rows: NDArray[np.intp], backward: Backward) -> 
     return result
 
 
-def numbered(trace: Trace, thread: int) -> tuple[Integers, Integers, Integers]:
-    """Numbers of micro-batches that annotations of a thread have, and when these begin and end."""
+def numbered(trace: Trace, rows: NDArray[np.intp]) -> tuple[Integers, Integers, Integers]:
+    """Numbers of micro-batches that annotations among some events have, and when these begin and end."""
     events = trace.events
-    number = names.numbers_of_names(trace, names.MICROBATCH, unknown=UNKNOWN)
-    rows = np.flatnonzero((events.category == Category.ANNOTATION) & (events.track == thread))
-    rows = rows[number[events.name[rows]] >= 0]
-    return number[events.name[rows]], events.start[rows], events.end[rows]
+    rows = rows[events.category[rows] == Category.ANNOTATION]
+    found = [names.number_in(trace.name_of(row), names.MICROBATCH) for row in rows]
+    number = np.array([UNKNOWN if one is None else one for one in found], dtype=np.int64)
+    rows, number = rows[number >= 0], number[number >= 0]
+    return number, events.start[rows], events.start[rows] + events.duration[rows]
 
 
 def in_order(phase: NDArray[np.int64]) -> Integers:

@@ -46,9 +46,7 @@ def host_phases(trace: Trace, nest: Nesting, nodes: NDArray[np.bool_]) -> tuple[
     return nest.handed_down(marks, unknown=Phase.NONE), said
 
 
-def complete_thread(
-    phase: NDArray[np.int64], trace: Trace, iteration: NDArray[np.int32], found: tuple[Iteration, ...]
-) -> None:
+def complete_thread(phase: NDArray[np.int64], trace: Trace, found: tuple[Iteration, ...]) -> None:
     """
     Fill in what nothing says of operators and calls of each iteration's main thread, by what stands around them.
 
@@ -57,22 +55,23 @@ def complete_thread(
     """
     events = trace.events
     recorded = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
-    rows_of = np.isin(events.category, (Category.OPERATOR, Category.CALL, Category.MODULE))
-    for number, one in enumerate(found):
-        inside = iteration == number
-        rows = np.flatnonzero(inside & rows_of & (events.track == one.thread))
-        backward = np.flatnonzero(inside & (phase == Phase.BACKWARD))
-        update = np.flatnonzero(inside & (phase == Phase.OPTIMIZER))
+    works = np.isin(events.category, (Category.OPERATOR, Category.CALL, Category.MODULE))
+    for one in found:
+        rows = one.rows(trace)
+        backward = rows[phase[rows] == Phase.BACKWARD]
+        update = rows[phase[rows] == Phase.OPTIMIZER]
+        rows = rows[works[rows] & (events.track[rows] == one.thread)]
         update = update[events.start[update] >= events.start[backward].max(initial=0)]
         last_backward = int(events.start[backward].max(initial=one.begin))
-        last_update = int(events.end[update].max(initial=one.begin))
+        last_update = int((events.start[update] + events.duration[update]).max(initial=one.begin))
         free = phase[rows] == Phase.NONE
         forward = free & recorded[rows]
         if len(backward):
             forward &= events.start[rows] < last_backward
         phase[rows[forward]] = Phase.FORWARD
         _fill_between(phase, rows)
-        late = (events.start[rows] >= last_backward) & (events.end[rows] <= last_update) & (phase[rows] == Phase.NONE)
+        end = events.start[rows] + events.duration[rows]
+        late = (events.start[rows] >= last_backward) & (end <= last_update) & (phase[rows] == Phase.NONE)
         if len(backward):
             phase[rows[late]] = Phase.OPTIMIZER
 

@@ -46,7 +46,7 @@ NODE = re.compile(r"^autograd::engine::evaluate_function")
 MICROBATCH = re.compile(r"(?i)micro[-_ ]?batch[-_ #:=]*(\d+)|^(?:forward|backward)(?:_step)? (\d+)$|PP:\d+[A-Z](\d+)")
 """Annotations with the number of a micro-batch; the last two are PyTorch's pipeline schedules."""
 
-LAYER = re.compile(r"(?i)(?:^|[^a-z])(?:[a-z]+_?)?(?:layers?|blocks?|h)[-._ #:=\[/]*(\d+)(?:\D|$)")
+LAYER = re.compile(r"(?i)(?:^|[^a-z])(?:(?:[a-z]+_?)?(?:layers?|blocks?)|h)[-._ #:=\[/]*(\d+)(?:\D|$)")
 """Annotations with the number of a layer: ``layer 3``, ``layers.3``, ``transformer.h.3``, ``TransformerBlock_7``."""
 
 MODULE = re.compile(r"^nn\.Module: (\w*?)_(\d+)$")

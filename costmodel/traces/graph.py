@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import NamedTuple
@@ -107,6 +107,13 @@ class Tasks:
         """Some of the tasks."""
         return Tasks(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
 
+    @staticmethod
+    def together(several: Sequence[Tasks]) -> Tasks:
+        """Tasks of several tables one after the other."""
+        return Tasks(
+            **{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Tasks)}
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edges:
@@ -132,11 +139,22 @@ class Edges:
         """Number of edges."""
         return len(self.before)
 
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Edges:
+        """Some of the edges."""
+        return Edges(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+
+    @staticmethod
+    def together(several: Sequence[Edges]) -> Edges:
+        """Edges of several tables one after the other."""
+        return Edges(
+            **{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Edges)}
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionGraph:
     """
-    One iteration of all ranks that were recorded; it begins at 0 on the main thread of each.
+    One iteration of all ranks that were recorded.
 
     Parameters
     ----------
@@ -144,10 +162,13 @@ class ExecutionGraph:
         What is done, and in which order: within a track tasks run in the order of their places, one after the other.
     tracks, names, messages
         What the numbers stand for.
+    begins
+        When the iteration begins on the main thread of each rank, by rank; of the earliest at 0.
     device_free
-        Nanoseconds at which what was on the streams of each rank before has ended, by rank; 0 where nothing was.
+        When what was on the streams of each rank before has ended, by rank; its begin where nothing was.
     last
-        The task that ends the iteration of each rank's main thread, by rank: it takes no time itself.
+        The task that ends the iteration of each rank's main thread, by rank: it takes no time itself. Ranks of which no
+        thread was recorded have none.
     traces
         The traces that it was made of.
     doubts
@@ -159,6 +180,7 @@ class ExecutionGraph:
     tracks: tuple[RankTrack, ...]
     names: tuple[str, ...]
     messages: tuple[Message, ...]
+    begins: Mapping[int, int]
     device_free: Mapping[int, int]
     last: Mapping[int, int]
     traces: tuple[Trace, ...] = ()

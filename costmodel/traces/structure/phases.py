@@ -54,7 +54,7 @@ def complete_thread(phase: NDArray[np.int64], trace: Trace, found: tuple[Iterati
     update, everything is the update: norm of the gradients, clipping.
     """
     events = trace.events
-    recorded = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
+    makes_nodes = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
     works = np.isin(events.category, (Category.OPERATOR, Category.CALL, Category.MODULE))
     for one in found:
         rows = one.rows(trace)
@@ -65,7 +65,7 @@ def complete_thread(phase: NDArray[np.int64], trace: Trace, found: tuple[Iterati
         last_backward = int(events.start[backward].max(initial=one.begin))
         last_update = int((events.start[update] + events.duration[update]).max(initial=one.begin))
         free = phase[rows] == Phase.NONE
-        forward = free & recorded[rows]
+        forward = free & makes_nodes[rows]
         if len(backward):
             forward &= events.start[rows] < last_backward
         phase[rows[forward]] = Phase.FORWARD

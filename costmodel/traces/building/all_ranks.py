@@ -1,0 +1,216 @@
+"""The graph of all ranks: their clocks aligned, their collectives joined."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from costmodel.errors import SpecError
+from costmodel.traces.building.one_rank import END_OF_ITERATION, RankGraph, rank_graph
+from costmodel.traces.events import UNKNOWN, Integers, Message, Trace
+from costmodel.traces.graph import Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
+from costmodel.traces.iterations import Iteration, iterations
+
+CLOCKS_DISAGREE = 1_000_000
+"""Nanoseconds by which the ends of most collectives may differ between ranks before it is said."""
+
+Collective: TypeAlias = tuple[object, ...]
+"""Group and operation, or sender and receiver."""
+
+
+def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> ExecutionGraph:
+    """
+    One iteration of all ranks that were recorded.
+
+    Parameters
+    ----------
+    traces
+        One of each rank. Nobody waits for ranks that are missing: what their collectives took is left as it is.
+    iteration
+        Number of the iteration among those recorded, from 0; by default the last one that another follows, else the
+        last.
+
+    Raises
+    ------
+    SpecError
+        If a trace has no such iteration.
+    """
+    ranks = [trace.rank if trace.rank is not None else number for number, trace in enumerate(traces)]
+    chosen = [_chosen(trace, iteration) for trace in traces]
+    parts = [rank_graph(trace, which) for trace, which in zip(traces, chosen, strict=True)]
+    begins = [trace.begin + which.begin for trace, which in zip(traces, chosen, strict=True)]
+    return _with_collectives(_joined(traces, ranks, parts), dict(zip(ranks, begins, strict=True)))
+
+
+def _chosen(trace: Trace, number: int | None) -> Iteration:
+    found = iterations(trace)
+    if number is None:
+        followed = [one for one in found if one.followed]
+        return followed[-1] if followed else found[-1]
+    if not 0 <= number < len(found):
+        raise SpecError("iteration", f"is {number}, but {trace.source} has {len(found)}: 0 to {len(found) - 1}.")
+    return found[number]
+
+
+# --- ranks side by side ------------------------------------------------------------------------------------
+
+
+class _Table:
+    """Things by number, each once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[object, int] = {}
+
+    def places(self, things: Sequence[object]) -> Integers:
+        """Numbers of things, with one more behind them for what is unknown."""
+        return np.array([*(self.numbers.setdefault(one, len(self.numbers)) for one in things), UNKNOWN])
+
+
+def _joined(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankGraph]) -> ExecutionGraph:
+    names, messages, tracks = _Table(), _Table(), _Table()
+    tasks: list[Tasks] = []
+    edges: list[Edges] = []
+    last: dict[int, int] = {}
+    number = 0
+    for place, (trace, rank, part) in enumerate(zip(traces, ranks, parts, strict=True)):
+        of_track = tracks.places([RankTrack(rank, track) for track in part.tracks])
+        of_name = names.places([*trace.names, END_OF_ITERATION])
+        target = part.tasks.waits_for
+        stream = of_track[np.where(part.tasks.waiting == Waiting.STREAM, target, UNKNOWN)]
+        waits_for = np.where(part.tasks.waiting == Waiting.TASK, target + number, stream)
+        moved = replace(
+            part.tasks,
+            track=of_track[part.tasks.track].astype(np.int32),
+            name=of_name[part.tasks.name].astype(np.int32),
+            message=messages.places(trace.messages)[part.tasks.message].astype(np.int32),
+            trace=np.full(len(part.tasks), place, dtype=np.int32),
+            waits_for=waits_for,
+        )
+        tasks.append(moved)
+        edges.append(replace(part.edges, before=part.edges.before + number, after=part.edges.after + number))
+        if part.last != UNKNOWN:
+            last[rank] = part.last + number
+        number += len(part.tasks)
+    return ExecutionGraph(
+        tasks=Tasks.together(tasks),
+        edges=Edges.together(edges),
+        tracks=tuple(tracks.numbers),  # type: ignore[arg-type]
+        names=tuple(names.numbers),  # type: ignore[arg-type]
+        messages=tuple(messages.numbers),  # type: ignore[arg-type]
+        begins=dict.fromkeys(ranks, 0),
+        device_free={rank: part.device_free for rank, part in zip(ranks, parts, strict=True)},
+        last=last,
+        traces=tuple(traces),
+        doubts=tuple(dict.fromkeys(doubt for part in parts for doubt in part.doubts)),
+    )
+
+
+# --- collectives -------------------------------------------------------------------------------------------
+
+
+def _with_collectives(graph: ExecutionGraph, begins: Mapping[int, int]) -> ExecutionGraph:
+    """The same with one clock for all, and collectives that begin when the last rank has come."""
+    if len(begins) == 1:
+        return graph
+    found, doubts = _collectives(graph)
+    graph, disagreement = _with_one_clock(graph, begins, found)
+    if disagreement > CLOCKS_DISAGREE:
+        doubts.append(
+            f"clocks of ranks disagree: half of their common collectives end more than {disagreement / 1e6:.1f} ms apart "
+            "after the clocks were aligned."
+        )
+    tasks = graph.tasks
+    collective, duration = np.full(len(tasks), UNKNOWN), tasks.duration.copy()
+    end = tasks.start + tasks.duration
+    for number, members in enumerate(found):
+        collective[members] = number
+        duration[members] = np.maximum(end[members] - tasks.start[members].max(), 0)
+    return replace(
+        graph, tasks=replace(tasks, collective=collective, duration=duration), doubts=(*graph.doubts, *doubts)
+    )
+
+
+def _collectives(graph: ExecutionGraph) -> tuple[list[Integers], list[str]]:
+    """Tasks of each collective that several ranks recorded: the n-th of each group and operation belong together."""
+    tasks = graph.tasks
+    of: dict[Collective, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    rows = np.flatnonzero((tasks.message != UNKNOWN) & (tasks.kind == Kind.COMMUNICATION))
+    for task in rows[np.argsort(tasks.start[rows], kind="stable")].tolist():
+        rank = graph.tracks[tasks.track[task]].rank
+        key = _key(graph.messages[tasks.message[task]], rank)
+        if key is not None:
+            of[key][rank].append(task)
+    found, doubts = [], []
+    for key, by_rank in of.items():
+        lengths = {len(those) for those in by_rank.values()}
+        if len(by_rank) > 1 and len(lengths) == 1:
+            found += [np.array(members) for members in zip(*by_rank.values(), strict=True)]
+        elif len(by_rank) > 1:
+            doubts.append(
+                f"ranks recorded different numbers of {key[-1]} ({min(lengths)} to {max(lengths)}): nobody waits for "
+                "the others in them."
+            )
+    return found, doubts
+
+
+def _key(message: Message, rank: int) -> Collective | None:
+    """What the members of a collective have in common; None where nothing says so."""
+    if message.operation in ("send", "recv"):
+        if message.peer == UNKNOWN:
+            return None
+        pair = (rank, message.peer) if message.operation == "send" else (message.peer, rank)
+        return (message.group, *pair, "sends and receives")
+    group = message.ranks or (message.group,)
+    return (group, message.operation) if message.group or message.ranks else None
+
+
+def _with_one_clock(
+    graph: ExecutionGraph, begins: Mapping[int, int], found: Sequence[Integers]
+) -> tuple[ExecutionGraph, int]:
+    """
+    Times of all ranks on the clock of the first one, from the earliest begin; by how much ends still disagree.
+
+    A collective ends at the same moment everywhere: the median difference of its ends is that of two clocks. Without
+    collectives the ranks begin together.
+    """
+    tasks = graph.tasks
+    rank = np.array([one.rank for one in graph.tracks])[tasks.track]
+    shift = np.array([begins[one] for one in graph.ranks])[np.searchsorted(graph.ranks, rank)]
+    end = tasks.start + tasks.duration + shift
+    offset = _offsets(graph.ranks, rank, end, found)
+    moved = {one: begins[one] - offset[one] if one in offset else None for one in graph.ranks}
+    earliest = min(when for when in moved.values() if when is not None)
+    late = {one: when - earliest if when is not None else 0 for one, when in moved.items()}
+    delay = np.array([late[one] for one in graph.ranks])[np.searchsorted(graph.ranks, rank)]
+    first = graph.previous() == UNKNOWN
+    start = tasks.start + delay
+    ends = start + tasks.duration
+    apart = int(np.median([np.ptp(ends[members]) for members in found])) if found else 0
+    return replace(
+        graph,
+        tasks=replace(tasks, start=start, gap=np.where(first, tasks.gap + delay, tasks.gap)),
+        begins=late,
+        device_free={one: graph.device_free[one] + late[one] for one in graph.ranks},
+    ), apart
+
+
+def _offsets(ranks: Sequence[int], rank: Integers, end: Integers, found: Sequence[Integers]) -> dict[int, int]:
+    """How far the clock of each rank is ahead of the first one's, along collectives; without those that have none."""
+    apart: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for members in found:
+        for one in members.tolist():
+            for other in members.tolist():
+                if one != other:
+                    apart[int(rank[one])][int(rank[other])].append(int(end[other] - end[one]))
+    offset, waiting = {ranks[0]: 0}, [ranks[0]]
+    while waiting:
+        one = waiting.pop()
+        for other, differences in apart[one].items():
+            if other not in offset:
+                offset[other] = offset[one] + int(np.median(differences))
+                waiting.append(other)
+    return offset

@@ -1,0 +1,206 @@
+"""What tasks on streams wait for: their calls, the stream's order, events of other streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.traces.building.calls import STREAM_WAITS, named
+from costmodel.traces.building.tasks import by_stream, calls_of
+from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, Wait
+
+JUST = 10_000
+"""Nanoseconds within which something happens just after something else: a few times what an event takes."""
+
+SOON = 64
+"""Number of launches in which a stream that was made to wait is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lags:
+    """
+    What it takes from one thing on a device to the next; nanoseconds, one of each for a whole trace.
+
+    Parameters
+    ----------
+    launch
+        From the start of a call to the start of its kernel on an idle stream: the median.
+    gap
+        From the end of a kernel to the start of the next on its stream that was launched long before: the median.
+    event
+        From the end of a kernel to the start of one on another stream that waited for it alone: the median.
+    """
+
+    launch: int
+    gap: int
+    event: int
+
+
+class Streams:
+    """
+    All that ran on the streams of one rank, stream by stream, and the waits between them.
+
+    Attributes
+    ----------
+    rows, call
+        Rows of what ran, stream by stream in the order of their start, and of the calls that put them there;
+        ``UNKNOWN`` where none was recorded.
+    when
+        When each was launched: the start of its call; where none was recorded, of the call before on its stream.
+    waits
+        Pairs of places in ``rows``: the latter waits for the former by way of an event.
+    inferred
+        Number of waits whose event was not recorded, so that what they wait for was inferred.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        rows = trace.of(*ON_STREAMS)
+        self.rows, self.call, self.when = by_stream(trace.events, rows, calls_of(trace, rows))
+        self.track = trace.events.track[self.rows]
+        self.start, self.end = trace.events.start[self.rows], trace.events.end[self.rows]
+        self.first = np.r_[True, self.track[1:] != self.track[:-1]] if len(rows) else np.zeros(0, dtype=bool)
+        self.places = {track: np.flatnonzero(self.track == track) for track in np.unique(self.track).tolist()}
+        self.waits = self._waits()
+
+    @cached_property
+    def lags(self) -> Lags:
+        """The lags of this trace."""
+        awaited, after = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T
+        launch, gap = self._launch_and_gap(after, quantile=0.5)
+        alone = self.end[awaited] > self._free(launch, gap)[after]
+        event = (self.start[after] - self.end[awaited])[alone]
+        return Lags(launch=launch, gap=gap, event=max(0, _quantile(event, 0.5)))
+
+    def _launch_and_gap(self, waiting: Integers, quantile: float) -> tuple[int, int]:
+        """Quantiles of the lag of launches on idle streams, and of the gap behind a kernel on a busy one."""
+        counted = (self.call != UNKNOWN) & ~self.first
+        counted[waiting] = False
+        before = np.r_[0, self.end[:-1]]
+        since = self.start - self.when
+        idle = since[counted & (self.when >= before)]
+        launch = _quantile(idle, quantile) if len(idle) else int(since[self.call != UNKNOWN].min(initial=0))
+        gap = _quantile((self.start - before)[counted & (self.when + launch < before)], quantile)
+        return max(0, launch), max(0, gap)
+
+    def _free(self, launch: int, gap: int) -> Integers:
+        """When each task could have begun but for events: launched, and the one before on its stream done."""
+        before = np.where(self.first, 0, np.r_[0, self.end[:-1]] + gap)
+        return np.maximum(before, np.where(self.call == UNKNOWN, 0, self.when + launch))
+
+    def launched_before(self, track: int, moment: int) -> int:
+        """Place of the last task that was put on a stream before a moment; ``UNKNOWN`` if there is none."""
+        places = self.places.get(track, np.zeros(0, dtype=np.intp))
+        number = int(np.searchsorted(self.when[places], moment, side="left"))
+        return int(places[number - 1]) if number else UNKNOWN
+
+    def moment_of(self, correlation: int) -> int | None:
+        """When the call with a correlation began; None if it was not recorded."""
+        return self._begun.get(correlation) if correlation != UNKNOWN else None
+
+    def put_by(self, call: int) -> int:
+        """Place of the last task that a call put on a stream; ``UNKNOWN`` if it put none there."""
+        places = np.flatnonzero(self.call == call)
+        return int(places[-1]) if len(places) else UNKNOWN
+
+    def ended_last(self, start: int, end: int) -> int:
+        """Place of the task launched before a call that ended last during it; ``UNKNOWN`` if there is none."""
+        places = np.flatnonzero((self.when < start) & (self.end > start) & (self.end <= end))
+        return int(places[np.argmax(self.end[places])]) if len(places) else UNKNOWN
+
+    @cached_property
+    def _begun(self) -> dict[int, int]:
+        events, rows = self.trace.events, self.trace.of(Category.CALL)
+        return dict(zip(events.correlation[rows].tolist(), events.start[rows].tolist(), strict=True))
+
+    def _launched_from(self, track: int, moment: int) -> int:
+        """Place of the first task that was put on a stream at a moment or later."""
+        places = self.places.get(track, np.zeros(0, dtype=np.intp))
+        number = int(np.searchsorted(self.when[places], moment, side="left"))
+        return int(places[number]) if number < len(places) else UNKNOWN
+
+    # --- waits between streams ---------------------------------------------------------------------------------
+
+    def _waits(self) -> list[tuple[int, int]]:
+        calls = named(self.trace, STREAM_WAITS).tolist()
+        known = self._recorded_waits()
+        found = {pair for pair in known.values() if UNKNOWN not in pair}
+        unknown = [call for call in calls if int(self.trace.events.correlation[call]) not in known]
+        if unknown:
+            launch, gap = self._launch_and_gap(np.zeros(0, dtype=np.int64), quantile=0.25)
+            idle = self.start - self._free(launch, gap)
+            found.update(pair for call in unknown if (pair := self._inferred_wait(call, idle)))
+        self.inferred = len(unknown)
+        return sorted(found, key=lambda pair: pair[1])
+
+    def _recorded_waits(self) -> dict[int, tuple[int, int]]:
+        """Pairs by the correlation of the call that makes a stream wait, where the profiler recorded the event."""
+        events = self.trace.events
+        found: dict[int, tuple[int, int]] = {}
+        start_of = self._begun
+        for row in self.trace.of(Category.SYNCHRONIZATION).tolist():
+            wait = self.trace.waits[events.wait[row]] if events.wait[row] != UNKNOWN else None
+            number = int(events.correlation[row])
+            if wait is None or wait.of != "stream_event" or wait.record not in start_of or number not in start_of:
+                continue
+            awaited = self.launched_before(self.track_of(wait, row), start_of[wait.record])
+            found[number] = (awaited, self._launched_from(int(events.track[row]), start_of[number]))
+        return found
+
+    def track_of(self, wait: Wait, row: int) -> int:
+        """The track of the stream that a synchronising event waits for; ``UNKNOWN`` if it is not recorded."""
+        process = self.trace.tracks[self.trace.events.track[row]].process
+        for number, track in enumerate(self.trace.tracks):
+            if track.kind == "stream" and track.number == wait.stream and track.process == process:
+                return number
+        return UNKNOWN
+
+    def _inferred_wait(self, call: int, idle: Integers) -> tuple[int, int] | None:
+        """
+        What a call makes which stream wait for, where the profiler did not record it.
+
+        It waits for what was put on another stream before the call. Where a task of a stream that was launched soon
+        after was late, and what another stream did ended just before it began, that is it. Else the stream of
+        the very next launch waits for the last that was put elsewhere and had ended when it began.
+        """
+        moment = int(self.trace.events.start[call])
+        places, starts = self._launches
+        coming = places[int(np.searchsorted(starts, moment, side="right")) :][:SOON]
+        if not len(coming):
+            return None
+        _, first = np.unique(self.track[coming], return_index=True)
+        pairs = [
+            (ended, int(after))
+            for after in coming[np.sort(first)]
+            for track in self.places
+            if track != self.track[after] and (ended := self._ended_before(track, moment, int(after))) != UNKNOWN
+        ]
+        late = [pair for pair in pairs if idle[pair[1]] > JUST and self.start[pair[1]] - self.end[pair[0]] <= JUST]
+        if late:
+            return min(late, key=lambda pair: int(self.start[pair[1]] - self.end[pair[0]]))
+        next_ones = [pair for pair in pairs if pair[1] == int(coming[0])]
+        return max(next_ones, key=lambda pair: int(self.when[pair[0]]), default=None)
+
+    def _ended_before(self, track: int, moment: int, after: int) -> int:
+        """Place of what was put on a stream before a moment and ended last before a task began."""
+        last = self.launched_before(track, moment)
+        if last == UNKNOWN:
+            return UNKNOWN
+        first = int(self.places[track][0])
+        number = int(np.searchsorted(self.end[first : last + 1], self.start[after], side="right"))
+        return first + number - 1 if number else UNKNOWN
+
+    @cached_property
+    def _launches(self) -> tuple[NDArray[np.intp], Integers]:
+        """Places in the order of their calls, and when these began."""
+        known = np.flatnonzero(self.call != UNKNOWN)
+        starts = self.when[known]
+        order = np.argsort(starts, kind="stable")
+        return known[order], starts[order]
+
+
+def _quantile(numbers: Integers, quantile: float) -> int:
+    return int(np.quantile(numbers, quantile)) if len(numbers) else 0

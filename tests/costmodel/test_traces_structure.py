@@ -9,6 +9,7 @@ from costmodel.traces.events import UNKNOWN, Category, Events, Trace, Track
 from costmodel.traces.iterations import iterations
 from costmodel.traces.structure import Parts, Phase, Role, parts
 from costmodel.traces.structure.names import MICROBATCH, PHASES, SEVERAL_PHASES, number_in
+from costmodel.traces.structure.passes import in_order
 from costmodel.traces.structure.repeats import kinds, repetitions
 
 TRACKS = (Track("thread", "1", "1"), Track("thread", "1", "2"), Track("stream", "0", "7"))
@@ -412,6 +413,39 @@ class TestDevices:
         assert column(trace, found.layer, "gemm_d") == [2, 1, 0] * 4
         assert column(trace, found.microbatch, "gemm_a") == ([0] * 3 + [1] * 3) * 2
         assert any("no operators" in doubt for doubt in found.summary.doubts)
+
+    def test_kernels_are_what_annotations_around_their_calls_say(self):
+        """Without operators, too: the names of kernels say nothing here."""
+        recorder = Recorder()
+        for number, name in enumerate(("PP:0F0", "PP:0F1", "PP:0B0", "PP:0B1")):
+            begin = recorder.begin()
+            recorder.add("launch", Category.CALL, correlation=number + 1)
+            recorder.around(name, begin)
+            recorder.rows.append(
+                {
+                    "name": "gemm",
+                    "category": int(Category.KERNEL),
+                    "track": STREAM,
+                    "start": 200 + number * 10,
+                    "duration": 10,
+                    "correlation": number + 1,
+                }
+            )
+        recorder.around("ProfilerStep#1", 0)
+        trace = recorder.trace()
+
+        found = parts(trace)
+
+        assert column(trace, found.phase, "gemm") == [Phase.FORWARD] * 2 + [Phase.BACKWARD] * 2
+        assert column(trace, found.microbatch, "gemm") == [0, 1, 0, 1]
+        assert found.summary.phases_from == "annotations"
+
+    def test_passes_that_a_pipeline_begins_with(self):
+        """F0 F1 B0 F2 B1 B2 of kernels: the shortest stretch is a pass, the first is two."""
+        forward, backward = [1] * 2, [2] * 2
+        phase = np.array([*forward, *forward, *backward, *forward, *backward, *backward])
+
+        assert in_order(phase, np.array([7, 8] * 6)).tolist() == [0, 0, 1, 1, 0, 0, 2, 2, 1, 1, 2, 2]
 
 
 class TestRepetitions:

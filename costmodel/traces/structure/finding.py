@@ -71,7 +71,7 @@ def parts(trace: Trace) -> Parts:
             column[device] = column[launched[device]]
     else:
         columns.iteration[device] = columns.iteration[launched[device]]
-        _find_on_streams(trace, found, columns)
+        _find_on_streams(trace, found, launched, columns)
         for column in (columns.phase, columns.microbatch, columns.layer):
             column[launched[device]] = column[device]
     return _made(trace, found, columns)
@@ -212,20 +212,24 @@ def _layers_of_backward(
             columns.layer[rows] = cut.at(events.start[rows], backward=True)
 
 
-def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> None:
-    """Parts of a trace without operators: by the kernels of the stream that has the most of them."""
+def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integers, columns: _Columns) -> None:
+    """Parts of a trace without operators: by annotations, or the kernels of the stream that has the most of them."""
     events = trace.events
     kernels = trace.of(Category.KERNEL)
     if len(kernels) == 0:
         return
     rows = kernels[events.track[kernels] == np.bincount(events.track[kernels]).argmax()]
-    columns.phase[rows] = kernel_phases(trace, rows)
-    columns.phases_from, columns.microbatches_from = "kernels", "order"
+    columns.phase, said = host_phases(trace, nesting(trace), np.zeros(len(events), dtype=bool))
+    by_call = (launched >= 0) & (said != "")
+    columns.phase[by_call] = columns.phase[launched[by_call]]
+    columns.phase[rows] = columns.phase[rows] if said else kernel_phases(trace, rows)
+    columns.phases_from, columns.microbatches_from = said or "kernels", "order"
     cuts = cutter(trace, columns.phase)
     others = np.setdiff1d(trace.of(*ON_STREAMS), rows)
     for number in range(len(found)):
         mine = rows[columns.iteration[rows] == number]
-        columns.microbatch[mine] = in_order(columns.phase[mine])
+        columns.microbatch[mine] = in_order(columns.phase[mine], cuts.tokens[mine])
+        _believe_calls(trace, found[number], mine, launched, columns)
         backward = mine[columns.phase[mine] == Phase.BACKWARD]
         if len(backward):
             late = mine[columns.microbatch[mine] > columns.microbatch[backward].max()]
@@ -238,9 +242,22 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], columns: _Colum
                     columns.cuts.append(cut)
                     columns.layer[part] = cut.at(events.start[part], backward=phase == Phase.BACKWARD)
         beside = others[columns.iteration[others] == number]
-        for column in (columns.phase, columns.microbatch, columns.layer):
+        for column in (columns.microbatch, columns.layer):
             column[beside] = by_time(column[mine], events.start[mine], events.start[beside])
+        beside = beside[~by_call[beside]]
+        columns.phase[beside] = by_time(columns.phase[mine], events.start[mine], events.start[beside])
     columns.phase = np.maximum(columns.phase, Phase.NONE)
+
+
+def _believe_calls(trace: Trace, one: Iteration, rows: NDArray[np.intp], launched: Integers, columns: _Columns) -> None:
+    """Micro-batches of kernels as annotations around their calls number them."""
+    main = one.rows(trace)
+    main = main[trace.events.track[main] == one.thread]
+    known = rows[(launched[rows] >= 0) & np.isin(columns.phase[rows], (Phase.FORWARD, *BACKWARD))]
+    columns.microbatch[launched[known]] = columns.microbatch[known]
+    _believe_numbers(trace, main, launched[known], columns)
+    columns.microbatch[known] = columns.microbatch[launched[known]]
+    _close_ranks(columns, known)
 
 
 def _made(trace: Trace, found: tuple[Iteration, ...], columns: _Columns) -> Parts:

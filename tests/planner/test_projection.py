@@ -257,7 +257,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "layers": ({"step_seconds": 1.0, "job": {"model.num_layers": 9, **SMALL}}, "is 9, tiny has 8"),
     "width": ({"step_seconds": 1.0, "job": {"model.hidden_size": 128, **SMALL}}, "hidden_size: no such entry"),
     "heads": ({"step_seconds": 1.0, "job": {"model.num_kv_heads": 2, **SMALL}}, "has layers that the job has not"),
-    "device": ({"step_seconds": 1.0, "job": {"cluster.device.name": "other", **SMALL}}, "its times say nothing of another"),
+    "device": (
+        {"step_seconds": 1.0, "job": {"cluster.device.name": "other", **SMALL}},
+        "its times say nothing of another",
+    ),
     "precision": (
         {"step_seconds": 1.0, "job": {"training.precision": {"base": "fp32", "gradient_bytes": 2}, **SMALL}},
         "its kernels are others",
@@ -338,9 +341,7 @@ class TestCommands:
         assert f"Step of the whole job: {estimate(changed, {}).plan.step_seconds:,.3f} s" in text
         assert "measured in kind" in text
 
-    def test_plan_searches_on_the_device_that_follows(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_plan_searches_on_the_device_that_follows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The report names it; what the small runs say goes to stderr."""
         job, small, _ = self.files(tmp_path)
 

@@ -121,9 +121,10 @@ def projected_parts(
     The lines of a job's step, and which share of each a small run measured in kind.
 
     Derivation: layers, where a run has layers of the same kind; communication inside a layer, where a run's group has
-    as many ranks. Transfers and bubble of a pipeline, replicas and the update of shared states are the model's.
+    as many ranks. A run that differs in more than its size has other kernels: it moves constants, but measures nothing
+    of the job itself. Transfers and bubble of a pipeline, replicas and the update of shared states are the model's.
     """
-    cases = [one.case for one in runs]
+    cases = [one.case for one in runs if not one.differences]
     covered = covered_fraction(cases, model)
     strategy = after.strategy
     same = {name for name in OF_GROUPS for one in cases if getattr(one.strategy, name) == getattr(strategy, name)}
@@ -153,7 +154,8 @@ def projected_interval(
     .. math:: [M e^{-z \sigma} + R e^{-l}, M e^{z \sigma} + R e^{u}]
 
     Derivation: M seconds were measured in kind, with a noise of sigma. The remaining R are as far off as the model's
-    steps of comparable jobs, between exp(-l) and exp(u). Both ends at once: errors may go together.
+    steps of comparable jobs, between exp(-l) and exp(u). Both ends at once: errors may go together. Where nothing was
+    measured in kind, the runs moved constants, with an error of their own beside the model's: squares add up.
 
     Parameters
     ----------
@@ -168,9 +170,11 @@ def projected_interval(
     """
     measured = measured_seconds(parts)
     rest, reach = max(0.0, step_seconds - measured), math.exp(NORMAL_80 * noise)
+    beside = 0.0 if measured else NORMAL_80 * noise
+    low, high = (math.log(end / step_seconds) for end in (of_model.low_seconds, of_model.high_seconds))
     return Interval(
-        low_seconds=measured / reach + rest * of_model.low_seconds / step_seconds,
-        high_seconds=measured * reach + rest * of_model.high_seconds / step_seconds,
+        low_seconds=measured / reach + rest * math.exp(-math.hypot(min(low, 0.0), beside) if beside else low),
+        high_seconds=measured * reach + rest * math.exp(math.hypot(max(high, 0.0), beside) if beside else high),
         basis=f"{measured / step_seconds:.0%} measured (+- {reach - 1:.1%}), the rest by {of_model.basis}",
     )
 

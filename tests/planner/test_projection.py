@@ -238,6 +238,15 @@ class TestInterval:
         assert found.high_seconds == pytest.approx(8 * reach + 2.4)
         assert found.basis == "80% measured (+- 2.6%), the rest by runs"
 
+    def test_where_nothing_was_measured_in_kind_both_errors_count(self) -> None:
+        """The model's 3 % and the runs' 4 % together are 5 %, in logarithms."""
+        of_model = Interval(low_seconds=math.exp(-0.03), high_seconds=math.exp(0.03), basis="runs")
+
+        found = projected_interval([part_of("compute", 1.0, 0.0)], 0.04 / 1.2816, of_model, 1.0)
+
+        assert math.log(found.low_seconds) == pytest.approx(-0.05)
+        assert math.log(found.high_seconds) == pytest.approx(0.05)
+
 
 def part_of(name: str, seconds: float, measured: float) -> ProjectedPart:
     """A line of a step."""
@@ -358,7 +367,9 @@ class TestCommands:
 
         main(["trace", "project", str(small), "mbs=2", "--job", str(job)])
 
-        assert "differs: mbs = 1, not 2" in capsys.readouterr().out
+        text = capsys.readouterr().out
+        assert "differs: mbs = 1, not 2" in text
+        assert "0% of it measured in kind" in text
 
     @staticmethod
     def files(folder: Path) -> tuple[Path, Path, Path]:

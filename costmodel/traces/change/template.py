@@ -262,7 +262,7 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
     parts = _filled([tasks.part(task) for task in program], tasks.graph.tasks.track[program].tolist())
     taken = _transfers_and_needs(tasks, program, found, layout)
     ordered = layout.passes(stage)
-    parts = _one_pass_each(parts, ordered)
+    parts = _one_pass_each([NO_PART if place in taken else part for place, part in enumerate(parts)], ordered)
     passes = {
         direction: list(dict.fromkeys(number for way, number, *_ in parts if way == direction))
         for direction in ("forward", "backward")

@@ -118,7 +118,7 @@ class Columns:
         self.seen: set[str] = set()
         self.num_left_out = 0
         self._where = where
-        self._categories: dict[object, int] = {**CATEGORIES}
+        self._categories: dict[Any, int] = dict(CATEGORIES)
 
     def __len__(self) -> int:
         """Number of events."""

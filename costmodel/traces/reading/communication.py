@@ -68,6 +68,21 @@ def sends_nothing(name: str) -> bool:
 
 
 @cache
+def _element_bytes() -> dict[str, int]:
+    return {letters: nbytes for nbytes, names in _rules()["bytes"].items() for letters in names}
+
+
+def element_bytes(dtype: str) -> int:
+    """
+    Bytes of an element of a type as the profiler names it; 0 if nobody knows it.
+
+    >>> element_bytes("c10::BFloat16"), element_bytes("Long"), element_bytes("")
+    (2, 8, 0)
+    """
+    return _element_bytes().get(re.sub(r"[^a-z0-9]", "", dtype.lower()), 0)
+
+
+@cache
 def known(name: str, *, of: str) -> Known | None:
     """
     What the rules say of a name; None where it does not communicate.

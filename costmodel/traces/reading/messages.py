@@ -38,7 +38,7 @@ class Rows(NamedTuple):
     duration: Integers
     correlation: Integers
     operands: NDArray[np.int32]
-    message: NDArray[np.int32]
+    message: Integers
     peer: Integers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.traces.synthetic import Made, Recipe, make
 from benchmarks.traces.synthetic.drawn import SteadyDurations
@@ -24,9 +24,7 @@ CALLS: Mapping[str, int] = {
 }
 """Nanoseconds of calls."""
 
-JOB = {"num_layers": 8, "num_microbatches": 8}
-
-CHANGES: tuple[tuple[Mapping[str, int], Mapping[str, int]], ...] = (
+CHANGES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"dp": 8, "pp": 4}, {"dp": 16, "pp": 8}),
     ({"dp": 16, "pp": 8}, {"dp": 8, "pp": 4}),
     ({"dp": 2, "pp": 4}, {"dp": 4, "pp": 8}),
@@ -74,7 +72,7 @@ class ChangedStep:
 def changed_steps(seed: int = 0) -> Iterator[ChangedStep]:
     """Each change of the list."""
     durations = SteadyDurations(seed=seed, calls=CALLS)
-    base = Recipe(duration=durations, annotations=True, operators=True, num_steps=1, **JOB)
+    base = Recipe(duration=durations, annotations=True, operators=True, num_steps=1, num_layers=8, num_microbatches=8)
     for before, after in CHANGES:
         old, new = make(replace(base, **before)), make(replace(base, **after))
         graph = execution_graph(old.traces)

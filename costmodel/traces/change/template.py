@@ -263,6 +263,10 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
     taken = _transfers_and_needs(tasks, program, found, layout)
     ordered = layout.passes(stage)
     parts = _one_pass_each([NO_PART if place in taken else part for place, part in enumerate(parts)], ordered)
+    of_pass: dict[tuple[object, int], list[tuple[Role, int, int]]] = defaultdict(list)
+    for place, (task, (way, number, role, layer)) in enumerate(zip(program, parts, strict=True)):
+        if place not in taken:
+            of_pass[way, number].append((role, layer, task))
     passes = {
         direction: list(dict.fromkeys(number for way, number, *_ in parts if way == direction))
         for direction in ("forward", "backward")
@@ -275,14 +279,8 @@ def rank_template(tasks: Tasks, rank: int, stage: int, layout: Layout) -> RankTe
                 f"rank {rank} has {len(numbers)} {direction} passes in its trace, but {len(wanted)} in a job with "
                 f"{layout.num_microbatches} micro-batches, pp = {layout.pp} and vpp = {layout.vpp}.",
             )
-        by_number = dict(zip(numbers, wanted, strict=True))
-        for number, one in by_number.items():
-            own = [
-                (part[2], part[3], task)
-                for place, (task, part) in enumerate(zip(program, parts, strict=True))
-                if part[:2] == (direction, number) and place not in taken
-            ]
-            found.passes[one] = _segments(own)
+        for number, one in zip(numbers, wanted, strict=True):
+            found.passes[one] = _segments(of_pass[direction, number])
     inside = [place for place, part in enumerate(parts) if part[0] is not None]
     first, last = (inside[0], inside[-1]) if inside else (len(program), -1)
     found.begin = tuple(program[place] for place in range(first) if place not in taken)

@@ -47,7 +47,7 @@ def _reading(path: Path) -> Iterator[str | bool]:
         json_bytes = _repeated(path, large)
         seconds, memory = _in_a_process(large)
         yield (
-            f"reading {large.stat().st_size / 1e6:.0f} MB of gzipped JSON ({json_bytes / 1e9:.2f} GB): {seconds:.1f} s, "
+            f"reading {large.stat().st_size / 1e6:.0f} MB of gzipped JSON, {json_bytes / 1e9:.2f} GB: {seconds:.1f} s, "
             f"{memory / 1e9:.2f} GB of memory"
         )
     yield seconds <= READ_SECONDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from costmodel.errors import SpecError
@@ -31,6 +32,7 @@ def rebuilt(
     network: Network,
     parameters: float | None = None,
     layer_gradients: Message | None = None,
+    activations: Message | None = None,
 ) -> ExecutionGraph:
     """
     The graph of one replica of another layout, made of the recorded one (Lumos, arXiv 2504.09307).
@@ -52,13 +54,15 @@ def rebuilt(
         None: as the number of its layers.
     layer_gradients
         What replicas reduce of a layer, where there were none in the recorded job.
+    activations
+        What a stage sends to the next one, where there was none in the recorded job.
 
     Raises
     ------
     SpecError
         If the traces do not fit the layout.
     """
-    return _Rebuilding(graph, parts, before, after, network, parameters, layer_gradients).graph()
+    return _Rebuilding(graph, parts, before, after, network, parameters, layer_gradients, activations).graph()
 
 
 class _Rebuilding:
@@ -71,9 +75,11 @@ class _Rebuilding:
         network: Network,
         parameters: float | None,
         layer_gradients: Message | None,
+        activations: Message | None,
     ) -> None:
         self.source, self.before, self.after, self.network = graph, before, after, network
         self.parameters, self.layer_gradients = parameters, layer_gradients
+        self.activations = activations or Message(operation="send")
         self.tasks = Tasks(graph, parts)
         self.templates = [
             rank_template(self.tasks, rank, stage, before) for stage, rank in enumerate(pipeline_ranks(graph, before))
@@ -194,7 +200,7 @@ class _Rebuilding:
         units = [unit for each in self.templates for unit in each.transfers.get((operation, one.direction), ())]
         if units:
             return writer.put_transfer(units[min(one.microbatch, len(units) - 1)], number)
-        message = Message(operation=operation, description="pipeline", elements_in=0, num_ranks=2)
+        message = replace(self.activations, operation=operation, description="pipeline", num_ranks=2)
         duration = self.network.nanoseconds(message, purpose="pp", ranks=2)
         return writer.put_message(
             message, Track("stream", "pipeline", f"{operation} {one.direction}"), duration, number

@@ -1,0 +1,1 @@
+"""Whether what is learned from traces of training steps is right."""

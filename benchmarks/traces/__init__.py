@@ -1,1 +1,1 @@
-"""Whether what is learned from traces of training steps is right."""
+"""Traces replayed, changed and predicted, beside what was measured."""

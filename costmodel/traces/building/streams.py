@@ -78,14 +78,14 @@ class Streams:
 
     def _launch_and_gap(self, waiting: Integers, quantile: float) -> tuple[int, int]:
         """Quantiles of the lag of launches on idle streams, and of the gap behind a kernel on a busy one."""
-        counted = (self.call != UNKNOWN) & ~self.first
+        counted = self.call != UNKNOWN
         counted[waiting] = False
-        before = np.r_[0, self.end[:-1]]
+        before = np.where(self.first, 0, np.r_[0, self.end[:-1]])
         since = self.start - self.when
         idle = since[counted & (self.when >= before)]
         launched = since[self.call != UNKNOWN]
         launch = _quantile(idle, quantile) if len(idle) else int(launched.min()) if len(launched) else 0
-        gap = _quantile((self.start - before)[counted & (self.when + launch < before)], quantile)
+        gap = _quantile((self.start - before)[counted & ~self.first & (self.when + launch < before)], quantile)
         return max(0, launch), max(0, gap)
 
     def _free(self, launch: int, gap: int) -> Integers:

@@ -80,6 +80,9 @@ class _Rebuilding:
         ]
         self.layers, self.dealt = self._recorded_layers(), after.layers()
         self.inside = self._groups_of_forward_passes()
+        self.gradient_starts = {
+            host for host, launched in self.tasks.launched.items() if any(self.is_gradient(each) for each in launched)
+        }
         self.written = Written()
         self.arrivals: dict[tuple[int, Pass], int] = {}
         self.collectives: dict[tuple[Direction, int, int], int] = {}
@@ -268,11 +271,7 @@ class _Rebuilding:
 
     def _gradient_units(self, tasks: Sequence[int]) -> list[range]:
         """Places of the tasks that start reductions of gradients."""
-        starts = [
-            place
-            for place, task in enumerate(tasks)
-            if any(self.is_gradient(each) for each in self.tasks.launched.get(task, ()))
-        ]
+        starts = [place for place, task in enumerate(tasks) if task in self.gradient_starts]
         return [self.tasks.unit(tasks, place) for place in starts]
 
     # --- behind the passes -------------------------------------------------------------------------------------
@@ -285,6 +284,7 @@ class _Rebuilding:
         updates = [place for place, task in enumerate(end) if self.tasks.is_update(task)]
         layers, recorded = self._layers_of(self.after, rank), self._layers_of(self.before, template.stage)
         first_update = updates[0] if updates else 0
+        waits_for_all = len(waits) == self._num_open(template, units)
         done: set[str] = set()
         for place, task in enumerate(end):
             if place in in_unit:
@@ -292,7 +292,7 @@ class _Rebuilding:
                     self._put_units(writer, end, units, len(layers) / len(recorded))
                 done.add("gradients")
             elif place in waits:
-                number = len(writer.open) if len(waits) == self._num_open(template, units) else len(waits)
+                number = len(writer.open) if waits_for_all else len(waits)
                 if "waits" not in done:
                     writer.put(end[waits[min(one, len(waits) - 1)]] for one in range(number))
                 done.add("waits")

@@ -150,7 +150,7 @@ class RankWriter:
         return self.copies[started]
 
     def put_message(self, message: Message, track: Track, duration: int, collective: int = UNKNOWN) -> int:
-        """A communication that nobody recorded, started by the thread as soon as it is here, behind what was computed."""
+        """A communication that nobody recorded: begun when the thread is here, behind what was computed."""
         number = self.number_of(track)
         one = self.written.add(source=UNKNOWN, track=number, duration=duration, gap=0)
         self.written.message[one] = self.written.messages.setdefault(message, len(self.written.messages))

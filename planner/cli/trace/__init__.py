@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "read": ("planner.cli.trace.read", "what traces hold, what they lack, and how to record it"),
+    "what-if": ("planner.cli.trace.what_if", "a recorded step after a change of the job"),
+}
 """The file of each command, with its ``add_options`` and ``run``; and what it does."""
 
 

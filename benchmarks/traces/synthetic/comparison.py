@@ -42,7 +42,7 @@ class Differences:
         return any(getattr(self, one.name) for one in fields(self))
 
 
-def differences(made: Made, step: int = 0, *, slower: Made | None = None) -> Differences:
+def differences(made: Made, step: int = 0, *, other: Made | None = None) -> Differences:
     """
     Build the graph of a step, replay it, and compare it with what is true.
 
@@ -52,14 +52,14 @@ def differences(made: Made, step: int = 0, *, slower: Made | None = None) -> Dif
         The traces.
     step
         Which of its iterations.
-    slower
+    other
         The same job with other durations, of which the first step is compared: the graph of ``made`` is replayed with
         the durations of this one. Only right dependencies give its times.
     """
-    graph, truth = execution_graph(made.traces, step), slower or made
+    graph, truth = execution_graph(made.traces, step), other or made
     rows = _rows(made, graph, truth)
-    if slower is not None:
-        graph = _with_durations(graph, rows, slower)
+    if other is not None:
+        graph = _with_durations(graph, rows, other)
     times = replay(graph)
     start, end = _spans(graph, rows, truth, step)
     ranks = range(made.recipe.world_size)

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from benchmarks.traces.synthetic.machine import Lags
 from benchmarks.traces.synthetic.recipe import Recipe, Work
+from costmodel.errors import SpecError
 from costmodel.pipelines.orders import ONE_CHUNK, has_order
 from costmodel.strategy import V_SHAPED, Schedule
 
 MOST_RANKS, MOST_LAYERS = 16, 300
-"""Size of a drawn job: ranks; and layers times micro-batches, of all replicas and tp ranks."""
+"""Size of a drawn job: ranks, and layers times micro-batches of all replicas and tp ranks."""
 
 
 class Range(NamedTuple):
@@ -22,6 +23,14 @@ class Range(NamedTuple):
 
     least: int
     most: int
+
+
+KERNELS, COMMUNICATIONS = Range(5_000, 90_000), Range(10_000, 60_000)
+CALLS, SLOW_CALLS = Range(1_500, 6_000), Range(8_000, 40_000)
+"""Of hosts that are ahead of their devices, and of hosts that mostly are not."""
+
+OTHER_SEEDS = 1_000_000
+"""What the seed of a job's other durations has more than its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +47,9 @@ class DrawnDurations:
     """
 
     seed: int
-    kernels: Range = Range(5_000, 90_000)
-    communications: Range = Range(10_000, 60_000)
-    calls: Range = Range(1_500, 6_000)
+    kernels: Range = KERNELS
+    communications: Range = COMMUNICATIONS
+    calls: Range = CALLS
 
     def __call__(self, work: Work) -> int:
         """Nanoseconds of a piece of work."""
@@ -69,7 +78,7 @@ class SteadyDurations:
     """
 
     seed: int
-    kernels: Range = Range(5_000, 90_000)
+    kernels: Range = KERNELS
     calls: Mapping[str, int] = field(default_factory=dict)
     latency: int = 3_000
     bytes_per_nanosecond: int = 400
@@ -97,12 +106,21 @@ def _number(seed: int, what: object) -> int:
     return int.from_bytes(blake2b(f"{seed} {what!r}".encode(), digest_size=8).digest(), "big")
 
 
-def drawn_recipe(seed: int) -> Recipe:
-    """A random job: any pipeline, with or without overlap, its devices or its hosts slower."""
+def drawn_recipe(seed: int, *, most_layers: int = MOST_LAYERS) -> Recipe:
+    """
+    A random job: any pipeline, with or without overlap, its devices or its hosts slower.
+
+    Parameters
+    ----------
+    seed
+        Other seeds, other jobs.
+    most_layers
+        Number of layers times micro-batches, of all replicas and tp ranks, that it has at most.
+    """
     chooser = random.Random(seed)
     while True:
         recipe = _drawn(chooser, seed)
-        if recipe is not None and recipe.dp * recipe.tp * recipe.num_microbatches * recipe.num_layers <= MOST_LAYERS:
+        if recipe is not None and recipe.dp * recipe.tp * recipe.num_microbatches * recipe.num_layers <= most_layers:
             return recipe
 
 
@@ -115,9 +133,7 @@ def _drawn(chooser: random.Random, seed: int) -> Recipe | None:
     if pp * dp * tp > MOST_RANKS or not has_order(schedule, pp=pp, vpp=vpp, num_microbatches=num_microbatches):
         return None
     return Recipe(
-        duration=DrawnDurations(
-            seed=seed, calls=chooser.choice([Range(1_500, 6_000), Range(1_500, 6_000), Range(8_000, 40_000)])
-        ),
+        duration=DrawnDurations(seed=seed, calls=chooser.choice([CALLS, CALLS, SLOW_CALLS])),
         schedule=schedule,
         pp=pp,
         vpp=vpp,
@@ -138,6 +154,14 @@ def _drawn(chooser: random.Random, seed: int) -> Recipe | None:
     )
 
 
+def with_other_durations(recipe: Recipe) -> Recipe:
+    """A drawn job whose work takes other random times, drawn between the same ones."""
+    drawn = recipe.duration
+    if not isinstance(drawn, DrawnDurations):
+        raise SpecError("duration", "is not drawn at random.")
+    return replace(recipe, duration=replace(drawn, seed=drawn.seed + OTHER_SEEDS))
+
+
 def before_and_after(seed: int) -> tuple[Recipe, Recipe]:
     """
     A job on dp 8 and pp 4, and the same one on dp 16 and pp 8: half as many micro-batches, twice as many stages.
@@ -145,6 +169,6 @@ def before_and_after(seed: int) -> tuple[Recipe, Recipe]:
     Whatever is the same takes equally long, messages what their bytes say: the traces of the one say all of the other.
     """
     before = Recipe(
-        duration=SteadyDurations(seed=seed), pp=4, dp=8, num_microbatches=16, num_layers=16, annotations=True
+        duration=SteadyDurations(seed=seed), pp=4, dp=8, num_microbatches=8, num_layers=16, annotations=True
     )
-    return before, replace(before, pp=8, dp=16, num_microbatches=8)
+    return before, replace(before, pp=8, dp=16, num_microbatches=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -80,8 +81,8 @@ class Truth:
     dependences
         What waits for what.
     critical
-        Of each step, the events that its end depends on, one after the other: none of them could be longer without the
-        step being longer, but for ties.
+        Of each step, the events that its end depends on, one after the other: no kernel of them could be longer without
+        the step being longer. Of a call that launches, only its begin counts.
     begins
         Nanoseconds at which each rank's trace begins, by one clock for all of them.
     durations
@@ -188,7 +189,7 @@ def _shares(
             changes += [(min(max(first, start), stop), which, 1), (min(max(last, start), stop), which, -1)]
     changes.sort()
     active, total = [0, 0], {(True, False): 0, (False, True): 0, (True, True): 0, (False, False): 0}
-    for (now, which, change), (then, _, _) in zip(changes, changes[1:], strict=False):
+    for (now, which, change), (then, _, _) in pairwise(changes):
         active[which] += change
         total[active[0] > 0, active[1] > 0] += then - now
     return total[True, False], total[False, True], total[True, True], total[False, False]

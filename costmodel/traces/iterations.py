@@ -38,6 +38,10 @@ LEAST_SAME = 0.95
 """Share of a sequence that must be the same one period later, for it to repeat itself."""
 
 
+LEAST_PERIOD = 16
+"""Operators or kernels of an iteration that is found by repetition: less is no pass through a model."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Iteration:
     """
@@ -162,7 +166,8 @@ def _last_of_each_run(trace: Trace, updates: NDArray[np.intp]) -> Integers:
     starts = np.sort(events.start[passes if passes.any() else works])
     between = np.searchsorted(starts, events.start[updates[1:]]) - np.searchsorted(starts, ends[:-1])
     least = 0 if passes.any() else max(between.max(), len(starts) / len(updates)) / 2
-    return ends[np.append(between > least, True)]
+    last: NDArray[np.bool_] = np.append(between > least, True)
+    return np.asarray(ends[last], dtype=np.int64)
 
 
 def _by_repetition(trace: Trace) -> tuple[Iteration, ...]:
@@ -173,7 +178,7 @@ def _by_repetition(trace: Trace) -> tuple[Iteration, ...]:
     kernels = events.category == Category.KERNEL
     rows = np.flatnonzero(operators if operators.any() else kernels)
     period = whole_period(events.name[rows])
-    if period == 0 or named(trace, re.compile(re.escape(BACKWARD))).any():
+    if period < LEAST_PERIOD or named(trace, re.compile(re.escape(BACKWARD))).any():
         return ()
     begins = events.start[rows[::period]]
     ends = np.append(begins[1:], events.end[rows].max())

@@ -110,7 +110,9 @@ class Tasks:
     @staticmethod
     def together(several: Sequence[Tasks]) -> Tasks:
         """Tasks of several tables one after the other."""
-        return Tasks(**{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Tasks)})
+        return Tasks(
+            **{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Tasks)}
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +146,9 @@ class Edges:
     @staticmethod
     def together(several: Sequence[Edges]) -> Edges:
         """Edges of several tables one after the other."""
-        return Edges(**{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Edges)})
+        return Edges(
+            **{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(Edges)}
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +167,8 @@ class ExecutionGraph:
     device_free
         When what was on the streams of each rank before has ended, by rank; its begin where nothing was.
     last
-        The task that ends the iteration of each rank's main thread, by rank: it takes no time itself.
+        The task that ends the iteration of each rank's main thread, by rank: it takes no time itself. Ranks of which no
+        thread was recorded have none.
     traces
         The traces that it was made of.
     doubts

@@ -1,4 +1,4 @@
-"""A graph of tasks played through: when each of them starts and ends, and what it was that held it up."""
+"""A graph of tasks simulated: when each of them starts and ends, and what it was that held it up."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Replayed:
 
 def replay(graph: ExecutionGraph) -> Replayed:
     """
-    Play a graph through: every task starts as soon as its track and all that it waits for allow.
+    Simulate a graph: every task starts as soon as its track and all that it waits for allow.
 
     Threads run in the order of time, so that a call that waits for a device waits for what was launched until then in
     this replay, not in the measured run (Lumos, arXiv 2504.09307). Members of a collective end together, as long after
@@ -75,7 +75,8 @@ def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integ
     .. math:: T = \max(e - b, d - d_0)
 
     with b and e the begin and the end of the main thread's iteration, d the end of the last task on a stream,
-    :math:`d_0` when what was there before had ended. In a run that goes on both are the same but for what the host is ahead by.
+    :math:`d_0` when what was there before had ended. In a run that goes on both are the same but
+    for what the host is ahead by.
     """
     streams = np.array([one.track.kind == "stream" for one in graph.tracks])
     ranks = np.array([one.rank for one in graph.tracks])
@@ -83,7 +84,7 @@ def replayed(graph: ExecutionGraph, start: Integers, end: Integers, cause: Integ
     iterations = {}
     for rank in graph.ranks:
         ends = end[on_stream & (of_rank == rank)]
-        last = int(end[graph.last[rank]]) - graph.begins[rank]
+        last = int(end[graph.last[rank]]) - graph.begins[rank] if rank in graph.last else 0
         iterations[rank] = max(last, int(ends.max()) - graph.device_free[rank] if len(ends) else 0)
     return Replayed(start=start, end=end, cause=cause, begins=dict(graph.device_free), iterations=iterations)
 
@@ -227,6 +228,4 @@ def _streams(graph: ExecutionGraph) -> dict[int, list[int]]:
     for number, one in enumerate(graph.tracks):
         if one.track.kind == "stream":
             of_rank.setdefault(one.rank, []).append(number)
-    return {
-        number: of_rank.get(one.rank, []) for number, one in enumerate(graph.tracks) if one.track.kind == "thread"
-    }
+    return {number: of_rank.get(one.rank, []) for number, one in enumerate(graph.tracks) if one.track.kind == "thread"}

@@ -16,7 +16,7 @@ from costmodel.traces.graph import Edges, ExecutionGraph, Kind, RankTrack, Tasks
 from costmodel.traces.iterations import Iteration, iterations
 
 CLOCKS_DISAGREE = 1_000_000
-"""Nanoseconds by which the ends of a collective may differ between ranks before it is said."""
+"""Nanoseconds by which the ends of most collectives may differ between ranks before it is said."""
 
 Collective: TypeAlias = tuple[object, ...]
 """Group and operation, or sender and receiver."""
@@ -49,7 +49,7 @@ def execution_graph(traces: Sequence[Trace], iteration: int | None = None) -> Ex
 def _chosen(trace: Trace, number: int | None) -> Iteration:
     found = iterations(trace)
     if number is None:
-        followed = [one for one in found if one.follows]
+        followed = [one for one in found if one.followed]
         return followed[-1] if followed else found[-1]
     if not 0 <= number < len(found):
         raise SpecError("iteration", f"is {number}, but {trace.source} has {len(found)}: 0 to {len(found) - 1}.")
@@ -77,10 +77,11 @@ def _joined(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankG
     last: dict[int, int] = {}
     number = 0
     for place, (trace, rank, part) in enumerate(zip(traces, ranks, parts, strict=True)):
-        of_track = tracks.places([RankTrack(rank, track) for track in trace.tracks])
+        of_track = tracks.places([RankTrack(rank, track) for track in part.tracks])
         of_name = names.places([*trace.names, END_OF_ITERATION])
-        waits_for = np.where(part.tasks.waiting == Waiting.TASK, part.tasks.waits_for + number, UNKNOWN)
-        waits_for = np.where(part.tasks.waiting == Waiting.STREAM, of_track[part.tasks.waits_for], waits_for)
+        target = part.tasks.waits_for
+        stream = of_track[np.where(part.tasks.waiting == Waiting.STREAM, target, UNKNOWN)]
+        waits_for = np.where(part.tasks.waiting == Waiting.TASK, target + number, stream)
         moved = replace(
             part.tasks,
             track=of_track[part.tasks.track].astype(np.int32),
@@ -91,7 +92,8 @@ def _joined(traces: Sequence[Trace], ranks: Sequence[int], parts: Sequence[RankG
         )
         tasks.append(moved)
         edges.append(replace(part.edges, before=part.edges.before + number, after=part.edges.after + number))
-        last[rank] = part.last + number
+        if part.last != UNKNOWN:
+            last[rank] = part.last + number
         number += len(part.tasks)
     return ExecutionGraph(
         tasks=Tasks.together(tasks),
@@ -118,8 +120,8 @@ def _with_collectives(graph: ExecutionGraph, begins: Mapping[int, int]) -> Execu
     graph, disagreement = _with_one_clock(graph, begins, found)
     if disagreement > CLOCKS_DISAGREE:
         doubts.append(
-            f"clocks of ranks disagree: ends of the same collectives are up to {disagreement / 1e6:.1f} ms apart after "
-            "their clocks were aligned."
+            f"clocks of ranks disagree: half of their common collectives end more than {disagreement / 1e6:.1f} ms apart "
+            "after the clocks were aligned."
         )
     tasks = graph.tasks
     collective, duration = np.full(len(tasks), UNKNOWN), tasks.duration.copy()
@@ -149,7 +151,8 @@ def _collectives(graph: ExecutionGraph) -> tuple[list[Integers], list[str]]:
             found += [np.array(members) for members in zip(*by_rank.values(), strict=True)]
         elif len(by_rank) > 1:
             doubts.append(
-                f"ranks recorded different numbers of {key[-1]} ({min(lengths)} to {max(lengths)}): each is left as it was."
+                f"ranks recorded different numbers of {key[-1]} ({min(lengths)} to {max(lengths)}): nobody waits for "
+                "the others in them."
             )
     return found, doubts
 
@@ -186,7 +189,7 @@ def _with_one_clock(
     first = graph.previous() == UNKNOWN
     start = tasks.start + delay
     ends = start + tasks.duration
-    apart = max((int(np.ptp(ends[members])) for members in found), default=0)
+    apart = int(np.median([np.ptp(ends[members]) for members in found])) if found else 0
     return replace(
         graph,
         tasks=replace(tasks, start=start, gap=np.where(first, tasks.gap + delay, tasks.gap)),
@@ -195,9 +198,7 @@ def _with_one_clock(
     ), apart
 
 
-def _offsets(
-    ranks: Sequence[int], rank: Integers, end: Integers, found: Sequence[Integers]
-) -> dict[int, int]:
+def _offsets(ranks: Sequence[int], rank: Integers, end: Integers, found: Sequence[Integers]) -> dict[int, int]:
     """How far the clock of each rank is ahead of the first one's, along collectives; without those that have none."""
     apart: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for members in found:

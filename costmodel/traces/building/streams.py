@@ -12,6 +12,12 @@ from costmodel.traces.building.calls import STREAM_WAITS, named
 from costmodel.traces.building.tasks import by_stream, calls_of
 from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, Wait
 
+JUST = 10_000
+"""Nanoseconds within which something happens just after something else: a few times what an event takes."""
+
+SOON = 64
+"""Number of launches in which a stream that was made to wait is looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lags:
@@ -58,26 +64,32 @@ class Streams:
         self.start, self.end = trace.events.start[self.rows], trace.events.end[self.rows]
         self.first = np.r_[True, self.track[1:] != self.track[:-1]] if len(rows) else np.zeros(0, dtype=bool)
         self.places = {track: np.flatnonzero(self.track == track) for track in np.unique(self.track).tolist()}
-        self.inferred = 0
         self.waits = self._waits()
 
     @cached_property
     def lags(self) -> Lags:
         """The lags of this trace."""
-        known = (self.call != UNKNOWN) & ~self.first
-        known[[after for _, after in self.waits]] = False
+        awaited, after = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T
+        launch, gap = self._launch_and_gap(after, quantile=0.5)
+        alone = self.end[awaited] > self._free(launch, gap)[after]
+        event = (self.start[after] - self.end[awaited])[alone]
+        return Lags(launch=launch, gap=gap, event=max(0, _quantile(event, 0.5)))
+
+    def _launch_and_gap(self, waiting: Integers, quantile: float) -> tuple[int, int]:
+        """Quantiles of the lag of launches on idle streams, and of the gap behind a kernel on a busy one."""
+        counted = (self.call != UNKNOWN) & ~self.first
+        counted[waiting] = False
         before = np.r_[0, self.end[:-1]]
         since = self.start - self.when
-        idle = since[known & (self.when >= before)]
-        launch = _median(idle) if len(idle) else int(since[self.call != UNKNOWN].min(initial=0))
-        early = (self.start - before)[known & (self.when + launch < before)]
-        gap = max(0, _median(early))
-        event = [
-            int(self.start[after] - self.end[awaited])
-            for awaited, after in self.waits
-            if self.end[awaited] > max(self.when[after] + launch, before[after] if not self.first[after] else 0)
-        ]
-        return Lags(launch=max(0, launch), gap=gap, event=max(0, _median(np.array(event))))
+        idle = since[counted & (self.when >= before)]
+        launch = _quantile(idle, quantile) if len(idle) else int(since[self.call != UNKNOWN].min(initial=0))
+        gap = _quantile((self.start - before)[counted & (self.when + launch < before)], quantile)
+        return max(0, launch), max(0, gap)
+
+    def _free(self, launch: int, gap: int) -> Integers:
+        """When each task could have begun but for events: launched, and the one before on its stream done."""
+        before = np.where(self.first, 0, np.r_[0, self.end[:-1]] + gap)
+        return np.maximum(before, np.where(self.call == UNKNOWN, 0, self.when + launch))
 
     def launched_before(self, track: int, moment: int) -> int:
         """Place of the last task that was put on a stream before a moment; ``UNKNOWN`` if there is none."""
@@ -114,12 +126,14 @@ class Streams:
 
     def _waits(self) -> list[tuple[int, int]]:
         calls = named(self.trace, STREAM_WAITS).tolist()
-        recorded = self._recorded_waits()
-        found = set()
-        for call in calls:
-            pair = recorded.get(int(self.trace.events.correlation[call])) or self._inferred_wait(call)
-            if pair and UNKNOWN not in pair:
-                found.add(pair)
+        known = self._recorded_waits()
+        found = {pair for pair in known.values() if UNKNOWN not in pair}
+        unknown = [call for call in calls if int(self.trace.events.correlation[call]) not in known]
+        if unknown:
+            launch, gap = self._launch_and_gap(np.zeros(0, dtype=np.int64), quantile=0.25)
+            idle = self.start - self._free(launch, gap)
+            found.update(pair for call in unknown if (pair := self._inferred_wait(call, idle)))
+        self.inferred = len(unknown)
         return sorted(found, key=lambda pair: pair[1])
 
     def _recorded_waits(self) -> dict[int, tuple[int, int]]:
@@ -144,47 +158,49 @@ class Streams:
                 return number
         return UNKNOWN
 
-    def _inferred_wait(self, call: int) -> tuple[int, int] | None:
+    def _inferred_wait(self, call: int, idle: Integers) -> tuple[int, int] | None:
         """
         What a call makes which stream wait for, where the profiler did not record it.
 
-        The stream is that of the next launch of the same thread. It waits for what was put last on any other stream
-        before the call, and had ended when the waiting task began.
+        It waits for what was put on another stream before the call. Where a task of a stream that was launched soon
+        after was late, and what another stream did ended just before it began, that is it. Else the stream of
+        the very next launch waits for the last that was put elsewhere and had ended when it began.
         """
-        self.inferred += 1
         moment = int(self.trace.events.start[call])
-        after = self._next_launch(call, moment)
-        if after == UNKNOWN:
+        places, starts = self._launches
+        coming = places[int(np.searchsorted(starts, moment, side="right")) :][:SOON]
+        if not len(coming):
             return None
-        candidates = []
-        for track in self.places:
-            if track == self.track[after]:
-                continue
-            places = self.places[track]
-            launched = places[self.when[places] < moment]
-            ended = launched[self.end[launched] <= self.start[after]]
-            if len(ended):
-                candidates.append(int(ended[-1]))
-        return (max(candidates, key=lambda place: self.when[place]), after) if candidates else None
+        _, first = np.unique(self.track[coming], return_index=True)
+        pairs = [
+            (ended, int(after))
+            for after in coming[np.sort(first)]
+            for track in self.places
+            if track != self.track[after] and (ended := self._ended_before(track, moment, int(after))) != UNKNOWN
+        ]
+        late = [pair for pair in pairs if idle[pair[1]] > JUST and self.start[pair[1]] - self.end[pair[0]] <= JUST]
+        if late:
+            return min(late, key=lambda pair: int(self.start[pair[1]] - self.end[pair[0]]))
+        next_ones = [pair for pair in pairs if pair[1] == int(coming[0])]
+        return max(next_ones, key=lambda pair: int(self.when[pair[0]]), default=None)
 
-    def _next_launch(self, call: int, moment: int) -> int:
-        thread = self.trace.events.track[call]
-        places, starts = self._launches_of(int(thread))
-        number = int(np.searchsorted(starts, moment, side="right"))
-        return int(places[number]) if number < len(places) else UNKNOWN
+    def _ended_before(self, track: int, moment: int, after: int) -> int:
+        """Place of what was put on a stream before a moment and ended last before a task began."""
+        last = self.launched_before(track, moment)
+        if last == UNKNOWN:
+            return UNKNOWN
+        first = int(self.places[track][0])
+        number = int(np.searchsorted(self.end[first : last + 1], self.start[after], side="right"))
+        return first + number - 1 if number else UNKNOWN
 
     @cached_property
-    def _by_thread(self) -> dict[int, tuple[NDArray[np.intp], Integers]]:
+    def _launches(self) -> tuple[NDArray[np.intp], Integers]:
+        """Places in the order of their calls, and when these began."""
         known = np.flatnonzero(self.call != UNKNOWN)
-        starts = self.trace.events.start[self.call[known]]
-        threads = self.trace.events.track[self.call[known]]
+        starts = self.when[known]
         order = np.argsort(starts, kind="stable")
-        known, starts, threads = known[order], starts[order], threads[order]
-        return {one: (known[threads == one], starts[threads == one]) for one in np.unique(threads).tolist()}
-
-    def _launches_of(self, thread: int) -> tuple[NDArray[np.intp], Integers]:
-        return self._by_thread.get(thread, (np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.int64)))
+        return known[order], starts[order]
 
 
-def _median(numbers: Integers) -> int:
-    return int(np.median(numbers)) if len(numbers) else 0
+def _quantile(numbers: Integers, quantile: float) -> int:
+    return int(np.quantile(numbers, quantile)) if len(numbers) else 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.traces.building.calls import RECORDS, STREAM_WAITS, named, waiting_calls
-from costmodel.traces.events import ON_STREAMS, UNKNOWN, Category, Events, Integers, Trace
+from costmodel.traces.events import UNKNOWN, Category, Events, Integers, Trace
 from costmodel.traces.iterations import Iteration
 
 WRAPPERS = re.compile(r"autograd::|torch::|.*Backward\d*$|DistributedDataParallel|## |ProfilerStep|Optimizer\.|\[")
@@ -23,20 +24,24 @@ def calls_of(trace: Trace, device: NDArray[np.intp]) -> Integers:
     numbers, first = np.unique(trace.events.correlation[calls], return_index=True)
     wanted = trace.events.correlation[device]
     place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
-    return np.where(numbers[place] == wanted, calls[first[place]], UNKNOWN)
+    found: Integers = np.where(numbers[place] == wanted, calls[first[place]], UNKNOWN)
+    return found
 
 
-def by_stream(
-    events: Events, device: NDArray[np.intp], call: Integers
-) -> tuple[NDArray[np.intp], Integers, Integers]:
-    """The same stream by stream, with the time of each call: where there is none, of the one before on its stream."""
+def by_stream(events: Events, device: NDArray[np.intp], call: Integers) -> tuple[NDArray[np.intp], Integers, Integers]:
+    """
+    The same stream by stream, with the time of each call: where there is none, of the one before on its stream.
+
+    What comes before all recorded calls of its stream was launched before the trace began.
+    """
     order = np.lexsort((events.start[device], events.track[device]))
     device, call = device[order], call[order]
     known = np.where(call == UNKNOWN, 0, np.arange(len(call)))
     first = np.r_[True, events.track[device[1:]] != events.track[device[:-1]]] if len(device) else np.zeros(0, bool)
     known[first] = np.flatnonzero(first)
     source = np.maximum.accumulate(known) if len(known) else known
-    when = np.where(call[source] == UNKNOWN, events.start[device[source]], events.start[call[source]])
+    unknown = -1 if (call != UNKNOWN).any() else events.start[device[source]]
+    when = np.where(call[source] == UNKNOWN, unknown, events.start[call[source]])
     return device, call, when
 
 
@@ -71,8 +76,8 @@ def host_tasks(trace: Trace, iteration: Iteration, launching: Integers) -> NDArr
 
 def _operators(trace: Trace) -> NDArray[np.intp]:
     wraps = np.array([WRAPPERS.match(name) is not None for name in trace.names], dtype=bool)
-    rows = trace.of(Category.OPERATOR)
-    return rows[~wraps[trace.events.name[rows]]]
+    found: NDArray[np.intp] = np.flatnonzero((trace.events.category == Category.OPERATOR) & ~wraps[trace.events.name])
+    return found
 
 
 def outermost(events: Events, rows: NDArray[np.intp]) -> NDArray[np.intp]:

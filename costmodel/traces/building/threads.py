@@ -73,4 +73,3 @@ def pauses(track: NDArray[np.int32], start: Integers, end: Integers, begin: int)
     first = np.r_[True, track[1:] != track[:-1]] if len(track) else np.zeros(0, dtype=bool)
     before = np.where(first, begin, np.r_[begin, end[:-1]][: len(track)])
     return np.maximum(start - before, 0)
-

@@ -50,7 +50,7 @@ def host_waits(streams: Streams, rows: NDArray[np.intp]) -> tuple[dict[int, Host
         By row; and how many wait for an event or a stream that the profiler did not record.
     """
     trace = streams.trace
-    recorded = {
+    synchronized = {
         int(trace.events.correlation[row]): row
         for row in trace.of(Category.SYNCHRONIZATION).tolist()
         if trace.events.wait[row] != UNKNOWN
@@ -58,24 +58,26 @@ def host_waits(streams: Streams, rows: NDArray[np.intp]) -> tuple[dict[int, Host
     calls, wanted = waiting_calls(trace), set(rows.tolist())
     found, inferred = {}, 0
     for row in sorted(wanted.intersection(calls)):
-        wait, known = _wait(streams, row, calls[row], recorded.get(int(trace.events.correlation[row]), UNKNOWN))
+        wait, known = _wait(streams, row, calls[row], synchronized.get(int(trace.events.correlation[row]), UNKNOWN))
         inferred += not known
         if wait is not None:
             found[row] = wait
     return found, inferred
 
 
-def _wait(streams: Streams, row: int, of: Waiting, recorded: int) -> tuple[HostWait | None, bool]:
+def _wait(streams: Streams, row: int, of: Waiting, waited: int) -> tuple[HostWait | None, bool]:
     """One call's wait, None if it found everything done; and whether the profiler recorded what for."""
     events = streams.trace.events
     start, end = int(events.start[row]), int(events.end[row])
     if of == Waiting.DEVICE:
         places = [place for track in streams.places if (place := streams.launched_before(track, start)) != UNKNOWN]
-        return _after(streams, row, of, UNKNOWN, max((int(streams.end[place]) for place in places), default=start)), True
-    known = recorded != UNKNOWN
+        return _after(
+            streams, row, of, UNKNOWN, max((int(streams.end[place]) for place in places), default=start)
+        ), True
+    known = waited != UNKNOWN
     if known:
-        wait = streams.trace.waits[events.wait[recorded]]
-        track = streams.track_of(wait, recorded) if wait.stream else int(events.track[recorded])
+        wait = streams.trace.waits[events.wait[waited]]
+        track = streams.track_of(wait, waited) if wait.stream else int(events.track[waited])
         if of == Waiting.STREAM and streams.trace.tracks[track].kind == "stream":
             place = streams.launched_before(track, start)
             return _after(streams, row, of, track, int(streams.end[place]) if place != UNKNOWN else start), True

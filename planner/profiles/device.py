@@ -17,7 +17,7 @@ from costmodel.validation import build, shown
 from planner.profiles.fabric import sampled_fabric, unlearned_collectives
 from planner.profiles.learning import FEWEST
 from planner.profiles.operators import Unlearned, rounded, sampled_operators
-from planner.sampling.samples import Machine, Sample, Sizes
+from planner.sampling.samples import TRACED, Machine, Sample, Sizes
 from planner.sampling.work import least_flops, moved_bytes
 
 Passes = Mapping[tuple[str, str, str], SampledOperator]
@@ -152,6 +152,7 @@ def fitted_device(samples: Sequence[Sample], *, name: str, facts: Mapping[str, A
         "machine": ", ".join(text for text in (machine.device, machine.driver, machine.software) if text),
         "operators": [_plain(one) for one in operators],
         **({"collectives": _plain(collectives)} if collectives else {}),
+        **({"origin": "trace"} if machine.software.startswith(TRACED) else {}),
         "sources": {"operators": f"{source}; errors are medians of families of shapes that were left out"},
     }
     catalog.device_of(entry, "facts")

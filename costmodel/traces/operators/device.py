@@ -15,6 +15,13 @@ from costmodel.traces.structure.nesting import launched_by
 BESIDE, ALONE = 0.9, 0.01
 """Share of a kernel's time from which on it ran beside communication, and up to which it ran alone."""
 
+STEADY, FEWEST = 0.1, 2
+"""
+Half the interquartile range over the median up to which kernels do the same work each time, and fewest of either kind.
+
+Persistent kernels have one grid for every size: where sizes were not recorded, only times tell them apart.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slowdown:
@@ -37,6 +44,8 @@ class Slowdown:
 def slowdown_beside_communication(trace: Trace) -> Slowdown | None:
     """
     How much slower kernels of the same name, grid and inputs are while communication runs on another stream.
+
+    Only kinds count whose times are steady both ways.
 
     Parameters
     ----------
@@ -63,13 +72,20 @@ def slowdown_beside_communication(trace: Trace) -> Slowdown | None:
         own = share[places]
         spent = events.duration[computing[places]]
         beside, alone = spent[own >= BESIDE], spent[own <= ALONE]
-        if len(beside) and len(alone):
+        if _is_steady(beside) and _is_steady(alone):
             ratios.append(float(np.median(beside) / np.median(alone)))
             weights.append(float(beside.sum()))
             number += len(beside) + len(alone)
     if not ratios:
         return None
     return Slowdown(factor=weighted_median(ratios, weights), num_kinds=len(ratios), num_kernels=number)
+
+
+def _is_steady(nanoseconds: Integers) -> bool:
+    if len(nanoseconds) < FEWEST:
+        return False
+    low, median, high = np.quantile(nanoseconds, (0.25, 0.5, 0.75))
+    return bool((high - low) / 2 <= STEADY * median)
 
 
 def _operands(trace: Trace, rows: NDArray[np.intp]) -> Integers:
@@ -149,28 +165,3 @@ def late_launches(trace: Trace) -> Integers:
     both = late[1:] & late[:-1] & (events.track[call[1:]] == events.track[call[:-1]])
     between: Integers = (events.start[call[1:]] - events.start[call[:-1]])[both]
     return between[between > 0]
-
-
-def host_nanoseconds(trace: Trace) -> Integers:
-    """
-    Nanoseconds of each iteration in which the thread that runs it is in no operator: Python between them.
-
-    Parameters
-    ----------
-    trace
-        Of one rank, without a device: its thread computes.
-
-    Returns
-    -------
-    array
-        Shape (iterations,).
-    """
-    events = trace.events
-    operators = trace.of(Category.OPERATOR)
-    found = []
-    for one in iterations(trace):
-        mine = operators[events.track[operators] == one.thread]
-        begin, end = np.array([one.begin]), np.array([one.end])
-        covered = covered_nanoseconds(begin, end, events.start[mine], events.end[mine])
-        found.append(one.duration - int(covered[0]))
-    return np.array(found, dtype=np.int64)

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -15,9 +16,15 @@ from costmodel.traces.events import Category, Trace
 from costmodel.traces.operators import Other, RecordedOperators, recorded_operators
 from costmodel.traces.operators.device import late_launches
 from costmodel.traces.operators.messages import RecordedMessage, recorded_messages
+from planner.jobs.problem import Problem
+from planner.sampling.job_shapes import job_shapes
 from planner.sampling.samples import TRACED, Machine, Point, Sample, Sizes, Timing
+from planner.sampling.table import SamplesFile
 
 NANOSECONDS = 1e9
+
+SHOWN = 5
+"""What is not known, the longest first, that a message names."""
 
 COPIES = {"HtoD": "host_to_device", "DtoH": "device_to_host", "DtoD": "copy"}
 """Samples of copies by what the profiler's names of them contain."""
@@ -228,3 +235,28 @@ def _together(recorded: Iterable[RecordedOperators]) -> tuple[Other, ...]:
     return tuple(sorted(found.values(), key=lambda one: -one.nanoseconds))
 
 
+
+
+def write_samples(found: Extracted, path: Path) -> None:
+    """
+    Write the samples as a new table, in place of one that is there.
+
+    Raises
+    ------
+    SpecError
+        If there are none, or the file cannot be written.
+    """
+    if not found.samples:
+        reasons = "; ".join(dict.fromkeys(f"{one.name}: {one.reason}" for one in found.others[:SHOWN]))
+        raise SpecError("traces", f"have no operator that the planner samples. {reasons or 'Nothing computes'}.")
+    path.unlink(missing_ok=True)
+    table = SamplesFile(path, found.samples[0].machine)
+    for one in found.samples:
+        table.add(one.point, one.timing)
+
+
+def missing_operators(problem: Problem, found: Extracted) -> tuple[str, ...]:
+    """Operators of a job, with their pass, of which traces have no time at any size that the job may have."""
+    known = {one.point for one in found.samples}
+    groups = job_shapes(problem).groups
+    return tuple(f"{name} {of_pass}" for (name, of_pass), points in groups.items() if not known.intersection(points))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,8 @@ from costmodel.traces.operators.device import (
 )
 from costmodel.traces.structure import Parts, Phase, parts
 from planner.profiles.device import FittedDevice, fitted_device
-from planner.profiles.operators import rounded
+from planner.profiles.operators import NO_OPERATOR, rounded
+from planner.sampling.samples import COLLECTIVES, Sample
 from planner.traces.extraction import NANOSECONDS, Extracted
 
 MOST_SLOWDOWN = 10.0
@@ -50,14 +53,16 @@ class HostTime:
 
     Parameters
     ----------
-    per_microbatch, per_layer
-        Of both passes of a micro-batch; the same over its layers, None where none were found.
+    per_microbatch, per_layer, per_operator
+        Of both passes of a micro-batch; the same over its layers, None where none were found; the same for each pass of
+        an operator in it.
     per_step
-        Of an iteration beside its passes and its update.
+        Of an iteration beside its passes.
     """
 
     per_microbatch: float
     per_layer: float | None
+    per_operator: float
     per_step: float
 
 
@@ -66,6 +71,8 @@ def traced_device(
 ) -> tuple[FittedDevice, tuple[Constant, ...]]:
     """
     The device that traces are of, and the constants that only they say.
+
+    Where threads compute, what they take between operators grows with the number of operators: each has its share.
 
     Parameters
     ----------
@@ -79,8 +86,10 @@ def traced_device(
     SpecError
         As there.
     """
-    fitted = fitted_device(found.samples, name=name, facts=facts)
-    constants = tuple(traced_constants(traces, found.recorded))
+    hosts = host_times(traces, found.recorded)
+    beside = median(one.per_operator for one in hosts) if hosts else 0.0
+    fitted = fitted_device([_with_host(one, beside) for one in found.samples], name=name, facts=facts)
+    constants = tuple(traced_constants(traces, hosts))
     calibration = fitted.entry["calibration"]
     for one in constants:
         calibration[one.name] = rounded(one.value)
@@ -88,7 +97,20 @@ def traced_device(
     return fitted, constants
 
 
-def traced_constants(traces: Sequence[Trace], recorded: Sequence[RecordedOperators]) -> Iterator[Constant]:
+def _with_host(sample: Sample, seconds: float) -> Sample:
+    """An operator with what its thread takes beside it; updates, copies and collectives are none of a pass."""
+    if not seconds or sample.point.operator in (*NO_OPERATOR, *COLLECTIVES, "adam"):
+        return sample
+    return replace(sample, timing=replace(sample.timing, seconds=sample.timing.seconds + seconds))
+
+
+def host_times(traces: Sequence[Trace], recorded: Sequence[RecordedOperators]) -> tuple[HostTime, ...]:
+    """What the threads of traces without a device take beside operators."""
+    pairs = zip(traces, recorded, strict=True)
+    return tuple(host_time(trace, of_trace, parts(trace)) for trace, of_trace in pairs if not trace.has_device)
+
+
+def traced_constants(traces: Sequence[Trace], hosts: Sequence[HostTime]) -> Iterator[Constant]:
     """Constants of the calibration that traces say, each at most once."""
     slowdowns = [one for one in map(slowdown_beside_communication, traces) if one]
     if slowdowns:
@@ -107,18 +129,12 @@ def traced_constants(traces: Sequence[Trace], recorded: Sequence[RecordedOperato
             value=float(np.median(between)) / NANOSECONDS,
             meaning=f"median of {len(between)} kernels that the device waited for",
         )
-    hosts = [
-        host_time(trace, of_trace, parts(trace))
-        for trace, of_trace in zip(traces, recorded, strict=True)
-        if not trace.has_device
-    ]
     if hosts:
-        meaning = "time of the thread in no operator that the planner knows, median of the traces, for each {what}"
-        for constant, what, values in (
-            ("microbatch_seconds", "micro-batch", [one.per_microbatch for one in hosts]),
-            ("step_seconds", "step", [one.per_step for one in hosts]),
-        ):
-            yield Constant(name=constant, value=float(np.median(values)), meaning=meaning.format(what=what))
+        yield Constant(
+            name="step_seconds",
+            value=median(one.per_step for one in hosts),
+            meaning="time of the thread in no operator that the planner knows, beside the passes of a step",
+        )
 
 
 def host_time(trace: Trace, recorded: RecordedOperators, of: Parts) -> HostTime:
@@ -139,7 +155,8 @@ def host_time(trace: Trace, recorded: RecordedOperators, of: Parts) -> HostTime:
     known = np.flatnonzero((recorded.owner != UNKNOWN) & (events.category == Category.OPERATOR))
     others = np.flatnonzero(events.message != UNKNOWN)
     covering = np.concatenate([known, others])
-    passes, steps = [], []
+    passes, steps, operators = [], [], 0
+    number_of = Counter(one.iteration for one in recorded.operators)
     for number, one in enumerate(summary.iterations):
         mine = covering[events.track[covering] == one.thread]
         inside = (of.iteration == number) & np.isin(of.phase, (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE))
@@ -151,11 +168,14 @@ def host_time(trace: Trace, recorded: RecordedOperators, of: Parts) -> HostTime:
         free = ends - begins - covered_nanoseconds(begins, ends, events.start[mine], events.end[mine])
         passes.append(int(free[1]))
         steps.append(int(free[0] + free[2]))
+        operators = max(operators, number_of[number])
     if not passes:
-        return HostTime(per_microbatch=0.0, per_layer=None, per_step=0.0)
-    per_microbatch = float(np.median(passes)) / NANOSECONDS / max(summary.num_microbatches, 1)
+        return HostTime(per_microbatch=0.0, per_layer=None, per_operator=0.0, per_step=0.0)
+    per_step = median(passes) / NANOSECONDS
+    per_microbatch = per_step / max(summary.num_microbatches, 1)
     return HostTime(
         per_microbatch=per_microbatch,
         per_layer=per_microbatch / summary.num_layers if summary.num_layers else None,
-        per_step=float(np.median(steps)) / NANOSECONDS,
+        per_operator=per_step / max(operators, 1),
+        per_step=median(steps) / NANOSECONDS,
     )

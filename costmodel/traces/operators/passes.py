@@ -191,7 +191,7 @@ def _timed(
     else:
         call = inside.parent
         rows = np.flatnonzero((events.category == Category.OPERATOR) & within)
-        spent = _own_nanoseconds(trace, inside)[rows]
+        spent = own_nanoseconds(trace, inside)[rows]
     mine = owner[rows]
     known = mine != UNKNOWN
     sums = np.zeros(len(passes.found), dtype=np.int64)
@@ -214,9 +214,9 @@ def _computing(trace: Trace, within: NDArray[np.bool_]) -> NDArray[np.intp]:
     return np.flatnonzero(of_device & within & (events.message == UNKNOWN))
 
 
-def _own_nanoseconds(trace: Trace, inside: Nesting) -> Integers:
-    """What each operator takes without the operators in it."""
-    events = trace.events
+def own_nanoseconds(trace: Trace, inside: Nesting | None = None) -> Integers:
+    """What each operator takes without the operators in it; shape (events,)."""
+    events, inside = trace.events, inside or nesting(trace)
     is_operator = events.category == Category.OPERATOR
     around = inside.handed_down(np.where(is_operator, np.arange(len(events)), UNKNOWN), unknown=UNKNOWN)
     own: Integers = events.duration.copy()

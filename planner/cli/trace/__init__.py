@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "extract": ("planner.cli.trace.extract", "samples of operators, and a device file, from traces"),
+    "compare": ("planner.cli.trace.compare", "the planner's step of a job beside the recorded one, part by part"),
+}
 """The file of each command, with its ``add_options`` and ``run``; and what it does."""
 
 

@@ -120,7 +120,7 @@ def _with_collectives(graph: ExecutionGraph, begins: Mapping[int, int]) -> Execu
     graph, disagreement = _with_one_clock(graph, begins, found)
     if disagreement > CLOCKS_DISAGREE:
         doubts.append(
-            f"clocks of ranks disagree: half of their common collectives end more than {disagreement / 1e6:.1f} ms apart "
+            f"clocks of ranks disagree: most of their collectives end more than {disagreement / 1e6:.1f} ms apart "
             "after the clocks were aligned."
         )
     tasks = graph.tasks

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
 from costmodel.traces.iterations import Iteration
 from costmodel.traces.operators.device import covered_nanoseconds
-from costmodel.traces.operators.passes import own_nanoseconds
+from costmodel.traces.operators.timing import own_nanoseconds
 
 LINKS = ("HtoD", "DtoH")
 """What the names of copies contain that go over the link between host and device."""

@@ -16,7 +16,7 @@ from costmodel.errors import SpecError
 from costmodel.traces.events import ON_STREAMS, UNKNOWN, Blocks, Category, Events, Message, Trace, Track, Wait
 from costmodel.traces.reading.arguments import COMMUNICATION, LIBRARY, NANOSECONDS_PER_MICROSECOND, WAITS
 
-CATEGORIES = {
+CATEGORIES: Mapping[int, str] = {
     Category.OPERATOR: "cpu_op",
     Category.CALL: "cuda_runtime",
     Category.KERNEL: "kernel",
@@ -41,7 +41,7 @@ NUMBERS: Mapping[int, dict[str, str]] = {
 
 WITHOUT_MESSAGE = frozenset((Category.CALL, Category.SYNCHRONIZATION))
 WITH_OPERANDS = frozenset((Category.OPERATOR, Category.ANNOTATION, Category.DEVICE_ANNOTATION, Category.MODULE))
-KIND_OF_WAIT = {of: kind for kind, of in reversed(WAITS.items())}
+KIND_OF_WAIT = {of: kind for kind, of in sorted(WAITS.items(), reverse=True)}
 
 FASTEST = 1
 """Level of gzip: traces shrink to a tenth at once, and little more with patience."""
@@ -111,9 +111,7 @@ def _write(trace: Trace, file: TextIO) -> None:
 
 
 def _distributed(trace: Trace) -> Plain:
-    groups = [
-        {"pg_name": name, "pg_size": len(ranks), "ranks": list(ranks)} for name, ranks in trace.groups.items()
-    ]
+    groups = [{"pg_name": name, "pg_size": len(ranks), "ranks": list(ranks)} for name, ranks in trace.groups.items()]
     known = {"rank": trace.rank, "world_size": trace.world_size}
     return {**{name: number for name, number in known.items() if number is not None}, "pg_config": groups}
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 
 from planner.report.console import table_lines
-from planner.report.wording import seconds
+from planner.report.wording import NOTHING
 from planner.traces.compare import ComparedPart, ComparedStep
 
-HEADER = ("part", "planner", "trace", "difference", "of step", "hidden, planner", "hidden, trace")
+HEADER = ("part", "planner, ms", "trace, ms", "difference", "of step", "hidden, planner", "hidden, trace")
 
 
 def compared_text(found: ComparedStep) -> str:
@@ -19,7 +19,7 @@ def compared_text(found: ComparedStep) -> str:
 
 def _lines(found: ComparedStep) -> Iterator[str]:
     ranks = "1 rank" if found.num_ranks == 1 else f"{found.num_ranks} ranks"
-    yield f"{found.job}: the planner's step is {found.error:+.1%} of the recorded one ({ranks})"
+    yield f"{found.job}: the planner's step is {found.error:+.1%} off the recorded one ({ranks})"
     if found.operator_times:
         yield f"operator times: {', '.join(found.operator_times)}"
     yield ""
@@ -40,12 +40,16 @@ def _row(one: ComparedPart, step: float) -> tuple[str, ...]:
     hidden = (one.predicted_hidden_seconds, one.traced_hidden_seconds)
     return (
         one.name,
-        seconds(one.predicted_seconds),
-        seconds(one.traced_seconds),
-        f"{'-' if one.difference_seconds < 0 else '+'}{seconds(abs(one.difference_seconds))}",
+        _milliseconds(one.predicted_seconds),
+        _milliseconds(one.traced_seconds),
+        f"{1e3 * one.difference_seconds:+,.2f}",
         f"{one.difference_seconds / step:+.1%}",
-        *(seconds(value) if any(hidden) else "" for value in hidden),
+        *(_milliseconds(value) if any(hidden) else "" for value in hidden),
     )
+
+
+def _milliseconds(value: float) -> str:
+    return f"{1e3 * value:,.2f}" if value else NOTHING
 
 
 def compared_json(found: ComparedStep) -> str:

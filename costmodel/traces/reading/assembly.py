@@ -17,6 +17,7 @@ from costmodel.traces.reading.described import Described
 from costmodel.traces.reading.messages import Rows, Tables, messages
 
 Entry = TypeVar("Entry", bound=Hashable)
+Number = TypeVar("Number", bound=np.signedinteger)
 
 
 def assembled(columns: Columns, about: Described, source: str) -> Trace:
@@ -26,27 +27,29 @@ def assembled(columns: Columns, about: Described, source: str) -> Trace:
     Parameters
     ----------
     columns
-        Its events; they are empty afterwards, which saves their memory.
+        Its events; they are empty afterwards: memory does not hold them twice.
     about
         What stands beside them.
     source
         Where it comes from.
     """
-    start, duration = _dense(columns, "start"), np.maximum(_dense(columns, "duration"), 0)
+    start = _taken(columns, "start", np.int64)
+    duration = np.maximum(_taken(columns, "duration", np.int64), 0)
     order = np.lexsort((-duration, start))
     begin = int(start[order[0]])
     start, duration = start[order] - begin, duration[order]
-    dense = {name: _dense(columns, name)[order] for name in ("category", "external", "name", "track")}
+    category = _taken(columns, "category", np.int8)[order]
+    external = _taken(columns, "external", np.int64)[order]
     listed = {name: _listed(columns, name, len(order))[order] for name in LISTED}
-    names, dense["name"] = _in_order(list(columns.names), dense["name"])
-    tracks, dense["track"] = _in_order([_track(*key) for key in columns.tracks], dense["track"])
+    names, name = _in_order(list(columns.names), _taken(columns, "name", np.int32)[order])
+    tracks, track = _in_order([_track(*key) for key in columns.tracks], _taken(columns, "track", np.int32)[order])
     operands, operand = _in_order([said.operands(*loads(key)) for key in columns.operands], listed["operands"])
     blocks, block = _in_order([said.blocks(*loads(key)) for key in columns.blocks], listed["blocks"])
     waits, wait = _in_order(list(columns.waits), listed["wait"])
     rows = Rows(
-        category=dense["category"],
-        name=dense["name"],
-        track=dense["track"],
+        category=category,
+        name=name,
+        track=track,
         start=start,
         duration=duration,
         correlation=listed["correlation"],
@@ -56,23 +59,27 @@ def assembled(columns: Columns, about: Described, source: str) -> Trace:
     )
     sent = messages(rows, Tables(names, operands, list(columns.messages), about.groups, about.library))
     found, message = _in_order(sent[1], sent[0])
+    events = Events(
+        category=category,
+        name=name,
+        track=track,
+        start=start,
+        duration=duration,
+        correlation=listed["correlation"],
+        external=external,
+        sequence=listed["sequence"],
+        forward_thread=listed["forward_thread"],
+        operands=operand,
+        blocks=block,
+        message=message,
+        wait=wait,
+        nbytes=listed["nbytes"],
+    )
     return Trace(
         source=source,
         rank=about.rank,
         world_size=about.world_size,
-        events=Events(
-            start=start,
-            duration=duration,
-            correlation=listed["correlation"],
-            sequence=listed["sequence"],
-            forward_thread=listed["forward_thread"],
-            nbytes=listed["nbytes"],
-            operands=operand,
-            blocks=block,
-            message=message,
-            wait=wait,
-            **dense,
-        ),
+        events=events,
         names=names,
         tracks=tracks,
         operands=operands,
@@ -85,14 +92,11 @@ def assembled(columns: Columns, about: Described, source: str) -> Trace:
     )
 
 
-_TYPES = {"b": np.int8, "i": np.int32, "q": np.int64}
-
-
-def _dense(columns: Columns, name: str) -> NDArray[np.int64]:
+def _taken(columns: Columns, name: str, dtype: type[Number]) -> NDArray[Number]:
     """A column that every event has; gives its memory away."""
     column: array[int] = getattr(columns, name)
     setattr(columns, name, array(column.typecode))
-    return np.frombuffer(column, dtype=_TYPES[column.typecode])  # type: ignore[return-value]
+    return np.frombuffer(column, dtype=dtype)
 
 
 def _listed(columns: Columns, name: str, num_events: int) -> Integers:
@@ -107,7 +111,7 @@ def _track(on_stream: bool, process: object, number: object) -> Track:
     return Track("stream" if on_stream else "thread", str(process), str(number))
 
 
-def _in_order(entries: Sequence[Entry], column: NDArray[np.integer]) -> tuple[tuple[Entry, ...], NDArray[np.int32]]:
+def _in_order(entries: Sequence[Entry], column: NDArray[Number]) -> tuple[tuple[Entry, ...], NDArray[np.int32]]:
     """Entries in the order in which a column meets them, each once; and the column with their new places."""
     first = np.full(len(entries) + 1, len(column))
     first[column[::-1]] = np.arange(len(column))[::-1]

@@ -52,6 +52,9 @@ LISTED = ("correlation", "sequence", "forward_thread", "operands", "blocks", "me
 
 MODULE = "nn.Module: "
 
+MOST_CATEGORIES = 1000
+"""That are remembered."""
+
 MOST_EVENTS = 50_000_000
 BYTES_PER_EVENT = 200
 """Of memory: columns, and their copies while they are sorted."""
@@ -115,7 +118,7 @@ class Columns:
         self.seen: set[str] = set()
         self.num_left_out = 0
         self._where = where
-        self._categories: dict[object, int] = dict(CATEGORIES)
+        self._categories: dict[Any, int] = dict(CATEGORIES)
 
     def __len__(self) -> int:
         """Number of events."""
@@ -204,10 +207,17 @@ class Columns:
         named = event.get("cat")
         category = self._categories.get(named)
         if category is None:
-            category = self._categories[named] = CATEGORIES.get(str(named).lower(), UNKNOWN)
-        if category < 0 or event["ph"] != "X" or (category == MODULES and not event["name"].startswith(MODULE)):
-            self.seen.add(str(named))
+            category = self._new_category(named)
+        if event["ph"] != "X" or (category == MODULES and not event["name"].startswith(MODULE)):
             return UNKNOWN
+        return category
+
+    def _new_category(self, named: object) -> int:
+        """A category that is written as no other was."""
+        category = CATEGORIES.get(str(named).lower(), UNKNOWN)
+        if len(self._categories) < MOST_CATEGORIES:
+            self._categories[named] = category
+            self.seen.update([str(named)] if category == UNKNOWN and named else [])
         return category
 
     def _list(self, column: str, found: Sequence[tuple[int, int]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,6 +65,21 @@ def sends_nothing(name: str) -> bool:
     (True, False)
     """
     return _letters(name) in _rules()["none"]
+
+
+@cache
+def _element_bytes() -> dict[str, int]:
+    return {letters: nbytes for nbytes, names in _rules()["bytes"].items() for letters in names}
+
+
+def element_bytes(dtype: str) -> int:
+    """
+    Bytes of an element of a type as the profiler names it; 0 if nobody knows it.
+
+    >>> element_bytes("c10::BFloat16"), element_bytes("Long"), element_bytes("")
+    (2, 8, 0)
+    """
+    return _element_bytes().get(re.sub(r"[^a-z0-9]", "", dtype.lower()), 0)
 
 
 @cache

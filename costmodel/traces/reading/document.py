@@ -22,14 +22,15 @@ Fractions stay text: 1740461679479712.345 microseconds have more digits than a f
 Kineto does not escape all characters that it should.
 """
 
-OF_NO_USE = re.compile(
-    r'\s*"ph":\s*"(?:[^X]"|X",\s*"cat":\s*"python_function",\s*"name":\s*"(?!nn\.Module: ))'
-)
+OF_NO_USE = re.compile(r'\s*"ph":\s*"(?:[^X]"|X",\s*"cat":\s*"python_function",\s*"name":\s*"(?!nn\.Module: ))')
 """
 Beginnings of events that need not be decoded, in the order in which Kineto writes.
 
 Flows are a third of all events, and say what the numbers of others say, too; functions are most of a trace with stacks.
 """
+
+KEPT = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds")
+"""Entries beside the events that somebody reads."""
 
 SPACE, COMMA, BETWEEN = re.compile(r"\s*"), re.compile(r"\s*,\s*"), re.compile(r"\}\s*,\s*\{")
 NO_NUMBER = re.compile(r"(:\s*)-?(?:inf|nan)(?=\s*[,}\]])", re.IGNORECASE)
@@ -57,7 +58,7 @@ class Document:
     Attributes
     ----------
     top
-        Entries beside the events, complete when the events are.
+        Entries beside the events, complete when the events are; None where nobody reads them.
     num_broken
         Events that are no JSON, left out.
     truncated
@@ -102,7 +103,8 @@ class Document:
             if name == "traceEvents" and self._peek() == "[":
                 yield from self._list()
             else:
-                self.top[str(name)] = self._value()
+                value = self._value()
+                self.top[str(name)] = value if name in KEPT else None
 
     def _list(self) -> Iterator[list[Any]]:
         self._expect("[")
@@ -235,4 +237,3 @@ class Document:
                 raise SpecError(self._where, f"goes on for more than {MOST_CHARACTERS:,} characters without an event.")
         self._text, self._at = "".join(pieces), 0
         return len(self._text) > len(rest)
-

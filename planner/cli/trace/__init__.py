@@ -6,6 +6,7 @@ import argparse
 from importlib import import_module
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "read": ("planner.cli.trace.read", "what traces hold, what they lack, and how to record it"),
     "extract": ("planner.cli.trace.extract", "samples of operators, and a device file, from traces"),
     "compare": ("planner.cli.trace.compare", "the planner's step of a job beside the recorded one, part by part"),
 }

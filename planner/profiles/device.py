@@ -281,11 +281,12 @@ def _fastest(
 
 
 def _best_rates(samples: Sequence[Sample]) -> dict[str, float]:
-    """The fastest matmul of each dtype, in FLOP/s: MFU of a device without a datasheet refers to it."""
+    """The fastest matmul of each dtype, in FLOP/s, large ones if there are any: MFU without a datasheet refers to it."""
     dtypes = dict.fromkeys(one.point.dtype for one in samples if one.point.operator == "matmul")
+    of_dtype = {dtype: [one for one in samples if one.point.dtype == dtype] for dtype in dtypes}
     rates = {
-        dtype: _fastest([one for one in samples if one.point.dtype == dtype], ("matmul",), least_flops, LARGE_FLOPS)
-        for dtype in dtypes
+        dtype: _fastest(own, ("matmul",), least_flops, LARGE_FLOPS) or _fastest(own, ("matmul",), least_flops, 0.0)
+        for dtype, own in of_dtype.items()
     }
     return {dtype: rounded(rate) for dtype, rate in rates.items() if rate}
 

@@ -38,7 +38,9 @@ class Recording:
         operands = Operands(sizes, ("c10::BFloat16",) * len(sizes)) if sizes else UNKNOWN
         self.add(Category.OPERATOR, name, start, duration, operands=more.pop("operands", operands), **more)
 
-    def kernel(self, name: str, start: int, duration: int, *, call: int = UNKNOWN, number: int = 0, **more: Any) -> None:
+    def kernel(
+        self, name: str, start: int, duration: int, *, call: int = UNKNOWN, number: int = 0, **more: Any
+    ) -> None:
         """A kernel, and the call that launched it, if it is said when."""
         if call != UNKNOWN:
             thread = more.pop("thread", MAIN)
@@ -86,7 +88,7 @@ def a_linear_step(*, at: int = 0, number: int = 1, rank: int = 0) -> Recording:
     """
     One step of a thread: a linear of 8 rows from 4 to 16, its backward pass and an update, in 100 ns.
 
-    The forward pass takes 20 ns, the weight's gradient 25, the input's 15, 3 of the node are its own; the update takes 10.
+    The forward pass takes 20 ns, the weight's gradient 25, the input's 15, 3 of the node are its own; the update 10.
     """
     made = Recording(rank=rank)
     made.step(at, 100, number)

@@ -281,7 +281,7 @@ def _fastest(
 
 
 def _best_rates(samples: Sequence[Sample]) -> dict[str, float]:
-    """The fastest matmul of each dtype, in FLOP/s, large ones if there are any: MFU without a datasheet refers to it."""
+    """The fastest matmul of each dtype in FLOP/s, of large ones if there are any: MFU without a datasheet needs it."""
     dtypes = dict.fromkeys(one.point.dtype for one in samples if one.point.operator == "matmul")
     of_dtype = {dtype: [one for one in samples if one.point.dtype == dtype] for dtype in dtypes}
     rates = {

@@ -1,4 +1,4 @@
-"""The planner's step of a job beside the recorded one, part by part: where is the model wrong?"""
+"""The planner's step of a job beside the recorded one, part by part."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ def compare_with_traces(problem: Problem, traces: Sequence[Trace]) -> ComparedSt
     """
     Lay the planner's step of a job beside the recorded one.
 
-    Recorded operators are known by their sizes: those that an operator of the job has under its strategy. Several of the
-    same size share them, as often as each occurs.
+    Recorded operators are known by their sizes: those that an operator of the job has under its strategy. Several of
+    the same size share them, as often as each occurs.
 
     Parameters
     ----------
@@ -279,8 +279,8 @@ class _Rank:
     def _doubts(self, recorded: RecordedOperators, unknown: int) -> Iterator[str]:
         if unknown:
             yield (
-                f"{unknown} of {len(recorded.operators)} recorded operators have sizes that no operator of the job has: "
-                "they are in 'other'. Is it the same job and strategy?"
+                f"{unknown} of {len(recorded.operators)} recorded operators have sizes that no operator of the job "
+                "has: they are in 'other'. Is it the same job and strategy?"
             )
         if not recorded.operators:
             yield "Operators have no sizes, so all computation is in 'other': record with record_shapes=True."

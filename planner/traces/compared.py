@@ -23,15 +23,13 @@ def _lines(found: ComparedStep) -> Iterator[str]:
     if found.operator_times:
         yield f"operator times: {', '.join(found.operator_times)}"
     yield ""
-    whole = ComparedPart(
-        name="step", predicted_seconds=found.predicted_seconds, traced_seconds=found.traced_seconds
-    )
+    whole = ComparedPart(name="step", predicted_seconds=found.predicted_seconds, traced_seconds=found.traced_seconds)
     yield from table_lines(HEADER, [_row(one, found.traced_seconds) for one in (*found.parts, whole)])
     worst = max(found.parts, key=lambda one: abs(one.difference_seconds))
     yield ""
     yield (
-        f"Where they differ most: {worst.name}, by {worst.difference_seconds / found.traced_seconds:+.1%} of the recorded "
-        "step."
+        f"Where they differ most: {worst.name}, by {worst.difference_seconds / found.traced_seconds:+.1%} of the "
+        "recorded step."
     )
     yield from found.doubts
 

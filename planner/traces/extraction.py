@@ -98,10 +98,8 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
     several: dict[Point, list[float]] = defaultdict(list)
     for point, seconds in (*points, *collectives):
         several[point].append(seconds)
-    samples = tuple(
-        Sample(point=point, timing=_timing(seconds), machine=machine) for point, seconds in several.items()
-    )
-    doubts = dict.fromkeys(sentence for one in (*recorded, *traces) for sentence in one.doubts)
+    samples = tuple(Sample(point=point, timing=_timing(seconds), machine=machine) for point, seconds in several.items())
+    doubts = dict.fromkeys(sentence for several in _doubts(recorded, traces) for sentence in several)
     bound = (LOWER_BOUND.format(number=bounds),) if bounds else ()
     return Extracted(
         samples=samples,
@@ -110,6 +108,11 @@ def extracted(traces: Sequence[Trace]) -> Extracted:
         unknown_messages=unknown,
         doubts=(*doubts, *bound),
     )
+
+
+def _doubts(recorded: Iterable[RecordedOperators], traces: Iterable[Trace]) -> Iterator[tuple[str, ...]]:
+    yield from (one.doubts for one in recorded)
+    yield from (one.doubts for one in traces)
 
 
 def machine_of(traces: Sequence[Trace]) -> Machine:
@@ -176,7 +179,10 @@ def _copies(traces: Iterable[Trace]) -> Iterator[Measured]:
             name, nbytes, ns = trace.name_of(row), int(trace.events.nbytes[row]), int(trace.events.duration[row])
             kind = next((sample for part, sample in COPIES.items() if part in name), None)
             if kind and nbytes > 0 and ns > 0 and PAGEABLE not in name:
-                yield Point(operator=kind, pass_="forward", dtype=COPY_DTYPE, sizes=Sizes(nbytes=nbytes)), ns / NANOSECONDS
+                yield (
+                    Point(operator=kind, pass_="forward", dtype=COPY_DTYPE, sizes=Sizes(nbytes=nbytes)),
+                    ns / NANOSECONDS,
+                )
 
 
 def _launches(traces: Iterable[Trace]) -> Iterator[Measured]:
@@ -233,8 +239,6 @@ def _together(recorded: Iterable[RecordedOperators]) -> tuple[Other, ...]:
             name=one.name, reason=one.reason, count=count + one.count, nanoseconds=ns + one.nanoseconds
         )
     return tuple(sorted(found.values(), key=lambda one: -one.nanoseconds))
-
-
 
 
 def write_samples(found: Extracted, path: Path) -> None:

@@ -141,8 +141,8 @@ def host_time(trace: Trace, recorded: RecordedOperators, of: Parts) -> HostTime:
     """
     What a thread that computes itself takes beside the operators that the planner knows.
 
-    All of it that is neither such an operator nor a wait for another rank: Python, autograd between its nodes, copies and
-    views. Medians over iterations; passes end where the last event of a backward pass does.
+    All of it that is neither such an operator nor a wait for another rank: Python, autograd between its nodes, copies
+    and views. Medians over iterations; passes end where the last event of a backward pass does.
 
     Parameters
     ----------

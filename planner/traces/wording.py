@@ -51,12 +51,16 @@ def _lines(found: Extracted, path: str, hosts: Sequence[HostTime], missing: Sequ
         yield ""
         layer = f", {one_host.per_layer * 1e3:,.3g} ms for each layer" if one_host.per_layer else ""
         yield (
-            f"beside operators the thread takes {one_host.per_microbatch * 1e3:,.3g} ms for each micro-batch{layer}, and "
-            f"{one_host.per_step * 1e3:,.3g} ms for each step"
+            f"beside operators the thread takes {one_host.per_microbatch * 1e3:,.3g} ms for each micro-batch{layer}, "
+            f"and {one_host.per_step * 1e3:,.3g} ms for each step"
         )
     if missing is not None:
         yield ""
-        said = f"the job's operators that no trace has: {', '.join(missing)}" if missing else "the traces have all operators"
+        said = (
+            f"the job's operators that no trace has: {', '.join(missing)}"
+            if missing
+            else "the traces have all operators"
+        )
         yield f"{said} (of its sizes over tp, ep and micro-batches)"
     for sentence in found.doubts:
         yield f"  {sentence}"

@@ -42,9 +42,7 @@ class TestNames:
     )
     def test_attention_is_causal_without_a_mask(self, sizes: tuple[tuple[int, ...], ...], causal: int) -> None:
         """As many queries as keys and no mask: a decoder."""
-        (pattern,) = (
-            one for one in known_names().patterns if "aten::scaled_dot_product_attention" in one.sequence[0]
-        )
+        (pattern,) = (one for one in known_names().patterns if "aten::scaled_dot_product_attention" in one.sequence[0])
         found = pattern.sizes_of(Operands(sizes, ("float",) * len(sizes)))
         assert found is not None
         assert found["causal"] == causal
@@ -121,7 +119,7 @@ class TestThreads:
         }
 
     def test_numbers_of_other_threads_are_others(self) -> None:
-        """The autograd thread counts its own operators: those of the forward pass are on the thread that explains most."""
+        """The autograd thread counts its own operators; the forward ones are on the thread that explains most."""
         made = Recording()
         made.step(0, 100)
         made.operator("aten::gelu", 0, 5, (8, 16), sequence=7)
@@ -129,7 +127,9 @@ class TestThreads:
         made.operator("aten::softmax", 11, 2, (8, 8), sequence=7, on=AUTOGRAD)
         for start, number in ((20, 8), (30, 7)):
             made.operator(f"{NODE}GeluBackward0", start, 6, sequence=number, forward_thread=1, on=AUTOGRAD)
-        backward = [one.sizes["width"] for one in recorded_operators(made.trace()).operators if one.of_pass == "backward"]
+        backward = [
+            one.sizes["width"] for one in recorded_operators(made.trace()).operators if one.of_pass == "backward"
+        ]
         assert sorted(backward) == [16, 32]
 
     def test_without_shapes_the_reason_says_how_to_record_them(self) -> None:

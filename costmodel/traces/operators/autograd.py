@@ -11,9 +11,7 @@ from costmodel.traces.operators.matching import Backward
 from costmodel.traces.structure.nesting import Nesting
 
 
-def forward_of_nodes(
-    trace: Trace, nesting: Nesting, backward: Backward, of_match: Integers
-) -> dict[int, int]:
+def forward_of_nodes(trace: Trace, nesting: Nesting, backward: Backward, of_match: Integers) -> dict[int, int]:
     """
     The match that each node of autograd belongs to, by the node's row; nodes of other operators are left out.
 
@@ -31,16 +29,20 @@ def forward_of_nodes(
     operators = (events.category == Category.OPERATOR) & (events.sequence != UNKNOWN)
     forward = np.flatnonzero(operators & (backward.node == UNKNOWN))
     nodes = np.flatnonzero(operators & (backward.node == np.arange(len(events))))
-    made = dict(zip(zip(events.track[forward].tolist(), events.sequence[forward].tolist(), strict=True), forward.tolist(), strict=True))
+    made = dict(
+        zip(
+            zip(events.track[forward].tolist(), events.sequence[forward].tolist(), strict=True),
+            forward.tolist(),
+            strict=True,
+        )
+    )
     threads = np.unique(events.track[forward]).tolist()
     inner = _only_match_inside(nesting, of_match)
     found: dict[int, int] = {}
     for number in np.unique(events.forward_thread[nodes]).tolist():
         own = nodes[events.forward_thread[nodes] == number].tolist()
         numbers = events.sequence[own].tolist()
-        explained = Counter(
-            {track: sum((track, one) in made for one in numbers) for track in threads}
-        )
+        explained = Counter({track: sum((track, one) in made for one in numbers) for track in threads})
         track = explained.most_common(1)[0][0] if explained else UNKNOWN
         for node, one in zip(own, numbers, strict=True):
             maker = made.get((track, one), UNKNOWN)

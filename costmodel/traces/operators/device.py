@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.traces.events import UNKNOWN, Category, Integers, Trace
-from costmodel.traces.iterations import iterations
 from costmodel.traces.structure.nesting import launched_by
 
 BESIDE, ALONE = 0.9, 0.01
@@ -61,7 +60,9 @@ def slowdown_beside_communication(trace: Trace) -> Slowdown | None:
     is_kernel = events.category == Category.KERNEL
     computing = np.flatnonzero(is_kernel & (events.message == UNKNOWN) & (events.duration > 0))
     talking = np.flatnonzero(is_kernel & (events.message != UNKNOWN))
-    covered = covered_nanoseconds(events.start[computing], events.end[computing], events.start[talking], events.end[talking])
+    covered = covered_nanoseconds(
+        events.start[computing], events.end[computing], events.start[talking], events.end[talking]
+    )
     share = covered / np.maximum(events.duration[computing], 1)
     kinds: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     columns = (events.name[computing], events.blocks[computing], _operands(trace, computing))
@@ -143,8 +144,8 @@ def late_launches(trace: Trace) -> Integers:
     """
     Nanoseconds between the calls of two kernels in a row, of those that streams waited for.
 
-    A kernel is late if the host calls it when its stream has nothing to do any more. Where two in a row on a stream are,
-    and one thread calls both, what lies between the calls is what the host needs for a kernel. Calls that others
+    A kernel is late if the host calls it when its stream has nothing to do any more. Where two in a row on a stream
+    are, and one thread calls both, what lies between the calls is what the host needs for a kernel. Calls that others
     interrupt, such as waiting for the device, are longer; so is what begins a pass: medians are what counts.
 
     Parameters

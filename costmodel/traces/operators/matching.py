@@ -77,7 +77,8 @@ def _is_inner_node(trace: Trace, nesting: Nesting, starts: NDArray[np.bool_]) ->
     events = trace.events
     parent = np.maximum(nesting.parent, 0)
     inside = (nesting.parent != UNKNOWN) & starts[parent]
-    return inside & (events.sequence == events.sequence[parent])
+    found: NDArray[np.bool_] = inside & (events.sequence == events.sequence[parent])
+    return found
 
 
 def matches(

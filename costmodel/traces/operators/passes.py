@@ -102,7 +102,7 @@ class Passes:
                     break
 
     def _add_sums(self) -> None:
-        """Gradients of what a residual was added to and a block read: autograd adds them up as the forward pass does."""
+        """Gradients of what a residual was added to and a block read: autograd adds them up, too."""
         (residual,) = (one for one in known_names().patterns if one.operator == "residual")
         added = {tuple(one.sizes.items()) for one in self.found if one.operator == "residual"}
         for row in self._in_nodes(SUMS):
@@ -124,8 +124,9 @@ class Passes:
 
 def _passes_of(match: Match, sizes: tuple[tuple[int, ...], ...]) -> Iterator[str]:
     """
-    Which gradients of a matmul a product may be: of y = x w that of x multiplies (m, n) by (n, k), that of w sums over m.
+    Which gradients of a matmul a product may be, by its sizes.
 
+    Of y = x w that of x multiplies (m, n) by (n, k), that of w sums over m.
     Both have the same sizes where m is n: then autograd does the weight's first.
     """
     sides = [one[-2:] for one in sizes if len(one) > 1][-2:]

@@ -22,7 +22,8 @@ from costmodel.traces.structure.nesting import Nesting, launched_by, nesting
 NOT_KNOWN = "no operator that the planner samples"
 EIGHT_BITS = "its kernels read 8 bits, and the recipe that they belong to was not recorded"
 CAUSAL = (
-    "Attention without a mask is taken to be causal where it has as many queries as keys: the profiler's flag is not read."
+    "Attention without a mask is taken to be causal where it has as many queries as keys: the profiler's flag is not "
+    "read."
 )
 
 
@@ -31,8 +32,8 @@ def recorded_operators(trace: Trace) -> RecordedOperators:
     The operators that the iterations of a trace ran, each of their passes with its time.
 
     An operator of a forward pass is known by its name, or a sequence by those of its members; its backward pass by the
-    number that autograd gave both. Kernels belong to the operator in which they were launched. On the device the time of
-    a pass is the sum of its kernels, on a thread what it took there, less what does not belong to it.
+    number that autograd gave both. Kernels belong to the operator in which they were launched. On the device the time
+    of a pass is the sum of its kernels, on a thread what it took there, less what does not belong to it.
 
     Parameters
     ----------
@@ -102,9 +103,7 @@ def own_nanoseconds(trace: Trace, inside: Nesting | None = None) -> Integers:
     return np.maximum(own, 0)
 
 
-def _without_other_kernels(
-    passes: Passes, names: Names, rows: NDArray[np.intp], owner: Integers
-) -> dict[str, str]:
+def _without_other_kernels(passes: Passes, names: Names, rows: NDArray[np.intp], owner: Integers) -> dict[str, str]:
     """
     Take from matmuls the kernels that are none of theirs; why, by the names of the operators.
 
@@ -129,7 +128,7 @@ def _without_other_kernels(
 def _add_bare_products(
     passes: Passes, names: Names, rows: NDArray[np.intp], launched: Integers, owner: Integers
 ) -> None:
-    """Gradients by kernels of nodes without an operator for each product: the input's comes first, then the weight's."""
+    """Gradients by kernels of nodes without an operator for each product: first the input's, then the weight's."""
     events = passes.trace.events
     products = _named(passes.trace, names.gemm, rows) & ~_named(passes.trace, names.eight_bits, rows)
     free = rows[products & (owner[rows] == UNKNOWN) & (launched[rows] != UNKNOWN)]

@@ -13,8 +13,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     describe(
         parser,
-        "Lays the step that the planner computes for a job beside the recorded one, part by part: computation by kind of "
-        "operator, communication by group of ranks, host and idle. The parts of each sum to its step.",
+        "Lays the step that the planner computes for a job beside the recorded one, part by part: computation by kind "
+        "of operator, communication by group of ranks, host and idle. The parts of each sum to its step.",
     )
     parser.add_argument("job", metavar="JOB.yaml", type=Path, help="the job file, with the strategy that was recorded")
     parser.add_argument("traces", metavar="TRACE", type=Path, nargs="+", help="traces of its ranks")

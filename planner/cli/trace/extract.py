@@ -21,9 +21,9 @@ EXIT_MOSTLY_UNKNOWN = 1
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     description = (
-        "Turns profiler traces of training steps into the table of samples that 'planner sample' writes: each operator, "
-        "pass and size with the median of its times. Says what could not be converted, and why. With --device-file it "
-        "learns from them, as 'planner fit' does, and adds what only a trace knows."
+        "Turns profiler traces of training steps into the table of samples that 'planner sample' writes: each "
+        "operator, pass and size with the median of its times. Says what could not be converted, and why. With "
+        "--device-file it learns from them, as 'planner fit' does, and adds what only a trace knows."
     )
     describe(parser, description, EXIT_CODES)
     parser.add_argument("traces", metavar="TRACE", type=Path, nargs="+", help="traces of ranks, recorded with shapes")
